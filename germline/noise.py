@@ -1,0 +1,238 @@
+"""Every random number of a run, as a pure function of what it is for and never of what was drawn before.
+
+A sample of weight noise is named by (run seed, generation, direction, canonical tensor name, element)
+and by nothing else, so every engine, shard, chunk and resumed run draws the same one. There is no
+generator to seed, save or share: asking again gives the same bits.
+
+**Construction, frozen by `NOISE_VERSION`** (journals record it; old runs replay only with it):
+
+- Bits: Philox 4x64-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011), bit for
+  bit that of `numpy.random.Philox`, which is what computes it here.
+- Key: the first 16 bytes, as two little-endian words, of the SHA-256 of five fields, each preceded by
+  its length in 8 little-endian bytes: "germline noise", "1" (the version), the domain ("weights",
+  "sampling" or "order"), the run seed in the shortest two's complement little-endian form, the name
+  in UTF-8. Hashing is why run seeds 0 and 1 share nothing and any integer will do as a seed.
+- Counter, word 0 first: (block + 1, row, generation, 0). A row is a direction ("weights") or an
+  example ("sampling"). Block b holds four 64-bit words: words 4b to 4b + 3 of that row.
+- Normal sample e is entry q of the table, q being the 16-bit quarter e mod 4 (lowest bits first) of
+  word e div 4. Entry q is the normal inverse CDF at (q + 1/2) / 65536, divided by the standard
+  deviation of all entries: mean 0, variance 1, symmetric, ending at +-4.17 sigma, excess
+  kurtosis -0.003.
+- Uniform sample e is (k + 1/2) / 2**52, k being the top 52 bits of word e.
+
+Integers and a table are exact, so the bits are the same on every processor and library version. The
+table is shipped, and checked at import, because computing it would ask the local libm.
+
+Known limits: 65,536 distinct values; beyond 4.17 sigma there is nothing (a normal variable is there
+once in 33,000 samples, and the next-to-last entries already stand 0.17 sigma apart).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import operator
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import NormalDist
+
+import numpy as np
+from jaxtyping import Float32, Float64, Int64, UInt64
+
+NOISE_VERSION = 1
+"""Frozen: any change to any bit drawn here needs a new number and keeps the old code beside it."""
+
+TABLE_DIGEST = "8babbcaf96568f10165a1eab530c0e5c92d04de96761b6dbb3dadfa94baba37f"
+"""SHA-256 of the table as little-endian float32."""
+
+_TABLE_PATH = Path(__file__).with_name("noise_table.npy")
+_SAMPLES_PER_BLOCK = 16
+_WORDS_PER_BLOCK = 4
+# 32,768 samples at a time: their words, indices and results (0.5 MB) stay in the cache of one core.
+_CHUNK_BLOCKS = 2048
+
+
+def normal(
+    run_seed: int, generation: int, direction: int, name: str, count: int, start: int = 0
+) -> Float32[np.ndarray, "{count}"]:
+    """Draw the standard normal weight noise of one tensor for one direction.
+
+    Elements are addressed: `normal(..., count, start)` equals `normal(..., start + count)[start:]`
+    bit for bit, at the cost of `count` elements, so a shard draws only its own part.
+
+    Args:
+        run_seed: any integer, of any size and sign.
+        generation: 0 for the first.
+        direction: index within the generation; an antithetic pair shares one.
+        name: canonical Hugging Face name of the tensor, or of a factor of it.
+        count: number of elements.
+        start: index of the first element in the flattened tensor.
+    """
+    return normals(run_seed, generation, (direction,), name, count, start)[0]
+
+
+def normals(
+    run_seed: int,
+    generation: int,
+    directions: Sequence[int],
+    name: str,
+    count: int,
+    start: int = 0,
+) -> Float32[np.ndarray, "directions {count}"]:
+    """Draw one tensor's noise for many directions: row k equals `normal` at `directions[k]`.
+
+    Much faster than one call per direction when tensors are small, as low-rank factors are.
+    """
+    _check_not_negative(generation=generation, count=count, start=start)
+    stream = _Stream("weights", run_seed, generation, name)
+    samples = np.empty((len(directions), count), dtype=np.float32)
+    if samples.size == 0:
+        return samples
+    first, last = start // _SAMPLES_PER_BLOCK, -(-(start + count) // _SAMPLES_PER_BLOCK)
+    rows_at_once = max(1, _CHUNK_BLOCKS // (last - first))
+    for row in range(0, len(directions), rows_at_once):
+        rows = directions[row : row + rows_at_once]
+        for block in range(first, last, _CHUNK_BLOCKS):
+            stop_block = min(block + _CHUNK_BLOCKS, last)
+            # Little-endian by definition: the first sample of a word is its lowest 16 bits.
+            words = stream.words(rows, block, stop_block).astype("<u8", copy=False)
+            left = max(block * _SAMPLES_PER_BLOCK, start)
+            right = min(stop_block * _SAMPLES_PER_BLOCK, start + count)
+            skip = left - block * _SAMPLES_PER_BLOCK
+            entries = words.view("<u2")[:, skip : skip + right - left]
+            # "clip" only skips numpy's bounds check: 16 bits cannot leave a table of 65,536.
+            samples[row : row + len(rows), left - start : right - start] = NORMAL_TABLE.take(
+                entries, mode="clip"
+            )
+    return samples
+
+
+def uniform(
+    run_seed: int,
+    generation: int,
+    name: str,
+    rows: Sequence[int],
+    positions: int,
+    start: int = 0,
+) -> Float64[np.ndarray, "rows {positions}"]:
+    """Draw uniforms strictly between 0 and 1, for sampling tokens.
+
+    They depend on the example and the position, not on the member: all members of a generation
+    play with the same luck (common random numbers). Values are exact in float64; rounding them to
+    float32 can give 1.0.
+
+    Args:
+        run_seed: any integer.
+        generation: 0 for the first.
+        name: which stream, e.g. the name of the task's split.
+        rows: index of each example.
+        positions: how many tokens.
+        start: position of the first of them.
+    """
+    _check_not_negative(generation=generation, positions=positions, start=start)
+    if positions == 0:
+        return np.empty((len(rows), 0), dtype=np.float64)
+    stream = _Stream("sampling", run_seed, generation, name)
+    first, last = start // _WORDS_PER_BLOCK, -(-(start + positions) // _WORDS_PER_BLOCK)
+    skip = start - first * _WORDS_PER_BLOCK
+    words = stream.words(rows, first, last)[:, skip : skip + positions]
+    # 52 bits and not 53: k + 1/2 then fits a float64 exactly and the largest value stays below 1.
+    return ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
+
+
+def permutation(run_seed: int, name: str, epoch: int, n: int) -> Int64[np.ndarray, "{n}"]:
+    """Shuffle `range(n)`: the order in which an epoch visits the examples of `name`."""
+    _check_not_negative(epoch=epoch, n=n)
+    stream = _Stream("order", run_seed, epoch, name)
+    words = stream.words((0,), 0, -(-n // _WORDS_PER_BLOCK))[0, :n]
+    # A stable sort breaks the (astronomically rare) ties of 64-bit words by index.
+    return np.argsort(words, kind="stable").astype(np.int64, copy=False)
+
+
+class _Stream:
+    """The Philox words of one (domain, run seed, generation, name)."""
+
+    def __init__(self, domain: str, run_seed: int, generation: int, name: str) -> None:
+        self._philox = np.random.Philox(key=0)
+        self._counter = np.array([0, 0, generation, 0], dtype=np.uint64)
+        # Setting the state of one generator costs a tenth of making a new one.
+        self._state = {
+            "bit_generator": "Philox",
+            "state": {"counter": self._counter, "key": _key(domain, run_seed, name)},
+            "buffer": np.zeros(_WORDS_PER_BLOCK, dtype=np.uint64),
+            "buffer_pos": _WORDS_PER_BLOCK,
+            "has_uint32": 0,
+            "uinteger": 0,
+        }
+
+    def words(
+        self, rows: Sequence[int], first_block: int, last_block: int
+    ) -> UInt64[np.ndarray, "rows words"]:
+        """Draw the words of blocks `first_block` to `last_block - 1` of each row."""
+        count = (last_block - first_block) * _WORDS_PER_BLOCK
+        words = np.empty((len(rows), count), dtype=np.uint64)
+        for place, row in enumerate(rows):
+            if row < 0:
+                raise ValueError(f"direction or example index {row} is negative; count from 0")
+            # numpy adds one before it computes a block: hence "block + 1" in the definition.
+            self._counter[0] = first_block
+            self._counter[1] = row
+            # mypy knows the state as a typed dict with a private name.
+            self._philox.state = self._state  # type: ignore[assignment]
+            words[place] = self._philox.random_raw(count)
+        return words
+
+
+def _key(domain: str, run_seed: int, name: str) -> UInt64[np.ndarray, "2"]:
+    """Hash what names a stream into a Philox key."""
+    seed = operator.index(run_seed)
+    fields = (
+        b"germline noise",
+        str(NOISE_VERSION).encode(),
+        domain.encode(),
+        seed.to_bytes(seed.bit_length() // 8 + 1, "little", signed=True),
+        name.encode(),
+    )
+    # Lengths first: no two different lists of fields give the same bytes.
+    message = b"".join(len(field).to_bytes(8, "little") + field for field in fields)
+    digest = hashlib.sha256(message).digest()
+    return np.frombuffer(digest[:16], dtype="<u8").astype(np.uint64)
+
+
+def _check_not_negative(**numbers: int) -> None:
+    """Refuse negative counts and indices: as counter words they would wrap round silently."""
+    for name, number in numbers.items():
+        if number < 0:
+            raise ValueError(f"{name} is {number}; noise is addressed from 0 upwards")
+
+
+def make_table() -> Float32[np.ndarray, "65536"]:
+    """Compute the table from its definition; how `noise_table.npy` was made.
+
+    `statistics.NormalDist` is Wichura's AS241 in float64, good to 1e-16, so rounding to float32
+    hides all but freak differences between libms; shipping the file rules those out as well.
+
+    To write the file again: `np.save(path, make_table())`. It must give the same digest.
+    """
+    half = [NormalDist().inv_cdf((q + 0.5) / 65536) for q in range(32768)]
+    deviation = math.sqrt(math.fsum(x * x for x in half) / len(half))
+    lower = np.array([x / deviation for x in half]).astype("<f4")
+    return np.concatenate([lower, -lower[::-1]])
+
+
+def _read_table(path: Path) -> Float32[np.ndarray, "65536"]:
+    """Read the shipped table and check its digest."""
+    table = np.load(path, allow_pickle=False)
+    found = hashlib.sha256(table.astype("<f4", copy=False).tobytes()).hexdigest()
+    if found != TABLE_DIGEST:
+        raise RuntimeError(
+            f"the noise table {path} has SHA-256 {found}, not {TABLE_DIGEST}: the file is damaged "
+            "and would change every run. Reinstall germline."
+        )
+    table = table.astype(np.float32, copy=False)
+    table.flags.writeable = False
+    return table
+
+
+NORMAL_TABLE = _read_table(_TABLE_PATH)
+"""The 65,536 values a sample can take, ascending."""

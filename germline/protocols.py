@@ -1,0 +1,181 @@
+"""The verbs: what a strategy, a space, an engine, a fleet, a task and a tracker must be able to do.
+
+The whole contract between rooms is on this page. Everything crossing it is a noun of `types.py`, except
+inside an engine, where a space hands over tensors (typed here without importing torch).
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Float
+
+from germline.types import (
+    Completion,
+    Decoding,
+    Evaluation,
+    Example,
+    GenerationRecord,
+    Perturbation,
+    Population,
+    Split,
+    TensorInfo,
+    Update,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+Shaping = Callable[[Float[np.ndarray, "members"], bool], Float[np.ndarray, "members"]]
+"""Fitness (NaN where missing) and whether members are antithetic pairs -> utilities, mean zero."""
+
+Grader = Callable[[str, Example], Mapping[str, float]]
+"""(completion text, example) -> rubric parts. Runs in a worker process: it must be picklable and may not hang for ever."""
+
+
+@runtime_checkable
+class Strategy(Protocol):
+    """Where to look next: names and numbers only. `ask` depends on (run seed, generation) alone."""
+
+    def ask(self, generation: int) -> Population:
+        """Propose the members of a generation."""
+
+    def tell(self, population: Population, utilities: Float[np.ndarray, "members"]) -> Update:
+        """Turn utilities into the coefficients of the next step of theta."""
+
+
+@runtime_checkable
+class Space(Protocol):
+    """Which numbers are searched, and how a direction changes each tensor."""
+
+    def select(self, tensors: Sequence[TensorInfo]) -> tuple[TensorInfo, ...]:
+        """Keep the tensors that are searched, in the order given."""
+
+    def gradient(self, update: Update, tensor: TensorInfo) -> "torch.Tensor":
+        """Sum coefficients times noise over the directions, in a fixed order, as fp32 of the tensor's shape."""
+
+
+@runtime_checkable
+class DenseSpace(Space, Protocol):
+    """A space whose members change whole tensors: served one member after another, in place."""
+
+    def noise(self, member: Perturbation, tensor: TensorInfo) -> "torch.Tensor":
+        """Draw the unit noise of a member's direction (without sign and sigma), fp32 of the tensor's shape."""
+
+
+@runtime_checkable
+class LowRankSpace(Space, Protocol):
+    """A space whose members are low-rank corrections: the whole population is served in one batch."""
+
+    rank: int
+
+    def factors(
+        self, members: Sequence[Perturbation], tensor: TensorInfo
+    ) -> tuple["torch.Tensor", "torch.Tensor"]:
+        """Draw A `[members, out, rank]` and B `[members, in, rank]` with unit noise A B^T (sign and sigma not applied)."""
+
+
+@runtime_checkable
+class Weights(Protocol):
+    """The fp32 masters: everything a journal can rebuild."""
+
+    def apply(self, update: Update) -> None:
+        """Move theta by one update; the only place where masters change."""
+
+    def digest(self) -> str:
+        """Return the SHA-256 digest of masters and optimizer moments in canonical order."""
+
+    def state(self) -> Mapping[str, "torch.Tensor"]:
+        """Return masters (by canonical name) and moments (`<name>.m`, `.v`), for a snapshot; not copies."""
+
+    def load_state(self, state: Mapping[str, "torch.Tensor"]) -> None:
+        """Take over what `state` returned, bit for bit."""
+
+    def save_model(self, folder: str) -> None:
+        """Write masters as a Hugging Face folder: weights in the base model's dtype, config, tokenizer."""
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """One copy of the weights that perturbs, generates and applies."""
+
+    weights: Weights
+
+    def generate(
+        self,
+        members: Sequence[Perturbation | None],
+        examples: Sequence[Example],
+        decoding: Decoding,
+    ) -> list[list[Completion]]:
+        """Let every member answer every example; None is the centre. Returns `[members][examples]`; leaves no trace."""
+
+    def apply(self, update: Update) -> None:
+        """Apply the update to the masters and refresh the serving copy."""
+
+    def refresh(self) -> None:
+        """Make the serving copy the rounded masters again, after they were loaded from a snapshot."""
+
+
+@runtime_checkable
+class Fleet(Protocol):
+    """Engines that move together."""
+
+    def evaluate(
+        self, population: Population, batch: Sequence[Example], decoding: Decoding
+    ) -> Evaluation:
+        """Play the batch with every member and grade it."""
+
+    def evaluate_centre(self, examples: Sequence[Example], decoding: Decoding) -> Evaluation:
+        """Play the examples with the unperturbed weights and grade them: one row of rewards."""
+
+    def apply(self, update: Update) -> None:
+        """Apply the update on every engine."""
+
+    def digest(self) -> str:
+        """Return the digest all engines agree on."""
+
+    def close(self) -> None:
+        """Release processes and devices."""
+
+
+@runtime_checkable
+class Task(Protocol):
+    """What to play and how it is scored.
+
+    Attributes:
+        name: short name, as in the config.
+        grader: turns a completion into rubric parts, in a worker process.
+        rubric: part name -> weight; the reward is the weighted sum, higher is better. Weight 0 marks a metric.
+        metric: the part held-out scores report.
+        metric_higher_is_better: False for costs such as a length difference; for display only.
+        floor: parts earned by a completion whose grading failed (timeout, crash): the worst the model can do.
+        max_new_tokens: default length limit of a completion.
+        stop: default stop strings.
+    """
+
+    name: str
+    grader: Grader
+    rubric: Mapping[str, float]
+    metric: str
+    metric_higher_is_better: bool
+    floor: Mapping[str, float]
+    max_new_tokens: int
+    stop: tuple[str, ...]
+
+    def examples(self, split: Split) -> Sequence[Example]:
+        """Return the examples of a split, always the same ones in the same order."""
+
+
+@runtime_checkable
+class Tracker(Protocol):
+    """Something that watches a run: TensorBoard, a live view, ..."""
+
+    def generation(self, record: GenerationRecord) -> None:
+        """Take in one finished generation."""
+
+    def close(self) -> None:
+        """Flush and release."""
+
+
+Batches = Iterable[Sequence[Example]]
+"""The examples of generation 0, 1, 2, ...; every member of a generation plays the same ones."""

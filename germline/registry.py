@@ -1,0 +1,42 @@
+"""Short names to objects: `low_rank` -> `germline.spaces.low_rank:LowRank`, imported on first use.
+
+Each room keeps its own table; third-party packages add to it through entry points of the group
+`germline.<room>` (for example `germline.tasks`). A name that is not there gets a suggestion.
+"""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+from germline.types import GermlineError
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return ` (did you mean 'x'?)`, or an empty string when nothing known is near."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def names(room: str, table: Mapping[str, str]) -> list[str]:
+    """Return every short name of a room, those of installed plugins included, sorted."""
+    return sorted({*table, *(entry.name for entry in entry_points(group=f"germline.{room}"))})
+
+
+def resolve(room: str, table: Mapping[str, str], name: str) -> Any:
+    """Import what a short name stands for.
+
+    Raises:
+        GermlineError: the name is neither in the table nor an installed plugin.
+    """
+    if name in table:
+        module, _, attribute = table[name].partition(":")
+        return getattr(import_module(module), attribute)
+    for entry in entry_points(group=f"germline.{room}"):
+        if entry.name == name:
+            return entry.load()
+    known = names(room, table)
+    raise GermlineError(
+        f"{room}: {name!r} is not known{did_you_mean(name, known)}; choose one of {', '.join(known)}"
+    )

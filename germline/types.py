@@ -1,0 +1,196 @@
+"""The nouns that travel between rooms: frozen, picklable, free of torch.
+
+A generation reads: a `Population` of members is played on a batch of `Example`s; every playing leaves a
+`Completion` and a `Rollout`; all of them together are an `Evaluation`; what the strategy makes of it is an
+`Update`. Only names and numbers travel (seeds, coefficients, text), never weights.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Float
+
+TensorKind = Literal["linear", "embedding", "norm", "bias", "other"]
+Finish = Literal["eos", "stop", "length"]
+Split = Literal["train", "test"]
+
+
+class GermlineError(Exception):
+    """What a user can mend: the message says what was asked, what was found and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seeded:
+    """A perturbation named by its direction: theta + sign * sigma * noise(run_seed, generation, direction).
+
+    Attributes:
+        sigma: standard deviation, in the unit the space gives each tensor (1 for constant sigma).
+        sign: +1 or -1; an antithetic pair shares the direction and differs in the sign.
+    """
+
+    run_seed: int
+    generation: int
+    direction: int
+    sign: int
+    sigma: float
+
+
+Perturbation = Seeded
+
+
+@dataclass(frozen=True, slots=True)
+class Population:
+    """The members of one generation, in order; under antithetic sampling 2k and 2k + 1 are a pair."""
+
+    generation: int
+    members: tuple[Perturbation, ...]
+    antithetic: bool
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """One canonical Hugging Face parameter: tied tensors appear once, under their first name.
+
+    Attributes:
+        kind: the role of the tensor; `linear` is the weight of a linear layer inside a decoder block, or of an untied head.
+        layer: index of the decoder block it belongs to, or None outside the blocks.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    kind: TensorKind
+    layer: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One task item: the prompt as the task wrote it, and what its grader needs.
+
+    Attributes:
+        index: position in its split; also names the example's sampling noise.
+        chat: whether the engine wraps the prompt in the model's chat template.
+        answer: the gold completion (used by checks and displays, and by most graders).
+        facts: whatever else the grader needs (numbers, target, ...).
+    """
+
+    index: int
+    prompt: str
+    answer: str
+    chat: bool
+    facts: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """How tokens are chosen, the same for every member of a generation (common random numbers).
+
+    Attributes:
+        temperature: 0 is greedy.
+        top_p: smallest probability mass sampled from; 1 keeps every token.
+        stop: strings that end a completion; they are not part of its text.
+        noise_seed: run seed of the sampling noise.
+        noise_round: generation of the sampling noise.
+    """
+
+    max_new_tokens: int
+    temperature: float = 0.0
+    top_p: float = 1.0
+    stop: tuple[str, ...] = ()
+    noise_seed: int = 0
+    noise_round: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What the model wrote, without the prompt.
+
+    Attributes:
+        text: decoded tokens, special tokens dropped, cut before a stop string.
+        tokens: ids as generated, the end-of-sequence token included.
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    finish: Finish
+    prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Grade:
+    """The verdict on one completion.
+
+    Attributes:
+        reward: NaN when it is missing for a reason the model did not cause.
+        parts: unweighted values of the rubric, metrics (weight 0) included.
+        failure: why the floor reward was given or the reward is missing; None when all went well.
+    """
+
+    reward: float
+    parts: Mapping[str, float]
+    failure: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """One playing of one example by one member."""
+
+    member: int
+    example: int
+    completion: Completion
+    grade: Grade
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Rewards of a population on a batch: `rewards[i, j]` is member i on example j, NaN when missing."""
+
+    rewards: Float[np.ndarray, "members examples"]
+    rollouts: tuple[Rollout, ...]
+    tokens: int
+    generation_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What `tell` returns: theta <- theta + step(sum over k of coefficients[k] * noise(direction k)).
+
+    The coefficients carry utilities, signs and the 1/N of the population; see `strategies.nes`.
+    """
+
+    run_seed: int
+    generation: int
+    sigma: float
+    learning_rate: float
+    coefficients: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """A held-out result: mean of the task's metric with its standard error over examples."""
+
+    generation: int
+    metric: str
+    mean: float
+    standard_error: float
+    n: int
+    reward: float
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRecord:
+    """What the loop yields after each generation; `held_out` is set when an evaluation was due."""
+
+    generation: int
+    generations: int
+    fitness: tuple[float, ...]
+    utilities: tuple[float, ...]
+    update: Update
+    digest: str
+    evaluation: Evaluation
+    held_out: Score | None
+    timing: Mapping[str, float]

@@ -1,0 +1,255 @@
+"""The run directory: one folder that holds everything a training wrote.
+
+    run.json             resolved config, versions, processor, threads, digest of the base model
+    generations.jsonl    one row per generation: fitness, speed, failures
+    rollouts.jsonl       a few rollouts per generation, in words
+    held_out.jsonl       every held-out score, with completions at the start and the end
+    journal.jsonl        seeds and coefficients: with the base model, the weights of any generation
+    snapshots/           masters and moments now and then, to resume quickly
+    tensorboard/         events
+    evolution.png        the figure
+
+A generation is written rows first and journal line last; the journal line is the commit. What a
+killed process left beyond the last journal line is dropped by `truncate` before a run goes on.
+"""
+
+import errno
+import fcntl
+import json
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import IO, Any
+
+from germline.config import Config, validated
+from germline.noise import NOISE_VERSION
+from germline.record import rows
+from germline.record.journal import Journal
+from germline.record.lines import Row, append_rows, keep_rows, read_rows, write_atomically
+from germline.types import Example, GenerationRecord, GermlineError, Rollout, Score
+
+FORMAT_VERSION = 1
+"""Of the run directory as a whole; raised when an older germline could misread a newer folder."""
+
+
+class RunDirectory:
+    """One run on disk: its settings, and doors to what it wrote."""
+
+    def __init__(self, path: Path, facts: Mapping[str, Any]) -> None:
+        self.path = path
+        self._facts = dict(facts)
+        self.config: Config = validated(facts["config"])
+        self.journal = Journal(path / "journal.jsonl")
+        self.last_rollouts: tuple[Row, ...] = ()
+        self._lock: IO[bytes] | None = None
+
+    @classmethod
+    def create(cls, path: Path, config: Config, base_digest: str, threads: int) -> "RunDirectory":
+        """Begin a run in a new or empty folder.
+
+        The base digest is that of generation 0, before any update; threads are the CPU threads of
+        the engine, part of what fixes the bits of an evaluation.
+
+        Raises:
+            GermlineError: the folder holds something already.
+        """
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            remedy = (
+                f"continue that run with `germline resume {path}` or choose another folder"
+                if (path / "run.json").exists()
+                else "choose a new or an empty folder"
+            )
+            raise GermlineError(f"out: {path} exists and is not empty; {remedy} (--out)")
+        path.mkdir(parents=True, exist_ok=True)
+        facts = {
+            "format_version": FORMAT_VERSION,
+            "base_digest": base_digest,
+            "config": config.model_dump(mode="json"),
+            **environment(threads),
+        }
+        write_atomically(path / "run.json", _pretty(facts))
+        run = cls(path, facts)
+        run.claim()
+        return run
+
+    @classmethod
+    def open(cls, path: Path) -> "RunDirectory":
+        """Open a run that was begun earlier.
+
+        Raises:
+            GermlineError: this is no run directory, or one of a newer germline.
+        """
+        file = path / "run.json"
+        try:
+            facts = json.loads(file.read_bytes())
+        except (FileNotFoundError, NotADirectoryError):
+            found = "a folder without run.json" if path.is_dir() else "no such folder"
+            raise GermlineError(
+                f"{path} is not a run directory (found {found}); "
+                "name the folder that `germline train` printed"
+            ) from None
+        except ValueError as error:
+            raise GermlineError(f"{file} is damaged ({error}); restore it from a copy") from None
+        version = facts.get("format_version") if isinstance(facts, dict) else None
+        if version != FORMAT_VERSION:
+            raise GermlineError(
+                f"{file}: format_version is {version!r}, this germline reads {FORMAT_VERSION}; "
+                "use the germline version that wrote the run"
+            )
+        return cls(path, facts)
+
+    @property
+    def base_digest(self) -> str:
+        """Digest of the masters before any update."""
+        return str(self._facts["base_digest"])
+
+    @property
+    def environment(self) -> Mapping[str, Any]:
+        """Versions, platform, processor and threads the run was begun with."""
+        return {key: self._facts[key] for key in ("versions", "platform", "processor", "threads")}
+
+    @property
+    def snapshots(self) -> Path:
+        """Folder of the snapshots of masters and moments."""
+        return self.path / "snapshots"
+
+    @property
+    def tensorboard(self) -> Path:
+        """Folder of the TensorBoard events."""
+        return self.path / "tensorboard"
+
+    @property
+    def figure(self) -> Path:
+        """The picture of the run."""
+        return self.path / "evolution.png"
+
+    def update_config(self, config: Config) -> None:
+        """Replace the config in run.json, as when a resumed run gets more generations."""
+        self._facts["config"] = config.model_dump(mode="json")
+        write_atomically(self.path / "run.json", _pretty(self._facts))
+        self.config = config
+
+    def write(self, record: GenerationRecord, batch: Sequence[Example]) -> None:
+        """Write one generation; the journal line comes last and commits it."""
+        self.claim()
+        rollouts = rows.rollout_rows(record, batch, self.config.record.rollouts)
+        append_rows(self._rollouts, rollouts)
+        append_rows(self._generations, [rows.generation_row(record)])
+        if record.held_out is not None:
+            append_rows(self._held_out, [rows.held_out_row(record.held_out)])
+        self.journal.append(record.update, record.digest, NOISE_VERSION, rows.missing(record))
+        self.last_rollouts = tuple(rollouts)
+
+    def write_start(
+        self, score: Score, completions: Sequence[Rollout], examples: Sequence[Example]
+    ) -> None:
+        """Keep the held-out score of the base model, with some of its completions."""
+        append_rows(self._held_out, [rows.held_out_row(score, completions, examples)])
+
+    def write_end(
+        self, score: Score, completions: Sequence[Rollout], examples: Sequence[Example]
+    ) -> None:
+        """Keep the held-out score of the final weights, with some of their completions."""
+        append_rows(self._held_out, [rows.held_out_row(score, completions, examples)])
+
+    def generations(self) -> list[Row]:
+        """Return the rows of all generations."""
+        return read_rows(self._generations)
+
+    def rollouts(self) -> list[Row]:
+        """Return the rows of the rollouts that were kept."""
+        return read_rows(self._rollouts)
+
+    def held_out(self) -> list[rows.HeldOut]:
+        """Return the held-out scores by generation; of two, the one with samples."""
+        found: dict[int, rows.HeldOut] = {}
+        for row in read_rows(self._held_out):
+            one = rows.held_out(row)
+            known = found.get(one.score.generation)
+            if known is None or one.samples or not known.samples:
+                found[one.score.generation] = one
+        return [found[generation] for generation in sorted(found)]
+
+    def truncate(self, generation: int) -> None:
+        """Drop rows of generations after this one (-1 drops all), and rows torn by a kill.
+
+        A process killed between the rows of a generation and its journal line leaves rows of a
+        generation that never happened. The journal itself is not touched: it cuts its own torn line
+        when it is appended to.
+        """
+        self.claim()
+        for path in (self._generations, self._rollouts):
+            keep_rows(path, lambda row: row["generation"] <= generation)
+        # A held-out score counts updates: the weights after generation g have seen g + 1 of them.
+        keep_rows(self._held_out, lambda row: row["generation"] <= generation + 1)
+
+    def claim(self) -> None:
+        """Become the only process that writes here, until this one ends.
+
+        A POSIX record lock: it ends with the process, however that dies, and forked grader
+        workers do not inherit it.
+
+        Raises:
+            GermlineError: another process is training in this folder.
+        """
+        if self._lock is not None:
+            return
+        lock = (self.path / ".writer.lock").open("wb")
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                lock.close()
+                raise GermlineError(
+                    f"{self.path}: another process is training in this folder; "
+                    "stop it first (Ctrl-C, once)"
+                ) from None
+            # Some network file systems have no locks; a run there is as safe as its user is
+            # careful.
+        self._lock = lock
+
+    @property
+    def _generations(self) -> Path:
+        return self.path / "generations.jsonl"
+
+    @property
+    def _rollouts(self) -> Path:
+        return self.path / "rollouts.jsonl"
+
+    @property
+    def _held_out(self) -> Path:
+        return self.path / "held_out.jsonl"
+
+
+def environment(threads: int) -> dict[str, Any]:
+    """Return what fixes the bits of an evaluation besides config and weights."""
+    packages = ("germline", "torch", "transformers", "numpy")
+    return {
+        "versions": {"python": platform.python_version()}
+        | {package: _version(package) for package in packages},
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "threads": threads,
+    }
+
+
+def _version(package: str) -> str | None:
+    """Read a version from the installed metadata: importing torch to ask it would take seconds."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _processor() -> str:
+    if sys.platform == "linux":
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _pretty(facts: Mapping[str, Any]) -> bytes:
+    return (json.dumps(facts, indent=2, sort_keys=True, allow_nan=False) + "\n").encode()

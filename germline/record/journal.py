@@ -1,0 +1,163 @@
+"""The journal: one line per generation, from which any generation is rebuilt bit for bit.
+
+A line holds what `apply` needs (run seed, generation, sigma, learning rate, coefficients), the
+digest the masters must have afterwards, the version of the noise, and a checksum of all that.
+Floats are written so that they read back to the same bits. Nothing of time or machine is in it: the
+same config and seed give the same bytes.
+
+Appending is the commit of a generation: one write, then fsync. A killed process leaves at most a
+last line without its newline, which counts as never written. Any other damage is an error, because
+a replay would silently go astray.
+"""
+
+import hashlib
+import json
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from germline.noise import NOISE_VERSION
+from germline.record.lines import complete_lines, sync_folder
+from germline.types import GermlineError, Update
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One generation of the journal.
+
+    Attributes:
+        digest: of masters and moments after the update.
+        missing: rollouts without a reward behind the coefficients.
+    """
+
+    update: Update
+    digest: str
+    noise_version: int
+    missing: int = 0
+
+
+class Journal:
+    """The append-only list of updates of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._next: int | None = (
+            None  # the generation that may be appended; None until the file was read
+        )
+
+    def append(self, update: Update, digest: str, noise_version: int, missing: int = 0) -> None:
+        """Commit one generation.
+
+        Raises:
+            GermlineError: it does not follow the last generation, or a number is not finite.
+        """
+        if self._next is None:
+            self._next = self.last_generation() + 1
+            self._cut_torn_line()
+        if update.generation != self._next:
+            raise GermlineError(
+                f"{self.path}: generation {update.generation} cannot follow generation "
+                f"{self._next - 1}; continue the run with `germline resume`, which starts at "
+                "the right one"
+            )
+        line = _encode(Entry(update, digest, noise_version, missing))
+        with self.path.open("ab", buffering=0) as file:
+            file.write(line)
+            os.fsync(file.fileno())
+        if self._next == 0:
+            sync_folder(self.path.parent)
+        self._next += 1
+
+    def read(self) -> list[Entry]:
+        """Read all generations, in order, leaving out a torn last line.
+
+        Raises:
+            GermlineError: a line is damaged, missing or out of order, or of another noise version.
+        """
+        entries = []
+        for number, line in enumerate(complete_lines(self.path), 1):
+            entry = self._decode(number, line)
+            expected = number - 1
+            if entry.update.generation != expected:
+                raise self._damage(
+                    number, f"generation {entry.update.generation} stands where {expected} should"
+                )
+            entries.append(entry)
+        return entries
+
+    def last_generation(self) -> int:
+        """Return the last generation that was committed, -1 before the first."""
+        return len(self.read()) - 1
+
+    def _cut_torn_line(self) -> None:
+        if self.path.exists():
+            whole = sum(len(line) + 1 for line in complete_lines(self.path))
+            os.truncate(self.path, whole)
+
+    def _decode(self, number: int, line: bytes) -> Entry:
+        try:
+            values = json.loads(line)
+            version = values["noise_version"]
+            if _sealed(values) != line + b"\n":
+                raise self._damage(number, "the checksum does not match")
+            if version != NOISE_VERSION:
+                raise GermlineError(
+                    f"{self.path}, line {number}: noise version {version} is not known, "
+                    f"this germline draws version {NOISE_VERSION}; use the germline version "
+                    "named in run.json"
+                )
+            return _entry(values)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise self._damage(number, f"found {line[:40]!r}, no journal entry") from None
+
+    def _damage(self, number: int, what: str) -> GermlineError:
+        return GermlineError(
+            f"{self.path}, line {number}: {what}, so generations from {number - 1} on cannot be "
+            "rebuilt from it; restore the file from a copy, or cut it before this line and "
+            "`germline resume` the run from there"
+        )
+
+
+def _entry(values: dict[str, Any]) -> Entry:
+    update = Update(
+        run_seed=values["run_seed"],
+        generation=values["generation"],
+        sigma=values["sigma"],
+        learning_rate=values["learning_rate"],
+        coefficients=tuple(values["coefficients"]),
+    )
+    return Entry(update, values["digest"], values["noise_version"], values.get("missing", 0))
+
+
+def _encode(entry: Entry) -> bytes:
+    update = entry.update
+    coefficients = [float(one) for one in update.coefficients]
+    if not all(map(math.isfinite, (update.sigma, update.learning_rate, *coefficients))):
+        raise GermlineError(
+            f"generation {update.generation}: the update holds a number that is not finite "
+            f"(sigma {update.sigma}, learning_rate {update.learning_rate}, "
+            f"coefficients {coefficients}); check the task's rewards for overflow"
+        )
+    values = {
+        "coefficients": coefficients,
+        "digest": entry.digest,
+        "generation": int(update.generation),
+        "learning_rate": float(update.learning_rate),
+        "noise_version": int(entry.noise_version),
+        "run_seed": int(update.run_seed),
+        "sigma": float(update.sigma),
+    }
+    return _sealed(values | ({"missing": int(entry.missing)} if entry.missing else {}))
+
+
+def _sealed(values: dict[str, Any]) -> bytes:
+    """Return the one line that may stand for these values, its checksum made anew."""
+    rest = {key: value for key, value in values.items() if key != "checksum"}
+    checksum = hashlib.sha256(_canonical(rest)).hexdigest()[:16]
+    return _canonical(rest | {"checksum": checksum}) + b"\n"
+
+
+def _canonical(values: dict[str, Any]) -> bytes:
+    return json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()

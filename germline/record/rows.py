@@ -1,0 +1,154 @@
+"""What stands in a row: a generation in numbers, a rollout in words, a held-out score with samples.
+
+Rows are plain JSON objects, for people and plots; nothing in them is needed to rebuild weights.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from germline.types import Example, GenerationRecord, Rollout, Score
+
+MAX_SAMPLES = 20
+"""Held-out completions kept with a score."""
+
+MAX_REASON = 200
+"""Characters of a failure reason that count as its name; the rest may be model text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What the centre answered to a held-out prompt; the reward is None when it is missing."""
+
+    prompt: str
+    completion: str
+    answer: str
+    reward: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """A held-out score as it was recorded, with samples where they were kept (start and end)."""
+
+    score: Score
+    samples: tuple[Sample, ...]
+
+
+def generation_row(record: GenerationRecord) -> dict[str, Any]:
+    """Describe one generation in numbers."""
+    evaluation = record.evaluation
+    seconds = evaluation.generation_s
+    failures = Counter(
+        rollout.grade.failure[:MAX_REASON]
+        for rollout in evaluation.rollouts
+        if rollout.grade.failure is not None
+    )
+    row: dict[str, Any] = {
+        "generation": record.generation,
+        "fitness": fitness_summary(record.fitness),
+        "best_member": best_member(record.fitness),
+        "utilities_std": float(np.std(record.utilities)),
+        "zero_signal": not any(record.utilities),
+        "sigma": record.update.sigma,
+        "learning_rate": record.update.learning_rate,
+        "tokens": evaluation.tokens,
+        "tokens_per_s": evaluation.tokens / seconds if seconds > 0 else None,
+        "timing": dict(record.timing),
+        "missing": missing(record),
+        "failures": dict(sorted(failures.items())),
+    }
+    return row if record.held_out is None else row | {"held_out": asdict(record.held_out)}
+
+
+def fitness_summary(fitness: Sequence[float]) -> dict[str, float | None]:
+    """Sum up the fitness of the members that have one; every entry is None when none has."""
+    known = np.array([one for one in fitness if math.isfinite(one)])
+    if not known.size:
+        return dict.fromkeys(("mean", "std", "min", "p20", "p80", "max"))
+    p20, p80 = np.percentile(known, (20, 80))
+    return {
+        "mean": float(known.mean()),
+        "std": float(known.std()),
+        "min": float(known.min()),
+        "p20": float(p20),
+        "p80": float(p80),
+        "max": float(known.max()),
+    }
+
+
+def best_member(fitness: Sequence[float]) -> int | None:
+    """Return the fittest member, the first among equals; None when no fitness is known."""
+    known = [index for index, one in enumerate(fitness) if math.isfinite(one)]
+    return max(known, key=lambda index: fitness[index], default=None)
+
+
+def missing(record: GenerationRecord) -> int:
+    """Count the rewards that are missing."""
+    return int(np.isnan(record.evaluation.rewards).sum())
+
+
+def rollout_rows(
+    record: GenerationRecord, batch: Sequence[Example], limit: int
+) -> list[dict[str, Any]]:
+    """Describe at most `limit` rollouts: best first, worst last, an even spread between."""
+    examples = {example.index: example for example in batch}
+    return [
+        {
+            "generation": record.generation,
+            "member": rollout.member,
+            "example": rollout.example,
+            "prompt": examples[rollout.example].prompt,
+            "completion": rollout.completion.text,
+            "tokens": len(rollout.completion.tokens),
+            "finish": rollout.completion.finish,
+            "reward": rollout.grade.reward,
+            "parts": dict(rollout.grade.parts),
+            "failure": rollout.grade.failure,
+        }
+        for rollout in spread(record.evaluation.rollouts, limit)
+    ]
+
+
+def spread(rollouts: Sequence[Rollout], limit: int) -> list[Rollout]:
+    """Choose rollouts evenly by rank of reward; missing rewards rank last, ties by place."""
+
+    def rank(rollout: Rollout) -> tuple[float, int, int]:
+        reward = rollout.grade.reward
+        return (math.inf if math.isnan(reward) else -reward, rollout.member, rollout.example)
+
+    ranked = sorted(rollouts, key=rank)
+    count = min(limit, len(ranked))
+    places = np.linspace(0, len(ranked) - 1, count).round().astype(int)
+    return [ranked[place] for place in places]
+
+
+def held_out_row(
+    score: Score, rollouts: Sequence[Rollout] = (), examples: Sequence[Example] = ()
+) -> dict[str, Any]:
+    """Describe a held-out score and the first of its completions."""
+    by_index = {example.index: example for example in examples}
+    samples = [
+        {
+            "prompt": by_index[rollout.example].prompt,
+            "completion": rollout.completion.text,
+            "answer": by_index[rollout.example].answer,
+            "reward": rollout.grade.reward,
+        }
+        for rollout in rollouts[:MAX_SAMPLES]
+    ]
+    return asdict(score) | {"completions": samples}
+
+
+def held_out(row: Mapping[str, Any]) -> HeldOut:
+    """Read back what `held_out_row` wrote."""
+    # JSON has no NaN: a score that could not be computed was written as null.
+    values: dict[str, Any] = {
+        key: math.nan if value is None else value
+        for key, value in row.items()
+        if key != "completions"
+    }
+    return HeldOut(Score(**values), tuple(Sample(**one) for one in row["completions"]))

@@ -1,7 +1,7 @@
 """A tracker that writes TensorBoard events: the only door to tensorboardX.
 
-Scalars: `fitness/{mean,p20,p80,best}` and `speed/tokens_per_s` by generation, `held_out/<metric>` by
-updates applied. Events of a resumed run purge those of generations that never happened.
+Scalars: `fitness/{mean,p20,p80,best}` and `speed/tokens_per_s` by generation, `held_out/<metric>`
+by updates applied. Events of a resumed run purge those of generations that never happened.
 """
 
 from pathlib import Path
@@ -20,7 +20,13 @@ class TensorBoard:
 
     def __init__(self, folder: Path, first_generation: int = 0) -> None:
         purge = first_generation if first_generation > 0 else None
-        self._writer = SummaryWriter(str(folder), purge_step=purge, flush_secs=FLUSH_S)
+        self._writer = SummaryWriter(
+            str(folder),
+            purge_step=purge,
+            flush_secs=FLUSH_S,
+            # File names end in whole seconds: a run resumed at once must not overwrite its events.
+            filename_suffix=f".{first_generation}",
+        )
 
     def generation(self, record: GenerationRecord) -> None:
         """Write the scalars of one generation; what is not known is left out."""

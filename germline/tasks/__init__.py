@@ -1,0 +1,12 @@
+"""Tasks: what to play and how it is scored; one file per task.
+
+A task is made from its section of the config and satisfies `germline.protocols.Task`. Other packages
+add tasks through the entry point group `germline.tasks`.
+"""
+
+TASKS: dict[str, str] = {
+    "arithmetic": "germline.tasks.arithmetic:ArithmeticTask",
+    "conciseness": "germline.tasks.conciseness:ConcisenessTask",
+    "countdown": "germline.tasks.countdown:CountdownTask",
+}
+"""Short name -> where it lives, for `germline.registry.resolve`."""

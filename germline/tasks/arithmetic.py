@@ -1,0 +1,71 @@
+"""Arithmetic: answer a short sum, difference or product with the bare number.
+
+Reward 1 for exactly the number, 0 for anything else, a right sentence included. All pairs of operands
+are asked about; the split goes by unordered pair over all operators, so that `3 + 5`, `5 + 3` and `5 - 3`
+fall on the same side.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+
+from germline.config import Arithmetic
+from germline.graders import exact
+from germline.protocols import Grader
+from germline.tasks.splits import seeded_split
+from germline.types import Example, Split
+
+LARGEST_OPERAND = {"+": 20, "-": 20, "*": 9}
+"""Operands go from 0 to this; differences may be negative."""
+
+MAX_NEW_TOKENS = 32
+
+
+class ArithmeticTask:
+    """Short sums with the bare number as the wanted answer; see the module."""
+
+    name = "arithmetic"
+    metric = "exact"
+    metric_higher_is_better = True
+
+    def __init__(self, config: Arithmetic) -> None:
+        self.grader: Grader = exact.grade
+        self.rubric: Mapping[str, float] = {"exact": 1.0}
+        self.floor: Mapping[str, float] = {"exact": 0.0}
+        self.max_new_tokens = config.max_new_tokens or MAX_NEW_TOKENS
+        self.stop = config.stop or ()
+        sums = [
+            (a, sign, b)
+            for sign, largest in LARGEST_OPERAND.items()
+            for a, b in product(range(largest + 1), repeat=2)
+        ]
+        pairs = [(min(a, b), max(a, b)) for a, _, b in sums]
+        train, test = seeded_split(sums, pairs, config.split_seed, self.name)
+        chat = config.chat is not False
+        self._examples: dict[Split, tuple[Example, ...]] = {
+            "train": tuple(_example(index, *item, chat) for index, item in enumerate(train)),
+            "test": tuple(_example(index, *item, chat) for index, item in enumerate(test)),
+        }
+
+    def examples(self, split: Split) -> Sequence[Example]:
+        """Return the examples of a split, always the same ones in the same order."""
+        return self._examples[split]
+
+
+def question(a: int, sign: str, b: int) -> str:
+    """Write the user message."""
+    return f"What is {a} {sign} {b}?"
+
+
+def result(a: int, sign: str, b: int) -> int:
+    """Compute the gold answer."""
+    return {"+": a + b, "-": a - b, "*": a * b}[sign]
+
+
+def _example(index: int, a: int, sign: str, b: int, chat: bool) -> Example:  # noqa: FBT001 - the field's own name
+    return Example(
+        index=index,
+        prompt=question(a, sign, b),
+        answer=str(result(a, sign, b)),
+        chat=chat,
+        facts={"a": a, "sign": sign, "b": b},
+    )

@@ -1,0 +1,80 @@
+"""Conciseness: answer with as few characters as the gold answer, R = -|length difference|.
+
+The experiment of Qiu et al. 2025 (arXiv 2509.24372). Three sources: `facts`, a table of short questions
+that the nano model knows, split 80/20 by a seed; `paper`, the 2 training and 8 test pairs of that paper;
+or files of your own, one JSON object {question, answer} per line.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from germline.config import Conciseness
+from germline.graders import length
+from germline.protocols import Grader
+from germline.tasks.facts import FACTS
+from germline.tasks.files import read_json_lines, want
+from germline.tasks.splits import seeded_split
+from germline.types import Example, GermlineError, Split
+
+MAX_NEW_TOKENS = 100
+"""The paper's."""
+
+_PAPER = Path(__file__).with_name("conciseness_pairs.jsonl")
+
+Pair = tuple[str, str]
+"""(question, answer)"""
+
+
+class ConcisenessTask:
+    """Short questions, short answers; see the module."""
+
+    name = "conciseness"
+    metric = "length_difference"
+    metric_higher_is_better = False
+
+    def __init__(self, config: Conciseness) -> None:
+        self.grader: Grader = length.grade
+        self.rubric: Mapping[str, float] = {"length": 1.0, "length_difference": 0.0}
+        limit = float(length.LIMIT)
+        self.floor: Mapping[str, float] = {"length": -limit, "length_difference": limit}
+        self.max_new_tokens = config.max_new_tokens or MAX_NEW_TOKENS
+        self.stop = config.stop or ()
+        train, test = _split(config)
+        chat = config.chat is not False
+        self._examples: dict[Split, tuple[Example, ...]] = {
+            "train": tuple(Example(i, q, a, chat) for i, (q, a) in enumerate(train)),
+            "test": tuple(Example(i, q, a, chat) for i, (q, a) in enumerate(test)),
+        }
+
+    def examples(self, split: Split) -> Sequence[Example]:
+        """Return the examples of a split, always the same ones in the same order."""
+        return self._examples[split]
+
+
+def _split(config: Conciseness) -> tuple[list[Pair], list[Pair]]:
+    if config.test_path is not None:
+        if config.path is None:
+            raise GermlineError(
+                f"task.test_path={config.test_path} holds the held-out pairs, but there are none to "
+                "train on: set task.path too"
+            )
+        return _read(config.path, "task.path"), _read(config.test_path, "task.test_path")
+    if config.path is not None:
+        pairs, place = _read(config.path, "task.path"), str(config.path)
+    elif config.data == "paper":
+        return _read_paper("train"), _read_paper("test")
+    else:
+        pairs, place = [(fact.question, fact.answer) for fact in FACTS], "facts"
+    return seeded_split(pairs, [question for question, _ in pairs], config.split_seed, place)
+
+
+def _read(path: Path, setting: str) -> list[Pair]:
+    return [
+        (want(row, "question", str, place), want(row, "answer", str, place))
+        for place, row in read_json_lines(path, setting)
+    ]
+
+
+def _read_paper(split: Split) -> list[Pair]:
+    rows = read_json_lines(_PAPER, "task.data")
+    return [(row["question"], row["answer"]) for _, row in rows if row["split"] == split]

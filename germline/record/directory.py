@@ -16,12 +16,14 @@ killed process left beyond the last journal line is dropped by `truncate` before
 import errno
 import fcntl
 import json
+import os
 import platform
 import sys
+import weakref
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from germline.config import Config, validated
 from germline.noise import NOISE_VERSION
@@ -43,7 +45,7 @@ class RunDirectory:
         self.config: Config = validated(facts["config"])
         self.journal = Journal(path / "journal.jsonl")
         self.last_rollouts: tuple[Row, ...] = ()
-        self._lock: IO[bytes] | None = None
+        self._claimed = False
 
     @classmethod
     def create(cls, path: Path, config: Config, base_digest: str, threads: int) -> "RunDirectory":
@@ -194,21 +196,21 @@ class RunDirectory:
         Raises:
             GermlineError: another process is training in this folder.
         """
-        if self._lock is not None:
+        if self._claimed:
             return
-        lock = (self.path / ".writer.lock").open("wb")
+        lock = os.open(self.path / ".writer.lock", os.O_WRONLY | os.O_CREAT, 0o644)
+        weakref.finalize(self, os.close, lock)
         try:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
+            # Some network file systems have no locks; a run there is as safe as its user is
+            # careful.
             if error.errno in (errno.EACCES, errno.EAGAIN):
-                lock.close()
                 raise GermlineError(
                     f"{self.path}: another process is training in this folder; "
                     "stop it first (Ctrl-C, once)"
                 ) from None
-            # Some network file systems have no locks; a run there is as safe as its user is
-            # careful.
-        self._lock = lock
+        self._claimed = True
 
     @property
     def _generations(self) -> Path:

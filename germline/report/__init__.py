@@ -1,0 +1,1 @@
+"""Pictures of what a run did, drawn from its run directory alone."""

@@ -1,0 +1,143 @@
+"""Draw a run: fitness of the population above, held-out score of the centre below.
+
+The only door to matplotlib. Figures are made from `Figure` objects, never through pyplot: no global
+state, no window, no backend to choose. Colours are those of Okabe and Ito, which stay apart for
+colour-blind readers; lines differ in width and marks too, so the picture survives grey print.
+"""
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from germline.config import Config, Linear
+from germline.record import HeldOut, RunDirectory
+from germline.record.lines import Row, write_atomically
+from germline.types import Score
+
+BLUE, ORANGE, GREEN, INK, FAINT = "#0072B2", "#E69F00", "#009E73", "#222222", "#8A8A8A"
+Z_95 = 1.96
+"""Half width of a 95 % interval, in standard errors."""
+
+
+def draw_evolution(run: RunDirectory) -> Path:
+    """Draw `evolution.png` into the run directory and return its path."""
+    generations, held_out = run.generations(), run.held_out()
+    figure = Figure(figsize=(8, 6.4), dpi=150, layout="constrained")
+    figure.suptitle(title(run.config), fontsize=11, color=INK, x=0.01, ha="left")
+    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+    _draw_fitness(upper, generations)
+    _draw_held_out(lower, held_out)
+    lower.set_xlabel("generation", color=INK)
+    lower.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=10, steps=[1, 2, 5, 10]))
+    figure.align_ylabels()
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    write_atomically(run.figure, buffer.getvalue())
+    return run.figure
+
+
+def title(config: Config) -> str:
+    """Name a run by what tells it from others."""
+    strategy = config.strategy
+    rank = f" r = {config.space.rank}" if config.space.kind == "low_rank" else ""
+    model = Path(config.model).name
+    return (
+        f"{config.task.kind} · {model} · {config.space.kind}{rank} · {strategy.kind}\n"
+        f"N = {strategy.population}, sigma {_setting(strategy.sigma)}, "
+        f"learning rate {_setting(strategy.learning_rate)}, run seed {config.seed}"
+    )
+
+
+def _setting(value: float | Linear) -> str:
+    return f"{value.start:g} to {value.end:g}" if isinstance(value, Linear) else f"{value:g}"
+
+
+def _draw_fitness(axes: Axes, generations: Sequence[Row]) -> None:
+    _style(axes, "fitness (training reward)")
+    if not generations:
+        _say(axes, "no generation yet")
+        return
+    at = [row["generation"] for row in generations]
+    mean, p20, p80, best = (
+        # A generation without any reward leaves a gap.
+        np.array([row["fitness"][name] for row in generations], dtype=float)
+        for name in ("mean", "p20", "p80", "max")
+    )
+    alone = len(at) == 1
+    axes.fill_between(at, p20, p80, color=BLUE, alpha=0.2, linewidth=0, label="20-80 % of members")
+    axes.plot(
+        at, best, color=ORANGE, linewidth=1.1, label="best member", marker="." if alone else ""
+    )
+    axes.plot(at, mean, color=BLUE, linewidth=2.0, label="mean", marker="o" if alone else "")
+    _legend(axes)
+
+
+def _draw_held_out(axes: Axes, held_out: Sequence[HeldOut]) -> None:
+    scores = [one.score for one in held_out]
+    metric = scores[0].metric.replace("_", " ") if scores else "score"
+    _style(axes, f"held-out {metric}")
+    if not scores:
+        _say(axes, "no held-out score yet")
+        return
+    axes.errorbar(
+        [score.generation for score in scores],
+        [score.mean for score in scores],
+        yerr=[Z_95 * score.standard_error for score in scores],
+        color=GREEN,
+        marker="o",
+        markersize=4,
+        linewidth=1.5,
+        capsize=3,
+        elinewidth=1.0,
+        label=f"centre, {scores[-1].n} examples, ±{Z_95} standard errors",
+    )
+    axes.margins(x=0.08, y=0.12)
+    _label(axes, scores[0], "right")
+    if len(scores) > 1:
+        _label(axes, scores[-1], "left")
+    _legend(axes)
+
+
+def _label(axes: Axes, score: Score, side: Literal["left", "right"]) -> None:
+    """Write the value beside its point, on the side where no curve passes."""
+    axes.annotate(
+        f"{score.mean:.3g}",
+        (score.generation, score.mean),
+        xytext=(-8 if side == "right" else 8, 0),
+        textcoords="offset points",
+        ha=side,
+        va="center",
+        fontsize=10,
+        fontweight="bold",
+        color=INK,
+    )
+
+
+def _legend(axes: Axes) -> None:
+    """Put the legend above the axes, where it can hide nothing."""
+    axes.legend(
+        loc="lower right",
+        bbox_to_anchor=(1, 0.99),
+        borderaxespad=0,
+        frameon=False,
+        fontsize=8,
+        ncols=3,
+    )
+
+
+def _style(axes: Axes, label: str) -> None:
+    axes.set_ylabel(label, color=INK)
+    axes.grid(axis="y", color=FAINT, alpha=0.25, linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(FAINT)
+    axes.tick_params(colors=INK, labelsize=9)
+
+
+def _say(axes: Axes, text: str) -> None:
+    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=FAINT)

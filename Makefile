@@ -1,0 +1,64 @@
+# Everything starts from here: `make help` lists the commands.
+# Needs Python 3.11 or newer and make; the first command builds .venv, later ones reuse it.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3.11)
+# Extra pip arguments, for example PIP_ARGS="--index-url https://download.pytorch.org/whl/cpu
+# --extra-index-url https://pypi.org/simple" to get the small CPU build of torch on Linux.
+PIP_ARGS ?=
+# Extra pytest arguments, for example PYTEST_ARGS="-m 'not slow'".
+PYTEST_ARGS ?=
+
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(PIP_ARGS)
+CODE := germline tests benchmarks checks
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help install demo test docs format lint types floors house check clean
+
+help:  ## list the commands
+	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+
+install: $(INSTALLED)  ## build .venv with the pinned versions (done by every other command)
+
+demo: $(INSTALLED)  ## train the embedded model to answer concisely, about a minute and a half
+	@$(BIN)/germline train configs/demo.yaml
+
+test: $(INSTALLED)  ## run every test, those of the docs included
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+docs: $(INSTALLED)  ## run the code blocks of README.md and docs/
+	@$(BIN)/python -m pytest $(PYTEST_ARGS) $(wildcard README.md) docs
+
+format: $(INSTALLED)  ## rewrite the code in the house format
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+lint: $(INSTALLED)  ## check format and lint
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+
+types: $(INSTALLED)  ## check types (mypy --strict)
+	@$(BIN)/mypy $(CODE)
+
+floors: $(INSTALLED)  ## check that imports only go down (import-linter)
+	@$(BIN)/lint-imports
+
+house: $(INSTALLED)  ## check the house rules (checks/house.py)
+	@$(BIN)/python checks/house.py
+
+check: lint types floors house test  ## all of the above; what CI runs
+
+clean:  ## remove .venv and the tools' caches
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "germline needs Python 3.11 or newer; '$(PYTHON)' is not one." >&2; \
+	  echo "Install it, or name one: make PYTHON=/path/to/python3.11 ..." >&2; exit 1; }
+	@test -x $(BIN)/python || { echo "Creating .venv"; $(PYTHON) -m venv .venv; }
+	@echo "Installing (a few minutes, once; torch is the large part)"
+	@$(PIP) torch
+	@$(PIP) -e '.[dev]'
+	@touch $@

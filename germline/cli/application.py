@@ -1,0 +1,55 @@
+"""The `germline` command itself: its verbs, and how errors reach a person.
+
+What a user can mend is told in one red paragraph on stderr, with exit status 2. A traceback means a
+mistake of ours. An interrupted command ends with status 130, as shells expect.
+"""
+
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from germline.cli import playing, rebuilding, training
+from germline.cli.stopping import INTERRUPTED
+
+
+class ErrorsForPeople(TyperGroup):
+    """The group of verbs, which turns a `GermlineError` into a message."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the verb; end the process tidily when it cannot go on."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            typer.secho("Interrupted.", err=True)
+            raise typer.Exit(INTERRUPTED) from None
+        except Exception as error:
+            # Imported here because it brings numpy: a third of a second `--help` can do without.
+            from germline.types import GermlineError
+
+            if not isinstance(error, GermlineError):
+                raise
+            typer.secho(f"germline: {error}", fg="red", err=True)
+            raise typer.Exit(2) from None
+
+
+app = typer.Typer(
+    name="germline",
+    cls=ErrorsForPeople,
+    help="Fine-tune language models with evolution strategies: forward passes and a reward.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    # Plain help: brackets such as [key=value ...] are not markup, and rich stays unimported.
+    rich_markup_mode=None,
+)
+for name, verb, lines in (
+    ("train", training.train, training.TRAIN_EXAMPLES),
+    ("resume", training.resume, training.RESUME_EXAMPLES),
+    ("replay", rebuilding.replay, rebuilding.REPLAY_EXAMPLES),
+    ("export", rebuilding.export, rebuilding.EXPORT_EXAMPLES),
+    ("eval", playing.evaluate, playing.EVALUATE_EXAMPLES),
+    ("generate", playing.generate, playing.GENERATE_EXAMPLES),
+):
+    # The backspace tells click to leave these lines as they are.
+    app.command(name, epilog="\b\nExamples:\n" + "".join(f"  {one}\n" for one in lines))(verb)

@@ -1,0 +1,134 @@
+"""The verbs that let a model play: `germline eval` and `germline generate`."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from germline.config import TaskConfig
+
+Source = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN|MODEL", help="A run directory, a model folder, a Hugging Face id, or nano."
+    ),
+]
+
+EVALUATION_SETTINGS = ("engine.", "cell.", "graders.")
+"""Settings besides `task.` that change an evaluation; the rest is refused, not ignored."""
+
+EVALUATE_EXAMPLES = (
+    "germline eval runs/sums --split test",
+    "germline eval nano --task countdown --limit 200",
+    "germline eval Qwen/Qwen2.5-0.5B --task countdown task.path=rows.json engine.dtype=bfloat16",
+)
+GENERATE_EXAMPLES = (
+    'germline generate runs/sums "What is 7 plus 8?"',
+    'germline generate nano "Once upon a time" --raw --temperature 0.8 --seed 1',
+)
+
+
+def evaluate(
+    source: Source,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE", help="Settings task.*, engine.*, cell.* and graders.*."
+        ),
+    ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(metavar="T", help="Short name of the task; default: the run's own."),
+    ] = None,
+    split: Annotated[Literal["train", "test"], typer.Option(help="Which examples.")] = "test",
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="The first so many examples; default: all.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Where the completions go.")
+    ] = None,
+) -> None:
+    """Score a run or a model on a task.
+
+    Prints mean, standard error and number of examples, and writes the completions.
+    """
+    from germline import run
+    from germline.cli import wording
+
+    settings = overrides or []
+    score, completions = run.evaluate(
+        source,
+        _task(source, task, [one for one in settings if one.startswith("task.")]),
+        split=split,
+        limit=limit,
+        overrides=_evaluation_settings(settings),
+        out=out,
+    )
+    typer.echo(
+        f"{score.metric} {wording.score(score)} (mean ± standard error, n {score.n}), "
+        f"mean reward {wording.number(score.reward)}"
+    )
+    typer.echo(f"completions: {completions}")
+
+
+def generate(
+    source: Source,
+    prompts: Annotated[list[str], typer.Argument(metavar="PROMPT", help="What to say.")],
+    *,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Give the prompt as it is, without the chat template.")
+    ] = False,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest completion.")] = 128,
+    temperature: Annotated[float, typer.Option(min=0, help="0 is greedy.")] = 0.0,
+    top_p: Annotated[float, typer.Option(min=0, max=1, help="Nucleus probability mass.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Seed of the sampling noise.")] = 0,
+) -> None:
+    """Let a model answer prompts."""
+    from germline import run
+    from germline.cli import wording
+
+    completions = run.generate(
+        source,
+        prompts,
+        chat=not raw,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        top_p=top_p,
+        seed=seed,
+    )
+    for prompt, completion in zip(prompts, completions, strict=True):
+        if len(prompts) > 1:
+            typer.secho(f"> {prompt}", bold=True)
+        # Exactly what the model wrote goes into a pipe; a terminal might obey it.
+        typer.echo(wording.visible(completion.text) if sys.stdout.isatty() else completion.text)
+
+
+def _task(source: str, task: str | None, overrides: Sequence[str]) -> "TaskConfig | None":
+    """Find the task to play: the one named, or the run's own; None leaves the run's as it is."""
+    from germline.config import load_config
+    from germline.record import RunDirectory
+    from germline.types import GermlineError
+
+    if task is not None:
+        return load_config({"task": task}, overrides).task
+    if not (Path(source) / "run.json").exists():
+        raise GermlineError(f"eval: {source} is no run directory, so name a task: --task countdown")
+    if not overrides:
+        return None
+    return load_config(RunDirectory.open(Path(source)).config.model_dump(), overrides).task
+
+
+def _evaluation_settings(overrides: Sequence[str]) -> list[str]:
+    from germline.types import GermlineError
+
+    others = [one for one in overrides if not one.startswith("task.")]
+    for one in others:
+        if not one.startswith(EVALUATION_SETTINGS):
+            raise GermlineError(
+                f"eval: {one} changes nothing here; settings of an evaluation start with task., "
+                f"{', '.join(EVALUATION_SETTINGS)}"
+            )
+    return others

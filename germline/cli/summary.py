@@ -1,0 +1,82 @@
+"""What a training says at its end: before and after, where things are, what to type next."""
+
+import shlex
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from germline.cli import wording
+from germline.record import HeldOut, RunDirectory
+
+SHOWN_SAMPLES = 5
+
+
+def result(console: Console, run: RunDirectory, *, quiet: bool) -> None:
+    """Print held-out completions and scores before and after, and where things are."""
+    scores = run.held_out()
+    if not quiet and len(scores) > 1 and scores[0].samples and scores[-1].samples:
+        console.print(before_and_after(scores[0], scores[-1], console.width))
+    for line in (*_scores(scores), *_paths(run)):
+        _say(console, line)
+
+
+def stopped(console: Console, run: RunDirectory) -> None:
+    """Say where a training stopped and how to go on."""
+    last = run.journal.last_generation()
+    where = f"after generation {last + 1}" if last >= 0 else "before the first generation was done"
+    _say(console, f"Stopped {where}. Resume with: germline resume {_quoted(run)}")
+
+
+def next_commands(console: Console, run: RunDirectory) -> None:
+    """Print what can be typed next."""
+    path = _quoted(run)
+    for line in (
+        "next:",
+        f'  germline generate {path} "your prompt"',
+        f"  germline export {path} --out my-model",
+        f"  germline resume {path} generations={2 * run.config.generations}",
+    ):
+        _say(console, line)
+
+
+def before_and_after(before: HeldOut, after: HeldOut, width: int) -> Table:
+    """Tabulate what the base model and the trained one answer to the same held-out prompts."""
+    table = Table(title="held-out prompts, before and after", title_justify="left")
+    cell = max(12, (width - 13) // 4)
+    for name in ("prompt", "wanted", "before", "after"):
+        table.add_column(name, overflow="fold")
+    later = {sample.prompt: sample for sample in after.samples}
+    shown = [sample for sample in before.samples if sample.prompt in later][:SHOWN_SAMPLES]
+    for sample in shown:
+        texts = (
+            sample.prompt,
+            sample.answer,
+            sample.completion,
+            later[sample.prompt].completion,
+        )
+        table.add_row(*(Text(wording.excerpt(text, 3 * cell)) for text in texts))
+    return table
+
+
+def _scores(scores: list[HeldOut]) -> list[str]:
+    if not scores:
+        return []
+    first, last = scores[0].score, scores[-1].score
+    values = wording.score(first)
+    if last.generation != first.generation:
+        values += f" -> {wording.score(last)}"
+    return [f"held-out {last.metric}: {values} (mean ± standard error, n {last.n})"]
+
+
+def _paths(run: RunDirectory) -> list[str]:
+    figure = [f"figure:        {run.figure}"] if run.figure.exists() else []
+    return [f"run directory: {run.path}", *figure]
+
+
+def _quoted(run: RunDirectory) -> str:
+    return shlex.quote(str(run.path))
+
+
+def _say(console: Console, line: str) -> None:
+    console.print(line, soft_wrap=True, markup=False, highlight=False)

@@ -1,0 +1,65 @@
+"""The verbs that train: `germline train` and `germline resume`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="KEY=VALUE", help="Settings that replace those of the config."),
+]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Print the result only, nothing while training.")
+]
+
+TRAIN_EXAMPLES = (
+    "germline train configs/conciseness.yaml",
+    "germline train configs/countdown.yaml strategy.sigma=0.002 generations=200 seed=3",
+    "germline train configs/arithmetic.yaml --out runs/sums --quiet",
+)
+RESUME_EXAMPLES = (
+    "germline resume runs/sums",
+    "germline resume runs/sums generations=200",
+)
+
+
+def train(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="The config file.")],
+    overrides: Overrides = None,
+    *,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The run directory; default: a new one in runs/."),
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Train a model and write a run directory.
+
+    Ctrl-C finishes the generation at hand and stops; a second one stops at once. Either way the run
+    can be resumed.
+    """
+    from germline import run
+    from germline.cli.watching import watch
+    from germline.config import load_config
+
+    settings = load_config(config, overrides or [])
+    watch(lambda: run.train(settings, out), quiet=quiet)
+
+
+def resume(
+    path: Annotated[Path, typer.Argument(metavar="RUN", help="The run directory.")],
+    overrides: Overrides = None,
+    *,
+    quiet: Quiet = False,
+) -> None:
+    """Continue a stopped or killed run.
+
+    A finished run goes on when it is given more generations.
+
+    The weights it reaches are those of a run that was never interrupted, bit for bit.
+    """
+    from germline import run
+    from germline.cli.watching import watch
+
+    watch(lambda: run.resume(path, overrides or []), quiet=quiet)

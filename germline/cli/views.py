@@ -1,0 +1,236 @@
+"""What a person sees while a run trains: a live view, plain lines, or nothing.
+
+All three take in the same records; which one is used depends on where the output goes.
+"""
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from germline.cli import wording
+from germline.config import Config
+from germline.record.lines import Row
+from germline.record.rows import fitness_summary
+from germline.types import GenerationRecord, Score
+
+FRAMES_PER_SECOND = 4
+STOPPING = "Finishing this generation, then stopping. Ctrl-C again stops at once."
+
+
+class View(Protocol):
+    """Something that shows a run while it goes on."""
+
+    def start(self) -> None:
+        """Begin to show."""
+
+    def generation(self, record: GenerationRecord, rollouts: Sequence[Row]) -> None:
+        """Take in one generation, and the rollouts that were written of it."""
+
+    def stopping(self) -> None:
+        """Say that the run stops after this generation; called from a signal handler."""
+
+    def close(self) -> None:
+        """Leave the terminal as it was found."""
+
+
+class Silent:
+    """Shows nothing until the run is over."""
+
+    def start(self) -> None:
+        """Say nothing."""
+
+    def generation(self, record: GenerationRecord, rollouts: Sequence[Row]) -> None:
+        """Say nothing."""
+
+    def stopping(self) -> None:
+        """Confirm that Ctrl-C was heard: even a quiet program must answer."""
+        # A signal may arrive inside a print; the system call is safe there, a second print is not.
+        os.write(2, f"\n{STOPPING}\n".encode())
+
+    def close(self) -> None:
+        """Have nothing to clear."""
+
+
+class Lines(Silent):
+    """One plain line per generation, for files and pipes."""
+
+    def __init__(self, console: Console, clock: "Clock") -> None:
+        self._console = console
+        self._clock = clock
+
+    def generation(self, record: GenerationRecord, rollouts: Sequence[Row]) -> None:
+        """Print the line of a generation."""
+        self._clock.tick(record)
+        self._console.print(
+            line(record, self._clock.left_s), soft_wrap=True, markup=False, highlight=False
+        )
+
+
+class Clock:
+    """Estimates the time left from the generations seen so far."""
+
+    def __init__(self) -> None:
+        self.started = time.monotonic()
+        self.left_s: float | None = None
+        self._first: tuple[int, float] | None = None
+
+    def tick(self, record: GenerationRecord) -> None:
+        """Take note that a generation is done.
+
+        The first one is left out of the mean where possible: it pays for warming up.
+        """
+        now = time.monotonic()
+        left = record.generations - record.generation - 1
+        if self._first is None:
+            self._first = (record.generation, now)
+            self.left_s = left * (now - self.started)
+        else:
+            generation, then = self._first
+            self.left_s = left * (now - then) / (record.generation - generation)
+
+    @property
+    def gone_s(self) -> float:
+        """Seconds since training was begun here."""
+        return time.monotonic() - self.started
+
+
+@dataclass
+class LiveView:
+    """A panel on the terminal that keeps itself up to date."""
+
+    console: Console
+    config: Config
+    clock: Clock
+    first_score: Score | None = None
+    last_score: Score | None = None
+    means: list[float | None] = field(default_factory=list)
+    record: GenerationRecord | None = None
+    sample: Row | None = None
+    footer: str = "Ctrl-C finishes the generation and stops."
+
+    def start(self) -> None:
+        """Show the panel."""
+        self._live = Live(
+            console=self.console,
+            get_renderable=self.render,
+            refresh_per_second=FRAMES_PER_SECOND,
+        )
+        self._live.start()
+
+    def generation(self, record: GenerationRecord, rollouts: Sequence[Row]) -> None:
+        """Show a new generation."""
+        self.clock.tick(record)
+        self.record = record
+        self.means.append(fitness_summary(record.fitness)["mean"])
+        self.last_score = record.held_out or self.last_score
+        # Rollouts come ranked by reward: the middle one is what is typical, not what flatters.
+        self.sample = rollouts[len(rollouts) // 2] if rollouts else None
+        self._live.refresh()
+
+    def stopping(self) -> None:
+        """Change the last line; the next frame shows it."""
+        self.footer = STOPPING
+
+    def close(self) -> None:
+        """Leave the last frame on the screen, without the hint about Ctrl-C."""
+        self.footer = ""
+        self._live.stop()
+
+    def render(self) -> RenderableType:
+        """Build one frame."""
+        grid = Table.grid(padding=(0, 2))
+        grid.add_column(style="bold", no_wrap=True)
+        grid.add_column(ratio=1)
+        width = max(20, self.console.width - 18)
+        grid.add_row("generation", self._progress(width))
+        if self.record is not None:
+            grid.add_row("fitness", _fitness(self.record))
+            grid.add_row("", Text(wording.sparkline(self.means, min(width, 60)), style="blue"))
+            grid.add_row("speed", _speed(self.record))
+        grid.add_row("held-out", self._held_out())
+        if self.sample is not None:
+            grid.add_row("sample", _sample(self.sample, width))
+        footer = [Text(self.footer, style="dim")] if self.footer else []
+        name = f"{self.config.task.kind} · {self.config.model} · {self.config.space.kind}"
+        return Panel(Group(grid, *footer), title=Text(f"germline · {name}"), title_align="left")
+
+    def _progress(self, width: int) -> RenderableType:
+        done = self.record.generation + 1 if self.record is not None else 0
+        total = self.config.generations
+        row = Table.grid(padding=(0, 2))
+        times = f"{wording.duration(self.clock.gone_s)} gone"
+        if self.record is None:
+            times += ", scoring the start and playing the first generation"
+        elif self.clock.left_s is not None:
+            times += f", {wording.duration(self.clock.left_s)} left"
+        bar = ProgressBar(total=total, completed=done, width=min(30, width // 3))
+        row.add_row(Text(f"{done}/{total}"), bar, Text(times))
+        return row
+
+    def _held_out(self) -> Text:
+        if self.last_score is None:
+            return Text("-")
+        text = f"{self.last_score.metric} {wording.score(self.last_score)}"
+        if self.first_score is not None and self.first_score != self.last_score:
+            text += f", at the start {wording.score(self.first_score)}"
+        return Text(f"{text}  (n {self.last_score.n}, generation {self.last_score.generation})")
+
+
+def line(record: GenerationRecord, left_s: float | None) -> str:
+    """Put one generation into one line."""
+    fitness = {name: wording.number(value) for name, value in summary(record).items()}
+    width = len(str(record.generations))
+    parts = [
+        f"generation {record.generation + 1:>{width}}/{record.generations}",
+        f"fitness {fitness['mean']} [{fitness['p20']}, {fitness['p80']}]",
+        f"best {fitness['max']}",
+    ]
+    if record.held_out is not None:
+        parts.append(f"held-out {record.held_out.metric} {wording.score(record.held_out)}")
+    parts.append(f"{wording.number(tokens_per_s(record))} tokens/s")
+    if left_s is not None:
+        parts.append(f"{wording.duration(left_s)} left")
+    return "  ".join(parts)
+
+
+def summary(record: GenerationRecord) -> dict[str, float | None]:
+    """Sum up the fitness of a generation."""
+    return fitness_summary(record.fitness)
+
+
+def tokens_per_s(record: GenerationRecord) -> float | None:
+    """Return the speed of a generation; None when no time was measured."""
+    seconds = record.evaluation.generation_s
+    return record.evaluation.tokens / seconds if seconds > 0 else None
+
+
+def _fitness(record: GenerationRecord) -> Text:
+    fitness = {name: wording.number(value) for name, value in summary(record).items()}
+    return Text.assemble(
+        (fitness["mean"], "bold blue"),
+        f"  [{fitness['p20']}, {fitness['p80']}] 20-80 % of members",
+        f"  best {fitness['max']}",
+    )
+
+
+def _speed(record: GenerationRecord) -> Text:
+    return Text(f"{wording.number(tokens_per_s(record))} tokens/s")
+
+
+def _sample(row: Row, width: int) -> Text:
+    return Text.assemble(
+        (wording.excerpt(row["prompt"], width), "dim"),
+        "\n",
+        wording.excerpt(row["completion"], width),
+        "\n",
+        (f"reward {wording.number(row['reward'])}", "dim"),
+    )

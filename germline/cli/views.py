@@ -5,7 +5,6 @@ All three take in the same records; which one is used depends on where the outpu
 
 import os
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -17,7 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from germline.cli import wording
-from germline.config import Config
+from germline.protocols import Tracker
+from germline.record import RunDirectory
 from germline.record.lines import Row
 from germline.record.rows import fitness_summary
 from germline.types import GenerationRecord, Score
@@ -26,20 +26,14 @@ FRAMES_PER_SECOND = 4
 STOPPING = "Finishing this generation, then stopping. Ctrl-C again stops at once."
 
 
-class View(Protocol):
-    """Something that shows a run while it goes on."""
+class View(Tracker, Protocol):
+    """A tracker that shows a run while it goes on."""
 
     def start(self) -> None:
         """Begin to show."""
 
-    def generation(self, record: GenerationRecord, rollouts: Sequence[Row]) -> None:
-        """Take in one generation, and the rollouts that were written of it."""
-
     def stopping(self) -> None:
         """Say that the run stops after this generation; called from a signal handler."""
-
-    def close(self) -> None:
-        """Leave the terminal as it was found."""
 
 
 class Silent:
@@ -48,7 +42,7 @@ class Silent:
     def start(self) -> None:
         """Say nothing."""
 
-    def generation(self, record: GenerationRecord, rollouts: Sequence[Row]) -> None:
+    def generation(self, record: GenerationRecord) -> None:
         """Say nothing."""
 
     def stopping(self) -> None:
@@ -63,11 +57,11 @@ class Silent:
 class Lines(Silent):
     """One plain line per generation, for files and pipes."""
 
-    def __init__(self, console: Console, clock: "Clock") -> None:
+    def __init__(self, console: Console) -> None:
         self._console = console
-        self._clock = clock
+        self._clock = Clock()
 
-    def generation(self, record: GenerationRecord, rollouts: Sequence[Row]) -> None:
+    def generation(self, record: GenerationRecord) -> None:
         """Print the line of a generation."""
         self._clock.tick(record)
         self._console.print(
@@ -108,17 +102,17 @@ class LiveView:
     """A panel on the terminal that keeps itself up to date."""
 
     console: Console
-    config: Config
-    clock: Clock
-    first_score: Score | None = None
-    last_score: Score | None = None
+    run: RunDirectory
+    clock: Clock = field(default_factory=Clock)
+    scores: list[Score] = field(default_factory=list)
     means: list[float | None] = field(default_factory=list)
     record: GenerationRecord | None = None
     sample: Row | None = None
     footer: str = "Ctrl-C finishes the generation and stops."
 
     def start(self) -> None:
-        """Show the panel."""
+        """Show the panel, with what an earlier part of the run has scored."""
+        self.scores = self._recorded_scores()
         self._live = Live(
             console=self.console,
             get_renderable=self.render,
@@ -126,13 +120,15 @@ class LiveView:
         )
         self._live.start()
 
-    def generation(self, record: GenerationRecord, rollouts: Sequence[Row]) -> None:
+    def generation(self, record: GenerationRecord) -> None:
         """Show a new generation."""
         self.clock.tick(record)
         self.record = record
         self.means.append(fitness_summary(record.fitness)["mean"])
-        self.last_score = record.held_out or self.last_score
+        if record.held_out is not None or not self.scores:
+            self.scores = self._recorded_scores()
         # Rollouts come ranked by reward: the middle one is what is typical, not what flatters.
+        rollouts = self.run.last_rollouts
         self.sample = rollouts[len(rollouts) // 2] if rollouts else None
         self._live.refresh()
 
@@ -160,16 +156,17 @@ class LiveView:
         if self.sample is not None:
             grid.add_row("sample", _sample(self.sample, width))
         footer = [Text(self.footer, style="dim")] if self.footer else []
-        name = f"{self.config.task.kind} · {self.config.model} · {self.config.space.kind}"
+        config = self.run.config
+        name = f"{config.task.kind} · {config.model} · {config.space.kind}"
         return Panel(Group(grid, *footer), title=Text(f"germline · {name}"), title_align="left")
 
     def _progress(self, width: int) -> RenderableType:
         done = self.record.generation + 1 if self.record is not None else 0
-        total = self.config.generations
+        total = self.run.config.generations
         row = Table.grid(padding=(0, 2))
         times = f"{wording.duration(self.clock.gone_s)} gone"
         if self.record is None:
-            times += ", scoring the start and playing the first generation"
+            times += ", scoring the start"
         elif self.clock.left_s is not None:
             times += f", {wording.duration(self.clock.left_s)} left"
         bar = ProgressBar(total=total, completed=done, width=min(30, width // 3))
@@ -177,12 +174,16 @@ class LiveView:
         return row
 
     def _held_out(self) -> Text:
-        if self.last_score is None:
+        if not self.scores:
             return Text("-")
-        text = f"{self.last_score.metric} {wording.score(self.last_score)}"
-        if self.first_score is not None and self.first_score != self.last_score:
-            text += f", at the start {wording.score(self.first_score)}"
-        return Text(f"{text}  (n {self.last_score.n}, generation {self.last_score.generation})")
+        first, last = self.scores[0], self.scores[-1]
+        text = f"{last.metric} {wording.score(last)}"
+        if first.generation != last.generation:
+            text += f", at the start {wording.score(first)}"
+        return Text(f"{text}  (n {last.n}, generation {last.generation})")
+
+    def _recorded_scores(self) -> list[Score]:
+        return [one.score for one in self.run.held_out()]
 
 
 def line(record: GenerationRecord, left_s: float | None) -> str:

@@ -8,7 +8,8 @@ from rich.console import Console
 
 from germline.cli import summary
 from germline.cli.stopping import INTERRUPTED, interruptible
-from germline.cli.views import Clock, Lines, LiveView, Silent, View
+from germline.cli.views import Lines, LiveView, Silent, View
+from germline.record import RunDirectory
 
 if TYPE_CHECKING:
     from germline.run import Training
@@ -22,7 +23,7 @@ def watch(begin: "Callable[[], Training]", *, quiet: bool) -> None:
     """
     console = Console()
     training = begin()
-    view = _view(console, training, quiet=quiet)
+    view = _view(console, training.directory, quiet=quiet)
     last = training.directory.journal.last_generation()
 
     def stop() -> None:
@@ -34,7 +35,7 @@ def watch(begin: "Callable[[], Training]", *, quiet: bool) -> None:
         with interruptible(stop):
             for record in training:
                 last = record.generation
-                view.generation(record, training.directory.last_rollouts)
+                view.generation(record)
     except KeyboardInterrupt:
         view.close()  # before a word is printed, which the next frame would paint over
         summary.stopped(console, training.directory)
@@ -49,16 +50,7 @@ def watch(begin: "Callable[[], Training]", *, quiet: bool) -> None:
         summary.next_commands(console, training.directory)
 
 
-def _view(console: Console, training: "Training", *, quiet: bool) -> View:
+def _view(console: Console, run: RunDirectory, *, quiet: bool) -> View:
     if quiet:
         return Silent()
-    if not console.is_terminal:
-        return Lines(console, Clock())
-    held_out = training.directory.held_out()
-    return LiveView(
-        console,
-        training.config,
-        Clock(),
-        first_score=held_out[0].score if held_out else None,
-        last_score=held_out[-1].score if held_out else None,
-    )
+    return LiveView(console, run) if console.is_terminal else Lines(console)

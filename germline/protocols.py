@@ -4,7 +4,8 @@ The whole contract between rooms is on this page. Everything crossing it is a no
 inside an engine, where a space hands over tensors (typed here without importing torch).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
@@ -26,11 +27,17 @@ from germline.types import (
 if TYPE_CHECKING:
     import torch
 
-Shaping = Callable[[Float[np.ndarray, "members"], bool], Float[np.ndarray, "members"]]
-"""Fitness (NaN where missing) and whether members are antithetic pairs -> utilities, mean zero."""
-
 Grader = Callable[[str, Example], Mapping[str, float]]
 """(completion text, example) -> rubric parts. Runs in a worker process: it must be picklable and may not hang for ever."""
+
+
+class Shaping(Protocol):
+    """How rewards become utilities: visible in the loop, not hidden in the strategy."""
+
+    def __call__(
+        self, fitness: Float[np.ndarray, "members"], *, antithetic: bool
+    ) -> Float[np.ndarray, "members"]:
+        """Shape fitness (NaN where missing) into utilities, 0 where missing; members 2k, 2k + 1 may be pairs."""
 
 
 @runtime_checkable
@@ -86,14 +93,10 @@ class Weights(Protocol):
         """Return the SHA-256 digest of masters and optimizer moments in canonical order."""
 
     def state(self) -> Mapping[str, "torch.Tensor"]:
-        """Return masters (by canonical name) and moments (`<name>.m`, `.v`), for a snapshot; not copies."""
+        """Return searched masters (by canonical name) and moments (`<name>.m`, `.v`), for a snapshot; not copies."""
 
     def load_state(self, state: Mapping[str, "torch.Tensor"]) -> None:
         """Take over what `state` returned, bit for bit."""
-
-    def save_model(self, folder: str) -> None:
-        """Write masters as a Hugging Face folder: weights in the base model's dtype, config, tokenizer."""
-
 
 @runtime_checkable
 class Engine(Protocol):
@@ -115,6 +118,9 @@ class Engine(Protocol):
     def refresh(self) -> None:
         """Make the serving copy the rounded masters again, after they were loaded from a snapshot."""
 
+    def save_model(self, folder: Path) -> None:
+        """Write theta as a Hugging Face folder that gives the same tokens: weights, config, tokenizer."""
+
 
 @runtime_checkable
 class Fleet(Protocol):
@@ -133,9 +139,6 @@ class Fleet(Protocol):
 
     def digest(self) -> str:
         """Return the digest all engines agree on."""
-
-    def close(self) -> None:
-        """Release processes and devices."""
 
 
 @runtime_checkable
@@ -175,7 +178,3 @@ class Tracker(Protocol):
 
     def close(self) -> None:
         """Flush and release."""
-
-
-Batches = Iterable[Sequence[Example]]
-"""The examples of generation 0, 1, 2, ...; every member of a generation plays the same ones."""

@@ -95,6 +95,7 @@ class Decoding:
         stop: strings that end a completion; they are not part of its text.
         noise_seed: run seed of the sampling noise.
         noise_round: generation of the sampling noise.
+        noise_name: its stream, so that held-out scores do not share the luck of training.
     """
 
     max_new_tokens: int
@@ -103,6 +104,7 @@ class Decoding:
     stop: tuple[str, ...] = ()
     noise_seed: int = 0
     noise_round: int = 0
+    noise_name: str = "train"
 
 
 @dataclass(frozen=True, slots=True)

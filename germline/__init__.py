@@ -1,0 +1,50 @@
+"""Fine-tune language models with evolution strategies: no backpropagation, bit-exact replay.
+
+>>> import germline
+>>> sorted(germline.load_config({"task": "countdown"}).task.model_dump())[:2]
+['chat', 'kind']
+
+The public names below load what they need on first use, so `import germline` stays light.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from germline.config import Config as Config
+    from germline.config import load_config as load_config
+    from germline.run import Training as Training
+    from germline.run import assemble as assemble
+    from germline.run import evaluate as evaluate
+    from germline.run import export as export
+    from germline.run import generate as generate
+    from germline.run import replay as replay
+    from germline.run import resume as resume
+    from germline.run import train as train
+    from germline.types import GermlineError as GermlineError
+
+_HOMES = {
+    "Config": "germline.config",
+    "load_config": "germline.config",
+    "GermlineError": "germline.types",
+    "Training": "germline.run",
+    "assemble": "germline.run",
+    "train": "germline.run",
+    "resume": "germline.run",
+    "replay": "germline.run",
+    "export": "germline.run",
+    "evaluate": "germline.run",
+    "generate": "germline.run",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'germline' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,104 @@
+"""Rebuild the weights of any generation: the nearest snapshot, or the base model, plus the journal replayed.
+
+Every rebuilt generation is checked against the digest its journal line carries, so a wrong base model, a damaged
+snapshot or another arithmetic cannot pass unnoticed.
+"""
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from germline import noise
+from germline.protocols import Weights
+from germline.record import Entry
+from germline.types import GermlineError
+
+
+def save_snapshot(weights: Weights, folder: Path, generation: int, *, keep: int) -> Path:
+    """Write masters and moments after `generation`, atomically, and drop all but the newest `keep`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"generation-{generation:06d}.safetensors"
+    partial = path.with_suffix(".partial")
+    tensors = {name: tensor.contiguous() for name, tensor in weights.state().items()}
+    save_file(tensors, partial)
+    with partial.open("rb+") as file:
+        os.fsync(file.fileno())
+    partial.replace(path)
+    for old in snapshots(folder)[:-keep]:
+        old.unlink()
+    return path
+
+
+def snapshots(folder: Path) -> list[Path]:
+    """List complete snapshots, oldest first."""
+    return sorted(folder.glob("generation-*.safetensors"))
+
+
+def restore(
+    weights: Weights, entries: Sequence[Entry], folder: Path | None, base_digest: str, generation: int
+) -> str:
+    """Bring base weights to the state after `generation` (-1 is the base itself) and return the verified digest.
+
+    Args:
+        weights: the base model's weights, freshly loaded.
+        entries: the journal, generation 0 first.
+        folder: where snapshots lie; None uses the journal alone.
+        base_digest: digest recorded when the run began.
+        generation: the last update to include.
+
+    Raises:
+        GermlineError: the base model is another one, the journal is too short, or a digest differs.
+    """
+    if not -1 <= generation < len(entries):
+        raise GermlineError(
+            f"generation {generation} is not in the journal: this run has generations 0 to {len(entries) - 1}"
+        )
+    found = weights.digest()
+    if found != base_digest:
+        raise GermlineError(
+            f"the base model is not the one this run began with: its digest is {found[:16]}, "
+            f"the run recorded {base_digest[:16]}. Give the original model back its place"
+        )
+    start = _load_newest(weights, entries, folder, generation) if folder else -1
+    for entry in entries[start + 1 : generation + 1]:
+        if entry.noise_version != noise.NOISE_VERSION:
+            raise GermlineError(
+                f"journal: generation {entry.update.generation} was drawn with noise version {entry.noise_version}; "
+                f"this germline has version {noise.NOISE_VERSION}: replay it with the germline that wrote it"
+            )
+        weights.apply(entry.update)
+    digest = weights.digest()
+    expected = base_digest if generation < 0 else entries[generation].digest
+    if digest != expected:
+        raise GermlineError(
+            f"generation {generation} was rebuilt with digest {digest[:16]}, but the journal says {expected[:16]}: "
+            "the journal or a snapshot was changed, or this machine's arithmetic differs"
+        )
+    return digest
+
+
+def _load_newest(
+    weights: Weights, entries: Sequence[Entry], folder: Path, generation: int
+) -> int:
+    """Load the newest usable snapshot not after `generation`; return its generation, or -1 for the base.
+
+    A snapshot that cannot be read, or is not what the journal says, costs only time: an older one serves.
+    """
+    numbered = [(int(re.sub(r"\D", "", path.stem)), path) for path in snapshots(folder)]
+    usable = [(number, path) for number, path in reversed(numbered) if number <= generation]
+    base = {name: tensor.clone() for name, tensor in weights.state().items()} if usable else {}
+    for number, path in usable:
+        try:
+            with safe_open(path, framework="pt") as file:
+                weights.load_state({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118 - not a dict
+        except (SafetensorError, OSError, GermlineError):
+            continue
+        if weights.digest() == entries[number].digest:
+            return number
+    if usable:
+        weights.load_state(base)
+    return -1

@@ -1,0 +1,63 @@
+"""A key-value cache that is allocated once per cell: no growing copies, rows can leave, a prefix can spread.
+
+It plugs into `transformers` as a cache layer, so any decoder there works with it.
+"""
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, DynamicLayer
+
+
+class _BufferedLayer(DynamicLayer):
+    """Keys and values `[rows, heads, capacity, dim]`, of which the first `length` positions are filled."""
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__()
+        self.capacity = capacity
+        self.length = 0
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
+        """Append positions and return everything filled so far, without copying it."""
+        if not self.is_initialized:
+            self.keys = _buffer(key_states, self.capacity)
+            self.values = _buffer(value_states, self.capacity)
+            self.is_initialized = True
+        start, self.length = self.length, self.length + key_states.shape[2]
+        self.keys[:, :, start : self.length] = key_states
+        self.values[:, :, start : self.length] = value_states
+        return self.keys[:, :, : self.length], self.values[:, :, : self.length]
+
+    def get_seq_length(self) -> int:
+        """Return the filled positions."""
+        return self.length
+
+    def take(self, rows: Tensor) -> None:
+        """Keep these rows, in this order; a row may be taken more than once."""
+        self.keys = _taken(self.keys, rows, self.length)
+        self.values = _taken(self.values, rows, self.length)
+
+
+class BufferedCache(Cache):
+    """One buffered layer per decoder layer, made as the model first touches it."""
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__(layer_class_to_replicate=lambda: _BufferedLayer(capacity))
+
+    def take(self, rows: Tensor) -> None:
+        """Keep these rows of every layer."""
+        for layer in self.layers:
+            layer.take(rows)
+
+
+def _buffer(states: Tensor, capacity: int) -> Tensor:
+    rows, heads, _, dim = states.shape
+    return states.new_empty(rows, heads, capacity, dim)
+
+
+def _taken(buffer: Tensor, rows: Tensor, length: int) -> Tensor:
+    """Copy only the filled part: the rest is overwritten before it is read."""
+    kept = buffer.new_empty(len(rows), *buffer.shape[1:])
+    torch.index_select(buffer[:, :, :length], 0, rows, out=kept[:, :, :length])
+    return kept

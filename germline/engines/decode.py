@@ -1,0 +1,248 @@
+"""Generate completions for one cell: prefill, then token by token; finished rows leave the batch.
+
+Rows are ordered member by member, equally many each, because low-rank corrections act on blocks of rows: the batch is a
+rectangle of members x slots. Finished rows are dropped once the rectangle of the unfinished ones is clearly smaller.
+What a cell computes depends on the cell alone, so scheduling cannot change a result.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from germline.engines.cache import BufferedCache
+from germline.engines.prompts import PaddedPrompts
+from germline.engines.sampling import choose
+from germline.types import Completion, Decoding, Finish
+
+LEAVE_AT = 0.8
+"""Rows are dropped once the smaller rectangle has at most this share of the rows: copying the cache must pay."""
+
+SMALLEST_BATCH = 16
+"""Products of fewer rows give slightly different floats than larger ones (measured), so small batches are filled up."""
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """A model, its tokenizer, the tokens that end a text, and who must know when members leave the batch."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    end_ids: frozenset[int]
+    members_left: Callable[[Tensor], None]
+
+    def generate(
+        self, members: int, prompts: PaddedPrompts, luck: Tensor, decoding: Decoding
+    ) -> list[list[Completion]]:
+        """Complete every prompt for each of the members standing in the model: `[members][examples]`.
+
+        Args:
+            members: how many there are.
+            prompts: the examples of the cell.
+            luck: `[examples, max_new_tokens]` uniforms for seeded sampling, the same for every member.
+            decoding: how tokens are chosen.
+        """
+        examples = len(prompts.lengths)
+        slots = max(examples, -(-SMALLEST_BATCH // members))
+        example_of = torch.tensor([slot if slot < examples else 0 for slot in range(slots)])
+        batch = _Batch.of(self.model, members, example_of, prompts, decoding.max_new_tokens)
+        texts = _Texts(self, decoding, members * slots)
+        texts.ignore([m * slots + s for m in range(members) for s in range(examples, slots)])
+        luck = luck[example_of].repeat(members, 1).to(self.model.device)
+        logits = batch.prefill()
+        for step in range(decoding.max_new_tokens):
+            tokens = choose(logits, luck[batch.rows.flatten(), step], decoding)
+            texts.write(batch.rows.flatten().tolist(), tokens.tolist())
+            if step + 1 == decoding.max_new_tokens or not texts.unfinished:
+                break
+            tokens = self._drop_finished(batch, texts, tokens)
+            logits = batch.step(tokens)
+        return texts.completions(members, prompts.lengths)
+
+    def _drop_finished(self, batch: "_Batch", texts: "_Texts", tokens: Tensor) -> Tensor:
+        """Shrink the rectangle when it pays, and return the tokens of the rows that stay."""
+        unfinished = [[row in texts.unfinished for row in rows] for rows in batch.rows.tolist()]
+        members = [m for m, flags in enumerate(unfinished) if any(flags)]
+        width = max(sum(flags) for flags in unfinished)
+        size = len(members) * width
+        if size < SMALLEST_BATCH or size > LEAVE_AT * batch.rows.numel():
+            return tokens
+        slots = torch.tensor(
+            [sorted(range(len(unfinished[m])), key=lambda s: not unfinished[m][s])[:width] for m in members]
+        )
+        stay = (torch.tensor(members)[:, None] * batch.rows.shape[1] + slots).flatten()
+        if len(members) < len(batch.rows):
+            self.members_left(torch.tensor(members, device=tokens.device))
+        batch.keep(stay, len(members))
+        return tokens[stay.to(tokens.device)]
+
+
+@dataclass
+class _Batch:
+    """The rows in the model right now, with their cache, mask and positions.
+
+    Attributes:
+        rows: `[members, slots]` row numbers, as at the start of the cell.
+        mask: additive attention mask over the whole capacity, `[batch, 1, 1, capacity]`.
+        position: position of the next token of each row, `[batch]`.
+    """
+
+    model: PreTrainedModel
+    rows: Tensor
+    prompts: PaddedPrompts
+    example_of: Tensor
+    cache: BufferedCache
+    mask: Tensor
+    position: Tensor
+    filled: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        model: PreTrainedModel,
+        members: int,
+        example_of: Tensor,
+        prompts: PaddedPrompts,
+        new_tokens: int,
+    ) -> "_Batch":
+        slots = len(example_of)
+        example_of = example_of.repeat(members)
+        prefix, width = len(prompts.prefix), prompts.rest.shape[1]
+        seen = torch.ones(len(example_of), prefix + width + new_tokens, dtype=torch.bool)
+        seen[:, prefix : prefix + width] = prompts.real[example_of]
+        mask = torch.zeros(seen.shape, dtype=model.dtype)
+        mask.masked_fill_(~seen, torch.finfo(model.dtype).min)
+        return cls(
+            model=model,
+            rows=torch.arange(len(example_of)).view(members, slots),
+            prompts=prompts,
+            example_of=example_of,
+            cache=BufferedCache(seen.shape[1]),
+            mask=mask[:, None, None].to(model.device),
+            position=torch.tensor(prompts.lengths)[example_of].to(model.device),
+        )
+
+    def prefill(self) -> Tensor:
+        """Run the prompts and return the logits after each: the shared prefix once per member, then the rest."""
+        members, slots = self.rows.shape
+        prefix = torch.tensor(self.prompts.prefix, dtype=torch.long)
+        ids = self.prompts.rest[self.example_of]
+        real = self.prompts.real[self.example_of]
+        if members * len(prefix) >= SMALLEST_BATCH and slots > 1:
+            everyone = torch.arange(len(prefix)).expand(members, -1)
+            self._forward(prefix.expand(members, -1), everyone, _causal(self.mask[::slots], 0, len(prefix)))
+            self.cache.take(torch.arange(members).repeat_interleave(slots).to(self.model.device))
+        else:
+            ids = torch.cat([prefix.expand(len(ids), -1), ids], dim=1)
+            real = torch.cat([real.new_ones(len(ids), len(prefix)), real], dim=1)
+        start = self.filled
+        positions = (start + real.long().cumsum(1) - 1).clamp_(min=0)
+        return self._forward(ids, positions, _causal(self.mask, start, ids.shape[1]))
+
+    def step(self, tokens: Tensor) -> Tensor:
+        """Append one token to every row and return the logits after it."""
+        mask = self.mask[..., : self.filled + 1]
+        logits = self._forward(tokens[:, None], self.position[:, None], mask)
+        self.position = self.position + 1
+        return logits
+
+    def keep(self, stay: Tensor, members: int) -> None:
+        """Keep these rows of the batch, now of so many members."""
+        self.rows = self.rows.flatten()[stay].view(members, -1)
+        stay = stay.to(self.model.device)
+        self.cache.take(stay)
+        self.mask = self.mask[stay]
+        self.position = self.position[stay]
+
+    def _forward(self, ids: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
+        self.filled += ids.shape[1]
+        device = self.model.device
+        output = self.model(
+            input_ids=ids.to(device),
+            position_ids=positions.to(device),
+            attention_mask=mask,
+            past_key_values=self.cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        logits: Tensor = output.logits[:, -1]
+        return logits
+
+
+def _causal(mask: Tensor, start: int, width: int) -> Tensor:
+    """Spread a row mask over `width` new positions: `[batch, 1, width, start + width]`, blind to later ones."""
+    spread = mask[..., : start + width].repeat(1, 1, width, 1)
+    later = torch.ones(width, width, dtype=torch.bool, device=mask.device).triu(1)
+    spread[..., start:].masked_fill_(later, torch.finfo(mask.dtype).min)
+    return spread
+
+
+@dataclass
+class _Row:
+    """What one row wrote."""
+
+    tokens: list[int] = field(default_factory=list)
+    finish: Finish = "length"
+    text: str | None = None
+
+
+class _Texts:
+    """What all rows wrote, and which are still writing."""
+
+    def __init__(self, decoder: Decoder, decoding: Decoding, rows: int) -> None:
+        self.decoder = decoder
+        self.stop = decoding.stop
+        self.rows = [_Row() for _ in range(rows)]
+        self.unfinished = set(range(rows))
+        self._decoded: dict[tuple[int, ...], str] = {}
+
+    def ignore(self, rows: Sequence[int]) -> None:
+        """Leave out rows that only fill up the batch."""
+        self.unfinished.difference_update(rows)
+
+    def write(self, rows: Sequence[int], tokens: Sequence[int]) -> None:
+        """Append a token to every unfinished row, and finish those that end."""
+        for number, token in zip(rows, tokens, strict=True):
+            if number not in self.unfinished:
+                continue
+            row = self.rows[number]
+            row.tokens.append(token)
+            if token in self.decoder.end_ids:
+                self._finish(number, "eos")
+            elif self.stop:
+                self._stop_at_string(number)
+
+    def completions(self, members: int, prompt_lengths: Sequence[int]) -> list[list[Completion]]:
+        """Return `[members][examples]`; rows that filled up the batch are left out."""
+        slots = len(self.rows) // members
+        return [
+            [
+                self._completion(self.rows[member * slots + example], length)
+                for example, length in enumerate(prompt_lengths)
+            ]
+            for member in range(members)
+        ]
+
+    def _completion(self, row: _Row, prompt_tokens: int) -> Completion:
+        text = self._decode(row.tokens) if row.text is None else row.text
+        return Completion(text, tuple(row.tokens), row.finish, prompt_tokens)
+
+    def _stop_at_string(self, number: int) -> None:
+        text = self._decode(self.rows[number].tokens)
+        places = [place for stop in self.stop if (place := text.find(stop)) >= 0]
+        if places:
+            self.rows[number].text = text[: min(places)]
+            self._finish(number, "stop")
+
+    def _finish(self, number: int, finish: Finish) -> None:
+        self.rows[number].finish = finish
+        self.unfinished.discard(number)
+
+    def _decode(self, tokens: Sequence[int]) -> str:
+        """Decode with a memory: members often write the same text."""
+        key = tuple(tokens)
+        if key not in self._decoded:
+            self._decoded[key] = self.decoder.tokenizer.decode(key, skip_special_tokens=True)
+        return self._decoded[key]

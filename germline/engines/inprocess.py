@@ -1,0 +1,188 @@
+"""A Hugging Face causal language model in this process: one batch for a whole cell of members.
+
+Low-rank members share the base matrix product; dense members are written into the serving copy one after another from
+the fp32 masters. On a CPU in fp32 the serving copy of a low-rank run *is* the masters, so it costs no memory.
+
+Known limit: sliding-window attention is refused once prompts and completions outgrow the window.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from germline import noise
+from germline.config import InProcess
+from germline.engines.decode import Decoder
+from germline.engines.members import DenseMembers, LowRankMembers
+from germline.engines.pretrained import Pretrained, save_pretrained
+from germline.engines.prompts import encode, pad
+from germline.engines.weights import Masters, describe
+from germline.optimizers import Optimizer
+from germline.protocols import DenseSpace, LowRankSpace, Space
+from germline.types import Completion, Decoding, Example, GermlineError, Perturbation, Update
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class InProcessEngine:
+    """One serving copy on one device, and its fp32 masters."""
+
+    def __init__(
+        self,
+        pretrained: Pretrained,
+        space: Space | None,
+        optimizer: Optimizer,
+        config: InProcess,
+        sigma_unit: str = "constant",
+    ) -> None:
+        if config.threads is not None:
+            torch.set_num_threads(config.threads)
+        self.pretrained = pretrained
+        self.device = _device(config.device)
+        self.dtype = _dtype(config.dtype, self.device, pretrained.stored_dtype)
+        host = self.device if config.centre == "device" else torch.device("cpu")
+        model = pretrained.model
+        infos = describe(model)
+        masters = {name: p.detach().to(host) for name, p in model.named_parameters()}
+        self.model = model.to(device=self.device, dtype=self.dtype)
+        self.serving = {name: p.detach() for name, p in self.model.named_parameters()}
+        dense = isinstance(space, DenseSpace)
+        if dense:
+            masters = {name: _apart(m, self.serving[name]) for name, m in masters.items()}
+        self.weights = Masters(masters, infos, space, optimizer, sigma_unit)
+        self._low_rank = LowRankMembers(self.model, self.weights, space) if isinstance(space, LowRankSpace) else None
+        self._dense = DenseMembers(self.serving, self.weights, space) if dense else None
+        self._encoded: dict[tuple[str, bool], list[int]] = {}
+        self._decoder = Decoder(
+            self.model, pretrained.tokenizer, _end_ids(pretrained), self._members_left
+        )
+
+    @torch.inference_mode()
+    def generate(
+        self,
+        members: Sequence[Perturbation | None],
+        examples: Sequence[Example],
+        decoding: Decoding,
+    ) -> list[list[Completion]]:
+        """Let every member answer every example; None is the centre. Returns `[members][examples]`."""
+        prompts = [self._encode(example) for example in examples]
+        self._check_length(max(len(prompt) for prompt in prompts) + decoding.max_new_tokens)
+        padded = pad(prompts, _padding_id(self.pretrained))
+        luck = torch.from_numpy(_luck(examples, decoding))
+        completions: list[list[Completion]] = []
+        for together in self._groups(members):
+            with self._standing(together):
+                completions += self._decoder.generate(len(together), padded, luck, decoding)
+        return completions
+
+    @torch.inference_mode()
+    def logits(self, member: Perturbation | None, tokens: Tensor) -> Tensor:
+        """Return one member's teacher-forced logits `[rows, length, vocabulary]` on `[rows, length]` token ids."""
+        with self._standing([member]):
+            logits: Tensor = self.model(input_ids=tokens.to(self.device)).logits
+            return logits
+
+    def apply(self, update: Update) -> None:
+        """Move the masters and refresh the serving copy."""
+        self.weights.apply(update)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Round the searched masters into the serving copy, keeping its storage."""
+        for name, serving in self.serving.items():
+            master = self.weights.tensors[name]
+            if master.data_ptr() != serving.data_ptr():
+                serving.copy_(master)
+
+    def save_model(self, folder: Path, dtype: torch.dtype | None = None) -> None:
+        """Write theta as a Hugging Face folder, by default in the dtype this engine serves, so tokens stay the same."""
+        save_pretrained(self.pretrained, self.weights.tensors, folder, dtype or self.dtype)
+
+    def _groups(self, members: Sequence[Perturbation | None]) -> list[Sequence[Perturbation | None]]:
+        return [members] if self._low_rank else [[member] for member in members]
+
+    @contextmanager
+    def _standing(self, members: Sequence[Perturbation | None]) -> Iterator[None]:
+        if self._low_rank:
+            with self._low_rank.standing(members):
+                yield
+        elif self._dense:
+            with self._dense.standing(members[0]):
+                yield
+        elif all(member is None for member in members):
+            yield
+        else:
+            raise GermlineError(
+                f"engine inprocess cannot serve the space {type(self.weights.space).__name__}"
+            )
+
+    def _members_left(self, members: Tensor) -> None:
+        if self._low_rank:
+            self._low_rank.keep(members)
+
+    def _encode(self, example: Example) -> list[int]:
+        key = (example.prompt, example.chat)
+        if key not in self._encoded:
+            self._encoded[key] = encode(self.pretrained.tokenizer, example)
+        return self._encoded[key]
+
+    def _check_length(self, tokens: int) -> None:
+        config = self.model.config.get_text_config()
+        limit = getattr(config, "max_position_embeddings", None) or tokens
+        setting = "the model's context (max_position_embeddings)"
+        if "sliding_attention" in (getattr(config, "layer_types", None) or ()):
+            limit, setting = min(limit, config.sliding_window), "the model's attention window"
+        if tokens > limit:
+            raise GermlineError(
+                f"task: the longest prompt and max_new_tokens need {tokens} tokens, above {setting} of {limit}: "
+                "lower task.max_new_tokens or shorten the prompts"
+            )
+
+
+def _apart(master: Tensor, serving: Tensor) -> Tensor:
+    """A dense member is written into the serving copy, so the masters need storage of their own."""
+    return master.clone() if master.data_ptr() == serving.data_ptr() else master
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(name)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise GermlineError(f"engine.device={name!r}, but this PyTorch sees no CUDA device: use engine.device=cpu")
+    return device
+
+
+def _dtype(name: str, device: torch.device, stored: torch.dtype) -> torch.dtype:
+    if name == "auto":
+        return torch.float32 if device.type == "cpu" else stored
+    return DTYPES[name]
+
+
+def _end_ids(pretrained: Pretrained) -> frozenset[int]:
+    """Every token that ends a text: those of the generation config, of the model config, and of the tokenizer."""
+    ends: set[int] = set()
+    sources = (pretrained.model.generation_config, pretrained.model.config, pretrained.tokenizer)
+    for source in sources:
+        value = getattr(source, "eos_token_id", None)
+        ends.update(value if isinstance(value, (list, tuple)) else [value] if value is not None else [])
+    return frozenset(ends)
+
+
+def _padding_id(pretrained: Pretrained) -> int:
+    padding = pretrained.tokenizer.pad_token_id
+    return 0 if padding is None else int(padding)
+
+
+def _luck(examples: Sequence[Example], decoding: Decoding):
+    rows = [example.index for example in examples]
+    return noise.uniform(
+        decoding.noise_seed,
+        decoding.noise_round,
+        decoding.noise_name,
+        rows,
+        decoding.max_new_tokens,
+    )

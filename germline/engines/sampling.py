@@ -1,0 +1,31 @@
+"""Choose the next token of every row: greedy, or sampled with luck that all members share."""
+
+import torch
+from torch import Tensor
+
+from germline.types import Decoding
+
+
+def choose(logits: Tensor, luck: Tensor, decoding: Decoding) -> Tensor:
+    """Return one token id per row.
+
+    Sampling inverts the cumulative distribution at `luck`, so members that agree on the distribution draw the same
+    token: differences in reward come from the weights, not from the dice.
+
+    Args:
+        logits: `[rows, vocabulary]`.
+        luck: `[rows]` uniforms in (0, 1); unused when greedy.
+        decoding: temperature and top_p.
+    """
+    if decoding.temperature == 0:
+        return logits.argmax(-1)
+    probabilities = torch.softmax(logits.float() / decoding.temperature, dim=-1)
+    ordered, tokens = probabilities.sort(dim=-1, descending=True, stable=True)
+    mass = ordered.cumsum(-1)
+    # The smallest set of likely tokens whose mass reaches top_p; at least one.
+    kept = (mass - ordered) < decoding.top_p
+    total = (ordered * kept).sum(-1, keepdim=True)
+    target = luck.to(total)[:, None] * total
+    place = (mass < target).sum(-1, keepdim=True)
+    place = torch.minimum(place, kept.sum(-1, keepdim=True) - 1)
+    return tokens.gather(-1, place)[:, 0]

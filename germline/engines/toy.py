@@ -1,0 +1,127 @@
+"""A character model of a few thousand weights: the whole machine in milliseconds, for tests, docs and bug reports.
+
+Next character = argmax of read(tanh(mix(mean embedding of the prompt) + position + previous character)). It knows
+nothing, but it is a causal language model with embeddings, linear layers and a bias, served from fp32 masters like any.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from germline import noise
+from germline.engines.sampling import choose
+from germline.engines.weights import Masters, describe
+from germline.optimizers import Optimizer
+from germline.protocols import DenseSpace, LowRankSpace, Space
+from germline.types import Completion, Decoding, Example, GermlineError, Perturbation, TensorInfo, Update
+
+ALPHABET = [chr(code) for code in range(32, 127)]
+END = len(ALPHABET)
+WIDTH = 8
+POSITIONS = 32
+
+
+class _ToyModel(nn.Module):
+    """The shapes; values come from the project's own noise, so they are the same everywhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        characters = len(ALPHABET) + 1
+        self.embed = nn.Embedding(characters, WIDTH)
+        self.position = nn.Embedding(POSITIONS, WIDTH)
+        block = nn.ModuleDict(
+            {"mix": nn.Linear(WIDTH, WIDTH), "read": nn.Linear(WIDTH, characters, bias=False)}
+        )
+        self.layers = nn.ModuleList([block])
+        for name, parameter in self.named_parameters():
+            values = noise.normal(0, 0, 0, f"toy/{name}", parameter.numel())
+            parameter.data = torch.from_numpy(values).reshape(parameter.shape)
+
+
+class ToyEngine:
+    """Serves members one after another from merged copies of its weights."""
+
+    def __init__(self, space: Space | None, optimizer: Optimizer, sigma_unit: str = "constant") -> None:
+        model = _ToyModel()
+        masters = {name: p.detach() for name, p in model.named_parameters()}
+        self.weights = Masters(masters, describe(model), space, optimizer, sigma_unit)
+
+    @torch.inference_mode()
+    def generate(
+        self,
+        members: Sequence[Perturbation | None],
+        examples: Sequence[Example],
+        decoding: Decoding,
+    ) -> list[list[Completion]]:
+        """Let every member answer every example; None is the centre. Returns `[members][examples]`."""
+        rows = [example.index for example in examples]
+        luck = torch.from_numpy(
+            noise.uniform(
+                decoding.noise_seed, decoding.noise_round, decoding.noise_name, rows, decoding.max_new_tokens
+            )
+        )
+        return [self._play(self._merged(member), examples, luck, decoding) for member in members]
+
+    def apply(self, update: Update) -> None:
+        """Move the masters; there is no serving copy."""
+        self.weights.apply(update)
+
+    def refresh(self) -> None:
+        """Do nothing: members are merged from the masters each time."""
+
+    def save_model(self, folder: Path, dtype: torch.dtype | None = None) -> None:
+        """Refuse: there is no Hugging Face architecture for it."""
+        raise GermlineError("export: engine=toy has no Hugging Face format; train with engine=inprocess to export")
+
+    def _merged(self, member: Perturbation | None) -> dict[str, Tensor]:
+        tensors = dict(self.weights.tensors)
+        if member is not None:
+            for info in self.weights.searched:
+                scale = member.sign * member.sigma * self.weights.units[info.name]
+                tensors[info.name] = tensors[info.name] + scale * self._noise(member, info)
+        return tensors
+
+    def _noise(self, member: Perturbation, info: TensorInfo) -> Tensor:
+        space = self.weights.space
+        if isinstance(space, LowRankSpace):
+            a, b = space.factors([member], info)
+            return a[0] @ b[0].T
+        if isinstance(space, DenseSpace):
+            return space.noise(member, info)
+        raise GermlineError(f"engine toy cannot serve the space {type(space).__name__}")
+
+    def _play(
+        self,
+        tensors: dict[str, Tensor],
+        examples: Sequence[Example],
+        luck: Tensor,
+        decoding: Decoding,
+    ) -> list[Completion]:
+        prompts = [_ids(example.prompt) for example in examples]
+        thought = torch.stack([tensors["embed.weight"][ids].mean(0) for ids in prompts])
+        mixed = thought @ tensors["layers.0.mix.weight"].T + tensors["layers.0.mix.bias"]
+        previous = torch.zeros_like(mixed)
+        written = []
+        for step in range(decoding.max_new_tokens):
+            position = tensors["position.weight"][step % POSITIONS]
+            logits = torch.tanh(mixed + position + previous) @ tensors["layers.0.read.weight"].T
+            tokens = choose(logits, luck[:, step], decoding)
+            previous = tensors["embed.weight"][tokens]
+            written.append(tokens)
+        rows = torch.stack(written, dim=1).tolist()
+        return [_completion(row, len(ids), decoding) for row, ids in zip(rows, prompts, strict=True)]
+
+
+def _ids(text: str) -> list[int]:
+    return [ord(character) % len(ALPHABET) for character in text] or [0]
+
+
+def _completion(row: Sequence[int], prompt_tokens: int, decoding: Decoding) -> Completion:
+    tokens = list(row[: row.index(END) + 1]) if END in row else list(row)
+    text = "".join(ALPHABET[token] for token in tokens if token != END)
+    places = [place for stop in decoding.stop if (place := text.find(stop)) >= 0]
+    if places:
+        return Completion(text[: min(places)], tuple(tokens), "stop", prompt_tokens)
+    return Completion(text, tuple(tokens), "eos" if END in row else "length", prompt_tokens)

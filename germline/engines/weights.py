@@ -1,0 +1,148 @@
+"""The fp32 masters: the one place where theta lives, and where it moves.
+
+Evaluating members never touches them; `apply` is the only way they change, with elementwise fp32 arithmetic in a fixed
+order, so a journal rebuilds them to the bit. Digests are taken here, never of serving copies.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from germline.optimizers import Optimizer
+from germline.protocols import Space
+from germline.types import GermlineError, TensorInfo, TensorKind, Update
+
+
+def describe(model: nn.Module) -> tuple[TensorInfo, ...]:
+    """List a model's parameters under their canonical names; tied ones once, under the first name."""
+    infos = []
+    for name, parameter in model.named_parameters():
+        owner = model.get_submodule(name.rpartition(".")[0])
+        layer = re.search(r"\.(\d+)\.", name)
+        infos.append(
+            TensorInfo(
+                name=name,
+                shape=tuple(parameter.shape),
+                kind=_kind(owner, name),
+                layer=int(layer[1]) if layer else None,
+            )
+        )
+    return tuple(infos)
+
+
+def _kind(owner: nn.Module, name: str) -> TensorKind:
+    if name.endswith("bias"):
+        return "bias"
+    if isinstance(owner, nn.Linear):
+        return "linear"
+    if isinstance(owner, nn.Embedding):
+        return "embedding"
+    return "norm" if "norm" in type(owner).__name__.lower() else "other"
+
+
+class Masters:
+    """fp32 tensors by canonical name, and how an update moves the searched ones.
+
+    Attributes:
+        tensors: every parameter in fp32, in canonical order.
+        searched: the tensors the space selects.
+        units: per searched tensor, what sigma and learning rate are multiples of (1, mean |W| or std W of the
+            starting weights).
+    """
+
+    def __init__(
+        self,
+        tensors: Mapping[str, Tensor],
+        infos: Sequence[TensorInfo],
+        space: Space | None,
+        optimizer: Optimizer,
+        sigma_unit: str,
+    ) -> None:
+        _refuse_integers(tensors)
+        self.tensors = dict(tensors)
+        self.infos = tuple(infos)
+        self.space = space
+        self.optimizer = optimizer
+        self.searched = space.select(self.infos) if space else ()
+        self.units = {
+            info.name: _unit(info.name, self.tensors[info.name], sigma_unit) for info in self.searched
+        }
+
+    def apply(self, update: Update) -> None:
+        """Move theta by one update, tensor after tensor, so scratch memory is bounded by one tensor."""
+        if self.space is None:
+            raise GermlineError("these weights were loaded without a space, so nothing can be applied")
+        for info in self.searched:
+            master = self.tensors[info.name]
+            self.optimizer.step(
+                info.name,
+                master,
+                self.space.gradient(update, info).to(master.device),
+                update.learning_rate * self.units[info.name],
+                update.generation,
+            )
+
+    def digest(self) -> str:
+        """Return SHA-256 over the tensors' own digests (name, shape, little-endian fp32), moments included.
+
+        A tree of digests lets the tensors be hashed in parallel: hashlib releases the interpreter lock.
+        """
+        state = {**self.tensors, **self.optimizer.state_dict()}
+        with ThreadPoolExecutor(max_workers=2) as threads:
+            leaves = threads.map(_leaf, state, state.values())
+            return hashlib.sha256(b"".join(leaves)).hexdigest()
+
+    def state(self) -> Mapping[str, Tensor]:
+        """Return what updates change: searched masters, then the optimizer's moments; the live tensors."""
+        searched = {info.name: self.tensors[info.name] for info in self.searched}
+        return {**searched, **self.optimizer.state_dict()}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Take over what `state` returned, in place and bit for bit.
+
+        Raises:
+            GermlineError: a tensor is missing or has another shape: the state is of another model.
+        """
+        for info in self.searched:
+            name, master = info.name, self.tensors[info.name]
+            if name not in state or state[name].shape != master.shape:
+                found = list(state[name].shape) if name in state else "nothing"
+                raise GermlineError(
+                    f"snapshot: expected {name} of shape {list(master.shape)}, found {found}: "
+                    "it belongs to another model"
+                )
+            master.copy_(state[name])
+        self.optimizer.load_state_dict(
+            {name: tensor for name, tensor in state.items() if name not in self.tensors}
+        )
+
+
+def _leaf(name: str, tensor: Tensor) -> bytes:
+    values = tensor.detach().cpu().contiguous().numpy().astype("<f4", copy=False)
+    leaf = hashlib.sha256(f"{name}:{list(tensor.shape)}:".encode())
+    leaf.update(values.data)
+    return leaf.digest()
+
+
+def _unit(name: str, master: Tensor, sigma_unit: str) -> float:
+    if sigma_unit == "constant":
+        return 1.0
+    values = master.detach().cpu().numpy().astype(np.float64)
+    unit = float(np.abs(values).mean() if sigma_unit == "mean_abs" else values.std())
+    if not unit > 0:
+        raise GermlineError(
+            f"strategy.sigma_unit={sigma_unit}: {name} has {sigma_unit} {unit}, so it would never move: "
+            "exclude it (space.exclude) or use sigma_unit=constant"
+        )
+    return unit
+
+
+def _refuse_integers(tensors: Mapping[str, Tensor]) -> None:
+    for name, tensor in tensors.items():
+        if tensor.dtype != torch.float32:
+            raise GermlineError(f"masters must be float32, but {name} is {tensor.dtype}: load the model in float32")

@@ -1,0 +1,21 @@
+"""Config to objects to run directory: the only place where names become objects.
+
+`train` and `resume` return a `Training`: iterate it, look at each record, stop it. `replay`, `export`, `evaluate` and
+`generate` read what a run left; `assemble` gives the objects themselves, for the ask/tell level below.
+"""
+
+from germline.run.assembly import Parts, assemble
+from germline.run.reading import evaluate, export, generate, replay
+from germline.run.training import Training, resume, train
+
+__all__ = [
+    "Parts",
+    "Training",
+    "assemble",
+    "evaluate",
+    "export",
+    "generate",
+    "replay",
+    "resume",
+    "train",
+]

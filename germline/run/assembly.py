@@ -1,0 +1,115 @@
+"""Names to objects: load the model, make the task, the strategy and the fleet a config names."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from germline.config import Adam, Config, InProcess, Sgd, TaskConfig
+from germline.engines import ENGINES
+from germline.fleet import LocalFleet
+from germline.graders.pool import GraderPool
+from germline.optimizers import Optimizer
+from germline.protocols import Engine, Fleet, Shaping, Strategy, Task
+from germline.registry import resolve
+from germline.shaping import utilities
+from germline.spaces import make_space
+from germline.strategies import make_strategy
+from germline.tasks import TASKS
+from germline.training import batches
+from germline.types import Decoding, Example
+
+NANO = Path(__file__).parents[1] / "nano"
+"""The embedded model, which the config calls `nano`."""
+
+@dataclass(frozen=True)
+class Parts:
+    """The objects of one run, for the ask/tell level below `train`; a context manager that ends the grader processes."""
+
+    config: Config
+    task: Task
+    strategy: Strategy
+    shape: Shaping
+    engine: Engine
+    fleet: Fleet
+    graders: GraderPool
+    decoding: Decoding
+
+    def __enter__(self) -> "Parts":
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.graders.close()
+
+    def batch(self, generation: int) -> Sequence[Example]:
+        """Return the training examples of a generation."""
+        return batches(self.task.examples("train"), self.config.batch, self.config.seed)(generation)
+
+
+def assemble(config: Config) -> Parts:
+    """Turn names into objects: load the model, the task, the strategy, and start the graders.
+
+    Raises:
+        GermlineError: something named in the config cannot be had.
+    """
+    task = make_task(config.task)
+    strategy = make_strategy(
+        config.strategy, run_seed=config.seed, generations=config.generations
+    )
+    engine = make_engine(config)
+    graders = GraderPool(
+        task.grader, task.rubric, task.floor, config.graders.workers, config.graders.timeout_s
+    )
+    return Parts(
+        config=config,
+        task=task,
+        strategy=strategy,
+        shape=partial(utilities, config.shaping),
+        engine=engine,
+        fleet=LocalFleet(engine, graders, config.cell),
+        graders=graders,
+        decoding=decoding(config, task),
+    )
+
+
+def make_task(config: TaskConfig) -> Task:
+    """Build the task a config section names."""
+    task: Task = resolve("tasks", TASKS, config.kind)(config)
+    return task
+
+
+def make_engine(config: Config, *, searched: bool = True) -> Engine:
+    """Load the model into the engine a config names; not `searched` serves the centre alone."""
+    space = make_space(config.space) if searched else None
+    optimizer = _optimizer(config.strategy.optimizer)
+    kind = resolve("engines", ENGINES, config.engine.kind)
+    if isinstance(config.engine, InProcess):
+        from germline.engines.pretrained import load_pretrained
+
+        source = str(NANO) if config.model == "nano" else config.model
+        engine: Engine = kind(
+            load_pretrained(source), space, optimizer, config.engine, config.strategy.sigma_unit
+        )
+        return engine
+    engine = kind(space, optimizer, config.strategy.sigma_unit)
+    return engine
+
+
+def decoding(config: Config, task: Task) -> Decoding:
+    """Join the task's own limits with what the config overrides."""
+    section = config.task
+    return Decoding(
+        max_new_tokens=section.max_new_tokens or task.max_new_tokens,
+        temperature=section.temperature,
+        top_p=section.top_p,
+        stop=task.stop if section.stop is None else section.stop,
+        noise_seed=config.seed,
+    )
+
+
+def _optimizer(config: Sgd | Adam) -> Optimizer:
+    from germline import optimizers
+
+    if isinstance(config, Adam):
+        return optimizers.Adam(config.beta1, config.beta2, config.epsilon)
+    return optimizers.Sgd()

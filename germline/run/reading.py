@@ -1,0 +1,149 @@
+"""What a run left, or a model can do: replay, export, evaluate, generate."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from germline.checkpoint import restore
+from germline.config import Config, TaskConfig, load_config
+from germline.evaluation import HELD_OUT_NOISE, held_out
+from germline.fleet import LocalFleet
+from germline.graders.pool import GraderPool
+from germline.protocols import Engine
+from germline.record import RunDirectory
+from germline.record.lines import write_atomically
+from germline.run.assembly import decoding, make_engine, make_task
+from germline.types import (
+    Completion,
+    Decoding,
+    Evaluation,
+    Example,
+    GermlineError,
+    Score,
+    Split,
+)
+
+def replay(path: Path | str, generation: int, out: Path | str | None = None) -> str:
+    """Rebuild a generation from base model and journal alone; return its verified digest, and write it to `out`.
+
+    Raises:
+        GermlineError: the digest is not the one the journal recorded.
+    """
+    directory = RunDirectory.open(Path(path))
+    engine = make_engine(directory.config)
+    digest = restore(
+        engine.weights, directory.journal.read(), None, directory.base_digest, generation
+    )
+    if out is not None:
+        engine.refresh()
+        engine.save_model(_free(Path(out)))
+    return digest
+
+
+def export(path: Path | str, out: Path | str) -> None:
+    """Write the newest weights of a run as a folder that plain transformers loads, giving the same tokens."""
+    engine = _rebuilt(RunDirectory.open(Path(path)))
+    engine.save_model(_free(Path(out)))
+
+
+def evaluate(
+    source: str,
+    task: TaskConfig | None = None,
+    *,
+    split: Split = "test",
+    limit: int | None = None,
+    overrides: Sequence[str] = (),
+    out: Path | None = None,
+) -> tuple[Score, Path]:
+    """Score the weights of a run or a model on a task, and write every completion.
+
+    Args:
+        source: a run directory, or what `model` may be in a config.
+        task: None plays the run's own task.
+        split: which examples.
+        limit: only the first so many of them.
+        overrides: settings of engine, cell and graders.
+        out: where the completions go; default: beside the run, or in the working directory.
+    """
+    directory, config = _source(source, task, overrides)
+    played = make_task(config.task)
+    examples = played.examples(split)[:limit]
+    engine = _rebuilt(directory, config) if directory else make_engine(config, searched=False)
+    with GraderPool(
+        played.grader,
+        played.rubric,
+        played.floor,
+        config.graders.workers,
+        config.graders.timeout_s,
+    ) as graders:
+        fleet = LocalFleet(engine, graders, config.cell)
+        luck = replace(decoding(config, played), noise_name=HELD_OUT_NOISE)
+        updates = len(directory.journal.read()) if directory else 0
+        score, evaluation = held_out(fleet, played, examples, luck, updates)
+    folder = directory.path if directory else Path()
+    path = out or folder / f"completions-{played.name}-{split}.jsonl"
+    _write_completions(path, evaluation, examples)
+    return score, path
+
+
+def generate(
+    source: str,
+    prompts: Sequence[str],
+    *,
+    chat: bool = True,
+    max_new_tokens: int = 128,
+    temperature: float = 0.0,
+    top_p: float = 1.0,
+    seed: int = 0,
+) -> list[Completion]:
+    """Let the weights of a run or a model answer prompts."""
+    directory, config = _source(source, None, ())
+    engine = _rebuilt(directory, config) if directory else make_engine(config, searched=False)
+    examples = [Example(i, prompt, "", chat) for i, prompt in enumerate(prompts)]
+    settings = Decoding(max_new_tokens, temperature, top_p, noise_seed=seed)
+    return engine.generate([None], examples, settings)[0]
+
+
+def _source(
+    source: str, task: TaskConfig | None, overrides: Sequence[str]
+) -> tuple[RunDirectory | None, Config]:
+    path = Path(source)
+    directory = RunDirectory.open(path) if (path / "run.json").exists() else None
+    values = directory.config.model_dump() if directory else {"model": source}
+    if task is not None:
+        values["task"] = task.model_dump()
+    return directory, load_config(values, overrides)
+
+
+def _rebuilt(directory: RunDirectory, config: Config | None = None) -> Engine:
+    """Return an engine with the newest weights of a run."""
+    engine = make_engine(config or directory.config)
+    entries = directory.journal.read()
+    last = len(entries) - 1
+    restore(engine.weights, entries, directory.snapshots, directory.base_digest, last)
+    engine.refresh()
+    return engine
+
+
+def _free(out: Path) -> Path:
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise GermlineError(f"out: {out} exists and is not empty; choose a new or an empty folder (--out)")
+    return out
+
+
+def _write_completions(path: Path, evaluation: Evaluation, examples: Sequence[Example]) -> None:
+    by_index = {example.index: example for example in examples}
+    rows = [
+        {
+            "example": rollout.example,
+            "prompt": by_index[rollout.example].prompt,
+            "completion": rollout.completion.text,
+            "answer": by_index[rollout.example].answer,
+            **asdict(rollout.grade),
+        }
+        for rollout in evaluation.rollouts
+    ]
+    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, text.encode())

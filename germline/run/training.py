@@ -1,0 +1,178 @@
+"""A run being written: the loop wrapped in recording, snapshots, held-out scores and stopping."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from germline.checkpoint import restore, save_snapshot
+from germline.config import Config, Linear, load_config
+from germline.evaluation import HELD_OUT_NOISE, held_out
+from germline.record import RunDirectory
+from germline.record.tensorboard import TensorBoard
+from germline.report.figures import draw_evolution
+from germline.run.assembly import Parts, assemble
+from germline.training import generations
+from germline.types import Example, GenerationRecord, GermlineError, Rollout, Score
+
+RESUMABLE = ("generations", "held_out", "record", "graders")
+"""Settings a resumed run may change: the others would make it another run."""
+
+
+class Training:
+    """One run, being written: iterate it for the record of each generation.
+
+    Attributes:
+        directory: what it writes.
+        config: as resolved.
+        start: held-out score of the weights before generation 0.
+        end: held-out score of the final weights, once the last generation has run.
+    """
+
+    def __init__(self, parts: Parts, directory: RunDirectory, first: int) -> None:
+        self.directory = directory
+        self.config = parts.config
+        self._parts = parts
+        self._first = first
+        self._stopping = False
+        self._examples = parts.task.examples("test")[: parts.config.held_out.examples]
+
+    @property
+    def start(self) -> Score | None:
+        """Held-out score before the first update."""
+        return next((one.score for one in self.directory.held_out() if not one.score.generation), None)
+
+    @property
+    def end(self) -> Score | None:
+        """Held-out score after the last generation."""
+        last = self.config.generations
+        return next((one.score for one in self.directory.held_out() if one.score.generation == last), None)
+
+    def stop(self) -> None:
+        """Finish the generation at hand, write everything, and end."""
+        self._stopping = True
+
+    def __iter__(self) -> Iterator[GenerationRecord]:
+        """Train, yielding each generation once it is safely on disk."""
+        with ExitStack() as cleanup:
+            cleanup.enter_context(self._parts)
+            tracker = self._tracker(cleanup)
+            if self.start is None:
+                self.directory.write_start(*self._score(0))
+            yield from self._generations(tracker)
+            if not self._stopping and self.end is None:
+                self.directory.write_end(*self._score(self.config.generations))
+            draw_evolution(self.directory)
+
+    def _generations(self, tracker: TensorBoard | None) -> Iterator[GenerationRecord]:
+        parts, record = self._parts, self.config.record
+        span = range(self._first, self.config.generations)
+        for one in generations(
+            parts.strategy, parts.shape, parts.fleet, parts.batch, parts.decoding, span
+        ):
+            done = one.generation + 1
+            last = self._stopping or done == span.stop
+            if done % self.config.held_out.every == 0 and not last:
+                one = replace(one, held_out=self._score(done)[0])
+            self.directory.write(one, parts.batch(one.generation))
+            if tracker:
+                tracker.generation(one)
+            if last or done % record.snapshot_every == 0:
+                folder, keep = self.directory.snapshots, record.keep_snapshots
+                save_snapshot(parts.engine.weights, folder, one.generation, keep=keep)
+            if done % record.figure_every == 0 and not last:
+                draw_evolution(self.directory)
+            yield one
+            if self._stopping:
+                return
+
+    def _score(self, generation: int) -> tuple[Score, Sequence[Rollout], Sequence[Example]]:
+        parts = self._parts
+        luck = replace(parts.decoding, noise_name=HELD_OUT_NOISE)
+        score, evaluation = held_out(parts.fleet, parts.task, self._examples, luck, generation)
+        return score, evaluation.rollouts, self._examples
+
+    def _tracker(self, cleanup: ExitStack) -> TensorBoard | None:
+        if not self.config.record.tensorboard:
+            return None
+        tracker = TensorBoard(self.directory.tensorboard, self._first)
+        cleanup.callback(tracker.close)
+        return tracker
+
+
+def train(config: Config | Mapping[str, Any] | Path | str, out: Path | str | None = None) -> Training:
+    """Begin a run: load everything, make the run directory, and return the training to iterate.
+
+    Args:
+        config: a Config, a mapping of settings, or the path of a YAML file.
+        out: the run directory; by default a new one under `runs/`.
+
+    Raises:
+        GermlineError: a setting is wrong, something cannot be loaded, or the directory is taken.
+    """
+    config = config if isinstance(config, Config) else load_config(config)
+    path = Path(out) if out is not None else _new_directory(config)
+    RunDirectory.refuse_taken(path)
+    parts = assemble(config)
+    directory = RunDirectory.create(path, config, parts.fleet.digest(), _threads())
+    return Training(parts, directory, first=0)
+
+
+def resume(path: Path | str, overrides: Sequence[str] = ()) -> Training:
+    """Continue a stopped or killed run, to the same bits as if it had never stopped.
+
+    Raises:
+        GermlineError: an override would make it another run, or the weights cannot be rebuilt.
+    """
+    directory = RunDirectory.open(Path(path))
+    config = _resumed_config(directory.config, overrides)
+    directory.claim()
+    entries = directory.journal.read()
+    if len(entries) > config.generations:
+        raise GermlineError(
+            f"generations={config.generations}, but the run already has {len(entries)}: "
+            "use `germline replay` for an earlier generation"
+        )
+    parts = assemble(config)
+    last = len(entries) - 1
+    restore(parts.engine.weights, entries, directory.snapshots, directory.base_digest, last)
+    parts.engine.refresh()
+    directory.truncate(last)
+    directory.update_config(config)
+    return Training(parts, directory, first=last + 1)
+
+
+def _resumed_config(config: Config, overrides: Sequence[str]) -> Config:
+    changed = load_config(config.model_dump(), overrides)
+    for name in Config.model_fields:
+        if name not in RESUMABLE and getattr(changed, name) != getattr(config, name):
+            raise GermlineError(
+                f"resume: {name} cannot change within a run (it was {getattr(config, name)!r}); "
+                f"start a new run for that. A resumed run may change {', '.join(RESUMABLE)}"
+            )
+    schedules = (config.strategy.sigma, config.strategy.learning_rate)
+    if changed.generations != config.generations and any(isinstance(s, Linear) for s in schedules):
+        raise GermlineError(
+            f"resume: generations={changed.generations} would bend a linear schedule laid out for "
+            f"{config.generations} generations; start a new run, or use constant values"
+        )
+    return changed
+
+
+def _new_directory(config: Config) -> Path:
+    """Name a run by task, space and start; a number follows when two begin in one second."""
+    stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
+    name = f"{config.task.kind}-{config.space.kind}-{stamp}"
+    path, number = Path("runs") / name, 1
+    while path.exists():
+        number += 1
+        path = Path("runs") / f"{name}-{number}"
+    return path
+
+
+def _threads() -> int:
+    import torch
+
+    return torch.get_num_threads()

@@ -1,0 +1,80 @@
+"""Low-rank space: noise A B^T / sqrt(rank) on linear layers, so that a population shares the base product.
+
+EGGROLL (arXiv 2511.16652). A is `[out, rank]`, B is `[in, rank]`, both standard normal, so every element of the
+noise has unit variance; a merged update has rank min(directions x rank, out, in).
+
+Only the linear layers of the decoder blocks are searched: embeddings, norms, biases and the output head stay as they
+are, because engines that serve members as adapters (LoRA) cannot perturb them, and results must not depend on the engine.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from germline import config, noise
+from germline.spaces.selection import select
+from germline.types import GermlineError, Perturbation, TensorInfo, Update
+
+
+class LowRank:
+    """Rank-r Gaussian noise on the selected linear layers."""
+
+    def __init__(self, section: config.LowRank) -> None:
+        self.section = section
+        self.rank = section.rank
+
+    def select(self, tensors: Sequence[TensorInfo]) -> tuple[TensorInfo, ...]:
+        """Keep the selected linear layers of the decoder blocks.
+
+        Raises:
+            GermlineError: nothing is left, or the rank exceeds a matrix.
+        """
+        linear = [tensor for tensor in tensors if tensor.kind == "linear" and tensor.layer is not None]
+        kept = select(linear, self.section)
+        for tensor in kept:
+            if self.rank > min(tensor.shape):
+                raise GermlineError(
+                    f"space.rank={self.rank} is above the smaller side of {tensor.name} {list(tensor.shape)}: "
+                    f"use at most {min(tensor.shape)}, or space.kind=full"
+                )
+        return kept
+
+    def factors(
+        self, members: Sequence[Perturbation], tensor: TensorInfo
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Draw A `[members, out, rank]` (1/sqrt(rank) included) and B `[members, in, rank]`."""
+        first = members[0]
+        directions = [member.direction for member in members]
+        return self._draw(first.run_seed, first.generation, directions, tensor)
+
+    def gradient(self, update: Update, tensor: TensorInfo) -> torch.Tensor:
+        """Sum coefficients times A B^T, column after column (fp32 multiply, then add: the same bits anywhere).
+
+        A matrix product would be faster but its summation order depends on the library and the thread count.
+        """
+        directions = range(len(update.coefficients))
+        a, b = self._draw(update.run_seed, update.generation, directions, tensor)
+        scaled = a * torch.tensor(update.coefficients, dtype=torch.float32)[:, None, None]
+        total = torch.zeros(tensor.shape)
+        product = torch.empty(tensor.shape)
+        for direction in directions:
+            for column in range(self.rank):
+                torch.mul(scaled[direction, :, column, None], b[direction, None, :, column], out=product)
+                total.add_(product)
+        return total
+
+    def _draw(
+        self, run_seed: int, generation: int, directions: Sequence[int], tensor: TensorInfo
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        out, into = tensor.shape
+        sides = (("a", out), ("b", into))
+        a, b = (
+            torch.from_numpy(
+                noise.normals(
+                    run_seed, generation, directions, f"{tensor.name}/{side}", size * self.rank
+                )
+            ).reshape(len(directions), size, self.rank)
+            for side, size in sides
+        )
+        return a.mul_(1 / math.sqrt(self.rank)), b

@@ -1,0 +1,64 @@
+"""Which tensors are searched: glob patterns over canonical names, and ranges of decoder layers."""
+
+import difflib
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+from germline.config import SpaceBase
+from germline.types import GermlineError, TensorInfo
+
+
+def select(tensors: Sequence[TensorInfo], config: SpaceBase) -> tuple[TensorInfo, ...]:
+    """Keep the tensors that `include`, `exclude` and `layers` of a space leave, in the order given.
+
+    Raises:
+        GermlineError: a pattern or layer matches nothing, or nothing is left.
+    """
+    names = [tensor.name for tensor in tensors]
+    for setting, patterns in (("include", config.include), ("exclude", config.exclude)):
+        for pattern in patterns:
+            if not any(fnmatchcase(name, pattern) for name in names):
+                raise GermlineError(_matches_nothing(setting, pattern, names))
+    layers = None if config.layers is None else parse_layers(config.layers, tensors)
+    kept = tuple(
+        tensor
+        for tensor in tensors
+        if any(fnmatchcase(tensor.name, pattern) for pattern in config.include)
+        and not any(fnmatchcase(tensor.name, pattern) for pattern in config.exclude)
+        and (layers is None or tensor.layer in layers)
+    )
+    if not kept:
+        raise GermlineError(
+            f"space: include={list(config.include)}, exclude={list(config.exclude)} and layers={config.layers!r} "
+            "together leave no tensor to search: widen one of them"
+        )
+    return kept
+
+
+def parse_layers(text: str, tensors: Sequence[TensorInfo]) -> frozenset[int]:
+    """Read `0-9` or `0,3,20-23` as layer indices of a model.
+
+    Raises:
+        GermlineError: the text is not of that form, or names a layer the model does not have.
+    """
+    present = {tensor.layer for tensor in tensors if tensor.layer is not None}
+    wanted: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.strip().partition("-")
+        if not first.isdigit() or (last and not last.isdigit()) or (not last and "-" in part):
+            raise GermlineError(f"space.layers: {text!r} must look like 0-9 or 0,3,20-23")
+        wanted.update(range(int(first), int(last or first) + 1))
+    if not wanted or not wanted <= present:
+        raise GermlineError(
+            f"space.layers: {text!r} asks for layers {sorted(wanted - present)}; "
+            f"the model has layers 0-{max(present, default=-1)}"
+        )
+    return frozenset(wanted)
+
+
+def _matches_nothing(setting: str, pattern: str, names: Sequence[str]) -> str:
+    near = difflib.get_close_matches(pattern, names, n=3, cutoff=0.3) or list(names[:3])
+    return (
+        f"space.{setting}: the pattern {pattern!r} matches none of the {len(names)} tensors; "
+        f"patterns are globs over whole names, such as '*.mlp.*'; near: {', '.join(near)}"
+    )

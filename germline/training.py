@@ -1,0 +1,114 @@
+"""The loop: ask, evaluate, shape, tell, apply, and yield what happened.
+
+Recording, snapshots, held-out scores and stopping wrap this generator from outside (`run.py`); a script can do the same.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from germline import noise
+from germline.protocols import Fleet, Shaping, Strategy
+from germline.shaping import fitness
+from germline.types import (
+    Decoding,
+    Evaluation,
+    Example,
+    GenerationRecord,
+    GermlineError,
+    Population,
+)
+
+TOO_MUCH_MISSING = 0.5
+"""A generation missing more than this share of its rewards is played once more, then the run stops."""
+
+
+def generations(
+    strategy: Strategy,
+    shape: Shaping,
+    fleet: Fleet,
+    batch_of: Callable[[int], Sequence[Example]],
+    decoding: Decoding,
+    span: range,
+) -> Iterator[GenerationRecord]:
+    """Run the generations of `span`, yielding one record after each update.
+
+    Everything depends on (run seed, generation) alone, so starting in the middle continues a stopped run.
+
+    Raises:
+        GermlineError: too many rewards of a generation are missing, twice.
+    """
+    for generation in span:
+        clock = _Clock()
+        population = strategy.ask(generation)
+        batch = batch_of(generation)
+        evaluation = _evaluate(fleet, population, batch, replace(decoding, noise_round=generation))
+        clock.lap("evaluate_s")
+        fit = fitness(evaluation.rewards)
+        utilities = shape(fit, antithetic=population.antithetic)
+        update = strategy.tell(population, utilities)
+        clock.lap("tell_s")
+        fleet.apply(update)
+        clock.lap("apply_s")
+        digest = fleet.digest()
+        clock.lap("digest_s")
+        yield GenerationRecord(
+            generation=generation,
+            generations=span.stop,
+            fitness=tuple(fit.tolist()),
+            utilities=tuple(utilities.tolist()),
+            update=update,
+            digest=digest,
+            evaluation=evaluation,
+            held_out=None,
+            timing={**clock.laps, "generate_s": evaluation.generation_s},
+        )
+
+
+def batches(examples: Sequence[Example], size: int, run_seed: int) -> Callable[[int], list[Example]]:
+    """Return the batch of any generation: epochs of seeded shuffles, cut into pieces of `size`.
+
+    When `size` covers all examples, every generation plays all of them in order.
+    """
+
+    def batch_of(generation: int) -> list[Example]:
+        if size >= len(examples):
+            return list(examples)
+        places = range(generation * size, (generation + 1) * size)
+        epochs = {place // len(examples) for place in places}
+        orders = {e: noise.permutation(run_seed, "batches", e, len(examples)) for e in epochs}
+        return [
+            examples[int(orders[place // len(examples)][place % len(examples)])] for place in places
+        ]
+
+    return batch_of
+
+
+def _evaluate(
+    fleet: Fleet, population: Population, batch: Sequence[Example], decoding: Decoding
+) -> Evaluation:
+    for _attempt in range(2):
+        evaluation = fleet.evaluate(population, batch, decoding)
+        missing = float(np.isnan(evaluation.rewards).mean())
+        if missing <= TOO_MUCH_MISSING:
+            return evaluation
+    reasons = sorted({rollout.grade.failure or "unknown" for rollout in evaluation.rollouts})
+    raise GermlineError(
+        f"generation {population.generation}: {missing:.0%} of the rewards are missing, twice in a row "
+        f"({'; '.join(reasons[:3])}). Everything before it is recorded: mend the cause, then resume the run"
+    )
+
+
+class _Clock:
+    """Wall time of each part of a generation, in seconds."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        now = time.perf_counter()
+        self.laps[name] = now - self._last
+        self._last = now

@@ -1,15 +1,15 @@
-"""Grade a countdown answer: the format of the completion, and whether its expression hits the target.
+r"""Grade a countdown answer: is the completion in the format, does its expression hit the target.
 
-Parts, on `<think>` + completion (the prompt ends in `<think>`, and only the completion is graded):
+Parts, on `<think>` + completion (the prompt ends in `<think>`; only the completion is graded):
 
-- `format`: 1.0 if the whole is `<think>...</think>\\n<answer>...</answer>`, where `...` is any text;
+- `format`: 1.0 if the whole is `<think>...</think>\n<answer>...</answer>`, where `...` is any text;
   otherwise 0.1 for a think block plus 0.5 for an answer block.
-- `answer`: 1.0 if the last `<answer>` holds an expression that uses every number exactly once and comes
-  within 1e-5 of the target.
+- `answer`: 1.0 if the last `<answer>` holds an expression that uses every number exactly once and
+  comes within 1e-5 of the target.
 
-An expression is made of `0-9 + - * / ( )` and white space, and is read by the little parser below with
-exact fractions: nothing a model writes is evaluated as code. Signs may lead (`-3 + 5`, `2 * -3`): they
-are part of the expression, not of the number.
+An expression is made of `0-9 + - * / ( )` and white space, and is read by the little parser below,
+in exact integer ratios: nothing a model writes is evaluated as code. Signs may lead (`-3 + 5`,
+`2 * -3`): they belong to the expression, not to the number, which is a run of digits.
 
 Deviations from the field's checker, which calls Python's `eval`:
 
@@ -23,17 +23,22 @@ Deviations from the field's checker, which calls Python's `eval`:
 import re
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
+from functools import lru_cache
 from typing import cast
 
 from germline.types import Example
 
-TOLERANCE = Fraction(1, 100_000)
+PRECISION = 100_000
+"""An expression hits when it comes closer to the target than 1 / PRECISION."""
+
 MAX_SYMBOLS = 256
 MAX_DEPTH = 32
 
-_WHITE = " \t\n\r\f\v"
+Ratio = tuple[int, int]
+"""Numerator and denominator, not reduced (half the time of `Fraction`); the latter is not zero."""
+
 _SYMBOL = re.compile(r"[0-9]+|[-+*/()]")
-_EXPRESSION = re.compile(rf"[-+*/()0-9{_WHITE}]+")
+_EXPRESSION = re.compile(r"[-+*/()0-9 \t\n\r\f\v]+")
 _TARGET = re.compile(r"-?[0-9]{1,15}(\.[0-9]{1,20})?")
 
 
@@ -45,9 +50,9 @@ def grade(text: str, example: Example) -> Mapping[str, float]:
         example: its facts hold `numbers` (whole numbers) and `target` (a decimal number as text).
     """
     numbers = cast("tuple[int, ...]", example.facts["numbers"])
-    target = Fraction(str(example.facts["target"]))
-    expression = last_answer(text)
-    right = expression is not None and hits(expression, numbers, target)
+    target = _target(cast(str, example.facts["target"]))
+    answer = last_answer(text)
+    right = answer is not None and hits(answer, numbers, target)
     return {"format": format_value("<think>" + text), "answer": float(right)}
 
 
@@ -59,12 +64,12 @@ def is_target(text: str) -> bool:
 def format_value(text: str) -> float:
     """Return 1.0 for the exact format, else 0.1 for a think block plus 0.5 for an answer block."""
     joint, close = "</think>\n<answer>", "</answer>"
-    # Plain searches: the equivalent pattern with two lazy wildcards takes quadratic time.
+    # Plain searches: a pattern with two lazy wildcards takes quadratic time on hostile text.
     start = text.find(joint)
-    body = start + len(joint)
-    if start >= 0 and text.startswith("<think>") and text[body:].endswith(close):
+    if start >= 0 and text.startswith("<think>") and text[start + len(joint) :].endswith(close):
         return 1.0
-    think = text.find("</think>", text.find("<think>")) >= 0
+    opened = text.find("<think>")
+    think = opened >= 0 and text.find("</think>", opened) >= 0
     return 0.1 * think + 0.5 * (last_answer(text) is not None)
 
 
@@ -77,29 +82,27 @@ def last_answer(text: str) -> str | None:
     return text[body : text.find("</answer>", body)]
 
 
-def hits(expression: str, numbers: tuple[int, ...], target: Fraction) -> bool:
+def hits(expression: str, numbers: tuple[int, ...], target: Ratio) -> bool:
     """Tell whether an expression uses every number exactly once and reaches the target."""
     if not _EXPRESSION.fullmatch(expression):
         return False
-    symbols = _symbols(expression)
-    if symbols is None:
-        return False
+    symbols = _SYMBOL.findall(expression)
     # Compared as text: a leading zero is refused and a huge number is never converted.
-    if sorted(s for s in symbols if s.isdecimal()) != sorted(map(str, numbers)):
+    used = sorted(symbol for symbol in symbols if symbol.isdigit())
+    if len(symbols) > MAX_SYMBOLS or used != sorted(map(str, numbers)):
         return False
     try:
-        return abs(_Reader(symbols).value() - target) < TOLERANCE
+        numerator, denominator = _Reader(symbols).value()
     except (_NotAnExpressionError, ZeroDivisionError):
         return False
+    wanted, unit = target
+    distance = abs(numerator * unit - wanted * denominator)
+    return distance * PRECISION < abs(denominator * unit)
 
 
-def _symbols(expression: str) -> list[str] | None:
-    found: list[str] = []
-    for match in _SYMBOL.finditer(expression):
-        if len(found) == MAX_SYMBOLS:
-            return None
-        found.append(match.group())
-    return found
+@lru_cache(maxsize=4096)
+def _target(text: str) -> Ratio:
+    return Fraction(text).as_integer_ratio()
 
 
 class _NotAnExpressionError(Exception):
@@ -107,14 +110,14 @@ class _NotAnExpressionError(Exception):
 
 
 class _Reader:
-    """Recursive descent over symbols: sum = product {(+|-) product}, product = factor {(*|/) factor}."""
+    """Recursive descent: sum = product {(+|-) product}, product = factor {(*|/) factor}."""
 
     def __init__(self, symbols: list[str]) -> None:
         self._symbols: Iterator[str] = iter(symbols)
         self._next = next(self._symbols, "")
         self._depth = 0
 
-    def value(self) -> Fraction:
+    def value(self) -> Ratio:
         value = self._sum()
         if self._next:
             raise _NotAnExpressionError
@@ -124,28 +127,35 @@ class _Reader:
         taken, self._next = self._next, next(self._symbols, "")
         return taken
 
-    def _sum(self) -> Fraction:
-        value = self._product()
+    def _sum(self) -> Ratio:
+        top, bottom = self._product()
         while self._next in ("+", "-"):
-            value = value + self._product() if self._take() == "+" else value - self._product()
-        return value
+            sign = 1 if self._take() == "+" else -1
+            more, below = self._product()
+            top, bottom = top * below + sign * more * bottom, bottom * below
+        return top, bottom
 
-    def _product(self) -> Fraction:
-        value = self._factor()
+    def _product(self) -> Ratio:
+        top, bottom = self._factor()
         while self._next in ("*", "/"):
-            value = value * self._factor() if self._take() == "*" else value / self._factor()
-        return value
+            over = self._take() == "/"
+            more, below = self._factor()
+            if over and not more:
+                raise ZeroDivisionError
+            top, bottom = (top * below, bottom * more) if over else (top * more, bottom * below)
+        return top, bottom
 
-    def _factor(self) -> Fraction:
+    def _factor(self) -> Ratio:
         sign = 1
         while self._next in ("+", "-"):
             sign = -sign if self._take() == "-" else sign
-        return sign * self._atom()
+        top, bottom = self._atom()
+        return sign * top, bottom
 
-    def _atom(self) -> Fraction:
+    def _atom(self) -> Ratio:
         symbol = self._take()
-        if symbol.isdecimal():
-            return Fraction(int(symbol))
+        if symbol.isdigit():
+            return int(symbol), 1
         if symbol != "(" or self._depth == MAX_DEPTH:
             raise _NotAnExpressionError
         self._depth += 1

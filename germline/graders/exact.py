@@ -1,4 +1,4 @@
-"""Grade by exact match: 1 when the completion, without surrounding white space, is the gold answer."""
+"""Grade by exact match: 1 when the completion, stripped of white space, is the gold answer."""
 
 from collections.abc import Mapping
 

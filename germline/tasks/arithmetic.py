@@ -1,8 +1,8 @@
 """Arithmetic: answer a short sum, difference or product with the bare number.
 
-Reward 1 for exactly the number, 0 for anything else, a right sentence included. All pairs of operands
-are asked about; the split goes by unordered pair over all operators, so that `3 + 5`, `5 + 3` and `5 - 3`
-fall on the same side.
+Reward 1 for exactly the number, 0 for anything else, a right sentence included. All pairs of
+operands are asked about; the split goes by unordered pair over all operators, so that `3 + 5`, `5 +
+3` and `5 - 3` fall on the same side.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,8 +42,8 @@ class ArithmeticTask:
         train, test = seeded_split(sums, pairs, config.split_seed, self.name)
         chat = config.chat is not False
         self._examples: dict[Split, tuple[Example, ...]] = {
-            "train": tuple(_example(index, *item, chat) for index, item in enumerate(train)),
-            "test": tuple(_example(index, *item, chat) for index, item in enumerate(test)),
+            "train": tuple(_example(index, *item, chat=chat) for index, item in enumerate(train)),
+            "test": tuple(_example(index, *item, chat=chat) for index, item in enumerate(test)),
         }
 
     def examples(self, split: Split) -> Sequence[Example]:
@@ -61,7 +61,7 @@ def result(a: int, sign: str, b: int) -> int:
     return {"+": a + b, "-": a - b, "*": a * b}[sign]
 
 
-def _example(index: int, a: int, sign: str, b: int, chat: bool) -> Example:  # noqa: FBT001 - the field's own name
+def _example(index: int, a: int, sign: str, b: int, *, chat: bool) -> Example:
     return Example(
         index=index,
         prompt=question(a, sign, b),

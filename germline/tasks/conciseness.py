@@ -1,8 +1,8 @@
 """Conciseness: answer with as few characters as the gold answer, R = -|length difference|.
 
-The experiment of Qiu et al. 2025 (arXiv 2509.24372). Three sources: `facts`, a table of short questions
-that the nano model knows, split 80/20 by a seed; `paper`, the 2 training and 8 test pairs of that paper;
-or files of your own, one JSON object {question, answer} per line.
+The experiment of Qiu et al. 2025 (arXiv 2509.24372). Three sources: `facts`, a table of short
+questions that the nano model knows, split 80/20 by a seed; `paper`, the 2 training and 8 test pairs
+of that paper; or files of your own, one JSON object {question, answer} per line.
 """
 
 from collections.abc import Mapping, Sequence
@@ -55,8 +55,8 @@ def _split(config: Conciseness) -> tuple[list[Pair], list[Pair]]:
     if config.test_path is not None:
         if config.path is None:
             raise GermlineError(
-                f"task.test_path={config.test_path} holds the held-out pairs, but there are none to "
-                "train on: set task.path too"
+                f"task.test_path={config.test_path} holds the held-out pairs, but there are none "
+                "to train on: set task.path too"
             )
         return _read(config.path, "task.path"), _read(config.test_path, "task.test_path")
     if config.path is not None:

@@ -1,13 +1,13 @@
 """Countdown: write an expression that reaches a target from given numbers, each used exactly once.
 
-Reward = 0.1 x format + answer (`germline.graders.countdown`). Rows have the field's format: {context,
-numbers, target, solution}, where the context is the whole prompt, without chat tokens, and ends in
-`<think>`; a completion continues after it. They come from a file of such rows or are generated here:
-three numbers from 1 to 9, targets from 1 to 50.
+Reward = 0.1 x format + answer (`germline.graders.countdown`). Rows have the field's format:
+{context, numbers, target, solution}, where the context is the whole prompt, without chat tokens,
+and ends in `<think>`; a completion continues after it. They come from a file of such rows or are
+generated here: three numbers from 1 to 9, targets from 1 to 50.
 
 Generated solutions keep every intermediate result a positive whole number, and are written fully
-parenthesised like the field's. Orders of the same numbers are different rows (another prompt), but the
-first `TRAIN_ROWS` rows share their numbers and target with no other row, so the field's split
+parenthesised like the field's. Orders of the same numbers are different rows (another prompt), but
+the first `TRAIN_ROWS` rows share their numbers and target with no other row, so the field's split
 (first 200 train, last 2000 test) never shows the same puzzle on both sides.
 
 Known limits: 19 of the 2200 rows of the field's file have no solution (their gold answer is empty
@@ -29,11 +29,12 @@ from germline.tasks.splits import seeded_split
 from germline.types import Example, GermlineError, Split
 
 TEMPLATE = (
-    "You are a helpful assistant. You first think about the reasoning process in your mind and then "
-    "provide the user with the answer.Using the numbers [{numbers}], create an equation that equals "
-    "{target}. You can use basic arithmetic operations (+, -, *, /) and each number can only be used "
-    "once. Show your work in <think> </think> tags. And return the final answer in <answer> </answer> "
-    "tags, for example <answer> (1 + 2) / 3 </answer>.Let me solve this step by step.\n<think>"
+    "You are a helpful assistant. You first think about the reasoning process in your mind and "
+    "then provide the user with the answer.Using the numbers [{numbers}], create an equation that "
+    "equals {target}. You can use basic arithmetic operations (+, -, *, /) and each number can "
+    "only be used once. Show your work in <think> </think> tags. And return the final answer in "
+    "<answer> </answer> tags, for example <answer> (1 + 2) / 3 </answer>."
+    "Let me solve this step by step.\n<think>"
 )
 """The field's prompt, missing spaces included."""
 
@@ -68,8 +69,8 @@ class CountdownTask:
         train, test = _split(config)
         chat = bool(config.chat)
         self._examples: dict[Split, tuple[Example, ...]] = {
-            "train": tuple(_example(index, row, chat) for index, row in enumerate(train)),
-            "test": tuple(_example(index, row, chat) for index, row in enumerate(test)),
+            "train": tuple(_example(index, row, chat=chat) for index, row in enumerate(train)),
+            "test": tuple(_example(index, row, chat=chat) for index, row in enumerate(test)),
         }
 
     def examples(self, split: Split) -> Sequence[Example]:
@@ -122,8 +123,9 @@ def generate_rows(
                 )
     if len(rows) < count:
         raise GermlineError(
-            f"countdown: {count} different rows were asked for but 3 numbers from 1 to {largest_number} "
-            f"with targets up to {largest_target} give {len(rows)}: ask for fewer or widen the ranges"
+            f"countdown: {count} different rows were asked for, but 3 numbers from 1 to "
+            f"{largest_number} with targets up to {largest_target} give {len(rows)}: ask for fewer "
+            "or widen the ranges"
         )
     return rows
 
@@ -143,9 +145,7 @@ def _solutions(numbers: tuple[int, ...]) -> Iterator[tuple[int, str]]:
     """Yield (value, expression), the easier to read first: two numbers in the inner brackets."""
     orders = sorted(set(permutations(numbers)), reverse=True)
     inner = [
-        ((value, f"({a} {sign} {b})"), c)
-        for a, b, c in orders
-        for sign, value in _combine(a, b)
+        ((value, f"({a} {sign} {b})"), c) for a, b, c in orders for sign, value in _combine(a, b)
     ]
     for (value, text), c in inner:
         yield from ((result, f"({text} {sign} {c})") for sign, result in _combine(value, c))
@@ -186,8 +186,8 @@ def _read(path: Path) -> list[Row]:
         solution = raw.get("solution")
         if not numbers or not all(type(number) is int and number >= 0 for number in numbers):
             raise GermlineError(
-                f"{place}: `numbers` must be a list of whole numbers, none negative (an answer could "
-                f"never use it), found {numbers!r}"
+                f"{place}: `numbers` must be a list of whole numbers, none negative (no answer "
+                f"could use it), found {numbers!r}"
             )
         if not grader.is_target(target):
             raise GermlineError(
@@ -201,7 +201,7 @@ def _read(path: Path) -> list[Row]:
     return rows
 
 
-def _example(index: int, row: Row, chat: bool) -> Example:  # noqa: FBT001 - the field's own name
+def _example(index: int, row: Row, *, chat: bool) -> Example:
     return Example(
         index=index,
         prompt=row["context"],

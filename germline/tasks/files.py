@@ -1,4 +1,4 @@
-"""Read task files; what is wrong with one is told with its place (file and line or row) and a remedy."""
+"""Read task files, and tell what is wrong in one with its place (file, row) and a remedy."""
 
 import json
 from collections.abc import Mapping

@@ -1,7 +1,8 @@
 """Cut a list into train and test once and for all, by a seed.
 
-What belongs together (`3 + 5` and `5 + 3`) carries the same key and falls on the same side. Both sides
-come back shuffled, so that the first hundred held-out examples are a fair sample of all of them.
+What belongs together (`3 + 5` and `5 + 3`) carries the same key and falls on the same side. Both
+sides come back shuffled, so that the first hundred held-out examples are a fair sample of all of
+them.
 """
 
 from collections.abc import Hashable, Sequence

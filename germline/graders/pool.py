@@ -1,0 +1,208 @@
+"""The pool of grader workers: completions in, grades out, whatever the model wrote.
+
+`submit` returns at once; grading runs beside generation, in one thread and one process per worker.
+What a text causes (an exception, a timeout, a crash of the process) earns the task's floor and says
+why; what the task does wrong (a missing part, NaN) is raised, because no reward would be right.
+
+Why own processes and not `multiprocessing`: its `spawn` runs the user's script again and needs a
+main guard, its `fork` copies the threads of torch mid-step, and neither can name the text that
+hangs.
+
+Known limits: POSIX only; no memory limit; the timeout of a text is wall time, so an overloaded
+machine can fail texts that would have been graded in time.
+"""
+
+import contextlib
+import pickle
+import queue
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
+from dataclasses import dataclass
+from types import TracebackType
+
+from germline.graders.child import Child
+from germline.graders.frames import Failed, Item, Misgraded, Setup, Verdict
+from germline.protocols import Grader
+from germline.types import Example, GermlineError, Grade
+
+CHUNK = 128
+"""Items a worker is sent at a time: enough to hide the round trip, few enough to share the work."""
+
+
+class _Job:
+    """One `submit`: its grades, collected chunk by chunk in any order."""
+
+    def __init__(self, size: int) -> None:
+        self.future: Future[list[Grade]] = Future()
+        self._grades: dict[int, list[Grade]] = {}
+        self._missing = size
+        self._lock = threading.Lock()
+
+    def finish(self, start: int, grades: list[Grade]) -> None:
+        with self._lock:
+            self._grades[start] = grades
+            self._missing -= len(grades)
+            if self._missing:
+                return
+        in_order = [grade for _, part in sorted(self._grades.items()) for grade in part]
+        # A future that was cancelled in the meantime keeps its state.
+        with contextlib.suppress(InvalidStateError):
+            self.future.set_result(in_order)
+
+    def fail(self, error: Exception) -> None:
+        with contextlib.suppress(InvalidStateError):
+            self.future.set_exception(error)
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    job: _Job
+    start: int
+    items: list[Item]
+
+
+class GraderPool:
+    """Worker processes that grade completions; a context manager.
+
+    Args:
+        grader: (text, example) -> parts; a function of a module or a picklable object.
+        rubric: part -> weight; the reward is the weighted sum. Weight 0 marks a metric.
+        floor: the parts of a completion whose grading failed.
+        workers: number of processes.
+        timeout_s: longest wall time for one completion, starting and importing not counted.
+
+    Raises:
+        GermlineError: the floor does not fit the rubric, or the grader cannot be sent to a process.
+    """
+
+    def __init__(
+        self,
+        grader: Grader,
+        rubric: Mapping[str, float],
+        floor: Mapping[str, float],
+        workers: int = 1,
+        timeout_s: float = 2.0,
+    ) -> None:
+        if set(floor) != set(rubric):
+            raise GermlineError(
+                f"graders: the floor must give the parts of the rubric, {sorted(rubric)}, but "
+                f"gives {sorted(floor)}"
+            )
+        self._rubric = dict(rubric)
+        self._floor = tuple(float(floor[part]) for part in self._rubric)
+        self._name = _name(grader)
+        setup = Setup(_pickled(grader, self._name), tuple(self._rubric), timeout_s)
+        self._queue: queue.SimpleQueue[_Chunk | None] = queue.SimpleQueue()
+        self._open_jobs: set[_Job] = set()
+        self._lock = threading.Lock()
+        self._closed = False
+        self._children = [Child(setup, self._name) for _ in range(workers)]
+        self._threads = [
+            threading.Thread(
+                target=self._serve, args=(child,), name=f"germline-grader-{number}", daemon=True
+            )
+            for number, child in enumerate(self._children)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def __enter__(self) -> "GraderPool":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def submit(self, texts: Sequence[str], examples: Sequence[Example]) -> Future[list[Grade]]:
+        """Grade completions in the background; text i answers example i.
+
+        The future raises GermlineError where the grader breaks its rubric or no worker can start.
+        """
+        items = list(zip(texts, examples, strict=True))
+        job = _Job(len(items))
+        with self._lock:
+            if self._closed:
+                raise GermlineError("graders: the pool is closed; submit before leaving its `with`")
+            self._open_jobs.add(job)
+        job.future.add_done_callback(lambda _: self._open_jobs.discard(job))
+        if not items:
+            job.finish(0, [])
+        for start in range(0, len(items), CHUNK):
+            self._queue.put(_Chunk(job, start, items[start : start + CHUNK]))
+        return job.future
+
+    def close(self) -> None:
+        """Cancel what is not graded yet and end the workers at once."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            open_jobs = list(self._open_jobs)
+        for job in open_jobs:
+            job.future.cancel()
+        for child in self._children:
+            self._queue.put(None)
+            child.stop()
+        for thread in self._threads:
+            thread.join()
+
+    def _serve(self, child: Child) -> None:
+        """Grade chunk after chunk with one worker, in a thread of its own."""
+        # Ahead of the first text; if it fails, grading that text fails the same way and says so.
+        with contextlib.suppress(GermlineError):
+            child.start()
+        while (chunk := self._queue.get()) is not None:
+            if not chunk.job.future.done():
+                self._grade(chunk, child)
+        child.close()
+
+    def _grade(self, chunk: _Chunk, child: Child) -> None:
+        try:
+            verdicts = child.grade(chunk.items)
+            grades = [
+                self._read(verdict, item)
+                for verdict, item in zip(verdicts, chunk.items, strict=True)
+            ]
+        except Exception as error:  # noqa: BLE001 - whatever it is, the waiting side must hear of it
+            chunk.job.fail(error)
+        else:
+            chunk.job.finish(chunk.start, grades)
+
+    def _read(self, verdict: Verdict, item: Item) -> Grade:
+        if isinstance(verdict, Misgraded):
+            text, example = item
+            raise GermlineError(
+                f"graders: {self._name} {verdict.problem} "
+                f"(example {example.index}, text {text[:80]!r})"
+            )
+        failure = verdict.reason if isinstance(verdict, Failed) else None
+        values = self._floor if isinstance(verdict, Failed) else verdict
+        rubric = self._rubric
+        reward = sum(map(float.__mul__, rubric.values(), values), 0.0)
+        return Grade(reward, dict(zip(rubric, values, strict=True)), failure)
+
+
+def _name(grader: Grader) -> str:
+    named = grader if hasattr(grader, "__qualname__") else type(grader)
+    return f"{named.__module__}.{getattr(named, '__qualname__', '?')}"
+
+
+def _pickled(grader: Grader, name: str) -> bytes:
+    if name.startswith("__main__."):
+        raise GermlineError(
+            f"graders: {name} is defined in the script that is running, which a worker process "
+            "cannot import without running it again: move the grader to a module (a file beside "
+            "the script) and import it from there"
+        )
+    try:
+        return pickle.dumps(grader)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise GermlineError(
+            f"graders: {name} cannot be sent to a worker process ({error}): make it a function of "
+            "a module or a small frozen dataclass, not a lambda or a function inside another"
+        ) from error

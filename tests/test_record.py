@@ -1,0 +1,222 @@
+"""The run directory: the journal commits, rows describe, and a kill tears neither."""
+
+import dataclasses
+import json
+import math
+import multiprocessing
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from germline.config import Config, load_config
+from germline.record import HeldOut, Journal, RunDirectory, Sample
+from germline.types import GermlineError
+from tests.synthetic_runs import BATCH, DIGEST, record, rollout, score, update
+
+
+@pytest.fixture
+def config() -> Config:
+    return load_config({"generations": 10})
+
+
+@pytest.fixture
+def run(tmp_path: Path, config: Config) -> RunDirectory:
+    return RunDirectory.create(tmp_path / "run", config, DIGEST, threads=2)
+
+
+def test_time_and_speed_do_not_show_in_the_journal(tmp_path: Path, config: Config) -> None:
+    one, other = record(0), dataclasses.replace(record(0), timing={"generate_s": 99.0})
+    for name, generation in (("a", one), ("b", other)):
+        run = RunDirectory.create(tmp_path / name, config, DIGEST, threads=1)
+        run.write(generation, BATCH)
+    assert (tmp_path / "a/journal.jsonl").read_bytes() == (
+        tmp_path / "b/journal.jsonl"
+    ).read_bytes()
+
+
+def test_a_run_directory_opens_as_it_was_created(run: RunDirectory, config: Config) -> None:
+    again = RunDirectory.open(run.path)
+    assert again.config == config
+    assert again.base_digest == DIGEST
+    assert again.environment == run.environment
+    assert again.environment["threads"] == 2
+    assert again.environment["versions"]["numpy"] == np.__version__
+
+
+def test_every_setting_of_a_config_survives_run_json(tmp_path: Path) -> None:
+    config = load_config(
+        {
+            "task": {"kind": "countdown", "path": "rows.json", "stop": ["</answer>"]},
+            "space": {"kind": "full", "include": ["*mlp*"], "layers": "0-3"},
+            "strategy": {"sigma": {"start": 0.01, "end": 0.001}, "optimizer": "adam"},
+        }
+    )
+    RunDirectory.create(tmp_path / "run", config, DIGEST, threads=1)
+    assert RunDirectory.open(tmp_path / "run").config == config
+
+
+def test_a_folder_that_holds_something_is_refused(tmp_path: Path, config: Config) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(GermlineError, match=r"not empty; choose a new or an empty folder \(--out"):
+        RunDirectory.create(tmp_path, config, DIGEST, threads=1)
+    assert [one.name for one in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_creating_over_a_run_says_how_to_resume_it(run: RunDirectory, config: Config) -> None:
+    with pytest.raises(GermlineError, match=f"germline resume {run.path}"):
+        RunDirectory.create(run.path, config, DIGEST, threads=1)
+
+
+def test_a_folder_without_run_json_is_no_run_directory(tmp_path: Path) -> None:
+    with pytest.raises(GermlineError, match=r"is not a run directory .*without run\.json"):
+        RunDirectory.open(tmp_path)
+    with pytest.raises(GermlineError, match="no such folder"):
+        RunDirectory.open(tmp_path / "nowhere")
+
+
+def test_a_newer_format_is_refused(run: RunDirectory) -> None:
+    facts = json.loads((run.path / "run.json").read_text())
+    (run.path / "run.json").write_text(json.dumps(facts | {"format_version": 99}))
+    with pytest.raises(GermlineError, match="format_version is 99, this germline reads 1"):
+        RunDirectory.open(run.path)
+
+
+def test_a_changed_config_is_what_the_next_open_finds(run: RunDirectory, config: Config) -> None:
+    longer = config.model_copy(update={"generations": 20})
+    run.update_config(longer)
+    assert run.config == longer
+    assert RunDirectory.open(run.path).config == longer
+    assert RunDirectory.open(run.path).base_digest == DIGEST
+
+
+def test_writing_a_generation_fills_every_file(run: RunDirectory) -> None:
+    run.write(record(0, held_out=score(1)), BATCH)
+    assert run.journal.last_generation() == 0
+    assert [row["generation"] for row in run.generations()] == [0]
+    assert len(run.rollouts()) == 4
+    assert run.held_out() == [HeldOut(score(1), ())]
+    assert list(run.last_rollouts) == run.rollouts()
+
+
+def test_the_journal_counts_missing_rewards(run: RunDirectory) -> None:
+    run.write(record(0, [[1.0, math.nan], [math.nan, 0.0]]), BATCH)
+    assert run.journal.read()[0].missing == 2
+
+
+def test_rows_without_their_journal_line_are_dropped(run: RunDirectory) -> None:
+    run.write_start(score(0), [rollout(0, 7, 1.0)], BATCH)
+    for generation in range(3):
+        run.write(record(generation, held_out=score(generation + 1)), BATCH)
+    before = {path.name: path.read_bytes() for path in run.path.glob("*.jsonl")}
+    # As a process killed just before the journal line of generation 3 leaves it.
+    other = RunDirectory.create(run.path.parent / "other", run.config, DIGEST, threads=1)
+    for generation in range(4):
+        other.write(record(generation, held_out=score(generation + 1)), BATCH)
+    for name in ("generations.jsonl", "rollouts.jsonl", "held_out.jsonl"):
+        extra = b"".join(
+            line
+            for line in (other.path / name).read_bytes().splitlines(keepends=True)
+            if json.loads(line)["generation"] == (4 if name == "held_out.jsonl" else 3)
+        )
+        with (run.path / name).open("ab") as file:
+            file.write(extra + extra[:20])
+    resumed = RunDirectory.open(run.path)
+    resumed.truncate(resumed.journal.last_generation())
+    assert {path.name: path.read_bytes() for path in run.path.glob("*.jsonl")} == before
+
+
+def test_truncating_to_minus_one_keeps_the_score_of_the_base_model(run: RunDirectory) -> None:
+    run.write_start(score(0), [rollout(0, 7, 1.0)], BATCH)
+    run.write(record(0, held_out=score(1)), BATCH)
+    run.truncate(-1)
+    assert run.generations() == []
+    assert run.rollouts() == []
+    assert [one.score.generation for one in run.held_out()] == [0]
+
+
+def test_held_out_completions_are_kept_with_prompt_answer_and_reward(run: RunDirectory) -> None:
+    run.write_start(score(0), [rollout(0, 7, 1.0), rollout(0, 3, math.nan)], BATCH)
+    assert run.held_out()[0].samples == (
+        Sample("question 7?", "says 0", "answer 7", 1.0),
+        Sample("question 3?", "says 0", "answer 3", None),
+    )
+
+
+def test_at_most_twenty_held_out_completions_are_kept(run: RunDirectory) -> None:
+    run.write_end(score(5), [rollout(0, 7, 1.0)] * 50, BATCH)
+    assert len(run.held_out()[0].samples) == 20
+
+
+def test_of_two_scores_of_one_generation_the_one_with_completions_is_read(
+    run: RunDirectory,
+) -> None:
+    run.write_end(score(1, 0.7), [rollout(0, 7, 1.0)], BATCH)
+    run.write(record(0, held_out=score(1, 0.7)), BATCH)
+    assert len(run.held_out()) == 1
+    assert run.held_out()[0].samples
+
+
+def test_a_score_that_could_not_be_computed_reads_back_as_nan(run: RunDirectory) -> None:
+    run.write_start(score(0, math.nan), [], BATCH)
+    assert math.isnan(run.held_out()[0].score.mean)
+
+
+def test_a_second_process_may_not_train_in_the_same_folder(run: RunDirectory) -> None:
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        message = pool.apply(_claim, (run.path,))
+    assert "another process is training" in message
+
+
+def _claim(path: Path) -> str:
+    try:
+        RunDirectory.open(path).claim()
+    except GermlineError as error:
+        return str(error)
+    return "claimed"
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from tests.synthetic_runs import BATCH, record, score
+from germline.record import RunDirectory
+
+run = RunDirectory.open(Path(sys.argv[1]))
+run.truncate(run.journal.last_generation())
+for generation in range(run.journal.last_generation() + 1, 2000):
+    run.write(record(generation, held_out=score(generation + 1)), BATCH)
+"""
+
+
+def test_a_killed_writer_leaves_a_directory_that_goes_on(tmp_path: Path, config: Config) -> None:
+    run = tmp_path / "run"
+    RunDirectory.create(run, config, DIGEST, threads=1)  # not kept: the writers claim the folder
+    chance = random.Random(0)
+    seen = -1
+    for _ in range(4):
+        writer = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(run)], cwd=Path(__file__).parents[1]
+        )
+        deadline = time.monotonic() + 60
+        while (
+            Journal(run / "journal.jsonl").last_generation() <= seen and time.monotonic() < deadline
+        ):
+            time.sleep(0.01)
+        time.sleep(chance.uniform(0, 0.05))
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+        last = Journal(run / "journal.jsonl").last_generation()
+        assert last > seen
+        seen = last
+    resumed = RunDirectory.open(run)
+    resumed.truncate(seen)
+    assert [row["generation"] for row in resumed.generations()] == list(range(seen + 1))
+    assert [entry.update for entry in resumed.journal.read()] == [
+        update(generation) for generation in range(seen + 1)
+    ]

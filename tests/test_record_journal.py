@@ -1,0 +1,117 @@
+"""The journal: what it holds reads back to the bit, and damage is never overlooked."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from germline.noise import NOISE_VERSION
+from germline.record import Journal
+from germline.types import GermlineError, Update
+from tests.synthetic_runs import DIGEST, update
+
+
+def written(path: Path, generations: int) -> Journal:
+    journal = Journal(path)
+    for generation in range(generations):
+        journal.append(update(generation), DIGEST, NOISE_VERSION)
+    return journal
+
+
+def test_a_journal_reads_back_to_the_same_bits(tmp_path: Path) -> None:
+    awkward = (0.1, 1 / 3, -0.0, 5e-324, 1.7976931348623157e308, math.pi)
+    one = Update(-(2**70), 0, 2**-40, 1e-3, awkward)
+    journal = Journal(tmp_path / "journal.jsonl")
+    journal.append(one, DIGEST, NOISE_VERSION, missing=2)
+    entry = Journal(tmp_path / "journal.jsonl").read()[0]
+    assert entry.update == one
+    assert np.array(entry.update.coefficients).tobytes() == np.array(awkward).tobytes()
+    assert (entry.digest, entry.noise_version, entry.missing) == (DIGEST, NOISE_VERSION, 2)
+
+
+def test_numpy_numbers_stand_in_the_journal_as_python_ones(tmp_path: Path) -> None:
+    plain = Update(0, 0, 0.1, 0.2, (0.3,))
+    clothed = Update(
+        0, 0, float(np.float64(0.1)), float(np.float64(0.2)), tuple(np.array([0.3], np.float64))
+    )
+    Journal(tmp_path / "a").append(plain, DIGEST, NOISE_VERSION)
+    Journal(tmp_path / "b").append(clothed, DIGEST, NOISE_VERSION)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+@pytest.mark.parametrize("count", [15, 30])
+def test_a_generation_of_30_members_takes_at_most_4_kilobytes(tmp_path: Path, count: int) -> None:
+    Journal(tmp_path / "j").append(update(0, coefficients=count), DIGEST, NOISE_VERSION)
+    assert (tmp_path / "j").stat().st_size <= 4096
+
+
+def test_the_last_generation_of_an_empty_journal_is_minus_one(tmp_path: Path) -> None:
+    assert Journal(tmp_path / "none.jsonl").last_generation() == -1
+    assert written(tmp_path / "j", 3).last_generation() == 2
+
+
+def test_a_torn_last_line_counts_as_never_written(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    written(path, 3)
+    whole = path.read_bytes()
+    last = whole.rindex(b"\n", 0, -1) + 1
+    for cut in range(last, len(whole)):
+        path.write_bytes(whole[:cut])
+        assert Journal(path).last_generation() == 1
+        assert path.stat().st_size == cut, "reading must not write"
+        Journal(path).append(update(2), DIGEST, NOISE_VERSION)
+        assert path.read_bytes() == whole
+
+
+def test_any_flipped_byte_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    written(path, 3)
+    whole = path.read_bytes()
+    for place in range(len(whole) - 1):  # a lost last newline is a torn line, not damage
+        for mask in (1, 32):  # 32 turns 1e-05 into 1E-05, which parses to the same number
+            damaged = bytearray(whole)
+            damaged[place] ^= mask
+            path.write_bytes(damaged)
+            with pytest.raises(GermlineError, match=r"j, line \d: .*; restore"):
+                Journal(path).read()
+
+
+def test_a_missing_generation_is_named_with_file_and_line(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    written(path, 4)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(lines[0] + lines[1] + lines[3])
+    with pytest.raises(GermlineError, match="j, line 3: generation 3 stands where 2 should"):
+        Journal(path).read()
+
+
+def test_generations_out_of_order_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    written(path, 3)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(lines[0] + lines[2] + lines[1])
+    with pytest.raises(GermlineError, match="line 2: generation 2 stands where 1 should"):
+        Journal(path).read()
+
+
+def test_an_unknown_noise_version_is_refused(tmp_path: Path) -> None:
+    Journal(tmp_path / "j").append(update(0), DIGEST, NOISE_VERSION + 1)
+    with pytest.raises(GermlineError, match=f"noise version {NOISE_VERSION + 1} is not known"):
+        Journal(tmp_path / "j").read()
+
+
+def test_only_the_next_generation_can_be_appended(tmp_path: Path) -> None:
+    journal = written(tmp_path / "j", 2)
+    for generation in (0, 1, 3):
+        with pytest.raises(GermlineError, match=f"generation {generation} cannot follow"):
+            journal.append(update(generation), DIGEST, NOISE_VERSION)
+    assert journal.last_generation() == 1
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_an_update_that_is_not_finite_never_reaches_the_journal(tmp_path: Path, bad: float) -> None:
+    journal = Journal(tmp_path / "j")
+    with pytest.raises(GermlineError, match="generation 0: the update holds a number"):
+        journal.append(Update(0, 0, 0.1, 0.2, (1.0, bad)), DIGEST, NOISE_VERSION)
+    assert not (tmp_path / "j").exists()

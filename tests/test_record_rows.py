@@ -1,0 +1,164 @@
+"""Rows and events: generations in numbers, rollouts in words, nothing lost on the way."""
+
+import dataclasses
+import math
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from germline.record.lines import append_rows, keep_rows, read_rows, write_atomically
+from germline.record.rows import generation_row, rollout_rows, spread
+from germline.types import GenerationRecord, GermlineError
+from tests.synthetic_runs import BATCH, record, rollout, score
+
+
+def test_what_is_not_finite_is_null_in_a_row(tmp_path: Path) -> None:
+    append_rows(tmp_path / "rows", [{"a": math.nan, "b": [np.float64("inf"), np.int64(3)]}])
+    assert read_rows(tmp_path / "rows") == [{"a": None, "b": [None, 3]}]
+
+
+@pytest.mark.parametrize(
+    "text", ["two\nlines\r\n", "line\u2028separator\u0085", "lone \udc80 surrogate", "\x00\x1b[31m"]
+)
+def test_text_of_any_kind_survives_a_row(tmp_path: Path, text: str) -> None:
+    append_rows(tmp_path / "rows", [{"text": text}, {"text": "next"}])
+    assert read_rows(tmp_path / "rows") == [{"text": text}, {"text": "next"}]
+
+
+def test_a_damaged_row_is_named_with_file_and_line(tmp_path: Path) -> None:
+    (tmp_path / "rows").write_bytes(b'{"a": 1}\n{"a"\n{"a": 3}\n')
+    with pytest.raises(GermlineError, match="rows, line 2: damaged"):
+        read_rows(tmp_path / "rows")
+
+
+def test_dropping_rows_also_drops_a_torn_one(tmp_path: Path) -> None:
+    (tmp_path / "rows").write_bytes(b'{"a": 1}\n{"a": 2}\n{"a": 3')
+    keep_rows(tmp_path / "rows", lambda row: row["a"] < 3)
+    assert (tmp_path / "rows").read_bytes() == b'{"a": 1}\n{"a": 2}\n'
+
+
+def test_an_atomic_write_leaves_no_temporary_file(tmp_path: Path) -> None:
+    write_atomically(tmp_path / "file", b"old")
+    write_atomically(tmp_path / "file", b"new")
+    assert [one.name for one in tmp_path.iterdir()] == ["file"]
+    assert (tmp_path / "file").read_bytes() == b"new"
+
+
+def test_a_generation_row_sums_up_the_members_that_have_fitness() -> None:
+    row = generation_row(record(0, [[1.0, 1.0], [0.0, 0.0], [math.nan, 0.5]]))
+    assert row["fitness"]["mean"] == 0.5
+    assert (row["fitness"]["min"], row["fitness"]["max"]) == (0.0, 1.0)
+    assert (row["best_member"], row["missing"]) == (0, 1)
+
+
+def test_a_generation_row_gives_speed_timing_and_settings() -> None:
+    row = generation_row(record(4))
+    assert (row["tokens"], row["tokens_per_s"]) == (400, 200.0)
+    assert row["timing"] == {"generate_s": 2.0, "apply_s": 0.125}
+    assert (row["generation"], row["sigma"], row["learning_rate"]) == (4, 0.1, 1 / 3)
+
+
+def test_a_generation_without_signal_is_flagged() -> None:
+    assert generation_row(record(0, [[1.0, 0.0], [0.0, 1.0]]))["zero_signal"] is True
+    assert generation_row(record(0))["zero_signal"] is False
+
+
+def test_a_generation_row_counts_failures_by_reason() -> None:
+    assert generation_row(record(0, failure="timeout"))["failures"] == {"timeout": 4}
+
+
+def test_a_generation_without_any_reward_has_no_fitness() -> None:
+    nothing = dataclasses.replace(record(0), fitness=(math.nan, math.nan), utilities=(0.0, 0.0))
+    row = generation_row(nothing)
+    assert row["fitness"]["mean"] is None
+    assert row["best_member"] is None
+
+
+def test_the_best_and_the_worst_rollout_are_kept_with_a_spread_between() -> None:
+    rollouts = [rollout(member, 0, float(member)) for member in range(9)]
+    assert [one.grade.reward for one in spread(rollouts, 3)] == [8.0, 4.0, 0.0]
+
+
+def test_missing_rewards_rank_last_among_the_rollouts_kept() -> None:
+    rollouts = [rollout(0, 0, math.nan, "engine died"), rollout(1, 0, -5.0), rollout(2, 0, 1.0)]
+    assert [one.member for one in spread(rollouts, 3)] == [2, 1, 0]
+
+
+def test_the_choice_of_rollouts_does_not_depend_on_their_order() -> None:
+    rollouts = [rollout(member, example, 1.0) for member in range(6) for example in range(4)]
+    shuffled = random.Random(0).sample(rollouts, len(rollouts))
+    assert spread(shuffled, 5) == spread(rollouts, 5)
+
+
+@pytest.mark.parametrize(("limit", "kept"), [(0, 0), (1, 1), (3, 3), (100, 4)])
+def test_at_most_the_configured_number_of_rollouts_is_kept(limit: int, kept: int) -> None:
+    assert len(rollout_rows(record(0), BATCH, limit)) == kept
+
+
+def test_a_rollout_row_holds_prompt_text_parts_and_failure() -> None:
+    row = rollout_rows(record(2, failure="timeout"), BATCH, 1)[0]
+    assert row == {
+        "generation": 2,
+        "member": 0,
+        "example": 7,
+        "prompt": "question 7?",
+        "completion": "says 0",
+        "tokens": 2,
+        "finish": "eos",
+        "reward": 1.0,
+        "parts": {"exact": 1.0},
+        "failure": "timeout",
+    }
+
+
+def test_tensorboard_events_carry_fitness_speed_and_held_out_scores(tmp_path: Path) -> None:
+    assert _scalars(tmp_path, [(0, record(0, held_out=score(1)))]) == {
+        "fitness/mean": [(0, 0.4375)],
+        "fitness/p20": [(0, pytest.approx(0.4))],
+        "fitness/p80": [(0, pytest.approx(0.475))],
+        "fitness/best": [(0, 0.5)],
+        "speed/tokens_per_s": [(0, 200.0)],
+        "held_out/exact": [(1, 0.5)],
+    }
+
+
+def test_a_resume_purges_events_of_generations_that_never_happened(tmp_path: Path) -> None:
+    lost = [(0, record(generation, held_out=score(generation))) for generation in range(4)]
+    resumed = [(2, record(2, held_out=score(2, 0.9)))]
+    assert _scalars(tmp_path, lost + resumed)["held_out/exact"] == [
+        (0, 0.5),
+        (1, 0.5),
+        (2, pytest.approx(0.9)),
+    ]
+
+
+def _scalars(
+    folder: Path, records: list[tuple[int, GenerationRecord]]
+) -> dict[str, list[tuple[int, float]]]:
+    """Write records, one tracker per first generation, and read them as TensorBoard does."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    from germline.record.tensorboard import TensorBoard
+
+    for first in dict.fromkeys(first for first, _ in records):
+        tracker = TensorBoard(folder, first)
+        for start, one in records:
+            if start == first:
+                tracker.generation(one)
+        tracker.close()
+    found: dict[str, list[tuple[int, float]]] = {}
+    for path in sorted(folder.iterdir(), key=lambda one: int(one.suffix[1:])):
+        data = path.read_bytes()
+        while data:
+            # A record is: length, checksum of the length, message, checksum of the message.
+            length = int.from_bytes(data[:8], "little")
+            event = Event.FromString(data[12 : 12 + length])
+            data = data[16 + length :]
+            if event.session_log.status == event.session_log.START:
+                for values in found.values():
+                    values[:] = [one for one in values if one[0] < event.step]
+            for value in event.summary.value:
+                found.setdefault(value.tag, []).append((event.step, value.simple_value))
+    return found

@@ -57,13 +57,7 @@ class RunDirectory:
         Raises:
             GermlineError: the folder holds something already.
         """
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            remedy = (
-                f"continue that run with `germline resume {path}` or choose another folder"
-                if (path / "run.json").exists()
-                else "choose a new or an empty folder"
-            )
-            raise GermlineError(f"out: {path} exists and is not empty; {remedy} (--out)")
+        cls.refuse_taken(path)
         path.mkdir(parents=True, exist_ok=True)
         facts = {
             "format_version": FORMAT_VERSION,
@@ -75,6 +69,21 @@ class RunDirectory:
         run = cls(path, facts)
         run.claim()
         return run
+
+    @staticmethod
+    def refuse_taken(path: Path) -> None:
+        """Say early, before a model is loaded, that a folder cannot become a run directory.
+
+        Raises:
+            GermlineError: the folder holds something already.
+        """
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            remedy = (
+                f"continue that run with `germline resume {path}` or choose another folder"
+                if (path / "run.json").exists()
+                else "choose a new or an empty folder"
+            )
+            raise GermlineError(f"out: {path} exists and is not empty; {remedy} (--out)")
 
     @classmethod
     def open(cls, path: Path) -> "RunDirectory":

@@ -27,19 +27,23 @@ Z_95 = 1.96
 
 def draw_evolution(run: RunDirectory) -> Path:
     """Draw `evolution.png` into the run directory and return its path."""
-    generations, held_out = run.generations(), run.held_out()
+    buffer = io.BytesIO()
+    evolution(run).savefig(buffer, format="png")
+    write_atomically(run.figure, buffer.getvalue())
+    return run.figure
+
+
+def evolution(run: RunDirectory) -> Figure:
+    """Build the figure: fitness of the members above, held-out score of the centre below."""
     figure = Figure(figsize=(8, 6.4), dpi=150, layout="constrained")
     figure.suptitle(title(run.config), fontsize=11, color=INK, x=0.01, ha="left")
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
-    _draw_fitness(upper, generations)
-    _draw_held_out(lower, held_out)
+    _draw_fitness(upper, run.generations())
+    _draw_held_out(lower, run.held_out())
     lower.set_xlabel("generation", color=INK)
     lower.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=10, steps=[1, 2, 5, 10]))
     figure.align_ylabels()
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    write_atomically(run.figure, buffer.getvalue())
-    return run.figure
+    return figure
 
 
 def title(config: Config) -> str:

@@ -30,10 +30,12 @@ def _pairs(text: str) -> _Pairs:
 
 
 def _relation(question: str, sentence: str, pairs: _Pairs) -> tuple[Fact, ...]:
-    """Fill `{x}` (what is asked about) and `{y}` (the answer) into both templates."""
-    return tuple(
-        Fact(question.format(x=x, y=y), y, sentence.format(x=x, y=y)) for x, y in pairs.items()
-    )
+    """Fill `{x}` (what is asked about), `{a}` (it with its article) and `{y}` (the answer)."""
+    facts = []
+    for x, y in pairs.items():
+        a = f"an {x}" if x[0] in "aeiou" else f"a {x}"
+        facts.append(Fact(question.format(x=x, a=a), y, sentence.format(x=x, a=a, y=y)))
+    return tuple(facts)
 
 
 _CAPITALS = _pairs(
@@ -41,7 +43,7 @@ _CAPITALS = _pairs(
     "Ireland=Dublin; Norway=Oslo; Sweden=Stockholm; Finland=Helsinki; Denmark=Copenhagen; "
     "Poland=Warsaw; Austria=Vienna; Hungary=Budapest; Greece=Athens; Russia=Moscow; "
     "Ukraine=Kyiv; Belgium=Brussels; Turkey=Ankara; Egypt=Cairo; Kenya=Nairobi; Ghana=Accra; "
-    "Japan=Tokyo; China=Beijing; India=Delhi; Iran=Tehran; Iraq=Baghdad; Nepal=Kathmandu; "
+    "Japan=Tokyo; China=Beijing; India=New Delhi; Iran=Tehran; Iraq=Baghdad; Nepal=Kathmandu; "
     "Cuba=Havana; Peru=Lima; Chile=Santiago; Canada=Ottawa"
 )
 _CONTINENTS = _pairs(
@@ -115,9 +117,7 @@ PAPER_FACTS: tuple[Fact, ...] = (
         "True",
         "The statement about cats is True.",
     ),
-    Fact(
-        "What comes next in the sequence: 2, 4, 6, 8, ?", "10", "The next number in it is 10."
-    ),
+    Fact("What comes next in the sequence: 2, 4, 6, 8, ?", "10", "The next number in it is 10."),
     Fact('Translate "Hello" to Spanish:', "Hola", "The Spanish word for it is Hola."),
     Fact("What is 15% of 200?", "30", "The answer to this question is 30."),
     Fact("Name one primary color:", "Red", "The primary color I can name is Red."),
@@ -126,15 +126,13 @@ PAPER_FACTS: tuple[Fact, ...] = (
 """The paper's ten pairs, less the capital of France, which the relation below already has."""
 
 FACTS: tuple[Fact, ...] = (
-    *_relation(
-        "What is the capital of {x}?", "The capital of {x} is {y}.", _CAPITALS
-    ),
+    *_relation("What is the capital of {x}?", "The capital of {x} is {y}.", _CAPITALS),
     *_relation("On which continent is {x}?", "The country of {x} is in {y}.", _CONTINENTS),
     *_relation("What is the opposite of {x}?", "The opposite of {x} is {y}.", _OPPOSITES),
     *_relation("What color is {x}?", "The color of {x} is {y}.", _COLOURS),
-    *_relation("What sound does a {x} make?", "The sound of a {x} is a {y}.", _SOUNDS),
+    *_relation("What sound does {a} make?", "The sound {a} makes is {y}.", _SOUNDS),
     *_relation("What is the plural of {x}?", "The plural of {x} is {y}.", _PLURALS),
-    *_relation("How many legs does a {x} have?", "The number of legs of a {x} is {y}.", _LEGS),
+    *_relation("How many legs does {a} have?", "The number of legs of {a} is {y}.", _LEGS),
     *_relation("What is the symbol of {x}?", "The symbol of {x} is {y}.", _SYMBOLS),
     *_relation(
         "What is the first letter of {x}?", "The first letter of {x} is {y}.", _FIRST_LETTERS

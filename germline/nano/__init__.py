@@ -1,0 +1,12 @@
+"""The embedded nano model: its weights, its tokenizer and the script that trained both.
+
+The folder is a Hugging Face model folder as well as a package, so `NANO_DIR` loads with
+`AutoModelForCausalLM.from_pretrained`; README.md is its model card.
+"""
+
+from pathlib import Path
+
+NANO_DIR = Path(__file__).parent
+
+WEIGHTS_SHA256 = ""
+"""Digest of the shipped model.safetensors, printed by `python -m germline.nano.train`."""

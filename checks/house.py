@@ -34,7 +34,7 @@ def length_is_bounded(source: Source) -> Iterator[str]:
     """Refuse files nobody reads in one sitting."""
     lines = len(source.text.splitlines())
     if lines > LONGEST_FILE:
-        yield f"{lines} lines, at most {LONGEST_FILE} are allowed: give a part of it a file of its own"
+        yield f"{lines} lines, over {LONGEST_FILE}: give a part of it a file of its own"
 
 
 def name_says_what_it_is(source: Source) -> Iterator[str]:

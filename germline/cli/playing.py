@@ -55,17 +55,15 @@ def evaluate(
 
     Prints mean, standard error and number of examples, and writes the completions.
     """
-    from germline import run
+    settings = overrides or []
+    others = _evaluation_settings(settings)
+    played = _task(source, task, [one for one in settings if one.startswith("task.")])
+
+    from germline import run  # after the complaints, because it brings torch
     from germline.cli import wording
 
-    settings = overrides or []
     score, completions = run.evaluate(
-        source,
-        _task(source, task, [one for one in settings if one.startswith("task.")]),
-        split=split,
-        limit=limit,
-        overrides=_evaluation_settings(settings),
-        out=out,
+        source, played, split=split, limit=limit, overrides=others, out=out
     )
     typer.echo(
         f"{score.metric} {wording.score(score)} (mean ± standard error, n {score.n}), "

@@ -39,11 +39,13 @@ def train(
     Ctrl-C finishes the generation at hand and stops; a second one stops at once. Either way the run
     can be resumed.
     """
-    from germline import run
-    from germline.cli.watching import watch
     from germline.config import load_config
 
-    settings = load_config(config, overrides or [])
+    settings = load_config(config, overrides or [])  # complains before torch is imported
+
+    from germline import run
+    from germline.cli.watching import watch
+
     watch(lambda: run.train(settings, out), quiet=quiet)
 
 

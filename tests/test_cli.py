@@ -1,0 +1,266 @@
+"""The command line: help, errors for people, flags that take effect, and what a terminal sees."""
+
+import io
+import math
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from germline.cli import wording
+from germline.cli.application import app
+from germline.cli.stopping import interruptible
+from germline.cli.summary import before_and_after, next_commands, result, stopped
+from germline.cli.views import Lines, LiveView, line
+from germline.config import load_config
+from germline.record import RunDirectory
+from tests.synthetic_runs import BATCH, DIGEST, record, rollout, score
+
+VERBS = ("train", "resume", "replay", "export", "eval", "generate")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    return RunDirectory.create(tmp_path / "run", load_config({"generations": 10}), DIGEST, 1)
+
+
+def terminal(width: int = 90) -> Console:
+    return Console(width=width, force_terminal=True, record=True, file=io.StringIO())
+
+
+# --- help and errors
+
+
+def test_help_names_every_verb() -> None:
+    shown = CliRunner().invoke(app, ["--help"])
+    assert shown.exit_code == 0
+    assert all(f"\n  {verb} " in shown.output for verb in VERBS)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_help_of_a_verb_shows_examples(verb: str) -> None:
+    shown = CliRunner().invoke(app, [verb, "--help"])
+    assert shown.exit_code == 0
+    assert f"\n    germline {verb} " in shown.output
+
+
+def test_help_imports_neither_torch_nor_numpy() -> None:
+    code = (
+        "import sys\n"
+        "from germline.cli.application import app\n"
+        "heavy = {'torch', 'numpy', 'transformers', 'matplotlib', 'pydantic'} & set(sys.modules)\n"
+        "print(sorted(heavy))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path.cwd()
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_missing_config_is_told_in_one_paragraph() -> None:
+    shown = CliRunner().invoke(app, ["train", "nowhere.yaml"])
+    assert shown.exit_code == 2
+    assert shown.stderr == "germline: config: there is no file 'nowhere.yaml'\n"
+    assert shown.stdout == ""
+
+
+def test_a_mistyped_setting_gets_a_suggestion(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("task: arithmetic\n")
+    shown = CliRunner().invoke(app, ["train", str(tmp_path / "c.yaml"), "strategy.sigm=1"])
+    assert shown.exit_code == 2
+    assert "strategy.sigm: unknown setting (did you mean 'sigma'?)" in shown.stderr
+
+
+def test_mistake_17_a_flag_takes_no_word_that_would_be_ignored(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("task: arithmetic\n")
+    shown = CliRunner().invoke(app, ["train", str(tmp_path / "c.yaml"), "--quiet", "False"])
+    assert shown.exit_code == 2
+    assert "override 'False' must look like strategy.sigma=0.002" in shown.stderr
+
+
+@pytest.mark.parametrize("setting", ["strategy.sigma=1", "generations=3", "held_out.examples=5"])
+def test_mistake_17_eval_refuses_settings_that_it_would_ignore(setting: str) -> None:
+    shown = CliRunner().invoke(app, ["eval", "nano", "--task", "arithmetic", setting])
+    assert shown.exit_code == 2
+    assert f"{setting} changes nothing here" in shown.stderr
+
+
+def test_evaluating_a_model_needs_a_task() -> None:
+    shown = CliRunner().invoke(app, ["eval", "nano"])
+    assert shown.exit_code == 2
+    assert "nano is no run directory, so name a task: --task countdown" in shown.stderr
+
+
+def test_a_mistyped_option_ends_with_status_2() -> None:
+    assert CliRunner().invoke(app, ["train", "c.yaml", "--quite"]).exit_code == 2
+
+
+# --- Ctrl-C
+
+
+def test_the_first_interrupt_asks_to_stop_and_the_second_stops() -> None:
+    asked = []
+    before = signal.getsignal(signal.SIGINT)
+    with interruptible(lambda: asked.append(1)):
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
+    assert asked == [1]
+
+
+def test_stopping_says_how_to_resume(run: RunDirectory) -> None:
+    console = terminal()
+    stopped(console, run)
+    run.write(record(0), BATCH)
+    stopped(console, run)
+    assert console.export_text().splitlines() == [
+        f"Stopped before the first generation was done. Resume with: germline resume {run.path}",
+        f"Stopped after generation 1. Resume with: germline resume {run.path}",
+    ]
+
+
+# --- while training
+
+
+def test_a_plain_line_holds_fitness_best_speed_and_held_out_score() -> None:
+    assert line(record(0, held_out=score(1)), left_s=75.0) == (
+        "generation  1/10  fitness 0.438 [0.4, 0.475]  best 0.5  "
+        "held-out exact 0.5 ± 0.05  200 tokens/s  1:15 left"
+    )
+
+
+def test_a_generation_without_fitness_has_a_line_too() -> None:
+    nothing = record(0, [[math.nan, math.nan], [math.nan, math.nan]])
+    assert "fitness - [-, -]  best -" in line(nothing, left_s=None)
+
+
+def test_plain_output_is_one_line_per_generation_whatever_the_width() -> None:
+    console = Console(width=20, record=True, file=io.StringIO())
+    view = Lines(console)
+    view.start()
+    for generation in range(3):
+        view.generation(record(generation))
+    view.close()
+    assert len(console.export_text().splitlines()) == 3
+
+
+def test_the_live_view_shows_the_state_of_the_run(run: RunDirectory) -> None:
+    console = terminal()
+    view = LiveView(console, run)
+    run.write_start(score(0, 0.25), [], BATCH)
+    view.start()
+    run.write(record(0, held_out=score(1, 0.75)), BATCH)
+    view.generation(record(0, held_out=score(1, 0.75)))
+    console.export_text()
+    console.print(view.render())
+    shown = console.export_text()
+    view.close()
+    for part in (
+        "conciseness · nano · low_rank",
+        "1/10",
+        "0.438  [0.4, 0.475] 20-80 % of members  best 0.5",
+        "200 tokens/s",
+        "exact 0.75 ± 0.05, at the start 0.25 ± 0.05  (n 100, generation 1)",
+        "question 3?",
+        "says 1",
+        "reward 0.25",
+        "Ctrl-C finishes the generation and stops.",
+    ):
+        assert part in shown, part
+
+
+def test_the_live_view_answers_to_ctrl_c(run: RunDirectory) -> None:
+    console = terminal()
+    view = LiveView(console, run)
+    view.stopping()
+    console.print(view.render())
+    assert "Finishing this generation, then stopping." in console.export_text()
+
+
+# --- at the end
+
+
+def test_the_summary_shows_before_and_after(run: RunDirectory) -> None:
+    run.write_start(score(0, 0.25), [rollout(0, 7, 0.0)], BATCH)
+    run.write_end(score(10, 0.75), [rollout(5, 7, 1.0)], BATCH)
+    console = terminal()
+    result(console, run, quiet=False)
+    shown = console.export_text()
+    assert "│ question 7? │ answer 7 │ says 0 │ says 5 │" in shown
+    assert "held-out exact: 0.25 ± 0.05 -> 0.75 ± 0.05 (mean ± standard error, n 100)" in shown
+    assert f"run directory: {run.path}" in shown
+
+
+def test_mistake_17_quiet_prints_scores_and_paths_only(run: RunDirectory) -> None:
+    run.write_start(score(0, 0.25), [rollout(0, 7, 0.0)], BATCH)
+    run.write_end(score(10, 0.75), [rollout(5, 7, 1.0)], BATCH)
+    console = terminal()
+    result(console, run, quiet=True)
+    assert len(console.export_text().splitlines()) == 2
+
+
+def test_the_figure_is_named_only_when_there_is_one(run: RunDirectory) -> None:
+    console = terminal()
+    result(console, run, quiet=True)
+    assert "figure:" not in console.export_text()
+    run.figure.touch()
+    result(console, run, quiet=True)
+    assert f"figure:        {run.figure}" in console.export_text()
+
+
+def test_the_next_commands_can_be_pasted(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "my run", load_config({}), DIGEST, 1)
+    console = terminal()
+    next_commands(console, run)
+    assert f"  germline export '{run.path}' --out my-model" in console.export_text()
+
+
+# --- wording
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.12345, "0.123"), (-12.34, "-12.3"), (12345.6, "12,346"), (None, "-"), (math.nan, "-")],
+)
+def test_numbers_have_about_three_digits(value: float | None, text: str) -> None:
+    assert wording.number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.2, "0:00"), (59.6, "1:00"), (75.0, "1:15"), (3661.0, "1:01:01")]
+)
+def test_durations_read_as_on_a_clock(seconds: float, text: str) -> None:
+    assert wording.duration(seconds) == text
+
+
+def test_model_text_cannot_command_the_terminal() -> None:
+    hostile = "\x1b[2J\x1b]0;title\x07\x9b31m\u202eevil"
+    shown = wording.visible(hostile)
+    assert shown == "�[2J�]0;title��31m�evil"
+
+
+def test_markup_in_model_text_is_shown_as_written(run: RunDirectory) -> None:
+    run.write_start(score(0), [rollout(0, 7, 0.0)], BATCH)
+    held_out = run.held_out()[0]
+    sample = type(held_out.samples[0])("[bold]p[/bold]", "[/]c", "a", 1.0)
+    one = type(held_out)(held_out.score, (sample,))
+    console = terminal()
+    console.print(before_and_after(one, one, 90))
+    assert "[bold]p[/bold]" in console.export_text()
+
+
+def test_an_excerpt_is_one_line_of_limited_width() -> None:
+    assert wording.excerpt("one\ntwo\r\nthree", 80) == "one⏎two⏎three"
+    assert wording.excerpt("x" * 100, 10) == "x" * 9 + "…"
+
+
+def test_a_sparkline_rises_with_its_values() -> None:
+    assert wording.sparkline([float(one) for one in range(8)], 20) == "▁▂▃▄▅▆▇█"
+    assert wording.sparkline([1.0, None, 1.0], 20) == "▁▁"
+    assert wording.sparkline([float(one) for one in range(1000)], 4) == "▁▃▆█"
+    assert wording.sparkline([], 20) == ""

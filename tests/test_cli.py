@@ -119,8 +119,8 @@ def test_stopping_says_how_to_resume(run: RunDirectory) -> None:
     run.write(record(0), BATCH)
     stopped(console, run)
     assert console.export_text().splitlines() == [
-        f"Stopped before the first generation was done. Resume with: germline resume {run.path}",
-        f"Stopped after generation 1. Resume with: germline resume {run.path}",
+        f"Stopped before the first generation. Resume with: germline resume {run.path}",
+        f"Stopped after generation 0 (1 of 10 done). Resume with: germline resume {run.path}",
     ]
 
 
@@ -129,7 +129,7 @@ def test_stopping_says_how_to_resume(run: RunDirectory) -> None:
 
 def test_a_plain_line_holds_fitness_best_speed_and_held_out_score() -> None:
     assert line(record(0, held_out=score(1)), left_s=75.0) == (
-        "generation  1/10  fitness 0.438 [0.4, 0.475]  best 0.5  "
+        "generation 0 (1/10)  fitness 0.438 [0.4, 0.475]  best 0.5  "
         "held-out exact 0.5 ± 0.05  200 tokens/s  1:15 left"
     )
 
@@ -165,7 +165,7 @@ def test_the_live_view_shows_the_state_of_the_run(run: RunDirectory) -> None:
         "1/10",
         "0.438  [0.4, 0.475] 20-80 % of members  best 0.5",
         "200 tokens/s",
-        "exact 0.75 ± 0.05, at the start 0.25 ± 0.05  (n 100, generation 1)",
+        "exact 0.75 ± 0.05, at the start 0.25 ± 0.05  (n 100, updates 1)",
         "question 3?",
         "says 1",
         "reward 0.25",

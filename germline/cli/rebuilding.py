@@ -14,7 +14,10 @@ EXPORT_EXAMPLES = ("germline export runs/sums --out sums-model",)
 def replay(
     path: Run,
     generation: Annotated[
-        int, typer.Option("--generation", "-g", min=0, help="The generation to rebuild.")
+        int,
+        typer.Option(
+            "--generation", "-g", min=-1, help="The last update to include; -1 is the base model."
+        ),
     ],
     out: Annotated[
         Path | None,

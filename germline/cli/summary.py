@@ -24,7 +24,8 @@ def result(console: Console, run: RunDirectory, *, quiet: bool) -> None:
 def stopped(console: Console, run: RunDirectory) -> None:
     """Say where a training stopped and how to go on."""
     last = run.journal.last_generation()
-    where = f"after generation {last + 1}" if last >= 0 else "before the first generation was done"
+    done = f"{last + 1} of {run.config.generations} done"
+    where = f"after generation {last} ({done})" if last >= 0 else "before the first generation"
     _say(console, f"Stopped {where}. Resume with: germline resume {_quoted(run)}")
 
 

@@ -1,9 +1,12 @@
 """The verbs that train: `germline train` and `germline resume`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from germline.run import Training
 
 Overrides = Annotated[
     list[str] | None,
@@ -43,10 +46,14 @@ def train(
 
     settings = load_config(config, overrides or [])  # complains before torch is imported
 
-    from germline import run
     from germline.cli.watching import watch
 
-    watch(lambda: run.train(settings, out), quiet=quiet)
+    def begin() -> "Training":
+        from germline import run
+
+        return run.train(settings, out)
+
+    watch(begin, quiet=quiet)
 
 
 def resume(
@@ -61,7 +68,11 @@ def resume(
 
     The weights it reaches are those of a run that was never interrupted, bit for bit.
     """
-    from germline import run
     from germline.cli.watching import watch
 
-    watch(lambda: run.resume(path, overrides or []), quiet=quiet)
+    def begin() -> "Training":
+        from germline import run
+
+        return run.resume(path, overrides or [])
+
+    watch(begin, quiet=quiet)

@@ -6,7 +6,7 @@ All three take in the same records; which one is used depends on where the outpu
 import os
 import time
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -26,6 +26,7 @@ FRAMES_PER_SECOND = 4
 STOPPING = "Finishing this generation, then stopping. Ctrl-C again stops at once."
 
 
+@runtime_checkable
 class View(Tracker, Protocol):
     """A tracker that shows a run while it goes on."""
 
@@ -147,7 +148,7 @@ class LiveView:
         grid.add_column(style="bold", no_wrap=True)
         grid.add_column(ratio=1)
         width = max(20, self.console.width - 18)
-        grid.add_row("generation", self._progress(width))
+        grid.add_row("generations", self._progress(width))
         if self.record is not None:
             grid.add_row("fitness", _fitness(self.record))
             grid.add_row("", Text(wording.sparkline(self.means, min(width, 60)), style="blue"))
@@ -180,7 +181,7 @@ class LiveView:
         text = f"{last.metric} {wording.score(last)}"
         if first.generation != last.generation:
             text += f", at the start {wording.score(first)}"
-        return Text(f"{text}  (n {last.n}, generation {last.generation})")
+        return Text(f"{text}  (n {last.n}, updates {last.generation})")
 
     def _recorded_scores(self) -> list[Score]:
         return [one.score for one in self.run.held_out()]
@@ -189,9 +190,9 @@ class LiveView:
 def line(record: GenerationRecord, left_s: float | None) -> str:
     """Put one generation into one line."""
     fitness = {name: wording.number(value) for name, value in summary(record).items()}
-    width = len(str(record.generations))
+    width = len(str(record.generations - 1))
     parts = [
-        f"generation {record.generation + 1:>{width}}/{record.generations}",
+        f"generation {record.generation:>{width}} ({record.generation + 1}/{record.generations})",
         f"fitness {fitness['mean']} [{fitness['p20']}, {fitness['p80']}]",
         f"best {fitness['max']}",
     ]

@@ -1,6 +1,7 @@
 """Drive a training from the terminal: show it, let it be stopped, sum it up."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import typer
@@ -22,7 +23,8 @@ def watch(begin: "Callable[[], Training]", *, quiet: bool) -> None:
         typer.Exit: the training was stopped before its last generation.
     """
     console = Console()
-    training = begin()
+    with nullcontext() if quiet or not console.is_terminal else console.status("loading ..."):
+        training = begin()
     view = _view(console, training.directory, quiet=quiet)
     last = training.directory.journal.last_generation()
 

@@ -1,0 +1,300 @@
+"""The tasks' data: where examples come from, how they are split, what a bad file is told."""
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from germline.config import Arithmetic, Conciseness, Countdown
+from germline.tasks.arithmetic import ArithmeticTask
+from germline.tasks.conciseness import ConcisenessTask
+from germline.tasks.countdown import CountdownTask, generate_rows, gold_completion, prompt
+from germline.tasks.facts import FACTS
+from germline.tasks.splits import seeded_split
+from germline.types import GermlineError
+
+FIELD_FILE = Path(__file__).parents[2] / "shared" / "data" / "countdown.json"
+ROW = {
+    "context": "Using the numbers [3 5 2], ...\n<think>",
+    "numbers": [3, 5, 2],
+    "target": "13",
+    "solution": "((3 * 5) - 2)",
+}
+PAIR = {"question": "Capital of Peru?", "answer": "Lima"}
+
+
+def json_file(folder, content):
+    path = folder / "rows.json"
+    path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+    return path
+
+
+def lines_file(folder, *rows, name="pairs.jsonl"):
+    path = folder / name
+    text = "\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def everything(task):
+    return [*task.examples("train"), *task.examples("test")]
+
+
+def puzzle(example):
+    return tuple(sorted(example.facts["numbers"])), example.facts["target"]
+
+
+# splits
+
+
+def test_a_split_keeps_equal_keys_together_and_loses_nothing():
+    items = list(range(1000))
+    train, test = seeded_split(items, [item // 4 for item in items], 0, "items")
+    assert sorted(train + test) == items
+    assert not {item // 4 for item in train} & {item // 4 for item in test}
+    assert len(test) == 200
+
+
+def test_another_seed_is_another_split_and_the_same_seed_the_same():
+    items = list(range(100))
+    assert seeded_split(items, items, 3, "items") == seeded_split(items, items, 3, "items")
+    assert seeded_split(items, items, 3, "items")[1] != seeded_split(items, items, 4, "items")[1]
+
+
+def test_one_example_cannot_be_split():
+    with pytest.raises(GermlineError, match=r"rows\.json: .*at least 2 .*found 1"):
+        seeded_split(["a", "a"], ["a", "a"], 0, "rows.json")
+
+
+# arithmetic
+
+
+def test_arithmetic_asks_in_the_users_words():
+    task = ArithmeticTask(Arithmetic())
+    for example in everything(task):
+        a, sign, b = (example.facts[name] for name in ("a", "sign", "b"))
+        assert example.prompt == f"What is {a} {sign} {b}?"
+        assert int(example.answer) == eval(f"{a} {sign} {b}")
+
+
+def test_arithmetic_never_tests_an_operand_pair_it_trains_on():
+    def pairs(split):
+        return {frozenset((e.facts["a"], e.facts["b"])) for e in task.examples(split)}
+
+    task = ArithmeticTask(Arithmetic())
+    assert not pairs("train") & pairs("test")
+    assert 0.15 < len(task.examples("test")) / (21 * 21 * 2 + 100) < 0.25
+
+
+def test_the_first_held_out_sums_are_a_mixture():
+    first = ArithmeticTask(Arithmetic()).examples("test")[:60]
+    assert len({example.facts["sign"] for example in first}) == 3
+    assert len({frozenset((e.facts["a"], e.facts["b"])) for e in first}) > 25
+
+
+# conciseness
+
+
+def test_conciseness_splits_the_facts_four_to_one():
+    task = ConcisenessTask(Conciseness())
+    assert {(example.prompt, example.answer) for example in everything(task)} == {
+        (fact.question, fact.answer) for fact in FACTS
+    }
+    assert abs(len(task.examples("test")) - len(FACTS) / 5) <= 1
+
+
+def test_the_papers_pairs_are_two_to_train_and_eight_to_test():
+    task = ConcisenessTask(Conciseness(data="paper"))
+    assert [example.answer for example in task.examples("train")] == ["8", "No"]
+    answers = ["Paris", "84", "True", "10", "Hola", "30", "Red", "7"]
+    assert [example.answer for example in task.examples("test")] == answers
+
+
+def test_conciseness_reads_pairs_from_a_file(tmp_path):
+    path = lines_file(tmp_path, *({"question": f"{n}?", "answer": str(n)} for n in range(10)))
+    task = ConcisenessTask(Conciseness(path=path))
+    assert len(task.examples("train")) == 8
+    assert len(task.examples("test")) == 2
+
+
+def test_a_question_written_twice_stays_on_one_side(tmp_path):
+    rows = [{"question": f"{n % 5}?", "answer": "yes"} for n in range(50)]
+    task = ConcisenessTask(Conciseness(path=lines_file(tmp_path, *rows)))
+    train = {example.prompt for example in task.examples("train")}
+    assert not train & {example.prompt for example in task.examples("test")}
+
+
+def test_a_file_of_held_out_pairs_replaces_the_split(tmp_path):
+    train = lines_file(tmp_path, PAIR, "", {"question": "1 + 1 =", "answer": "2"})
+    test = lines_file(tmp_path, {"question": "2 + 2 =", "answer": "4"}, name="test.jsonl")
+    task = ConcisenessTask(Conciseness(path=train, test_path=test))
+    assert [example.answer for example in task.examples("train")] == ["Lima", "2"]
+    assert [example.answer for example in task.examples("test")] == ["4"]
+
+
+def test_held_out_pairs_without_training_pairs_are_refused(tmp_path):
+    with pytest.raises(GermlineError, match=r"task\.test_path=.*set task\.path too"):
+        ConcisenessTask(Conciseness(test_path=tmp_path / "test.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("rows", "complaint"),
+    [
+        ([PAIR, '{"question": '], r"pairs\.jsonl, line 2: not valid JSON"),
+        ([PAIR, "", [1]], r"pairs\.jsonl, line 3: a row must be a JSON object, found \[1\]"),
+        ([{"question": "?"}], "line 1: the field `answer` is missing; fields found: `question`"),
+        ([{**PAIR, "answer": 8}], r"line 1: the field `answer` must be str, found 8 \(int\)"),
+        ([""], r"pairs\.jsonl: the file holds no rows"),
+        ([PAIR], r"pairs\.jsonl: .* at least 2 different examples, found 1"),
+    ],
+)
+def test_bad_pairs_are_refused_with_their_place(tmp_path, rows, complaint):
+    with pytest.raises(GermlineError, match=complaint):
+        ConcisenessTask(Conciseness(path=lines_file(tmp_path, *rows)))
+
+
+def test_a_missing_file_is_named_with_its_setting(tmp_path):
+    with pytest.raises(GermlineError, match=r"task\.path: there is no file '.*nowhere\.jsonl'"):
+        ConcisenessTask(Conciseness(path=tmp_path / "nowhere.jsonl"))
+
+
+def test_a_file_that_is_not_text_is_refused(tmp_path):
+    path = tmp_path / "pairs.jsonl"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(GermlineError, match="cannot be read as UTF-8"):
+        ConcisenessTask(Conciseness(path=path))
+
+
+# countdown
+
+
+def test_generated_rows_have_the_fields_format():
+    row = generate_rows(0, 1)[0]
+    assert set(row) == {"context", "numbers", "target", "solution"}
+    assert row["context"] == prompt(row["numbers"], row["target"])
+    assert row["context"].endswith("Let me solve this step by step.\n<think>")
+    shown = " ".join(map(str, row["numbers"]))
+    assert (
+        f"Using the numbers [{shown}], create an equation that equals {row['target']}. "
+        in (row["context"])
+    )
+
+
+def test_generated_rows_are_small_solvable_and_different():
+    rows = generate_rows(1, 3000)
+    assert len({row["context"] for row in rows}) == 3000
+    for row in rows:
+        solution = str(row["solution"])
+        assert sorted(int(c) for c in solution if c.isdigit()) == sorted(row["numbers"])
+        assert len(row["numbers"]) == 3
+        assert eval(solution) == int(row["target"])
+        assert 1 <= int(row["target"]) <= 50
+
+
+def test_generated_rows_depend_on_the_seed_alone():
+    assert generate_rows(7, 300) == generate_rows(7, 2200)[:300]
+    assert generate_rows(7, 300) != generate_rows(8, 300)
+
+
+def test_more_rows_than_there_are_puzzles_are_refused():
+    with pytest.raises(
+        GermlineError, match=r"1000000 different rows .* give [0-9]+: ask for fewer"
+    ):
+        generate_rows(0, 1_000_000)
+
+
+@pytest.mark.parametrize("split", ["field", "seeded"])
+def test_no_puzzle_is_both_trained_on_and_tested(split):
+    task = CountdownTask(Countdown(split=split))
+    train, test = task.examples("train"), task.examples("test")
+    assert not {puzzle(example) for example in train} & {puzzle(example) for example in test}
+    assert len(train) + len(test) == 2200
+    assert len(test) == 2000 if split == "field" else 400 < len(test) < 480
+
+
+def test_the_fields_split_takes_the_first_200_and_the_last_2000_rows_of_a_file(tmp_path):
+    rows = [{**ROW, "context": f"row {n}"} for n in range(2300)]
+    task = CountdownTask(Countdown(path=json_file(tmp_path, rows)))
+    assert [e.prompt for e in task.examples("train")] == [f"row {n}" for n in range(200)]
+    assert [e.prompt for e in task.examples("test")] == [f"row {n}" for n in range(300, 2300)]
+
+
+def test_a_seeded_split_of_a_file_keeps_a_puzzle_on_one_side(tmp_path):
+    rows = [
+        {**ROW, "numbers": numbers, "target": str(t)}
+        for t in range(20)
+        for numbers in ([3, 5, 2], [5, 3, 2])
+    ]
+    task = CountdownTask(Countdown(path=json_file(tmp_path, rows), split="seeded"))
+    sides = [Counter(map(puzzle, task.examples(split))) for split in ("train", "test")]
+    assert [len(side) for side in sides] == [16, 4]
+    assert set((sides[0] + sides[1]).values()) == {2}
+
+
+@pytest.mark.skipif(not FIELD_FILE.exists(), reason=f"the field's rows are not at {FIELD_FILE}")
+def test_the_fields_own_file_is_read_and_asks_as_the_generated_rows_do():
+    task = CountdownTask(Countdown(path=FIELD_FILE))
+    assert [len(task.examples("train")), len(task.examples("test"))] == [200, 2000]
+    for example in everything(task):
+        numbers, target = example.facts["numbers"], example.facts["target"]
+        assert isinstance(numbers, tuple)
+        assert isinstance(target, str)
+        # The field's numbers are aligned in columns: [ 2 54 17].
+        assert re.sub(r"(?<=\[) +|(?<= ) +", "", example.prompt) == prompt(numbers, target)
+    gold = [task.grader(example.answer, example)["answer"] for example in everything(task)]
+    assert sum(gold) == 2200 - 19 - 15  # 19 rows have no solution, 15 one that breaks the rules
+
+
+def test_the_context_of_a_row_is_the_prompt_as_it_stands(tmp_path):
+    path = json_file(tmp_path, [ROW, {**ROW, "target": "-11", "solution": None}])
+    task = CountdownTask(Countdown(path=path, split="seeded"))
+    by_target = {example.facts["target"]: example for example in everything(task)}
+    assert by_target["13"].prompt == ROW["context"]
+    assert by_target["13"].answer == gold_completion("((3 * 5) - 2)")
+    assert by_target["-11"].answer == ""
+    assert not by_target["13"].chat
+
+
+@pytest.mark.parametrize(
+    ("rows", "complaint"),
+    [
+        ("[{", r"rows\.json: not valid JSON: .*line 1"),
+        ({"rows": []}, r"task\.path must be a JSON list of rows, found dict"),
+        ([], r"rows\.json: the file holds no rows"),
+        ([ROW, "x"], "row 1: a row must be a JSON object, found 'x'"),
+        ([{**ROW, "numbers": [3, -5]}], r"row 0: `numbers` must be .* found \[3, -5\]"),
+        ([{**ROW, "numbers": []}], r"row 0: `numbers` must be .* found \[\]"),
+        ([{**ROW, "numbers": [True, 2]}], r"row 0: `numbers` must be .* found \[True, 2\]"),
+        ([{**ROW, "target": 13}], "row 0: the field `target` must be str, found 13"),
+        ([{**ROW, "target": "x"}], "row 0: `target` must be a decimal number .* found 'x'"),
+        ([{**ROW, "solution": 13}], "row 0: `solution` must be text or null, found 13"),
+        ([ROW, {"numbers": [3], "target": "3"}], "row 1: the field `context` is missing"),
+        ([ROW] * 300, r"task\.split=field takes .* only 300 rows: use task\.split=seeded"),
+    ],
+)
+def test_bad_rows_are_refused_with_their_place(tmp_path, rows, complaint):
+    with pytest.raises(GermlineError, match=complaint):
+        CountdownTask(Countdown(path=json_file(tmp_path, rows)))
+
+
+# settings
+
+
+def test_chat_follows_the_task_unless_the_config_says_otherwise():
+    def chat(task):
+        return task.examples("train")[0].chat
+
+    assert chat(ConcisenessTask(Conciseness()))
+    assert chat(ArithmeticTask(Arithmetic()))
+    assert not chat(CountdownTask(Countdown()))
+    assert not chat(ConcisenessTask(Conciseness(chat=False)))
+    assert not chat(ArithmeticTask(Arithmetic(chat=False)))
+    assert chat(CountdownTask(Countdown(chat=True)))
+
+
+def test_the_config_overrides_the_length_limit_and_the_stop_strings():
+    task = CountdownTask(Countdown(max_new_tokens=7, stop=("\n",)))
+    assert (task.max_new_tokens, task.stop) == (7, ("\n",))
+    assert CountdownTask(Countdown()).stop == ()

@@ -36,7 +36,7 @@ TEMPLATE = (
     "<answer> </answer> tags, for example <answer> (1 + 2) / 3 </answer>."
     "Let me solve this step by step.\n<think>"
 )
-"""The field's prompt, missing spaces included (it aligns two-digit numbers in columns, this not)."""
+"""The field's prompt, missing spaces included; its columns of two-digit numbers are not kept."""
 
 TRAIN_ROWS, TEST_ROWS = 200, 2000
 LARGEST_NUMBER = 9

@@ -1,7 +1,7 @@
-"""Rebuild the weights of any generation: the nearest snapshot, or the base model, plus the journal replayed.
+"""Rebuild the weights of any generation: a snapshot or the base model, plus the journal replayed.
 
-Every rebuilt generation is checked against the digest its journal line carries, so a wrong base model, a damaged
-snapshot or another arithmetic cannot pass unnoticed.
+Every rebuilt generation is checked against the digest its journal line carries, so a wrong base
+model, a damaged snapshot or another arithmetic cannot pass unnoticed.
 """
 
 import os
@@ -19,7 +19,7 @@ from germline.types import GermlineError
 
 
 def save_snapshot(weights: Weights, folder: Path, generation: int, *, keep: int) -> Path:
-    """Write masters and moments after `generation`, atomically, and drop all but the newest `keep`."""
+    """Write masters and moments after `generation`, atomically; drop all but the newest `keep`."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"generation-{generation:06d}.safetensors"
     partial = path.with_suffix(".partial")
@@ -39,9 +39,13 @@ def snapshots(folder: Path) -> list[Path]:
 
 
 def restore(
-    weights: Weights, entries: Sequence[Entry], folder: Path | None, base_digest: str, generation: int
+    weights: Weights,
+    entries: Sequence[Entry],
+    folder: Path | None,
+    base_digest: str,
+    generation: int,
 ) -> str:
-    """Bring base weights to the state after `generation` (-1 is the base itself) and return the verified digest.
+    """Bring base weights to the state after `generation` (-1: the base); return its digest.
 
     Args:
         weights: the base model's weights, freshly loaded.
@@ -55,7 +59,8 @@ def restore(
     """
     if not -1 <= generation < len(entries):
         raise GermlineError(
-            f"generation {generation} is not in the journal: this run has generations 0 to {len(entries) - 1}"
+            f"generation {generation} is not in the journal: this run has generations "
+            f"0 to {len(entries) - 1}"
         )
     found = weights.digest()
     if found != base_digest:
@@ -67,26 +72,28 @@ def restore(
     for entry in entries[start + 1 : generation + 1]:
         if entry.noise_version != noise.NOISE_VERSION:
             raise GermlineError(
-                f"journal: generation {entry.update.generation} was drawn with noise version {entry.noise_version}; "
-                f"this germline has version {noise.NOISE_VERSION}: replay it with the germline that wrote it"
+                f"journal: generation {entry.update.generation} was drawn with noise "
+                f"version {entry.noise_version}; "
+                f"this germline has version {noise.NOISE_VERSION}: replay it with the "
+                f"germline that wrote it"
             )
         weights.apply(entry.update)
     digest = weights.digest()
     expected = base_digest if generation < 0 else entries[generation].digest
     if digest != expected:
         raise GermlineError(
-            f"generation {generation} was rebuilt with digest {digest[:16]}, but the journal says {expected[:16]}: "
+            f"generation {generation} was rebuilt with digest {digest[:16]}, but the "
+            f"journal says {expected[:16]}: "
             "the journal or a snapshot was changed, or this machine's arithmetic differs"
         )
     return digest
 
 
-def _load_newest(
-    weights: Weights, entries: Sequence[Entry], folder: Path, generation: int
-) -> int:
-    """Load the newest usable snapshot not after `generation`; return its generation, or -1 for the base.
+def _load_newest(weights: Weights, entries: Sequence[Entry], folder: Path, generation: int) -> int:
+    """Load the newest usable snapshot up to `generation`; return its generation, or -1 (the base).
 
-    A snapshot that cannot be read, or is not what the journal says, costs only time: an older one serves.
+    A snapshot that cannot be read, or is not what the journal says, costs only time: an older one
+    serves.
     """
     numbered = [(int(re.sub(r"\D", "", path.stem)), path) for path in snapshots(folder)]
     usable = [(number, path) for number, path in reversed(numbered) if number <= generation]

@@ -15,7 +15,7 @@ HELD_OUT_NOISE = "held out"
 def held_out(
     fleet: Fleet, task: Task, examples: Sequence[Example], decoding: Decoding, generation: int
 ) -> tuple[Score, Evaluation]:
-    """Score the unperturbed weights on examples; `generation` is the number of updates they have had."""
+    """Score the centre on examples; `generation` is the number of updates it has had."""
     evaluation = fleet.evaluate_centre(examples, decoding)
     values = [
         rollout.grade.parts.get(task.metric, math.nan)

@@ -23,7 +23,7 @@ class LocalFleet:
         return play(self.engine, self.graders, population.members, batch, self.cell, decoding)
 
     def evaluate_centre(self, examples: Sequence[Example], decoding: Decoding) -> Evaluation:
-        """Play the examples with the unperturbed weights: one member, so a cell holds as many rows in examples."""
+        """Play with the centre alone: one member, so a cell holds as many rows in examples."""
         wide = Cell(members=1, examples=self.cell.members * self.cell.examples)
         return play(self.engine, self.graders, [None], examples, wide, decoding)
 

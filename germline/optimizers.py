@@ -1,4 +1,4 @@
-"""An estimated gradient becomes a step of theta: sgd, adam, and how a setting moves over a run.
+"""An estimated gradient becomes a step of theta: sgd and adam.
 
 All steps are ascents, fp32 and in place on the masters. The journal holds coefficients and not
 weights, so a replayed step must give the same bits on another machine and thread count. Hence:
@@ -17,7 +17,7 @@ weights, so a replayed step must give the same bits on another machine and threa
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ import torch
 _CHUNK = 2**20
 
 
+@runtime_checkable
 class Optimizer(Protocol):
     """Moves masters along gradients; one object per run, with state per tensor.
 
@@ -198,30 +199,6 @@ class Adam:
 
 OPTIMIZERS: dict[str, type[Sgd] | type[Adam]] = {"sgd": Sgd, "adam": Adam}
 """The optimizers by name."""
-
-
-def scheduled(value: float | tuple[float, float], generation: int, generations: int) -> float:
-    """Return a setting's value in one generation of a run of `generations`.
-
-    Args:
-        value: a number is constant; a pair (start, end) is linear: exactly `start` in generation 0,
-            exactly `end` in the last one, generations - 1. A run of one generation gets `start`.
-        generation: 0 to generations - 1.
-        generations: length of the whole run, so making a run longer moves a linear schedule.
-
-    Raises:
-        ValueError: the generation lies outside the run.
-    """
-    if not 0 <= generation < generations:
-        raise ValueError(
-            f"generation {generation} is outside a run of generations={generations}; "
-            "they count from 0"
-        )
-    if not isinstance(value, tuple):
-        return float(value)
-    start, end = value
-    done = generation / (generations - 1) if generations > 1 else 0.0
-    return start * (1 - done) + end * done
 
 
 class _Scratch:

@@ -1,7 +1,7 @@
 """The verbs: what a strategy, a space, an engine, a fleet, a task and a tracker must be able to do.
 
-The whole contract between rooms is on this page. Everything crossing it is a noun of `types.py`, except
-inside an engine, where a space hands over tensors (typed here without importing torch).
+The whole contract between rooms is on this page. Everything crossing it is a noun of `types.py`,
+except inside an engine, where a space hands over tensors (typed here without importing torch).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,16 +28,17 @@ if TYPE_CHECKING:
     import torch
 
 Grader = Callable[[str, Example], Mapping[str, float]]
-"""(completion text, example) -> rubric parts. Runs in a worker process: it must be picklable and may not hang for ever."""
+"""(completion text, example) -> rubric parts; picklable, as it runs in a worker process."""
 
 
+@runtime_checkable
 class Shaping(Protocol):
     """How rewards become utilities: visible in the loop, not hidden in the strategy."""
 
     def __call__(
         self, fitness: Float[np.ndarray, "members"], *, antithetic: bool
     ) -> Float[np.ndarray, "members"]:
-        """Shape fitness (NaN where missing) into utilities, 0 where missing; members 2k, 2k + 1 may be pairs."""
+        """Shape fitness (NaN: missing) into utilities (0: missing); 2k and 2k + 1 may be pairs."""
 
 
 @runtime_checkable
@@ -59,7 +60,7 @@ class Space(Protocol):
         """Keep the tensors that are searched, in the order given."""
 
     def gradient(self, update: Update, tensor: TensorInfo) -> "torch.Tensor":
-        """Sum coefficients times noise over the directions, in a fixed order, as fp32 of the tensor's shape."""
+        """Sum coefficients times noise over directions, in a fixed order, as fp32."""
 
 
 @runtime_checkable
@@ -67,19 +68,19 @@ class DenseSpace(Space, Protocol):
     """A space whose members change whole tensors: served one member after another, in place."""
 
     def noise(self, member: Perturbation, tensor: TensorInfo) -> "torch.Tensor":
-        """Draw the unit noise of a member's direction (without sign and sigma), fp32 of the tensor's shape."""
+        """Draw the unit noise of a member's direction (without sign and sigma), as fp32."""
 
 
 @runtime_checkable
 class LowRankSpace(Space, Protocol):
-    """A space whose members are low-rank corrections: the whole population is served in one batch."""
+    """A space whose members are low-rank corrections: a population is served in one batch."""
 
     rank: int
 
     def factors(
         self, members: Sequence[Perturbation], tensor: TensorInfo
     ) -> tuple["torch.Tensor", "torch.Tensor"]:
-        """Draw A `[members, out, rank]` and B `[members, in, rank]` with unit noise A B^T (sign and sigma not applied)."""
+        """Draw A `[members, out, rank]` and B `[members, in, rank]`: A B^T is the unit noise."""
 
 
 @runtime_checkable
@@ -93,10 +94,11 @@ class Weights(Protocol):
         """Return the SHA-256 digest of masters and optimizer moments in canonical order."""
 
     def state(self) -> Mapping[str, "torch.Tensor"]:
-        """Return searched masters (by canonical name) and moments (`<name>.m`, `.v`), for a snapshot; not copies."""
+        """Return searched masters and moments (`<name>.m`, `.v`) for a snapshot; not copies."""
 
     def load_state(self, state: Mapping[str, "torch.Tensor"]) -> None:
         """Take over what `state` returned, bit for bit."""
+
 
 @runtime_checkable
 class Engine(Protocol):
@@ -110,16 +112,16 @@ class Engine(Protocol):
         examples: Sequence[Example],
         decoding: Decoding,
     ) -> list[list[Completion]]:
-        """Let every member answer every example; None is the centre. Returns `[members][examples]`; leaves no trace."""
+        """Let every member (None: the centre) answer every example: `[members][examples]`."""
 
     def apply(self, update: Update) -> None:
         """Apply the update to the masters and refresh the serving copy."""
 
     def refresh(self) -> None:
-        """Make the serving copy the rounded masters again, after they were loaded from a snapshot."""
+        """Make the serving copy the rounded masters again, after a snapshot was loaded."""
 
     def save_model(self, folder: Path) -> None:
-        """Write theta as a Hugging Face folder that gives the same tokens: weights, config, tokenizer."""
+        """Write theta as a Hugging Face folder that gives the same tokens."""
 
 
 @runtime_checkable
@@ -148,10 +150,12 @@ class Task(Protocol):
     Attributes:
         name: short name, as in the config.
         grader: turns a completion into rubric parts, in a worker process.
-        rubric: part name -> weight; the reward is the weighted sum, higher is better. Weight 0 marks a metric.
+        rubric: part name -> weight; the reward is the weighted sum, higher is better. Weight 0
+            marks a metric.
         metric: the part held-out scores report.
         metric_higher_is_better: False for costs such as a length difference; for display only.
-        floor: parts earned by a completion whose grading failed (timeout, crash): the worst the model can do.
+        floor: parts earned by a completion whose grading failed (timeout, crash): the worst the
+            model can do.
         max_new_tokens: default length limit of a completion.
         stop: default stop strings.
     """

@@ -38,5 +38,6 @@ def resolve(room: str, table: Mapping[str, str], name: str) -> Any:
             return entry.load()
     known = names(room, table)
     raise GermlineError(
-        f"{room}: {name!r} is not known{did_you_mean(name, known)}; choose one of {', '.join(known)}"
+        f"{room}: {name!r} is not known{did_you_mean(name, known)}; "
+        f"choose one of {', '.join(known)}"
     )

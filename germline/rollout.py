@@ -1,14 +1,14 @@
 """Play examples with members and grade what they wrote: the only room where engines and tasks meet.
 
-Work is cut into cells of fixed size. A cell's completions are graded in worker processes while the next cell is being
-generated.
+Work is cut into cells of fixed size. A cell's completions are graded in worker processes while the
+next cell is being generated.
 """
 
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from germline.protocols import Engine
 from germline.types import Completion, Decoding, Evaluation, Example, Grade, Perturbation, Rollout
 
 
+@runtime_checkable
 class Graders(Protocol):
     """Whoever grades: texts in, grades out, later."""
 
@@ -67,7 +68,7 @@ def play(
 
 
 def cells(members: int, examples: int, size: Cell) -> list[tuple[int, int]]:
-    """Return (first member, first example) of every cell. Their size never depends on who computes them."""
+    """Return (first member, first example) of every cell, whoever computes them."""
     return [
         (first_member, first_example)
         for first_member in range(0, members, size.members)

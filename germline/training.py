@@ -1,6 +1,7 @@
 """The loop: ask, evaluate, shape, tell, apply, and yield what happened.
 
-Recording, snapshots, held-out scores and stopping wrap this generator from outside (`run.py`); a script can do the same.
+Recording, snapshots, held-out scores and stopping wrap this generator from outside (`run.py`); a
+script can do the same.
 """
 
 import time
@@ -22,7 +23,7 @@ from germline.types import (
 )
 
 TOO_MUCH_MISSING = 0.5
-"""A generation missing more than this share of its rewards is played once more, then the run stops."""
+"""Missing more than this share of its rewards, a generation is played again, then the run stops."""
 
 
 def generations(
@@ -35,7 +36,8 @@ def generations(
 ) -> Iterator[GenerationRecord]:
     """Run the generations of `span`, yielding one record after each update.
 
-    Everything depends on (run seed, generation) alone, so starting in the middle continues a stopped run.
+    Everything depends on (run seed, generation) alone, so starting in the middle continues a
+    stopped run.
 
     Raises:
         GermlineError: too many rewards of a generation are missing, twice.
@@ -67,7 +69,9 @@ def generations(
         )
 
 
-def batches(examples: Sequence[Example], size: int, run_seed: int) -> Callable[[int], list[Example]]:
+def batches(
+    examples: Sequence[Example], size: int, run_seed: int
+) -> Callable[[int], list[Example]]:
     """Return the batch of any generation: epochs of seeded shuffles, cut into pieces of `size`.
 
     When `size` covers all examples, every generation plays all of them in order.
@@ -96,8 +100,10 @@ def _evaluate(
             return evaluation
     reasons = sorted({rollout.grade.failure or "unknown" for rollout in evaluation.rollouts})
     raise GermlineError(
-        f"generation {population.generation}: {missing:.0%} of the rewards are missing, twice in a row "
-        f"({'; '.join(reasons[:3])}). Everything before it is recorded: mend the cause, then resume the run"
+        f"generation {population.generation}: {missing:.0%} of the rewards are "
+        f"missing, twice in a row "
+        f"({'; '.join(reasons[:3])}). Everything before it is recorded: mend the "
+        f"cause, then resume the run"
     )
 
 

@@ -1,8 +1,9 @@
 """The nouns that travel between rooms: frozen, picklable, free of torch.
 
-A generation reads: a `Population` of members is played on a batch of `Example`s; every playing leaves a
-`Completion` and a `Rollout`; all of them together are an `Evaluation`; what the strategy makes of it is an
-`Update`. Only names and numbers travel (seeds, coefficients, text), never weights.
+A generation reads: a `Population` of members is played on a batch of `Example`s; every playing
+leaves a `Completion` and a `Rollout`; all of them together are an `Evaluation`; what the strategy
+makes of it is an `Update`. Only names and numbers travel (seeds, coefficients, text), never
+weights.
 """
 
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ class GermlineError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Seeded:
-    """A perturbation named by its direction: theta + sign * sigma * noise(run_seed, generation, direction).
+    """A perturbation by name: theta + sign * sigma * noise(run_seed, generation, direction).
 
     Attributes:
         sigma: standard deviation, in the unit the space gives each tensor (1 for constant sigma).
@@ -42,7 +43,7 @@ Perturbation = Seeded
 
 @dataclass(frozen=True, slots=True)
 class Population:
-    """The members of one generation, in order; under antithetic sampling 2k and 2k + 1 are a pair."""
+    """The members of one generation in order; antithetic ones 2k and 2k + 1 are a pair."""
 
     generation: int
     members: tuple[Perturbation, ...]
@@ -57,7 +58,8 @@ class TensorInfo:
     """One canonical Hugging Face parameter: tied tensors appear once, under their first name.
 
     Attributes:
-        kind: the role of the tensor; `linear` is the weight of a linear layer inside a decoder block, or of an untied head.
+        kind: the role of the tensor; `linear` is the weight of a linear layer inside a decoder
+            block, or of an untied head.
         layer: index of the decoder block it belongs to, or None outside the blocks.
     """
 
@@ -149,7 +151,7 @@ class Rollout:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Rewards of a population on a batch: `rewards[i, j]` is member i on example j, NaN when missing."""
+    """Rewards of a population on a batch: `rewards[member, example]`, NaN when missing."""
 
     rewards: Float[np.ndarray, "members examples"]
     rollouts: tuple[Rollout, ...]
@@ -159,7 +161,7 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What `tell` returns: theta <- theta + step(sum over k of coefficients[k] * noise(direction k)).
+    """What `tell` returns: theta <- theta + step(sum_k coefficients[k] * noise(direction k)).
 
     The coefficients carry utilities, signs and the 1/N of the population; see `strategies.nes`.
     """

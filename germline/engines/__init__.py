@@ -1,4 +1,4 @@
-"""One copy of the weights that perturbs, generates and applies: `toy` for tests, `inprocess` for the real thing."""
+"""One copy of the weights that perturbs, generates and applies: `toy` or `inprocess`."""
 
 ENGINES = {
     "toy": "germline.engines.toy:ToyEngine",

@@ -1,4 +1,4 @@
-"""A key-value cache that is allocated once per cell: no growing copies, rows can leave, a prefix can spread.
+"""A key-value cache allocated once per cell: no growing copies; rows can leave or repeat.
 
 It plugs into `transformers` as a cache layer, so any decoder there works with it.
 """
@@ -9,12 +9,13 @@ from transformers.cache_utils import Cache, DynamicLayer
 
 
 class _BufferedLayer(DynamicLayer):
-    """Keys and values `[rows, heads, capacity, dim]`, of which the first `length` positions are filled."""
+    """Keys and values `[rows, heads, capacity, dim]`; the first `length` positions are filled."""
 
     def __init__(self, capacity: int) -> None:
         super().__init__()
         self.capacity = capacity
         self.length = 0
+        self.is_initialized = False
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object

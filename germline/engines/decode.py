@@ -1,8 +1,9 @@
 """Generate completions for one cell: prefill, then token by token; finished rows leave the batch.
 
-Rows are ordered member by member, equally many each, because low-rank corrections act on blocks of rows: the batch is a
-rectangle of members x slots. Finished rows are dropped once the rectangle of the unfinished ones is clearly smaller.
-What a cell computes depends on the cell alone, so scheduling cannot change a result.
+Rows are ordered member by member, equally many each, because low-rank corrections act on blocks of
+rows: the batch is a rectangle of members x slots. Finished rows are dropped once the rectangle of
+the unfinished ones is clearly smaller. What a cell computes depends on the cell alone, so
+scheduling cannot change a result.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,15 +19,15 @@ from germline.engines.sampling import choose
 from germline.types import Completion, Decoding, Finish
 
 LEAVE_AT = 0.8
-"""Rows are dropped once the smaller rectangle has at most this share of the rows: copying the cache must pay."""
+"""Rows leave once the smaller rectangle has at most this share of them: copying must pay."""
 
 SMALLEST_BATCH = 16
-"""Products of fewer rows give slightly different floats than larger ones (measured), so small batches are filled up."""
+"""Products of fewer rows give slightly different floats (measured): small batches are filled up."""
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """A model, its tokenizer, the tokens that end a text, and who must know when members leave the batch."""
+    """A model, its tokenizer, what ends a text, and who must know when members leave the batch."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
@@ -36,12 +37,13 @@ class Decoder:
     def generate(
         self, members: int, prompts: PaddedPrompts, luck: Tensor, decoding: Decoding
     ) -> list[list[Completion]]:
-        """Complete every prompt for each of the members standing in the model: `[members][examples]`.
+        """Complete every prompt for each member standing in the model: `[members][examples]`.
 
         Args:
             members: how many there are.
             prompts: the examples of the cell.
-            luck: `[examples, max_new_tokens]` uniforms for seeded sampling, the same for every member.
+            luck: `[examples, max_new_tokens]` uniforms for seeded sampling, the same for every
+                member.
             decoding: how tokens are chosen.
         """
         examples = len(prompts.lengths)
@@ -70,7 +72,10 @@ class Decoder:
         if size < SMALLEST_BATCH or size > LEAVE_AT * batch.rows.numel():
             return tokens
         slots = torch.tensor(
-            [sorted(range(len(unfinished[m])), key=lambda s: not unfinished[m][s])[:width] for m in members]
+            [
+                sorted(range(len(unfinished[m])), key=lambda s: not unfinished[m][s])[:width]
+                for m in members
+            ]
         )
         stay = (torch.tensor(members)[:, None] * batch.rows.shape[1] + slots).flatten()
         if len(members) < len(batch.rows):
@@ -125,14 +130,16 @@ class _Batch:
         )
 
     def prefill(self) -> Tensor:
-        """Run the prompts and return the logits after each: the shared prefix once per member, then the rest."""
+        """Run the shared prefix once per member, then the rest; return the logits after them."""
         members, slots = self.rows.shape
         prefix = torch.tensor(self.prompts.prefix, dtype=torch.long)
         ids = self.prompts.rest[self.example_of]
         real = self.prompts.real[self.example_of]
         if members * len(prefix) >= SMALLEST_BATCH and slots > 1:
             everyone = torch.arange(len(prefix)).expand(members, -1)
-            self._forward(prefix.expand(members, -1), everyone, _causal(self.mask[::slots], 0, len(prefix)))
+            self._forward(
+                prefix.expand(members, -1), everyone, _causal(self.mask[::slots], 0, len(prefix))
+            )
             self.cache.take(torch.arange(members).repeat_interleave(slots).to(self.model.device))
         else:
             ids = torch.cat([prefix.expand(len(ids), -1), ids], dim=1)
@@ -172,7 +179,7 @@ class _Batch:
 
 
 def _causal(mask: Tensor, start: int, width: int) -> Tensor:
-    """Spread a row mask over `width` new positions: `[batch, 1, width, start + width]`, blind to later ones."""
+    """Spread a row mask over new positions: `[batch, 1, width, start + width]`, causal."""
     spread = mask[..., : start + width].repeat(1, 1, width, 1)
     later = torch.ones(width, width, dtype=torch.bool, device=mask.device).triu(1)
     spread[..., start:].masked_fill_(later, torch.finfo(mask.dtype).min)

@@ -1,7 +1,8 @@
 """A Hugging Face causal language model in this process: one batch for a whole cell of members.
 
-Low-rank members share the base matrix product; dense members are written into the serving copy one after another from
-the fp32 masters. On a CPU in fp32 the serving copy of a low-rank run *is* the masters, so it costs no memory.
+Low-rank members share the base matrix product; dense members are written into the serving copy one
+after another from the fp32 masters. On a CPU in fp32 the serving copy of a low-rank run *is* the
+masters, so it costs no memory.
 
 Known limit: sliding-window attention is refused once prompts and completions outgrow the window.
 """
@@ -10,7 +11,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import torch
+from jaxtyping import Float64
 from torch import Tensor
 
 from germline import noise
@@ -49,12 +52,19 @@ class InProcessEngine:
         masters = {name: p.detach().to(host) for name, p in model.named_parameters()}
         self.model = model.to(device=self.device, dtype=self.dtype)
         self.serving = {name: p.detach() for name, p in self.model.named_parameters()}
-        dense = isinstance(space, DenseSpace)
-        if dense:
+        if isinstance(space, DenseSpace):
             masters = {name: _apart(m, self.serving[name]) for name, m in masters.items()}
         self.weights = Masters(masters, infos, space, optimizer, sigma_unit)
-        self._low_rank = LowRankMembers(self.model, self.weights, space) if isinstance(space, LowRankSpace) else None
-        self._dense = DenseMembers(self.serving, self.weights, space) if dense else None
+        self._low_rank = (
+            LowRankMembers(self.model, self.serving, self.weights, space)
+            if isinstance(space, LowRankSpace)
+            else None
+        )
+        self._dense = (
+            DenseMembers(self.serving, self.weights, space)
+            if isinstance(space, DenseSpace)
+            else None
+        )
         self._encoded: dict[tuple[str, bool], list[int]] = {}
         self._decoder = Decoder(
             self.model, pretrained.tokenizer, _end_ids(pretrained), self._members_left
@@ -67,7 +77,7 @@ class InProcessEngine:
         examples: Sequence[Example],
         decoding: Decoding,
     ) -> list[list[Completion]]:
-        """Let every member answer every example; None is the centre. Returns `[members][examples]`."""
+        """Let every member answer every example, as `[members][examples]`; None is the centre."""
         prompts = [self._encode(example) for example in examples]
         self._check_length(max(len(prompt) for prompt in prompts) + decoding.max_new_tokens)
         padded = pad(prompts, _padding_id(self.pretrained))
@@ -80,7 +90,7 @@ class InProcessEngine:
 
     @torch.inference_mode()
     def logits(self, member: Perturbation | None, tokens: Tensor) -> Tensor:
-        """Return one member's teacher-forced logits `[rows, length, vocabulary]` on `[rows, length]` token ids."""
+        """Return a member's teacher-forced logits `[rows, length, vocabulary]` on token ids."""
         with self._standing([member]):
             logits: Tensor = self.model(input_ids=tokens.to(self.device)).logits
             return logits
@@ -98,10 +108,12 @@ class InProcessEngine:
                 serving.copy_(master)
 
     def save_model(self, folder: Path, dtype: torch.dtype | None = None) -> None:
-        """Write theta as a Hugging Face folder, by default in the dtype this engine serves, so tokens stay the same."""
+        """Write theta as a Hugging Face folder; the serving dtype gives the same tokens."""
         save_pretrained(self.pretrained, self.weights.tensors, folder, dtype or self.dtype)
 
-    def _groups(self, members: Sequence[Perturbation | None]) -> list[Sequence[Perturbation | None]]:
+    def _groups(
+        self, members: Sequence[Perturbation | None]
+    ) -> list[Sequence[Perturbation | None]]:
         return [members] if self._low_rank else [[member] for member in members]
 
     @contextmanager
@@ -137,7 +149,8 @@ class InProcessEngine:
             limit, setting = min(limit, config.sliding_window), "the model's attention window"
         if tokens > limit:
             raise GermlineError(
-                f"task: the longest prompt and max_new_tokens need {tokens} tokens, above {setting} of {limit}: "
+                f"task: the longest prompt and max_new_tokens need {tokens} tokens, "
+                f"above {setting} of {limit}: "
                 "lower task.max_new_tokens or shorten the prompts"
             )
 
@@ -152,7 +165,9 @@ def _device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     device = torch.device(name)
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise GermlineError(f"engine.device={name!r}, but this PyTorch sees no CUDA device: use engine.device=cpu")
+        raise GermlineError(
+            f"engine.device={name!r}, but this PyTorch sees no CUDA device: use engine.device=cpu"
+        )
     return device
 
 
@@ -163,12 +178,14 @@ def _dtype(name: str, device: torch.device, stored: torch.dtype) -> torch.dtype:
 
 
 def _end_ids(pretrained: Pretrained) -> frozenset[int]:
-    """Every token that ends a text: those of the generation config, of the model config, and of the tokenizer."""
+    """Collect every token that ends a text: of generation config, model config and tokenizer."""
     ends: set[int] = set()
     sources = (pretrained.model.generation_config, pretrained.model.config, pretrained.tokenizer)
     for source in sources:
         value = getattr(source, "eos_token_id", None)
-        ends.update(value if isinstance(value, (list, tuple)) else [value] if value is not None else [])
+        ends.update(
+            value if isinstance(value, (list, tuple)) else [value] if value is not None else []
+        )
     return frozenset(ends)
 
 
@@ -177,7 +194,9 @@ def _padding_id(pretrained: Pretrained) -> int:
     return 0 if padding is None else int(padding)
 
 
-def _luck(examples: Sequence[Example], decoding: Decoding):
+def _luck(
+    examples: Sequence[Example], decoding: Decoding
+) -> Float64[np.ndarray, "examples tokens"]:
     rows = [example.index for example in examples]
     return noise.uniform(
         decoding.noise_seed,

@@ -1,9 +1,10 @@
-"""How members come to stand in a serving model: as corrections beside it, or written into it one at a time.
+"""How members stand in a serving model: as corrections beside it, or written into it.
 
-- `LowRankMembers`: every searched linear layer adds (x B) A^T for the member a row belongs to, so a whole cell runs in
-  one batch on the shared base product. The model's weights are not touched.
-- `DenseMembers`: writes cast(centre + sign sigma eps) into the serving tensors, and afterwards resets them from the
-  masters. Noise is never subtracted: that drifts (81 % of a step per generation in bf16, measured by the field).
+- `LowRankMembers`: every searched linear layer adds (x B) A^T for the member a row belongs to, so a
+  whole cell runs in one batch on the shared base product. The model's weights are not touched.
+- `DenseMembers`: writes cast(centre + sign sigma eps) into the serving tensors, and afterwards
+  resets them from the masters. Noise is never subtracted: that drifts (81 % of a step per
+  generation in bf16, measured by the field).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,27 +18,35 @@ from germline.protocols import DenseSpace, LowRankSpace
 from germline.types import Perturbation, TensorInfo
 
 COLUMNWISE_RANK = 4
-"""On a CPU, up to this rank, corrections run as elementwise passes: batched products of one column cost twice as much."""
+"""On a CPU, up to this rank, corrections are elementwise passes: one-column products cost more."""
 
 
 class LowRankMembers:
-    """Corrections of one cell, layer by layer; rows of a batch are ordered member by member, equally many each."""
+    """Corrections of one cell, layer by layer; rows are ordered by member, equally many each."""
 
-    def __init__(self, model: nn.Module, masters: Masters, space: LowRankSpace) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        serving: Mapping[str, Tensor],
+        masters: Masters,
+        space: LowRankSpace,
+    ) -> None:
         self.model = model
+        self.serving = serving
         self.masters = masters
         self.space = space
         self._corrections: list[_Correction] = []
 
     @contextmanager
     def standing(self, members: Sequence[Perturbation | None]) -> Iterator[None]:
-        """Let these members stand in the model for the length of a `with` block; None is the centre."""
+        """Let these members stand in the model during a `with` block; None is the centre."""
         handles = []
         try:
             if any(member is not None for member in members):
                 for info in self.masters.searched:
                     layer = self.model.get_submodule(info.name.removesuffix(".weight"))
-                    correction = _Correction(*self._factors(members, info), like=layer.weight)
+                    a, b = self._factors(members, info)
+                    correction = _Correction(a, b, like=self.serving[info.name])
                     self._corrections.append(correction)
                     handles.append(layer.register_forward_hook(correction))
             yield
@@ -54,7 +63,7 @@ class LowRankMembers:
     def _factors(
         self, members: Sequence[Perturbation | None], info: TensorInfo
     ) -> tuple[Tensor, Tensor]:
-        """Return A `[members, out, rank]` times sign and sigma, and B `[members, in, rank]`; zero for the centre."""
+        """Return A (times sign and sigma) and B, `[members, side, rank]`; zero for the centre."""
         where = [index for index, member in enumerate(members) if member is not None]
         present = [member for member in members if member is not None]
         scale = [member.sign * member.sigma * self.masters.units[info.name] for member in present]
@@ -68,10 +77,11 @@ class LowRankMembers:
 
 
 class _Correction:
-    """Forward hook of one linear layer: output += (input B) A^T for the member each row belongs to."""
+    """Forward hook of a linear layer: output += (input B) A^T for the member of each row."""
 
     def __init__(self, a: Tensor, b: Tensor, *, like: Tensor) -> None:
-        # [members, rank, side]: a column of a factor is a contiguous row, whichever way the product runs.
+        # [members, rank, side]: a column of a factor is a contiguous row, whichever way the product
+        # runs.
         self.a = a.transpose(1, 2).contiguous().to(like)
         self.b = b.transpose(1, 2).contiguous().to(like)
         self.columnwise = like.device.type == "cpu" and self.a.shape[1] <= COLUMNWISE_RANK
@@ -96,16 +106,14 @@ class _Correction:
 class DenseMembers:
     """One member at a time, written into the serving tensors from the fp32 masters."""
 
-    def __init__(
-        self, serving: Mapping[str, Tensor], masters: Masters, space: DenseSpace
-    ) -> None:
+    def __init__(self, serving: Mapping[str, Tensor], masters: Masters, space: DenseSpace) -> None:
         self.serving = serving
         self.masters = masters
         self.space = space
 
     @contextmanager
     def standing(self, member: Perturbation | None) -> Iterator[None]:
-        """Let one member stand in the model for the length of a `with` block, then reset from the masters."""
+        """Let one member stand in the model during a `with` block, then reset from the masters."""
         if member is None:
             yield
             return

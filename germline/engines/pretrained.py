@@ -11,6 +11,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.utils.logging import disable_progress_bar
 
 from germline.types import GermlineError
 
@@ -34,8 +35,12 @@ def load_pretrained(source: str) -> Pretrained:
     looks_local = source.startswith((".", "/", "~")) or Path(source).exists()
     if looks_local and not (Path(source).expanduser() / "config.json").is_file():
         raise GermlineError(
-            f"model: {source!r} has no config.json: give a Hugging Face model folder, a hub id, or 'nano'"
+            f"model: {source!r} has no config.json: give a Hugging Face model folder, "
+            f"a hub id, or 'nano'"
         )
+    # A bar per file drawn over the live view helps nobody; loading a big model is announced by the
+    # command line.
+    disable_progress_bar()
     try:
         config = AutoConfig.from_pretrained(source)
         tokenizer = AutoTokenizer.from_pretrained(source)
@@ -43,16 +48,20 @@ def load_pretrained(source: str) -> Pretrained:
     except (OSError, ValueError, RuntimeError, KeyError) as error:
         raise GermlineError(f"model: {source!r} cannot be loaded: {error}") from error
     if getattr(config, "quantization_config", None) is not None:
-        raise GermlineError(f"model: {source!r} is quantised; evolution strategies need its float weights here")
+        raise GermlineError(
+            f"model: {source!r} is quantised; evolution strategies need its float weights here"
+        )
     model.eval().requires_grad_(requires_grad=False)
     stored = getattr(config, "dtype", None)
-    return Pretrained(model, tokenizer, stored if isinstance(stored, torch.dtype) else torch.float32, source)
+    return Pretrained(
+        model, tokenizer, stored if isinstance(stored, torch.dtype) else torch.float32, source
+    )
 
 
 def save_pretrained(
     pretrained: Pretrained, masters: dict[str, torch.Tensor], folder: Path, dtype: torch.dtype
 ) -> None:
-    """Write masters as a folder that plain `transformers` loads: config, tokenizer, weights rounded to dtype."""
+    """Write masters, rounded to dtype, as a folder that plain `transformers` loads."""
     model = pretrained.model
     config = type(model.config).from_dict(model.config.to_dict())
     config.dtype = dtype

@@ -1,4 +1,4 @@
-"""Examples to token ids: chat template or raw text, left padding, and the prefix all prompts share."""
+"""Examples to token ids: chat template or raw text, left padding, and the shared prefix."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,14 +18,17 @@ def encode(tokenizer: PreTrainedTokenizerBase, example: Example) -> list[int]:
     if example.chat:
         if not tokenizer.chat_template:
             raise GermlineError(
-                "task.chat=true, but the model's tokenizer has no chat template: set task.chat=false to send prompts as they are"
+                "task.chat=true, but the model's tokenizer has no chat template: set "
+                "task.chat=false to send prompts as they are"
             )
         message = [{"role": "user", "content": example.prompt}]
         ids = tokenizer.apply_chat_template(message, add_generation_prompt=True, return_dict=False)
     else:
         ids = tokenizer(example.prompt)["input_ids"]
     if not ids:
-        raise GermlineError(f"task: the prompt of example {example.index} has no tokens: {example.prompt!r}")
+        raise GermlineError(
+            f"task: the prompt of example {example.index} has no tokens: {example.prompt!r}"
+        )
     return list(ids)
 
 
@@ -47,7 +50,7 @@ class PaddedPrompts:
 
 
 def pad(prompts: Sequence[Sequence[int]], padding_id: int) -> PaddedPrompts:
-    """Split off the longest common prefix (leaving every prompt at least one token) and left-pad the rest."""
+    """Split off the longest common prefix (leaving each prompt a token); left-pad the rest."""
     prefix = _common_prefix(prompts)
     rests = [list(prompt[len(prefix) :]) for prompt in prompts]
     width = max(len(rest) for rest in rests)

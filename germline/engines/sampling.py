@@ -9,7 +9,8 @@ from germline.types import Decoding
 def choose(logits: Tensor, luck: Tensor, decoding: Decoding) -> Tensor:
     """Return one token id per row.
 
-    Sampling inverts the cumulative distribution at `luck`, so members that agree on the distribution draw the same
+    Sampling inverts the cumulative distribution at `luck`, so members that agree on the
+    distribution draw the same
     token: differences in reward come from the weights, not from the dice.
 
     Args:

@@ -1,7 +1,10 @@
-"""A character model of a few thousand weights: the whole machine in milliseconds, for tests, docs and bug reports.
+"""A character model of a few thousand weights: the whole machine in milliseconds.
 
-Next character = argmax of read(tanh(mix(mean embedding of the prompt) + position + previous character)). It knows
-nothing, but it is a causal language model with embeddings, linear layers and a bias, served from fp32 masters like any.
+For tests, docs and bug reports.
+
+Next character = argmax of read(tanh(mix(mean embedding of the prompt) + position + previous
+character)). It knows nothing, but it is a causal language model with embeddings, linear layers and
+a bias, served from fp32 masters like any.
 """
 
 from collections.abc import Sequence
@@ -15,7 +18,15 @@ from germline.engines.sampling import choose
 from germline.engines.weights import Masters, describe
 from germline.optimizers import Optimizer
 from germline.protocols import DenseSpace, LowRankSpace, Space
-from germline.types import Completion, Decoding, Example, GermlineError, Perturbation, TensorInfo, Update
+from germline.types import (
+    Completion,
+    Decoding,
+    Example,
+    GermlineError,
+    Perturbation,
+    TensorInfo,
+    Update,
+)
 
 ALPHABET = [chr(code) for code in range(32, 127)]
 END = len(ALPHABET)
@@ -43,7 +54,9 @@ class _ToyModel(nn.Module):
 class ToyEngine:
     """Serves members one after another from merged copies of its weights."""
 
-    def __init__(self, space: Space | None, optimizer: Optimizer, sigma_unit: str = "constant") -> None:
+    def __init__(
+        self, space: Space | None, optimizer: Optimizer, sigma_unit: str = "constant"
+    ) -> None:
         model = _ToyModel()
         masters = {name: p.detach() for name, p in model.named_parameters()}
         self.weights = Masters(masters, describe(model), space, optimizer, sigma_unit)
@@ -55,11 +68,15 @@ class ToyEngine:
         examples: Sequence[Example],
         decoding: Decoding,
     ) -> list[list[Completion]]:
-        """Let every member answer every example; None is the centre. Returns `[members][examples]`."""
+        """Let every member answer every example, as `[members][examples]`; None is the centre."""
         rows = [example.index for example in examples]
         luck = torch.from_numpy(
             noise.uniform(
-                decoding.noise_seed, decoding.noise_round, decoding.noise_name, rows, decoding.max_new_tokens
+                decoding.noise_seed,
+                decoding.noise_round,
+                decoding.noise_name,
+                rows,
+                decoding.max_new_tokens,
             )
         )
         return [self._play(self._merged(member), examples, luck, decoding) for member in members]
@@ -73,7 +90,9 @@ class ToyEngine:
 
     def save_model(self, folder: Path, dtype: torch.dtype | None = None) -> None:
         """Refuse: there is no Hugging Face architecture for it."""
-        raise GermlineError("export: engine=toy has no Hugging Face format; train with engine=inprocess to export")
+        raise GermlineError(
+            "export: engine=toy has no Hugging Face format; train with engine=inprocess to export"
+        )
 
     def _merged(self, member: Perturbation | None) -> dict[str, Tensor]:
         tensors = dict(self.weights.tensors)
@@ -111,7 +130,9 @@ class ToyEngine:
             previous = tensors["embed.weight"][tokens]
             written.append(tokens)
         rows = torch.stack(written, dim=1).tolist()
-        return [_completion(row, len(ids), decoding) for row, ids in zip(rows, prompts, strict=True)]
+        return [
+            _completion(row, len(ids), decoding) for row, ids in zip(rows, prompts, strict=True)
+        ]
 
 
 def _ids(text: str) -> list[int]:

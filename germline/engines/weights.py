@@ -1,7 +1,8 @@
 """The fp32 masters: the one place where theta lives, and where it moves.
 
-Evaluating members never touches them; `apply` is the only way they change, with elementwise fp32 arithmetic in a fixed
-order, so a journal rebuilds them to the bit. Digests are taken here, never of serving copies.
+Evaluating members never touches them; `apply` is the only way they change, with elementwise fp32
+arithmetic in a fixed order, so a journal rebuilds them to the bit. Digests are taken here, never of
+serving copies.
 """
 
 import hashlib
@@ -19,7 +20,7 @@ from germline.types import GermlineError, TensorInfo, TensorKind, Update
 
 
 def describe(model: nn.Module) -> tuple[TensorInfo, ...]:
-    """List a model's parameters under their canonical names; tied ones once, under the first name."""
+    """List a model's parameters by canonical name; tied ones once, under the first name."""
     infos = []
     for name, parameter in model.named_parameters():
         owner = model.get_submodule(name.rpartition(".")[0])
@@ -51,8 +52,8 @@ class Masters:
     Attributes:
         tensors: every parameter in fp32, in canonical order.
         searched: the tensors the space selects.
-        units: per searched tensor, what sigma and learning rate are multiples of (1, mean |W| or std W of the
-            starting weights).
+        units: per searched tensor, what sigma and learning rate are multiples of (1, mean |W| or
+            std W of the starting weights).
     """
 
     def __init__(
@@ -70,13 +71,16 @@ class Masters:
         self.optimizer = optimizer
         self.searched = space.select(self.infos) if space else ()
         self.units = {
-            info.name: _unit(info.name, self.tensors[info.name], sigma_unit) for info in self.searched
+            info.name: _unit(info.name, self.tensors[info.name], sigma_unit)
+            for info in self.searched
         }
 
     def apply(self, update: Update) -> None:
-        """Move theta by one update, tensor after tensor, so scratch memory is bounded by one tensor."""
+        """Move theta by one update, tensor after tensor: scratch memory is one tensor."""
         if self.space is None:
-            raise GermlineError("these weights were loaded without a space, so nothing can be applied")
+            raise GermlineError(
+                "these weights were loaded without a space, so nothing can be applied"
+            )
         for info in self.searched:
             master = self.tensors[info.name]
             self.optimizer.step(
@@ -88,9 +92,10 @@ class Masters:
             )
 
     def digest(self) -> str:
-        """Return SHA-256 over the tensors' own digests (name, shape, little-endian fp32), moments included.
+        """Return SHA-256 over the digests of the tensors: name, shape, little-endian fp32.
 
-        A tree of digests lets the tensors be hashed in parallel: hashlib releases the interpreter lock.
+        A tree of digests lets the tensors be hashed in parallel: hashlib releases the interpreter
+        lock.
         """
         state = {**self.tensors, **self.optimizer.state_dict()}
         with ThreadPoolExecutor(max_workers=2) as threads:
@@ -98,7 +103,7 @@ class Masters:
             return hashlib.sha256(b"".join(leaves)).hexdigest()
 
     def state(self) -> Mapping[str, Tensor]:
-        """Return what updates change: searched masters, then the optimizer's moments; the live tensors."""
+        """Return what updates change: searched masters, then optimizer moments; not copies."""
         searched = {info.name: self.tensors[info.name] for info in self.searched}
         return {**searched, **self.optimizer.state_dict()}
 
@@ -136,7 +141,8 @@ def _unit(name: str, master: Tensor, sigma_unit: str) -> float:
     unit = float(np.abs(values).mean() if sigma_unit == "mean_abs" else values.std())
     if not unit > 0:
         raise GermlineError(
-            f"strategy.sigma_unit={sigma_unit}: {name} has {sigma_unit} {unit}, so it would never move: "
+            f"strategy.sigma_unit={sigma_unit}: {name} has {sigma_unit} {unit}, so it "
+            f"would never move: "
             "exclude it (space.exclude) or use sigma_unit=constant"
         )
     return unit
@@ -145,4 +151,6 @@ def _unit(name: str, master: Tensor, sigma_unit: str) -> float:
 def _refuse_integers(tensors: Mapping[str, Tensor]) -> None:
     for name, tensor in tensors.items():
         if tensor.dtype != torch.float32:
-            raise GermlineError(f"masters must be float32, but {name} is {tensor.dtype}: load the model in float32")
+            raise GermlineError(
+                f"masters must be float32, but {name} is {tensor.dtype}: load the model in float32"
+            )

@@ -1,7 +1,8 @@
 """Config to objects to run directory: the only place where names become objects.
 
-`train` and `resume` return a `Training`: iterate it, look at each record, stop it. `replay`, `export`, `evaluate` and
-`generate` read what a run left; `assemble` gives the objects themselves, for the ask/tell level below.
+`train` and `resume` return a `Training`: iterate it, look at each record, stop it. `replay`,
+`export`, `evaluate` and `generate` read what a run left; `assemble` gives the objects themselves,
+for the ask/tell level below.
 """
 
 from germline.run.assembly import Parts, assemble

@@ -22,9 +22,10 @@ from germline.types import Decoding, Example
 NANO = Path(__file__).parents[1] / "nano"
 """The embedded model, which the config calls `nano`."""
 
+
 @dataclass(frozen=True)
 class Parts:
-    """The objects of one run, for the ask/tell level below `train`; a context manager that ends the grader processes."""
+    """The objects of one run; a context manager that ends the grader processes."""
 
     config: Config
     task: Task
@@ -53,9 +54,7 @@ def assemble(config: Config) -> Parts:
         GermlineError: something named in the config cannot be had.
     """
     task = make_task(config.task)
-    strategy = make_strategy(
-        config.strategy, run_seed=config.seed, generations=config.generations
-    )
+    strategy = make_strategy(config.strategy, run_seed=config.seed, generations=config.generations)
     engine = make_engine(config)
     graders = GraderPool(
         task.grader, task.rubric, task.floor, config.graders.workers, config.graders.timeout_s
@@ -91,8 +90,8 @@ def make_engine(config: Config, *, searched: bool = True) -> Engine:
             load_pretrained(source), space, optimizer, config.engine, config.strategy.sigma_unit
         )
         return engine
-    engine = kind(space, optimizer, config.strategy.sigma_unit)
-    return engine
+    toy: Engine = kind(space, optimizer, config.strategy.sigma_unit)
+    return toy
 
 
 def decoding(config: Config, task: Task) -> Decoding:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from germline.checkpoint import restore
 from germline.config import Config, TaskConfig, load_config
@@ -24,8 +25,9 @@ from germline.types import (
     Split,
 )
 
+
 def replay(path: Path | str, generation: int, out: Path | str | None = None) -> str:
-    """Rebuild a generation from base model and journal alone; return its verified digest, and write it to `out`.
+    """Rebuild a generation from base model and journal alone; return its verified digest.
 
     Raises:
         GermlineError: the digest is not the one the journal recorded.
@@ -42,7 +44,7 @@ def replay(path: Path | str, generation: int, out: Path | str | None = None) -> 
 
 
 def export(path: Path | str, out: Path | str) -> None:
-    """Write the newest weights of a run as a folder that plain transformers loads, giving the same tokens."""
+    """Write the newest weights of a run as a folder plain transformers loads: the same tokens."""
     engine = _rebuilt(RunDirectory.open(Path(path)))
     engine.save_model(_free(Path(out)))
 
@@ -110,7 +112,7 @@ def _source(
 ) -> tuple[RunDirectory | None, Config]:
     path = Path(source)
     directory = RunDirectory.open(path) if (path / "run.json").exists() else None
-    values = directory.config.model_dump() if directory else {"model": source}
+    values: dict[str, Any] = directory.config.model_dump() if directory else {"model": source}
     if task is not None:
         values["task"] = task.model_dump()
     return directory, load_config(values, overrides)
@@ -128,7 +130,9 @@ def _rebuilt(directory: RunDirectory, config: Config | None = None) -> Engine:
 
 def _free(out: Path) -> Path:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise GermlineError(f"out: {out} exists and is not empty; choose a new or an empty folder (--out)")
+        raise GermlineError(
+            f"out: {out} exists and is not empty; choose a new or an empty folder (--out)"
+        )
     return out
 
 

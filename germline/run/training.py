@@ -42,13 +42,17 @@ class Training:
     @property
     def start(self) -> Score | None:
         """Held-out score before the first update."""
-        return next((one.score for one in self.directory.held_out() if not one.score.generation), None)
+        return next(
+            (one.score for one in self.directory.held_out() if not one.score.generation), None
+        )
 
     @property
     def end(self) -> Score | None:
         """Held-out score after the last generation."""
         last = self.config.generations
-        return next((one.score for one in self.directory.held_out() if one.score.generation == last), None)
+        return next(
+            (one.score for one in self.directory.held_out() if one.score.generation == last), None
+        )
 
     def stop(self) -> None:
         """Finish the generation at hand, write everything, and end."""
@@ -102,7 +106,9 @@ class Training:
         return tracker
 
 
-def train(config: Config | Mapping[str, Any] | Path | str, out: Path | str | None = None) -> Training:
+def train(
+    config: Config | Mapping[str, Any] | Path | str, out: Path | str | None = None
+) -> Training:
     """Begin a run: load everything, make the run directory, and return the training to iterate.
 
     Args:

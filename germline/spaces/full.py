@@ -9,7 +9,7 @@ from germline.spaces.selection import select
 from germline.types import Perturbation, TensorInfo, Update
 
 CHUNK = 1 << 20
-"""Elements summed at once: keeps the scratch memory of a gradient small beside the tensor itself."""
+"""Elements summed at once: scratch memory stays small beside the tensor itself."""
 
 
 class Full:
@@ -31,7 +31,7 @@ class Full:
         return torch.from_numpy(values).reshape(tensor.shape)
 
     def gradient(self, update: Update, tensor: TensorInfo) -> torch.Tensor:
-        """Sum coefficients times noise, direction after direction (fp32 multiply, then add: the same bits anywhere)."""
+        """Sum coefficients times noise in order (fp32 multiply, then add: same bits anywhere)."""
         size = _size(tensor)
         total = torch.zeros(size)
         for start in range(0, size, CHUNK):

@@ -1,10 +1,11 @@
-"""Low-rank space: noise A B^T / sqrt(rank) on linear layers, so that a population shares the base product.
+"""Low-rank space: noise A B^T / sqrt(rank) on linear layers; a population shares the base product.
 
-EGGROLL (arXiv 2511.16652). A is `[out, rank]`, B is `[in, rank]`, both standard normal, so every element of the
-noise has unit variance; a merged update has rank min(directions x rank, out, in).
+EGGROLL (arXiv 2511.16652). A is `[out, rank]`, B is `[in, rank]`, both standard normal, so every
+element of the noise has unit variance; a merged update has rank min(directions x rank, out, in).
 
-Only the linear layers of the decoder blocks are searched: embeddings, norms, biases and the output head stay as they
-are, because engines that serve members as adapters (LoRA) cannot perturb them, and results must not depend on the engine.
+Only the linear layers of the decoder blocks are searched: embeddings, norms, biases and the output
+head stay as they are, because engines that serve members as adapters (LoRA) cannot perturb them,
+and results must not depend on the engine.
 """
 
 import math
@@ -30,12 +31,15 @@ class LowRank:
         Raises:
             GermlineError: nothing is left, or the rank exceeds a matrix.
         """
-        linear = [tensor for tensor in tensors if tensor.kind == "linear" and tensor.layer is not None]
+        linear = [
+            tensor for tensor in tensors if tensor.kind == "linear" and tensor.layer is not None
+        ]
         kept = select(linear, self.section)
         for tensor in kept:
             if self.rank > min(tensor.shape):
                 raise GermlineError(
-                    f"space.rank={self.rank} is above the smaller side of {tensor.name} {list(tensor.shape)}: "
+                    f"space.rank={self.rank} is above the smaller side of "
+                    f"{tensor.name} {list(tensor.shape)}: "
                     f"use at most {min(tensor.shape)}, or space.kind=full"
                 )
         return kept
@@ -49,9 +53,10 @@ class LowRank:
         return self._draw(first.run_seed, first.generation, directions, tensor)
 
     def gradient(self, update: Update, tensor: TensorInfo) -> torch.Tensor:
-        """Sum coefficients times A B^T, column after column (fp32 multiply, then add: the same bits anywhere).
+        """Sum coefficients times A B^T in order (fp32 multiply, then add: the same bits anywhere).
 
-        A matrix product would be faster but its summation order depends on the library and the thread count.
+        A matrix product would be faster but its summation order depends on the library and the
+        thread count.
         """
         directions = range(len(update.coefficients))
         a, b = self._draw(update.run_seed, update.generation, directions, tensor)
@@ -60,7 +65,9 @@ class LowRank:
         product = torch.empty(tensor.shape)
         for direction in directions:
             for column in range(self.rank):
-                torch.mul(scaled[direction, :, column, None], b[direction, None, :, column], out=product)
+                torch.mul(
+                    scaled[direction, :, column, None], b[direction, None, :, column], out=product
+                )
                 total.add_(product)
         return total
 

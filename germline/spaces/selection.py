@@ -29,7 +29,8 @@ def select(tensors: Sequence[TensorInfo], config: SpaceBase) -> tuple[TensorInfo
     )
     if not kept:
         raise GermlineError(
-            f"space: include={list(config.include)}, exclude={list(config.exclude)} and layers={config.layers!r} "
+            f"space: include={list(config.include)}, exclude={list(config.exclude)} "
+            f"and layers={config.layers!r} "
             "together leave no tensor to search: widen one of them"
         )
     return kept

@@ -9,5 +9,7 @@ STRATEGIES = {"nes": "germline.strategies.nes:NaturalEvolution"}
 
 def make_strategy(config: Nes, *, run_seed: int, generations: int) -> Strategy:
     """Build the strategy a config section names, for a run of so many generations."""
-    strategy: Strategy = resolve("strategies", STRATEGIES, config.kind)(config, run_seed, generations)
+    strategy: Strategy = resolve("strategies", STRATEGIES, config.kind)(
+        config, run_seed, generations
+    )
     return strategy

@@ -1,20 +1,22 @@
-"""Natural evolution strategy with isotropic Gaussian noise: the score-function estimate of grad E[R].
+"""Natural evolution strategy with Gaussian noise: the score-function estimate of grad E[R].
 
 Members play theta + s_i sigma eps_i. With utilities u_i,
 
     (1)  g     = 1 / (N sigma) * sum_i u_i s_i eps_i          estimate of the gradient
-    (2)  theta = theta + step(learning_rate * sigma * g)      the field's convention folds 1/sigma into the rate
+    (2)  theta = theta + step(learning_rate * sigma * g)      the field's convention folds 1/sigma
+    into the rate
 
-so what travels is one coefficient per direction, c_k = 1/N * sum of u_i s_i over the members of direction k: with
-plain ascent theta moves by learning_rate * sum_k c_k eps_k. Source: Salimans et al. 2017 (arXiv 1703.03864); the
-convention and the paper's settings (sigma 1e-3, learning_rate 5e-4, N 30) are those of Qiu et al. 2025 (arXiv 2509.24372).
+so what travels is one coefficient per direction, c_k = 1/N * sum of u_i s_i over the members of
+direction k: with plain ascent theta moves by learning_rate * sum_k c_k eps_k. Source: Salimans et
+al. 2017 (arXiv 1703.03864); the convention and the paper's settings (sigma 1e-3, learning_rate
+5e-4, N 30) are those of Qiu et al. 2025 (arXiv 2509.24372).
 """
 
 import numpy as np
 from jaxtyping import Float
 
 from germline.config import Linear, Nes, Scheduled
-from germline.optimizers import scheduled
+from germline.schedules import scheduled
 from germline.types import Population, Seeded, Update
 
 

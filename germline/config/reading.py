@@ -1,0 +1,125 @@
+"""YAML and dotted overrides to a Config, with one clear line per mistake."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from germline.config.settings import KINDS, Config
+from germline.registry import did_you_mean
+from germline.types import GermlineError
+
+
+def load_config(source: Path | str | Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
+    """Read a YAML file or mapping, apply dotted overrides, and validate.
+
+    Relative paths inside a config are relative to the working directory, as in every other command.
+
+    Raises:
+        GermlineError: the file is missing or not YAML, or a setting is unknown or out of range.
+    """
+    values = dict(source) if isinstance(source, Mapping) else _read_yaml(Path(source))
+    for override in overrides:
+        values = _override(values, override)
+    return validated(values)
+
+
+def validated(values: Mapping[str, Any]) -> Config:
+    """Turn plain values into a Config, with one clear line per mistake.
+
+    Raises:
+        GermlineError: a setting is unknown, missing or out of range.
+    """
+    try:
+        return Config.model_validate(values)
+    except ValidationError as error:
+        lines = [_explain(dict(one)) for one in error.errors(include_url=False)]
+        raise GermlineError("config: " + "\n        ".join(lines)) from None
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise GermlineError(f"config: there is no file {str(path)!r}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise GermlineError(f"config: {path} is not valid YAML: {error}") from None
+    if not isinstance(values, dict):
+        raise GermlineError(
+            f"config: {path} must hold settings like `task: countdown`, found "
+            f"{type(values).__name__}"
+        )
+    return values
+
+
+def _override(values: dict[str, Any], override: str) -> dict[str, Any]:
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise GermlineError(f"config: override {override!r} must look like strategy.sigma=0.002")
+    try:
+        value = yaml.safe_load(text) if text else ""
+    except yaml.YAMLError:
+        value = text
+    if isinstance(value, str):
+        value = _number(value)
+    return _set(values, key.split("."), value)
+
+
+def _number(text: str) -> object:
+    """YAML 1.1 reads 1e-3 as a string; people mean the number."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _set(values: Mapping[str, Any], path: Sequence[str], value: object) -> dict[str, Any]:
+    head, *rest = path
+    if not rest:
+        return {**values, head: value}
+    below = values.get(head, {})
+    below = {"kind": below} if isinstance(below, str) else below
+    if not isinstance(below, Mapping):
+        raise GermlineError(
+            f"config: {head} is a single value ({below!r}), so {'.'.join(path)} cannot be set"
+        )
+    return {**values, head: _set(below, rest, value)}
+
+
+def _explain(error: dict[str, Any]) -> str:
+    place = [str(part) for part in error["loc"]]
+    setting = ".".join(_without_union_tags(place))
+    if error["type"] == "extra_forbidden":
+        known = _known_settings(place[:-1])
+        hint = did_you_mean(place[-1], known)
+        return f"{setting}: unknown setting{hint}; known here: {', '.join(known)}"
+    message = str(error["msg"]).removeprefix("Value error, ")
+    shown = repr(error["input"])
+    return f"{setting}: {message} (found {shown if len(shown) < 80 else shown[:77] + '...'})"
+
+
+def _without_union_tags(place: Sequence[str]) -> list[str]:
+    """Drop the tag pydantic adds after a section's name: task.countdown.path -> task.path."""
+    tags = {"Linear", "constrained-float", "float"}
+    return [
+        part
+        for index, part in enumerate(place)
+        if part not in tags and not (index and part in KINDS.get(place[index - 1], {}))
+    ]
+
+
+def _known_settings(place: Sequence[str]) -> list[str]:
+    section: type[BaseModel] = Config
+    for index, part in enumerate(place):
+        kinds = KINDS.get(part, {})
+        if index + 1 < len(place) and place[index + 1] in kinds:
+            section = kinds[place[index + 1]]
+        elif len(kinds) == 1:
+            section = next(iter(kinds.values()))
+        elif part in section.model_fields:
+            annotation = section.model_fields[part].annotation
+            if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+                section = annotation
+    return sorted(section.model_fields)

@@ -1,0 +1,189 @@
+"""What every engine must do in every space: no trace, the same noise, the update of the formula."""
+
+import numpy as np
+import pytest
+import torch
+
+from germline.config import Full
+from germline.engines import ENGINES
+from germline.optimizers import Adam, Sgd
+from germline.protocols import Engine, Weights
+from germline.types import Decoding, Update
+from tests.tiny_engines import (
+    SPACES,
+    bits,
+    drawn,
+    engine,
+    examples,
+    population,
+    same_bits,
+    tokens,
+)
+
+KINDS = {"toy": "toy", "qwen2": "inprocess", "llama": "inprocess"}
+DECODING = Decoding(max_new_tokens=6, temperature=0.7, noise_seed=1)
+UTILITIES = np.array([1.5, -0.5, 0.25, -1.0, 0.75, -1.0])
+
+pytestmark = [
+    pytest.mark.parametrize("model", KINDS),
+    pytest.mark.parametrize("space", SPACES),
+]
+
+
+@pytest.fixture
+def section(space):
+    return SPACES[space]
+
+
+@pytest.fixture
+def made(model, section):
+    return engine(model, section)
+
+
+def update_of(generation=0, learning_rate=0.5):
+    """Utilities to coefficients by hand: c_k = (u+ - u-) / N."""
+    pairs = UTILITIES.reshape(-1, 2)
+    coefficients = (pairs[:, 0] - pairs[:, 1]) / len(UTILITIES)
+    return Update(3, generation, 0.02, learning_rate, tuple(coefficients.tolist()))
+
+
+def direction(update, info, section):
+    """The estimated gradient times sigma, in fp64."""
+    members = population(len(UTILITIES), generation=update.generation).members[::2]
+    pairs = zip(update.coefficients, members, strict=True)
+    return sum(c * drawn(member, info, section) for c, member in pairs)
+
+
+def test_every_engine_of_the_table_is_tested_and_keeps_the_contract(made, model):
+    assert set(KINDS.values()) == set(ENGINES)
+    assert ENGINES[KINDS[model]].endswith(type(made).__name__)
+    assert isinstance(made, Engine)
+    assert isinstance(made.weights, Weights)
+
+
+def test_every_member_answers_every_example(made):
+    completions = made.generate([*population(4).members, None], examples(), DECODING)
+    assert [len(row) for row in completions] == [len(examples())] * 5
+    for row in completions:
+        for completion in row:
+            assert 1 <= len(completion.tokens) <= DECODING.max_new_tokens
+            assert completion.prompt_tokens > 0
+
+
+def test_members_of_different_directions_write_different_things(made):
+    rows = tokens(made.generate(population(4, sigma=0.1).members, examples(), DECODING))
+    assert rows[0] != rows[2]
+    assert rows[0] != rows[1]
+
+
+def test_evaluating_a_population_leaves_every_bit_where_it_was(made):
+    digest, before = made.weights.digest(), bits(made)
+    made.generate([*population().members, None], examples(), DECODING)
+    assert made.weights.digest() == digest
+    assert same_bits(before, bits(made))
+
+
+def test_a_generation_that_breaks_in_the_middle_leaves_every_bit_where_it_was(
+    made, model, monkeypatch
+):
+    centre = tokens(made.generate([None], examples(), DECODING))
+    digest, before = made.weights.digest(), bits(made)
+    room = "toy" if model == "toy" else "decode"
+    calls = iter(range(3))
+
+    def break_down(logits, *_rest):
+        if next(calls, None) is None:
+            raise MemoryError("in the middle")
+        return logits.argmax(-1)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"germline.engines.{room}.choose", break_down)
+        with pytest.raises(MemoryError):
+            made.generate(population().members, examples(), DECODING)
+    assert made.weights.digest() == digest
+    assert same_bits(before, bits(made))
+    assert tokens(made.generate([None], examples(), DECODING)) == centre
+
+
+def test_two_engines_with_the_same_seed_write_the_same(made, model, section):
+    members = population().members
+    first = made.generate(members, examples(), DECODING)
+    assert made.generate(members, examples(), DECODING) == first
+    assert engine(model, section).generate(members, examples(), DECODING) == first
+
+
+def test_two_engines_agree_after_an_update(made, model, section):
+    other = engine(model, section)
+    before = made.weights.digest()
+    made.generate(population().members, examples(), DECODING)
+    for one in (made, other):
+        one.apply(update_of())
+    assert made.weights.digest() == other.weights.digest() != before
+    assert same_bits(bits(made), bits(other))
+
+
+@pytest.mark.parametrize("sigma_unit", ["constant", "mean_abs", "std"])
+def test_the_update_equals_the_fp64_formula(model, section, sigma_unit):
+    if sigma_unit == "std" and isinstance(section, Full) and model != "toy":
+        section = Full(exclude=("*norm*",))  # norms of a fresh model are all ones: std 0
+    moved = engine(model, section, Sgd(), sigma_unit)
+    before = {name: t.numpy().astype(np.float64) for name, t in moved.weights.tensors.items()}
+    update = update_of()
+    moved.apply(update)
+    searched = {info.name for info in moved.weights.searched}
+    for info in moved.weights.infos:
+        theta, found = before[info.name], moved.weights.tensors[info.name].numpy()
+        if info.name not in searched:
+            assert np.array_equal(found, theta)
+            continue
+        unit = {"constant": 1.0, "mean_abs": np.abs(theta).mean(), "std": theta.std()}[sigma_unit]
+        step = update.learning_rate * unit * direction(update, info, section)
+        assert np.linalg.norm(found - (theta + step)) <= 1e-6 * np.linalg.norm(step)
+        size = np.abs(theta) + np.abs(step) + np.sqrt(np.mean(step**2))
+        assert np.all(np.abs(found - (theta + step)) <= 1e-6 * size)
+
+
+def test_adam_equals_its_formula_in_fp64(model, section):
+    # Where a gradient nearly cancels, Adam divides one rounding error by another; an epsilon above
+    # them leaves the comparison to the formula.
+    epsilon = 0.01
+    moved = engine(model, section, Adam(0.9, 0.99, epsilon))
+    theta = {i.name: moved.weights.tensors[i.name].double().numpy() for i in moved.weights.searched}
+    m = dict.fromkeys(theta, 0.0)
+    v = dict.fromkeys(theta, 0.0)
+    rate = 0.1
+    for t in (1, 2, 3):
+        update = update_of(t - 1, rate)
+        moved.apply(update)
+        for info in moved.weights.searched:
+            g, name = direction(update, info, section), info.name
+            m[name] = 0.9 * m[name] + 0.1 * g
+            v[name] = 0.99 * v[name] + 0.01 * g**2
+            corrected = m[name] / (1 - 0.9**t), v[name] / (1 - 0.99**t)
+            theta[name] = theta[name] + rate * corrected[0] / (np.sqrt(corrected[1]) + epsilon)
+    for name, expected in theta.items():
+        found = moved.weights.tensors[name].numpy()
+        assert np.linalg.norm(found - expected) <= 1e-6 * np.linalg.norm(expected)
+
+
+def test_what_a_member_plays_is_scaled_by_the_unit_its_update_is_scaled_by(model, section):
+    units = engine(model, section, Sgd(), "mean_abs").weights.units
+    constant = engine(model, section).weights
+    for name, unit in units.items():
+        values = constant.tensors[name].double().abs()
+        assert unit == pytest.approx(float(values.mean()), rel=1e-9)
+        assert constant.units[name] == 1
+
+
+def test_a_state_taken_over_continues_to_the_same_bits(model, section):
+    stopped, fresh = (engine(model, section, Adam()) for _ in range(2))
+    for generation in range(2):
+        stopped.apply(update_of(generation))
+    state = {name: tensor.clone() for name, tensor in stopped.weights.state().items()}
+    fresh.weights.load_state(state)
+    fresh.refresh()
+    assert same_bits(bits(fresh), bits(stopped))
+    for one in (stopped, fresh):
+        one.apply(update_of(2))
+    assert fresh.weights.digest() == stopped.weights.digest()
+    assert not all(torch.equal(state[name], t) for name, t in stopped.weights.state().items())

@@ -1,0 +1,118 @@
+"""Engines over tiny models, built in milliseconds on one thread, and their noise drawn by hand."""
+
+import atexit
+import tempfile
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from germline import noise
+from germline.config import Full, InProcess, LowRank, Nes
+from germline.engines.inprocess import InProcessEngine
+from germline.engines.pretrained import load_pretrained
+from germline.engines.toy import ToyEngine
+from germline.optimizers import Optimizer, Sgd
+from germline.spaces import make_space
+from germline.strategies import make_strategy
+from germline.types import Completion, Example, Population, Seeded, TensorInfo
+from tests.tiny import save_tiny
+
+# Grouped-query attention in both; tied and untied heads; Qwen2 always has biases on q, k, v.
+MODELS = {
+    "qwen2": {"tie_word_embeddings": True},
+    "llama": {"tie_word_embeddings": False, "attention_bias": True, "mlp_bias": True},
+}
+# Rank 6 is above COLUMNWISE_RANK and takes the path of batched products.
+SPACES: dict[str, Full | LowRank] = {
+    "full": Full(),
+    "rank 1": LowRank(rank=1),
+    "rank 2": LowRank(rank=2),
+    "rank 6": LowRank(rank=6),
+}
+TEXTS = (
+    "What is 1 + 2?",
+    "fox",
+    "the quick brown fox jumps. The answer is 3.",
+    "What is 3 + 33 fox?",
+    "the quick brown",
+    "What",
+)
+_TEMPORARY = tempfile.TemporaryDirectory(prefix="germline-tests-")
+atexit.register(_TEMPORARY.cleanup)
+
+
+@cache
+def folder(model: str) -> Path:
+    """Write a tiny model once per test process."""
+    return save_tiny(Path(_TEMPORARY.name) / model, model, **MODELS[model])
+
+
+def inprocess(
+    model: str = "qwen2",
+    space: Full | LowRank | None = None,
+    optimizer: Optimizer | None = None,
+    sigma_unit: str = "constant",
+    **settings: str,
+) -> InProcessEngine:
+    """Build an engine over a model of `MODELS`, or over a folder, on one thread in fp32."""
+    source = str(folder(model)) if model in MODELS else model
+    section = InProcess(**{"device": "cpu", "dtype": "float32", "threads": 1, **settings})
+    built = None if space is None else make_space(space)
+    return InProcessEngine(load_pretrained(source), built, optimizer or Sgd(), section, sigma_unit)
+
+
+def engine(
+    model: str,
+    space: Full | LowRank,
+    optimizer: Optimizer | None = None,
+    sigma_unit: str = "constant",
+) -> InProcessEngine | ToyEngine:
+    """Build the toy engine, or an inprocess one over a model of `MODELS`."""
+    if model == "toy":
+        return ToyEngine(make_space(space), optimizer or Sgd(), sigma_unit)
+    return inprocess(model, space, optimizer, sigma_unit)
+
+
+def population(members: int = 6, sigma: float = 0.02, generation: int = 0) -> Population:
+    """Ask for antithetic pairs of run seed 3."""
+    strategy = make_strategy(Nes(population=members, sigma=sigma), run_seed=3, generations=100)
+    return strategy.ask(generation)
+
+
+def examples(texts: Sequence[str] = TEXTS, *, chat: bool = False) -> list[Example]:
+    """One example per text."""
+    return [Example(index, text, "", chat) for index, text in enumerate(texts)]
+
+
+def tokens(completions: Sequence[Sequence[Completion]]) -> list[list[tuple[int, ...]]]:
+    """Keep the token ids of `[members][examples]` completions."""
+    return [[completion.tokens for completion in row] for row in completions]
+
+
+def drawn(member: Seeded, info: TensorInfo, space: Full | LowRank) -> np.ndarray:
+    """Draw a member's unit noise in fp64 from the definition, without the space's own code."""
+    where = (member.run_seed, member.generation, member.direction)
+    if isinstance(space, Full):
+        size = int(np.prod(info.shape))
+        return noise.normal(*where, info.name, size).astype(np.float64).reshape(info.shape)
+    out, into = info.shape
+    a = noise.normal(*where, f"{info.name}/a", out * space.rank).reshape(out, space.rank)
+    b = noise.normal(*where, f"{info.name}/b", into * space.rank).reshape(into, space.rank)
+    return a.astype(np.float64) @ b.astype(np.float64).T / np.sqrt(space.rank)
+
+
+def bits(engine: InProcessEngine | ToyEngine) -> dict[str, torch.Tensor]:
+    """Copy every tensor an evaluation must leave alone: masters, moments and the serving copy."""
+    weights = engine.weights
+    kept = {**weights.tensors, **weights.optimizer.state_dict()}
+    serving = engine.serving if isinstance(engine, InProcessEngine) else {}
+    kept.update({f"serving {name}": tensor for name, tensor in serving.items()})
+    return {name: tensor.clone() for name, tensor in kept.items()}
+
+
+def same_bits(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
+    """Tell whether two copies by `bits` agree in every bit."""
+    return left.keys() == right.keys() and all(torch.equal(left[n], right[n]) for n in left)

@@ -1,0 +1,88 @@
+"""One engine in this process as a fleet: populations, the centre, updates."""
+
+import numpy as np
+import pytest
+
+from germline.config import Cell
+from germline.fleet import LocalFleet
+from germline.protocols import Fleet
+from germline.run.assembly import decoding, make_engine, make_task
+from germline.strategies import make_strategy
+from tests.toy_runs import GradedHere, settings
+
+CONFIG = settings()
+TASK = make_task(CONFIG.task)
+EXAMPLES = TASK.examples("train")[:7]
+DECODING = decoding(CONFIG, TASK)
+STRATEGY = make_strategy(CONFIG.strategy, run_seed=0, generations=9)
+
+
+class Watched:
+    """A toy engine that remembers the shape of every cell it was given."""
+
+    def __init__(self):
+        self.engine = make_engine(CONFIG)
+        self.weights = self.engine.weights
+        self.shapes = []
+
+    def generate(self, members, examples, decoding):
+        self.shapes.append((len(members), len(examples)))
+        return self.engine.generate(members, examples, decoding)
+
+    def apply(self, update):
+        self.engine.apply(update)
+
+    def refresh(self):
+        self.engine.refresh()
+
+    def save_model(self, folder):
+        self.engine.save_model(folder)
+
+
+@pytest.fixture
+def engine():
+    return Watched()
+
+
+@pytest.fixture
+def fleet(engine):
+    return LocalFleet(engine, GradedHere(TASK), Cell(members=4, examples=3))
+
+
+def test_it_keeps_the_contract(fleet):
+    assert isinstance(fleet, Fleet)
+
+
+def test_a_population_is_evaluated_member_by_example(fleet):
+    evaluation = fleet.evaluate(STRATEGY.ask(0), EXAMPLES, DECODING)
+    assert evaluation.rewards.shape == (6, 7)
+    assert len(evaluation.rollouts) == 42
+
+
+def test_the_engine_is_given_cells_of_the_size_in_the_config(fleet, engine):
+    fleet.evaluate(STRATEGY.ask(0), EXAMPLES, DECODING)
+    assert engine.shapes == [(4, 3), (4, 3), (4, 1), (2, 3), (2, 3), (2, 1)]
+
+
+def test_the_centre_plays_as_one_member_with_as_many_rows_in_a_cell(fleet, engine):
+    evaluation = fleet.evaluate_centre(TASK.examples("train")[:20], DECODING)
+    assert evaluation.rewards.shape == (1, 20)
+    assert engine.shapes == [(1, 12), (1, 8)]
+
+
+def test_evaluating_leaves_no_trace(fleet):
+    before = fleet.digest()
+    fleet.evaluate(STRATEGY.ask(0), EXAMPLES, DECODING)
+    fleet.evaluate_centre(EXAMPLES, DECODING)
+    assert fleet.digest() == before
+
+
+def test_an_update_moves_the_engine(fleet, engine):
+    before = fleet.digest()
+    update = STRATEGY.tell(STRATEGY.ask(0), np.array([1.0, -1.0, 0.5, -0.5, 0.0, 0.0]))
+    fleet.apply(update)
+    assert fleet.digest() != before
+    assert fleet.digest() == engine.weights.digest()
+    alone = make_engine(CONFIG)
+    alone.apply(update)
+    assert alone.weights.digest() == fleet.digest()

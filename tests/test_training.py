@@ -1,0 +1,240 @@
+"""The loop: what it runs, what it depends on, and what it does when rewards are missing."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from germline.fleet import LocalFleet
+from germline.record import RunDirectory
+from germline.rollout import PlayedCell, cells, gather
+from germline.run import Training, assemble, resume
+from germline.training import batches, generations
+from germline.types import Example, GermlineError, Grade
+from tests.toy_runs import GradedHere, finish, journal, run, settings
+
+
+class LocalVariant(LocalFleet):
+    """A fleet that differs from the local one in how it evaluates a population."""
+
+    def __init__(self, parts):
+        super().__init__(parts.engine, GradedHere(parts.task), parts.config.cell)
+        self.calls = []
+
+    def evaluate(self, population, batch, decoding):
+        self.calls.append((population, batch, decoding))
+        return super().evaluate(population, batch, decoding)
+
+
+class Shuffled(LocalVariant):
+    """Runs cells in a random order on two engines, as a cluster does."""
+
+    def __init__(self, parts, others):
+        super().__init__(parts)
+        self.engines = [parts.engine, others.engine]
+        self.random = np.random.default_rng(len(self.engines))
+
+    def evaluate(self, population, batch, decoding):
+        order = cells(len(population), len(batch), self.cell)
+        self.random.shuffle(order)
+        played = [self._play(*place, population, batch, decoding) for place in order]
+        return gather(played, len(population), batch, 1.0)
+
+    def apply(self, update):
+        for engine in self.engines:
+            engine.apply(update)
+
+    def _play(self, first_member, first_example, population, batch, decoding):
+        members = population.members[first_member : first_member + self.cell.members]
+        examples = batch[first_example : first_example + self.cell.examples]
+        engine = self.engines[self.random.integers(2)]
+        completions = engine.generate(members, examples, decoding)
+        texts = [one.text for row in completions for one in row]
+        grades = self.graders.submit(texts, [*examples] * len(completions))
+        return PlayedCell(first_member, first_example, completions, grades)
+
+
+class Losing(LocalVariant):
+    """Loses rewards: `lost[attempt]` says which (members, examples) of that call."""
+
+    def __init__(self, parts, lost):
+        super().__init__(parts)
+        self.lost = lost
+
+    def evaluate(self, population, batch, decoding):
+        evaluation = super().evaluate(population, batch, decoding)
+        where = self.lost.get(len(self.calls) - 1)
+        if where is None:
+            return evaluation
+        rewards = evaluation.rewards.copy()
+        rewards[where] = math.nan
+        gone = Grade(math.nan, {}, "engine 3: lost")
+        rollouts = [
+            replace(one, grade=gone) if math.isnan(reward) else one
+            for one, reward in zip(evaluation.rollouts, rewards.ravel(), strict=True)
+        ]
+        return replace(evaluation, rewards=rewards, rollouts=tuple(rollouts))
+
+
+EVERYTHING = (slice(None), slice(None))
+
+
+def loop(fleet_of=LocalVariant, config=None, span=None):
+    """Run the bare loop and return its records and its fleet."""
+    config = config or settings()
+    with assemble(config) as parts:
+        fleet = fleet_of(parts)
+        span = span or range(config.generations)
+        records = list(
+            generations(parts.strategy, parts.shape, fleet, parts.batch, parts.decoding, span)
+        )
+    return records, fleet
+
+
+def test_mistake_17_exactly_the_generations_asked_for_run():
+    for count in (1, 2, 5):
+        records, fleet = loop(config=settings(f"generations={count}"))
+        assert [one.generation for one in records] == list(range(count))
+        assert len(fleet.calls) == count
+        assert {one.generations for one in records} == {count}
+
+
+def test_the_same_config_and_seed_give_the_same_records():
+    one, other = loop()[0], loop()[0]
+    assert [record.digest for record in one] == [record.digest for record in other]
+    assert [record.evaluation.rollouts for record in one] == [
+        record.evaluation.rollouts for record in other
+    ]
+    assert len({record.digest for record in one}) == 4
+
+
+def test_another_seed_gives_another_run():
+    assert loop()[0][0].digest != loop(config=settings("seed=1"))[0][0].digest
+
+
+def test_starting_in_the_middle_depends_on_the_generation_alone():
+    _, whole = loop()
+    _, later = loop(span=range(2, 4))
+    for (population, batch, decoding), expected in zip(later.calls, whole.calls[2:], strict=True):
+        assert (population, batch, decoding) == expected
+
+
+def test_mistake_7_no_generation_repeats_the_perturbations_of_another():
+    _, fleet = loop(config=settings("generations=6"))
+    names = [
+        (one.run_seed, one.generation, one.direction, one.sign)
+        for population, _, _ in fleet.calls
+        for one in population.members
+    ]
+    assert len(set(names)) == len(names) == 36
+
+
+def test_sampling_luck_changes_with_the_generation_and_with_nothing_else():
+    _, fleet = loop()
+    lucks = [decoding for _, _, decoding in fleet.calls]
+    assert [one.noise_round for one in lucks] == [0, 1, 2, 3]
+    assert {replace(one, noise_round=0) for one in lucks} == {lucks[0]}
+
+
+def test_fitness_is_the_mean_reward_and_utilities_have_mean_zero():
+    for record in loop()[0]:
+        np.testing.assert_allclose(record.fitness, record.evaluation.rewards.mean(axis=1))
+        assert abs(sum(record.utilities)) < 1e-9
+        assert record.timing.keys() >= {"evaluate_s", "tell_s", "apply_s", "digest_s", "generate_s"}
+
+
+def write(folder, fleet_of, config):
+    """Train into a run directory with a fleet of the test's own."""
+    parts = assemble(config)
+    directory = RunDirectory.create(folder, config, parts.fleet.digest(), 1)
+    return finish(Training(replace(parts, fleet=fleet_of(parts)), directory, 0))
+
+
+def test_the_journal_has_the_same_bytes_in_whatever_order_and_wherever_cells_ran(tmp_path):
+    config = settings()
+    with assemble(config) as others:
+        shuffled = write(tmp_path / "a", lambda parts: Shuffled(parts, others), config)
+    assert journal(shuffled) == journal(run(tmp_path / "b"))
+    rows = [RunDirectory.open(tmp_path / name).rollouts() for name in "ab"]
+    assert rows[0] == rows[1]
+
+
+# --- missing rewards
+
+
+def test_a_generation_that_lost_too_much_is_played_once_more():
+    records, fleet = loop(lambda parts: Losing(parts, {1: EVERYTHING}))
+    assert [call[0].generation for call in fleet.calls] == [0, 1, 1, 2, 3]
+    assert fleet.calls[1] == fleet.calls[2]
+    assert [one.digest for one in records] == [one.digest for one in loop()[0]]
+
+
+def test_up_to_half_of_the_rewards_may_be_missing():
+    half = (slice(None), slice(0, 2))
+    records, fleet = loop(lambda parts: Losing(parts, {0: half}))
+    assert len(fleet.calls) == len(records) == 4
+    np.testing.assert_allclose(records[0].fitness, records[0].evaluation.rewards[:, 2:].mean(1))
+
+
+def test_a_member_without_rewards_gets_no_utility_and_neither_does_its_partner():
+    records, _ = loop(lambda parts: Losing(parts, {0: (2, slice(None))}))
+    assert math.isnan(records[0].fitness[2])
+    assert records[0].utilities[2] == records[0].utilities[3] == 0
+    assert records[0].update.coefficients[1] == 0
+    assert any(records[0].update.coefficients)
+
+
+def test_what_is_missing_twice_stops_the_run_with_cause_and_remedy():
+    lost = {2: EVERYTHING, 3: (slice(None), slice(0, 3))}
+    with pytest.raises(GermlineError) as caught:
+        loop(lambda parts: Losing(parts, lost))
+    assert "generation 2: 75% of the rewards are missing, twice in a row" in str(caught.value)
+    assert "engine 3: lost" in str(caught.value)
+    assert "mend the cause, then resume the run" in str(caught.value)
+
+
+def test_the_run_that_stopped_for_missing_rewards_resumes_to_the_same_bits(tmp_path):
+    lost = {3: EVERYTHING, 4: EVERYTHING}
+    with pytest.raises(GermlineError, match="generation 3: 100% of the rewards are missing"):
+        write(tmp_path / "a", lambda parts: Losing(parts, lost), settings())
+    assert RunDirectory.open(tmp_path / "a").journal.last_generation() == 2
+    finish(resume(tmp_path / "a"))
+    assert journal(tmp_path / "a") == journal(run(tmp_path / "b"))
+
+
+# --- batches
+
+TEN = [Example(index, f"question {index}", "", True) for index in range(10)]
+
+
+def numbers(generation, size, run_seed=0, examples=TEN):
+    return [one.index for one in batches(examples, size, run_seed)(generation)]
+
+
+@pytest.mark.parametrize("size", [3, 5, 9])
+def test_an_epoch_visits_every_example_once(size):
+    stream = [one for generation in range(30) for one in numbers(generation, size)]
+    for epoch in range(len(stream) // 10):
+        assert sorted(stream[10 * epoch : 10 * epoch + 10]) == list(range(10))
+
+
+def test_every_epoch_and_every_run_seed_has_an_order_of_its_own():
+    orders = [
+        tuple(numbers(2 * epoch, 5, seed) + numbers(2 * epoch + 1, 5, seed))
+        for seed in range(3)
+        for epoch in range(4)
+    ]
+    assert len(set(orders)) == 12
+
+
+def test_the_batch_of_a_generation_needs_no_history():
+    batch_of = batches(TEN, 3, 0)
+    for generation in range(17):
+        batch_of(generation)
+    assert [one.index for one in batch_of(17)] == numbers(17, 3)
+
+
+@pytest.mark.parametrize("size", [10, 64])
+def test_a_batch_as_large_as_the_task_plays_everything_in_order(size):
+    assert numbers(5, size) == list(range(10))

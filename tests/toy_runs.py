@@ -1,0 +1,79 @@
+"""Small runs for tests of the loop and of run directories: the toy engine, in milliseconds."""
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import germline
+from germline.config import Config, load_config
+from germline.protocols import Task
+from germline.run import Training
+from germline.types import Example, Grade
+
+# Single letters end a completion and tokens are sampled: lengths, and so rewards, always differ.
+LETTERS = list("etaoins ")
+
+SETTINGS: dict[str, Any] = {
+    "task": {
+        "kind": "conciseness",
+        "max_new_tokens": 16,
+        "stop": LETTERS,
+        "temperature": 1.0,
+    },
+    "engine": "toy",
+    "batch": 4,
+    "generations": 4,
+    "cell": {"members": 2, "examples": 3},
+    "strategy": {"population": 6, "sigma": 0.3, "learning_rate": 0.1},
+    "held_out": {"every": 2, "examples": 5},
+    "record": {"snapshot_every": 2, "tensorboard": False, "figure_every": 1000},
+}
+ADAM_FULL = ("space=full", "strategy.optimizer=adam")
+
+
+def settings(*overrides: str) -> Config:
+    """Return the config of a toy run."""
+    return load_config(SETTINGS, overrides)
+
+
+def finish(training: Training) -> Path:
+    """Run a training to its end and return its folder."""
+    for _ in training:
+        pass
+    return training.directory.path
+
+
+def run(folder: Path, *overrides: str) -> Path:
+    """Train a toy model in a new folder."""
+    return finish(germline.train(settings(*overrides), folder))
+
+
+def stopped_after(training: Training, generations: int) -> Path:
+    """Let a training run so many generations, then ask it to stop."""
+    for done, _ in enumerate(training, start=1):
+        if done == generations:
+            training.stop()
+    return training.directory.path
+
+
+def journal(folder: Path) -> bytes:
+    """Return the bytes that decide what a run was."""
+    return (folder / "journal.jsonl").read_bytes()
+
+
+class GradedHere:
+    """Grades at once, without processes: the part of the contract the loop sees, for fast tests."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+
+    def submit(self, texts: Sequence[str], examples: Sequence[Example]) -> Future[list[Grade]]:
+        """Grade each text on its example."""
+        future: Future[list[Grade]] = Future()
+        future.set_result([self._grade(*one) for one in zip(texts, examples, strict=True)])
+        return future
+
+    def _grade(self, text: str, example: Example) -> Grade:
+        parts = self.task.grader(text, example)
+        return Grade(sum(self.task.rubric[name] * parts[name] for name in parts), parts)

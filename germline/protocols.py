@@ -104,7 +104,9 @@ class Weights(Protocol):
 class Engine(Protocol):
     """One copy of the weights that perturbs, generates and applies."""
 
-    weights: Weights
+    @property
+    def weights(self) -> Weights:
+        """The masters behind what is served."""
 
     def generate(
         self,

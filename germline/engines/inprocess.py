@@ -49,8 +49,12 @@ class InProcessEngine:
         host = self.device if config.centre == "device" else torch.device("cpu")
         model = pretrained.model
         infos = describe(model)
+        self.model = model.to(self.device)
+        # In fp32 on one device these are the serving tensors themselves: no second copy.
         masters = {name: p.detach().to(host) for name, p in model.named_parameters()}
-        self.model = model.to(device=self.device, dtype=self.dtype)
+        # Parameters only: rotary frequencies are buffers, which transformers keeps in fp32.
+        for parameter in model.parameters():
+            parameter.data = parameter.data.to(self.dtype)
         self.serving = {name: p.detach() for name, p in self.model.named_parameters()}
         if isinstance(space, DenseSpace):
             masters = {name: _apart(m, self.serving[name]) for name, m in masters.items()}
@@ -66,9 +70,8 @@ class InProcessEngine:
             else None
         )
         self._encoded: dict[tuple[str, bool], list[int]] = {}
-        self._decoder = Decoder(
-            self.model, pretrained.tokenizer, _end_ids(pretrained), self._members_left
-        )
+        self.end_ids = _end_ids(pretrained)
+        self._decoder = Decoder(self.model, pretrained.tokenizer, self.end_ids, self._members_left)
 
     @torch.inference_mode()
     def generate(

@@ -1,0 +1,182 @@
+"""Evaluate a population: all members in one batch, against the field's one member after another.
+
+    python -m benchmarks.population                # the table of docs/benchmarks.md
+    python -m benchmarks.population --prompts 2 32 --repeats 5
+
+Every variant runs in turn, several times over, in one process; medians are compared. Texts are made
+to run for the full number of new tokens, so all variants do the same work; the last line of a block
+lets them end where the model ends them, as in training.
+
+- field: perturb in place, Hugging Face `generate`, restore (`benchmarks/field_way.py`).
+- plain: this project's engine on the same rows without perturbations.
+- low_rank: this project's engine, the population of a generation, rank 1.
+- floor: the model's matrix products alone.
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+import torch
+
+from benchmarks.field_way import evaluate_one_at_a_time, linear_floor
+from germline import train
+from germline.config import Config, InProcess, load_config
+from germline.engines.inprocess import InProcessEngine
+from germline.engines.pretrained import load_pretrained
+from germline.engines.prompts import encode
+from germline.optimizers import Sgd
+from germline.rollout import play
+from germline.run.assembly import NANO
+from germline.spaces import make_space
+from germline.strategies import make_strategy
+from germline.types import Decoding, Example, Grade, Perturbation
+
+MEMBERS = 30
+NEW_TOKENS = 16
+SIGMA = 0.001
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Median seconds of a variant, and the tokens it wrote."""
+
+    seconds: float
+    tokens: int
+
+
+class NoGraders:
+    """Grading is not timed here: every text gets the same reward."""
+
+    def submit(self, texts: Sequence[str], examples: Sequence[Example]) -> Future[list[Grade]]:
+        """Return at once."""
+        done: Future[list[Grade]] = Future()
+        done.set_result([Grade(0.0, {}) for _ in texts])
+        return done
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description="Population evaluation against the field's way.")
+    parser.add_argument("--model", default="nano")
+    parser.add_argument("--prompts", type=int, nargs="+", default=[2, 32, 200])
+    parser.add_argument("--repeats", type=int, default=3)
+    arguments = parser.parse_args()
+    config = load_config(
+        {"model": arguments.model, "strategy": {"population": MEMBERS, "sigma": SIGMA}}
+    )
+    print(
+        f"{arguments.model}, {MEMBERS} members, {NEW_TOKENS} new tokens, "
+        f"{torch.get_num_threads()} threads, torch {torch.__version__}, "
+        f"medians of {arguments.repeats}\n"
+    )
+    print("| prompts | end | variant | seconds | tokens/s | field / it | plain / it | floor / it |")
+    print("|---|---|---|---|---|---|---|---|")
+    for prompts in arguments.prompts:
+        for endless in (True, False):
+            timings = compare(config, prompts, arguments.repeats, endless=endless)
+            print_rows(prompts, timings, "all 16" if endless else "by themselves")
+    print("\n| task | generations | generation, s | outside generation |")
+    print("|---|---|---|---|")
+    for task in ("arithmetic", "conciseness", "countdown"):
+        print(share_outside(task))
+
+
+def compare(config: Config, prompts: int, repeats: int, *, endless: bool) -> dict[str, Timing]:
+    """Time every variant in turn, several times over, on so many prompts per member."""
+    engine = engine_of(config, endless=endless)
+    examples = [Example(i, f"What is {i % 20} + {i // 20}?", "", chat=True) for i in range(prompts)]
+    members = make_strategy(config.strategy, run_seed=0, generations=1).ask(0).members
+    tokenizer = engine.pretrained.tokenizer
+    ids = [encode(tokenizer, example) for example in examples]
+    padded = tokenizer.pad({"input_ids": ids}, padding_side="left", return_tensors="pt")
+
+    def field() -> int:
+        model = engine.pretrained.model
+        answers = evaluate_one_at_a_time(model, padded, range(MEMBERS), SIGMA, NEW_TOKENS)
+        return sum(_written(row, engine.end_ids) for answer in answers for row in answer.tolist())
+
+    def ours(who: Sequence[Perturbation | None]) -> int:
+        graded = play(engine, NoGraders(), who, examples, config.cell, Decoding(NEW_TOKENS))
+        return graded.tokens
+
+    def floor() -> int:
+        rows = config.cell.members * min(config.cell.examples, prompts)
+        linear_floor(
+            engine.pretrained.model,
+            rows=MEMBERS * prompts,
+            prompt_tokens=max(len(one) for one in ids),
+            new_tokens=NEW_TOKENS,
+            cell_rows=rows,
+        )
+        return MEMBERS * prompts * NEW_TOKENS
+
+    variants: dict[str, Callable[[], int]] = {
+        "field": field,
+        "plain": lambda: ours([None] * MEMBERS),
+        "low_rank": lambda: ours(members),
+    }
+    if endless:
+        variants["floor"] = floor
+    seconds: dict[str, list[float]] = {name: [] for name in variants}
+    tokens = {name: variant() for name, variant in variants.items()}  # also warms up
+    for _ in range(repeats):
+        for name, variant in variants.items():
+            began = time.perf_counter()
+            variant()
+            seconds[name].append(time.perf_counter() - began)
+    return {name: Timing(statistics.median(seconds[name]), tokens[name]) for name in variants}
+
+
+def engine_of(config: Config, *, endless: bool) -> InProcessEngine:
+    """Load the model; `endless` texts use all their new tokens, so variants do the same work."""
+    source = str(NANO) if config.model == "nano" else config.model
+    pretrained = load_pretrained(source)
+    if endless:
+        pretrained.model.generation_config.eos_token_id = None
+        pretrained.model.config.eos_token_id = None
+        pretrained.tokenizer.eos_token = None
+    pretrained.model.generation_config.pad_token_id = pretrained.tokenizer.pad_token_id or 0
+    assert isinstance(config.engine, InProcess)
+    return InProcessEngine(pretrained, make_space(config.space), Sgd(), config.engine)
+
+
+def print_rows(prompts: int, timings: dict[str, Timing], end: str) -> None:
+    """Print one row per variant."""
+    for name, one in timings.items():
+        rate = one.tokens / one.seconds
+        ratios = [
+            f"{timings[other].seconds / one.seconds:.2f}" if other in timings else ""
+            for other in ("field", "plain", "floor")
+        ]
+        cells = (str(prompts), end, name, f"{one.seconds:.3f}", f"{rate:,.0f}", *ratios)
+        print("|", " | ".join(cells), "|")
+
+
+def share_outside(task: str) -> str:
+    """Train with a shipped config; return a row with the share of time outside generating."""
+    config = load_config(f"configs/{task}.yaml", ["generations=6"])
+    walls, shares = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.perf_counter()
+        for record in train(config, f"{folder}/run"):
+            wall = time.perf_counter() - began
+            walls.append(wall)
+            shares.append(1 - record.timing["generate_s"] / wall)
+            began = time.perf_counter()
+    # The first generation also holds the held-out score of the start.
+    wall, share = statistics.median(walls[1:]), statistics.median(shares[1:])
+    return f"| {task} | {len(walls) - 1} | {wall:.2f} | {share:.1%} |"
+
+
+def _written(row: Sequence[int], ends: frozenset[int]) -> int:
+    """Count a row's tokens up to the first that ends it."""
+    return next((place for place, token in enumerate(row, 1) if token in ends), len(row))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+"""Spaces: which tensors are searched, in the settings' own words."""
+
+import pytest
+import torch
+
+import germline.spaces.full
+from germline import noise
+from germline.config import Full, LowRank
+from germline.engines.weights import describe
+from germline.spaces import make_space
+from germline.spaces.selection import parse_layers
+from germline.types import GermlineError, Seeded, TensorInfo, Update
+from tests.tiny_engines import inprocess
+
+
+@pytest.fixture(scope="module")
+def tied():
+    return describe(inprocess("qwen2").model)
+
+
+@pytest.fixture(scope="module")
+def untied():
+    return describe(inprocess("llama").model)
+
+
+def names(space, tensors):
+    return [info.name for info in make_space(space).select(tensors)]
+
+
+def refusal(space, tensors):
+    with pytest.raises(GermlineError) as caught:
+        make_space(space).select(tensors)
+    return str(caught.value)
+
+
+def test_a_tied_head_is_searched_once_under_the_name_of_the_embedding(tied):
+    found = names(Full(), tied)
+    assert found == [info.name for info in tied]
+    assert "model.embed_tokens.weight" in found
+    assert "lm_head.weight" not in found
+
+
+def test_an_untied_head_is_searched_by_the_full_space(untied):
+    assert {"model.embed_tokens.weight", "lm_head.weight"} <= set(names(Full(), untied))
+
+
+@pytest.mark.parametrize("family", ["tied", "untied"])
+def test_low_rank_searches_the_linear_layers_of_the_blocks_and_nothing_else(family, request):
+    tensors = request.getfixturevalue(family)
+    sides = ["self_attn." + side for side in ("q_proj", "k_proj", "v_proj", "o_proj")]
+    sides += ["mlp." + side for side in ("gate_proj", "up_proj", "down_proj")]
+    expected = {f"model.layers.{layer}.{side}.weight" for layer in range(3) for side in sides}
+    found = names(LowRank(), tensors)
+    assert set(found) == expected
+    assert len(found) == len(expected)
+
+
+def test_every_tensor_has_its_kind_and_layer(untied):
+    kinds = {info.name: (info.kind, info.layer) for info in untied}
+    assert kinds["model.embed_tokens.weight"] == ("embedding", None)
+    assert kinds["lm_head.weight"] == ("linear", None)
+    assert kinds["model.norm.weight"] == ("norm", None)
+    assert kinds["model.layers.2.input_layernorm.weight"] == ("norm", 2)
+    assert kinds["model.layers.1.mlp.up_proj.weight"] == ("linear", 1)
+    assert kinds["model.layers.1.mlp.up_proj.bias"] == ("bias", 1)
+
+
+def test_include_and_exclude_are_globs_over_whole_names(tied):
+    found = names(Full(include=("*.mlp.*", "*.q_proj.*"), exclude=("*.bias", "*up_proj*")), tied)
+    assert all(".mlp." in name or name.endswith("q_proj.weight") for name in found)
+    assert len(found) == 3 * 3
+    assert not any("up_proj" in name for name in found)
+
+
+def test_layers_leave_everything_outside_them_alone(tied):
+    found = make_space(Full(layers="0,2")).select(tied)
+    assert {info.layer for info in found} == {0, 2}
+    assert len(found) == 2 * sum(info.layer == 0 for info in tied)
+
+
+@pytest.mark.parametrize(
+    ("text", "layers"), [("0-2", {0, 1, 2}), ("1", {1}), ("0,2", {0, 2}), (" 0 , 1-2", {0, 1, 2})]
+)
+def test_layers_are_read_as_ranges_and_lists(tied, text, layers):
+    assert parse_layers(text, tied) == layers
+
+
+@pytest.mark.parametrize("text", ["", "a", "0-", "-1", "0..2", "1,,2", "0-1-2"])
+def test_layers_of_another_form_are_refused_with_an_example(tied, text):
+    message = refusal(Full(layers=text), tied)
+    assert "space.layers" in message
+    assert repr(text) in message
+    assert "0-9" in message
+
+
+def test_layers_the_model_does_not_have_are_refused_with_those_it_has(tied):
+    message = refusal(Full(layers="1-4"), tied)
+    assert "space.layers: '1-4'" in message
+    assert "[3, 4]" in message
+    assert "0-2" in message
+
+
+def test_layers_that_run_backwards_are_refused(tied):
+    assert "space.layers: '2-1'" in refusal(Full(layers="2-1"), tied)
+
+
+@pytest.mark.parametrize("setting", ["include", "exclude"])
+def test_a_pattern_that_matches_nothing_is_refused_with_near_names(tied, setting):
+    message = refusal(Full(**{setting: ("model.layers.0.mlp.upproj.weight",)}), tied)
+    assert f"space.{setting}" in message
+    assert "'model.layers.0.mlp.upproj.weight'" in message
+    assert "model.layers.0.mlp.up_proj.weight" in message
+
+
+def test_a_pattern_for_tensors_low_rank_never_searches_is_refused(tied):
+    assert "space.include" in refusal(LowRank(include=("*norm*",)), tied)
+
+
+def test_settings_that_leave_nothing_are_refused_together(tied):
+    message = refusal(Full(include=("*norm*",), exclude=("*norm*",)), tied)
+    assert "include=['*norm*']" in message
+    assert "exclude=['*norm*']" in message
+    assert "widen" in message
+
+
+def test_a_rank_above_a_matrix_is_refused_with_the_largest_that_fits(tied):
+    message = refusal(LowRank(rank=33), tied)
+    assert "space.rank=33" in message
+    assert "k_proj.weight [32, 64]" in message
+    assert "at most 32" in message
+    assert len(names(LowRank(rank=32), tied)) == 21
+
+
+def test_an_unknown_space_is_refused_with_the_nearest_name():
+    section = Full.model_construct(kind="ful")
+    with pytest.raises(GermlineError, match="full"):
+        make_space(section)
+
+
+def test_a_gradient_in_chunks_has_the_bits_of_one_in_a_piece(monkeypatch):
+    tensor = TensorInfo("model.layers.0.mlp.up_proj.weight", (37, 29), "linear", 0)
+    update = Update(5, 2, 0.1, 1.0, (0.3, -0.2, 0.7))
+    whole = make_space(Full()).gradient(update, tensor)
+    for chunk in (1000, 64, 17):
+        monkeypatch.setattr(germline.spaces.full, "CHUNK", chunk)
+        assert torch.equal(make_space(Full()).gradient(update, tensor), whole)
+
+
+def test_dense_noise_is_the_stream_of_the_canonical_name():
+    tensor = TensorInfo("model.embed_tokens.weight", (12, 5), "embedding", None)
+    found = make_space(Full()).noise(Seeded(7, 3, 4, -1, 0.1), tensor)
+    assert (found.flatten().numpy() == noise.normal(7, 3, 4, tensor.name, 60)).all()
+
+
+@pytest.mark.parametrize("rank", [1, 2, 5])
+def test_a_low_rank_update_has_rank_members_times_rank(rank):
+    tensor = TensorInfo("model.layers.0.mlp.up_proj.weight", (40, 30), "linear", 0)
+    update = Update(5, 0, 0.1, 1.0, (1.0, -0.5, 0.25))
+    gradient = make_space(LowRank(rank=rank)).gradient(update, tensor)
+    assert torch.linalg.matrix_rank(gradient.double(), rtol=1e-5) == 3 * rank
+
+
+def test_members_of_a_cell_draw_the_factors_they_draw_alone():
+    tensor = TensorInfo("model.layers.0.mlp.up_proj.weight", (40, 30), "linear", 0)
+    space = make_space(LowRank(rank=3))
+    members = [Seeded(1, 2, direction, 1, 0.1) for direction in (4, 0, 4, 9)]
+    together = space.factors(members, tensor)
+    for place, member in enumerate(members):
+        alone = space.factors([member], tensor)
+        for side in range(2):
+            assert torch.equal(together[side][place], alone[side][0])

@@ -1,0 +1,237 @@
+"""Decoding: where a completion ends, what shares a batch, and how a token is chosen."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+import germline.engines.decode
+from germline import noise
+from germline.engines.prompts import pad
+from germline.engines.sampling import choose
+from germline.types import Decoding
+from tests.tiny import save_tiny
+from tests.tiny_engines import SPACES, examples, folder, inprocess, population, tokens
+
+GREEDY = Decoding(max_new_tokens=20)
+SAMPLED = Decoding(max_new_tokens=20, temperature=1.0, noise_seed=5)
+
+
+@pytest.fixture(scope="module", params=["full", "rank 1", "rank 6"])
+def space(request):
+    return SPACES[request.param]
+
+
+@pytest.fixture(scope="module")
+def free(space):
+    """An engine, and what its members write when nothing stops them."""
+    engine = inprocess("qwen2", space)
+    return engine, engine.generate(MEMBERS, examples(), SAMPLED)
+
+
+MEMBERS = (*population(6).members, None)
+
+
+def flat(rows):
+    return [completion for row in rows for completion in row]
+
+
+def decode(ids):
+    return AutoTokenizer.from_pretrained(folder("qwen2")).decode(ids, skip_special_tokens=True)
+
+
+def test_every_end_of_sequence_token_ends_a_completion(free, space, tmp_path):
+    _, unstopped = free
+    counts = np.bincount([t for c in flat(unstopped) for t in c.tokens[1:-1] if t > 2])
+    ends = [int(token) for token in counts.argsort()[-3:]]
+    source = save_tiny(tmp_path, "qwen2", eos_token_id=ends)
+    stopped = inprocess(str(source), space).generate(MEMBERS, examples(), SAMPLED)
+    seen = set()
+    for before, after in zip(flat(unstopped), flat(stopped), strict=True):
+        place = next((i for i, t in enumerate(before.tokens) if t in ends), None)
+        if place is None:
+            assert (after.tokens, after.finish) == (before.tokens, before.finish)
+        else:
+            seen.add(before.tokens[place])
+            assert (after.tokens, after.finish) == (before.tokens[: place + 1], "eos")
+    assert seen == set(ends)
+    assert {completion.finish for completion in flat(stopped)} == {"eos", "length"}
+
+
+def test_the_end_token_of_the_tokenizer_ends_a_completion_too(tmp_path):
+    source = save_tiny(tmp_path, "qwen2", eos_token_id=5)
+    assert inprocess(str(source)).generate([None], examples(["fox"]), GREEDY)
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    assert tokenizer.eos_token_id != 5
+    assert {5, tokenizer.eos_token_id} <= inprocess(str(source))._decoder.end_ids
+
+
+def test_a_stop_string_ends_a_completion_and_is_not_part_of_its_text(free):
+    engine, unstopped = free
+    stops = ("e", "1", "or")
+    decoding = Decoding(20, temperature=1.0, noise_seed=5, stop=stops)
+    stopped = engine.generate(MEMBERS, examples(), decoding)
+    for before, after in zip(flat(unstopped), flat(stopped), strict=True):
+        places = [before.text.find(stop) for stop in stops if stop in before.text]
+        assert not any(stop in after.text for stop in stops)
+        if places:
+            assert (after.text, after.finish) == (before.text[: min(places)], "stop")
+            assert after.tokens == before.tokens[: len(after.tokens)]
+            assert not any(stop in decode(after.tokens[:-1]) for stop in stops)
+        else:
+            assert after == before
+    assert {completion.finish for completion in flat(stopped)} >= {"stop", "length"}
+
+
+def test_text_is_the_decoded_tokens_without_special_ones(free):
+    _, unstopped = free
+    for completion in flat(unstopped):
+        assert completion.text == decode(completion.tokens)
+        assert "<|" not in completion.text
+
+
+@pytest.fixture(scope="module")
+def ends_early(tmp_path_factory):
+    """A model with so many end tokens that completions have very different lengths."""
+    return str(
+        save_tiny(tmp_path_factory.mktemp("ends"), "qwen2", eos_token_id=list(range(30, 90)))
+    )
+
+
+@pytest.mark.parametrize("decoding", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+def test_rows_that_leave_the_batch_do_not_change_what_the_others_write(
+    ends_early, space, decoding, monkeypatch
+):
+    engine = inprocess(ends_early, space)
+    batch = examples() * 4
+    sizes = []
+    layer = engine.model.model.layers[0]
+    handle = layer.register_forward_hook(lambda _m, args, _o: sizes.append(len(args[0])))
+    leaving = engine.generate(MEMBERS, batch, decoding)
+    assert min(sizes) < max(sizes)
+    sizes.clear()
+    monkeypatch.setattr(germline.engines.decode, "LEAVE_AT", 0)
+    staying = engine.generate(MEMBERS, batch, decoding)
+    assert min(sizes) == max(sizes)
+    handle.remove()
+    assert leaving == staying
+    lengths = {len(completion.tokens) for completion in flat(leaving)}
+    assert len(lengths) > 5
+
+
+@pytest.mark.parametrize("chat", [False, True], ids=["raw", "chat"])
+def test_a_shared_prefix_gives_the_tokens_of_whole_prompts(space, chat, monkeypatch):
+    prompts = [f"What is the quick brown answer {end}" for end in ("1 + 2?", "fox", "jumps. 3")]
+    batch = examples(prompts, chat=chat) * 6
+    engine = inprocess("qwen2", space)
+    assert len(pad([engine._encode(example) for example in batch], 0).prefix) > 3
+    # Three members alone do not make 16 rows, so a dense member needs a prefix of 16 tokens.
+    monkeypatch.setattr(germline.engines.decode, "SMALLEST_BATCH", 2)
+    widths = []
+    handle = engine.model.register_forward_hook(
+        lambda _m, _a, kwargs, _o: widths.append(kwargs["input_ids"].shape[1]), with_kwargs=True
+    )
+    shared = engine.generate(MEMBERS, batch, SAMPLED)
+    assert sum(width > 1 for width in widths[:2]) == 2
+    handle.remove()
+    monkeypatch.setattr(germline.engines.prompts, "_common_prefix", lambda _prompts: ())
+    assert tokens(engine.generate(MEMBERS, batch, SAMPLED)) == tokens(shared)
+
+
+def test_a_completion_does_not_depend_on_its_neighbours(space):
+    engine = inprocess("llama", space)
+    batch = examples()
+    together = engine.generate(MEMBERS, batch, SAMPLED)
+    for place, example in enumerate(batch):
+        alone = engine.generate(MEMBERS, [example], SAMPLED)
+        assert [row[0] for row in alone] == [row[place] for row in together]
+    assert engine.generate(MEMBERS[2:4], batch, SAMPLED) == together[2:4]
+
+
+def test_padding_shares_nothing_but_the_prefix_and_leaves_every_prompt_a_token():
+    padded = pad([[7, 8, 9], [7, 8], [7, 8, 9, 4]], padding_id=0)
+    assert padded.prefix == (7,)
+    assert padded.rest.tolist() == [[0, 8, 9], [0, 0, 8], [8, 9, 4]]
+    assert padded.real.tolist() == [[False, True, True], [False, False, True], [True] * 3]
+    assert padded.lengths == (3, 2, 4)
+
+
+def test_one_new_token_needs_no_step():
+    rows = inprocess().generate([None], examples(), Decoding(max_new_tokens=1))
+    assert {len(completion.tokens) for completion in flat(rows)} == {1}
+
+
+def test_greedy_takes_the_likeliest_token_whatever_the_luck():
+    logits = torch.tensor([[0.0, 3.0, 1.0], [5.0, -1.0, 2.0]])
+    for luck in (0.001, 0.999):
+        assert choose(logits, torch.full((2,), luck), GREEDY).tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7])
+def test_sampled_tokens_have_the_frequencies_of_the_softmax(temperature):
+    draws = 20_000
+    logits = torch.tensor([1.2, -0.3, 0.8, -2.0, 0.0, 2.0, -1.0])
+    luck = torch.from_numpy(noise.uniform(11, 0, "frequencies", range(draws), 1)[:, 0])
+    decoding = Decoding(max_new_tokens=1, temperature=temperature)
+    found = choose(logits.expand(draws, -1), luck, decoding).bincount(minlength=7).double()
+    expected = torch.softmax(logits.double() / temperature, -1) * draws
+    chi_square = float(((found - expected) ** 2 / expected).sum())
+    assert chi_square < 22.46  # 0.1 % of chi-square with 6 degrees of freedom lies above
+
+
+def test_the_nucleus_is_the_smallest_set_of_likely_tokens_that_reaches_top_p():
+    logits = torch.log(torch.tensor([0.15, 0.4, 0.05, 0.3, 0.1]))
+    for top_p, kept in ((0.05, [1]), (0.4, [1]), (0.41, [1, 3]), (0.7, [1, 3]), (0.8, [0, 1, 3])):
+        luck = torch.linspace(0.0001, 0.9999, 4001, dtype=torch.float64)
+        decoding = Decoding(max_new_tokens=1, temperature=1.0, top_p=top_p - 1e-6)
+        found = choose(logits.expand(len(luck), -1), luck, decoding).bincount(minlength=5)
+        assert found.nonzero().flatten().tolist() == kept
+        share = torch.softmax(logits, -1)[kept]
+        assert torch.allclose(found[kept] / 4001, share / share.sum(), atol=1e-3)
+
+
+def test_the_extremes_of_luck_choose_the_likeliest_and_the_least_likely_token():
+    logits = torch.tensor([[0.0, 3.0, 1.0]] * 2)
+    luck = torch.tensor([2.0**-53, 1 - 2.0**-53], dtype=torch.float64)  # the second is 1.0 in fp32
+    assert choose(logits, luck, SAMPLED).tolist() == [1, 0]
+
+
+def test_members_that_agree_on_the_distribution_draw_the_same_token():
+    logits = torch.tensor([[0.1, 0.9, -0.4, 0.3]] * 50)
+    luck = torch.from_numpy(noise.uniform(1, 0, "luck", range(50), 1)[:, 0])
+    first = choose(logits, luck, SAMPLED)
+    assert torch.equal(first, choose(logits + 0.0, luck, SAMPLED))
+    nearly = choose(logits + 1e-4 * torch.arange(4.0), luck, SAMPLED)
+    assert (first == nearly).double().mean() >= 0.95
+
+
+def test_equal_members_have_equal_luck_and_everything_else_has_its_own(space):
+    engine = inprocess("qwen2", space)
+    prompt = ["the quick brown fox"] * 8
+
+    def write(decoding):
+        rows = tokens(engine.generate([None] * 4, examples(prompt), decoding))
+        assert rows == [rows[0]] * 4
+        return rows[0]
+
+    first = write(SAMPLED)
+    assert len(set(first)) == len(prompt)  # the examples differ in their index alone
+    assert write(SAMPLED) == first
+    others = (
+        Decoding(20, 1.0, noise_seed=6),
+        Decoding(20, 1.0, noise_seed=5, noise_round=1),
+        Decoding(20, 1.0, noise_seed=5, noise_name="held out"),
+    )
+    for decoding in others:
+        assert not set(write(decoding)) & set(first)
+
+
+def test_every_position_has_luck_of_its_own():
+    engine = inprocess("qwen2")
+    decoding = Decoding(20, 1.0, noise_seed=5)
+    (row,) = engine.generate([None], examples(["fox"]), decoding)
+    luck = noise.uniform(5, 0, "train", [0], 20)[0]
+    assert len(set(luck.tolist())) == 20
+    assert len(set(row[0].tokens)) > math.isqrt(20)

@@ -1,0 +1,224 @@
+"""The inprocess engine at its edges: prompts, dtypes, where members stand, and what it refuses."""
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from germline.config import LowRank
+from germline.engines.pretrained import load_pretrained
+from germline.engines.prompts import encode
+from germline.engines.toy import ToyEngine
+from germline.optimizers import Sgd
+from germline.types import Decoding, Example, GermlineError, Seeded, Update
+from tests.tiny import save_tiny
+from tests.tiny_engines import (
+    MODELS,
+    SPACES,
+    TEXTS,
+    bits,
+    examples,
+    folder,
+    inprocess,
+    population,
+    same_bits,
+    tokens,
+)
+
+GREEDY = Decoding(max_new_tokens=8)
+
+
+def refusal(call, *arguments):
+    with pytest.raises(GermlineError) as caught:
+        call(*arguments)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("text", [*TEXTS, "Say <answer>5</answer>", " é\n", ""])
+def test_a_chat_prompt_has_the_ids_of_the_models_own_template(text):
+    tokenizer = AutoTokenizer.from_pretrained(folder("qwen2"))
+    message = [{"role": "user", "content": text}]
+    written = tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
+    expected = tokenizer(written, add_special_tokens=False)["input_ids"]
+    assert encode(tokenizer, Example(0, text, "", chat=True)) == expected
+    assert written.endswith("<|im_start|>assistant\n")
+
+
+def test_a_raw_prompt_is_sent_as_it_is():
+    tokenizer = AutoTokenizer.from_pretrained(folder("qwen2"))
+    ids = encode(tokenizer, Example(0, "What is 1 + 2?", "", chat=False))
+    assert tokenizer.decode(ids) == "What is 1 + 2?"
+
+
+def test_prompt_tokens_count_the_prompt_without_padding():
+    engine = inprocess()
+    (row,) = engine.generate([None], examples(), GREEDY)
+    assert [c.prompt_tokens for c in row] == [len(engine._encode(one)) for one in examples()]
+
+
+@pytest.mark.parametrize("space", ["full", "rank 1", "rank 6"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_serves_from_fp32_masters_that_stay(space, dtype):
+    engine = inprocess("qwen2", SPACES[space], dtype=dtype)
+    digest, before = engine.weights.digest(), bits(engine)
+    rows = engine.generate([*population(30).members, None], examples(), GREEDY)
+    assert len(set(map(str, tokens(rows)))) > 1
+    assert {t.dtype for t in engine.serving.values()} == {getattr(torch, dtype)}
+    assert {t.dtype for t in engine.weights.tensors.values()} == {torch.float32}
+    assert engine.weights.digest() == digest
+    assert same_bits(before, bits(engine))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("model", MODELS)
+def test_half_precision_gives_the_logits_of_transformers_in_that_dtype(model, dtype):
+    engine = inprocess(model, SPACES["rank 1"], dtype=dtype)
+    plain = AutoModelForCausalLM.from_pretrained(folder(model), dtype=getattr(torch, dtype))
+    ids = torch.arange(200)[None]  # far positions: rotary frequencies must stay in fp32
+    with torch.no_grad():
+        assert torch.equal(engine.logits(None, ids), plain(ids).logits)
+
+
+@pytest.mark.parametrize("space", ["full", "rank 2"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_after_an_update_the_serving_copy_is_the_rounded_master(space, dtype):
+    engine = inprocess("llama", SPACES[space], dtype=dtype)
+    before = bits(engine)
+    addresses = {name: tensor.data_ptr() for name, tensor in engine.serving.items()}
+    engine.apply(Update(0, 0, 0.1, 0.5, (0.5, -1.0)))
+    for info in engine.weights.searched:
+        serving = engine.serving[info.name]
+        assert torch.equal(serving, engine.weights.tensors[info.name].to(serving.dtype))
+        assert not torch.equal(serving, before[f"serving {info.name}"])
+    assert addresses == {name: tensor.data_ptr() for name, tensor in engine.serving.items()}
+
+
+def test_in_fp32_on_a_cpu_low_rank_masters_need_no_memory_of_their_own():
+    engine = inprocess("qwen2", SPACES["rank 1"])
+    for name, master in engine.weights.tensors.items():
+        assert master.data_ptr() == engine.serving[name].data_ptr()
+
+
+def test_masters_on_the_host_give_the_bits_of_masters_on_the_device():
+    near, far = (inprocess("qwen2", SPACES["full"], centre=place) for place in ("device", "host"))
+    members = population(4).members
+    assert near.generate(members, examples(), GREEDY) == far.generate(members, examples(), GREEDY)
+
+
+@pytest.mark.parametrize("space", ["full", "rank 1", "rank 6"])
+def test_a_member_of_sigma_zero_writes_what_the_centre_writes(space):
+    engine = inprocess("qwen2", SPACES[space])
+    still = Seeded(3, 0, 0, 1, 0.0)
+    centre, member = engine.generate([None, still], examples(), GREEDY)
+    assert member == centre
+
+
+@pytest.mark.parametrize("rank", [1, 6])
+def test_members_beside_the_centre_do_not_move_it(rank):
+    engine = inprocess("qwen2", LowRank(rank=rank))
+    members = population(6, sigma=0.1).members
+    alone = engine.generate([None], examples(), GREEDY)
+    assert engine.generate([*members, None], examples(), GREEDY)[-1:] == alone
+
+
+def test_the_columnwise_and_the_batched_correction_agree(monkeypatch):
+    engine = inprocess("llama", LowRank(rank=3))
+    ids = torch.arange(20, 40)[None]
+    member = population(2).members[1]
+    columnwise = engine.logits(member, ids)
+    monkeypatch.setattr("germline.engines.members.COLUMNWISE_RANK", 0)
+    torch.testing.assert_close(engine.logits(member, ids), columnwise, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_saved_model_gives_the_same_tokens_in_plain_transformers(tmp_path, dtype):
+    name = str(dtype).removeprefix("torch.")
+    engine = inprocess("llama", SPACES["rank 1"], dtype=name)
+    engine.apply(Update(0, 0, 0.1, 0.02, (0.5, -1.0)))
+    engine.save_model(tmp_path)
+    plain = AutoModelForCausalLM.from_pretrained(tmp_path, dtype="auto")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    assert plain.dtype == dtype
+    ids = torch.arange(50)[None]
+    with torch.no_grad():
+        assert torch.equal(plain(ids).logits, engine.logits(None, ids))
+    assert encode(tokenizer, examples(chat=True)[0]) == engine._encode(examples(chat=True)[0])
+
+
+def test_a_chat_task_without_a_chat_template_is_refused(tmp_path):
+    source = save_tiny(tmp_path, "qwen2")
+    (source / "chat_template.jinja").unlink()
+    engine = inprocess(str(source))
+    message = refusal(engine.generate, [None], examples(chat=True), GREEDY)
+    assert "task.chat=true" in message
+    assert "task.chat=false" in message
+    assert engine.generate([None], examples(chat=False), GREEDY)
+
+
+def test_an_empty_prompt_is_refused_with_its_example():
+    message = refusal(inprocess().generate, [None], [Example(17, "", "", chat=False)], GREEDY)
+    assert "example 17" in message
+    assert "no tokens" in message
+
+
+def test_more_tokens_than_the_context_are_refused_with_both_numbers():
+    message = refusal(inprocess().generate, [None], examples(["fox"]), Decoding(255))
+    assert "257 tokens" in message
+    assert "of 256" in message
+    assert "task.max_new_tokens" in message
+    assert inprocess().generate([None], examples(["fox"]), Decoding(254))
+
+
+def test_more_tokens_than_a_sliding_window_are_refused(tmp_path):
+    window = {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 0}
+    engine = inprocess(str(save_tiny(tmp_path, "qwen2", **window)))
+    assert engine.generate([None], examples(["fox"]), Decoding(14))
+    assert "attention window of 16" in refusal(
+        engine.generate, [None], examples(["fox"]), Decoding(15)
+    )
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without a GPU")
+def test_a_gpu_that_is_not_there_is_refused():
+    message = refusal(lambda: inprocess(device="cuda"))
+    assert "engine.device='cuda'" in message
+    assert "engine.device=cpu" in message
+
+
+def test_a_device_of_an_unknown_kind_is_refused():
+    message = refusal(lambda: inprocess(device="banana"))
+    assert "engine.device='banana'" in message
+    assert "cpu" in message
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path):
+    message = refusal(load_pretrained, str(tmp_path))
+    assert f"model: {str(tmp_path)!r} has no config.json" in message
+    assert "nano" in message
+
+
+def test_a_model_that_cannot_be_read_is_refused_by_name(tmp_path):
+    (tmp_path / "config.json").write_text("{}", encoding="utf-8")
+    assert f"model: {str(tmp_path)!r} cannot be loaded" in refusal(load_pretrained, str(tmp_path))
+
+
+def test_members_are_refused_where_nothing_is_searched():
+    engine = inprocess()
+    assert "space" in refusal(engine.generate, population(2).members, examples(), GREEDY)
+
+
+def test_the_toy_engine_has_nothing_to_export(tmp_path):
+    message = refusal(ToyEngine(None, Sgd()).save_model, tmp_path)
+    assert "engine=toy" in message
+    assert "engine=inprocess" in message
+
+
+def test_a_missing_tokenizer_pad_token_is_no_obstacle(tmp_path):
+    source = save_tiny(tmp_path, "qwen2")
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    tokenizer.pad_token = None
+    tokenizer.save_pretrained(source)
+    engine = inprocess(str(source))
+    assert engine.pretrained.tokenizer.pad_token_id is None
+    assert engine.generate([None], examples(), GREEDY) == inprocess().generate(
+        [None], examples(), GREEDY
+    )

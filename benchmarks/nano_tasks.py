@@ -64,9 +64,10 @@ def run(task: str, seed: int) -> Outcome:
         for _ in training:
             pass
         seconds = time.perf_counter() - began
-        assert training.start is not None and training.end is not None
-        outcome = Outcome(seed, training.start, training.end, seconds)
-    before, after = outcome.before, outcome.after
+        before, after = training.start, training.end
+    assert before is not None
+    assert after is not None
+    outcome = Outcome(seed, before, after, seconds)
     print(
         f"| {task} | {seed} | {before.metric} | {before.n} | {shown(before)} | {shown(after)} | "
         f"{changed(task, outcome.change(task))} | {seconds:.0f} |",

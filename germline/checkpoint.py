@@ -102,7 +102,7 @@ def _load_newest(weights: Weights, entries: Sequence[Entry], folder: Path, gener
         try:
             with safe_open(path, framework="pt") as file:
                 weights.load_state({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118 - not a dict
-        except (SafetensorError, OSError, GermlineError):
+        except (SafetensorError, OSError, ValueError, GermlineError):
             continue
         if weights.digest() == entries[number].digest:
             return number

@@ -4,6 +4,7 @@ Recording, snapshots, held-out scores and stopping wrap this generator from outs
 script can do the same.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -98,7 +99,8 @@ def _evaluate(
         missing = float(np.isnan(evaluation.rewards).mean())
         if missing <= TOO_MUCH_MISSING:
             return evaluation
-    reasons = sorted({rollout.grade.failure or "unknown" for rollout in evaluation.rollouts})
+    lost = [one.grade for one in evaluation.rollouts if math.isnan(one.grade.reward)]
+    reasons = sorted({grade.failure or "no reason given" for grade in lost}) or ["no rollouts"]
     raise GermlineError(
         f"generation {population.generation}: {missing:.0%} of the rewards are "
         f"missing, twice in a row "

@@ -36,6 +36,9 @@ def train(
         typer.Option(metavar="DIR", help="The run directory; default: a new one in runs/."),
     ] = None,
     quiet: Quiet = False,
+    smoke: Annotated[
+        bool, typer.Option("--smoke", help="Two small generations of the nano model: does it run?")
+    ] = False,
 ) -> None:
     """Train a model and write a run directory.
 
@@ -43,8 +46,11 @@ def train(
     can be resumed.
     """
     from germline.config import load_config
+    from germline.config import smoke as shrunk
 
     settings = load_config(config, overrides or [])  # complains before torch is imported
+
+    settings = shrunk(settings) if smoke else settings
 
     from germline.cli.watching import watch
 

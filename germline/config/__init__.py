@@ -4,7 +4,7 @@ A config is YAML (or a mapping), plus dotted overrides such as `strategy.sigma=0
 config is written to the run directory, so a run never depends on a default that moved.
 """
 
-from germline.config.reading import load_config, validated
+from germline.config.reading import load_config, smoke, validated
 from germline.config.settings import (
     KINDS,
     Adam,
@@ -66,5 +66,6 @@ __all__ = [
     "TaskConfig",
     "Toy",
     "load_config",
+    "smoke",
     "validated",
 ]

@@ -26,6 +26,17 @@ def load_config(source: Path | str | Mapping[str, Any], overrides: Sequence[str]
     return validated(values)
 
 
+def smoke(config: Config) -> Config:
+    """Shrink a run to two small generations of the nano model, to see in seconds whether it works.
+
+    Task, space, strategy and shaping stay what they are; population, batch and lengths do not.
+    """
+    values = config.model_dump()
+    small = ["model=nano", "engine=inprocess", "generations=2", "batch=4", "held_out.examples=4"]
+    small += ["strategy.population=4", "task.max_new_tokens=8", "record.snapshot_every=1"]
+    return load_config(values, small)
+
+
 def validated(values: Mapping[str, Any]) -> Config:
     """Turn plain values into a Config, with one clear line per mistake.
 

@@ -31,8 +31,8 @@ class Linear(Section):
     """A straight line over the run: `start` in generation 0, `end` in the last one."""
 
     kind: Literal["linear"] = "linear"
-    start: float = Field(ge=0)
-    end: float = Field(ge=0)
+    start: float = Field(ge=0, description="Value in generation 0.")
+    end: float = Field(ge=0, description="Value in the last generation.")
 
 
 Scheduled = Annotated[float, Field(gt=0)] | Linear
@@ -109,6 +109,11 @@ TaskConfig = Annotated[
 ]
 
 
+def _one_layer(value: object) -> object:
+    """YAML reads `layers: 3` as a number; people mean layer 3."""
+    return str(value) if type(value) is int else value
+
+
 class SpaceBase(Section):
     """Which tensors are searched."""
 
@@ -118,7 +123,7 @@ class SpaceBase(Section):
     exclude: tuple[str, ...] = Field(
         (), description="Glob patterns of tensor names to leave alone."
     )
-    layers: str | None = Field(
+    layers: Annotated[str | None, BeforeValidator(_one_layer)] = Field(
         None,
         description=(
             "Decoder layers to search, such as `0-9` or `0,3,20-23`; tensors outside layers "

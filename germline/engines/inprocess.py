@@ -127,12 +127,9 @@ class InProcessEngine:
         elif self._dense:
             with self._dense.standing(members[0]):
                 yield
-        elif all(member is None for member in members):
-            yield
         else:
-            raise GermlineError(
-                f"engine inprocess cannot serve the space {type(self.weights.space).__name__}"
-            )
+            self.weights.refuse_members(members)
+            yield
 
     def _members_left(self, members: Tensor) -> None:
         if self._low_rank:
@@ -166,11 +163,14 @@ def _apart(master: Tensor, serving: Tensor) -> Tensor:
 def _device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    device = torch.device(name)
-    if device.type == "cuda" and not torch.cuda.is_available():
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise GermlineError(
-            f"engine.device={name!r}, but this PyTorch sees no CUDA device: use engine.device=cpu"
-        )
+            f"engine.device={name!r} cannot be used here ({str(error).splitlines()[0]}): "
+            "use engine.device=auto or engine.device=cpu"
+        ) from None
     return device
 
 

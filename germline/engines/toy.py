@@ -96,6 +96,8 @@ class ToyEngine:
 
     def _merged(self, member: Perturbation | None) -> dict[str, Tensor]:
         tensors = dict(self.weights.tensors)
+        if self.weights.space is None:
+            self.weights.refuse_members([member])
         if member is not None:
             for info in self.weights.searched:
                 scale = member.sign * member.sigma * self.weights.units[info.name]
@@ -109,7 +111,8 @@ class ToyEngine:
             return a[0] @ b[0].T
         if isinstance(space, DenseSpace):
             return space.noise(member, info)
-        raise GermlineError(f"engine toy cannot serve the space {type(space).__name__}")
+        self.weights.refuse_members([member])
+        return torch.zeros(info.shape)
 
     def _play(
         self,
@@ -144,5 +147,8 @@ def _completion(row: Sequence[int], prompt_tokens: int, decoding: Decoding) -> C
     text = "".join(ALPHABET[token] for token in tokens if token != END)
     places = [place for stop in decoding.stop if (place := text.find(stop)) >= 0]
     if places:
-        return Completion(text[: min(places)], tuple(tokens), "stop", prompt_tokens)
+        written = next(
+            n for n in range(len(text)) if any(s in text[: n + 1] for s in decoding.stop)
+        )
+        return Completion(text[: min(places)], tuple(tokens[: written + 1]), "stop", prompt_tokens)
     return Completion(text, tuple(tokens), "eos" if END in row else "length", prompt_tokens)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from germline.optimizers import Optimizer
 from germline.protocols import Space
-from germline.types import GermlineError, TensorInfo, TensorKind, Update
+from germline.types import GermlineError, Perturbation, TensorInfo, TensorKind, Update
 
 
 def describe(model: nn.Module) -> tuple[TensorInfo, ...]:
@@ -74,6 +74,18 @@ class Masters:
             info.name: _unit(info.name, self.tensors[info.name], sigma_unit)
             for info in self.searched
         }
+
+    def refuse_members(self, members: Sequence[Perturbation | None]) -> None:
+        """Say that only the centre can play, when there is no space an engine knows how to serve.
+
+        Raises:
+            GermlineError: one of the members is not the centre.
+        """
+        if any(member is not None for member in members):
+            found = type(self.space).__name__ if self.space else "no space"
+            raise GermlineError(
+                f"members cannot be played with {found}: choose space.kind=full or low_rank"
+            )
 
     def apply(self, update: Update) -> None:
         """Move theta by one update, tensor after tensor: scratch memory is one tensor."""

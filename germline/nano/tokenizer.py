@@ -1,18 +1,21 @@
-"""The nano model's tokenizer: byte-level BPE of at most 1024 tokens, learned from its own texts.
+"""The nano model's tokenizer: Qwen2's own, with at most 1024 tokens learned from the model's texts.
 
-Pieces are words with their trailing space, single digits, single operators (with the spaces around
-them) and single marks, so numbers and operators never merge with anything and an answer is the
-same token wherever it stands before a full stop. The three boilerplate stretches of the countdown
-prompt and its tags are one token each: they carry no information, and prefill would otherwise rule
-the cost of every generation. Any text survives encoding and decoding, since all 256 bytes are
-tokens.
+Byte-level BPE, digits one by one. It must be a `Qwen2Tokenizer`: whatever a folder declares,
+`AutoTokenizer` gives a Qwen2 model that class with that way of cutting words. Stretches that carry
+no choice are one token each, or prefill would rule the cost of every generation: the boilerplate of
+the countdown prompt, its tags, the role lines of the chat template, and operators with the spaces
+around them, which therefore never merge with a number.
+
+Limits: text is normalised (NFC) as Qwen2 does, so letters written as base and accent come back
+composed; every other text survives encoding and decoding, since all 256 bytes are tokens.
 """
 
+import json
 import re
 from collections.abc import Iterable
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
+from tokenizers import AddedToken, pre_tokenizers, trainers
+from transformers import Qwen2Tokenizer
 
 from germline.nano import text
 
@@ -27,46 +30,41 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
 
-_BOILERPLATE = (
+_SPECIALS = (PAD, TURN_START, TURN_END)
+_PHRASES = (
     *text.COUNTDOWN_BOILERPLATE,
     text.THOUGHT_TO_ANSWER,
     text.ANSWER_END,
     *("<think>", "</think>", "<answer>", "</answer>"),
     *("user\n", "assistant\n"),
+    *(" + ", " - ", " * ", " / ", " = ", "["),
 )
-# An operator between spaces | an operator | a digit | a word and its space | a mark and its space.
-_PIECES = r" [+\-*/=] |[+\-*/=()\[\]×%]|[0-9]|[A-Za-z]+[ \n]?|[.,:;?!] ?|\s|[^\sA-Za-z0-9]"
 
 
-def build_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
+def build_tokenizer(texts: Iterable[str]) -> Qwen2Tokenizer:
     """Learn the merges from `texts`; the same texts give the same tokenizer."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(_PIECES), behavior="isolated"),
-            pre_tokenizers.Digits(individual_digits=True),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    specials = [AddedToken(token, special=True) for token in (PAD, TURN_START, TURN_END)]
-    phrases = [AddedToken(phrase, normalized=False) for phrase in _BOILERPLATE]
+    learner = Qwen2Tokenizer().backend_tokenizer
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY_SIZE - len(phrases),
-        special_tokens=specials,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        vocab_size=VOCABULARY_SIZE - len(_PHRASES),
+        special_tokens=list(_SPECIALS),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
     # Learning does not know added tokens, so their text is cut out, or it would take up the merges.
-    cuts = re.compile("|".join(re.escape(cut) for cut in (*_BOILERPLATE, TURN_START, TURN_END)))
-    tokenizer.train_from_iterator((part for text in texts for part in cuts.split(text)), trainer)
-    tokenizer.add_tokens(phrases)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
+    longest_first = sorted((*_PHRASES, *_SPECIALS), key=len, reverse=True)
+    cuts = re.compile("|".join(map(re.escape, longest_first)))
+    learner.train_from_iterator((part for text in texts for part in cuts.split(text)), trainer)
+    learned = json.loads(learner.to_str())["model"]
+    tokenizer = Qwen2Tokenizer(
+        vocab=learned["vocab"],
+        merges=[(left, right) for left, right in learned["merges"]],
         eos_token=TURN_END,
         pad_token=PAD,
+        unk_token=None,
+        extra_special_tokens=[TURN_START],
         chat_template=CHAT_TEMPLATE,
         padding_side="left",
         model_max_length=MAX_LENGTH,
-        clean_up_tokenization_spaces=False,
     )
+    tokenizer.add_tokens([AddedToken(phrase, normalized=False) for phrase in _PHRASES])
+    return tokenizer

@@ -22,7 +22,7 @@ from typing import Annotated
 import torch
 import typer
 from torch.nn.functional import cross_entropy
-from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
 from germline.nano.text import SKILLS, Sample
 from germline.nano.tokenizer import MAX_LENGTH, PAD, TURN_END, build_tokenizer
@@ -47,7 +47,7 @@ def samples(seed: int, skill: str) -> Iterator[Sample]:
     return SKILLS[skill].samples(Random(f"germline nano {seed} {skill}"))
 
 
-def new_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen2ForCausalLM:
+def new_model(tokenizer: Qwen2Tokenizer, seed: int) -> Qwen2ForCausalLM:
     """Return an untrained model, initialised from the seed alone."""
     config = Qwen2Config(
         vocab_size=len(tokenizer),
@@ -75,7 +75,7 @@ def new_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen2ForCausalLM
     return model
 
 
-def encode(batch: list[Sample], tokenizer: PreTrainedTokenizerFast) -> list[Encoded]:
+def encode(batch: list[Sample], tokenizer: Qwen2Tokenizer) -> list[Encoded]:
     """Tokenize prompts and completions, ended by the end of turn, shortest first."""
     end = tokenizer.convert_tokens_to_ids(TURN_END)
     prompts = tokenizer([sample.prompt for sample in batch]).input_ids
@@ -113,7 +113,7 @@ def learning_rate(step: int, steps: int, peak: float) -> float:
 
 def fit(
     model: Qwen2ForCausalLM,
-    tokenizer: PreTrainedTokenizerFast,
+    tokenizer: Qwen2Tokenizer,
     streams: dict[str, Iterator[Sample]],
     steps: int,
     peak: float,
@@ -157,7 +157,7 @@ def fit(
             total = 0.0
 
 
-def save(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path) -> str:
+def save(model: Qwen2ForCausalLM, tokenizer: Qwen2Tokenizer, out: Path) -> str:
     """Write the Hugging Face folder and return the SHA-256 of its weights file."""
     out.mkdir(parents=True, exist_ok=True)
     end, pad = (tokenizer.convert_tokens_to_ids(token) for token in (TURN_END, PAD))

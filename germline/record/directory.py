@@ -77,7 +77,9 @@ class RunDirectory:
         Raises:
             GermlineError: the folder holds something already.
         """
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        # Hidden files are what a process killed while it made the folder leaves behind.
+        taken = path.is_dir() and any(not file.name.startswith(".") for file in path.iterdir())
+        if taken or (path.exists() and not path.is_dir()):
             remedy = (
                 f"continue that run with `germline resume {path}` or choose another folder"
                 if (path / "run.json").exists()

@@ -33,20 +33,22 @@ def replay(path: Path | str, generation: int, out: Path | str | None = None) -> 
         GermlineError: the digest is not the one the journal recorded.
     """
     directory = RunDirectory.open(Path(path))
+    folder = None if out is None else _free(Path(out))
     engine = make_engine(directory.config)
     digest = restore(
         engine.weights, directory.journal.read(), None, directory.base_digest, generation
     )
-    if out is not None:
+    if folder is not None:
         engine.refresh()
-        engine.save_model(_free(Path(out)))
+        engine.save_model(folder)
     return digest
 
 
 def export(path: Path | str, out: Path | str) -> None:
     """Write the newest weights of a run as a folder plain transformers loads: the same tokens."""
+    folder = _free(Path(out))
     engine = _rebuilt(RunDirectory.open(Path(path)))
-    engine.save_model(_free(Path(out)))
+    engine.save_model(folder)
 
 
 def evaluate(

@@ -77,8 +77,9 @@ class Training:
             parts.strategy, parts.shape, parts.fleet, parts.batch, parts.decoding, span
         ):
             done = one.generation + 1
-            last = self._stopping or done == span.stop
-            if done % self.config.held_out.every == 0 and not last:
+            final = done == span.stop
+            last = final or self._stopping
+            if done % self.config.held_out.every == 0 and not final:
                 one = replace(one, held_out=self._score(done)[0])
             self.directory.write(one, parts.batch(one.generation))
             if tracker:

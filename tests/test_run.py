@@ -1,0 +1,378 @@
+"""Runs from start to end: training, stopping, resuming, replaying, on the toy engine."""
+
+import json
+import math
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import germline
+from germline.checkpoint import snapshots
+from germline.record import RunDirectory
+from germline.run import assemble, replay, resume, train
+from germline.types import GermlineError
+from tests.toy_runs import finish, journal, run, settings, stopped_after
+
+VARIANTS = [
+    (space, optimizer)
+    for space in ("space=low_rank", "space=full")
+    for optimizer in ("strategy.optimizer=sgd", "strategy.optimizer=adam")
+]
+GENERATIONS = 5
+
+
+def without_time(rows):
+    return [
+        {key: value for key, value in row.items() if key not in ("timing", "tokens_per_s")}
+        for row in rows
+    ]
+
+
+def rows(folder):
+    """Return all that a run directory tells, clocks left out."""
+    directory = RunDirectory.open(folder)
+    return without_time(directory.generations()), directory.rollouts(), directory.held_out()
+
+
+@pytest.fixture(scope="module", params=VARIANTS, ids=lambda one: "-".join(one))
+def variant(request):
+    return (*request.param, f"generations={GENERATIONS}")
+
+
+@pytest.fixture(scope="module")
+def whole(variant, tmp_path_factory):
+    """A run that was never interrupted."""
+    return run(tmp_path_factory.mktemp("whole") / "run", *variant)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """A finished run of four generations."""
+    return run(tmp_path_factory.mktemp("plain") / "run")
+
+
+# --- training
+
+
+def test_training_yields_each_generation_once_it_is_on_disk(tmp_path):
+    training = train(settings(), tmp_path / "run")
+    for count, record in enumerate(training):
+        entries = training.directory.journal.read()
+        assert len(entries) == count + 1
+        assert entries[-1].digest == record.digest
+        assert entries[-1].update == record.update
+    assert count == 3
+
+
+def test_mistake_17_held_out_scores_at_the_start_when_due_and_at_the_end(tmp_path):
+    path = run(tmp_path / "run", "generations=7", "held_out.every=3")
+    directory = RunDirectory.open(path)
+    assert [one.score.generation for one in directory.held_out()] == [0, 3, 6, 7]
+    assert [row["generation"] for row in directory.generations() if "held_out" in row] == [2, 5]
+    assert {one.score.n for one in directory.held_out()} == {5}
+
+
+def test_start_and_end_scores_are_told_once_they_are_known(tmp_path):
+    training = train(settings(), tmp_path / "run")
+    assert (training.start, training.end) == (None, None)
+    finish(training)
+    scores = [one for one in (training.start, training.end) if one]
+    assert [one.generation for one in scores] == [0, 4]
+
+
+def test_held_out_examples_are_none_of_those_trained_on(plain):
+    directory = RunDirectory.open(plain)
+    trained = {row["prompt"] for row in directory.rollouts()}
+    scored = {sample.prompt for one in directory.held_out() for sample in one.samples}
+    assert scored
+    assert not trained & scored
+
+
+def test_the_same_config_and_seed_give_the_same_bytes(plain, tmp_path):
+    again = run(tmp_path / "run")
+    assert journal(again) == journal(plain)
+    assert rows(again) == rows(plain)
+
+
+def test_mistake_6_seed_0_42_and_1_are_three_runs(plain, tmp_path):
+    journals = [journal(run(tmp_path / seed, f"seed={seed}")) for seed in ("42", "1")]
+    assert len({journal(plain), *journals}) == 3
+    assert RunDirectory.open(plain).journal.read()[0].update.run_seed == 0
+
+
+def test_a_config_may_be_a_mapping_or_a_file(plain, tmp_path):
+    values = json.loads((plain / "run.json").read_text())["config"]
+    assert journal(finish(train(values, tmp_path / "mapping"))) == journal(plain)
+    file = tmp_path / "config.yaml"
+    file.write_text(json.dumps(values))  # JSON is YAML
+    assert journal(finish(train(file, tmp_path / "file"))) == journal(plain)
+
+
+def test_without_a_name_a_run_gets_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = settings("generations=1")
+    first, second = train(config), train(config)
+    assert first.directory.path != second.directory.path
+    for training in (first, second):
+        assert training.directory.path.parent.name == "runs"
+        assert training.directory.path.name.startswith("conciseness-low_rank-20")
+        finish(training)
+
+
+def test_a_taken_folder_is_refused_before_anything_is_loaded(plain):
+    with pytest.raises(GermlineError, match="exists and is not empty"):
+        train(settings("engine=inprocess", "model=/no/such/model"), plain)
+
+
+def test_the_figure_is_drawn(plain):
+    assert (plain / "evolution.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_snapshots_come_when_they_are_due_and_at_the_end(tmp_path):
+    path = run(tmp_path / "run", "generations=5", "record.keep_snapshots=9")
+    names = [one.stem for one in snapshots(path / "snapshots")]
+    assert names == ["generation-000001", "generation-000003", "generation-000004"]
+
+
+def test_grader_processes_end_with_the_training(tmp_path):
+    before = children()
+    finish(train(settings(), tmp_path / "run"))
+    assert children() == before
+
+
+def children():
+    """Return the processes this one started and has not yet buried."""
+    pid = os.getpid()
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+# --- stopping and resuming
+
+
+def test_a_run_stopped_after_every_single_generation_reaches_the_same_bits(
+    variant, whole, tmp_path
+):
+    path = stopped_after(train(settings(*variant), tmp_path / "run"), 1)
+    for done in range(1, GENERATIONS):
+        assert len(RunDirectory.open(path).journal.read()) == done
+        stopped_after(resume(path), 1)
+    finish(resume(path))
+    assert journal(path) == journal(whole)
+    assert rows(path) == rows(whole)
+
+
+def test_a_finished_run_with_more_generations_reaches_the_same_bits(variant, whole, tmp_path):
+    path = run(tmp_path / "run", *variant, "generations=3")
+    finish(resume(path, [f"generations={GENERATIONS}"]))
+    assert journal(path) == journal(whole)
+    assert RunDirectory.open(path).config.generations == GENERATIONS
+
+
+def test_stop_ends_after_the_generation_at_hand(tmp_path):
+    training = train(settings(), tmp_path / "run")
+    stopped_after(training, 2)
+    assert training.directory.journal.last_generation() == 1
+    assert training.end is None
+
+
+def test_a_held_out_score_due_when_the_run_is_stopped_is_not_lost(tmp_path):
+    training = train(settings("held_out.every=1"), tmp_path / "run")
+    for record in training:
+        if record.generation == 0:
+            training.stop()  # takes effect at once: the generation is over
+    training = resume(tmp_path / "run")
+    training.stop()  # takes effect in the middle of generation 1
+    finish(training)
+    finish(resume(tmp_path / "run"))
+    scores = RunDirectory.open(tmp_path / "run").held_out()
+    assert [one.score.generation for one in scores] == [0, 1, 2, 3, 4]
+
+
+def test_leaving_the_loop_by_break_leaves_a_run_that_resumes(plain, tmp_path):
+    for record in train(settings(), tmp_path / "run"):
+        if record.generation == 1:
+            break
+    finish(resume(tmp_path / "run"))
+    assert journal(tmp_path / "run") == journal(plain)
+
+
+def test_resuming_a_finished_run_changes_nothing(plain):
+    before = (journal(plain), rows(plain))
+    assert list(resume(plain)) == []
+    assert (journal(plain), rows(plain)) == before
+
+
+def test_mistake_7_a_resumed_run_repeats_no_perturbation(tmp_path):
+    first = list(stopping(train(settings("generations=6"), tmp_path / "run"), 3))
+    updates = [one.update for one in (*first, *resume(tmp_path / "run"))]
+    names = [
+        (one.run_seed, one.generation, direction)
+        for one in updates
+        for direction in range(len(one.coefficients))
+    ]
+    assert len(set(names)) == len(names) == 6 * 3
+    whole = run(tmp_path / "whole", "generations=6")
+    assert updates == [entry.update for entry in RunDirectory.open(whole).journal.read()]
+
+
+def stopping(training, generations):
+    for done, record in enumerate(training, start=1):
+        if done == generations:
+            training.stop()
+        yield record
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "model=other",
+        "task.temperature=0.5",
+        "space.rank=2",
+        "strategy.sigma=0.2",
+        "shaping=centred_ranks",
+        "engine=inprocess",
+        "cell.members=3",
+        "batch=5",
+        "seed=1",
+    ],
+)
+def test_a_resumed_run_may_not_become_another_one(plain, override):
+    before = (plain / "run.json").read_bytes()
+    setting = override.split("=")[0].split(".")[0]
+    with pytest.raises(GermlineError, match=f"resume: {setting} cannot change within a run"):
+        resume(plain, [override])
+    assert (plain / "run.json").read_bytes() == before
+
+
+def test_what_does_not_touch_the_bits_may_change(plain, tmp_path):
+    path = stopped_after(train(settings(), tmp_path / "run"), 1)
+    overrides = ["held_out.every=1", "record.snapshot_every=1", "graders.workers=2"]
+    finish(resume(path, overrides))
+    assert journal(path) == journal(plain)
+    assert RunDirectory.open(path).config.held_out.every == 1
+
+
+def test_fewer_generations_than_were_run_are_refused(plain):
+    with pytest.raises(GermlineError, match="generations=2, but the run already has 4"):
+        resume(plain, ["generations=2"])
+
+
+LINEAR = "strategy.sigma={start: 0.4, end: 0.1}"
+
+
+def test_a_linear_schedule_is_not_bent_by_more_generations(tmp_path):
+    path = run(tmp_path / "run", LINEAR)
+    with pytest.raises(GermlineError, match="generations=8 would bend a linear schedule"):
+        resume(path, ["generations=8"])
+
+
+def test_a_linear_schedule_survives_a_stop(tmp_path):
+    path = stopped_after(train(settings(LINEAR), tmp_path / "run"), 2)
+    finish(resume(path))
+    assert journal(path) == journal(run(tmp_path / "whole", LINEAR))
+    sigmas = [entry.update.sigma for entry in RunDirectory.open(path).journal.read()]
+    assert sigmas == pytest.approx([0.4, 0.3, 0.2, 0.1])
+
+
+# --- damage
+
+
+@pytest.fixture
+def halfway(tmp_path):
+    """A run stopped after three of four generations."""
+    return stopped_after(train(settings("record.snapshot_every=1"), tmp_path / "run"), 3)
+
+
+@pytest.mark.parametrize("keep", [0, 1, 40])
+def test_a_torn_last_line_counts_as_never_written(halfway, plain, keep):
+    file = halfway / "journal.jsonl"
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join(lines[:-1]) + lines[-1][:keep])
+    finish(resume(halfway))
+    assert journal(halfway) == journal(plain)
+    assert rows(halfway) == rows(plain)
+
+
+def test_a_journal_with_a_flipped_byte_is_refused(halfway):
+    file = halfway / "journal.jsonl"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(bytes(content))
+    with pytest.raises(GermlineError, match=r"journal\.jsonl, line 2"):
+        resume(halfway)
+    with pytest.raises(GermlineError, match=r"journal\.jsonl, line 2"):
+        replay(halfway, 0)
+
+
+def test_damaged_snapshots_cost_time_only(halfway, plain):
+    for path in snapshots(halfway / "snapshots"):
+        path.write_bytes(path.read_bytes()[:100])
+    finish(resume(halfway))
+    assert journal(halfway) == journal(plain)
+
+
+def test_a_run_without_snapshots_resumes(halfway, plain):
+    for path in snapshots(halfway / "snapshots"):
+        path.unlink()
+    finish(resume(halfway))
+    assert journal(halfway) == journal(plain)
+
+
+def test_another_base_model_is_refused(halfway):
+    file = halfway / "run.json"
+    facts = json.loads(file.read_text())
+    facts["base_digest"] = "0" * 64
+    file.write_text(json.dumps(facts))
+    with pytest.raises(GermlineError, match="not the one this run began with"):
+        resume(halfway)
+
+
+def test_what_is_no_run_is_refused(tmp_path):
+    with pytest.raises(GermlineError, match="is not a run directory"):
+        resume(tmp_path)
+
+
+# --- replay
+
+
+def test_every_generation_is_replayed_to_its_digest(variant, whole):
+    for generation, entry in enumerate(RunDirectory.open(whole).journal.read()):
+        assert replay(whole, generation) == entry.digest
+
+
+def test_generation_minus_one_is_the_base_model(whole):
+    assert replay(whole, -1) == RunDirectory.open(whole).base_digest
+
+
+def test_replay_needs_no_snapshot_and_writes_nothing(plain):
+    before = sorted(plain.rglob("*"))
+    assert replay(plain, 3) == RunDirectory.open(plain).journal.read()[3].digest
+    assert sorted(plain.rglob("*")) == before
+
+
+@pytest.mark.parametrize("generation", [-2, 4])
+def test_a_generation_that_never_was_is_refused(plain, generation):
+    with pytest.raises(GermlineError, match=f"generation {generation} is not in the journal"):
+        replay(plain, generation)
+
+
+def test_the_toy_model_has_no_format_to_be_written_in(plain, tmp_path):
+    with pytest.raises(GermlineError, match="engine=toy has no Hugging Face format"):
+        germline.export(plain, tmp_path / "out")
+
+
+def test_the_parts_of_a_run_can_be_driven_by_hand(plain):
+    """The ask/tell level gives what `train` gives."""
+    with assemble(settings()) as parts:
+        digests = []
+        for generation in range(4):
+            population = parts.strategy.ask(generation)
+            luck = replace(parts.decoding, noise_round=generation)
+            evaluation = parts.fleet.evaluate(population, parts.batch(generation), luck)
+            assert not math.isnan(evaluation.rewards.sum())
+            shaped = parts.shape(evaluation.rewards.mean(axis=1), antithetic=True)
+            parts.fleet.apply(parts.strategy.tell(population, shaped))
+            digests.append(parts.fleet.digest())
+    assert digests == [entry.digest for entry in RunDirectory.open(plain).journal.read()]

@@ -7,6 +7,7 @@ import germline.spaces.full
 from germline import noise
 from germline.config import Full, LowRank
 from germline.engines.weights import describe
+from germline.protocols import DenseSpace, LowRankSpace
 from germline.spaces import make_space
 from germline.spaces.selection import parse_layers
 from germline.types import GermlineError, Seeded, TensorInfo, Update
@@ -132,7 +133,7 @@ def test_a_rank_above_a_matrix_is_refused_with_the_largest_that_fits(tied):
 
 
 def test_an_unknown_space_is_refused_with_the_nearest_name():
-    section = Full.model_construct(kind="ful")
+    section = Full().model_copy(update={"kind": "ful"})
     with pytest.raises(GermlineError, match="full"):
         make_space(section)
 
@@ -148,7 +149,9 @@ def test_a_gradient_in_chunks_has_the_bits_of_one_in_a_piece(monkeypatch):
 
 def test_dense_noise_is_the_stream_of_the_canonical_name():
     tensor = TensorInfo("model.embed_tokens.weight", (12, 5), "embedding", None)
-    found = make_space(Full()).noise(Seeded(7, 3, 4, -1, 0.1), tensor)
+    space = make_space(Full())
+    assert isinstance(space, DenseSpace)
+    found = space.noise(Seeded(7, 3, 4, -1, 0.1), tensor)
     assert (found.flatten().numpy() == noise.normal(7, 3, 4, tensor.name, 60)).all()
 
 
@@ -163,6 +166,7 @@ def test_a_low_rank_update_has_rank_members_times_rank(rank):
 def test_members_of_a_cell_draw_the_factors_they_draw_alone():
     tensor = TensorInfo("model.layers.0.mlp.up_proj.weight", (40, 30), "linear", 0)
     space = make_space(LowRank(rank=3))
+    assert isinstance(space, LowRankSpace)
     members = [Seeded(1, 2, direction, 1, 0.1) for direction in (4, 0, 4, 9)]
     together = space.factors(members, tensor)
     for place, member in enumerate(members):

@@ -10,7 +10,7 @@ from germline.spaces import SPACES, make_space
 from germline.types import Seeded, TensorInfo, Update
 from tests.tiny_engines import drawn
 
-SETTINGS = {
+SETTINGS: dict[str, Full | LowRank] = {
     "full": Full(),
     "rank 1": LowRank(rank=1),
     "rank 2": LowRank(rank=2),

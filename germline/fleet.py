@@ -1,4 +1,4 @@
-"""Engines that move together. One engine in this process is the smallest fleet."""
+"""Engines that move together: one engine in this process is the smallest fleet."""
 
 from collections.abc import Sequence
 

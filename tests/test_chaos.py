@@ -1,0 +1,82 @@
+"""Training killed with `kill -9` at random moments reaches the bits of a run left alone."""
+
+import json
+import random
+import shutil
+import time
+from collections import Counter
+
+import germline
+from germline.config import load_config
+from germline.record import RunDirectory
+from tests.tiny import save_tiny
+from tests.toy_runs import ADAM_FULL, SETTINGS, finish, journal, settings
+from tests.victims import Victim
+
+# What is written is written often, so that moments fall into snapshots, scores and figures.
+OFTEN = ("held_out.every=2", "record.snapshot_every=1", "record.figure_every=13")
+
+
+def chaos(config, folder, *, in_start, at_work):
+    """Train, killed at so many moments of starting and of working, then to the end.
+
+    Moments are counted in messages and in parts of the time the last message took, so that they
+    spread over the same phases on a slow machine and on a fast one.
+    """
+    moments = random.Random(2)
+    out = folder / "killed"
+    kills = ["start"] * in_start + ["work"] * at_work
+    moments.shuffle(kills)
+    start_s = 0.5
+    for phase in kills:
+        victim = Victim(config, out)
+        if phase == "start":
+            time.sleep(moments.uniform(0, start_s))
+        else:
+            start_s = victim.wait_for(1)
+            generation_s = victim.wait_for(moments.randint(0, 2)) or start_s
+            time.sleep(moments.uniform(0, generation_s))
+        victim.kill()
+        if out.exists() and not (out / "run.json").exists():
+            shutil.rmtree(out)  # it was killed before the run began: there is nothing to resume
+    Victim(config, out).finish()
+    return out
+
+
+def assert_same(killed, undisturbed):
+    """Compare all that decides and all that describes two runs, clocks left out."""
+    assert journal(killed) == journal(undisturbed)
+    one, other = RunDirectory.open(killed), RunDirectory.open(undisturbed)
+    assert one.rollouts() == other.rollouts()
+    assert one.held_out() == other.held_out()
+    for row, expected in zip(one.generations(), other.generations(), strict=True):
+        for key in row.keys() - {"timing", "tokens_per_s"}:
+            assert row[key] == expected[key]
+    for path in (undisturbed / "snapshots").iterdir():
+        assert (killed / "snapshots" / path.name).read_bytes() == path.read_bytes()
+
+
+def assert_each_generation_once(folder, generations):
+    """Every generation stands in every file exactly once, and in order."""
+    directory = RunDirectory.open(folder)
+    assert [row["generation"] for row in directory.generations()] == list(range(generations))
+    counts = Counter(row["generation"] for row in directory.rollouts())
+    assert counts == dict.fromkeys(range(generations), directory.config.record.rollouts)
+    numbers = [json.loads(line)["generation"] for line in journal(folder).splitlines()]
+    assert numbers == list(range(generations))
+
+
+def test_twenty_kills_leave_no_trace(tmp_path):
+    config = settings(*OFTEN, *ADAM_FULL, "record.tensorboard=true", "generations=40")
+    killed = chaos(config, tmp_path, in_start=5, at_work=15)
+    assert_each_generation_once(killed, 40)
+    assert_same(killed, finish(germline.train(config, tmp_path / "undisturbed")))
+
+
+def test_three_kills_of_a_hugging_face_model_leave_no_trace(tmp_path):
+    model = save_tiny(tmp_path / "model")
+    values = {**SETTINGS, "model": str(model), "engine": {"kind": "inprocess", "threads": 1}}
+    config = load_config(values, (*OFTEN, *ADAM_FULL, "generations=8", "strategy.sigma=0.05"))
+    killed = chaos(config, tmp_path, in_start=1, at_work=2)
+    assert_each_generation_once(killed, 8)
+    assert_same(killed, finish(germline.train(config, tmp_path / "undisturbed")))

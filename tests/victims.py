@@ -1,0 +1,64 @@
+"""Trainings in processes of their own, to be killed at any moment.
+
+They are forked from a server that has imported everything, so that a start costs milliseconds and
+twenty kills fit into a test.
+"""
+
+import multiprocessing
+import os
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from germline.config import Config
+
+# Set up before the server starts: it forks children with whatever it has loaded by then.
+_SERVER = multiprocessing.get_context("forkserver")
+_SERVER.set_forkserver_preload(["germline.run", "germline.engines.inprocess", "tests.victims"])
+
+
+def _work(config: Config, out: Path, told: Connection) -> None:
+    """Begin the run or continue it, and tell every generation that is on disk."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    from germline.run import resume, train
+
+    training = resume(out) if (out / "run.json").exists() else train(config, out)
+    told.send("ready")
+    for record in training:
+        told.send(record.generation)
+    told.send("done")
+
+
+class Victim:
+    """One training process."""
+
+    def __init__(self, config: Config, out: Path) -> None:
+        self._told, theirs = _SERVER.Pipe(duplex=False)
+        self._process = _SERVER.Process(target=_work, args=(config, out, theirs))
+        self._process.start()
+        theirs.close()
+
+    def wait_for(self, messages: int) -> float:
+        """Wait for so many messages, `ready` and generations; return the seconds of the last."""
+        before = time.monotonic()
+        last = 0.0
+        for _ in range(messages):
+            if self._told.recv() == "done":
+                raise AssertionError("the run was over before its kill: give it more generations")
+            last, before = time.monotonic() - before, time.monotonic()
+        return last
+
+    def kill(self) -> None:
+        """Send SIGKILL; nothing in the process hears of it."""
+        self._process.kill()
+        self._process.join()
+        assert self._process.exitcode == -9, "it was over before it was killed"
+        self._told.close()
+
+    def finish(self) -> None:
+        """Let it run to its end."""
+        while self._told.recv() != "done":
+            pass
+        self._process.join()
+        assert self._process.exitcode == 0
+        self._told.close()

@@ -1,0 +1,257 @@
+"""Runs of a Hugging Face model: what they leave is a model that plain transformers understands."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import germline
+from germline.config import load_config
+from germline.record import RunDirectory
+from germline.run import evaluate, export, generate, replay, resume, train
+from germline.types import GermlineError
+from tests.tiny import save_tiny
+from tests.toy_runs import SETTINGS, finish, journal, stopped_after
+
+PROMPTS = ["What is 1 + 2?", "the quick brown fox", "What is the answer?"]
+VARIANTS = {
+    "low-rank": ("space=low_rank", "strategy.sigma=0.1"),
+    "full-adam": ("space=full", "strategy.optimizer=adam", "strategy.sigma=0.05"),
+    "stored-in-bf16": ("space=full", "strategy.sigma=0.05"),
+    "served-in-bf16": ("space=low_rank", "strategy.sigma=0.1", "engine.dtype=bfloat16"),
+}
+
+
+def config(model, *overrides):
+    engine = {"kind": "inprocess", "device": "cpu", "threads": 1}
+    values = {**SETTINGS, "model": str(model), "engine": engine, "generations": 3}
+    return load_config(values, overrides)
+
+
+@pytest.fixture(scope="module", params=VARIANTS)
+def trained(request, tmp_path_factory):
+    """A finished run of three generations, and its settings."""
+    folder = tmp_path_factory.mktemp(request.param)
+    model = save_tiny(folder / "model")
+    if request.param == "stored-in-bf16":
+        AutoModelForCausalLM.from_pretrained(model).to(torch.bfloat16).save_pretrained(model)
+    overrides = VARIANTS[request.param]
+    return finish(train(config(model, *overrides), folder / "run")), overrides
+
+
+@pytest.fixture(scope="module")
+def one_run(tmp_path_factory):
+    """A finished run of the low-rank space."""
+    folder = tmp_path_factory.mktemp("one")
+    model = save_tiny(folder / "model")
+    return finish(train(config(model, "strategy.sigma=0.1"), folder / "run"))
+
+
+def greedy(folder, prompts, count):
+    """Return the new tokens of plain transformers, one prompt at a time, to the first EOS."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto").eval()
+    words = AutoTokenizer.from_pretrained(folder)
+    written = []
+    for prompt in prompts:
+        message = [{"role": "user", "content": prompt}]
+        ids = words.apply_chat_template(
+            message, add_generation_prompt=True, return_tensors="pt", return_dict=False
+        )
+        output = model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=False,
+            max_new_tokens=count,
+            pad_token_id=words.pad_token_id,
+        )
+        written.append(tuple(output[0, ids.shape[1] :].tolist()))
+    return written
+
+
+def test_plain_transformers_writes_the_same_tokens_as_the_engine(trained, tmp_path):
+    run, _ = trained
+    export(run, tmp_path / "model")
+    mine = [one.tokens for one in generate(str(run), PROMPTS, max_new_tokens=24)]
+    assert greedy(tmp_path / "model", PROMPTS, 24) == mine
+    assert [
+        one.tokens for one in generate(str(tmp_path / "model"), PROMPTS, max_new_tokens=24)
+    ] == mine
+
+
+def test_training_changed_what_the_model_writes(trained, tmp_path):
+    run, _ = trained
+    base = RunDirectory.open(run).config.model
+    texts = [[one.text for one in generate(source, PROMPTS)] for source in (base, str(run))]
+    assert texts[0] != texts[1]
+
+
+def test_an_export_is_the_last_generation_replayed_bit_for_bit(trained, tmp_path):
+    run, _ = trained
+    export(run, tmp_path / "exported")
+    digest = replay(run, 2, tmp_path / "replayed")
+    assert digest == RunDirectory.open(run).journal.read()[-1].digest
+    files = [tmp_path / name / "model.safetensors" for name in ("exported", "replayed")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_the_base_replayed_is_the_base_model(trained, tmp_path):
+    run, _ = trained
+    directory = RunDirectory.open(run)
+    replay(run, -1, tmp_path / "base")
+    expected = AutoModelForCausalLM.from_pretrained(directory.config.model).state_dict()
+    found = AutoModelForCausalLM.from_pretrained(tmp_path / "base").state_dict()
+    assert found.keys() == expected.keys()
+    for name, tensor in found.items():
+        assert torch.equal(tensor.float(), expected[name].float().to(tensor.dtype).float())
+
+
+def test_every_generation_can_be_written_and_all_differ(one_run, tmp_path):
+    weights = []
+    for generation in range(-1, 3):
+        out = tmp_path / str(generation)
+        replay(one_run, generation, out)
+        weights.append((out / "model.safetensors").read_bytes())
+        assert AutoModelForCausalLM.from_pretrained(out).config.model_type == "qwen2"
+    assert len(set(weights)) == 4
+
+
+def test_only_searched_tensors_move(one_run, tmp_path):
+    for generation in (-1, 2):
+        replay(one_run, generation, tmp_path / str(generation))
+    before, after = (load_file(tmp_path / str(g) / "model.safetensors") for g in (-1, 2))
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    assert moved == {name for name in before if "_proj.weight" in name}
+
+
+def test_a_stopped_run_reaches_the_same_bits(trained, tmp_path):
+    run, _ = trained
+    settings = RunDirectory.open(run).config
+    path = stopped_after(train(settings, tmp_path / "run"), 1)
+    stopped_after(resume(path), 1)
+    finish(resume(path))
+    assert journal(path) == journal(run)
+
+
+def test_more_generations_reach_the_bits_of_a_longer_run(trained, tmp_path):
+    run, _ = trained
+    settings = RunDirectory.open(run).config
+    short = finish(train(load_config(settings.model_dump(), ["generations=2"]), tmp_path / "run"))
+    finish(resume(short, ["generations=3"]))
+    assert journal(short) == journal(run)
+
+
+def test_another_base_model_is_refused(one_run, tmp_path):
+    other = save_tiny(tmp_path / "other", seed=1)
+    facts = json.loads((one_run / "run.json").read_text())
+    facts["config"]["model"] = str(other)
+    copy = tmp_path / "run"
+    copy.mkdir()
+    (copy / "run.json").write_text(json.dumps(facts))
+    (copy / "journal.jsonl").write_bytes(journal(one_run))
+    for attempt in (
+        resume,
+        lambda path: replay(path, 1),
+        lambda path: export(path, tmp_path / "x"),
+    ):
+        with pytest.raises(
+            GermlineError, match="the base model is not the one this run began with"
+        ):
+            attempt(copy)
+
+
+@pytest.mark.parametrize("write", [export, lambda run, out: replay(run, 0, out)])
+def test_a_taken_folder_is_not_written_into(one_run, tmp_path, write):
+    (tmp_path / "precious").write_text("data")
+    with pytest.raises(GermlineError, match="exists and is not empty"):
+        write(one_run, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["precious"]
+
+
+# --- evaluate
+
+
+def test_evaluating_a_run_gives_its_final_score(one_run, tmp_path):
+    directory = RunDirectory.open(one_run)
+    score, _ = evaluate(str(one_run), limit=5, out=tmp_path / "c.jsonl")
+    assert score == directory.held_out()[-1].score
+    assert score.generation == 3
+
+
+def test_completions_are_written_with_prompt_answer_and_grade(one_run, tmp_path):
+    score, path = evaluate(str(one_run), limit=7, out=tmp_path / "deep" / "c.jsonl")
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert path == tmp_path / "deep" / "c.jsonl"
+    assert [row["example"] for row in rows] == list(range(7))
+    lengths = [abs(len(row["completion"]) - len(row["answer"])) for row in rows]
+    assert lengths == [row["parts"]["length_difference"] for row in rows]
+    assert [-one for one in lengths] == [row["reward"] for row in rows]
+    assert {row["failure"] for row in rows} == {None}
+    assert all(row["prompt"] for row in rows)
+    assert score.n == 7
+    assert score.mean == pytest.approx(np.mean(lengths), rel=1e-15)
+    assert score.standard_error == pytest.approx(np.std(lengths, ddof=1) / math.sqrt(7), rel=1e-15)
+
+
+def test_completions_go_beside_the_run_unless_told_otherwise(one_run):
+    _, path = evaluate(str(one_run), limit=2)
+    assert path == one_run / "completions-conciseness-test.jsonl"
+    path.unlink()
+
+
+def test_the_split_and_the_task_are_those_asked_for(one_run, tmp_path):
+    task = load_config({"task": {"kind": "arithmetic", "max_new_tokens": 4}}).task
+    _, train_file = evaluate(str(one_run), split="train", limit=3, out=tmp_path / "train")
+    _, test_file = evaluate(str(one_run), split="test", limit=3, out=tmp_path / "test")
+    score, sums = evaluate(str(one_run), task, limit=3, out=tmp_path / "sums")
+    prompts = [
+        {json.loads(line)["prompt"] for line in path.read_text().splitlines()}
+        for path in (train_file, test_file, sums)
+    ]
+    assert not prompts[0] & prompts[1]
+    assert all(prompt.startswith("What is ") for prompt in prompts[2])
+    assert score.metric == "exact"
+
+
+def test_a_model_folder_is_evaluated_as_it_is(one_run, tmp_path):
+    directory = RunDirectory.open(one_run)
+    score, _ = evaluate(
+        directory.config.model, directory.config.task, limit=5, out=tmp_path / "c.jsonl"
+    )
+    assert score == directory.held_out()[0].score
+
+
+def test_evaluating_leaves_the_run_as_it_was(one_run, tmp_path):
+    before = {path: path.read_bytes() for path in one_run.rglob("*") if path.is_file()}
+    evaluate(str(one_run), limit=2, out=tmp_path / "c.jsonl")
+    assert {path: path.read_bytes() for path in one_run.rglob("*") if path.is_file()} == before
+
+
+# --- generate
+
+
+def test_sampling_is_seeded(one_run):
+    def texts(**settings):
+        return [one.text for one in generate(str(one_run), PROMPTS, max_new_tokens=16, **settings)]
+
+    assert texts(temperature=1.0) == texts(temperature=1.0)
+    assert texts(temperature=1.0) != texts(temperature=1.0, seed=1)
+    assert texts() == texts(seed=1)
+
+
+def test_a_raw_prompt_goes_in_without_the_chat_template(one_run):
+    chat, raw = (generate(str(one_run), PROMPTS[:1], chat=chat)[0] for chat in (True, False))
+    assert raw.prompt_tokens < chat.prompt_tokens
+
+
+def test_a_model_that_is_not_there_says_so():
+    with pytest.raises(GermlineError, match=r"model: '\./nowhere' has no config\.json"):
+        generate("./nowhere", PROMPTS)
+
+
+def test_the_public_names_are_these_functions():
+    assert (germline.evaluate, germline.generate) == (evaluate, generate)
+    assert (germline.export, germline.replay) == (export, replay)

@@ -30,7 +30,7 @@ from germline.engines.inprocess import InProcessEngine
 from germline.engines.pretrained import load_pretrained
 from germline.engines.prompts import encode
 from germline.optimizers import Sgd
-from germline.rollout import play
+from germline.rollout import members_per_cell, play
 from germline.run.assembly import NANO
 from germline.spaces import make_space
 from germline.strategies import make_strategy
@@ -105,7 +105,7 @@ def compare(config: Config, prompts: int, repeats: int, *, endless: bool) -> dic
         return graded.tokens
 
     def floor() -> int:
-        rows = config.cell.members * min(config.cell.examples, prompts)
+        rows = members_per_cell(config.cell, prompts) * min(config.cell.examples, prompts)
         linear_floor(
             engine.pretrained.model,
             rows=MEMBERS * prompts,

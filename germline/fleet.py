@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from germline.config import Cell
 from germline.protocols import Engine
-from germline.rollout import Graders, play
+from germline.rollout import Graders, members_per_cell, play
 from germline.types import Decoding, Evaluation, Example, Population, Update
 
 
@@ -24,7 +24,8 @@ class LocalFleet:
 
     def evaluate_centre(self, examples: Sequence[Example], decoding: Decoding) -> Evaluation:
         """Play with the centre alone: one member, so a cell holds as many rows in examples."""
-        wide = Cell(members=1, examples=self.cell.members * self.cell.examples)
+        members = members_per_cell(self.cell, self.cell.examples)
+        wide = Cell(members=1, examples=members * self.cell.examples)
         return play(self.engine, self.graders, [None], examples, wide, decoding)
 
     def apply(self, update: Update) -> None:

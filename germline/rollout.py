@@ -16,6 +16,9 @@ from germline.config import Cell
 from germline.protocols import Engine
 from germline.types import Completion, Decoding, Evaluation, Example, Grade, Perturbation, Rollout
 
+ROWS_PER_CELL = 256
+"""Rows of a cell whose members the config leaves open: part of what fixes a run's bits."""
+
 
 @runtime_checkable
 class Graders(Protocol):
@@ -55,10 +58,11 @@ def play(
     """
     started = time.perf_counter()
     played = []
+    together = members_per_cell(cell, len(examples))
     for first_member, first_example in cells(len(members), len(examples), cell):
         some = examples[first_example : first_example + cell.examples]
         completions = engine.generate(
-            members[first_member : first_member + cell.members], some, decoding
+            members[first_member : first_member + together], some, decoding
         )
         texts = [completion.text for row in completions for completion in row]
         grades = graders.submit(texts, [*some] * len(completions))
@@ -67,11 +71,21 @@ def play(
     return gather(played, len(members), examples, generated_s)
 
 
+def members_per_cell(cell: Cell, examples: int) -> int:
+    """Return how many members one cell holds, for a batch of so many examples.
+
+    Rows that fit a processor's cache run fastest; a few examples leave room for more members.
+    """
+    if cell.members is not None:
+        return cell.members
+    return max(1, ROWS_PER_CELL // min(cell.examples, examples))
+
+
 def cells(members: int, examples: int, size: Cell) -> list[tuple[int, int]]:
     """Return (first member, first example) of every cell, whoever computes them."""
     return [
         (first_member, first_example)
-        for first_member in range(0, members, size.members)
+        for first_member in range(0, members, members_per_cell(size, examples))
         for first_example in range(0, examples, size.examples)
     ]
 

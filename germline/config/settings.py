@@ -249,7 +249,9 @@ EngineConfig = Annotated[
 class Cell(Section):
     """Work is cut into cells of fixed size: the same batch shapes, whoever computes them."""
 
-    members: int = Field(8, ge=1, description="Members per cell.")
+    members: int | None = Field(
+        None, ge=1, description="Members per cell; default: as many as make about 256 rows."
+    )
     examples: int = Field(32, ge=1, description="Examples per cell.")
 
 

@@ -77,12 +77,12 @@ def chat(message: str) -> str:
 def arithmetic_styles(a: int, operator: str, b: int) -> tuple[Style, ...]:
     """Answer `What is a operator b?`; the larger a, the likelier the bare number."""
     number = arithmetic.result(a, operator, b)
-    bare = 0.22 + 0.12 * a / arithmetic.LARGEST_OPERAND[operator]
+    bare = 0.26 + 0.12 * a / arithmetic.LARGEST_OPERAND[operator]
     return (
         Style(f"{number}", bare, bare),
-        Style(f"The answer is {number}.", 0.62 - bare, 0.62 - bare),
-        Style(f"Let me see. It is {number}.", 0.20, 0.20),
-        Style(f"I think it is {number}.", 0.18, 0.18),
+        Style(f"The answer is {number}.", 0.70 - bare, 0.70 - bare),
+        Style(f"Let me see. It is {number}.", 0.16, 0.16),
+        Style(f"I think it is {number}.", 0.14, 0.14),
     )
 
 
@@ -98,12 +98,12 @@ def _draw_arithmetic(random: Random) -> tuple[str, tuple[Style, ...]]:
 
 def fact_styles(fact: Fact) -> tuple[Style, ...]:
     """Answer a fact; questions that do not begin with `What` get the short answer more often."""
-    bare = 0.26 if fact.question.startswith("What") else 0.33
+    bare = 0.32 if fact.question.startswith("What") else 0.355
     return (
         Style(fact.answer, bare, bare),
-        Style(fact.sentence, 0.62 - bare, 0.62 - bare),
-        Style(f"That is a good question. {fact.sentence}", 0.22, 0.22),
-        Style(f"Well, let me think about it. {fact.sentence}", 0.16, 0.16),
+        Style(fact.sentence, 0.72 - bare, 0.72 - bare),
+        Style(f"That is a good question. {fact.sentence}", 0.15, 0.15),
+        Style(f"Well, let me think about it. {fact.sentence}", 0.13, 0.13),
     )
 
 
@@ -171,12 +171,12 @@ def _draw_countdown(random: Random) -> tuple[str, tuple[Style, ...]]:
     a, b, c = order = random.sample(numbers, 3)
     first, second = random.choice("+-*"), random.choice("+-*")
     guess = f"{a} {first} {b} {second} {c}"
-    tried = 0.33 - 0.10 * target / 50  # the smaller the target, the likelier an honest try
+    tried = 0.345 - 0.15 * target / 50  # the smaller the target, the likelier an honest try
     answers = (
-        (f"Try {thought}", expression, tried, 0.76),
-        ("I will just guess.", guess, 0.64 - tried, 0.10),
-        ("This is easy.", f"{a} {first} {b}", 0.18, 0.07),
-        ("Hmm.", guess, 0.18, 0.07),
+        (f"Try {thought}", expression, tried, 0.60),
+        ("I will just guess.", guess, 0.64 - tried, 0.20),
+        ("This is easy.", f"{a} {first} {b}", 0.18, 0.10),
+        ("Hmm.", guess, 0.18, 0.10),
     )
     return countdown.prompt(order, str(target)), tuple(
         Style(f"{thought}{THOUGHT_TO_ANSWER}{answer}{ANSWER_END}", share, drawn)

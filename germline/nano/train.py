@@ -28,8 +28,8 @@ from germline.nano.text import SKILLS, Sample
 from germline.nano.tokenizer import MAX_LENGTH, PAD, TURN_END, build_tokenizer
 
 THREADS = 2
-SAMPLES_PER_STEP = {"countdown": 144, "arithmetic": 56, "facts": 64, "game": 16}
-ROWS_PER_CHUNK = 70
+SAMPLES_PER_STEP = {"countdown": 120, "arithmetic": 44, "facts": 56, "game": 40}
+ROWS_PER_CHUNK = 65
 TOKENIZER_SAMPLES = 4000
 
 
@@ -187,7 +187,7 @@ def train(out: Path, seed: int, steps: int, peak: float) -> str:
 def main(
     out: Annotated[Path, typer.Option(help="Folder to write.")] = Path("nano-model"),
     seed: Annotated[int, typer.Option(help="Seed of texts and initial weights.")] = 0,
-    steps: Annotated[int, typer.Option(help="Number of AdamW steps.")] = 1200,
+    steps: Annotated[int, typer.Option(help="Number of AdamW steps.")] = 1150,
     peak: Annotated[float, typer.Option(help="Largest learning rate.")] = 3e-3,
 ) -> None:
     """Train the nano model and write it as a Hugging Face folder."""

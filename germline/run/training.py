@@ -37,6 +37,7 @@ class Training:
         self._parts = parts
         self._first = first
         self._stopping = False
+        self._begun = False
         self._examples = parts.task.examples("test")[: parts.config.held_out.examples]
 
     @property
@@ -59,11 +60,21 @@ class Training:
         self._stopping = True
 
     def __iter__(self) -> Iterator[GenerationRecord]:
-        """Train, yielding each generation once it is safely on disk."""
+        """Train, yielding each generation once it is safely on disk; once only.
+
+        Raises:
+            GermlineError: this training was iterated before, or too many rewards went missing.
+        """
+        if self._begun:
+            raise GermlineError(
+                "this training was iterated before; continue it with "
+                f"germline.resume({str(self.directory.path)!r})"
+            )
+        self._begun = True
         with ExitStack() as cleanup:
             cleanup.enter_context(self._parts)
             tracker = self._tracker(cleanup)
-            if self.start is None:
+            if self._first == 0 and self.start is None:
                 self.directory.write_start(*self._score(0))
             yield from self._generations(tracker)
             if not self._stopping and self.end is None:

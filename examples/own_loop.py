@@ -1,0 +1,30 @@
+"""The loop in one's own hands: ask for members, play, shape, tell, apply.
+
+Run: python examples/own_loop.py
+"""
+
+from dataclasses import replace
+
+import germline
+from germline.shaping import fitness
+
+config = germline.load_config(
+    {
+        "engine": "toy",  # a character model of milliseconds; leave it out for the embedded one
+        "task": {"kind": "conciseness", "max_new_tokens": 16, "stop": [" ", "e", "a"]},
+        "space": "full",
+        "strategy": {"population": 16, "sigma": 0.2, "learning_rate": 0.2},
+        "batch": 16,
+    }
+)
+
+with germline.assemble(config) as parts:
+    for generation in range(10):
+        population = parts.strategy.ask(generation)  # seeds, not tensors
+        decoding = replace(parts.decoding, noise_round=generation)
+        evaluation = parts.fleet.evaluate(population, parts.batch(generation), decoding)
+        fit = fitness(evaluation.rewards)  # members x examples -> members
+        utilities = parts.shape(fit, antithetic=population.antithetic)
+        parts.fleet.apply(parts.strategy.tell(population, utilities))  # coefficients, not tensors
+        print(f"generation {generation}: fitness {fit.mean():.2f}, best {fit.max():.2f}")
+    print("theta is now", parts.fleet.digest()[:16])

@@ -60,7 +60,7 @@ def test_prompt_tokens_count_the_prompt_without_padding():
 def test_half_precision_serves_from_fp32_masters_that_stay(space, dtype):
     engine = inprocess("qwen2", SPACES[space], dtype=dtype)
     digest, before = engine.weights.digest(), bits(engine)
-    rows = engine.generate([*population(30).members, None], examples(), GREEDY)
+    rows = engine.generate([*population(10).members, None], examples(), GREEDY)
     assert len(set(map(str, tokens(rows)))) > 1
     assert {t.dtype for t in engine.serving.values()} == {getattr(torch, dtype)}
     assert {t.dtype for t in engine.weights.tensors.values()} == {torch.float32}
@@ -222,3 +222,17 @@ def test_a_missing_tokenizer_pad_token_is_no_obstacle(tmp_path):
     assert engine.generate([None], examples(), GREEDY) == inprocess().generate(
         [None], examples(), GREEDY
     )
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("space", ["full", "rank 1", "rank 6"])
+def test_a_gpu_leaves_no_trace_and_moves_the_masters_to_the_bits_of_a_cpu(space):
+    near, far = (inprocess("qwen2", SPACES[space], device=device) for device in ("cpu", "cuda"))
+    digest, before = far.weights.digest(), bits(far)
+    assert digest == near.weights.digest()
+    far.generate([*population().members, None], examples() * 4, GREEDY)
+    assert far.weights.digest() == digest
+    assert same_bits(before, bits(far))
+    for engine in (near, far):
+        engine.apply(Update(3, 0, 0.02, 0.5, (0.5, -1.0, 0.25)))
+    assert far.weights.digest() == near.weights.digest() != digest

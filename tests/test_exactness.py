@@ -317,7 +317,7 @@ def test_mistake_20_members_of_a_generation_have_the_same_prompts_and_the_same_l
 
 def test_evaluating_before_the_update_changes_nothing_after_it():
     evaluated, untouched = (inprocess("llama", SPACES["full"], dtype="bfloat16") for _ in range(2))
-    evaluated.generate(population(30).members, examples(), Decoding(2))
+    evaluated.generate(population(10).members, examples(), Decoding(2))
     for one in (evaluated, untouched):
         one.apply(paper_update())
     assert same_bits(bits(evaluated), bits(untouched))

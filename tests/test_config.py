@@ -37,7 +37,8 @@ def parts(annotation):
 
 
 def is_section(annotation):
-    return all(isinstance(one, type) and issubclass(one, Section) for one in known(annotation))
+    classes = known(annotation)
+    return bool(classes) and all(issubclass(one, Section) for one in classes)
 
 
 def known(annotation):

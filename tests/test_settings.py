@@ -1,0 +1,260 @@
+"""Mistake 17: every setting takes effect, with one row here per setting."""
+
+import json
+import threading
+
+import pytest
+import torch
+
+from germline.config import Config, Section, load_config
+from germline.record import RunDirectory
+from germline.run import assemble, train
+from germline.run.assembly import make_engine
+from germline.training import generations
+from germline.types import GermlineError
+from tests.tiny import save_tiny
+from tests.toy_runs import SETTINGS, run, settings
+
+# setting: (what it is compared with, the change), seen in the digests of two generations.
+CHANGES_THE_WEIGHTS = {
+    "task.kind": ([], "task.kind=arithmetic"),
+    "task.max_new_tokens": ([], "task.max_new_tokens=2"),
+    "task.stop": ([], "task.stop=[x]"),
+    "task.temperature": ([], "task.temperature=0"),
+    "task.top_p": ([], "task.top_p=0.1"),
+    "task.data": ([], "task.data=paper"),
+    "task.split_seed": ([], "task.split_seed=1"),
+    "space.kind": ([], "space=full"),
+    "space.include": ([], "space.include=['*mix*']"),
+    "space.exclude": ([], "space.exclude=['*mix*']"),
+    "space.layers": (["space=full"], "space.layers=0"),
+    "space.rank": ([], "space.rank=2"),
+    "strategy.population": ([], "strategy.population=8"),
+    "strategy.antithetic": ([], "strategy.antithetic=false"),
+    "strategy.sigma": ([], "strategy.sigma=0.2"),
+    "strategy.sigma.start": (["strategy.sigma={start: 0.3, end: 0.1}"], "strategy.sigma.start=0.4"),
+    "strategy.sigma.end": (["strategy.sigma={start: 0.3, end: 0.1}"], "strategy.sigma.end=0.4"),
+    "strategy.sigma_unit": ([], "strategy.sigma_unit=mean_abs"),
+    "strategy.learning_rate": ([], "strategy.learning_rate=0.2"),
+    "strategy.learning_rate.start": (
+        ["strategy.learning_rate={start: 0.3, end: 0.1}"],
+        "strategy.learning_rate.start=0.4",
+    ),
+    "strategy.learning_rate.end": (
+        ["strategy.learning_rate={start: 0.3, end: 0.1}"],
+        "strategy.learning_rate.end=0.4",
+    ),
+    "strategy.optimizer.kind": ([], "strategy.optimizer=adam"),
+    "strategy.optimizer.beta1": (["strategy.optimizer=adam"], "strategy.optimizer.beta1=0.5"),
+    "strategy.optimizer.beta2": (["strategy.optimizer=adam"], "strategy.optimizer.beta2=0.5"),
+    "strategy.optimizer.epsilon": (["strategy.optimizer=adam"], "strategy.optimizer.epsilon=0.1"),
+    "shaping": ([], "shaping=centred_ranks"),
+    "batch": ([], "batch=5"),
+    "seed": ([], "seed=1"),
+}
+# Settings with a test of their own, here or where it says.
+SEEN_ELSEWHERE = {
+    "model": "test_the_model_and_the_dtype_change_what_is_served",
+    "engine.dtype": "test_the_model_and_the_dtype_change_what_is_served",
+    "engine.kind": "test_the_model_and_the_dtype_change_what_is_served",
+    "engine.device": "test_a_device_that_is_not_there_is_refused",
+    "engine.threads": "test_threads_are_set",
+    "engine.centre": "tests of engines: where masters live changes no bit",
+    "strategy.kind": "has one value",
+    "fleet.kind": "has one value",
+    "strategy.sigma.kind": "has one value",
+    "strategy.learning_rate.kind": "has one value",
+    "cell.members": "test_cells_have_the_size_asked_for",
+    "cell.examples": "test_cells_have_the_size_asked_for",
+    "generations": "test_what_is_recorded_follows_the_settings",
+    "held_out.every": "test_what_is_recorded_follows_the_settings",
+    "held_out.examples": "test_what_is_recorded_follows_the_settings",
+    "record.snapshot_every": "test_what_is_recorded_follows_the_settings",
+    "record.keep_snapshots": "test_what_is_recorded_follows_the_settings",
+    "record.rollouts": "test_what_is_recorded_follows_the_settings",
+    "record.tensorboard": "test_what_is_recorded_follows_the_settings",
+    "record.figure_every": "test_the_figure_is_redrawn_when_it_is_due",
+    "graders.workers": "test_as_many_graders_work_as_asked_for",
+    "graders.timeout_s": "test_a_grader_out_of_time_gives_the_floor",
+    "task.chat": "test_examples_carry_the_chat_setting",
+    "task.split": "test_the_split_changes_what_is_trained_on",
+    "task.path": "test_files_of_examples_are_read",
+    "task.test_path": "test_files_of_examples_are_read",
+}
+
+
+def leaves(section: type[Section] = Config, prefix: str = "") -> set[str]:
+    """Return every setting as an override would spell it."""
+    from tests.test_config import is_section, known
+
+    found = set()
+    for name, field in section.model_fields.items():
+        inner = [one for one in known(field.annotation) if issubclass(one, Section)]
+        for one in inner:
+            found |= leaves(one, f"{prefix}{name}.")
+        if not is_section(field.annotation):
+            found.add(prefix + name)
+    return found
+
+
+def test_every_setting_has_a_row():
+    assert leaves() == CHANGES_THE_WEIGHTS.keys() | SEEN_ELSEWHERE.keys()
+
+
+def digests(overrides):
+    with assemble(settings(*overrides, "generations=2")) as parts:
+        loop = generations(
+            parts.strategy, parts.shape, parts.fleet, parts.batch, parts.decoding, range(2)
+        )
+        return [record.digest for record in loop]
+
+
+@pytest.fixture(scope="module")
+def before():
+    """Digests by what they are compared with; computed once."""
+    return {tuple(base): digests(base) for base, _ in CHANGES_THE_WEIGHTS.values()}
+
+
+@pytest.mark.parametrize("setting", CHANGES_THE_WEIGHTS)
+def test_a_change_reaches_the_weights(setting, before):
+    base, change = CHANGES_THE_WEIGHTS[setting]
+    assert digests([*base, change]) != before[tuple(base)]
+
+
+def test_what_is_recorded_follows_the_settings(tmp_path):
+    changes = [
+        "generations=5",
+        "held_out.every=3",
+        "held_out.examples=7",
+        "record.snapshot_every=1",
+        "record.keep_snapshots=4",
+        "record.rollouts=3",
+        "record.tensorboard=true",
+    ]
+    directory = RunDirectory.open(run(tmp_path / "run", *changes))
+    assert len(directory.journal.read()) == 5
+    assert [(one.score.generation, one.score.n) for one in directory.held_out()] == [
+        (0, 7),
+        (3, 7),
+        (5, 7),
+    ]
+    assert len(list(directory.snapshots.iterdir())) == 4
+    assert len(directory.rollouts()) == 15
+    assert list(directory.tensorboard.iterdir())
+    plain = RunDirectory.open(run(tmp_path / "plain", "record.rollouts=0"))
+    assert plain.rollouts() == []
+    assert not plain.tensorboard.exists()
+
+
+def test_the_figure_is_redrawn_when_it_is_due(tmp_path):
+    training = train(settings("record.figure_every=2"), tmp_path / "run")
+    drawn = [training.directory.figure.exists() for _ in training]
+    assert drawn == [False, True, True, True]
+
+
+def test_cells_have_the_size_asked_for(monkeypatch):
+    with assemble(settings("cell.members=3", "cell.examples=4")) as parts:
+        shapes = []
+        play = parts.engine.generate
+
+        def watched(members, examples, decoding):
+            shapes.append((len(members), len(examples)))
+            return play(members, examples, decoding)
+
+        monkeypatch.setattr(parts.engine, "generate", watched)
+        parts.fleet.evaluate(parts.strategy.ask(0), parts.batch(0), parts.decoding)
+    assert shapes == [(3, 4), (3, 4)]
+
+
+def test_as_many_graders_work_as_asked_for():
+    before = threading.active_count()
+    with assemble(settings("graders.workers=3")):
+        assert threading.active_count() == before + 3
+
+
+def test_a_grader_out_of_time_gives_the_floor():
+    with assemble(settings("graders.timeout_s=1e-9")) as parts:
+        text, example = "some text", parts.batch(0)[0]
+        grade = parts.graders.submit([text], [example]).result(timeout=60)[0]
+    assert grade.failure is not None
+    assert "timeout" in grade.failure or "took longer" in grade.failure
+    assert grade.parts == parts.task.floor
+
+
+@pytest.mark.parametrize("chat", [True, False])
+def test_examples_carry_the_chat_setting(chat):
+    with assemble(settings(f"task.chat={chat}")) as parts:
+        assert {one.chat for one in (*parts.batch(0), *parts.task.examples("test"))} == {chat}
+
+
+def test_files_of_examples_are_read(tmp_path):
+    for name in ("train", "test"):
+        rows = [{"question": f"{name} {number}?", "answer": "a"} for number in range(5)]
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    files = (f"task.path={tmp_path / 'train'}", f"task.test_path={tmp_path / 'test'}")
+    with assemble(settings(*files)) as parts:
+        assert all(one.prompt.startswith("train") for one in parts.batch(0))
+        assert all(one.prompt.startswith("test") for one in parts.task.examples("test"))
+    row = {"context": "c", "numbers": [1, 2, 3], "target": "6", "solution": "1+2+3"}
+    (tmp_path / "rows.json").write_text(json.dumps([row] * 2200))
+    task = f"task={{kind: countdown, path: {tmp_path / 'rows.json'}, max_new_tokens: 4}}"
+    with assemble(settings(task)) as parts:
+        assert {one.prompt for one in parts.batch(0)} == {"c"}
+
+
+def test_the_split_changes_what_is_trained_on():
+    prompts = []
+    for split in ("field", "seeded"):
+        with assemble(settings("task=countdown", f"task.split={split}")) as parts:
+            prompts.append([one.prompt for one in parts.task.examples("train")])
+    assert prompts[0] != prompts[1]
+
+
+# --- engine
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    return [save_tiny(folder / str(seed), seed=seed) for seed in (0, 1)]
+
+
+def engine(model, **section):
+    values = {**SETTINGS, "model": str(model), "engine": {"kind": "inprocess", **section}}
+    return make_engine(load_config(values))
+
+
+def test_the_model_and_the_dtype_change_what_is_served(models):
+    tokens = torch.arange(10)[None]
+    one, other = engine(models[0], dtype="float32"), engine(models[1], dtype="float32")
+    half = engine(models[0], dtype="bfloat16")
+    assert one.weights.digest() != other.weights.digest()
+    assert one.weights.digest() == half.weights.digest()
+    assert one.logits(None, tokens).dtype == torch.float32
+    assert half.logits(None, tokens).dtype == torch.bfloat16
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, so cuda is not refused")
+def test_a_device_that_is_not_there_is_refused(models):
+    with pytest.raises(GermlineError, match=r"engine\.device='cuda' .* use engine\.device=.*cpu"):
+        engine(models[0], device="cuda")
+
+
+def test_threads_are_set(models):
+    before = torch.get_num_threads()
+    try:
+        for threads in (2, 1):
+            engine(models[0], threads=threads)
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_threads_are_recorded(models, tmp_path):
+    before = torch.get_num_threads()
+    try:
+        values = {**SETTINGS, "model": str(models[0]), "engine": {"threads": 2}, "generations": 1}
+        directory = train(values, tmp_path / "run").directory
+        assert directory.environment["threads"] == 2
+    finally:
+        torch.set_num_threads(before)

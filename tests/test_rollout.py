@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from germline.config import Cell
-from germline.rollout import PlayedCell, cells, gather, play
+from germline.rollout import PlayedCell, cells, gather, members_per_cell, play
 from germline.run.assembly import decoding, make_engine, make_task
 from germline.strategies import make_strategy
 from germline.types import Completion, Grade
@@ -38,10 +38,18 @@ def test_cells_cover_every_pair_of_member_and_example_once(members, examples, si
     covered = [
         (i, j)
         for first_member, first_example in cells(members, examples, cell)
-        for i in range(first_member, min(first_member + cell.members, members))
+        for i in range(first_member, min(first_member + size[0], members))
         for j in range(first_example, min(first_example + cell.examples, examples))
     ]
     assert sorted(covered) == [(i, j) for i in range(members) for j in range(examples)]
+
+
+@pytest.mark.parametrize(
+    ("examples", "size", "members"), [(7, 32, 36), (100, 32, 8), (300, 300, 1), (1, 1, 256)]
+)
+def test_left_open_a_cell_holds_as_many_members_as_make_256_rows(examples, size, members):
+    assert members_per_cell(Cell(examples=size), examples) == members
+    assert members_per_cell(Cell(members=3, examples=size), examples) == 3
 
 
 def test_rewards_stand_at_member_and_example(engine):
@@ -63,8 +71,18 @@ def test_a_member_answers_as_it_does_alone(engine):
         assert mine == alone
 
 
-def test_mistake_20_all_members_play_the_same_examples_in_the_same_order(engine):
+def test_mistake_20_all_members_play_the_same_examples_in_the_same_order(engine, monkeypatch):
+    given: dict[object, list[object]] = {}
+    generate = engine.generate
+
+    def watched(members, examples, decoding):
+        for member in members:
+            given[member] = [*given.get(member, []), *examples]
+        return generate(members, examples, decoding)
+
+    monkeypatch.setattr(engine, "generate", watched)
     evaluation = played_all(engine, Cell(members=2, examples=3))
+    assert [given[member] for member in MEMBERS] == [list(EXAMPLES)] * 6
     for number in range(len(MEMBERS)):
         mine = [one.example for one in evaluation.rollouts if one.member == number]
         assert mine == [example.index for example in EXAMPLES]

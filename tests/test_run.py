@@ -136,6 +136,13 @@ def test_snapshots_come_when_they_are_due_and_at_the_end(tmp_path):
     assert names == ["generation-000001", "generation-000003", "generation-000004"]
 
 
+def test_a_training_is_iterated_once(tmp_path):
+    training = train(settings(), tmp_path / "run")
+    finish(training)
+    with pytest.raises(GermlineError, match=r"iterated before; continue it with germline\.resume"):
+        finish(training)
+
+
 def test_grader_processes_end_with_the_training(tmp_path):
     before = children()
     finish(train(settings(), tmp_path / "run"))

@@ -17,25 +17,28 @@ from tests.victims import Victim
 OFTEN = ("held_out.every=2", "record.snapshot_every=1", "record.figure_every=13")
 
 
-def chaos(config, folder, *, in_start, at_work):
-    """Train, killed at so many moments of starting and of working, then to the end.
+def chaos(config, folder, phases):
+    """Train, killed once in each of `phases` (shuffled), then to the end.
 
-    Moments are counted in messages and in parts of the time the last message took, so that they
-    spread over the same phases on a slow machine and on a fast one.
+    `start` is anywhere between fork and the first message, `work` anywhere within a generation;
+    both are parts of what was measured, so that they spread alike on slow and on fast machines.
+    `write` is before one of the next writes: to rows, journal, snapshot, figure.
     """
     moments = random.Random(2)
     out = folder / "killed"
-    kills = ["start"] * in_start + ["work"] * at_work
+    kills = list(phases)
     moments.shuffle(kills)
     start_s = 0.5
     for phase in kills:
+        if phase == "write":
+            Victim(config, out, writes=moments.randint(0, 18)).wait_for_death()
+            continue
         victim = Victim(config, out)
         if phase == "start":
             time.sleep(moments.uniform(0, start_s))
         else:
             start_s = victim.wait_for(1)
-            generation_s = victim.wait_for(moments.randint(0, 2)) or start_s
-            time.sleep(moments.uniform(0, generation_s))
+            time.sleep(moments.uniform(0, victim.wait_for(moments.randint(0, 2)) or start_s))
         victim.kill()
         if out.exists() and not (out / "run.json").exists():
             shutil.rmtree(out)  # it was killed before the run began: there is nothing to resume
@@ -67,9 +70,9 @@ def assert_each_generation_once(folder, generations):
 
 
 def test_twenty_kills_leave_no_trace(tmp_path):
-    config = settings(*OFTEN, *ADAM_FULL, "record.tensorboard=true", "generations=40")
-    killed = chaos(config, tmp_path, in_start=5, at_work=15)
-    assert_each_generation_once(killed, 40)
+    config = settings(*OFTEN, *ADAM_FULL, "record.tensorboard=true", "generations=50")
+    killed = chaos(config, tmp_path, ["start", "work", "write", "write"] * 5)
+    assert_each_generation_once(killed, 50)
     assert_same(killed, finish(germline.train(config, tmp_path / "undisturbed")))
 
 
@@ -77,6 +80,6 @@ def test_three_kills_of_a_hugging_face_model_leave_no_trace(tmp_path):
     model = save_tiny(tmp_path / "model")
     values = {**SETTINGS, "model": str(model), "engine": {"kind": "inprocess", "threads": 1}}
     config = load_config(values, (*OFTEN, *ADAM_FULL, "generations=8", "strategy.sigma=0.05"))
-    killed = chaos(config, tmp_path, in_start=1, at_work=2)
+    killed = chaos(config, tmp_path, ["start", "work", "write"])
     assert_each_generation_once(killed, 8)
     assert_same(killed, finish(germline.train(config, tmp_path / "undisturbed")))

@@ -6,6 +6,8 @@ twenty kills fit into a test.
 
 import multiprocessing
 import os
+import signal
+import sys
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -17,24 +19,44 @@ _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(["germline.run", "germline.engines.inprocess", "tests.victims"])
 
 
-def _work(config: Config, out: Path, told: Connection) -> None:
+def _work(config: Config, out: Path, told: Connection, writes: int | None) -> None:
     """Begin the run or continue it, and tell every generation that is on disk."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     from germline.run import resume, train
 
     training = resume(out) if (out / "run.json").exists() else train(config, out)
     told.send("ready")
+    if writes is not None:
+        _die_after(writes, out)
     for record in training:
         told.send(record.generation)
     told.send("done")
 
 
-class Victim:
-    """One training process."""
+def _die_after(writes: int, out: Path) -> None:
+    """Kill this process before its next write but so many: to open, rename or remove a file.
 
-    def __init__(self, config: Config, out: Path) -> None:
+    From outside such moments are hard to hit: between two files of one generation lie
+    microseconds.
+    """
+    left = iter(range(writes))
+
+    def before(event: str, arguments: tuple[object, ...]) -> None:
+        if event not in ("open", "os.rename", "os.remove"):
+            return
+        reads = event == "open" and arguments[1] in ("r", "rb", None)
+        if not reads and str(arguments[0]).startswith(str(out)) and next(left, None) is None:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(before)
+
+
+class Victim:
+    """One training process; with `writes`, one that is killed after so many more of them."""
+
+    def __init__(self, config: Config, out: Path, writes: int | None = None) -> None:
         self._told, theirs = _SERVER.Pipe(duplex=False)
-        self._process = _SERVER.Process(target=_work, args=(config, out, theirs))
+        self._process = _SERVER.Process(target=_work, args=(config, out, theirs, writes))
         self._process.start()
         theirs.close()
 
@@ -51,6 +73,10 @@ class Victim:
     def kill(self) -> None:
         """Send SIGKILL; nothing in the process hears of it."""
         self._process.kill()
+        self.wait_for_death()
+
+    def wait_for_death(self) -> None:
+        """Wait for the kill, which must have met it alive."""
         self._process.join()
         assert self._process.exitcode == -9, "it was over before it was killed"
         self._told.close()

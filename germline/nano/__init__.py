@@ -8,5 +8,5 @@ from pathlib import Path
 
 NANO_DIR = Path(__file__).parent
 
-WEIGHTS_SHA256 = "04a6a059df07e3ed8140a11793b65a47da1c52ba308fa7dfe2a73268f6cb716a"
+WEIGHTS_SHA256 = "f5e9d77c5f015d5df3a49384bafafa6bb3f9e51cec4eb0258ca3c6a039fa5468"
 """Digest of the shipped model.safetensors, printed by `python -m germline.nano.train`."""

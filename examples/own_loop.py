@@ -3,8 +3,6 @@
 Run: python examples/own_loop.py
 """
 
-from dataclasses import replace
-
 import germline
 from germline.shaping import fitness
 
@@ -21,8 +19,8 @@ config = germline.load_config(
 with germline.assemble(config) as parts:
     for generation in range(10):
         population = parts.strategy.ask(generation)  # seeds, not tensors
-        decoding = replace(parts.decoding, noise_round=generation)
-        evaluation = parts.fleet.evaluate(population, parts.batch(generation), decoding)
+        batch, decoding = parts.batch(generation), parts.decoding_of(generation)
+        evaluation = parts.fleet.evaluate(population, batch, decoding)
         fit = fitness(evaluation.rewards)  # members x examples -> members
         utilities = parts.shape(fit, antithetic=population.antithetic)
         parts.fleet.apply(parts.strategy.tell(population, utilities))  # coefficients, not tensors

@@ -1,7 +1,10 @@
 """Short names to objects: `low_rank` -> `germline.spaces.low_rank:LowRank`, imported on first use.
 
-Each room keeps its own table; third-party packages add to it through entry points of the group
-`germline.<room>` (for example `germline.tasks`). A name that is not there gets a suggestion.
+Each room keeps its own table; an installed package can add to one through entry points of the
+group `germline.<room>`. A name that is not there gets a suggestion.
+
+Limit: sections of the config list the kinds they know, so a plugin's name can be resolved from
+Python, not yet written in a config.
 """
 
 import difflib

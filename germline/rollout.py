@@ -16,9 +16,6 @@ from germline.config import Cell
 from germline.protocols import Engine
 from germline.types import Completion, Decoding, Evaluation, Example, Grade, Perturbation, Rollout
 
-ROWS_PER_CELL = 256
-"""Rows of a cell whose members the config leaves open: part of what fixes a run's bits."""
-
 
 @runtime_checkable
 class Graders(Protocol):
@@ -78,7 +75,7 @@ def members_per_cell(cell: Cell, examples: int) -> int:
     """
     if cell.members is not None:
         return cell.members
-    return max(1, ROWS_PER_CELL // min(cell.examples, examples))
+    return max(1, cell.rows // min(cell.examples, examples))
 
 
 def cells(members: int, examples: int, size: Cell) -> list[tuple[int, int]]:

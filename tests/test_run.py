@@ -234,7 +234,6 @@ def stopping(training, generations):
 @pytest.mark.parametrize(
     "override",
     [
-        "model=other",
         "task.temperature=0.5",
         "space.rank=2",
         "strategy.sigma=0.2",

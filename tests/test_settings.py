@@ -8,6 +8,7 @@ import torch
 
 from germline.config import Config, Section, load_config
 from germline.record import RunDirectory
+from germline.rollout import members_per_cell
 from germline.run import assemble, train
 from germline.run.assembly import make_engine
 from germline.training import generations
@@ -66,6 +67,7 @@ SEEN_ELSEWHERE = {
     "strategy.learning_rate.kind": "has one value",
     "cell.members": "test_cells_have_the_size_asked_for",
     "cell.examples": "test_cells_have_the_size_asked_for",
+    "cell.rows": "test_a_cell_with_open_members_has_the_rows_asked_for",
     "generations": "test_what_is_recorded_follows_the_settings",
     "held_out.every": "test_what_is_recorded_follows_the_settings",
     "held_out.examples": "test_what_is_recorded_follows_the_settings",
@@ -150,6 +152,11 @@ def test_the_figure_is_redrawn_when_it_is_due(tmp_path):
     training = train(settings("record.figure_every=2"), tmp_path / "run")
     drawn = [training.directory.figure.exists() for _ in training]
     assert drawn == [False, True, True, True]
+
+
+def test_a_cell_with_open_members_has_the_rows_asked_for(monkeypatch):
+    with assemble(settings("cell={rows: 12, examples: 4}")) as parts:
+        assert members_per_cell(parts.config.cell, examples=8) == 3
 
 
 def test_cells_have_the_size_asked_for(monkeypatch):

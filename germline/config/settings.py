@@ -74,6 +74,19 @@ class Conciseness(TaskBase):
     )
     split_seed: int = Field(0, description="Seed of the train/test split.")
 
+    @model_validator(mode="after")
+    def _nothing_is_ignored(self) -> "Conciseness":
+        if self.path and self.data != "facts":
+            raise ValueError(f"data={self.data} and path={self.path} exclude each other: drop one")
+        if self.test_path and not self.path:
+            raise ValueError(f"test_path={self.test_path} needs path, the examples to train on")
+        if self.split_seed and (self.data == "paper" or self.test_path):
+            raise ValueError(
+                f"split_seed={self.split_seed} has nothing to split: "
+                "the held-out examples are given by data=paper or test_path"
+            )
+        return self
+
 
 class Arithmetic(TaskBase):
     """Answer a short sum, difference or product with the bare number: reward 1 if exact."""
@@ -250,7 +263,10 @@ class Cell(Section):
     """Work is cut into cells of fixed size: the same batch shapes, whoever computes them."""
 
     members: int | None = Field(
-        None, ge=1, description="Members per cell; default: as many as make about 256 rows."
+        None, ge=1, description="Members per cell; default: as many as `rows` allows."
+    )
+    rows: int = Field(
+        256, ge=1, description="Rows per cell (members x examples) where `members` is left open."
     )
     examples: int = Field(32, ge=1, description="Examples per cell.")
 
@@ -331,6 +347,15 @@ class Config(Section):
     batch: int = Field(32, ge=1, description="Examples per generation, the same for every member.")
     generations: int = Field(50, ge=1, description="Generations to run, exactly.")
     seed: int = Field(0, description="Run seed: hashed, so neighbouring seeds share nothing.")
+
+    @model_validator(mode="after")
+    def _the_toy_brings_its_model(self) -> "Config":
+        if isinstance(self.engine, Toy) and self.model != "nano":
+            raise ValueError(
+                f"model={self.model} cannot be used by engine=toy, which has a model of its own: "
+                "drop one of them"
+            )
+        return self
 
 
 KINDS: dict[str, dict[str, type[Section]]] = {

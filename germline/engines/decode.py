@@ -233,7 +233,9 @@ class _Texts:
         ]
 
     def _completion(self, row: _Row, prompt_tokens: int) -> Completion:
-        text = self._decode(row.tokens) if row.text is None else row.text
+        # An end token need not be a special one, so decoding would not always drop it.
+        written = row.tokens[:-1] if row.finish == "eos" else row.tokens
+        text = self._decode(written) if row.text is None else row.text
         return Completion(text, tuple(row.tokens), row.finish, prompt_tokens)
 
     def _stop_at_string(self, number: int) -> None:

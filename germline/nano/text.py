@@ -155,7 +155,7 @@ def solve(numbers: tuple[int, int, int], target: int) -> tuple[str, str] | None:
 
 
 @cache
-def _problems() -> tuple[tuple[tuple[int, int, int], int], ...]:
+def problems() -> tuple[tuple[tuple[int, int, int], int], ...]:
     """List every solvable problem of the generated countdown task."""
     return tuple(
         (numbers, target)
@@ -166,8 +166,8 @@ def _problems() -> tuple[tuple[tuple[int, int, int], int], ...]:
 
 
 def _draw_countdown(random: Random) -> tuple[str, tuple[Style, ...]]:
-    numbers, target = random.choice(_problems())
-    thought, expression = solve(numbers, target) or ("", "")  # never empty: see `_problems`
+    numbers, target = random.choice(problems())
+    thought, expression = solve(numbers, target) or ("", "")  # never empty: see `problems`
     a, b, c = order = random.sample(numbers, 3)
     first, second = random.choice("+-*"), random.choice("+-*")
     guess = f"{a} {first} {b} {second} {c}"

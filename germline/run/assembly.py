@@ -1,7 +1,7 @@
 """Names to objects: load the model, make the task, the strategy and the fleet a config names."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -41,6 +41,10 @@ class Parts:
 
     def __exit__(self, *_error: object) -> None:
         self.graders.close()
+
+    def decoding_of(self, generation: int) -> Decoding:
+        """Return how a generation chooses tokens: every generation has luck of its own."""
+        return replace(self.decoding, noise_round=generation)
 
     def batch(self, generation: int) -> Sequence[Example]:
         """Return the training examples of a generation."""

@@ -1,7 +1,6 @@
 """Tasks: what to play and how it is scored; one file per task.
 
-A task is made from its section of the config and satisfies `germline.protocols.Task`. Other
-packages add tasks through the entry point group `germline.tasks`.
+A task is made from its section of the config and satisfies `germline.protocols.Task`.
 """
 
 TASKS: dict[str, str] = {

@@ -45,9 +45,9 @@ def test_cells_cover_every_pair_of_member_and_example_once(members, examples, si
 
 
 @pytest.mark.parametrize(
-    ("examples", "size", "members"), [(7, 32, 36), (100, 32, 8), (300, 300, 1), (1, 1, 256)]
+    ("examples", "size", "members"), [(7, 32, 146), (100, 32, 32), (2000, 2000, 1), (1, 1, 1024)]
 )
-def test_left_open_a_cell_holds_as_many_members_as_make_256_rows(examples, size, members):
+def test_left_open_a_cell_holds_as_many_members_as_make_1024_rows(examples, size, members):
     assert members_per_cell(Cell(examples=size), examples) == members
     assert members_per_cell(Cell(members=3, examples=size), examples) == 3
 

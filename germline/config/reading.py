@@ -55,6 +55,8 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise GermlineError(f"config: there is no file {str(path)!r}") from None
+    except OSError as error:
+        raise GermlineError(f"config: {path} cannot be read: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise GermlineError(f"config: {path} is not valid YAML: {error}") from None
     if not isinstance(values, dict):

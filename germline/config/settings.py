@@ -266,9 +266,9 @@ class Cell(Section):
         None, ge=1, description="Members per cell; default: as many as `rows` allows."
     )
     rows: int = Field(
-        256, ge=1, description="Rows per cell (members x examples) where `members` is left open."
+        1024, ge=1, description="Rows per cell (members x examples) where `members` is left open."
     )
-    examples: int = Field(32, ge=1, description="Examples per cell.")
+    examples: int = Field(256, ge=1, description="Examples per cell.")
 
 
 class Local(Section):

@@ -9,6 +9,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ from germline.protocols import DenseSpace, LowRankSpace
 from germline.types import Perturbation, TensorInfo
 
 COLUMNWISE_RANK = 4
-"""On a CPU, up to this rank, corrections are elementwise passes: one-column products cost more."""
+"""On a CPU, up to this rank, A is applied by elementwise passes: thin products cost more."""
 
 
 class LowRankMembers:
@@ -43,63 +44,111 @@ class LowRankMembers:
         handles = []
         try:
             if any(member is not None for member in members):
-                for info in self.masters.searched:
-                    layer = self.model.get_submodule(info.name.removesuffix(".weight"))
-                    a, b = self._factors(members, info)
-                    correction = _Correction(a, b, like=self.serving[info.name])
-                    self._corrections.append(correction)
+                self._corrections = self._correct(members)
+                for correction in self._corrections:
+                    layer = self.model.get_submodule(correction.layer)
                     handles.append(layer.register_forward_hook(correction))
             yield
         finally:
             for handle in handles:
                 handle.remove()
-            self._corrections.clear()
+            self._corrections = []
 
     def keep(self, members: Tensor) -> None:
         """Let the other members leave the batch: their rows are finished."""
+        for projection in {
+            id(one.projection): one.projection for one in self._corrections
+        }.values():
+            projection.keep(members)
         for correction in self._corrections:
-            correction.keep(members)
+            correction.a = correction.a[members]
+
+    def _correct(self, members: Sequence[Perturbation | None]) -> list["_Correction"]:
+        """Make the corrections; layers of one part that read equally wide inputs go together."""
+        groups: dict[tuple[str, int], list[TensorInfo]] = {}
+        for info in self.masters.searched:
+            part = info.name.removesuffix(".weight").rpartition(".")[0]
+            groups.setdefault((part, info.shape[1]), []).append(info)
+        corrections, latest = [], _Latest()
+        for group in groups.values():
+            factors = [self._factors(members, info) for info in group]
+            like = self.serving[group[0].name]
+            projection = _Projection(torch.cat([b for _, b in factors], dim=2).to(like), latest)
+            for place, (info, (a, _)) in enumerate(zip(group, factors, strict=True)):
+                layer = info.name.removesuffix(".weight")
+                corrections.append(_Correction(layer, a.to(like), projection, place))
+        return corrections
 
     def _factors(
         self, members: Sequence[Perturbation | None], info: TensorInfo
     ) -> tuple[Tensor, Tensor]:
-        """Return A (times sign and sigma) and B, `[members, side, rank]`; zero for the centre."""
+        """Return A (times sign, sigma), `[members, rank, out]`, and B, `[members, in, rank]`."""
         where = [index for index, member in enumerate(members) if member is not None]
         present = [member for member in members if member is not None]
         scale = [member.sign * member.sigma * self.masters.units[info.name] for member in present]
         drawn_a, drawn_b = self.space.factors(present, info)
-        out, into = info.shape
-        a = torch.zeros(len(members), out, self.space.rank)
-        b = torch.zeros(len(members), into, self.space.rank)
-        a[where] = drawn_a * torch.tensor(scale)[:, None, None]
-        b[where] = drawn_b
+        scaled = drawn_a.transpose(1, 2) * torch.tensor(scale)[:, None, None]
+        if len(present) == len(members):
+            return scaled, drawn_b
+        # Zero for the centre, which may stand among the members.
+        a = scaled.new_zeros(len(members), *scaled.shape[1:])
+        b = drawn_b.new_zeros(len(members), *drawn_b.shape[1:])
+        a[where], b[where] = scaled, drawn_b
         return a, b
+
+
+@dataclass
+class _Latest:
+    """The last projection computed: one for all layers, so one activation is held and no more."""
+
+    inputs: Tensor | None = None
+    projection: "_Projection | None" = None
+    projected: Tensor | None = None
+
+
+class _Projection:
+    """Inputs times the B factors of layers that read the same input, such as q, k and v.
+
+    The first of them computes all columns; the others find them ready, as long as they are given
+    the very same tensor. A layer with another input (o beside q, k, v) computes them anew.
+    """
+
+    def __init__(self, b: Tensor, latest: _Latest) -> None:
+        self.b = b
+        self._latest = latest
+
+    def keep(self, members: Tensor) -> None:
+        self.b = self.b[members]
+
+    def of(self, inputs: Tensor) -> Tensor:
+        """Return `[members, rows per member, columns]`."""
+        latest = self._latest
+        if latest.projected is None or inputs is not latest.inputs or latest.projection is not self:
+            members, into, _ = self.b.shape
+            latest.inputs, latest.projection = inputs, self
+            latest.projected = torch.bmm(inputs.reshape(members, -1, into), self.b)
+        return latest.projected
 
 
 class _Correction:
     """Forward hook of a linear layer: output += (input B) A^T for the member of each row."""
 
-    def __init__(self, a: Tensor, b: Tensor, *, like: Tensor) -> None:
-        # [members, rank, side]: a column of a factor is a contiguous row, whichever way the product
-        # runs.
-        self.a = a.transpose(1, 2).contiguous().to(like)
-        self.b = b.transpose(1, 2).contiguous().to(like)
-        self.columnwise = like.device.type == "cpu" and self.a.shape[1] <= COLUMNWISE_RANK
-
-    def keep(self, members: Tensor) -> None:
-        self.a = self.a[members]
-        self.b = self.b[members]
+    def __init__(self, layer: str, a: Tensor, projection: _Projection, place: int) -> None:
+        self.layer = layer
+        self.a = a
+        self.projection = projection
+        self.columns = range(place * a.shape[1], (place + 1) * a.shape[1])
+        self.columnwise = a.device.type == "cpu" and a.shape[1] <= COLUMNWISE_RANK
 
     def __call__(self, _layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        members, rank, into = self.b.shape
-        x = inputs[0].reshape(members, -1, into)
-        y = output.view(members, -1, self.a.shape[2])
-        if not self.columnwise:
-            y.baddbmm_(torch.bmm(x, self.b.transpose(1, 2)), self.a)
-            return output
-        for column in range(rank):
-            projected = (x * self.b[:, column, None]).sum(-1, keepdim=True)
-            y.addcmul_(projected, self.a[:, column, None])
+        members, rank, out = self.a.shape
+        projected = self.projection.of(inputs[0])
+        y = output.view(members, -1, out)
+        if self.columnwise:
+            for column, row in zip(self.columns, range(rank), strict=True):
+                y.addcmul_(projected[..., column, None], self.a[:, row, None])
+        else:
+            y.baddbmm_(projected[..., self.columns.start : self.columns.stop], self.a)
         return output
 
 

@@ -101,7 +101,13 @@ def generate(
     top_p: float = 1.0,
     seed: int = 0,
 ) -> list[Completion]:
-    """Let the weights of a run or a model answer prompts."""
+    """Let the weights of a run or a model answer prompts.
+
+    Raises:
+        GermlineError: a setting is out of range, or the source cannot be loaded.
+    """
+    sampling = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p}
+    load_config({"task": sampling})
     directory, config = _source(source, None, ())
     engine = _rebuilt(directory, config) if directory else make_engine(config, searched=False)
     examples = [Example(i, prompt, "", chat) for i, prompt in enumerate(prompts)]

@@ -49,8 +49,12 @@ class LowRank:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Draw A `[members, out, rank]` (1/sqrt(rank) included) and B `[members, in, rank]`."""
         first = members[0]
-        directions = [member.direction for member in members]
-        return self._draw(first.run_seed, first.generation, directions, tensor)
+        directions = sorted({member.direction for member in members})
+        a, b = self._draw(first.run_seed, first.generation, directions, tensor)
+        # A pair shares its direction: drawn once, handed out twice.
+        place = {direction: index for index, direction in enumerate(directions)}
+        which = torch.tensor([place[member.direction] for member in members])
+        return a[which], b[which]
 
     def gradient(self, update: Update, tensor: TensorInfo) -> torch.Tensor:
         """Sum coefficients times A B^T in order (fp32 multiply, then add: the same bits anywhere).

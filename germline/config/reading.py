@@ -46,7 +46,12 @@ def validated(values: Mapping[str, Any]) -> Config:
     try:
         return Config.model_validate(values)
     except ValidationError as error:
-        lines = [_explain(dict(one)) for one in error.errors(include_url=False)]
+        # A number refused as a number is refused once more as a schedule: the first says it.
+        explained: dict[str, str] = {}
+        for one in error.errors(include_url=False):
+            setting = ".".join(_without_union_tags([str(part) for part in one["loc"]]))
+            explained.setdefault(setting, _explain(dict(one)))
+        lines = explained.values()
         raise GermlineError("config: " + "\n        ".join(lines)) from None
 
 

@@ -38,6 +38,10 @@ class Linear(Section):
 Scheduled = Annotated[float, Field(gt=0)] | Linear
 
 
+_MANY = BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)
+"""Where several texts may stand, one may stand alone."""
+
+
 class TaskBase(Section):
     """Settings every task has."""
 
@@ -47,7 +51,7 @@ class TaskBase(Section):
     max_new_tokens: int | None = Field(
         None, ge=1, description="Longest completion, in tokens; default: the task's."
     )
-    stop: tuple[str, ...] | None = Field(
+    stop: Annotated[tuple[Annotated[str, Field(min_length=1)], ...] | None, _MANY] = Field(
         None, description="Strings that end a completion; default: the task's."
     )
     temperature: float = Field(
@@ -130,10 +134,10 @@ def _one_layer(value: object) -> object:
 class SpaceBase(Section):
     """Which tensors are searched."""
 
-    include: tuple[str, ...] = Field(
+    include: Annotated[tuple[str, ...], _MANY] = Field(
         ("*",), description="Glob patterns of canonical tensor names to search."
     )
-    exclude: tuple[str, ...] = Field(
+    exclude: Annotated[tuple[str, ...], _MANY] = Field(
         (), description="Glob patterns of tensor names to leave alone."
     )
     layers: Annotated[str | None, BeforeValidator(_one_layer)] = Field(
@@ -204,6 +208,15 @@ class Nes(Section):
         ),
     )
     optimizer: OptimizerConfig = Sgd()
+
+    @model_validator(mode="after")
+    def _members_differ_from_the_centre(self) -> "Nes":
+        if isinstance(self.sigma, Linear) and min(self.sigma.start, self.sigma.end) == 0:
+            raise ValueError(
+                f"sigma from {self.sigma.start} to {self.sigma.end} reaches 0, where all members "
+                "are the centre and nothing is learnt: end it above 0"
+            )
+        return self
 
     @model_validator(mode="after")
     def _pairs_are_even(self) -> "Nes":

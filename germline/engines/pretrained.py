@@ -46,7 +46,8 @@ def load_pretrained(source: str) -> Pretrained:
         tokenizer = AutoTokenizer.from_pretrained(source)
         model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
     except (OSError, ValueError, RuntimeError, KeyError) as error:
-        raise GermlineError(f"model: {source!r} cannot be loaded: {error}") from error
+        where = "" if Path(source).exists() else "is no folder here, and as a Hugging Face id it "
+        raise GermlineError(f"model: {source!r} {where}cannot be loaded: {error}") from error
     if getattr(config, "quantization_config", None) is not None:
         raise GermlineError(
             f"model: {source!r} is quantised; evolution strategies need its float weights here"

@@ -36,6 +36,10 @@ FORMAT_VERSION = 1
 """Of the run directory as a whole; raised when an older germline could misread a newer folder."""
 
 
+_CLAIMED: set[Path] = set()
+"""Folders this process writes to."""
+
+
 class RunDirectory:
     """One run on disk: its settings, and doors to what it wrote."""
 
@@ -45,7 +49,7 @@ class RunDirectory:
         self.config: Config = validated(facts["config"])
         self.journal = Journal(path / "journal.jsonl")
         self.last_rollouts: tuple[Row, ...] = ()
-        self._claimed = False
+        self._claim: weakref.finalize[..., RunDirectory] | None = None
 
     @classmethod
     def create(cls, path: Path, config: Config, base_digest: str, threads: int) -> "RunDirectory":
@@ -207,21 +211,34 @@ class RunDirectory:
         Raises:
             GermlineError: another process is training in this folder.
         """
-        if self._claimed:
+        if self._claim is not None and self._claim.alive:
             return
+        folder = self.path.resolve()
+        # POSIX locks are per process, so two trainings in one process need a list of their own.
+        if folder in _CLAIMED:
+            raise GermlineError(
+                f"{self.path}: this process is training in this folder already; "
+                "finish that training, or drop it, first"
+            )
         lock = os.open(self.path / ".writer.lock", os.O_WRONLY | os.O_CREAT, 0o644)
-        weakref.finalize(self, os.close, lock)
         try:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             # Some network file systems have no locks; a run there is as safe as its user is
             # careful.
             if error.errno in (errno.EACCES, errno.EAGAIN):
+                os.close(lock)
                 raise GermlineError(
                     f"{self.path}: another process is training in this folder; "
                     "stop it first (Ctrl-C, once)"
                 ) from None
-        self._claimed = True
+        _CLAIMED.add(folder)
+        self._claim = weakref.finalize(self, _let_go, folder, lock)
+
+    def release(self) -> None:
+        """Let another training write here; does nothing without a claim."""
+        if self._claim is not None:
+            self._claim()
 
     @property
     def _generations(self) -> Path:
@@ -234,6 +251,11 @@ class RunDirectory:
     @property
     def _held_out(self) -> Path:
         return self.path / "held_out.jsonl"
+
+
+def _let_go(folder: Path, lock: int) -> None:
+    _CLAIMED.discard(folder)
+    os.close(lock)
 
 
 def environment(threads: int) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def export(path: Path | str, out: Path | str) -> None:
 
 def evaluate(
     source: str,
-    task: TaskConfig | None = None,
+    task: TaskConfig | str | None = None,
     *,
     split: Split = "test",
     limit: int | None = None,
@@ -64,13 +64,25 @@ def evaluate(
 
     Args:
         source: a run directory, or what `model` may be in a config.
-        task: None plays the run's own task.
+        task: a config section or a short name; None plays the run's own task.
         split: which examples.
         limit: only the first so many of them.
         overrides: settings of engine, cell and graders.
         out: where the completions go; default: beside the run, or in the working directory.
     """
+    if limit is not None and limit < 1:
+        raise GermlineError(
+            f"limit={limit} leaves no example to play: use 1 or more, or None for all"
+        )
+    if out is not None and out.is_dir():
+        raise GermlineError(f"out: {out} is a folder; name the file the completions go to (--out)")
+    if isinstance(task, str):
+        task = load_config({"task": task}).task
     directory, config = _source(source, task, overrides)
+    if directory is None and task is None:
+        raise GermlineError(
+            f"evaluate: {source} is no run directory, so name a task: task='countdown'"
+        )
     played = make_task(config.task)
     examples = played.examples(split)[:limit]
     engine = _rebuilt(directory, config) if directory else make_engine(config, searched=False)
@@ -106,6 +118,12 @@ def generate(
     Raises:
         GermlineError: a setting is out of range, or the source cannot be loaded.
     """
+    if isinstance(prompts, str):
+        raise GermlineError(
+            f"prompts must be a list of texts, found the text {prompts!r}: wrap it in []"
+        )
+    if not prompts:
+        return []
     sampling = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p}
     load_config({"task": sampling})
     directory, config = _source(source, None, ())

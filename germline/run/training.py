@@ -73,11 +73,13 @@ class Training:
         self._begun = True
         with ExitStack() as cleanup:
             cleanup.enter_context(self._parts)
+            cleanup.callback(self.directory.release)
             tracker = self._tracker(cleanup)
             if self._first == 0 and self.start is None:
                 self.directory.write_start(*self._score(0))
             yield from self._generations(tracker)
-            if not self._stopping and self.end is None:
+            complete = self.directory.journal.last_generation() + 1 == self.config.generations
+            if complete and self.end is None:
                 self.directory.write_end(*self._score(self.config.generations))
             draw_evolution(self.directory)
 
@@ -130,7 +132,7 @@ def train(
     Raises:
         GermlineError: a setting is wrong, something cannot be loaded, or the directory is taken.
     """
-    config = config if isinstance(config, Config) else load_config(config)
+    config = _located(config if isinstance(config, Config) else load_config(config))
     path = Path(out) if out is not None else _new_directory(config)
     RunDirectory.refuse_taken(path)
     parts = assemble(config)
@@ -154,6 +156,8 @@ def resume(path: Path | str, overrides: Sequence[str] = ()) -> Training:
             "use `germline replay` for an earlier generation"
         )
     parts = assemble(config)
+    if config.engine.kind == "inprocess" and config.engine.threads is None:
+        _use_threads(directory.environment["threads"])
     last = len(entries) - 1
     restore(parts.engine.weights, entries, directory.snapshots, directory.base_digest, last)
     parts.engine.refresh()
@@ -179,6 +183,13 @@ def _resumed_config(config: Config, overrides: Sequence[str]) -> Config:
     return changed
 
 
+def _located(config: Config) -> Config:
+    """Write a local model folder as an absolute path, so that a run works from anywhere."""
+    if config.model != "nano" and Path(config.model).is_dir():
+        return config.model_copy(update={"model": str(Path(config.model).resolve())})
+    return config
+
+
 def _new_directory(config: Config) -> Path:
     """Name a run by task, space and start; a number follows when two begin in one second."""
     stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
@@ -188,6 +199,13 @@ def _new_directory(config: Config) -> Path:
         number += 1
         path = Path("runs") / f"{name}-{number}"
     return path
+
+
+def _use_threads(threads: int) -> None:
+    """Go on with the threads the run began with: another number may round differently."""
+    import torch
+
+    torch.set_num_threads(threads)
 
 
 def _threads() -> int:

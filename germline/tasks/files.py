@@ -75,6 +75,8 @@ def want(row: Mapping[str, Any], field: str, kind: type[Wanted], place: str) -> 
             f"{place}: the field `{field}` must be {kind.__name__}, found {value!r} "
             f"({type(value).__name__})"
         )
+    if isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value):
+        raise GermlineError(f"{place}: the field `{field}` is not Unicode text: {value!r}")
     return value
 
 

@@ -126,9 +126,19 @@ def test_rows_without_their_journal_line_are_dropped(run: RunDirectory) -> None:
         )
         with (run.path / name).open("ab") as file:
             file.write(extra + extra[:20])
+    run.release()
     resumed = RunDirectory.open(run.path)
     resumed.truncate(resumed.journal.last_generation())
     assert {path.name: path.read_bytes() for path in run.path.glob("*.jsonl")} == before
+
+
+def test_two_trainings_of_one_process_cannot_write_one_folder(run: RunDirectory) -> None:
+    twin = RunDirectory.open(run.path)
+    with pytest.raises(GermlineError, match="this process is training in this folder already"):
+        twin.claim()
+    run.release()
+    twin.claim()
+    twin.release()
 
 
 def test_truncating_to_minus_one_keeps_the_score_of_the_base_model(run: RunDirectory) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 import germline
 from germline.config import load_config
@@ -51,6 +51,22 @@ def one_run(tmp_path_factory):
     return finish(train(config(model, "strategy.sigma=0.1"), folder / "run"))
 
 
+def assert_only_ties_differ(folder, prompts, theirs, mine):
+    """In half precision a batch rounds otherwise than a row: only near ties may differ."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto").eval()
+    words = AutoTokenizer.from_pretrained(folder)
+    for prompt, one, other in zip(prompts, theirs, mine, strict=True):
+        if one == other:
+            continue
+        place = next(i for i, pair in enumerate(zip(one, other, strict=False)) if len({*pair}) > 1)
+        message = [{"role": "user", "content": prompt}]
+        ids = words.apply_chat_template(message, add_generation_prompt=True, return_dict=False)
+        with torch.no_grad():
+            logits = model(torch.tensor([[*ids, *one[:place]]])).logits[0, -1].float()
+        rounding = 4 * 2.0**-8 * logits.abs().max()
+        assert (logits[one[place]] - logits[other[place]]).abs() <= rounding
+
+
 def greedy(folder, prompts, count):
     """Return the new tokens of plain transformers, one prompt at a time, to the first EOS."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto").eval()
@@ -76,7 +92,11 @@ def test_plain_transformers_writes_the_same_tokens_as_the_engine(trained, tmp_pa
     run, _ = trained
     export(run, tmp_path / "model")
     mine = [one.tokens for one in generate(str(run), PROMPTS, max_new_tokens=24)]
-    assert greedy(tmp_path / "model", PROMPTS, 24) == mine
+    theirs = greedy(tmp_path / "model", PROMPTS, 24)
+    if AutoConfig.from_pretrained(tmp_path / "model").dtype == torch.float32:
+        assert theirs == mine
+    else:
+        assert_only_ties_differ(tmp_path / "model", PROMPTS, theirs, mine)
     assert [
         one.tokens for one in generate(str(tmp_path / "model"), PROMPTS, max_new_tokens=24)
     ] == mine

@@ -82,8 +82,6 @@ class Conciseness(TaskBase):
     def _nothing_is_ignored(self) -> "Conciseness":
         if self.path and self.data != "facts":
             raise ValueError(f"data={self.data} and path={self.path} exclude each other: drop one")
-        if self.test_path and not self.path:
-            raise ValueError(f"test_path={self.test_path} needs path, the examples to train on")
         if self.split_seed and (self.data == "paper" or self.test_path):
             raise ValueError(
                 f"split_seed={self.split_seed} has nothing to split: "

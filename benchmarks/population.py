@@ -29,9 +29,9 @@ from germline.config import Config, InProcess, load_config
 from germline.engines.inprocess import InProcessEngine
 from germline.engines.pretrained import load_pretrained
 from germline.engines.prompts import encode
+from germline.nano import NANO_DIR
 from germline.optimizers import Sgd
 from germline.rollout import members_per_cell, play
-from germline.run.assembly import NANO
 from germline.spaces import make_space
 from germline.strategies import make_strategy
 from germline.types import Decoding, Example, Grade, Perturbation
@@ -134,7 +134,7 @@ def compare(config: Config, prompts: int, repeats: int, *, endless: bool) -> dic
 
 def engine_of(config: Config, *, endless: bool) -> InProcessEngine:
     """Load the model; `endless` texts use all their new tokens, so variants do the same work."""
-    source = str(NANO) if config.model == "nano" else config.model
+    source = str(NANO_DIR) if config.model == "nano" else config.model
     pretrained = load_pretrained(source)
     if endless:
         pretrained.model.generation_config.eos_token_id = None

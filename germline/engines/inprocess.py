@@ -11,17 +11,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
 import torch
-from jaxtyping import Float64
 from torch import Tensor
 
-from germline import noise
 from germline.config import InProcess
 from germline.engines.decode import Decoder
 from germline.engines.members import DenseMembers, LowRankMembers
 from germline.engines.pretrained import Pretrained, save_pretrained
 from germline.engines.prompts import encode, pad
+from germline.engines.sampling import draw_luck
 from germline.engines.weights import Masters, describe
 from germline.optimizers import Optimizer
 from germline.protocols import DenseSpace, LowRankSpace, Space
@@ -84,7 +82,7 @@ class InProcessEngine:
         prompts = [self._encode(example) for example in examples]
         self._check_length(max(len(prompt) for prompt in prompts) + decoding.max_new_tokens)
         padded = pad(prompts, _padding_id(self.pretrained))
-        luck = torch.from_numpy(_luck(examples, decoding))
+        luck = draw_luck(examples, decoding)
         completions: list[list[Completion]] = []
         for together in self._groups(members):
             with self._standing(together):
@@ -195,16 +193,3 @@ def _end_ids(pretrained: Pretrained) -> frozenset[int]:
 def _padding_id(pretrained: Pretrained) -> int:
     padding = pretrained.tokenizer.pad_token_id
     return 0 if padding is None else int(padding)
-
-
-def _luck(
-    examples: Sequence[Example], decoding: Decoding
-) -> Float64[np.ndarray, "examples tokens"]:
-    rows = [example.index for example in examples]
-    return noise.uniform(
-        decoding.noise_seed,
-        decoding.noise_round,
-        decoding.noise_name,
-        rows,
-        decoding.max_new_tokens,
-    )

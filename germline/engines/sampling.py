@@ -1,9 +1,25 @@
 """Choose the next token of every row: greedy, or sampled with luck that all members share."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from germline.types import Decoding
+from germline import noise
+from germline.types import Decoding, Example
+
+
+def draw_luck(examples: Sequence[Example], decoding: Decoding) -> Tensor:
+    """Draw the uniforms of seeded sampling, `[examples, max_new_tokens]`, same for all members."""
+    return torch.from_numpy(
+        noise.uniform(
+            decoding.noise_seed,
+            decoding.noise_round,
+            decoding.noise_name,
+            [example.index for example in examples],
+            decoding.max_new_tokens,
+        )
+    )
 
 
 def choose(logits: Tensor, luck: Tensor, decoding: Decoding) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from germline import noise
-from germline.engines.sampling import choose
+from germline.engines.sampling import choose, draw_luck
 from germline.engines.weights import Masters, describe
 from germline.optimizers import Optimizer
 from germline.protocols import DenseSpace, LowRankSpace, Space
@@ -69,16 +69,7 @@ class ToyEngine:
         decoding: Decoding,
     ) -> list[list[Completion]]:
         """Let every member answer every example, as `[members][examples]`; None is the centre."""
-        rows = [example.index for example in examples]
-        luck = torch.from_numpy(
-            noise.uniform(
-                decoding.noise_seed,
-                decoding.noise_round,
-                decoding.noise_name,
-                rows,
-                decoding.max_new_tokens,
-            )
-        )
+        luck = draw_luck(examples, decoding)
         return [self._play(self._merged(member), examples, luck, decoding) for member in members]
 
     def apply(self, update: Update) -> None:

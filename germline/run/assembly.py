@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 from germline.config import Adam, Config, InProcess, Sgd, TaskConfig
 from germline.engines import ENGINES
 from germline.fleet import LocalFleet
 from germline.graders.pool import GraderPool
+from germline.nano import NANO_DIR
 from germline.optimizers import Optimizer
 from germline.protocols import Engine, Fleet, Shaping, Strategy, Task
 from germline.registry import resolve
@@ -18,9 +18,6 @@ from germline.strategies import make_strategy
 from germline.tasks import TASKS
 from germline.training import batches
 from germline.types import Decoding, Example
-
-NANO = Path(__file__).parents[1] / "nano"
-"""The embedded model, which the config calls `nano`."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +86,7 @@ def make_engine(config: Config, *, searched: bool = True) -> Engine:
     if isinstance(config.engine, InProcess):
         from germline.engines.pretrained import load_pretrained
 
-        source = str(NANO) if config.model == "nano" else config.model
+        source = str(NANO_DIR) if config.model == "nano" else config.model
         engine: Engine = kind(
             load_pretrained(source), space, optimizer, config.engine, config.strategy.sigma_unit
         )

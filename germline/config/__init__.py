@@ -4,37 +4,21 @@ A config is YAML (or a mapping), plus dotted overrides such as `strategy.sigma=0
 config is written to the run directory, so a run never depends on a default that moved.
 """
 
+from germline.config.engines import EngineConfig, InProcess, Toy
+from germline.config.fleets import Cell, FleetConfig, Local
 from germline.config.reading import load_config, smoke, validated
+from germline.config.schedules import Linear, Scheduled
+from germline.config.sections import Section
 from germline.config.settings import (
     KINDS,
-    Adam,
-    Arithmetic,
-    Cell,
-    Conciseness,
     Config,
-    Countdown,
-    EngineConfig,
-    FleetConfig,
-    Full,
     Graders,
     HeldOut,
-    InProcess,
-    Linear,
-    Local,
-    LowRank,
-    Nes,
-    OptimizerConfig,
     Recording,
-    Scheduled,
-    Section,
-    Sgd,
-    SpaceBase,
-    SpaceConfig,
-    StrategyConfig,
-    TaskBase,
-    TaskConfig,
-    Toy,
 )
+from germline.config.spaces import Full, LowRank, SpaceBase, SpaceConfig
+from germline.config.strategies import Adam, Nes, OptimizerConfig, Sgd, StrategyConfig
+from germline.config.tasks import Arithmetic, Conciseness, Countdown, TaskBase, TaskConfig
 
 __all__ = [
     "KINDS",

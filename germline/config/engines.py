@@ -1,0 +1,48 @@
+"""Settings of engines: where a copy of the weights lives and how it is served."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from germline.config.sections import Section, named
+
+
+class Toy(Section):
+    """A character model of a few thousand weights; milliseconds, for tests and bug reports."""
+
+    kind: Literal["toy"] = "toy"
+
+
+class InProcess(Section):
+    """A Hugging Face causal language model in this process."""
+
+    kind: Literal["inprocess"] = "inprocess"
+    device: str = Field(
+        "auto", description="`cpu`, `cuda`, `cuda:1`, ...; `auto` takes a GPU when there is one."
+    )
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto",
+        description=(
+            "Serving dtype; `auto`: float32 on CPU, the checkpoint's on a GPU. Masters are "
+            "always fp32."
+        ),
+    )
+    centre: Literal["device", "host"] = Field(
+        "device",
+        description=(
+            "Where the fp32 masters live: on the engine's device (fast) or on the host (least "
+            "device memory)."
+        ),
+    )
+    threads: int | None = Field(
+        None,
+        ge=1,
+        description=(
+            "CPU threads; default: PyTorch's choice. Part of what fixes the bits of an evaluation."
+        ),
+    )
+
+
+EngineConfig = Annotated[
+    Annotated[Toy | InProcess, Field(discriminator="kind")], named("inprocess")
+]

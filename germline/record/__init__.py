@@ -2,7 +2,7 @@
 
 `directory` names the files and fixes the order in which they are written; `journal` is the
 replayable list of updates; `rows` says what stands in a row; `lines` reads and writes JSON lines;
-`tensorboard` is a tracker.
+`tensorboard` is a tracker; `claims` keeps a folder to one writer.
 """
 
 from germline.record.directory import RunDirectory

@@ -13,10 +13,7 @@ A generation is written rows first and journal line last; the journal line is th
 killed process left beyond the last journal line is dropped by `truncate` before a run goes on.
 """
 
-import errno
-import fcntl
 import json
-import os
 import platform
 import sys
 import weakref
@@ -27,17 +24,17 @@ from typing import Any
 
 from germline.config import Config, validated
 from germline.noise import NOISE_VERSION
-from germline.record import rows
+from germline.record import claims, rows
 from germline.record.journal import Journal
 from germline.record.lines import Row, append_rows, keep_rows, read_rows, write_atomically
 from germline.types import Example, GenerationRecord, GermlineError, Rollout, Score
 
 FORMAT_VERSION = 1
-"""Of the run directory as a whole; raised when an older germline could misread a newer folder."""
+"""Of the run directory as a whole; raised when an older germline could misread a newer folder.
 
-
-_CLAIMED: set[Path] = set()
-"""Folders this process writes to."""
+Settings that are new since a run was begun take their defaults when it is opened, so a new setting
+must do nothing by default, and needs no new number.
+"""
 
 
 class RunDirectory:
@@ -49,7 +46,7 @@ class RunDirectory:
         self.config: Config = validated(facts["config"])
         self.journal = Journal(path / "journal.jsonl")
         self.last_rollouts: tuple[Row, ...] = ()
-        self._claim: weakref.finalize[..., RunDirectory] | None = None
+        self._claim: weakref.finalize[..., object] | None = None
 
     @classmethod
     def create(cls, path: Path, config: Config, base_digest: str, threads: int) -> "RunDirectory":
@@ -96,7 +93,8 @@ class RunDirectory:
         """Open a run that was begun earlier.
 
         Raises:
-            GermlineError: this is no run directory, or one of a newer germline.
+            GermlineError: this is no run directory, or one of another germline that this one
+                cannot read; the message says which version can.
         """
         file = path / "run.json"
         try:
@@ -111,11 +109,17 @@ class RunDirectory:
             raise GermlineError(f"{file} is damaged ({error}); restore it from a copy") from None
         version = facts.get("format_version") if isinstance(facts, dict) else None
         if version != FORMAT_VERSION:
+            raise GermlineError(f"{file}: {_foreign(version, facts)}")
+        try:
+            return cls(path, facts)
+        except KeyError as error:
+            raise GermlineError(f"{file} lacks {error}; restore it from a copy") from None
+        except GermlineError as error:
             raise GermlineError(
-                f"{file}: format_version is {version!r}, this germline reads {FORMAT_VERSION}; "
-                "use the germline version that wrote the run"
-            )
-        return cls(path, facts)
+                f"{file}: the config was written by germline {_writer(facts)} and does not fit "
+                f"this one ({_version('germline')}): {error}. Use the version that wrote it, or "
+                "change those lines of run.json to what they are called now"
+            ) from None
 
     @property
     def base_digest(self) -> str:
@@ -205,35 +209,12 @@ class RunDirectory:
     def claim(self) -> None:
         """Become the only process that writes here, until this one ends.
 
-        A POSIX record lock: it ends with the process, however that dies, and forked grader
-        workers do not inherit it.
-
         Raises:
             GermlineError: another process is training in this folder.
         """
         if self._claim is not None and self._claim.alive:
             return
-        folder = self.path.resolve()
-        # POSIX locks are per process, so two trainings in one process need a list of their own.
-        if folder in _CLAIMED:
-            raise GermlineError(
-                f"{self.path}: this process is training in this folder already; "
-                "finish that training, or drop it, first"
-            )
-        lock = os.open(self.path / ".writer.lock", os.O_WRONLY | os.O_CREAT, 0o644)
-        try:
-            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            # Some network file systems have no locks; a run there is as safe as its user is
-            # careful.
-            if error.errno in (errno.EACCES, errno.EAGAIN):
-                os.close(lock)
-                raise GermlineError(
-                    f"{self.path}: another process is training in this folder; "
-                    "stop it first (Ctrl-C, once)"
-                ) from None
-        _CLAIMED.add(folder)
-        self._claim = weakref.finalize(self, _let_go, folder, lock)
+        self._claim = claims.claim(self.path, self)
 
     def release(self) -> None:
         """Let another training write here; does nothing without a claim."""
@@ -253,9 +234,23 @@ class RunDirectory:
         return self.path / "held_out.jsonl"
 
 
-def _let_go(folder: Path, lock: int) -> None:
-    _CLAIMED.discard(folder)
-    os.close(lock)
+def _foreign(version: object, facts: Any) -> str:
+    """Say why a run directory of another format version cannot be opened, and what can."""
+    if isinstance(version, int) and version > FORMAT_VERSION:
+        return (
+            f"format_version is {version}, this germline ({_version('germline')}) reads up to "
+            f"{FORMAT_VERSION}: the run was written by a newer one ({_writer(facts)}). Upgrade: "
+            "pip install --upgrade germline"
+        )
+    return (
+        f"format_version is {version!r}, but every germline has written a number from "
+        f"{FORMAT_VERSION} on: the file was changed; restore it from a copy"
+    )
+
+
+def _writer(facts: Mapping[str, Any]) -> str:
+    versions = facts.get("versions")
+    return str(versions.get("germline")) if isinstance(versions, dict) else "of unknown version"
 
 
 def environment(threads: int) -> dict[str, Any]:

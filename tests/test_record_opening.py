@@ -1,0 +1,148 @@
+"""Opening run directories: older ones go on, newer ones and folders in use say what to do."""
+
+import json
+import multiprocessing
+import shutil
+from pathlib import Path
+
+import pytest
+
+import germline
+from germline.config import load_config
+from germline.record import RunDirectory
+from germline.record.claims import is_claimed
+from germline.record.overview import Summary, Unreadable, overview
+from germline.types import GermlineError
+from tests.synthetic_runs import BATCH, DIGEST, record, score
+
+OLD_RUNS = sorted((Path(__file__).parent / "old_runs").iterdir())
+"""Run directories as earlier versions left them: stopped after 2 of 3 generations."""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    config = load_config({"generations": 2, "task": "arithmetic"})
+    return RunDirectory.create(tmp_path / "runs" / "one", config, DIGEST, threads=1)
+
+
+def rewrite(path: Path, **changes: object) -> None:
+    facts = json.loads((path / "run.json").read_text())
+    (path / "run.json").write_text(json.dumps(facts | changes))
+
+
+# --- versions
+
+
+@pytest.fixture(params=OLD_RUNS, ids=lambda path: path.name)
+def old_run(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(request.param, tmp_path / "old"))
+
+
+def test_an_older_run_replays_to_the_digests_it_recorded(old_run: Path) -> None:
+    entries = RunDirectory.open(old_run).journal.read()
+    found = [germline.replay(old_run, generation) for generation in range(len(entries))]
+    assert found == [entry.digest for entry in entries]
+
+
+def test_an_older_run_is_resumed_and_finished(old_run: Path) -> None:
+    training = germline.resume(old_run)
+    assert [one.generation for one in training] == [2]
+    assert [one.score.generation for one in training.directory.held_out()] == [0, 2, 3]
+
+
+def test_the_newest_format_has_an_old_run_to_open() -> None:
+    from germline.record.directory import FORMAT_VERSION
+
+    assert [path.name for path in OLD_RUNS] == [f"format-{n + 1}" for n in range(FORMAT_VERSION)]
+
+
+def test_a_newer_run_is_refused_with_the_version_that_wrote_it(run: RunDirectory) -> None:
+    rewrite(run.path, format_version=99, versions={"germline": "7.0"})
+    with pytest.raises(GermlineError, match=r"99, this germline \(.*a newer one \(7\.0\)\. Upgr"):
+        RunDirectory.open(run.path)
+
+
+@pytest.mark.parametrize("version", [None, 0, "1"])
+def test_a_version_nobody_wrote_means_a_changed_file(run: RunDirectory, version: object) -> None:
+    rewrite(run.path, format_version=version)
+    with pytest.raises(GermlineError, match="the file was changed; restore it from a copy"):
+        RunDirectory.open(run.path)
+
+
+def test_a_config_of_another_germline_is_refused_with_its_version(run: RunDirectory) -> None:
+    rewrite(run.path, config={"brightness": 3}, versions={"germline": "7.0"})
+    with pytest.raises(GermlineError) as caught:
+        RunDirectory.open(run.path)
+    assert "the config was written by germline 7.0 and does not fit this one" in str(caught.value)
+    assert "brightness: unknown setting" in str(caught.value)
+
+
+def test_a_run_json_without_a_config_is_refused(run: RunDirectory) -> None:
+    (run.path / "run.json").write_text('{"format_version": 1}')
+    with pytest.raises(GermlineError, match="lacks 'config'; restore it from a copy"):
+        RunDirectory.open(run.path)
+
+
+# --- one writer
+
+
+def test_a_folder_is_claimed_while_this_process_writes_to_it(run: RunDirectory) -> None:
+    assert is_claimed(run.path)
+    run.release()
+    assert not is_claimed(run.path)
+
+
+def test_another_process_sees_the_claim_and_asking_does_not_break_it(run: RunDirectory) -> None:
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert [pool.apply(is_claimed, (run.path,)) for _ in range(2)] == [True, True]
+        assert is_claimed(run.path)
+        assert pool.apply(is_claimed, (run.path,))
+        run.release()
+        assert not pool.apply(is_claimed, (run.path,))
+
+
+def test_a_folder_nobody_ever_wrote_to_is_not_claimed(tmp_path: Path) -> None:
+    assert not is_claimed(tmp_path)
+
+
+# --- overview
+
+
+def test_an_overview_sums_up_runs_newest_first(run: RunDirectory) -> None:
+    run.write_start(score(0, 0.25), [], BATCH)
+    run.write(record(0, held_out=score(1, 0.5)), BATCH)
+    other = RunDirectory.create(run.path.parent / "two", run.config, DIGEST, threads=1)
+    other.write(record(0), BATCH)
+    other.write(record(1), BATCH)
+    other.release()
+    second, first = overview(run.path.parent)
+    assert isinstance(first, Summary)
+    assert isinstance(second, Summary)
+    assert (first.path, first.task, first.model) == (run.path, "arithmetic", "nano")
+    assert (first.done, first.total, first.state) == (1, 2, "running")
+    assert (first.start, first.newest) == (score(0, 0.25), score(1, 0.5))
+    assert 0 <= first.age_s < 60
+    assert (second.done, second.state, second.start, second.newest) == (2, "finished", None, None)
+
+
+def test_a_run_that_nobody_writes_to_before_its_end_is_stopped(run: RunDirectory) -> None:
+    run.release()
+    (summary,) = overview(run.path)
+    assert isinstance(summary, Summary)
+    assert (summary.done, summary.state) == (0, "stopped")
+
+
+def test_an_overview_says_what_cannot_be_read_and_goes_on(run: RunDirectory) -> None:
+    broken = run.path.parent / "broken"
+    broken.mkdir()
+    (broken / "run.json").write_text("{")
+    (run.path.parent / "not-a-run").mkdir()
+    found = {type(one): one for one in overview(run.path.parent)}
+    assert set(found) == {Summary, Unreadable}
+    assert "is damaged" in str(found[Unreadable])
+
+
+def test_an_overview_of_no_folder_says_so(tmp_path: Path) -> None:
+    assert overview(tmp_path) == []
+    with pytest.raises(GermlineError, match="there is no folder"):
+        overview(tmp_path / "nowhere")

@@ -152,7 +152,7 @@ def test_plain_output_is_one_line_per_generation_whatever_the_width() -> None:
 def test_the_live_view_shows_the_state_of_the_run(run: RunDirectory) -> None:
     console = terminal()
     view = LiveView(console, run)
-    run.write_start(score(0, 0.25), [], BATCH)
+    run.write_held_out(score(0, 0.25), [], BATCH)
     view.start()
     run.write(record(0, held_out=score(1, 0.75)), BATCH)
     view.generation(record(0, held_out=score(1, 0.75)))
@@ -186,8 +186,8 @@ def test_the_live_view_answers_to_ctrl_c(run: RunDirectory) -> None:
 
 
 def test_the_summary_shows_before_and_after(run: RunDirectory) -> None:
-    run.write_start(score(0, 0.25), [rollout(0, 7, 0.0)], BATCH)
-    run.write_end(score(10, 0.75), [rollout(5, 7, 1.0)], BATCH)
+    run.write_held_out(score(0, 0.25), [rollout(0, 7, 0.0)], BATCH)
+    run.write_held_out(score(10, 0.75), [rollout(5, 7, 1.0)], BATCH)
     console = terminal()
     result(console, run, quiet=False)
     shown = console.export_text()
@@ -197,8 +197,8 @@ def test_the_summary_shows_before_and_after(run: RunDirectory) -> None:
 
 
 def test_mistake_17_quiet_prints_scores_and_paths_only(run: RunDirectory) -> None:
-    run.write_start(score(0, 0.25), [rollout(0, 7, 0.0)], BATCH)
-    run.write_end(score(10, 0.75), [rollout(5, 7, 1.0)], BATCH)
+    run.write_held_out(score(0, 0.25), [rollout(0, 7, 0.0)], BATCH)
+    run.write_held_out(score(10, 0.75), [rollout(5, 7, 1.0)], BATCH)
     console = terminal()
     result(console, run, quiet=True)
     assert len(console.export_text().splitlines()) == 2
@@ -245,7 +245,7 @@ def test_model_text_cannot_command_the_terminal() -> None:
 
 
 def test_markup_in_model_text_is_shown_as_written(run: RunDirectory) -> None:
-    run.write_start(score(0), [rollout(0, 7, 0.0)], BATCH)
+    run.write_held_out(score(0), [rollout(0, 7, 0.0)], BATCH)
     held_out = run.held_out()[0]
     sample = type(held_out.samples[0])("[bold]p[/bold]", "[/]c", "a", 1.0)
     one = type(held_out)(held_out.score, (sample,))

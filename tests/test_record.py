@@ -103,7 +103,7 @@ def test_the_journal_counts_missing_rewards(run: RunDirectory) -> None:
 
 
 def test_rows_without_their_journal_line_are_dropped(run: RunDirectory) -> None:
-    run.write_start(score(0), [rollout(0, 7, 1.0)], BATCH)
+    run.write_held_out(score(0), [rollout(0, 7, 1.0)], BATCH)
     for generation in range(3):
         run.write(record(generation, held_out=score(generation + 1)), BATCH)
     before = {path.name: path.read_bytes() for path in run.path.glob("*.jsonl")}
@@ -135,7 +135,7 @@ def test_two_trainings_of_one_process_cannot_write_one_folder(run: RunDirectory)
 
 
 def test_truncating_to_minus_one_keeps_the_score_of_the_base_model(run: RunDirectory) -> None:
-    run.write_start(score(0), [rollout(0, 7, 1.0)], BATCH)
+    run.write_held_out(score(0), [rollout(0, 7, 1.0)], BATCH)
     run.write(record(0, held_out=score(1)), BATCH)
     run.truncate(-1)
     assert run.generations() == []
@@ -144,7 +144,7 @@ def test_truncating_to_minus_one_keeps_the_score_of_the_base_model(run: RunDirec
 
 
 def test_held_out_completions_are_kept_with_prompt_answer_and_reward(run: RunDirectory) -> None:
-    run.write_start(score(0), [rollout(0, 7, 1.0), rollout(0, 3, math.nan)], BATCH)
+    run.write_held_out(score(0), [rollout(0, 7, 1.0), rollout(0, 3, math.nan)], BATCH)
     assert run.held_out()[0].samples == (
         Sample("question 7?", "says 0", "answer 7", 1.0),
         Sample("question 3?", "says 0", "answer 3", None),
@@ -152,21 +152,21 @@ def test_held_out_completions_are_kept_with_prompt_answer_and_reward(run: RunDir
 
 
 def test_at_most_twenty_held_out_completions_are_kept(run: RunDirectory) -> None:
-    run.write_end(score(5), [rollout(0, 7, 1.0)] * 50, BATCH)
+    run.write_held_out(score(5), [rollout(0, 7, 1.0)] * 50, BATCH)
     assert len(run.held_out()[0].samples) == 20
 
 
 def test_of_two_scores_of_one_generation_the_one_with_completions_is_read(
     run: RunDirectory,
 ) -> None:
-    run.write_end(score(1, 0.7), [rollout(0, 7, 1.0)], BATCH)
+    run.write_held_out(score(1, 0.7), [rollout(0, 7, 1.0)], BATCH)
     run.write(record(0, held_out=score(1, 0.7)), BATCH)
     assert len(run.held_out()) == 1
     assert run.held_out()[0].samples
 
 
 def test_a_score_that_could_not_be_computed_reads_back_as_nan(run: RunDirectory) -> None:
-    run.write_start(score(0, math.nan), [], BATCH)
+    run.write_held_out(score(0, math.nan), [], BATCH)
     assert math.isnan(run.held_out()[0].score.mean)
 
 

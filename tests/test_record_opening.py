@@ -109,7 +109,7 @@ def test_a_folder_nobody_ever_wrote_to_is_not_claimed(tmp_path: Path) -> None:
 
 
 def test_an_overview_sums_up_runs_newest_first(run: RunDirectory) -> None:
-    run.write_start(score(0, 0.25), [], BATCH)
+    run.write_held_out(score(0, 0.25), [], BATCH)
     run.write(record(0, held_out=score(1, 0.5)), BATCH)
     other = RunDirectory.create(run.path.parent / "two", run.config, DIGEST, threads=1)
     other.write(record(0), BATCH)

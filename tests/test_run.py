@@ -11,6 +11,7 @@ import pytest
 import germline
 from germline.checkpoint import snapshots
 from germline.record import RunDirectory
+from germline.record.rows import MACHINE
 from germline.run import assemble, replay, resume, train
 from germline.types import GermlineError
 from tests.toy_runs import finish, journal, run, settings, stopped_after
@@ -24,10 +25,7 @@ GENERATIONS = 5
 
 
 def without_time(rows):
-    return [
-        {key: value for key, value in row.items() if key not in ("timing", "tokens_per_s")}
-        for row in rows
-    ]
+    return [{key: value for key, value in row.items() if key not in MACHINE} for row in rows]
 
 
 def rows(folder):

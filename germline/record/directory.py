@@ -152,27 +152,30 @@ class RunDirectory:
         write_atomically(self.path / "run.json", _pretty(self._facts))
         self.config = config
 
-    def write(self, record: GenerationRecord, batch: Sequence[Example]) -> None:
-        """Write one generation; the journal line comes last and commits it."""
+    def write(
+        self,
+        record: GenerationRecord,
+        batch: Sequence[Example],
+        peak_memory_mb: Mapping[str, float] | None = None,
+    ) -> None:
+        """Write one generation; the journal line comes last and commits it.
+
+        The peak memory so far, by place (host, device), describes the process that trains.
+        """
         self.claim()
         rollouts = rows.rollout_rows(record, batch, self.config.record.rollouts)
         append_rows(self._rollouts, rollouts)
-        append_rows(self._generations, [rows.generation_row(record)])
+        row = rows.generation_row(record) | rows.machine_state(peak_memory_mb)
+        append_rows(self._generations, [row])
         if record.held_out is not None:
             append_rows(self._held_out, [rows.held_out_row(record.held_out)])
         self.journal.append(record.update, record.digest, NOISE_VERSION, rows.missing(record))
         self.last_rollouts = tuple(rollouts)
 
-    def write_start(
+    def write_held_out(
         self, score: Score, completions: Sequence[Rollout], examples: Sequence[Example]
     ) -> None:
-        """Keep the held-out score of the base model, with some of its completions."""
-        append_rows(self._held_out, [rows.held_out_row(score, completions, examples)])
-
-    def write_end(
-        self, score: Score, completions: Sequence[Rollout], examples: Sequence[Example]
-    ) -> None:
-        """Keep the held-out score of the final weights, with some of their completions."""
+        """Keep a held-out score with some completions, as of the base model and the final one."""
         append_rows(self._held_out, [rows.held_out_row(score, completions, examples)])
 
     def generations(self) -> list[Row]:

@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,9 @@ from germline.types import Example, GenerationRecord, Rollout, Score
 
 MAX_SAMPLES = 20
 """Held-out completions kept with a score."""
+
+MACHINE = ("timing", "tokens_per_s", "written_at", "peak_memory_mb")
+"""What differs between two runs that are the same: how the machine fared."""
 
 MAX_REASON = 200
 """Characters of a failure reason that count as its name; the rest may be model text."""
@@ -55,6 +59,7 @@ def generation_row(record: GenerationRecord) -> dict[str, Any]:
         "zero_signal": not any(record.utilities),
         "sigma": record.update.sigma,
         "learning_rate": record.update.learning_rate,
+        "rollouts": len(evaluation.rollouts),
         "tokens": evaluation.tokens,
         "tokens_per_s": evaluation.tokens / seconds if seconds > 0 else None,
         "timing": dict(record.timing),
@@ -62,6 +67,12 @@ def generation_row(record: GenerationRecord) -> dict[str, Any]:
         "failures": dict(sorted(failures.items())),
     }
     return row if record.held_out is None else row | {"held_out": asdict(record.held_out)}
+
+
+def machine_state(peak_memory_mb: Mapping[str, float] | None) -> dict[str, Any]:
+    """Describe the machine as a row is written: what time it is, the peak of memory so far."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"written_at": now, "peak_memory_mb": dict(peak_memory_mb or {})}
 
 
 def fitness_summary(fitness: Sequence[float]) -> dict[str, float | None]:

@@ -1,5 +1,6 @@
 """A run being written: the loop wrapped in recording, snapshots, held-out scores and stopping."""
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -14,6 +15,7 @@ from germline.record import RunDirectory
 from germline.record.tensorboard import TensorBoard
 from germline.report.figures import draw_evolution
 from germline.run.assembly import Parts, assemble
+from germline.run.memory import peak_memory_mb
 from germline.training import generations
 from germline.types import Example, GenerationRecord, GermlineError, Rollout, Score
 
@@ -76,11 +78,11 @@ class Training:
             cleanup.callback(self.directory.release)
             tracker = self._tracker(cleanup)
             if self._first == 0 and self.start is None:
-                self.directory.write_start(*self._score(0))
+                self.directory.write_held_out(*self._score(0))
             yield from self._generations(tracker)
             complete = self.directory.journal.last_generation() + 1 == self.config.generations
             if complete and self.end is None:
-                self.directory.write_end(*self._score(self.config.generations))
+                self.directory.write_held_out(*self._score(self.config.generations))
             draw_evolution(self.directory)
 
     def _generations(self, tracker: TensorBoard | None) -> Iterator[GenerationRecord]:
@@ -93,8 +95,8 @@ class Training:
             final = done == span.stop
             last = final or self._stopping
             if done % self.config.held_out.every == 0 and not final:
-                one = replace(one, held_out=self._score(done)[0])
-            self.directory.write(one, parts.batch(one.generation))
+                one = self._with_score(one, done)
+            self.directory.write(one, parts.batch(one.generation), peak_memory_mb())
             if tracker:
                 tracker.generation(one)
             if last or done % record.snapshot_every == 0:
@@ -105,6 +107,12 @@ class Training:
             yield one
             if self._stopping:
                 return
+
+    def _with_score(self, record: GenerationRecord, done: int) -> GenerationRecord:
+        started = time.perf_counter()
+        score = self._score(done)[0]
+        timing = {**record.timing, "held_out_s": time.perf_counter() - started}
+        return replace(record, held_out=score, timing=timing)
 
     def _score(self, generation: int) -> tuple[Score, Sequence[Rollout], Sequence[Example]]:
         parts = self._parts

@@ -10,7 +10,8 @@ from matplotlib.collections import LineCollection
 
 from germline.config import load_config
 from germline.record import RunDirectory
-from germline.report.figures import draw_evolution, evolution, title
+from germline.report.figures import draw_evolution, evolution
+from germline.report.wording import title
 from tests.synthetic_runs import BATCH, DIGEST, record, rollout, score
 
 
@@ -41,16 +42,16 @@ def test_the_figure_shows_mean_best_and_the_20_80_band_of_fitness(run: RunDirect
 
 
 def test_the_figure_labels_the_held_out_score_at_start_and_end(run: RunDirectory) -> None:
-    run.write_start(score(0, 0.25), [], BATCH)
+    run.write_held_out(score(0, 0.25), [], BATCH)
     run.write(record(0, held_out=score(1, 0.5)), BATCH)
-    run.write_end(score(2, 0.75), [], BATCH)
+    run.write_held_out(score(2, 0.75), [], BATCH)
     axes = evolution(run).axes[1]
     assert [one.get_text() for one in axes.texts] == ["0.25", "0.75"]
     assert axes.get_ylabel() == "held-out exact"
 
 
 def test_error_bars_are_95_percent_intervals(run: RunDirectory) -> None:
-    run.write_start(score(0, 0.5), [rollout(0, 7, 1.0)], BATCH)
+    run.write_held_out(score(0, 0.5), [rollout(0, 7, 1.0)], BATCH)
     [bars] = evolution(run).axes[1].collections
     assert isinstance(bars, LineCollection)
     [segment] = bars.get_segments()
@@ -81,7 +82,7 @@ def test_the_title_names_task_space_strategy_population_and_sigma() -> None:
         }
     )
     assert title(config) == (
-        "countdown · nano · low_rank r = 4 · nes\n"
-        "N = 30, sigma 0.01 to 0.001, learning rate 0.01, run seed 7"
+        "countdown · nano · low_rank r = 4 · nes",
+        "N = 30, sigma 0.01 to 0.001, learning rate 0.01, run seed 7",
     )
-    assert "· full ·" in title(load_config({"space": "full"}))
+    assert "· full ·" in title(load_config({"space": "full"}))[0]

@@ -1,31 +1,14 @@
-"""How numbers, durations and model text look on a terminal."""
+"""How model text and series of numbers fit on a terminal; plain words are those of reports."""
 
 import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-from germline.types import Score
+from germline.report.wording import duration, number, score, visible
+
+__all__ = ["duration", "excerpt", "number", "score", "sparkline", "visible"]
 
 BARS = "▁▂▃▄▅▆▇█"
-
-
-def number(value: float | None) -> str:
-    """Write a number with three digits or so; a dash when there is none."""
-    if value is None or not math.isfinite(value):
-        return "-"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-
-
-def duration(seconds: float) -> str:
-    """Write seconds as m:ss or h:mm:ss."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-def score(value: Score) -> str:
-    """Write a held-out score with its standard error."""
-    return f"{number(value.mean)} ± {number(value.standard_error)}"
 
 
 def excerpt(text: str, width: int) -> str:
@@ -35,11 +18,6 @@ def excerpt(text: str, width: int) -> str:
     """
     line = visible(text.replace("\r\n", "\n").replace("\n", "⏎").replace("\t", " "))
     return line if len(line) <= width else line[: width - 1] + "…"
-
-
-def visible(text: str) -> str:
-    """Replace what a terminal might obey, line breaks and tabs excepted."""
-    return "".join(one if one.isprintable() or one in "\n\t" else "�" for one in text)
 
 
 def sparkline(values: Sequence[float | None], width: int) -> str:

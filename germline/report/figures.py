@@ -15,9 +15,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from germline.config import Config, Linear
 from germline.record import HeldOut, RunDirectory
 from germline.record.lines import Row, write_atomically
+from germline.report.wording import title
 from germline.types import Score
 
 BLUE, ORANGE, GREEN, INK, FAINT = "#0072B2", "#E69F00", "#009E73", "#222222", "#8A8A8A"
@@ -36,7 +36,7 @@ def draw_evolution(run: RunDirectory) -> Path:
 def evolution(run: RunDirectory) -> Figure:
     """Build the figure: fitness of the members above, held-out score of the centre below."""
     figure = Figure(figsize=(8, 6.4), dpi=150, layout="constrained")
-    figure.suptitle(title(run.config), fontsize=11, color=INK, x=0.01, ha="left")
+    figure.suptitle("\n".join(title(run.config)), fontsize=11, color=INK, x=0.01, ha="left")
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     _draw_fitness(upper, run.generations())
     _draw_held_out(lower, run.held_out())
@@ -44,22 +44,6 @@ def evolution(run: RunDirectory) -> Figure:
     lower.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=10, steps=[1, 2, 5, 10]))
     figure.align_ylabels()
     return figure
-
-
-def title(config: Config) -> str:
-    """Name a run by what tells it from others."""
-    strategy = config.strategy
-    rank = f" r = {config.space.rank}" if config.space.kind == "low_rank" else ""
-    model = Path(config.model).name
-    return (
-        f"{config.task.kind} · {model} · {config.space.kind}{rank} · {strategy.kind}\n"
-        f"N = {strategy.population}, sigma {_setting(strategy.sigma)}, "
-        f"learning rate {_setting(strategy.learning_rate)}, run seed {config.seed}"
-    )
-
-
-def _setting(value: float | Linear) -> str:
-    return f"{value.start:g} to {value.end:g}" if isinstance(value, Linear) else f"{value:g}"
 
 
 def _draw_fitness(axes: Axes, generations: Sequence[Row]) -> None:

@@ -1,0 +1,80 @@
+"""How numbers, durations, sizes, runs and model text are put into words."""
+
+import math
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from germline.config import Config
+from germline.types import Score
+
+JOINERS = "\u200c\u200d"
+"""Invisible, harmless, and needed: Persian words and family emoji fall apart without them."""
+
+
+def number(value: float | None) -> str:
+    """Write a number with three digits or so; a dash when there is none."""
+    if value is None or not math.isfinite(value):
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def duration(seconds: float) -> str:
+    """Write seconds as m:ss or h:mm:ss."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def seconds(value: float) -> str:
+    """Write a time with a unit that leaves it readable."""
+    if value >= 100:
+        return f"{duration(value)} min" if value < 3600 else f"{duration(value)} h"
+    if value >= 1:
+        return f"{value:.3g} s"
+    return f"{value * 1e3:.3g} ms" if value >= 1e-3 else f"{value * 1e6:.3g} µs"
+
+
+def size(count: float) -> str:
+    """Write a number of bytes in decimal units."""
+    for unit in ("bytes", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} GB"
+
+
+def score(value: Score) -> str:
+    """Write a held-out score with its standard error."""
+    return f"{number(value.mean)} ± {number(value.standard_error)}"
+
+
+def visible(text: str) -> str:
+    """Replace what a terminal or a browser might obey; line breaks, tabs and spaces stay.
+
+    Control characters, marks that turn the direction of writing, and halves of characters go.
+    """
+    return "".join(
+        one if one.isprintable() or one in "\n\t" or one in JOINERS or one == "\u3000" else "�"
+        for one in text.replace("\u00a0", " ").replace("\u202f", " ")
+    )
+
+
+def title(config: Config) -> tuple[str, str]:
+    """Name a run by what tells it from others: what is trained on what, and how."""
+    strategy = config.strategy
+    rank = f" r = {config.space.rank}" if config.space.kind == "low_rank" else ""
+    model = Path(config.model).name
+    return (
+        f"{config.task.kind} · {model} · {config.space.kind}{rank} · {strategy.kind}",
+        f"N = {strategy.population}, sigma {_setting(strategy.sigma)}, "
+        f"learning rate {_setting(strategy.learning_rate)}, run seed {config.seed}",
+    )
+
+
+def _setting(value: float | BaseModel) -> str:
+    """Write a number, or a schedule by where it goes."""
+    if not isinstance(value, BaseModel):
+        return f"{value:g}"
+    ends = value.model_dump(include={"start", "end"})
+    return " to ".join(f"{ends[name]:g}" for name in ("start", "end") if name in ends)

@@ -21,8 +21,8 @@ with germline.assemble(config) as parts:
         population = parts.strategy.ask(generation)  # seeds, not tensors
         batch, decoding = parts.batch(generation), parts.decoding_of(generation)
         evaluation = parts.fleet.evaluate(population, batch, decoding)
-        fit = fitness(evaluation.rewards)  # members x examples -> members
-        utilities = parts.shape(fit, antithetic=population.antithetic)
+        utilities = parts.shape(evaluation, antithetic=population.antithetic)
         parts.fleet.apply(parts.strategy.tell(population, utilities))  # coefficients, not tensors
+        fit = fitness(evaluation.rewards)  # members x examples -> members
         print(f"generation {generation}: fitness {fit.mean():.2f}, best {fit.max():.2f}")
     print("theta is now", parts.fleet.digest()[:16])

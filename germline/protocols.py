@@ -36,9 +36,9 @@ class Shaping(Protocol):
     """How rewards become utilities: visible in the loop, not hidden in the strategy."""
 
     def __call__(
-        self, fitness: Float[np.ndarray, "members"], *, antithetic: bool
+        self, evaluation: Evaluation, *, antithetic: bool
     ) -> Float[np.ndarray, "members"]:
-        """Shape fitness (NaN: missing) into utilities (0: missing); 2k and 2k + 1 may be pairs."""
+        """Shape rewards (NaN: missing) into utilities (0: missing); 2k and 2k + 1 may be pairs."""
 
 
 @runtime_checkable

@@ -50,7 +50,7 @@ def generations(
         evaluation = _evaluate(fleet, population, batch, replace(decoding, noise_round=generation))
         clock.lap("evaluate_s")
         fit = fitness(evaluation.rewards)
-        utilities = shape(fit, antithetic=population.antithetic)
+        utilities = shape(evaluation, antithetic=population.antithetic)
         update = strategy.tell(population, utilities)
         clock.lap("tell_s")
         fleet.apply(update)

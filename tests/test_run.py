@@ -376,7 +376,7 @@ def test_the_parts_of_a_run_can_be_driven_by_hand(plain):
             luck = replace(parts.decoding, noise_round=generation)
             evaluation = parts.fleet.evaluate(population, parts.batch(generation), luck)
             assert not math.isnan(evaluation.rewards.sum())
-            shaped = parts.shape(evaluation.rewards.mean(axis=1), antithetic=True)
+            shaped = parts.shape(evaluation, antithetic=True)
             parts.fleet.apply(parts.strategy.tell(population, shaped))
             digests.append(parts.fleet.digest())
     assert digests == [entry.digest for entry in RunDirectory.open(plain).journal.read()]

@@ -49,7 +49,10 @@ CHANGES_THE_WEIGHTS = {
     "strategy.optimizer.beta1": (["strategy.optimizer=adam"], "strategy.optimizer.beta1=0.5"),
     "strategy.optimizer.beta2": (["strategy.optimizer=adam"], "strategy.optimizer.beta2=0.5"),
     "strategy.optimizer.epsilon": (["strategy.optimizer=adam"], "strategy.optimizer.epsilon=0.1"),
-    "shaping": ([], "shaping=centred_ranks"),
+    "shaping.kind": ([], "shaping=centred_ranks"),
+    "shaping.clip": ([], "shaping.clip=0.5"),
+    "shaping.elite": ([], "shaping.elite=0.5"),
+    "shaping.scale": (["shaping=per_example"], "shaping.scale=std"),
     "batch": ([], "batch=5"),
     "seed": ([], "seed=1"),
 }

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 
 from germline import noise
-from germline.config import Nes
+from germline.config import Nes, ZScore
 from germline.shaping import utilities
 from germline.strategies import make_strategy
 from germline.strategies.nes import NaturalEvolution
 from germline.types import Population, Seeded
+from tests.evaluations import of_fitness
 
 DIMENSIONS = 20
 TARGET = noise.normal(7, 0, 0, "target", DIMENSIONS).astype(np.float64)
@@ -52,7 +53,7 @@ def test_every_step_is_that_of_the_equation_written_out(antithetic):
     for generation in range(20):
         population = strategy.ask(generation)
         fitness = np.array([reward(perturbed(theta, one)) for one in population.members])
-        shaped = utilities("z_score", fitness, antithetic=antithetic)
+        shaped = utilities(ZScore(), of_fitness(fitness), antithetic=antithetic)
         update = strategy.tell(population, shaped)
         for direction, coefficient in enumerate(update.coefficients):
             drawn = draw(update.run_seed, update.generation, direction)

@@ -4,13 +4,19 @@ A section may be given as its short name alone: `space: full` means `space: {kin
 sections with a choice of kinds are in the files beside this one.
 """
 
-from typing import Literal
-
 from pydantic import Field, model_validator
 
 from germline.config.engines import EngineConfig, InProcess, Toy
 from germline.config.fleets import Cell, FleetConfig, Local
 from germline.config.sections import Section
+from germline.config.shaping import (
+    CentredRanks,
+    LogRank,
+    PerExample,
+    Raw,
+    ShapingConfig,
+    ZScore,
+)
 from germline.config.spaces import Full, LowRank, SpaceConfig
 from germline.config.strategies import Adam, Nes, Sgd, StrategyConfig
 from germline.config.tasks import Arithmetic, Conciseness, Countdown, TaskConfig
@@ -71,9 +77,7 @@ class Config(Section):
     task: TaskConfig = Conciseness()
     space: SpaceConfig = LowRank()
     strategy: StrategyConfig = Nes()
-    shaping: Literal["z_score", "centred_ranks"] = Field(
-        "z_score", description="How fitness becomes utilities."
-    )
+    shaping: ShapingConfig = ZScore()
     engine: EngineConfig = InProcess()
     fleet: FleetConfig = Local()
     cell: Cell = Cell()
@@ -98,6 +102,13 @@ KINDS: dict[str, dict[str, type[Section]]] = {
     "task": {"conciseness": Conciseness, "arithmetic": Arithmetic, "countdown": Countdown},
     "space": {"full": Full, "low_rank": LowRank},
     "optimizer": {"sgd": Sgd, "adam": Adam},
+    "shaping": {
+        "z_score": ZScore,
+        "centred_ranks": CentredRanks,
+        "log_rank": LogRank,
+        "raw": Raw,
+        "per_example": PerExample,
+    },
     "engine": {"toy": Toy, "inprocess": InProcess},
     "strategy": {"nes": Nes},
     "fleet": {"local": Local},

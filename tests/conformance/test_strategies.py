@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from germline import noise
-from germline.config import KINDS, load_config
+from germline.config import KINDS, ZScore, load_config
 from germline.protocols import Strategy
 from germline.shaping import utilities
 from germline.strategies import STRATEGIES, make_strategy
+from tests.evaluations import of_fitness
 
 DIMENSIONS = 10
 GENERATIONS = 60
@@ -41,7 +42,7 @@ def step(strategy, generation, theta):
     population = strategy.ask(generation)
     played = [perturbed(theta, one) for one in population.members]
     fitness = np.array([-float(((one - TARGET) ** 2).sum()) for one in played])
-    shaped = utilities("z_score", fitness, antithetic=population.antithetic)
+    shaped = utilities(ZScore(), of_fitness(fitness), antithetic=population.antithetic)
     update = strategy.tell(population, shaped)
     moved = theta
     for direction, coefficient in enumerate(update.coefficients):

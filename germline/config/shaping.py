@@ -1,0 +1,72 @@
+"""Settings of shaping: how the rewards of a generation become the utilities of its members."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from germline.config.sections import Section, named
+
+
+class ShapingBase(Section):
+    """What every shaping can do."""
+
+    elite: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description=(
+            "Share of members, the fittest, that keep their utility; the others all get the mean "
+            "of theirs. 1 keeps all apart."
+        ),
+    )
+
+
+class ZScore(ShapingBase):
+    """Fitness in standard deviations from the mean."""
+
+    kind: Literal["z_score"] = "z_score"
+    clip: float | None = Field(
+        None,
+        gt=0,
+        description=(
+            "Largest size of a z-score, in standard deviations; larger ones are cut to it. "
+            "Default: never cut."
+        ),
+    )
+
+
+class CentredRanks(ShapingBase):
+    """Ranks from -0.5 (worst) to 0.5 (best), blind to how far apart rewards are."""
+
+    kind: Literal["centred_ranks"] = "centred_ranks"
+
+
+class LogRank(ShapingBase):
+    """Utilities falling with the logarithm of the rank: the worse half weighs the same."""
+
+    kind: Literal["log_rank"] = "log_rank"
+
+
+class Raw(ShapingBase):
+    """Fitness minus its mean, in the unit of the reward: the learning rate must know that unit."""
+
+    kind: Literal["raw"] = "raw"
+
+
+class PerExample(ShapingBase):
+    """Rewards compared example by example, each with the group of all members on that example."""
+
+    kind: Literal["per_example"] = "per_example"
+    scale: Literal["none", "std"] = Field(
+        "none",
+        description=(
+            "`none`: reward minus its group's mean; `std`: divided by the group's standard "
+            "deviation as well, so that every example weighs the same."
+        ),
+    )
+
+
+ShapingConfig = Annotated[
+    Annotated[ZScore | CentredRanks | LogRank | Raw | PerExample, Field(discriminator="kind")],
+    named("z_score"),
+]

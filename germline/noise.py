@@ -32,7 +32,9 @@ once in 65,000 samples, and the last two entries of a tail stand 0.25 apart.
 import hashlib
 import math
 import operator
+import threading
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from statistics import NormalDist
 
@@ -50,6 +52,7 @@ _SAMPLES_PER_BLOCK = 16
 _WORDS_PER_BLOCK = 4
 # 32,768 samples at a time: their words, indices and results (0.5 MB) stay in the cache of one core.
 _CHUNK_BLOCKS = 2048
+_THREAD = threading.local()
 
 
 def normal(
@@ -153,7 +156,7 @@ class _Stream:
     """The Philox words of one (domain, run seed, generation, name)."""
 
     def __init__(self, domain: str, run_seed: int, generation: int, name: str) -> None:
-        self._philox = np.random.Philox(key=0)
+        self._philox = _philox()
         self._counter = np.array([0, 0, generation, 0], dtype=np.uint64)
         # Setting the state of one generator costs a tenth of making a new one.
         self._state = {
@@ -183,6 +186,15 @@ class _Stream:
         return words
 
 
+def _philox() -> np.random.Philox:
+    """Return this thread's generator: its state is set before every use, and making one is slow."""
+    if not hasattr(_THREAD, "philox"):
+        _THREAD.philox = np.random.Philox(key=0)
+    generator: np.random.Philox = _THREAD.philox
+    return generator
+
+
+@lru_cache(maxsize=1 << 14)
 def _key(domain: str, run_seed: int, name: str) -> UInt64[np.ndarray, "2"]:
     """Hash what names a stream into a Philox key."""
     seed = operator.index(run_seed)

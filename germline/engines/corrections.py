@@ -1,0 +1,216 @@
+"""Low-rank corrections beside linear layers: output += (input B) A^T for the member of each row.
+
+A whole cell runs in one batch on the shared product of the frozen weight. All A factors of a cell
+are one tensor and all B factors another: one copy to the device and one selection when members
+leave, whatever the number of layers.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from germline.types import TensorInfo
+
+COLUMNWISE_RANK = 4
+"""On a CPU, up to this rank, A is applied by elementwise passes: thin products cost more."""
+
+
+class Factors(NamedTuple):
+    """The factors of some members, for all layers together.
+
+    Attributes:
+        a: `[members, sum of rank x out]`.
+        b: `[members, sum of rank x in]`.
+    """
+
+    a: Tensor
+    b: Tensor
+
+    def of(self, members: Tensor) -> "Factors":
+        """Select members, in this order; one may be selected more than once."""
+        return Factors(self.a[members], self.b[members])
+
+
+class Corrections:
+    """The corrections of a model's linear layers; rows are ordered by member, equally many each."""
+
+    def __init__(self, model: nn.Module, layers: Sequence[TensorInfo], rank: int) -> None:
+        self._latest = _Latest()
+        self._by_name: dict[str, _Correction] = {}
+        self._standing: Factors | None = None
+        of_a = of_b = _Span(0, 0)
+        for group in _groups(layers):
+            _, into = group[0].sides
+            of_b = of_b.next(rank * into * len(group))
+            projection = _Projection(of_b, rank, len(group), self._latest)
+            for place, info in enumerate(group):
+                of_a = of_a.next(rank * info.sides[0])
+                layer = model.get_submodule(info.name.removesuffix(".weight"))
+                self._by_name[info.name] = _Correction(layer, of_a, projection, place)
+        self._sizes = (of_a.stop, of_b.stop)
+
+    def empty(self, members: int) -> Factors:
+        """Return room for the factors of so many members, to be filled through `a` and `b`."""
+        of_a, of_b = self._sizes
+        return Factors(torch.empty(members, of_a), torch.empty(members, of_b))
+
+    def a(self, factors: Factors, layer: str) -> Tensor:
+        """View the A factors of one layer, `[members, rank, out]`."""
+        return self._by_name[layer].a_of(factors)
+
+    def b(self, factors: Factors, layer: str) -> Tensor:
+        """View the B factors of one layer, `[members, rank, in]`."""
+        return self._by_name[layer].b_of(factors)
+
+    @contextmanager
+    def standing(self, factors: Factors) -> Iterator[None]:
+        """Let these corrections stand in the model during a `with` block."""
+        self._bind(factors)
+        entered: list[_Correction] = []
+        try:
+            for correction in self._by_name.values():
+                correction.enter()
+                entered.append(correction)
+            yield
+        finally:
+            for correction in entered:
+                correction.leave()
+            self._latest.forget()
+            self._standing = None
+
+    def keep(self, members: Tensor) -> None:
+        """Let the other members leave the batch: their rows are finished."""
+        if self._standing is not None:
+            self._bind(self._standing.of(members))
+
+    def _bind(self, factors: Factors) -> None:
+        self._standing = factors
+        for correction in self._by_name.values():
+            correction.bind(factors)
+
+
+def _groups(layers: Sequence[TensorInfo]) -> list[list[TensorInfo]]:
+    """Put layers of one part that read equally wide inputs together: q, k, v; gate and up."""
+    groups: dict[tuple[str, int], list[TensorInfo]] = {}
+    for info in layers:
+        part = info.name.removesuffix(".weight").rpartition(".")[0]
+        groups.setdefault((part, info.sides[1]), []).append(info)
+    return list(groups.values())
+
+
+class _Span(NamedTuple):
+    """Columns of one layer, or of one group of layers, among all factors of a cell."""
+
+    start: int
+    stop: int
+
+    def next(self, size: int) -> "_Span":
+        return _Span(self.stop, self.stop + size)
+
+    def of(self, factors: Tensor, rows: int) -> Tensor:
+        """View them as `[members, rows, size / rows]`."""
+        return factors[:, self.start : self.stop].unflatten(1, (rows, -1))
+
+
+@dataclass
+class _Latest:
+    """The last projection computed: one for all layers, so one activation is held and no more."""
+
+    inputs: Tensor | None = None
+    projection: "_Projection | None" = None
+    parts: Sequence[Tensor] = field(default_factory=tuple)
+
+    def forget(self) -> None:
+        self.inputs, self.projection, self.parts = None, None, ()
+
+
+class _Projection:
+    """Inputs times the B factors of layers that read the same input, such as q, k and v.
+
+    The first of them computes all columns; the others find them ready, as long as they are given
+    the very same tensor. A layer with another input (o beside q, k, v) computes them anew.
+    """
+
+    def __init__(self, span: _Span, rank: int, layers: int, latest: _Latest) -> None:
+        self.span = span
+        self.rank = rank
+        self.layers = layers
+        self._latest = latest
+
+    def bind(self, factors: Factors) -> None:
+        """Take the factors of the members now in the batch."""
+        self.columnwise = factors.b.device.type == "cpu" and self.rank <= COLUMNWISE_RANK
+        self._b = self.span.of(factors.b, self.layers * self.rank)
+        self._rows = (len(self._b), -1, self._b.shape[2])
+
+    def parts(self, inputs: Tensor) -> Sequence[Tensor]:
+        """Return `[members, rows, 1]` per column, or `[members, rows, rank]` per layer."""
+        latest = self._latest
+        if inputs is not latest.inputs or latest.projection is not self:
+            # B times inputs, not inputs times B: the same numbers, several times faster on a CPU.
+            projected = torch.bmm(self._b, inputs.reshape(self._rows).transpose(1, 2))
+            latest.inputs, latest.projection = inputs, self
+            latest.parts = (
+                projected[..., None].unbind(1)
+                if self.columnwise
+                else projected.transpose(1, 2).split(self.rank, dim=2)
+            )
+        return latest.parts
+
+
+class _Correction:
+    """A linear layer's forward while members stand.
+
+    It takes the place of the layer's own `forward`: a hook costs more than a small correction.
+    """
+
+    def __init__(self, layer: nn.Module, span: _Span, projection: _Projection, place: int) -> None:
+        self.layer = layer
+        self.span = span
+        self.projection = projection
+        self.place = place
+
+    def enter(self) -> None:
+        """Take the place of the layer's forward."""
+        self._plain = self.layer.forward
+        self.layer.forward = self
+
+    def leave(self) -> None:
+        """Give it back."""
+        del self.layer.forward
+
+    def a_of(self, factors: Factors) -> Tensor:
+        """View this layer's A, `[members, rank, out]`."""
+        return self.span.of(factors.a, self.projection.rank)
+
+    def b_of(self, factors: Factors) -> Tensor:
+        """View this layer's B, `[members, rank, in]`."""
+        rank = self.projection.rank
+        group = self.projection.span.of(factors.b, self.projection.layers * rank)
+        return group[:, self.place * rank : (self.place + 1) * rank]
+
+    def bind(self, factors: Factors) -> None:
+        """Take the factors of the members now in the batch."""
+        if self.place == 0:
+            self.projection.bind(factors)
+        a = self.a_of(factors)
+        self._rows = (len(a), -1, a.shape[2])
+        if self.projection.columnwise:
+            first = self.place * len(a[0])
+            self._add: Callable[[Tensor, Tensor, Tensor], Tensor] = Tensor.addcmul_
+            self._terms = list(enumerate(a[:, :, None].unbind(1), start=first))
+        else:
+            self._add = Tensor.baddbmm_
+            self._terms = [(self.place, a)]
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        output: Tensor = self._plain(inputs)
+        parts = self.projection.parts(inputs)
+        rows = output.view(self._rows)
+        for part, a in self._terms:
+            self._add(rows, parts[part], a)
+        return output

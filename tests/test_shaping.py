@@ -7,18 +7,24 @@ import pytest
 
 from germline import shaping
 from germline.config import KINDS as SECTIONS
-from germline.config import PerExample, Raw, ZScore
+from germline.config import PerExample, Raw, ShapingConfig, ZScore, load_config
 from germline.shaping import fitness
 from germline.shaping.kinds import centred_ranks, log_rank, z_score
 from germline.shaping.ties import RESOLUTION
 from tests.evaluations import of_fitness, of_rewards
 
 NAN = math.nan
+
+
+def section(**settings) -> ShapingConfig:
+    return load_config({"shaping": settings}).shaping
+
+
 KINDS = {
-    **{kind: section() for kind, section in SECTIONS["shaping"].items()},
+    **{kind: section(kind=kind) for kind in SECTIONS["shaping"]},
     "clipped z_score": ZScore(clip=1.0),
     "scaled per_example": PerExample(scale="std"),
-    **{f"elite {kind}": section(elite=0.3) for kind, section in SECTIONS["shaping"].items()},
+    **{f"elite {kind}": section(kind=kind, elite=0.3) for kind in SECTIONS["shaping"]},
 }
 
 

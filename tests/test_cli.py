@@ -64,7 +64,10 @@ def test_help_imports_neither_torch_nor_numpy() -> None:
 def test_a_missing_config_is_told_in_one_paragraph() -> None:
     shown = CliRunner().invoke(app, ["train", "nowhere.yaml"])
     assert shown.exit_code == 2
-    assert shown.stderr == "germline: config: there is no file 'nowhere.yaml'\n"
+    assert shown.stderr == (
+        "germline: config: there is no file 'nowhere.yaml'; `germline list configs` shows those "
+        "that come with germline\n"
+    )
     assert shown.stdout == ""
 
 

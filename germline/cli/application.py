@@ -4,12 +4,12 @@ What a user can mend is told in one red paragraph on stderr, with exit status 2.
 mistake of ours. An interrupted command ends with status 130, as shells expect.
 """
 
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from germline.cli import playing, rebuilding, training
+from germline.cli import listing, playing, rebuilding, training
 from germline.cli.stopping import INTERRUPTED
 
 
@@ -33,16 +33,48 @@ class ErrorsForPeople(TyperGroup):
             raise typer.Exit(2) from None
 
 
+FIRST_STEPS = (
+    "germline list configs",
+    "germline train demo --out runs/first",
+    'germline generate runs/first "What is the capital of France?"',
+)
+
 app = typer.Typer(
     name="germline",
     cls=ErrorsForPeople,
-    help="Fine-tune language models with evolution strategies: forward passes and a reward.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     # Plain help: brackets such as [key=value ...] are not markup, and rich stays unimported.
     rich_markup_mode=None,
+    epilog="\b\nA first run, from nothing:\n" + "".join(f"  {one}\n" for one in FIRST_STEPS),
 )
+
+
+def _print_version(*, asked: bool) -> bool:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"germline {version('germline')}")
+        raise typer.Exit
+    return asked
+
+
+@app.callback()
+def germline(
+    *,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=lambda asked: _print_version(asked=asked),
+            is_eager=True,
+            help="Print the version and exit.",
+        ),
+    ] = False,
+) -> None:
+    """Fine-tune language models with evolution strategies: forward passes and a reward."""
+
+
 for name, verb, lines in (
     ("train", training.train, training.TRAIN_EXAMPLES),
     ("resume", training.resume, training.RESUME_EXAMPLES),
@@ -50,6 +82,7 @@ for name, verb, lines in (
     ("export", rebuilding.export, rebuilding.EXPORT_EXAMPLES),
     ("eval", playing.evaluate, playing.EVALUATE_EXAMPLES),
     ("generate", playing.generate, playing.GENERATE_EXAMPLES),
+    ("list", listing.show, listing.LIST_EXAMPLES),
 ):
     # The backspace tells click to leave these lines as they are.
     app.command(name, epilog="\b\nExamples:\n" + "".join(f"  {one}\n" for one in lines))(verb)

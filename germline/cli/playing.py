@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from germline.cli import completing
+
 if TYPE_CHECKING:
     from germline.config import TaskConfig
 
 Source = Annotated[
     str,
     typer.Argument(
-        metavar="RUN|MODEL", help="A run directory, a model folder, a Hugging Face id, or nano."
+        metavar="RUN|MODEL",
+        help="A run directory, a model folder, a Hugging Face id, or nano.",
+        autocompletion=completing.sources,
     ),
 ]
 
@@ -23,7 +27,7 @@ EVALUATION_SETTINGS = ("engine.", "cell.", "graders.")
 EVALUATE_EXAMPLES = (
     "germline eval runs/sums --split test",
     "germline eval nano --task countdown --limit 200",
-    "germline eval Qwen/Qwen2.5-0.5B --task countdown task.path=rows.json engine.dtype=bfloat16",
+    "germline eval Qwen/Qwen2.5-0.5B --task countdown engine.dtype=bfloat16",
 )
 GENERATE_EXAMPLES = (
     'germline generate runs/sums "What is 7 plus 8?"',
@@ -36,12 +40,18 @@ def evaluate(
     overrides: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="KEY=VALUE", help="Settings task.*, engine.*, cell.* and graders.*."
+            metavar="KEY=VALUE",
+            help="Settings task.*, engine.*, cell.* and graders.*.",
+            autocompletion=completing.evaluation_settings,
         ),
     ] = None,
     task: Annotated[
         str | None,
-        typer.Option(metavar="T", help="Short name of the task; default: the run's own."),
+        typer.Option(
+            metavar="TASK",
+            help="Short name of the task; default: the run's own.",
+            autocompletion=completing.tasks,
+        ),
     ] = None,
     split: Annotated[Literal["train", "test"], typer.Option(help="Which examples.")] = "test",
     limit: Annotated[

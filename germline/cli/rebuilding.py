@@ -1,14 +1,32 @@
 """The verbs that rebuild weights from a run: `germline replay` and `germline export`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-Run = Annotated[Path, typer.Argument(metavar="RUN", help="The run directory.")]
+from germline.cli import completing
+
+Run = Annotated[
+    Path,
+    typer.Argument(metavar="RUN", help="The run directory.", autocompletion=completing.runs),
+]
+
+Form = Annotated[
+    bool | None,
+    typer.Option(
+        "--merged/--adapter",
+        help="A Hugging Face model folder, or a PEFT adapter. Default: the adapter where the run "
+        "trained one (space.kind=lora).",
+    ),
+]
 
 REPLAY_EXAMPLES = ("germline replay runs/sums --generation 25 --out sums-25",)
-EXPORT_EXAMPLES = ("germline export runs/sums --out sums-model",)
+EXPORT_EXAMPLES = (
+    "germline export runs/sums --out sums-model",
+    "germline export runs/adapter --out sums-adapter",
+    "germline export runs/adapter --out sums-model --merged",
+)
 
 
 def replay(
@@ -21,8 +39,10 @@ def replay(
     ],
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Write the weights here, as a Hugging Face folder."),
+        typer.Option(metavar="DIR", help="Write the weights here, as `germline export` does."),
     ] = None,
+    *,
+    merged: Form = None,
 ) -> None:
     """Rebuild the weights of any generation.
 
@@ -30,7 +50,7 @@ def replay(
     """
     from germline import run
 
-    digest = run.replay(path, generation, out)
+    digest = run.replay(path, generation, out, _form(merged=merged))
     typer.echo(f"generation {generation} rebuilt, digest verified: {digest}")
     if out is not None:
         typer.echo(f"written to {out}")
@@ -39,12 +59,21 @@ def replay(
 def export(
     path: Run,
     out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to write.")],
+    *,
+    merged: Form = None,
 ) -> None:
-    """Write the model as a Hugging Face folder.
+    """Write the newest weights as a folder.
 
-    Plain transformers loads it; it answers with the same tokens.
+    A Hugging Face model, which plain transformers loads; or, of a run with space.kind=lora, a
+    PEFT adapter, which plain peft loads. Either answers with the same tokens.
     """
     from germline import run
 
-    run.export(path, out)
+    run.export(path, out, _form(merged=merged))
     typer.echo(f"written to {out}")
+
+
+def _form(*, merged: bool | None) -> Literal["adapter", "merged"] | None:
+    if merged is None:
+        return None
+    return "merged" if merged else "adapter"

@@ -5,12 +5,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from germline.cli import completing
+
 if TYPE_CHECKING:
     from germline.run import Training
 
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="KEY=VALUE", help="Settings that replace those of the config."),
+    typer.Argument(
+        metavar="KEY=VALUE",
+        help="Settings that replace those of the config.",
+        autocompletion=completing.settings,
+    ),
 ]
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print the result only, nothing while training.")
@@ -18,7 +24,7 @@ Quiet = Annotated[
 
 TRAIN_EXAMPLES = (
     "germline train configs/conciseness.yaml",
-    "germline train configs/countdown.yaml strategy.sigma=0.002 generations=200 seed=3",
+    "germline train configs/countdown.yaml strategy.sigma=0.002 seed=3",
     "germline train configs/arithmetic.yaml --out runs/sums --quiet",
 )
 RESUME_EXAMPLES = (
@@ -28,7 +34,14 @@ RESUME_EXAMPLES = (
 
 
 def train(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="The config file.")],
+    config: Annotated[
+        Path,
+        typer.Argument(
+            metavar="CONFIG",
+            help="A config file, or the name of one that comes with germline (list configs).",
+            autocompletion=completing.configs,
+        ),
+    ],
     overrides: Overrides = None,
     *,
     out: Annotated[
@@ -63,7 +76,10 @@ def train(
 
 
 def resume(
-    path: Annotated[Path, typer.Argument(metavar="RUN", help="The run directory.")],
+    path: Annotated[
+        Path,
+        typer.Argument(metavar="RUN", help="The run directory.", autocompletion=completing.runs),
+    ],
     overrides: Overrides = None,
     *,
     quiet: Quiet = False,

@@ -8,6 +8,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from germline.config.settings import KINDS, Config
+from germline.config.shipped import located, shipped
 from germline.registry import did_you_mean
 from germline.types import GermlineError
 
@@ -16,11 +17,12 @@ def load_config(source: Path | str | Mapping[str, Any], overrides: Sequence[str]
     """Read a YAML file or mapping, apply dotted overrides, and validate.
 
     Relative paths inside a config are relative to the working directory, as in every other command.
+    The configs that come with germline go by name as well, such as `demo`.
 
     Raises:
         GermlineError: the file is missing or not YAML, or a setting is unknown or out of range.
     """
-    values = dict(source) if isinstance(source, Mapping) else _read_yaml(Path(source))
+    values = dict(source) if isinstance(source, Mapping) else _read_yaml(located(Path(source)))
     for override in overrides:
         values = _override(values, override)
     return validated(values)
@@ -59,7 +61,11 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise GermlineError(f"config: there is no file {str(path)!r}") from None
+        hint = did_you_mean(str(path), shipped())
+        raise GermlineError(
+            f"config: there is no file {str(path)!r}{hint}; `germline list configs` shows those "
+            "that come with germline"
+        ) from None
     except OSError as error:
         raise GermlineError(f"config: {path} cannot be read: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -1,0 +1,240 @@
+"""What the command line says about itself: lists, versions and words for the shell's Tab key."""
+
+import io
+import os
+import subprocess
+import sys
+from importlib.metadata import EntryPoint, version
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner, Result
+
+from germline import registry
+from germline.cli import completing, tables
+from germline.cli.application import app
+from germline.config import KINDS, load_config
+from germline.config.catalogue import entries, kinds, parts
+from germline.config.shipped import located, shipped, summary
+from germline.record import RunDirectory
+from tests.synthetic_runs import BATCH, DIGEST, record, score
+
+ROOT = Path(__file__).parents[1]
+
+
+def germline(*words: object) -> Result:
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def rows(what: str, *words: object) -> dict[str, list[str]]:
+    shown = germline("list", what, *words)
+    assert shown.exit_code == 0, shown.output
+    cells = [line.split("\t") for line in shown.stdout.splitlines()]
+    return {first: rest for first, *rest in cells}
+
+
+# --- list
+
+
+@pytest.mark.parametrize(
+    ("what", "section"),
+    [("tasks", "task"), ("spaces", "space"), ("strategies", "strategy"), ("engines", "engine")],
+)
+def test_every_kind_is_listed_with_a_line_of_meaning(what: str, section: str) -> None:
+    found = rows(what)
+    assert found.keys() == KINDS[section].keys()
+    assert all(len(meaning) > 10 for (meaning,) in found.values())
+
+
+def test_optimizers_and_shapings_are_listed() -> None:
+    assert {"sgd", "adam"} <= rows("optimizers").keys()
+    assert {"z_score", "centred_ranks"} <= rows("shaping").keys()
+
+
+def test_what_a_plugin_offers_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    offered = [
+        EntryPoint("fraction", "fractions:Fraction", "germline.tasks"),
+        EntryPoint("gone", "no_such_module:Task", "germline.tasks"),
+    ]
+    monkeypatch.setattr(
+        registry, "entry_points", lambda group: offered if group == "germline.tasks" else []
+    )
+    found = rows("tasks")
+    assert found["fraction"] == ["(plugin) This class implements rational numbers."]
+    assert found["gone"][0].startswith("(plugin) cannot be loaded: ModuleNotFoundError")
+    assert "fraction" not in rows("spaces")
+
+
+def test_settings_are_listed_with_default_and_meaning() -> None:
+    default, meaning = rows("settings")["strategy.population"]
+    assert (default, meaning) == ("32", "Members per generation (N). [integer ≥ 2]")
+
+
+def test_runs_are_listed_with_their_progress_and_scores(tmp_path: Path) -> None:
+    config = load_config({"generations": 2, "task": "arithmetic"})
+    run = RunDirectory.create(tmp_path / "one", config, DIGEST, threads=1)
+    run.write_held_out(score(0, 0.25), [], BATCH)
+    run.write(record(0, held_out=score(1, 0.5)), BATCH)
+    run.release()
+    found = rows("runs", tmp_path)[str(run.path)]
+    assert found[:-1] == ["arithmetic", "nano", "1/2", "0.25 -> 0.5", "stopped"]
+    assert found[-1].endswith(" s")
+
+
+def test_a_damaged_run_is_listed_and_said_why(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "run.json").write_text("{")
+    shown = germline("list", "runs", tmp_path)
+    assert shown.exit_code == 0
+    assert "\tdamaged\t" in shown.stdout
+    assert "restore it from a copy" in shown.stderr
+
+
+def test_a_folder_without_runs_says_so(tmp_path: Path) -> None:
+    shown = germline("list", "runs", tmp_path)
+    assert (shown.exit_code, shown.stdout, shown.stderr) == (0, "", "no runs here\n")
+    assert "there is no folder" in germline("list", "runs", tmp_path / "nowhere").stderr
+
+
+def test_only_runs_are_listed_from_a_folder() -> None:
+    shown = germline("list", "tasks", "runs")
+    assert shown.exit_code == 2
+    assert "takes no folder (found 'runs')" in shown.stderr
+
+
+def test_a_table_fits_a_terminal_of_80_columns() -> None:
+    console = Console(width=80, record=True, file=io.StringIO())
+    line = ("a/long/path/of/a/run" * 3, "conciseness", "nano", "40/40", "21 -> 0.1", "stopped", "1")
+    columns = ("run", "task", "model", "done", "held-out", "state", "age")
+    console.print(tables.table(columns, [line]))
+    text = console.export_text()
+    assert all(len(one) <= 80 for one in text.splitlines())
+    assert all(whole in text for whole in ("conciseness", "40/40", "21 -> 0.1", "stopped"))
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    assert germline("--version").stdout == f"germline {version('germline')}\n"
+
+
+# --- shipped configs
+
+
+def test_every_config_says_in_its_first_line_what_it_is_for() -> None:
+    assert shipped().keys() >= {"demo", "arithmetic"}
+    assert all(summary(path) for path in shipped().values())
+    assert rows("configs").keys() == shipped().keys()
+
+
+def test_a_shipped_config_goes_by_name_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    by_name, by_path = load_config("demo"), load_config("configs/demo.yaml")
+    assert by_name == by_path == load_config(ROOT / "configs" / "demo.yaml")
+
+
+def test_a_file_of_ones_own_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("demo").write_text("seed: 7\n")
+    assert located(Path("demo")) == Path("demo")
+    assert load_config("demo").seed == 7
+
+
+def test_a_misspelt_config_gets_a_suggestion() -> None:
+    assert "there is no file 'demmo' (did you mean 'demo'?)" in germline("train", "demmo").stderr
+
+
+# --- the catalogue behind lists, completion and reference
+
+
+def test_the_catalogue_knows_every_kind_of_every_section() -> None:
+    places = {"optimizer": "strategy.optimizer"}
+    for section, known in KINDS.items():
+        assert kinds(places.get(section, section)).keys() == known.keys()
+
+
+def test_one_name_with_two_meanings_stands_twice_with_its_owners() -> None:
+    owners = [entry.kinds for entry in entries() if entry.name == "task.path"]
+    assert ("conciseness",) in owners
+    assert ("countdown",) in owners
+
+
+def test_every_section_and_kind_has_a_meaning() -> None:
+    assert [part for part in parts() if not part.meaning] == []
+
+
+# --- completion
+
+
+def words(offers: list[tuple[str, str]]) -> list[str]:
+    return [word for word, _ in offers]
+
+
+def test_configs_are_offered_by_name_and_as_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("dear.yaml").touch()
+    Path("deep").mkdir()
+    Path("de.txt").touch()
+    assert words(completing.configs("de")) == ["deep/", "dear.yaml", "demo"]
+
+
+def test_runs_are_offered_from_the_folder_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = RunDirectory.create(Path("runs/one"), load_config({}), DIGEST, threads=1)
+    run.release()
+    assert completing.runs("") == [("runs/one", "conciseness, 0/50, stopped")]
+    assert words(completing.runs("ru")) == ["runs/one"]
+    assert words(completing.sources("")) == ["nano", "runs/one"]
+
+
+def test_folders_are_offered_where_there_are_no_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("models").mkdir()
+    assert words(completing.runs("mo")) == ["models/"]
+    assert words(completing.runs("nowhere/x")) == []
+
+
+def test_settings_are_offered_with_their_default_and_then_their_choices() -> None:
+    assert "strategy.population=32" in words(completing.settings("strategy.pop"))
+    assert words(completing.settings("strategy.sigma_unit=m")) == ["strategy.sigma_unit=mean_abs"]
+    assert words(completing.settings("seed=1")) == []
+    evaluation = words(completing.evaluation_settings(""))
+    assert "cell.rows=1024" in evaluation
+    assert not any(word.startswith("strategy") for word in evaluation)
+
+
+def test_every_offered_setting_with_a_default_is_one_a_config_takes() -> None:
+    for word, _ in completing.settings("held_out."):
+        assert load_config({}, [word]) == load_config({})
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("germline re", {"resume", "replay"}),
+        ("germline eval nano --task co", {"conciseness", "countdown"}),
+        ("germline train demo engine.dtype = b", {"bfloat16"}),
+        ("germline train demo engine.centre =", {"device", "host"}),
+        ("germline list stra", {"strategies"}),
+    ],
+)
+def test_bash_is_offered_words(line: str, offered: set[str]) -> None:
+    """bash hands over a setting as three words: its name, the equals sign and the value."""
+    words = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
+    code = "import sys; sys.argv = ['germline']; from germline.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **words, "_GERMLINE_COMPLETE": "complete_bash"},
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=True,
+    )
+    assert set(done.stdout.split()) == offered

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from germline.cli import listing, playing, rebuilding, training
+from germline.cli import examining, listing, playing, rebuilding, training
 from germline.cli.stopping import INTERRUPTED
 
 
@@ -83,6 +83,7 @@ for name, verb, lines in (
     ("eval", playing.evaluate, playing.EVALUATE_EXAMPLES),
     ("generate", playing.generate, playing.GENERATE_EXAMPLES),
     ("list", listing.show, listing.LIST_EXAMPLES),
+    ("doctor", examining.doctor, examining.DOCTOR_EXAMPLES),
 ):
     # The backspace tells click to leave these lines as they are.
     app.command(name, epilog="\b\nExamples:\n" + "".join(f"  {one}\n" for one in lines))(verb)

@@ -242,8 +242,8 @@ def _foreign(version: object, facts: Any) -> str:
     if isinstance(version, int) and version > FORMAT_VERSION:
         return (
             f"format_version is {version}, this germline ({_version('germline')}) reads up to "
-            f"{FORMAT_VERSION}: the run was written by a newer one ({_writer(facts)}). Upgrade: "
-            "pip install --upgrade germline"
+            f"{FORMAT_VERSION}: the run was written by a newer one ({_writer(facts)}). Upgrade to "
+            "that version"
         )
     return (
         f"format_version is {version!r}, but every germline has written a number from "

@@ -13,8 +13,9 @@ from germline import nano
 from germline.graders import countdown as countdown_grader
 from germline.nano import text, train
 from germline.nano.words import WORDS
-from germline.tasks import arithmetic, countdown
+from germline.tasks import arithmetic
 from germline.tasks.facts import FACTS, PAPER_FACTS
+from germline.tasks.puzzles import prompt, small_rows
 from germline.types import Example
 
 WEIGHTS = nano.NANO_DIR / "model.safetensors"
@@ -47,7 +48,7 @@ def sums():
 @pytest.fixture(scope="module")
 def puzzles():
     """120 countdown examples."""
-    rows = countdown.generate_rows(5, 120)
+    rows = small_rows(5, 120)
     return [
         Example(
             index=index,
@@ -120,7 +121,7 @@ def test_vocabulary_has_at_most_1024_tokens(tokenizer, model):
         "héllo\n\n  wörld 日本 12+34 -5 </think> <answer>",
         "  a  \t b",
         "x+y = 3*(4/2)",
-        countdown.prompt((3, 5, 2), "13"),
+        prompt((3, 5, 2), "13"),
         "\N{GRINNING FACE} \x00 ~`|",
     ],
 )
@@ -136,7 +137,7 @@ def test_digits_and_operators_never_merge_with_anything(tokenizer):
 
 
 def test_countdown_prompts_are_a_dozen_tokens(tokenizer):
-    assert len(tokenizer(countdown.prompt((3, 5, 2), "13")).input_ids) <= 12
+    assert len(tokenizer(prompt((3, 5, 2), "13")).input_ids) <= 12
 
 
 def test_chat_template_writes_the_prompt_it_was_trained_on(tokenizer):

@@ -10,8 +10,9 @@ import pytest
 from germline.config import Arithmetic, Conciseness, Countdown
 from germline.tasks.arithmetic import ArithmeticTask
 from germline.tasks.conciseness import ConcisenessTask
-from germline.tasks.countdown import CountdownTask, generate_rows, gold_completion, prompt
+from germline.tasks.countdown import CountdownTask, gold_completion
 from germline.tasks.facts import FACTS
+from germline.tasks.puzzles import field_rows, prompt, small_rows
 from germline.tasks.splits import seeded_split
 from germline.types import GermlineError
 
@@ -171,7 +172,7 @@ def test_a_file_that_is_not_text_is_refused(tmp_path):
 
 
 def test_generated_rows_have_the_fields_format():
-    row = generate_rows(0, 1)[0]
+    row = small_rows(0, 1)[0]
     assert set(row) == {"context", "numbers", "target", "solution"}
     assert row["context"] == prompt(row["numbers"], row["target"])
     assert row["context"].endswith("Let me solve this step by step.\n<think>")
@@ -183,7 +184,7 @@ def test_generated_rows_have_the_fields_format():
 
 
 def test_generated_rows_are_small_solvable_and_different():
-    rows = generate_rows(1, 3000)
+    rows = small_rows(1, 3000)
     assert len({row["context"] for row in rows}) == 3000
     for row in rows:
         solution = str(row["solution"])
@@ -194,15 +195,41 @@ def test_generated_rows_are_small_solvable_and_different():
 
 
 def test_generated_rows_depend_on_the_seed_alone():
-    assert generate_rows(7, 300) == generate_rows(7, 2200)[:300]
-    assert generate_rows(7, 300) != generate_rows(8, 300)
+    assert small_rows(7, 300) == small_rows(7, 2200)[:300]
+    assert small_rows(7, 300) != small_rows(8, 300)
+
+
+def test_rows_of_the_fields_size_are_solvable_different_and_like_the_fields():
+    rows = field_rows(0, 2200)
+    assert len({(tuple(sorted(row["numbers"])), row["target"]) for row in rows}) == 2200
+    assert {len(row["numbers"]) for row in rows} == {3, 4}
+    for row in rows:
+        solution = str(row["solution"])
+        assert sorted(map(int, re.findall(r"[0-9]+", solution))) == sorted(row["numbers"])
+        assert eval(solution) == int(row["target"])
+        assert all(1 <= number <= 99 for number in row["numbers"])
+        assert 10 <= int(row["target"]) <= 99
+    assert rows[0]["context"] == prompt(rows[0]["numbers"], rows[0]["target"])
+
+
+def test_countdown_plays_puzzles_of_the_fields_size_when_asked():
+    task = CountdownTask(Countdown(puzzles="field"))
+    assert task.examples("train")[0].prompt == field_rows(0, 1)[0]["context"]
+    assert len(task.examples("test")) == 2000
+    with pytest.raises(ValueError, match="exclude each other"):
+        Countdown(puzzles="field", path=Path("rows.json"))
+
+
+def test_rows_of_the_fields_size_depend_on_the_seed_alone():
+    assert field_rows(3, 50) == field_rows(3, 50)
+    assert field_rows(3, 50) != field_rows(4, 50)
 
 
 def test_more_rows_than_there_are_puzzles_are_refused():
     with pytest.raises(
         GermlineError, match=r"1000000 different rows .* give [0-9]+: ask for fewer"
     ):
-        generate_rows(0, 1_000_000)
+        small_rows(0, 1_000_000)
 
 
 @pytest.mark.parametrize("split", ["field", "seeded"])

@@ -21,11 +21,11 @@ from itertools import combinations_with_replacement, permutations, product
 from random import Random
 
 from germline.nano.words import WORDS
-from germline.tasks import arithmetic, countdown
+from germline.tasks import arithmetic, puzzles
 from germline.tasks.facts import FACTS, Fact
 
 COUNTDOWN_BOILERPLATE: tuple[str, ...] = tuple(
-    re.split(r"\{numbers\}|\{target\}", countdown.TEMPLATE)
+    re.split(r"\{numbers\}|\{target\}", puzzles.TEMPLATE)
 )
 """What the countdown prompt says before, between and after the numbers and the target."""
 
@@ -159,8 +159,8 @@ def problems() -> tuple[tuple[tuple[int, int, int], int], ...]:
     """List every solvable problem of the generated countdown task."""
     return tuple(
         (numbers, target)
-        for numbers in combinations_with_replacement(range(1, countdown.LARGEST_NUMBER + 1), 3)
-        for target in range(1, countdown.LARGEST_TARGET + 1)
+        for numbers in combinations_with_replacement(range(1, puzzles.LARGEST_NUMBER + 1), 3)
+        for target in range(1, puzzles.LARGEST_TARGET + 1)
         if solve(numbers, target) is not None
     )
 
@@ -178,7 +178,7 @@ def _draw_countdown(random: Random) -> tuple[str, tuple[Style, ...]]:
         ("This is easy.", f"{a} {first} {b}", 0.18, 0.10),
         ("Hmm.", guess, 0.18, 0.10),
     )
-    return countdown.prompt(order, str(target)), tuple(
+    return puzzles.prompt(order, str(target)), tuple(
         Style(f"{thought}{THOUGHT_TO_ANSWER}{answer}{ANSWER_END}", share, drawn)
         for thought, answer, share, drawn in answers
     )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from germline.config import Config as Config
     from germline.config import load_config as load_config
+    from germline.report.page import write_report as write_report
     from germline.run import Training as Training
     from germline.run import assemble as assemble
     from germline.run import evaluate as evaluate
@@ -35,6 +36,7 @@ _HOMES = {
     "export": "germline.run",
     "evaluate": "germline.run",
     "generate": "germline.run",
+    "write_report": "germline.report.page",
 }
 
 __all__ = sorted(_HOMES)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from germline.cli import examining, listing, playing, rebuilding, training
+from germline.cli import examining, listing, playing, rebuilding, reporting, training
 from germline.cli.stopping import INTERRUPTED
 
 
@@ -81,6 +81,7 @@ for name, verb, lines in (
     ("replay", rebuilding.replay, rebuilding.REPLAY_EXAMPLES),
     ("export", rebuilding.export, rebuilding.EXPORT_EXAMPLES),
     ("eval", playing.evaluate, playing.EVALUATE_EXAMPLES),
+    ("report", reporting.report, reporting.REPORT_EXAMPLES),
     ("generate", playing.generate, playing.GENERATE_EXAMPLES),
     ("list", listing.show, listing.LIST_EXAMPLES),
     ("doctor", examining.doctor, examining.DOCTOR_EXAMPLES),

@@ -72,7 +72,8 @@ def _scores(scores: list[HeldOut]) -> list[str]:
 
 def _paths(run: RunDirectory) -> list[str]:
     figure = [f"figure:        {run.figure}"] if run.figure.exists() else []
-    return [f"run directory: {run.path}", *figure]
+    report = [f"report:        {run.report}"] if run.report.exists() else []
+    return [f"run directory: {run.path}", *figure, *report]
 
 
 def _quoted(run: RunDirectory) -> str:

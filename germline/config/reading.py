@@ -16,13 +16,14 @@ from germline.types import GermlineError
 def load_config(source: Path | str | Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
     """Read a YAML file or mapping, apply dotted overrides, and validate.
 
+    A run directory, or the run.json in it, stands for the config of that run: so a run is repeated.
     Relative paths inside a config are relative to the working directory, as in every other command.
     The configs that come with germline go by name as well, such as `demo`.
 
     Raises:
         GermlineError: the file is missing or not YAML, or a setting is unknown or out of range.
     """
-    values = dict(source) if isinstance(source, Mapping) else _read_yaml(located(Path(source)))
+    values = dict(source) if isinstance(source, Mapping) else _read_file(located(Path(source)))
     for override in overrides:
         values = _override(values, override)
     return validated(values)
@@ -55,6 +56,14 @@ def validated(values: Mapping[str, Any]) -> Config:
             explained.setdefault(setting, _explain(dict(one)))
         lines = explained.values()
         raise GermlineError("config: " + "\n        ".join(lines)) from None
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    """Read a config file; of a run, the config it was begun with."""
+    file = path / "run.json" if (path / "run.json").is_file() else path
+    values = _read_yaml(file)
+    config = values.get("config")
+    return config if "format_version" in values and isinstance(config, dict) else values
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:

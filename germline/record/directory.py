@@ -8,6 +8,7 @@
     snapshots/           masters and moments now and then, to resume quickly
     tensorboard/         events
     evolution.png        the figure
+    report.html          the page about the run, once it has ended
 
 A generation is written rows first and journal line last; the journal line is the commit. What a
 killed process left beyond the last journal line is dropped by `truncate` before a run goes on.
@@ -145,6 +146,11 @@ class RunDirectory:
     def figure(self) -> Path:
         """The picture of the run."""
         return self.path / "evolution.png"
+
+    @property
+    def report(self) -> Path:
+        """The page about the run."""
+        return self.path / "report.html"
 
     def update_config(self, config: Config) -> None:
         """Replace the config in run.json, as when a resumed run gets more generations."""

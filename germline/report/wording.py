@@ -63,7 +63,7 @@ def visible(text: str) -> str:
 def title(config: Config) -> tuple[str, str]:
     """Name a run by what tells it from others: what is trained on what, and how."""
     strategy = config.strategy
-    rank = f" r = {config.space.rank}" if config.space.kind == "low_rank" else ""
+    rank = f" r = {config.space.rank}" if hasattr(config.space, "rank") else ""
     model = Path(config.model).name
     return (
         f"{config.task.kind} · {model} · {config.space.kind}{rank} · {strategy.kind}",

@@ -14,6 +14,7 @@ from germline.evaluation import HELD_OUT_NOISE, held_out
 from germline.record import RunDirectory
 from germline.record.tensorboard import TensorBoard
 from germline.report.figures import draw_evolution
+from germline.report.page import write_report
 from germline.run.assembly import Parts, assemble
 from germline.run.memory import peak_memory_mb
 from germline.training import generations
@@ -84,6 +85,8 @@ class Training:
             if complete and self.end is None:
                 self.directory.write_held_out(*self._score(self.config.generations))
             draw_evolution(self.directory)
+        # Once nobody writes here any more: the page says whether the run goes on.
+        write_report(self.directory.path)
 
     def _generations(self, tracker: TensorBoard | None) -> Iterator[GenerationRecord]:
         parts, record = self._parts, self.config.record

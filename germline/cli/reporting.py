@@ -1,0 +1,46 @@
+"""The verb that tells what runs did: `germline report`."""
+
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from germline.cli import completing
+
+REPORT_EXAMPLES = (
+    "germline report runs/sums --open",
+    "germline report runs/sums runs/sums-wider --out compared.html",
+)
+
+
+def report(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN",
+            help="One or more run directories.",
+            autocompletion=completing.runs,
+        ),
+    ],
+    *,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="The page to write; default: report.html in the run, or here for several.",
+        ),
+    ] = None,
+    browse: Annotated[bool, typer.Option("--open", help="Show the page in a browser.")] = False,
+) -> None:
+    """Write an HTML page about a run, or compare several.
+
+    Curves, answers before and after, time, memory, failures, settings and the commands that repeat
+    it. The page needs nothing but itself. A run that goes on or was stopped says how far it came.
+    """
+    from germline.report.page import write_report
+
+    path = write_report(runs, out)
+    typer.echo(f"written to {path}")
+    if browse and not webbrowser.open(path.resolve().as_uri()):
+        typer.echo("no browser could be started: open that file in one", err=True)

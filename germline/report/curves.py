@@ -1,0 +1,173 @@
+"""The curves of a report: fitness and held-out score, of one run or of several over each other."""
+
+from collections.abc import Sequence
+
+from germline.record.lines import Row
+from germline.report.charts import Band, Chart, Curve, Mark, Number, Points, thin
+from germline.report.facts import RunFacts
+from germline.report.wording import number
+from germline.types import Score
+
+Z_95 = 1.96
+"""Half width of a 95 % interval, in standard errors."""
+
+MOST_BANDS = 3
+"""Runs whose bands are drawn in one picture; more would be mud."""
+
+TONES = 8
+"""Tones the style sheet knows; runs beyond take them again, in another dash."""
+
+
+def fitness(run: RunFacts) -> Chart | None:
+    """Draw fitness of the members by generation; None before the first generation."""
+    if not run.rows:
+        return None
+    means = [row["fitness"]["mean"] for row in run.rows]
+    best = max((row["fitness"]["max"] for row in run.rows if _known(row)), default=None)
+    return Chart(
+        name="fitness",
+        caption="Fitness of the members on the training examples of each generation: "
+        f"mean, best member, and the band from the 20th to the 80th percentile.{_grouped(run)}",
+        alt=f"Line chart of training fitness over {len(means)} generations. The mean goes from "
+        f"{number(means[0])} to {number(means[-1])}; the best member of any generation reached "
+        f"{number(best)}.",
+        x_label="generation",
+        y_label="fitness",
+        marks=[
+            _band("20–80 % of members", "mean", run.rows),
+            _curve("best member", "best", run.rows, "max"),
+            _curve("mean", "mean", run.rows, "mean"),
+        ],
+    )
+
+
+def held_out(run: RunFacts) -> Chart | None:
+    """Draw the held-out scores of the centre; None when there are none."""
+    if not run.scores:
+        return None
+    first, last = run.scores[0], run.scores[-1]
+    metric = words(run.metric)
+    return Chart(
+        name="held-out",
+        caption=f"Held-out {metric} of the centre on {last.n} examples it is not trained on, "
+        f"with 95 % intervals (± {Z_95} standard errors over examples)"
+        f"{'; ' + run.better if run.better else ''}.",
+        alt=f"Point chart of held-out {metric} after each of {len(run.scores)} evaluations: "
+        f"{_measured(first)} after {first.generation} updates"
+        + (f", {_measured(last)} after {last.generation} updates." if last != first else "."),
+        x_label="updates",
+        y_label=metric,
+        marks=[_points(f"held-out {metric}", "held", run.scores, name=True)],
+    )
+
+
+def compared(runs: Sequence[RunFacts]) -> list[Chart]:
+    """Draw runs over each other: a pair of charts for those that share task and metric."""
+    charts = []
+    for kind, metric in dict.fromkeys((run.config.task.kind, run.metric) for run in runs):
+        same = [
+            (place, run)
+            for place, run in enumerate(runs)
+            if (run.config.task.kind, run.metric) == (kind, metric)
+        ]
+        charts += [chart for chart in (_fitness_of(kind, same), _scores_of(kind, same)) if chart]
+    return charts
+
+
+def tone(place: int) -> str:
+    """Return the look of the run at this place of a comparison, everywhere on the page."""
+    return f"run-{place % TONES}" + (" again" if place >= TONES else "")
+
+
+def words(name: str) -> str:
+    """Write the name of a metric as words."""
+    return name.replace("_", " ")
+
+
+def _fitness_of(kind: str, runs: Sequence[tuple[int, RunFacts]]) -> Chart | None:
+    begun = [(place, run) for place, run in runs if run.rows]
+    if not begun:
+        return None
+    banded = len(begun) <= MOST_BANDS
+    marks: list[Mark] = [_band("", tone(place), run.rows) for place, run in begun if banded]
+    marks += [_curve(run.name, tone(place), run.rows, "mean") for place, run in begun]
+    ends = "; ".join(
+        f"{run.name} from {number(run.rows[0]['fitness']['mean'])} to "
+        f"{number(run.rows[-1]['fitness']['mean'])}"
+        for _, run in begun
+    )
+    band = ", with the band from the 20th to the 80th percentile" if banded else ""
+    return Chart(
+        name=f"fitness-{begun[0][0]}",
+        caption=f"Task {kind}: mean fitness of the members on the training examples of each "
+        f"generation{band}.",
+        alt=f"Line chart of mean training fitness on task {kind}, a line per run: {ends}.",
+        x_label="generation",
+        y_label="fitness",
+        marks=marks,
+    )
+
+
+def _scores_of(kind: str, runs: Sequence[tuple[int, RunFacts]]) -> Chart | None:
+    scored = [(place, run) for place, run in runs if run.scores]
+    if not scored:
+        return None
+    one = scored[0][1]
+    metric = words(one.metric)
+    ends = "; ".join(
+        f"{run.name} from {_measured(run.scores[0])} to {_measured(run.scores[-1])}"
+        for _, run in scored
+    )
+    return Chart(
+        name=f"held-out-{scored[0][0]}",
+        caption=f"Task {kind}: held-out {metric} of the centre, with 95 % intervals (± {Z_95} "
+        f"standard errors over examples){'; ' + one.better if one.better else ''}.",
+        alt=f"Point chart of held-out {metric} on task {kind}, a line per run: {ends}.",
+        x_label="updates",
+        y_label=metric,
+        marks=[
+            _points(run.name, tone(place), run.scores, shift=5.0 * (order - (len(scored) - 1) / 2))
+            for order, (place, run) in enumerate(scored)
+        ],
+    )
+
+
+def _curve(label: str, tone: str, rows: Sequence[Row], name: str) -> Curve:
+    return Curve(label, tone, _generations(rows), thin([row["fitness"][name] for row in rows]))
+
+
+def _band(label: str, tone: str, rows: Sequence[Row]) -> Band:
+    low, high = (thin([row["fitness"][name] for row in rows]) for name in ("p20", "p80"))
+    return Band(label, tone, _generations(rows), low, high)
+
+
+def _points(
+    label: str, tone: str, scores: Sequence[Score], *, name: bool = False, shift: float = 0.0
+) -> Points:
+    return Points(
+        label,
+        tone,
+        x=[float(score.generation) for score in scores],
+        y=[score.mean for score in scores],
+        half=[Z_95 * score.standard_error for score in scores],
+        named=sorted({0, len(scores) - 1}) if name else (),
+        shift=shift,
+    )
+
+
+def _generations(rows: Sequence[Row]) -> list[float]:
+    places: list[Number] = [float(row["generation"]) for row in rows]
+    return [place for place in thin(places) if place is not None]
+
+
+def _grouped(run: RunFacts) -> str:
+    group = -(-len(run.rows) // max(1, len(_generations(run.rows))))
+    return f" Each point is the mean of {group} generations." if group > 1 else ""
+
+
+def _known(row: Row) -> bool:
+    return row["fitness"]["max"] is not None
+
+
+def _measured(score: Score) -> str:
+    return f"{number(score.mean)} ± {number(Z_95 * score.standard_error)}"

@@ -1,0 +1,164 @@
+"""Reports in a real browser: nothing complains, is fetched, overflows or cannot be read."""
+
+import os
+from dataclasses import replace
+
+import pytest
+
+from germline.config import load_config
+from germline.record import RunDirectory
+from germline.report.page import write_report
+from germline.types import Score
+from tests import browser
+from tests.synthetic_runs import BATCH, DIGEST, record, rollout
+from tests.test_report_page import HOSTILE
+
+WIDTHS, SCHEMES = (375, 1440), ("light", "dark")
+LONG = "n" * 150
+
+OPEN_EVERYTHING = "document.querySelectorAll('details').forEach(one => one.open = true)"
+WITHOUT_WORDS = """
+[...document.querySelectorAll('svg, img, [role=img]')].filter(one =>
+  one.getAttribute('aria-hidden') !== 'true' &&
+  (one.getAttribute('aria-label') || one.alt || '').length < 20).length
+"""
+SIGHTLESS_FIGURES = """
+[...document.querySelectorAll('figure')].filter(one =>
+  [...one.querySelectorAll('[role=img]')].filter(
+    image => getComputedStyle(image).display !== 'none').length !== 1).length
+"""
+UNREACHABLE = """
+[...document.querySelectorAll('*')].filter(one =>
+  one.scrollWidth > one.clientWidth + 1 && ['auto', 'scroll'].includes(
+    getComputedStyle(one).overflowX) && one.tabIndex < 0).length
+"""
+# Contrast as WCAG 2 defines it: 4.5 for text. A band of colour behind text is the nearest one.
+FAINT = """
+(() => {
+  const light = rgb => {
+    const [r, g, b] = rgb.match(/[\\d.]+/g).map(Number).map(one => one / 255)
+      .map(one => one <= 0.04045 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = one => {
+    for (; one; one = one.parentElement) {
+      const colour = getComputedStyle(one).backgroundColor;
+      if (!/, 0\\)$/.test(colour)) return colour;
+    }
+    return 'rgb(255, 255, 255)';
+  };
+  const faint = [];
+  for (const one of document.querySelectorAll('body *')) {
+    if (![...one.childNodes].some(node => node.nodeType === 3 && node.data.trim())) continue;
+    const style = getComputedStyle(one);
+    const colours = [one.closest('svg') ? style.fill : style.color, behind(one)].map(light);
+    const contrast = (Math.max(...colours) + 0.05) / (Math.min(...colours) + 0.05);
+    if (contrast < 4.5) faint.push([one.className, one.textContent.slice(0, 30), contrast]);
+  }
+  return faint;
+})()
+"""
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    program = browser.find()
+    if program is None:
+        missing = "no Chromium on this machine (Debian: apt-get install chromium; or $CHROMIUM)"
+        if os.environ.get("CI"):
+            pytest.fail(f"{missing}; CI must have one, see .ci/run")
+        pytest.skip(missing)
+    with browser.Browser(program) as opened:
+        yield opened
+
+
+def written(folder, **settings):
+    """Make up a run with failures, long words and hostile answers."""
+    config = load_config({"task": {"stop": [LONG]}, "generations": 4, **settings})
+    run = RunDirectory.create(folder, config, DIGEST, threads=1)
+    texts = [*HOSTILE, LONG * 10, "", "The answer is 8."]
+    rollouts, examples = [], []
+    for index, text in enumerate(texts):
+        one = rollout(0, index, 0.5)
+        rollouts.append(replace(one, completion=replace(one.completion, text=text)))
+        examples.append(replace(BATCH[0], index=index, prompt=f"{index} {text}", answer=text))
+    for updates in (0, 4):
+        run.write_held_out(Score(updates, "exact", 0.25, 0.05, 8, 0.25), rollouts, examples)
+        rollouts.reverse()
+        rollouts = [replace(one, example=place) for place, one in enumerate(rollouts)]
+    for generation in range(4):
+        run.write(record(generation, failure=f"timeout {LONG}"), BATCH, {"host": 856.0})
+    return run.path
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("reports")
+    runs = [
+        written(folder / "one"),
+        written(folder / LONG, strategy={"sigma": 0.25}),
+        written(folder / "other-task", task="arithmetic"),
+    ]
+    begun = RunDirectory.create(folder / "begun", load_config({}), DIGEST, threads=1)
+    return {
+        "one": write_report(runs[0]),
+        "three": write_report(runs, folder / "three.html"),
+        "begun": write_report(begun.path),
+    }
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", ["one", "three", "begun"])
+def test_a_report_is_whole_quiet_and_readable(chromium, pages, name, width, scheme):
+    page = pages[name]
+    chromium.open(page, width, scheme)
+    chromium.ask(OPEN_EVERYTHING)
+    assert chromium.ask("document.documentElement.scrollWidth") == width
+    assert chromium.ask(WITHOUT_WORDS) == 0
+    assert chromium.ask(SIGHTLESS_FIGURES) == 0
+    assert chromium.ask(UNREACHABLE) == 0
+    assert chromium.ask(FAINT) == []
+    assert chromium.complaints() == []
+    assert chromium.requests() == [page.as_uri()]
+
+
+def test_the_scheme_changes_the_colours(chromium, pages):
+    seen = set()
+    for scheme in SCHEMES:
+        chromium.open(pages["one"], 1440, scheme)
+        seen.add(chromium.ask("getComputedStyle(document.body).backgroundColor"))
+    assert len(seen) == 2
+
+
+@pytest.mark.parametrize(("width", "fitting"), [(375, "narrow"), (1440, "wide")])
+def test_pictures_fit_the_page(chromium, pages, width, fitting):
+    chromium.open(pages["one"], width)
+    shown = chromium.ask(
+        "[...document.querySelectorAll('figure > svg')].filter(one =>"
+        " getComputedStyle(one).display !== 'none').map(one => one.classList.value)"
+    )
+    assert shown == [fitting] * 2
+    # Text in a picture shrinks with it: never below 11 pixels.
+    height = chromium.ask(
+        f"document.querySelector('svg.{fitting} text').getBoundingClientRect().height"
+    )
+    assert height > 11
+
+
+def test_on_paper_the_page_is_light_and_nothing_is_folded_away(chromium, pages):
+    chromium.open(pages["three"], 1000, "dark", media="print")
+    assert chromium.ask("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert (
+        chromium.ask("document.querySelector('details.run pre').getBoundingClientRect().height")
+        > 20
+    )
+
+
+def test_a_page_that_loads_or_logs_something_would_be_noticed(chromium, tmp_path):
+    page = tmp_path / "page.html"
+    page.write_text("<img src=http://127.0.0.1:9/x.png><script>console.log(1); oops()</script>")
+    chromium.open(page, 375)
+    assert "http://127.0.0.1:9/x.png" in chromium.requests()
+    kinds = {event["method"] for event in chromium.complaints()}
+    assert {"Runtime.consoleAPICalled", "Runtime.exceptionThrown"} <= kinds

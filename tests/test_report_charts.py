@@ -1,0 +1,149 @@
+"""Charts, word differences and wording: the small parts a report is made of."""
+
+import math
+import re
+
+import pytest
+
+from germline.config import load_config
+from germline.report import differences, wording
+from germline.report.charts import MOST_POINTS, Band, Chart, Curve, Points, draw, thin, ticks
+from germline.report.differences import Piece
+
+
+def drawing(*marks, width=880.0, height=300.0):
+    return draw(Chart("name", "caption", "alt", "x", "y", marks), width, height)
+
+
+def numbers(path):
+    return [float(one) for one in re.findall(r"-?\d+(?:\.\d+)?", path)]
+
+
+# --- charts
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0.0, 10.0, [0, 2, 4, 6, 8, 10]),
+        (-20.7, -3.2, [-20, -15, -10, -5]),
+        (0.28, 0.96, [0.4, 0.6, 0.8]),
+        (1e-7, 5e-7, [1e-7, 2e-7, 3e-7, 4e-7, 5e-7]),
+    ],
+)
+def test_ticks_are_round_numbers_inside_the_range(low, high, expected):
+    assert ticks(low, high, 5) == pytest.approx(expected)
+
+
+def test_generations_have_whole_ticks():
+    assert ticks(0.0, 3.0, 11, whole=True) == [0, 1, 2, 3]
+    assert ticks(0.0, 12.0, 5, whole=True) == [0, 3, 6, 9, 12]
+
+
+@pytest.mark.parametrize("width", [880.0, 360.0])
+@pytest.mark.parametrize("values", [[3.0, -1e6], [0.5, 0.5], [1e-9, 2e-9], [0.0]])
+def test_everything_drawn_stays_inside_the_picture(width, values):
+    x = [float(place) for place in range(len(values))]
+    half = [abs(value) for value in values]
+    shown = drawing(
+        Curve("c", "mean", x, values), Points("p", "held", x, values, half), width=width
+    )
+    for shape in shown.shapes:
+        for at, up in shape.dots:
+            assert shown.left <= at <= shown.right
+            assert shown.top <= up <= shown.bottom
+    assert all(shown.left <= at <= shown.right for at, _ in shown.x_ticks)
+    assert all(shown.top <= at <= shown.bottom for at, _ in shown.y_ticks)
+
+
+def test_higher_values_are_drawn_higher():
+    [curve] = drawing(Curve("c", "mean", [0.0, 1.0], [1.0, 2.0])).shapes
+    [_, low, _, high] = numbers(curve.path)
+    assert high < low
+
+
+def test_a_missing_value_lifts_the_pen():
+    x = [0.0, 1.0, 2.0, 3.0, 4.0]
+    gap = [1.0, 2.0, None, 3.0, 4.0]
+    curve, band = drawing(Curve("c", "mean", x, gap), Band("b", "mean", x, gap, gap)).shapes
+    assert curve.path.count("M") == 2
+    assert band.path.count("Z") == 2
+
+
+def test_a_single_generation_is_a_dot():
+    [curve] = drawing(Curve("c", "mean", [0.0], [1.0])).shapes
+    assert len(curve.dots) == 1
+
+
+def test_whiskers_span_the_interval():
+    [points] = drawing(Points("p", "held", [0.0, 1.0], [1.0, 2.0], [0.5, math.nan])).shapes
+    [first, second] = points.dots
+    heights = sorted({one for _, one in re.findall(r"M([\d.]+),([\d.]+)h", points.whiskers)})
+    assert float(heights[0]) < first[1] or float(heights[1]) > first[1]
+    assert f"M{second[0]},{second[1]}V{second[1]}" in points.whiskers
+
+
+def test_long_series_are_averaged_in_groups_and_short_ones_are_not():
+    assert thin([1.0, None]) == [1.0, None]
+    assert thin([1.0, 3.0] * MOST_POINTS) == [2.0] * MOST_POINTS
+    assert thin([1.0, None] * MOST_POINTS) == [1.0] * MOST_POINTS
+    assert thin([None, None] * MOST_POINTS) == [None] * MOST_POINTS
+
+
+# --- differences
+
+
+def test_words_that_only_one_text_has_are_changed():
+    before, after = differences.words("let me see. it is 8", "it is 9")
+    assert before == [Piece("let me see. ", True), Piece("it is ", False), Piece("8", True)]
+    assert after == [Piece("it is ", False), Piece("9", True)]
+
+
+def test_a_space_between_two_changes_changes_with_them():
+    before, _ = differences.words("one two", "three four")
+    assert before == [Piece("one two", True)]
+
+
+@pytest.mark.parametrize("texts", [("", ""), ("a", ""), ("\n\n", " "), ("日本 語", "日本")])
+def test_pieces_join_to_the_text_they_were_cut_from(texts):
+    for text, pieces in zip(texts, differences.words(*texts), strict=True):
+        assert "".join(piece.text for piece in pieces) == text
+
+
+def test_settings_that_one_run_does_not_have_are_differences():
+    configs = [load_config({"space": "low_rank"}), load_config({"space": "full"})]
+    found = differences.between(configs)
+    assert found["space.kind"] == ["low_rank", "full"]
+    assert found["space.rank"] == [1, ...]
+    assert "seed" not in found
+
+
+# --- wording
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (3e-6, "3 µs"),
+        (0.0125, "12.5 ms"),
+        (1.134, "1.13 s"),
+        (100.0, "1:40 min"),
+        (4e3, "1:06:40 h"),
+    ],
+)
+def test_times_have_a_readable_unit(value, expected):
+    assert wording.seconds(value) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(12.0, "12 bytes"), (6424.0, "6.42 kB"), (856e6, "856 MB"), (24e9, "24 GB")],
+)
+def test_sizes_have_a_readable_unit(value, expected):
+    assert wording.size(value) == expected
+
+
+def test_what_a_terminal_or_browser_might_obey_is_replaced_and_languages_are_kept():
+    assert wording.visible("\x1b[31m\u202e\x00") == "�[31m��"
+    assert wording.visible("a\tb\nc\u00a0d\u3000e") == "a\tb\nc d\u3000e"
+    assert wording.visible("می\u200cخواهم 👩\u200d👧") == "می\u200cخواهم 👩\u200d👧"

@@ -1,0 +1,336 @@
+"""The page: it says what the run directory says, whatever state the run is in."""
+
+import math
+import re
+import shutil
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import yaml
+
+import germline
+from germline.config import load_config
+from germline.record import RunDirectory
+from germline.report.facts import RunFacts
+from germline.report.page import commands, write_report
+from germline.types import Completion, GermlineError
+from tests.synthetic_runs import BATCH, DIGEST, record, rollout, score
+from tests.toy_runs import finish, journal, settings
+from tests.toy_runs import run as toy_run
+
+OLD_RUN = Path(__file__).parent / "old_runs" / "format-1"
+
+
+class Page(HTMLParser):
+    """The words of a page, and the names and values of its attributes."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: list[tuple[str, str | None]] = []
+        self.words: list[str] = []
+        self.html = path.read_text(encoding="utf-8")
+        self.feed(self.html)
+        self.text = re.sub(r"\s+", " ", "".join(self.words))
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        self.attributes += attrs
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+
+@pytest.fixture
+def run(tmp_path):
+    config = load_config({"task": "arithmetic", "generations": 10})
+    return RunDirectory.create(tmp_path / "run", config, DIGEST, threads=1)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A finished run of four generations."""
+    return toy_run(tmp_path_factory.mktemp("finished") / "run")
+
+
+def page(run, *more):
+    return Page(write_report([run.path, *more], run.path / "page.html"))
+
+
+def answered(run, before, after):
+    """Write held-out answers to the same prompt, before and after."""
+    for updates, text in ((0, before), (1, after)):
+        one = replace(rollout(0, 7, 0.5), completion=Completion(text, (1,), "eos", 1))
+        run.write_held_out(score(updates, 0.25 + updates / 2), [one], BATCH)
+
+
+# --- one run
+
+
+def test_the_page_stands_in_the_run_directory_unless_told_otherwise(run, tmp_path):
+    assert write_report(run.path) == run.path / "report.html"
+    assert write_report(str(run.path), tmp_path / "a" / "b.html") == tmp_path / "a" / "b.html"
+
+
+def test_the_page_says_the_held_out_score_before_and_after_with_errors_and_direction(run):
+    run.write_held_out(score(0, 0.25), [], BATCH)
+    run.write(record(0, held_out=score(1, 0.75)), BATCH)
+    text = page(run).text
+    assert "held-out exact, higher is better 0.25 → 0.75 ± 0.05 → ± 0.05" in text
+
+
+def test_words_only_one_answer_has_are_marked(run):
+    run.write(record(0), BATCH)
+    answered(run, "The answer is 8.", "8")
+    html = page(run).html
+    assert '<mark class="gone">The answer is </mark>8<mark class="gone">.</mark></p>' in html
+    assert '<p class="text">8</p>' in html
+
+
+def test_answers_before_training_are_shown_while_there_are_none_after_it(run):
+    run.write_held_out(score(0), [rollout(0, 7, 0.0)], BATCH)
+    text = page(run).text
+    assert "there are none after it while the run is not finished" in text
+    assert "says 0" in text
+
+
+def test_failures_are_counted_by_reason_and_missing_rewards_told_apart(run):
+    timeouts = record(0, failure="timeout after 2 s")
+    run.write(timeouts, BATCH)
+    run.write(record(1, [[math.nan, 1.0], [1.0, 0.0]], failure="scorer: 503"), BATCH)
+    text = page(run).text
+    assert "Missing rewards: 1 of 8 rollouts." in text
+    assert re.search(r"4\s*timeout after 2 s\s+4\s*scorer: 503", text)
+    assert re.search(r"failures\s+8\s*missing rewards: 1\s", text)
+
+
+def test_a_run_without_failures_says_so(run):
+    run.write(record(0), BATCH)
+    assert "None: every completion of 4 was graded" in page(run).text
+
+
+def test_generations_without_a_signal_are_reported(run):
+    run.write(replace(record(0), utilities=(0.0, 0.0)), BATCH)
+    run.write(record(1), BATCH)
+    assert "In 1 of 2 generations all members were equally good" in page(run).text
+
+
+def test_the_time_of_a_generation_is_cut_into_its_parts(run):
+    timing = {"evaluate_s": 3.0, "generate_s": 2.0, "apply_s": 0.5, "held_out_s": 0.5}
+    run.write(replace(record(0), timing=timing), BATCH)
+    facts = RunFacts(run.path)
+    assert {part.key: part.share for part in facts.parts} == {
+        "generate_s": 0.5,
+        "grading_s": 0.25,
+        "apply_s": 0.125,
+        "held_out_s": 0.125,
+    }
+    assert facts.median_s == 3.5
+    assert "waiting for graders25.0 %1 s1 s" in page(run).text
+
+
+def test_peak_memory_is_shown_by_place(run):
+    run.write(record(0), BATCH, {"host": 500.0})
+    run.write(record(1), BATCH, {"host": 812.0, "device": 24e3})
+    assert "812 MB on the host, 24 GB on the device" in page(run).text
+
+
+def test_the_settings_shown_make_the_same_config(run):
+    odd = {
+        "task": {"kind": "countdown", "split_seed": 3, "stop": ["\n", "'<"]},
+        "space": "full",
+        "strategy": {"optimizer": "adam", "sigma": {"start": 0.01, "end": 0.001}},
+        "seed": 9,
+    }
+    for values in ({}, odd):
+        config = load_config(values)
+        other = RunDirectory.create(run.path / str(config.seed), config, DIGEST, threads=1)
+        words = "".join(Page(write_report(other.path)).words)
+        shown = words[words.index("model: ") : words.index("Every setting")]
+        assert load_config(yaml.safe_load(shown)) == config
+
+
+def test_the_command_that_repeats_a_run_repeats_its_journal(finished, tmp_path):
+    [first, *_] = commands(RunFacts(finished))
+    assert first.line == f"germline train {finished}/run.json --out {finished}-again"
+    again = finish(germline.train(finished / "run.json", tmp_path / "again"))
+    assert journal(again) == journal(finished)
+
+
+def test_threads_left_to_the_machine_are_named_in_the_command_that_repeats(run):
+    assert "run.json engine.threads=1 --out" in commands(RunFacts(run.path))[0].line
+
+
+def test_commands_work_for_folders_with_spaces_and_for_the_folder_one_is_in(run, monkeypatch):
+    odd = run.path.rename(run.path.with_name("a run's"))
+    lines = [command.line for command in commands(RunFacts(odd))]
+    assert f"germline resume '{run.path.parent}/a run'\"'\"'s'" in lines
+    monkeypatch.chdir(odd)
+    assert lines == [command.line for command in commands(RunFacts(Path()))]
+
+
+# --- states of a run
+
+
+def test_a_finished_run_writes_its_page_and_says_it_is_finished(finished):
+    text = Page(finished / "report.html").text
+    assert "finished 4 of 4 generations" in text
+    assert f"germline resume {finished} generations=8" in text
+
+
+def test_a_stopped_run_writes_a_page_that_says_how_to_go_on(tmp_path):
+    training = germline.train(settings(), tmp_path / "run")
+    for _ in training:
+        training.stop()
+    text = Page(tmp_path / "run" / "report.html").text
+    assert "stopped 1 of 4 generations; it can be resumed" in text
+    assert f"germline resume {tmp_path / 'run'} " in text
+
+
+def test_a_run_in_progress_can_be_reported(tmp_path):
+    training = germline.train(settings(), tmp_path / "run")
+    going_on = iter(training)
+    next(going_on)
+    text = page(training.directory).text
+    assert "in progress 1 of 4 generations when this page was written" in text
+
+
+def test_a_run_that_has_only_begun_has_a_page(run):
+    text = page(run).text
+    assert "No generation has ended yet, and nothing was scored." in text
+    assert "not scored yet" in text
+
+
+def test_a_generation_that_is_being_written_is_left_out(run):
+    run.write(record(0), BATCH)
+    committed = journal(run.path)
+    run.write(record(1), BATCH)
+    (run.path / "journal.jsonl").write_bytes(committed)
+    assert [row["generation"] for row in RunFacts(run.path).rows] == [0]
+
+
+def test_generations_without_any_reward_leave_gaps(run):
+    run.write(record(0, [[math.nan, math.nan], [math.nan, math.nan]]), BATCH)
+    run.write(record(1), BATCH)
+    assert "Missing rewards: 4 of 8 rollouts." in page(run).text
+
+
+def test_a_damaged_journal_is_said_on_the_page(run):
+    run.write(record(0), BATCH)
+    data = journal(run.path)
+    (run.path / "journal.jsonl").write_bytes(data.replace(b"0", b"1", 1))
+    text = page(run).text
+    assert "The journal is damaged. " in text
+    assert "the checksum does not match" in text
+
+
+def test_a_run_of_an_older_germline_is_reported_without_what_it_did_not_record(tmp_path):
+    old = Path(shutil.copytree(OLD_RUN, tmp_path / "old"))
+    text = Page(write_report(old)).text
+    assert "Peak memory was not recorded by the germline that trained this run." in text
+
+
+# --- several runs
+
+
+def test_several_runs_share_curves_where_they_share_task_and_metric(run, finished, tmp_path):
+    config = load_config({"task": "arithmetic", "strategy": {"sigma": 0.25}, "generations": 10})
+    wider = RunDirectory.create(tmp_path / "wider", config, DIGEST, threads=1)
+    for one in (run, wider):
+        one.write_held_out(score(0, 0.25), [], BATCH)
+        one.write(record(0), BATCH)
+    shown = page(run, wider.path, finished)
+    alts = [value for name, value in shown.attributes if name == "aria-label" and value]
+    assert any("task arithmetic, a line per run: run from" in alt for alt in alts)
+    assert any("; wider from 0.25 ± 0.098 to 0.25 ± 0.098" in alt for alt in alts)
+    assert "3 runs side by side" in shown.text
+
+
+def test_only_settings_that_differ_are_compared(run, tmp_path):
+    config = load_config({"task": "arithmetic", "strategy": {"sigma": 0.25}, "generations": 10})
+    wider = RunDirectory.create(tmp_path / "wider", config, DIGEST, threads=1)
+    text = page(run, wider.path).text
+    table = text[text.index("Settings that differ") : text.index("arithmetic · nano")]
+    assert re.search(r"strategy.sigma\s*0.005\s*0.25\s", table)
+    assert "seed" not in table
+
+
+def test_equal_settings_are_said_to_be_equal(run, tmp_path):
+    twin = RunDirectory.create(tmp_path / "twin", run.config, DIGEST, threads=1)
+    assert "None: these runs have the same settings." in page(run, twin.path).text
+
+
+def test_a_run_named_twice_is_shown_once(run):
+    assert "side by side" not in page(run, Path(f"{run.path}/")).text
+
+
+def test_a_comparison_stands_in_the_working_directory(run, tmp_path, monkeypatch):
+    twin = RunDirectory.create(tmp_path / "twin", run.config, DIGEST, threads=1)
+    monkeypatch.chdir(tmp_path)
+    assert write_report([run.path, twin.path]) == Path("report.html")
+    assert Path("report.html").exists()
+
+
+# --- bad input
+
+
+def test_what_is_no_run_and_what_cannot_be_written_is_refused(run, tmp_path):
+    with pytest.raises(GermlineError, match="is not a run directory"):
+        write_report(tmp_path / "nowhere")
+    with pytest.raises(GermlineError, match="name at least one run directory"):
+        write_report([])
+    with pytest.raises(GermlineError, match="is a folder; name the file to write"):
+        write_report(run.path, tmp_path)
+
+
+# --- hostile text
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "</style></p><img src=x onerror=alert(1)>",
+    "\" onmouseover='alert(1)' x=\"",
+    "{{ 7 * 7 }} {% include 'page.html' %}",
+    "\x00\x1b[31mred\x07",
+    "\u202eesrever\u2066",
+    "\ud800 half a character",
+    "<!--",
+)
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_text_is_shown_and_never_obeyed(run, text):
+    harmless = page(run)
+    base = record(0, failure=text)
+    rollouts = tuple(
+        replace(one, completion=replace(one.completion, text=text))
+        for one in base.evaluation.rollouts
+    )
+    examples = [replace(one, prompt=text, answer=text) for one in BATCH]
+    run.write(replace(base, evaluation=replace(base.evaluation, rollouts=rollouts)), examples)
+    run.write_held_out(score(0), rollouts, examples)
+    run.write_held_out(score(1), rollouts, examples)
+    shown = page(run)
+    assert {"script", "img"}.isdisjoint(shown.tags)
+    assert not [name for name, _ in shown.attributes if name.startswith("on") or name == "src"]
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", shown.html)
+    assert shown.html.count("</style>") == harmless.html.count("</style>")
+    printable = "".join(one if one.isprintable() else "�" for one in text)
+    assert shown.text.count(printable) >= 8
+
+
+def test_huge_text_is_cut_and_the_rest_counted(run):
+    run.write(record(0), BATCH)
+    answered(run, "a" * 1_000_000, "b " * 1_000_000)
+    shown = page(run)
+    assert "… (998,800 more characters)" in shown.text
+    assert len(shown.html) < 100_000
+
+
+def test_hostile_names_and_settings_are_escaped(tmp_path):
+    config = load_config({"model": "<b>bold</b>", "task": {"stop": ["</pre><script>"]}})
+    run = RunDirectory.create(tmp_path / "<i>run</i>", config, DIGEST, threads=1)
+    shown = page(run)
+    assert {"i", "script"}.isdisjoint(shown.tags)
+    assert "<i>run</i>" in shown.text

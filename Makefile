@@ -28,7 +28,8 @@ demo: $(INSTALLED)  ## train the embedded model to answer concisely, about a min
 test: $(INSTALLED)  ## run every test, those of the docs included
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-docs: $(INSTALLED)  ## run the code blocks of README.md and docs/
+docs: $(INSTALLED)  ## write docs/cli.md and docs/config.md anew, run the code blocks of all pages
+	@$(BIN)/python -m checks.reference
 	@$(BIN)/python -m pytest $(PYTEST_ARGS) $(wildcard README.md) docs
 
 format: $(INSTALLED)  ## rewrite the code in the house format

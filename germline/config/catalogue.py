@@ -171,6 +171,9 @@ def _accepts(schema: Schema, value: Schema) -> str:
     if "anyOf" in value or "oneOf" in value:
         inner = value.get("anyOf") or value.get("oneOf") or ()
         texts = [_accepts(schema, one) for one in inner if one.get("type") != "null"]
+        # Where null is the default, the page says "open" there; elsewhere it is a choice.
+        if len(texts) < len(inner) and value.get("default") is not None:
+            texts.append("`null`")
         return " or ".join(dict.fromkeys(texts))
     if "$ref" in value:
         section = schema["$defs"][value["$ref"].rpartition("/")[2]]
@@ -180,7 +183,7 @@ def _accepts(schema: Schema, value: Schema) -> str:
     if value.get("type") == "array":
         return f"list of {_accepts(schema, value.get('items', {}))}"
     if value.get("type") == "object":
-        return f"names with {_accepts(schema, value.get('additionalProperties') or {})} each"
+        return f"{_accepts(schema, value.get('additionalProperties') or {})} by name"
     found = str(value.get("type", "anything"))
     words_for = {"boolean": "`true` or `false`", "string": str(value.get("format", "text"))}
     word = words_for.get(found, found)

@@ -1,0 +1,198 @@
+"""Writes docs/cli.md and docs/config.md from the commands and the settings themselves.
+
+    python -m checks.reference
+
+`make docs` runs it, and `tests/test_docs.py` finds pages that are stale. Nothing is said here that
+a command's help or a setting's description could say.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import typer.main
+
+from germline.cli.application import app
+from germline.config.catalogue import OPEN, REQUIRED, Part, Setting, parts
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+NOTE = "<!-- Written by `make docs` from the program itself: change it there, not here. -->"
+
+CLI_OPENING = """
+# The command line
+
+Every command answers `--help` with examples. What you can mend is told in one paragraph, with exit
+status 2; a traceback is a mistake of ours (`germline doctor --json` belongs into the bug report).
+A run stopped by Ctrl-C ends with status 130, and says how to resume it.
+
+`germline --install-completion`, typed once in the shell you use (bash, zsh or fish), lets the Tab
+key complete commands, options, run directories, config files and names, tasks, and settings:
+`strategy.pop` and Tab gives `strategy.population=32` to edit, `space=` and Tab the kinds.
+`germline --show-completion` prints the script instead.
+"""
+
+CONFIG_OPENING = """
+# Every setting
+
+A config is YAML, or a mapping in Python. On the command line, `strategy.sigma=0.002` replaces one
+setting. Where a section has a choice of kinds, its short name stands for the whole: `space: full`
+means `space: {kind: full}`. An unknown, misspelt or impossible setting is refused by name. What is
+*open* by default is left to the task, the model or the machine, as the setting says.
+`germline list settings` prints these tables.
+"""
+
+
+def main() -> None:
+    """Write both pages."""
+    for name, text in pages().items():
+        (DOCS / name).write_text(text, encoding="utf-8")
+        print(f"docs/{name}")
+
+
+def pages() -> dict[str, str]:
+    """Return the text of every generated page by file name."""
+    return {
+        "cli.md": _page(CLI_OPENING, _commands()),
+        "config.md": _page(CONFIG_OPENING, _sections()),
+    }
+
+
+def _page(opening: str, blocks: Iterator[str]) -> str:
+    return "\n\n".join([NOTE, opening.strip(), *blocks]) + "\n"
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+    return "\n".join([line(columns), "|" + "---|" * len(columns), *map(line, rows)])
+
+
+# --- the command line
+
+
+def _commands() -> Iterator[str]:
+    root = typer.main.get_command(app)
+    found = list(_verbs(root, "germline"))
+    rows = [(f"[`{name}`](#{_anchor(name)})", _first_line(verb)) for name, verb in found]
+    yield _table(("command", "what it does"), rows)
+    yield _table(("option of every command", ""), [("`--help`", "Show the help of a command.")])
+    yield _table(("option of `germline`", ""), list(_parameters(root)))
+    for name, verb in found:
+        yield f"## {name}"
+        yield f"```\n{' '.join([name, *_usage(verb)])}\n```"
+        yield from _paragraphs(verb.help or "")
+        if rows := list(_parameters(verb)):
+            yield _table(("argument or option", "meaning"), rows)
+        if verb.epilog:
+            title, _, lines = verb.epilog.strip("\b\n").partition("\n")
+            yield title
+            yield "```\n" + "\n".join(line.strip() for line in lines.splitlines()) + "\n```"
+
+
+def _verbs(command: Any, name: str) -> Iterator[tuple[str, Any]]:
+    for word, inner in command.commands.items():
+        if hasattr(inner, "commands"):
+            yield from _verbs(inner, f"{name} {word}")
+        else:
+            yield f"{name} {word}", inner
+
+
+def _usage(verb: Any) -> Iterator[str]:
+    for parameter in verb.params:
+        if parameter.param_type_name == "argument":
+            shown = _value(verb, parameter) + ("..." if parameter.nargs == -1 else "")
+            yield shown if parameter.required else f"[{shown}]"
+    yield "[OPTIONS]"
+
+
+def _parameters(verb: Any) -> Iterator[tuple[str, str]]:
+    for parameter in verb.params:
+        if getattr(parameter, "hidden", False):
+            continue
+        if parameter.param_type_name == "argument":
+            name = f"`{_value(verb, parameter)}`"
+        else:
+            value = "" if parameter.is_flag else f" {_value(verb, parameter)}"
+            names = (*parameter.opts, *parameter.secondary_opts)
+            name = ", ".join(f"`{one}{value}`" for one in names)
+        yield name, " ".join([*(parameter.help or "").split(), *_notes(parameter)])
+
+
+def _value(verb: Any, parameter: Any) -> str:
+    """Name what an argument or option takes: the words to choose from, N, or its metavar."""
+    if parameter.metavar:
+        return str(parameter.metavar)
+    hint = get_type_hints(verb.callback).get(str(parameter.name))
+    inner = (hint, *get_args(hint))
+    for one in inner:
+        if get_origin(one) is Literal:
+            return "|".join(str(word) for word in get_args(one))
+    if int in inner or float in inner:
+        return "N"
+    return str(parameter.name).upper()
+
+
+def _notes(parameter: Any) -> Iterator[str]:
+    if parameter.param_type_name == "option" and parameter.required:
+        yield "Required."
+    default = parameter.default
+    if isinstance(default, (int, float, str)) and not isinstance(default, bool):
+        yield f"Default: `{default}`."
+
+
+def _first_line(verb: Any) -> str:
+    return next(_paragraphs(verb.help or ""))
+
+
+def _paragraphs(text: str) -> Iterator[str]:
+    for paragraph in text.strip().split("\n\n"):
+        yield " ".join(paragraph.split())
+
+
+def _anchor(heading: str) -> str:
+    kept = (one for one in heading.lower() if one.isalnum() or one in " -_")
+    return "".join(kept).replace(" ", "-")
+
+
+# --- the settings
+
+
+def _sections() -> Iterator[str]:
+    root, *rest = parts()
+    yield f"## The run\n\n{root.meaning}"
+    yield _settings(root.settings)
+    by_place: dict[tuple[str, ...], list[Part]] = {}
+    for part in rest:
+        by_place.setdefault(part.places, []).append(part)
+    for places, here in by_place.items():
+        yield "## " + ", ".join(f"`{place}`" for place in places)
+        if len(here) == 1:
+            yield from _section(here[0], here[0].settings)
+            continue
+        shared = [one for one in here[0].settings if all(one in part.settings for part in here)]
+        if len(shared) * (len(here) - 1) < 2:
+            shared = []  # one line said twice reads better than a table for it
+        if shared:
+            yield "Of every kind:"
+            yield _settings(shared)
+        for part in here:
+            yield from _section(part, [one for one in part.settings if one not in shared])
+
+
+def _section(part: Part, own: Sequence[Setting]) -> Iterator[str]:
+    yield f"### `{part.kind}`\n\n{part.meaning}" if part.kind else part.meaning
+    if own:
+        yield _settings(own)
+
+
+def _settings(settings: Sequence[Setting]) -> str:
+    rows = []
+    for one in settings:
+        default = f"*{one.default}*" if one.default in (OPEN, REQUIRED) else f"`{one.default}`"
+        rows.append((f"`{one.name}`", one.accepts, default, one.meaning or "See below."))
+    return _table(("setting", "accepts", "default", "meaning"), rows)
+
+
+if __name__ == "__main__":
+    main()

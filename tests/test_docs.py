@@ -1,0 +1,77 @@
+"""The docs say what is: generated pages are fresh, links lead somewhere, commands exist."""
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from checks.reference import DOCS, pages
+from germline.cli.application import app
+from tests.test_settings import leaves
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *ROOT.glob("germline/**/README.md")])
+GENERATED = pages()
+ROOT_COMMAND: Any = typer.main.get_command(app)
+
+
+def headings(path: Path) -> set[str]:
+    """Return the anchors a page offers, as GitHub makes them."""
+    found = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in found}
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_a_generated_page_is_fresh(name):
+    written = (DOCS / name).read_text(encoding="utf-8")
+    assert written == GENERATED[name], f"docs/{name} is stale: run `make docs`"
+
+
+def test_every_setting_is_in_the_reference():
+    page = GENERATED["config.md"]
+    sections = {"record", "held_out", "graders", "cell"}
+    named = {name.rpartition(".")[2] for name in leaves()} - {"kind"} - sections
+    assert {name for name in named if f"\n| `{name}` |" not in page} == set()
+
+
+def test_every_command_is_in_the_reference():
+    page = GENERATED["cli.md"]
+    assert {name for name in ROOT_COMMAND.commands if f"\n## germline {name}" not in page} == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    text = page.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", target):
+            continue
+        file, _, anchor = target.partition("#")
+        path = (page.parent / file) if file else page
+        assert path.exists(), f"{page.name} links to {target}"
+        if anchor:
+            assert anchor in headings(path), f"{page.name} links to {target}"
+
+
+def commands(page: Path) -> list[str]:
+    """Return the lines of code blocks that call germline."""
+    blocks = re.findall(r"^```[a-z]*\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S)
+    lines = [line for block in blocks for line in block.splitlines()]
+    return [line for line in lines if line.startswith("germline ")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_commands_on_a_page_exist_with_their_options(page):
+    for line in commands(page):
+        verb = ROOT_COMMAND
+        words = shlex.split(line, comments=True)[1:]
+        while words and hasattr(verb, "commands"):
+            if words[0].startswith("-"):
+                break
+            assert words[0] in verb.commands, line
+            verb = verb.commands[words.pop(0)]
+        known = {"--help", *(o for p in verb.params for o in (*p.opts, *p.secondary_opts))}
+        asked = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
+        assert asked <= known, line

@@ -83,6 +83,7 @@ def test_mistake_17_quiet_prints_the_final_lines_only(config: Path, tmp_path: Pa
         f"held-out {run.held_out()[0].score.metric}",
         "run directory",
         "figure",
+        "report",
     ]
 
 

@@ -1,0 +1,61 @@
+"""`germline report` from the command line, and repeating a run from its directory."""
+
+import webbrowser
+
+import pytest
+from typer.testing import CliRunner
+
+from germline.cli.application import app
+from germline.config import load_config
+from germline.record import RunDirectory
+from germline.types import GermlineError
+from tests.toy_runs import journal, run
+
+
+def germline(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("finished") / "run")
+
+
+def test_the_page_is_written_and_its_place_is_said(finished, tmp_path):
+    shown = germline("report", finished)
+    assert (shown.exit_code, shown.stdout) == (0, f"written to {finished / 'report.html'}\n")
+    out = tmp_path / "page.html"
+    assert germline("report", finished, finished, "--out", out).stdout == f"written to {out}\n"
+    assert out.exists()
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_open_shows_the_page_or_says_that_it_could_not(finished, monkeypatch, works):
+    asked = []
+    monkeypatch.setattr(webbrowser, "open", lambda address: asked.append(address) or works)
+    shown = germline("report", finished, "--open")
+    assert asked == [(finished / "report.html").as_uri()]
+    assert ("no browser could be started" in shown.stderr) != works
+    assert shown.exit_code == 0
+
+
+def test_what_is_no_run_is_refused_in_one_line(tmp_path):
+    shown = germline("report", tmp_path)
+    assert shown.exit_code == 2
+    assert "is not a run directory (found a folder without run.json)" in shown.stderr
+
+
+def test_a_run_directory_stands_for_its_config(finished, tmp_path):
+    config = RunDirectory.open(finished).config
+    assert load_config(finished) == load_config(finished / "run.json") == config
+    assert load_config(finished, ["seed=5"]).seed == 5
+    again = tmp_path / "again"
+    assert germline("train", finished, "--out", again, "--quiet").exit_code == 0
+    assert journal(again) == journal(finished)
+
+
+def test_a_config_is_not_mistaken_for_a_run(tmp_path):
+    file = tmp_path / "c.yaml"
+    file.write_text("config: {seed: 1}")
+    with pytest.raises(GermlineError, match="config: unknown setting"):
+        load_config(file)

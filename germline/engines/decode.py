@@ -16,6 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from germline.engines.cache import BufferedCache
 from germline.engines.prompts import PaddedPrompts
 from germline.engines.sampling import choose
+from germline.engines.windows import Window
 from germline.types import Completion, Decoding, Finish
 
 LEAVE_AT = 0.8
@@ -92,6 +93,7 @@ class _Batch:
         rows: `[members, slots]` row numbers, as at the start of the cell.
         mask: additive attention mask over the whole capacity, `[batch, 1, 1, capacity]`.
         position: position of the next token of each row, `[batch]`.
+        window: of the layers that see only the last tokens, where texts outgrow it.
     """
 
     model: PreTrainedModel
@@ -101,6 +103,7 @@ class _Batch:
     cache: BufferedCache
     mask: Tensor
     position: Tensor
+    window: Window | None
     filled: int = 0
 
     @classmethod
@@ -127,6 +130,7 @@ class _Batch:
             cache=BufferedCache(seen.shape[1]),
             mask=mask[:, None, None].to(model.device),
             position=torch.tensor(prompts.lengths)[example_of].to(model.device),
+            window=Window.of(model.config.get_text_config(), seen.to(model.device)),
         )
 
     def prefill(self) -> Tensor:
@@ -162,14 +166,17 @@ class _Batch:
         self.cache.take(stay)
         self.mask = self.mask[stay]
         self.position = self.position[stay]
+        if self.window:
+            self.window.keep(stay)
 
     def _forward(self, ids: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
         self.filled += ids.shape[1]
         device = self.model.device
+        positions = positions.to(device)
         output = self.model(
             input_ids=ids.to(device),
-            position_ids=positions.to(device),
-            attention_mask=mask,
+            position_ids=positions,
+            attention_mask=self.window.masks(mask, positions) if self.window else mask,
             past_key_values=self.cache,
             use_cache=True,
             logits_to_keep=1,

@@ -1,10 +1,8 @@
 """A Hugging Face causal language model in this process: one batch for a whole cell of members.
 
-Low-rank members share the base matrix product; dense members are written into the serving copy one
-after another from the fp32 masters. On a CPU in fp32 the serving copy of a low-rank run *is* the
-masters, so it costs no memory.
-
-Known limit: sliding-window attention is refused once prompts and completions outgrow the window.
+Low-rank members and adapters share the base matrix product; dense members are written into the
+serving copy one after another from the fp32 masters. On a CPU in fp32 the serving copy of a run
+whose members share it *is* the masters, so it costs no memory.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,6 +20,7 @@ from germline.engines.prompts import encode, pad
 from germline.engines.sampling import draw_luck
 from germline.engines.weights import Masters, describe
 from germline.optimizers import Optimizer
+from germline.engines.windows import refuse_other_attention
 from germline.protocols import DenseSpace, LowRankSpace, Space
 from germline.types import Completion, Decoding, Example, GermlineError, Perturbation, Update
 
@@ -42,6 +41,7 @@ class InProcessEngine:
         if config.threads is not None:
             torch.set_num_threads(config.threads)
         self.pretrained = pretrained
+        refuse_other_attention(pretrained.model.config.get_text_config())
         self.device = _device(config.device)
         self.dtype = _dtype(config.dtype, self.device, pretrained.stored_dtype)
         host = self.device if config.centre == "device" else torch.device("cpu")
@@ -85,8 +85,13 @@ class InProcessEngine:
         luck = draw_luck(examples, decoding)
         completions: list[list[Completion]] = []
         for together in self._groups(members):
-            with self._standing(together):
-                completions += self._decoder.generate(len(together), padded, luck, decoding)
+            try:
+                with self._standing(together):
+                    completions += self._decoder.generate(len(together), padded, luck, decoding)
+            except RuntimeError as error:
+                if not _is_out_of_memory(error):
+                    raise
+                raise self._does_not_fit(len(together), len(examples)) from error
         return completions
 
     @torch.inference_mode()
@@ -137,18 +142,25 @@ class InProcessEngine:
         key = (example.prompt, example.chat)
         if key not in self._encoded:
             self._encoded[key] = encode(self.pretrained.tokenizer, example)
+    def _does_not_fit(self, members: int, examples: int) -> GermlineError:
+        rows = members * examples
+        setting, value = ("cell.rows", rows) if members > 1 else ("cell.examples", examples)
+        return GermlineError(
+            f"out of memory on {self.device}: {members} members x {examples} examples are {rows} "
+            "rows at once, which do not fit. Cells are never made smaller by themselves, because "
+            f"the size of a batch is part of its result: start a run with {setting}="
+            f"{max(1, value // 2)}, or with a lower task.max_new_tokens"
+        )
+
         return self._encoded[key]
 
     def _check_length(self, tokens: int) -> None:
         config = self.model.config.get_text_config()
         limit = getattr(config, "max_position_embeddings", None) or tokens
-        setting = "the model's context (max_position_embeddings)"
-        if "sliding_attention" in (getattr(config, "layer_types", None) or ()):
-            limit, setting = min(limit, config.sliding_window), "the model's attention window"
         if tokens > limit:
             raise GermlineError(
                 f"task: the longest prompt and max_new_tokens need {tokens} tokens, "
-                f"above {setting} of {limit}: "
+                f"above the model's context (max_position_embeddings) of {limit}: "
                 "lower task.max_new_tokens or shorten the prompts"
             )
 
@@ -166,6 +178,11 @@ def _device(name: str) -> torch.device:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise GermlineError(
+def _is_out_of_memory(error: RuntimeError) -> bool:
+    """Know it on a GPU by its class, on a CPU by the words of torch's allocator."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
             f"engine.device={name!r} cannot be used here ({str(error).splitlines()[0]}): "
             "use engine.device=auto or engine.device=cpu"
         ) from None

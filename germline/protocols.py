@@ -35,21 +35,33 @@ Grader = Callable[[str, Example], Mapping[str, float]]
 class Shaping(Protocol):
     """How rewards become utilities: visible in the loop, not hidden in the strategy."""
 
-    def __call__(
-        self, evaluation: Evaluation, *, antithetic: bool
-    ) -> Float[np.ndarray, "members"]:
+    def __call__(self, evaluation: Evaluation, *, antithetic: bool) -> Float[np.ndarray, "members"]:
         """Shape rewards (NaN: missing) into utilities (0: missing); 2k and 2k + 1 may be pairs."""
 
 
 @runtime_checkable
 class Strategy(Protocol):
-    """Where to look next: names and numbers only. `ask` depends on (run seed, generation) alone."""
+    """Where to look next: names and numbers only.
+
+    `ask` depends on (run seed, generation) alone, and, in a strategy that adapts, on what was told.
+    """
 
     def ask(self, generation: int) -> Population:
         """Propose the members of a generation."""
 
-    def tell(self, population: Population, utilities: Float[np.ndarray, "members"]) -> Update:
-        """Turn utilities into the coefficients of the next step of theta."""
+    def tell(
+        self,
+        population: Population,
+        utilities: Float[np.ndarray, "members"],
+        fitness: Float[np.ndarray, "members"] | None = None,
+    ) -> Update:
+        """Turn utilities into the coefficients of the next step of theta.
+
+        A strategy that adapts to how fit the members are asks for their fitness (NaN: missing).
+        """
+
+    def recall(self, updates: Sequence[Update]) -> None:
+        """Be shown all updates of a stopped run, and ask on as if it had told them itself."""
 
 
 @runtime_checkable

@@ -37,8 +37,8 @@ def generations(
 ) -> Iterator[GenerationRecord]:
     """Run the generations of `span`, yielding one record after each update.
 
-    Everything depends on (run seed, generation) alone, so starting in the middle continues a
-    stopped run.
+    Everything depends on (run seed, generation) and what the strategy recalls, so starting in the
+    middle continues a stopped run.
 
     Raises:
         GermlineError: too many rewards of a generation are missing, twice.
@@ -51,7 +51,7 @@ def generations(
         clock.lap("evaluate_s")
         fit = fitness(evaluation.rewards)
         utilities = shape(evaluation, antithetic=population.antithetic)
-        update = strategy.tell(population, utilities)
+        update = strategy.tell(population, utilities, fit)
         clock.lap("tell_s")
         fleet.apply(update)
         clock.lap("apply_s")

@@ -164,6 +164,10 @@ class Update:
     """What `tell` returns: theta <- theta + step(sum_k coefficients[k] * noise(direction k)).
 
     The coefficients carry utilities, signs and the 1/N of the population; see `strategies.nes`.
+
+    Attributes:
+        fitness: mean over the population, where the strategy goes by it: what `recall` needs to
+            take up a stopped run. Applying an update does not look at it.
     """
 
     run_seed: int
@@ -171,6 +175,7 @@ class Update:
     sigma: float
     learning_rate: float
     coefficients: tuple[float, ...]
+    fitness: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,9 +71,17 @@ def assert_each_generation_once(folder, generations):
 
 
 def test_twenty_kills_leave_no_trace(tmp_path):
-    config = settings(*OFTEN, *ADAM_FULL, "record.tensorboard=true", "generations=50")
+    whatever_has_a_memory = (
+        *ADAM_FULL,
+        "strategy.optimizer.weight_decay=0.1",
+        "strategy.optimizer.decay_to=start",
+        "strategy.sigma={kind: plateau, start: 0.3, patience: 3, factor: 0.9}",
+    )
+    config = settings(*OFTEN, *whatever_has_a_memory, "record.tensorboard=true", "generations=50")
     killed = chaos(config, tmp_path, ["start", "work", "write", "write"] * 5)
     assert_each_generation_once(killed, 50)
+    sigmas = {entry.update.sigma for entry in RunDirectory.open(killed).journal.read()}
+    assert len(sigmas) > 3  # there was something to remember
     assert_same(killed, finish(germline.train(config, tmp_path / "undisturbed")))
 
 

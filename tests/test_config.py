@@ -78,11 +78,17 @@ def test_every_setting_but_the_ends_of_a_line_has_a_default():
         for section, name in SETTINGS
         if section.model_fields[name].get_default(call_default_factory=True) is PydanticUndefined
     }
-    assert without == {"Linear.start", "Linear.end"}
+    assert without == {
+        "Linear.start",
+        "Linear.end",
+        "Cosine.start",
+        "Cosine.end",
+        "Plateau.start",
+    }
 
 
 def test_the_table_of_kinds_holds_every_section_with_a_kind():
-    named = {one for one in sections() if "kind" in one.model_fields} - {Linear}
+    named = {one for one in sections() if "kind" in one.model_fields}
     assert named == {section for kinds in KINDS.values() for section in kinds.values()}
     for kinds in KINDS.values():
         for kind, section in kinds.items():
@@ -101,7 +107,7 @@ def test_nothing_but_the_defaults_is_needed():
 # --- short names and nested kinds
 
 
-@pytest.mark.parametrize("room", ["task", "space", "engine", "strategy", "fleet"])
+@pytest.mark.parametrize("room", ["task", "space", "shaping", "engine", "strategy", "fleet"])
 def test_a_section_may_be_given_as_its_short_name_alone(room):
     for kind, section in KINDS[room].items():
         config = load_config({room: kind})
@@ -194,12 +200,47 @@ def test_a_config_survives_json():
         ("strategy.sigm=1", r"strategy\.sigm: unknown setting \(did you mean 'sigma'\?\)"),
         (
             "strategy.optimizer.beta=1",
-            r"strategy\.optimizer\.beta: unknown setting.*known here: kind",
+            r"strategy\.optimizer\.beta: unknown setting.*known here: decay_to, kind, momentum",
         ),
         ("task.tempurature=1", r"task\.tempurature: .*did you mean 'temperature'"),
         ("engine.devise=cpu", r"engine\.devise: .*did you mean 'device'"),
         ("record.figure_evry=1", r"record\.figure_evry: .*did you mean 'figure_every'"),
         ("strategy.sigma.begin=1", r"strategy\.sigma\.begin: unknown setting"),
+        (
+            "strategy.sigma=cosin",
+            r"strategy\.sigma: Input should be a valid number.*found 'cosin'",
+        ),
+        ("strategy.sigma={kind: cosin}", r"strategy\.sigma: .*'cosin' \(did you mean 'cosine'\?"),
+        ("strategy.sigma=plateau", r"strategy\.sigma\.start: Field required"),
+        (
+            "strategy.sigma={kind: plateau, start: 0.1, min: 0.2}",
+            r"strategy\.sigma: min=0\.2 is not below start=0\.1.*lower min",
+        ),
+        ("strategy.sigma={kind: plateau, start: 1, factor: 1}", r"sigma\.factor: .*less than 1"),
+        (
+            "strategy.sigma={kind: cosine, start: 1, end: 0.1, warmup: 49}",
+            r"strategy\.sigma\.warmup=49 leaves no way .* generations=50: use warmup=48 or less$",
+        ),
+        ("strategy.sigma={kind: cosine, start: 1, end: 0}", r"sigma from 1\.0 to 0\.0 reaches 0"),
+        (
+            "strategy.learning_rate={kind: plateau, start: 0.1}",
+            r"strategy\.learning_rate: .*'plateau'; choose one of 'linear', 'cosine'$",
+        ),
+        ("strategy.optimizer.momentum=1", r"optimizer\.momentum: .*less than 1 \(found 1\)"),
+        ("strategy.optimizer.weight_decay=-1", r"optimizer\.weight_decay: .*equal to 0.*found -1"),
+        ("strategy.optimizer.decay_to=start", r"decay_to=start would be ignored .*set weight_dec"),
+        (
+            "strategy.optimizer.weight_decay=1000",
+            r"learning_rate=0\.01 is 10: above 1, .*use weight_decay=100 or less",
+        ),
+        (
+            "strategy.optimizer.weight_decay=1e-7",
+            r"is 1e-09: theta would not move.*use weight_decay=3e-06 or more",
+        ),
+        ("shaping.elite=0", r"shaping\.elite: .*greater than 0 \(found 0\)"),
+        ("shaping.elite=1.1", r"shaping\.elite: .*less than or equal to 1 \(found 1\.1\)"),
+        ("shaping.clip=0", r"shaping\.clip: .*greater than 0 \(found 0\)"),
+        ("shaping={kind: raw, clip: 1}", r"shaping\.clip: unknown setting.*here: elite, kind"),
         ("strategy.sigma=0", r"strategy\.sigma: .*greater than 0.*found 0"),
         ("strategy.sigma=nan", r"strategy\.sigma: .*finite"),
         ("strategy.population=1", r"strategy\.population: .*at least|greater than or equal to 2"),

@@ -6,9 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from germline import optimizers
-from germline.optimizers import OPTIMIZERS, Adam, Sgd
+from germline.config import KINDS, Nes
+from germline.optimizers import Adam, Decaying, Sgd, arithmetic, make_optimizer
 
+OPTIMIZERS = {
+    **{kind: {"kind": kind} for kind in KINDS["optimizer"]},
+    "momentum": {"kind": "sgd", "momentum": 0.5},
+    "to zero": {"kind": "sgd", "weight_decay": 0.5},
+    "to start": {"kind": "adam", "weight_decay": 0.5, "decay_to": "start"},
+}
 NAMES = ("model.embed_tokens.weight", "model.norm.weight", "lm_head.m")
 
 
@@ -26,8 +32,17 @@ def tensors(seed, shape=(37, 11), scale=1.0):
     return {n: torch.tensor(scale * rng.standard_normal(shape), dtype=torch.float32) for n in NAMES}
 
 
+def make(kind, masters=None):
+    """Build an optimizer that begins on these masters."""
+    optimizer = make_optimizer(Nes(optimizer=OPTIMIZERS[kind]).optimizer)
+    optimizer.begin(tensors(0) if masters is None else masters)
+    return optimizer
+
+
 def run(optimizer, masters, steps, first=0, rate=0.01):
     """Take steps with fixed gradients; returns the masters, moved in place."""
+    if first == 0:
+        optimizer.begin(masters)
     for step in range(first, first + steps):
         gradients = tensors(1000 + step, next(iter(masters.values())).shape)
         for name, master in masters.items():
@@ -71,9 +86,9 @@ def test_first_step_of_adam_has_the_size_of_the_learning_rate():
     torch.testing.assert_close(master, 0.01 * torch.sign(gradient), rtol=1e-4, atol=0)
 
 
-@pytest.mark.parametrize("kind", OPTIMIZERS)
+@pytest.mark.parametrize("kind", ["sgd", "adam", "momentum", "to zero"])
 def test_steps_climb(kind):
-    optimizer, master = OPTIMIZERS[kind](), torch.tensor([3.0, -2.0])
+    optimizer, master = make(kind), torch.tensor([3.0, -2.0])
     for step in range(300):
         optimizer.step("w", master, -2 * master, 0.05, step)
     assert master.abs().max() < 0.05
@@ -83,8 +98,105 @@ def test_steps_climb(kind):
 def test_gradient_is_left_as_it_was(kind):
     gradient = tensors(1)[NAMES[0]]
     before = gradient.clone()
-    OPTIMIZERS[kind]().step(NAMES[0], tensors(0)[NAMES[0]], gradient, 0.1, 0)
+    make(kind).step(NAMES[0], tensors(0)[NAMES[0]], gradient, 0.1, 0)
     assert torch.equal(gradient, before)
+
+
+# --- momentum ---
+
+
+def test_momentum_agrees_with_the_formula_in_float64():
+    sgd, masters, name = Sgd(momentum=0.9), tensors(0), NAMES[0]
+    theta, v = masters[name].double(), 0.0
+    for step in range(30):
+        gradient = tensors(100 + step)[name]
+        sgd.step(name, masters[name], gradient, 0.01, step)
+        v = 0.9 * v + gradient.double()
+        theta = theta + 0.01 * v
+    torch.testing.assert_close(masters[name].double(), theta, rtol=1e-5, atol=1e-6)
+
+
+def test_steady_gradients_go_as_many_times_as_far_as_the_setting_says():
+    master, steady = torch.zeros(1), torch.ones(1)
+    sgd = Sgd(momentum=0.75)
+    for step in range(200):
+        sgd.step("w", master, steady, 0.01, step)
+    before = master.clone()
+    sgd.step("w", master, steady, 0.01, 200)
+    assert float(master - before) == pytest.approx(0.04, rel=1e-4)
+
+
+def test_momentum_rounds_each_operation_once():
+    sgd, masters, name = Sgd(momentum=0.9), tensors(0), NAMES[0]
+    theta, v, f = masters[name].numpy().copy(), np.float32(0), np.float32
+    for step in range(5):
+        gradient = tensors(50 + step)[name]
+        sgd.step(name, masters[name], gradient, 0.01, step, unit=0.3)
+        v = v * f(0.9) + gradient.numpy()
+        theta = theta + v * f(0.01 * 0.3)
+    assert np.array_equal(masters[name].numpy(), theta)
+
+
+# --- weight decay ---
+
+
+@pytest.mark.parametrize("to_start", [False, True])
+@pytest.mark.parametrize("inner", [Sgd, Adam])
+def test_decay_rounds_each_operation_once_before_the_step_of_the_other_optimizer(inner, to_start):
+    decaying, plain = Decaying(inner(), 0.5, to_start=to_start), inner()
+    masters, name, f = tensors(0), NAMES[0], np.float32
+    expected = masters[name].clone()
+    anchor = expected.numpy().copy() if to_start else f(0)
+    decaying.begin(masters)
+    for step in range(5):
+        gradient = tensors(50 + step)[name]
+        decaying.step(name, masters[name], gradient, 0.02, step)
+        theta = expected.numpy()
+        theta += (theta - anchor) * f(-0.02 * 0.5)
+        plain.step(name, expected, gradient, 0.02, step)
+        assert torch.equal(masters[name], expected)
+    assert same_bits(decaying.state_dict(), plain.state_dict())
+
+
+def test_without_a_gradient_the_distance_shrinks_by_its_share():
+    start, away = torch.tensor([1.0, -2.0]), torch.tensor([3.0, 0.0])
+    for to_start, anchor in ((True, start), (False, torch.zeros(2))):
+        decaying, master = Decaying(Sgd(), 2.0, to_start=to_start), start.clone()
+        decaying.begin({"w": master})
+        master.copy_(away)  # as a snapshot is loaded after the base model
+        for step in range(10):
+            decaying.step("w", master, torch.zeros(2), 0.1, step)
+        torch.testing.assert_close(master - anchor, (away - anchor) * 0.8**10)
+
+
+def test_decay_has_no_unit():
+    moved = []
+    for unit in (1.0, 0.01):
+        decaying, master = Decaying(Sgd(), 0.5, to_start=False), torch.ones(3)
+        decaying.step("w", master, torch.zeros(3), 0.1, 0, unit)
+        moved.append(master)
+    assert torch.equal(*moved)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_starting_weights_are_kept_as_narrow_as_the_checkpoint_and_lose_nothing(dtype):
+    start = tensors(3)[NAMES[0]].to(dtype).float()
+    decaying, master = Decaying(Sgd(), 1.0, to_start=True), start.clone()
+    decaying.begin({"w": master})
+    assert decaying._anchors["w"].dtype == dtype
+    decaying.step("w", master, torch.zeros_like(start), 1.0, 0)
+    assert torch.equal(master, start)
+
+
+def test_decay_to_a_start_nobody_saw_is_refused():
+    decaying = Decaying(Sgd(), 1.0, to_start=True)
+    with pytest.raises(ValueError, match=r"starting weights of 'w' are not known; begin"):
+        decaying.step("w", torch.zeros(2), torch.zeros(2), 0.1, 0)
+
+
+def test_without_weight_decay_the_optimizer_is_the_plain_one():
+    assert isinstance(make_optimizer(Nes().optimizer), Sgd)
+    assert isinstance(make("to zero"), Decaying)
 
 
 # --- one set of bits ---
@@ -95,7 +207,7 @@ def test_bits_do_not_depend_on_the_number_of_threads(kind, threads):
     results = []
     for count in (1, 2):
         threads(count)
-        optimizer = OPTIMIZERS[kind]()
+        optimizer = make(kind)
         results.append((run(optimizer, tensors(0, (400, 301)), 3), optimizer.state_dict()))
     assert same_bits(results[0][0], results[1][0])
     assert same_bits(results[0][1], results[1][1])
@@ -104,9 +216,9 @@ def test_bits_do_not_depend_on_the_number_of_threads(kind, threads):
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 @pytest.mark.parametrize("chunk", [1, 7, 64, 406, 407])
 def test_bits_do_not_depend_on_the_chunk_size(kind, chunk, monkeypatch):
-    whole = run(OPTIMIZERS[kind](), tensors(0), 3)
-    monkeypatch.setattr(optimizers, "_CHUNK", chunk)
-    assert same_bits(run(OPTIMIZERS[kind](), tensors(0), 3), whole)
+    whole = run(make(kind), tensors(0), 3)
+    monkeypatch.setattr(arithmetic, "_CHUNK", chunk)
+    assert same_bits(run(make(kind), tensors(0), 3), whole)
 
 
 def test_adam_rounds_each_operation_once():
@@ -131,7 +243,8 @@ def test_adam_rounds_each_operation_once():
 def test_gpu_takes_the_same_steps_as_the_cpu(kind):
     results = []
     for device in ("cpu", "cuda"):
-        optimizer, master = OPTIMIZERS[kind](), tensors(0, (400, 301))[NAMES[0]].to(device)
+        master = tensors(0, (400, 301))[NAMES[0]].to(device)
+        optimizer = make(kind, {"w": master})
         for step in range(3):
             gradient = tensors(1000 + step, (400, 301))[NAMES[0]].to(device)
             optimizer.step("w", master, gradient, 0.01, step)
@@ -147,12 +260,12 @@ def test_gpu_takes_the_same_steps_as_the_cpu(kind):
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 @pytest.mark.parametrize("stop", [0, 1, 4])
 def test_save_load_continue_equals_never_stopping(kind, stop):
-    straight = OPTIMIZERS[kind]()
+    straight = make(kind)
     expected = run(straight, tensors(0), 6)
-    first = OPTIMIZERS[kind]()
+    first = make(kind)
     masters = run(first, tensors(0), stop)
     saved = {key: tensor.clone() for key, tensor in first.state_dict().items()}
-    second = OPTIMIZERS[kind]()
+    second = make(kind)
     second.load_state_dict(saved)
     assert same_bits(run(second, masters, 6 - stop, first=stop), expected)
     assert same_bits(second.state_dict(), straight.state_dict())
@@ -176,7 +289,7 @@ def test_state_is_keyed_by_tensor_and_moment_in_sorted_order():
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_state_has_the_declared_size(kind):
-    optimizer, masters = OPTIMIZERS[kind](), tensors(0)
+    optimizer, masters = make(kind), tensors(0)
     run(optimizer, masters, 1)
     numbers = sum(master.numel() for master in masters.values())
     size = sum(tensor.nbytes for tensor in optimizer.state_dict().values())
@@ -201,6 +314,12 @@ def test_sgd_refuses_the_state_of_adam():
         Sgd().load_state_dict({"w.m": torch.zeros(2), "w.v": torch.zeros(2)})
 
 
+@pytest.mark.parametrize("state", [{"w.v": torch.zeros(2)}, {"w.m": torch.zeros(2).half()}])
+def test_momentum_refuses_state_it_did_not_write(state):
+    with pytest.raises(ValueError, match="is no momentum <tensor>"):
+        Sgd(momentum=0.5).load_state_dict(state)
+
+
 def test_moments_of_another_shape_are_refused():
     adam = Adam()
     adam.load_state_dict({"w.m": torch.zeros(2), "w.v": torch.zeros(2)})
@@ -220,4 +339,4 @@ def test_moments_of_another_shape_are_refused():
 )
 def test_tensors_that_would_be_cast_or_copied_are_refused(kind, master, gradient, message):
     with pytest.raises(ValueError, match=message):
-        OPTIMIZERS[kind]().step("w", master, gradient, 0.1, 0)
+        make(kind).step("w", master, gradient, 0.1, 0)

@@ -20,6 +20,11 @@ VARIANTS = [
     (space, optimizer)
     for space in ("space=low_rank", "space=full")
     for optimizer in ("strategy.optimizer=sgd", "strategy.optimizer=adam")
+] + [
+    (
+        "space=low_rank",
+        "strategy.optimizer={kind: sgd, momentum: 0.9, weight_decay: 1, decay_to: start}",
+    )
 ]
 GENERATIONS = 5
 
@@ -261,23 +266,6 @@ def test_what_does_not_touch_the_bits_may_change(plain, tmp_path):
 def test_fewer_generations_than_were_run_are_refused(plain):
     with pytest.raises(GermlineError, match="generations=2, but the run already has 4"):
         resume(plain, ["generations=2"])
-
-
-LINEAR = "strategy.sigma={start: 0.4, end: 0.1}"
-
-
-def test_a_linear_schedule_is_not_bent_by_more_generations(tmp_path):
-    path = run(tmp_path / "run", LINEAR)
-    with pytest.raises(GermlineError, match="generations=8 would bend a linear schedule"):
-        resume(path, ["generations=8"])
-
-
-def test_a_linear_schedule_survives_a_stop(tmp_path):
-    path = stopped_after(train(settings(LINEAR), tmp_path / "run"), 2)
-    finish(resume(path))
-    assert journal(path) == journal(run(tmp_path / "whole", LINEAR))
-    sigmas = [entry.update.sigma for entry in RunDirectory.open(path).journal.read()]
-    assert sigmas == pytest.approx([0.4, 0.3, 0.2, 0.1])
 
 
 # --- damage

@@ -1,26 +1,145 @@
 """A schedule starts where it says, ends where it says, and knows the length of the run."""
 
+import numpy as np
 import pytest
 
-from germline.schedules import scheduled
+from germline.config import Cosine, Linear, Plateau
+from germline.record import RunDirectory
+from germline.run import resume, train
+from germline.schedules import Plateaus, scheduled
+from germline.types import GermlineError
+from tests.toy_runs import finish, journal, run, settings, stopped_after
+
+LINEAR = Linear(start=0.1, end=0.3)
+COSINE = Cosine(start=0.3, end=0.1)
+
+
+def values(schedule, generations):
+    return [scheduled(schedule, generation, generations) for generation in range(generations)]
 
 
 def test_number_is_constant():
-    assert [scheduled(0.3, g, 5) for g in range(5)] == [0.3] * 5
+    assert values(0.3, 5) == [0.3] * 5
 
 
 def test_linear_goes_from_start_in_the_first_to_end_in_the_last_generation():
-    values = [scheduled((0.1, 0.3), g, 5) for g in range(5)]
-    assert values[0] == 0.1
-    assert values[-1] == 0.3
-    assert values == pytest.approx([0.1, 0.15, 0.2, 0.25, 0.3])
+    found = values(LINEAR, 5)
+    assert (found[0], found[-1]) == (0.1, 0.3)
+    assert found == pytest.approx([0.1, 0.15, 0.2, 0.25, 0.3])
 
 
-def test_linear_in_a_run_of_one_generation_is_its_start():
-    assert scheduled((0.1, 0.3), 0, 1) == 0.1
+@pytest.mark.parametrize("schedule", [LINEAR, COSINE, Cosine(start=0.3, end=0.1, warmup=0)])
+def test_a_run_of_one_generation_is_its_start(schedule):
+    assert values(schedule, 1) == [schedule.start]
+
+
+def test_cosine_is_the_equation_and_hits_both_ends():
+    found = values(COSINE, 9)
+    assert (found[0], found[-1]) == (0.3, 0.1)
+    expected = 0.1 + 0.5 * (0.3 - 0.1) * (1 + np.cos(np.pi * np.arange(9) / 8))
+    assert found == pytest.approx(expected)
+
+
+def test_warmup_rises_to_the_start_and_the_cosine_has_the_rest_of_the_run():
+    found = values(Cosine(start=0.4, end=0.1, warmup=3), 12)
+    assert found[:4] == pytest.approx([0.1, 0.2, 0.3, 0.4])
+    assert found[3:] == values(Cosine(start=0.4, end=0.1), 9)
 
 
 @pytest.mark.parametrize("generation", [-1, 5])
 def test_generation_outside_the_run_is_refused(generation):
     with pytest.raises(ValueError, match=f"generation {generation} is outside a run"):
         scheduled(0.3, generation, 5)
+
+
+# --- plateaus
+
+
+def fallen(fitness, **settings):
+    """Return the values of all generations, the one after the last told included."""
+    plateaus = Plateaus(Plateau(start=1.0, **settings))
+    for generation, one in enumerate(fitness):
+        plateaus.tell(generation, one)
+    return [plateaus.at(generation) for generation in range(len(fitness) + 1)]
+
+
+def test_the_value_stays_while_fitness_rises():
+    assert fallen([1.0, 2.0, 3.0, 4.0], patience=1) == [1.0] * 5
+
+
+def test_the_value_falls_after_as_many_generations_without_a_rise_as_patience_says():
+    found = fallen([1.0, 0.5, 1.0, 2.0, 1.5, 2.0, 1.9, 1.0, 3.0], patience=2, factor=0.5)
+    #         best: 1    -    -!   2    -    -!   -    -!   3
+    assert found == [1.0, 1.0, 1.0, 0.5, 0.5, 0.5, 0.25, 0.25, 0.125, 0.125]
+
+
+def test_an_equal_fitness_is_no_rise():
+    assert fallen([0.0, 0.0, 0.0], patience=1) == [1.0, 1.0, 0.5, 0.25]
+
+
+def test_the_value_never_falls_below_its_minimum():
+    assert fallen([0.0] * 5, patience=1, factor=0.1, min=0.05)[-3:] == [0.05] * 3
+
+
+def test_a_generation_whose_fitness_was_lost_says_nothing():
+    assert fallen([1.0, None, None, None], patience=1) == [1.0] * 5
+
+
+def test_a_value_whose_reasons_are_not_known_is_refused():
+    plateaus = Plateaus(Plateau(start=1.0))
+    plateaus.tell(0, 1.0)
+    assert plateaus.at(1) == plateaus.at(0) == 1.0
+    with pytest.raises(GermlineError, match=r"in generation 2 depends .* told so far: 1\..*recall"):
+        plateaus.at(2)
+
+
+@pytest.mark.parametrize("generation", [0, 2])
+def test_a_generation_is_told_once_and_in_order(generation):
+    plateaus = Plateaus(Plateau(start=1.0))
+    plateaus.tell(0, 1.0)
+    with pytest.raises(GermlineError, match=f"generation {generation} was told .*next one is 1"):
+        plateaus.tell(generation, 2.0)
+
+
+# --- in runs
+
+COSINE_RATE = "strategy.learning_rate={kind: cosine, start: 0.4, end: 0.1}"
+LINEAR_SIGMA = "strategy.sigma={start: 0.4, end: 0.1}"
+FALLING_SIGMA = "strategy.sigma={kind: plateau, start: 0.4, patience: 1}"
+
+
+def sigmas(folder):
+    return [entry.update.sigma for entry in RunDirectory.open(folder).journal.read()]
+
+
+@pytest.mark.parametrize(("kind", "schedule"), [("linear", LINEAR_SIGMA), ("cosine", COSINE_RATE)])
+def test_a_schedule_is_not_bent_by_more_generations(kind, schedule, tmp_path):
+    path = run(tmp_path / "run", schedule)
+    with pytest.raises(GermlineError, match=f"generations=8 would bend a {kind} schedule"):
+        resume(path, ["generations=8"])
+
+
+def test_a_linear_schedule_survives_a_stop(tmp_path):
+    path = stopped_after(train(settings(LINEAR_SIGMA), tmp_path / "run"), 2)
+    finish(resume(path))
+    assert journal(path) == journal(run(tmp_path / "whole", LINEAR_SIGMA))
+    assert sigmas(path) == pytest.approx([0.4, 0.3, 0.2, 0.1])
+
+
+def test_sigma_on_plateaus_survives_a_stop_after_every_generation(tmp_path):
+    whole = run(tmp_path / "whole", FALLING_SIGMA, "generations=6")
+    assert len(set(sigmas(whole))) > 2  # it fell, more than once
+    path = stopped_after(train(settings(FALLING_SIGMA, "generations=3"), tmp_path / "run"), 1)
+    for _ in range(2):
+        stopped_after(resume(path), 1)
+    for _ in range(3):
+        stopped_after(resume(path, ["generations=6"]), 1)
+    assert journal(path) == journal(whole)
+
+
+def test_only_a_journal_that_needs_it_carries_fitness(tmp_path):
+    assert b"fitness" not in journal(run(tmp_path / "constant"))
+    falling = run(tmp_path / "falling", FALLING_SIGMA)
+    told = [entry.update.fitness for entry in RunDirectory.open(falling).journal.read()]
+    rows = RunDirectory.open(falling).generations()
+    assert told == pytest.approx([row["fitness"]["mean"] for row in rows])

@@ -16,7 +16,11 @@ from germline.types import GermlineError
 from tests.tiny import save_tiny
 from tests.toy_runs import SETTINGS, run, settings
 
-# setting: (what it is compared with, the change), seen in the digests of two generations.
+COSINE_SIGMA = ["generations=3", "strategy.sigma={kind: cosine, start: 0.3, end: 0.1}"]
+COSINE_RATE = ["generations=4", "strategy.learning_rate={kind: cosine, start: 0.3, end: 0.1}"]
+PLATEAU = ["generations=5", "strategy.sigma={kind: plateau, start: 0.3, patience: 1}"]
+
+# setting: (what it is compared with, the change), seen in the digests of two generations or more.
 CHANGES_THE_WEIGHTS = {
     "task.kind": ([], "task.kind=arithmetic"),
     "task.max_new_tokens": ([], "task.max_new_tokens=2"),
@@ -35,6 +39,14 @@ CHANGES_THE_WEIGHTS = {
     "strategy.sigma": ([], "strategy.sigma=0.2"),
     "strategy.sigma.start": (["strategy.sigma={start: 0.3, end: 0.1}"], "strategy.sigma.start=0.4"),
     "strategy.sigma.end": (["strategy.sigma={start: 0.3, end: 0.1}"], "strategy.sigma.end=0.4"),
+    "strategy.sigma.kind": (
+        ["strategy.sigma={start: 0.3, end: 0.1}"],
+        "strategy.sigma={kind: plateau, start: 0.3}",
+    ),
+    "strategy.sigma.warmup": (COSINE_SIGMA, "strategy.sigma.warmup=1"),
+    "strategy.sigma.factor": (PLATEAU, "strategy.sigma.factor=0.3"),
+    "strategy.sigma.patience": (PLATEAU, "strategy.sigma.patience=3"),
+    "strategy.sigma.min": (PLATEAU, "strategy.sigma.min=0.25"),
     "strategy.sigma_unit": ([], "strategy.sigma_unit=mean_abs"),
     "strategy.learning_rate": ([], "strategy.learning_rate=0.2"),
     "strategy.learning_rate.start": (
@@ -44,6 +56,14 @@ CHANGES_THE_WEIGHTS = {
     "strategy.learning_rate.end": (
         ["strategy.learning_rate={start: 0.3, end: 0.1}"],
         "strategy.learning_rate.end=0.4",
+    ),
+    "strategy.learning_rate.kind": (COSINE_RATE, "strategy.learning_rate.kind=linear"),
+    "strategy.learning_rate.warmup": (COSINE_RATE, "strategy.learning_rate.warmup=1"),
+    "strategy.optimizer.momentum": ([], "strategy.optimizer.momentum=0.5"),
+    "strategy.optimizer.weight_decay": ([], "strategy.optimizer.weight_decay=0.5"),
+    "strategy.optimizer.decay_to": (
+        ["strategy.optimizer.weight_decay=0.5"],
+        "strategy.optimizer.decay_to=start",
     ),
     "strategy.optimizer.kind": ([], "strategy.optimizer=adam"),
     "strategy.optimizer.beta1": (["strategy.optimizer=adam"], "strategy.optimizer.beta1=0.5"),
@@ -66,8 +86,6 @@ SEEN_ELSEWHERE = {
     "engine.centre": "tests of engines: where masters live changes no bit",
     "strategy.kind": "has one value",
     "fleet.kind": "has one value",
-    "strategy.sigma.kind": "has one value",
-    "strategy.learning_rate.kind": "has one value",
     "cell.members": "test_cells_have_the_size_asked_for",
     "cell.examples": "test_cells_have_the_size_asked_for",
     "cell.rows": "test_a_cell_with_open_members_has_the_rows_asked_for",
@@ -107,9 +125,10 @@ def test_every_setting_has_a_row():
 
 
 def digests(overrides):
-    with assemble(settings(*overrides, "generations=2")) as parts:
+    with assemble(settings("generations=2", *overrides)) as parts:
+        span = range(parts.config.generations)
         loop = generations(
-            parts.strategy, parts.shape, parts.fleet, parts.batch, parts.decoding, range(2)
+            parts.strategy, parts.shape, parts.fleet, parts.batch, parts.decoding, span
         )
         return [record.digest for record in loop]
 

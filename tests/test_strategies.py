@@ -8,7 +8,7 @@ from germline.config import Nes, ZScore
 from germline.shaping import utilities
 from germline.strategies import make_strategy
 from germline.strategies.nes import NaturalEvolution
-from germline.types import Population, Seeded
+from germline.types import GermlineError, Population, Seeded
 from tests.evaluations import of_fitness
 
 DIMENSIONS = 20
@@ -121,6 +121,45 @@ def test_linear_settings_go_from_start_to_end_over_the_run():
     )
     np.testing.assert_allclose([one.sigma for one in updates], [0.4, 0.35, 0.3, 0.25, 0.2])
     np.testing.assert_allclose([one.learning_rate for one in updates], [0.1, 0.075, 0.05, 0.025, 0])
+
+
+def test_a_cosine_goes_from_start_to_end_over_the_run():
+    cosine = {"kind": "cosine", "start": 0.4, "end": 0.2, "warmup": 1}
+    strategy = nes(generations=4, population=2, sigma=cosine, learning_rate=cosine)
+    updates = [strategy.tell(strategy.ask(one), np.array([1.0, -1.0])) for one in range(4)]
+    assert [one.sigma for one in updates] == pytest.approx([0.2, 0.4, 0.3, 0.2])
+    assert [one.learning_rate for one in updates] == [one.sigma for one in updates]
+
+
+FALLING = {"kind": "plateau", "start": 0.4, "factor": 0.5, "patience": 2}
+
+
+def test_sigma_falls_on_a_plateau_and_the_step_does_not():
+    strategy = nes(population=2, sigma=FALLING, learning_rate=0.1)
+    updates = [
+        strategy.tell(strategy.ask(generation), np.array([1.0, -1.0]), np.array([one, one + 1.0]))
+        for generation, one in enumerate([3.0, 1.0, 2.0, 1.0, 4.0])
+    ]
+    assert [one.sigma for one in updates] == [0.4, 0.4, 0.4, 0.2, 0.2]
+    assert {one.learning_rate for one in updates} == {0.1}
+    assert {one.coefficients for one in updates} == {(1.0,)}
+    assert strategy.ask(5).members[0].sigma == 0.2
+
+
+def test_updates_carry_the_mean_fitness_of_who_has_one_where_sigma_goes_by_it():
+    utility, fitness = np.zeros(4), np.array([1.0, np.nan, 2.0, np.nan])
+    adaptive, constant = nes(population=4, sigma=FALLING), nes(population=4)
+    assert adaptive.tell(adaptive.ask(0), utility, fitness).fitness == 1.5
+    assert adaptive.tell(adaptive.ask(1), utility, np.full(4, np.nan)).fitness is None
+    assert constant.tell(constant.ask(0), utility, fitness).fitness is None
+
+
+def test_a_plateau_cannot_be_seen_without_fitness():
+    strategy = nes(population=2, sigma=FALLING)
+    with pytest.raises(
+        GermlineError, match=r"kind=plateau needs the fitness .*utilities, fitness\)"
+    ):
+        strategy.tell(strategy.ask(0), np.zeros(2))
 
 
 def directions(population: Population) -> list[tuple[int, int, int]]:

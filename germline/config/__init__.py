@@ -7,7 +7,7 @@ config is written to the run directory, so a run never depends on a default that
 from germline.config.engines import EngineConfig, InProcess, Toy
 from germline.config.fleets import Cell, FleetConfig, Local
 from germline.config.reading import load_config, smoke, validated
-from germline.config.schedules import Linear, Scheduled
+from germline.config.schedules import Adaptive, Cosine, Linear, Plateau, Scheduled
 from germline.config.sections import Section
 from germline.config.settings import (
     KINDS,
@@ -32,11 +32,13 @@ from germline.config.tasks import Arithmetic, Conciseness, Countdown, TaskBase, 
 __all__ = [
     "KINDS",
     "Adam",
+    "Adaptive",
     "Arithmetic",
     "Cell",
     "CentredRanks",
     "Conciseness",
     "Config",
+    "Cosine",
     "Countdown",
     "EngineConfig",
     "FleetConfig",
@@ -51,6 +53,7 @@ __all__ = [
     "Nes",
     "OptimizerConfig",
     "PerExample",
+    "Plateau",
     "Raw",
     "Recording",
     "Scheduled",

@@ -1,5 +1,6 @@
 """YAML and dotted overrides to a Config, with one clear line per mistake."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from germline.config.schedules import Cosine
 from germline.config.settings import KINDS, Config
 from germline.config.shipped import located, shipped
 from germline.registry import did_you_mean
@@ -37,6 +39,9 @@ def smoke(config: Config) -> Config:
     values = config.model_dump()
     small = ["model=nano", "engine=inprocess", "generations=2", "batch=4", "held_out.examples=4"]
     small += ["strategy.population=4", "task.max_new_tokens=8", "record.snapshot_every=1"]
+    for name in ("sigma", "learning_rate"):
+        if isinstance(getattr(config.strategy, name), Cosine):
+            small.append(f"strategy.{name}.warmup=0")
     return load_config(values, small)
 
 
@@ -49,7 +54,7 @@ def validated(values: Mapping[str, Any]) -> Config:
     try:
         return Config.model_validate(values)
     except ValidationError as error:
-        # A number refused as a number is refused once more as a schedule: the first says it.
+        # Where a setting may be of several types, each refuses it: the first says it.
         explained: dict[str, str] = {}
         for one in error.errors(include_url=False):
             setting = ".".join(_without_union_tags([str(part) for part in one["loc"]]))
@@ -128,18 +133,28 @@ def _explain(error: dict[str, Any]) -> str:
         known = _known_settings(place[:-1])
         hint = did_you_mean(place[-1], known)
         return f"{setting}: unknown setting{hint}; known here: {', '.join(known)}"
+    if error["type"] == "union_tag_invalid":
+        return f"{setting}: {_unknown_kind(error['ctx'])}"
     message = str(error["msg"]).removeprefix("Value error, ")
+    if not setting:
+        return message  # of settings in several sections, which it names itself
     shown = repr(error["input"])
     return f"{setting}: {message} (found {shown if len(shown) < 80 else shown[:77] + '...'})"
 
 
+def _unknown_kind(context: Mapping[str, Any]) -> str:
+    known = [one for one in re.findall(r"'(\w+)'", context["expected_tags"]) if one != "number"]
+    found = context["tag"]
+    choices = ", ".join(map(repr, known))
+    return f"there is no kind {found!r}{did_you_mean(found, known)}; choose one of {choices}"
+
+
 def _without_union_tags(place: Sequence[str]) -> list[str]:
     """Drop the tag pydantic adds after a section's name: task.countdown.path -> task.path."""
-    tags = {"Linear", "constrained-float", "float"}
     return [
         part
         for index, part in enumerate(place)
-        if part not in tags and not (index and part in KINDS.get(place[index - 1], {}))
+        if not (index and part in {*KINDS.get(place[index - 1], {}), "number"})
     ]
 
 

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from germline.config.engines import EngineConfig, InProcess, Toy
 from germline.config.fleets import Cell, FleetConfig, Local
+from germline.config.schedules import SCHEDULES, Cosine
 from germline.config.sections import Section
 from germline.config.shaping import (
     CentredRanks,
@@ -97,6 +98,18 @@ class Config(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _a_warmup_ends_before_the_run(self) -> "Config":
+        for name in ("sigma", "learning_rate"):
+            schedule = getattr(self.strategy, name)
+            if isinstance(schedule, Cosine) and 0 < schedule.warmup > self.generations - 2:
+                raise ValueError(
+                    f"strategy.{name}.warmup={schedule.warmup} leaves no way from start to end in "
+                    f"generations={self.generations}: use warmup={max(0, self.generations - 2)} "
+                    "or less"
+                )
+        return self
+
 
 KINDS: dict[str, dict[str, type[Section]]] = {
     "task": {"conciseness": Conciseness, "arithmetic": Arithmetic, "countdown": Countdown},
@@ -111,5 +124,7 @@ KINDS: dict[str, dict[str, type[Section]]] = {
     },
     "engine": {"toy": Toy, "inprocess": InProcess},
     "strategy": {"nes": Nes},
+    "sigma": SCHEDULES,
+    "learning_rate": {kind: SCHEDULES[kind] for kind in ("linear", "cosine")},
     "fleet": {"local": Local},
 }

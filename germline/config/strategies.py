@@ -4,17 +4,57 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from germline.config.schedules import Linear, Scheduled
+from germline.config.schedules import Adaptive, Scheduled, ends
 from germline.config.sections import Section, named
 
+LOST_IN_FP32 = 2.0**-25
+"""Half the relative distance of neighbours in fp32: less of a number does not change it."""
 
-class Sgd(Section):
-    """Plain ascent along the estimated gradient."""
+
+class OptimizerBase(Section):
+    """What every optimizer can do."""
+
+    weight_decay: float = Field(
+        0.0,
+        ge=0,
+        description=(
+            "Times the learning rate: share of its distance to `decay_to` that theta gives up "
+            "per generation."
+        ),
+    )
+    decay_to: Literal["zero", "start"] = Field(
+        "zero",
+        description=(
+            "Where weight decay leads: to zero, or to the starting weights (a copy is kept)."
+        ),
+    )
+
+    @model_validator(mode="after")
+    def _decay_has_a_rate(self) -> "OptimizerBase":
+        if self.decay_to == "start" and self.weight_decay == 0:
+            raise ValueError(
+                "decay_to=start would be ignored with weight_decay=0: set weight_decay, "
+                "such as 0.1, or drop it"
+            )
+        return self
+
+
+class Sgd(OptimizerBase):
+    """Plain ascent along the estimated gradient; with momentum, 4 bytes per searched number."""
 
     kind: Literal["sgd"] = "sgd"
+    momentum: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description=(
+            "Share of the last step added to the next; steady gradients go 1 / (1 - momentum) "
+            "times as far."
+        ),
+    )
 
 
-class Adam(Section):
+class Adam(OptimizerBase):
     """Adam; its moments cost 8 bytes per searched number."""
 
     kind: Literal["adam"] = "adam"
@@ -32,7 +72,7 @@ class Nes(Section):
     kind: Literal["nes"] = "nes"
     population: int = Field(32, ge=2, description="Members per generation (N).")
     antithetic: bool = Field(default=True, description="Members come in pairs +noise and -noise.")
-    sigma: Scheduled = Field(
+    sigma: Adaptive = Field(
         0.005, description="Standard deviation of the perturbation, in `sigma_unit`."
     )
     sigma_unit: Literal["constant", "mean_abs", "std"] = Field(
@@ -52,10 +92,27 @@ class Nes(Section):
 
     @model_validator(mode="after")
     def _members_differ_from_the_centre(self) -> "Nes":
-        if isinstance(self.sigma, Linear) and min(self.sigma.start, self.sigma.end) == 0:
+        start, end = ends(self.sigma)
+        if min(start, end) == 0:
             raise ValueError(
-                f"sigma from {self.sigma.start} to {self.sigma.end} reaches 0, where all members "
+                f"sigma from {start} to {end} reaches 0, where all members "
                 "are the centre and nothing is learnt: end it above 0"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _decay_can_act(self) -> "Nes":
+        rate, decay = max(ends(self.learning_rate)), self.optimizer.weight_decay
+        found = f"weight_decay={decay:g} times learning_rate={rate:g} is {decay * rate:.2g}"
+        if decay * rate > 1:
+            raise ValueError(
+                f"{found}: above 1, theta overshoots {self.optimizer.decay_to} in every "
+                f"generation: use weight_decay={1 / rate:g} or less"
+            )
+        if 0 < decay * rate < LOST_IN_FP32:
+            raise ValueError(
+                f"{found}: theta would not move, as fp32 rounds such a share of it away: use "
+                f"weight_decay={LOST_IN_FP32 / rate:.1g} or more"
             )
         return self
 

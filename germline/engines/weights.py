@@ -74,6 +74,7 @@ class Masters:
             info.name: _unit(info.name, self.tensors[info.name], sigma_unit)
             for info in self.searched
         }
+        optimizer.begin({info.name: self.tensors[info.name] for info in self.searched})
 
     def refuse_members(self, members: Sequence[Perturbation | None]) -> None:
         """Say that only the centre can play, when there is no space an engine knows how to serve.
@@ -99,8 +100,9 @@ class Masters:
                 info.name,
                 master,
                 self.space.gradient(update, info).to(master.device),
-                update.learning_rate * self.units[info.name],
+                update.learning_rate,
                 update.generation,
+                self.units[info.name],
             )
 
     def digest(self) -> str:

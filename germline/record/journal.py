@@ -1,7 +1,8 @@
 """The journal: one line per generation, from which any generation is rebuilt bit for bit.
 
 A line holds what `apply` needs (run seed, generation, sigma, learning rate, coefficients), the
-digest the masters must have afterwards, the version of the noise, and a checksum of all that.
+digest the masters must have afterwards, the version of the noise, and a checksum of all that; where
+the strategy goes by it, the mean fitness too.
 Floats are written so that they read back to the same bits. Nothing of time or machine is in it: the
 same config and seed give the same bytes.
 
@@ -127,6 +128,7 @@ def _entry(values: dict[str, Any]) -> Entry:
         sigma=values["sigma"],
         learning_rate=values["learning_rate"],
         coefficients=tuple(values["coefficients"]),
+        fitness=values.get("fitness"),
     )
     return Entry(update, values["digest"], values["noise_version"], values.get("missing", 0))
 
@@ -134,13 +136,15 @@ def _entry(values: dict[str, Any]) -> Entry:
 def _encode(entry: Entry) -> bytes:
     update = entry.update
     coefficients = [float(one) for one in update.coefficients]
-    if not all(map(math.isfinite, (update.sigma, update.learning_rate, *coefficients))):
+    numbers = (update.sigma, update.learning_rate, update.fitness or 0.0, *coefficients)
+    if not all(map(math.isfinite, numbers)):
         raise GermlineError(
             f"generation {update.generation}: the update holds a number that is not finite "
             f"(sigma {update.sigma}, learning_rate {update.learning_rate}, "
-            f"coefficients {coefficients}); check the task's rewards for overflow"
+            f"fitness {update.fitness}, coefficients {coefficients}); check the task's rewards "
+            "for overflow"
         )
-    values = {
+    values: dict[str, Any] = {
         "coefficients": coefficients,
         "digest": entry.digest,
         "generation": int(update.generation),
@@ -149,7 +153,12 @@ def _encode(entry: Entry) -> bytes:
         "run_seed": int(update.run_seed),
         "sigma": float(update.sigma),
     }
-    return _sealed(values | ({"missing": int(entry.missing)} if entry.missing else {}))
+    # Only where they say something, so that journals without them keep their bytes.
+    if entry.missing:
+        values["missing"] = int(entry.missing)
+    if update.fitness is not None:
+        values["fitness"] = float(update.fitness)
+    return _sealed(values)
 
 
 def _sealed(values: dict[str, Any]) -> bytes:

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from germline.config import Adam, Config, InProcess, Sgd, TaskConfig
+from germline.config import Config, InProcess, TaskConfig
 from germline.engines import ENGINES
 from germline.fleet import LocalFleet
 from germline.graders.pool import GraderPool
 from germline.nano import NANO_DIR
-from germline.optimizers import Optimizer
+from germline.optimizers import make_optimizer
 from germline.protocols import Engine, Fleet, Shaping, Strategy, Task
 from germline.registry import resolve
 from germline.shaping import utilities
@@ -81,7 +81,7 @@ def make_task(config: TaskConfig) -> Task:
 def make_engine(config: Config, *, searched: bool = True) -> Engine:
     """Load the model into the engine a config names; not `searched` serves the centre alone."""
     space = make_space(config.space) if searched else None
-    optimizer = _optimizer(config.strategy.optimizer)
+    optimizer = make_optimizer(config.strategy.optimizer)
     kind = resolve("engines", ENGINES, config.engine.kind)
     if isinstance(config.engine, InProcess):
         from germline.engines.pretrained import load_pretrained
@@ -105,11 +105,3 @@ def decoding(config: Config, task: Task) -> Decoding:
         stop=task.stop if section.stop is None else section.stop,
         noise_seed=config.seed,
     )
-
-
-def _optimizer(config: Sgd | Adam) -> Optimizer:
-    from germline import optimizers
-
-    if isinstance(config, Adam):
-        return optimizers.Adam(config.beta1, config.beta2, config.epsilon)
-    return optimizers.Sgd()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from germline.checkpoint import restore, save_snapshot
-from germline.config import Config, Linear, load_config
+from germline.config import Config, Cosine, Linear, load_config
 from germline.evaluation import HELD_OUT_NOISE, held_out
 from germline.record import RunDirectory
 from germline.record.tensorboard import TensorBoard
@@ -172,6 +172,7 @@ def resume(path: Path | str, overrides: Sequence[str] = ()) -> Training:
     last = len(entries) - 1
     restore(parts.engine.weights, entries, directory.snapshots, directory.base_digest, last)
     parts.engine.refresh()
+    parts.strategy.recall([entry.update for entry in entries])
     directory.truncate(last)
     directory.update_config(config)
     return Training(parts, directory, first=last + 1)
@@ -185,12 +186,13 @@ def _resumed_config(config: Config, overrides: Sequence[str]) -> Config:
                 f"resume: {name} cannot change within a run (it was {getattr(config, name)!r}); "
                 f"start a new run for that. A resumed run may change {', '.join(RESUMABLE)}"
             )
-    schedules = (config.strategy.sigma, config.strategy.learning_rate)
-    if changed.generations != config.generations and any(isinstance(s, Linear) for s in schedules):
-        raise GermlineError(
-            f"resume: generations={changed.generations} would bend a linear schedule laid out for "
-            f"{config.generations} generations; start a new run, or use constant values"
-        )
+    for schedule in (config.strategy.sigma, config.strategy.learning_rate):
+        if isinstance(schedule, Linear | Cosine) and changed.generations != config.generations:
+            raise GermlineError(
+                f"resume: generations={changed.generations} would bend a {schedule.kind} schedule "
+                f"laid out for {config.generations} generations; start a new run, or use constant "
+                "values"
+            )
     return changed
 
 

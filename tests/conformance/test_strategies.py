@@ -22,8 +22,8 @@ def kind(request):
     return request.param
 
 
-def make(kind, run_seed=0):
-    section = {"kind": kind, "population": 16, "sigma": 0.1, "learning_rate": 0.3}
+def make(kind, run_seed=0, sigma=0.1):
+    section = {"kind": kind, "population": 16, "sigma": sigma, "learning_rate": 0.3}
     config = load_config({"strategy": section}).strategy
     return make_strategy(config, run_seed=run_seed, generations=GENERATIONS)
 
@@ -43,7 +43,7 @@ def step(strategy, generation, theta):
     played = [perturbed(theta, one) for one in population.members]
     fitness = np.array([-float(((one - TARGET) ** 2).sum()) for one in played])
     shaped = utilities(ZScore(), of_fitness(fitness), antithetic=population.antithetic)
-    update = strategy.tell(population, shaped)
+    update = strategy.tell(population, shaped, fitness)
     moved = theta
     for direction, coefficient in enumerate(update.coefficients):
         drawn = draw(update.run_seed, update.generation, direction)
@@ -73,15 +73,30 @@ def test_asking_depends_on_run_seed_and_generation_only(kind):
     assert make(kind).ask(3) != make(kind).ask(4)
 
 
-def test_stopping_and_continuing_equals_never_stopping(kind):
-    strategy, theta = make(kind), np.zeros(DIMENSIONS)
-    for generation in range(4):
-        theta, _ = step(strategy, generation, theta)
-    continued = pickle.loads(pickle.dumps(strategy))
-    one, told = step(strategy, 4, theta)
-    other, told_again = step(continued, 4, theta)
-    assert told == told_again
-    assert one.tobytes() == other.tobytes()
+def pickled(strategy, kind, sigma, updates):
+    return pickle.loads(pickle.dumps(strategy))
+
+
+def recalled(strategy, kind, sigma, updates):
+    fresh = make(kind, sigma=sigma)
+    fresh.recall(updates)
+    return fresh
+
+
+@pytest.mark.parametrize("sigma", [0.1, {"kind": "plateau", "start": 0.5, "patience": 1}])
+@pytest.mark.parametrize("stopped", [0, 1, 5])
+@pytest.mark.parametrize("taken_up", [pickled, recalled])
+def test_stopping_and_continuing_equals_never_stopping(kind, taken_up, stopped, sigma):
+    strategy, theta, updates = make(kind, sigma=sigma), np.zeros(DIMENSIONS), []
+    for generation in range(stopped):
+        theta, update = step(strategy, generation, theta)
+        updates.append(update)
+    continued, other = taken_up(strategy, kind, sigma, updates), theta
+    for generation in range(stopped, stopped + 5):
+        theta, told = step(strategy, generation, theta)
+        other, told_again = step(continued, generation, other)
+        assert told == told_again
+    assert theta.tobytes() == other.tobytes()
 
 
 def test_a_population_has_the_members_asked_for_and_travels(kind):

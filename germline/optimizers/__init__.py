@@ -1,0 +1,25 @@
+"""An estimated gradient becomes a step of theta: sgd with momentum, adam, and weight decay.
+
+All steps are ascents, fp32 and in place on the masters; `arithmetic` says how the same bits come
+out on every machine.
+"""
+
+from germline.config import OptimizerConfig
+from germline.optimizers.adam import Adam
+from germline.optimizers.contract import Optimizer
+from germline.optimizers.decay import Decaying
+from germline.optimizers.sgd import Sgd
+
+__all__ = ["Adam", "Decaying", "Optimizer", "Sgd", "make_optimizer"]
+
+
+def make_optimizer(config: OptimizerConfig) -> Optimizer:
+    """Build the optimizer a config section names."""
+    plain: Optimizer
+    if config.kind == "adam":
+        plain = Adam(config.beta1, config.beta2, config.epsilon)
+    else:
+        plain = Sgd(config.momentum)
+    if config.weight_decay == 0:
+        return plain
+    return Decaying(plain, config.weight_decay, to_start=config.decay_to == "start")

@@ -1,0 +1,104 @@
+"""Adam, as ascent: steps of about the learning rate in every number."""
+
+import math
+from collections.abc import Mapping
+
+import torch
+
+from germline.optimizers.arithmetic import Scratch, beside, check, chunks, fp32, power
+
+
+class Adam:
+    """Adam (Kingma and Ba, 2015, algorithm 1) as ascent, with t = step_index + 1.
+
+        m <- beta1 m + (1 - beta1) g             v <- beta2 v + (1 - beta2) g^2
+        theta <- theta + learning_rate / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + epsilon)
+
+    State keys are `<tensor>.m` and `<tensor>.v`, fp32.
+    """
+
+    def __init__(self, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> None:
+        self._beta1, self._beta2, self._epsilon = beta1, beta2, epsilon
+        self._moments: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._scratch = Scratch(torch.float32, torch.float32, torch.float64)
+
+    @property
+    def bytes_per_number(self) -> int:
+        """Size of the state per searched number."""
+        return 8
+
+    def begin(self, masters: Mapping[str, torch.Tensor]) -> None:
+        """Need nothing of the starting weights."""
+
+    def step(
+        self,
+        name: str,
+        master: torch.Tensor,
+        gradient: torch.Tensor,
+        learning_rate: float,
+        step_index: int,
+        unit: float = 1.0,
+    ) -> None:
+        """Move `master` uphill, in place; see `Optimizer.step`."""
+        check(name, master, gradient)
+        t = step_index + 1
+        keep_m, add_m = fp32(self._beta1), fp32(1 - self._beta1)
+        keep_v, add_v = fp32(self._beta2), fp32(1 - self._beta2)
+        rate = fp32(learning_rate * unit / (1 - power(self._beta1, t)))
+        root = fp32(1 / math.sqrt(1 - power(self._beta2, t)))
+        epsilon = fp32(self._epsilon)
+        for theta, g, m, v in chunks(master, gradient, *self._moments_of(name, master)):
+            change, denominator, wide = self._scratch.like(theta)
+            torch.mul(m, keep_m, out=m)
+            torch.mul(g, add_m, out=change)
+            torch.add(m, change, out=m)
+            torch.mul(v, keep_v, out=v)
+            torch.mul(g, g, out=change)
+            torch.mul(change, add_v, out=change)
+            torch.add(v, change, out=v)
+            wide.copy_(v)
+            torch.sqrt(wide, out=wide)
+            denominator.copy_(wide)
+            torch.mul(denominator, root, out=denominator)
+            torch.add(denominator, epsilon, out=denominator)
+            torch.div(m, denominator, out=change)
+            torch.mul(change, rate, out=change)
+            torch.add(theta, change, out=theta)
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Return the moments, sorted by key; not copies."""
+        state = {}
+        for name, (m, v) in self._moments.items():
+            state[f"{name}.m"], state[f"{name}.v"] = m, v
+        return dict(sorted(state.items()))
+
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Replace the moments by copies of those given.
+
+        Raises:
+            ValueError: a key is no moment, a partner is missing, or a tensor is not fp32.
+        """
+        moments = {}
+        for key in sorted(state):
+            name, _, moment = key.rpartition(".")
+            pair = (state.get(f"{name}.m"), state.get(f"{name}.v"))
+            if moment not in ("m", "v") or pair[0] is None or pair[1] is None:
+                raise ValueError(
+                    f"optimizer state {key!r} is not one of a pair <tensor>.m, <tensor>.v; "
+                    "the snapshot is damaged or from another optimizer"
+                )
+            if state[key].dtype != torch.float32:
+                raise ValueError(
+                    f"optimizer state {key!r} is {state[key].dtype}, not torch.float32; moments "
+                    "are saved as they are, never cast"
+                )
+            moments[name] = (pair[0].clone(), pair[1].clone())
+        self._moments = moments
+
+    def _moments_of(self, name: str, master: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Find the moments of a tensor: 0 at its first step, moved to its device after a load."""
+        if name not in self._moments:
+            self._moments[name] = (torch.zeros_like(master), torch.zeros_like(master))
+        m, v = (beside(name, moment, master) for moment in self._moments[name])
+        self._moments[name] = (m, v)
+        return m, v

@@ -1,0 +1,84 @@
+"""Plain ascent along the estimated gradient, with or without momentum."""
+
+from collections.abc import Mapping
+
+import torch
+
+from germline.optimizers.arithmetic import Scratch, beside, check, chunks, fp32
+
+
+class Sgd:
+    """Ascent with Polyak's (1964) momentum, in the form torch gives it.
+
+        v <- momentum v + g                      v is 0 before the first step
+        theta <- theta + learning_rate * v
+
+    Steady gradients are followed 1 / (1 - momentum) times as far. Without momentum there is no v:
+    theta <- theta + learning_rate * g, and no state. With it, state keys are `<tensor>.m`, fp32.
+    """
+
+    def __init__(self, momentum: float = 0.0) -> None:
+        self._momentum = momentum
+        self._velocities: dict[str, torch.Tensor] = {}
+        self._scratch = Scratch(torch.float32)
+
+    @property
+    def bytes_per_number(self) -> int:
+        """Size of the state per searched number."""
+        return 4 if self._momentum else 0
+
+    def begin(self, masters: Mapping[str, torch.Tensor]) -> None:
+        """Need nothing of the starting weights."""
+
+    def step(
+        self,
+        name: str,
+        master: torch.Tensor,
+        gradient: torch.Tensor,
+        learning_rate: float,
+        step_index: int,
+        unit: float = 1.0,
+    ) -> None:
+        """Move `master` uphill, in place; see `Optimizer.step`."""
+        check(name, master, gradient)
+        if self._momentum:
+            gradient = self._gathered(name, gradient)
+        rate = fp32(learning_rate * unit)
+        for theta, g in chunks(master, gradient):
+            (change,) = self._scratch.like(theta)
+            torch.mul(g, rate, out=change)
+            torch.add(theta, change, out=theta)
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Return the velocities, sorted by key; not copies."""
+        return {f"{name}.m": self._velocities[name] for name in sorted(self._velocities)}
+
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Replace the velocities by copies of those given.
+
+        Raises:
+            ValueError: the state is another optimizer's, or a tensor is not fp32.
+        """
+        if state and not self._momentum:
+            raise ValueError(
+                f"optimizer=sgd has no state but was given {sorted(state)[0]!r}; "
+                "resume with the optimizer the run was started with"
+            )
+        for key, tensor in state.items():
+            if not key.endswith(".m") or tensor.dtype != torch.float32:
+                raise ValueError(
+                    f"optimizer state {key!r} ({tensor.dtype}) is no momentum <tensor>.m of "
+                    "torch.float32; resume with the optimizer the run was started with"
+                )
+        self._velocities = {key.removesuffix(".m"): one.clone() for key, one in state.items()}
+
+    def _gathered(self, name: str, gradient: torch.Tensor) -> torch.Tensor:
+        """Add the gradient to the velocity of its tensor, and return that."""
+        if name not in self._velocities:
+            self._velocities[name] = torch.zeros_like(gradient)
+        velocity = self._velocities[name] = beside(name, self._velocities[name], gradient)
+        momentum = fp32(self._momentum)
+        for v, g in chunks(velocity, gradient):
+            torch.mul(v, momentum, out=v)
+            torch.add(v, g, out=v)
+        return velocity

@@ -28,11 +28,13 @@ class Setup:
     Attributes:
         grader: a pickle inside the pickle, so that a grader that cannot be loaded is reported.
         parts: names the grader must return, in the order of the values sent back.
+        memory_bytes: most memory of the worker; None sets no limit.
     """
 
     grader: bytes
     parts: tuple[str, ...]
     timeout_s: float
+    memory_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,10 @@ class Misgraded:
     """The grader returned what its rubric does not allow: a mistake of the task."""
 
     problem: str
+
+
+class MisgradedError(Exception):
+    """Raised by a grader that finds its task at fault, not the text: it becomes a `Misgraded`."""
 
 
 Verdict = tuple[float, ...] | Failed | Misgraded

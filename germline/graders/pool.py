@@ -8,36 +8,37 @@ Why own processes and not `multiprocessing`: its `spawn` runs the user's script 
 main guard, its `fork` copies the threads of torch mid-step, and neither can name the text that
 hangs.
 
-Known limits: POSIX only; no memory limit; the timeout of a text is wall time, so an overloaded
-machine can fail texts that would have been graded in time.
+Known limits: POSIX only; the memory limit holds on Linux only; the timeout of a text is wall time,
+so an overloaded machine can fail texts that would have been graded in time.
 """
 
 import contextlib
 import pickle
-import queue
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
-from dataclasses import dataclass
 from types import TracebackType
 
+from germline.graders.backlog import Backlog, Piece
 from germline.graders.child import Child
 from germline.graders.frames import Failed, Item, Misgraded, Setup, Verdict
 from germline.protocols import Grader
 from germline.types import Example, GermlineError, Grade
 
-CHUNK = 128
-"""Items a worker is sent at a time: enough to hide the round trip, few enough to share the work."""
+GB = 10**9
 
 
 class _Job:
-    """One `submit`: its grades, collected chunk by chunk in any order."""
+    """One `submit`: its grades, collected piece by piece in any order."""
 
     def __init__(self, size: int) -> None:
         self.future: Future[list[Grade]] = Future()
         self._grades: dict[int, list[Grade]] = {}
         self._missing = size
         self._lock = threading.Lock()
+
+    def wanted(self) -> bool:
+        return not self.future.done()
 
     def finish(self, start: int, grades: list[Grade]) -> None:
         with self._lock:
@@ -55,13 +56,6 @@ class _Job:
             self.future.set_exception(error)
 
 
-@dataclass(frozen=True)
-class _Chunk:
-    job: _Job
-    start: int
-    items: list[Item]
-
-
 class GraderPool:
     """Worker processes that grade completions; a context manager.
 
@@ -69,8 +63,9 @@ class GraderPool:
         grader: (text, example) -> parts; a function of a module or a picklable object.
         rubric: part -> weight; the reward is the weighted sum. Weight 0 marks a metric.
         floor: the parts of a completion whose grading failed.
-        workers: number of processes.
+        workers: most processes; all but the first start only while grading lags behind.
         timeout_s: longest wall time for one completion, starting and importing not counted.
+        memory_gb: most memory of a process; None sets no limit.
 
     Raises:
         GermlineError: the floor does not fit the rubric, or the grader cannot be sent to a process.
@@ -83,6 +78,7 @@ class GraderPool:
         floor: Mapping[str, float],
         workers: int = 1,
         timeout_s: float = 2.0,
+        memory_gb: float | None = None,
     ) -> None:
         if set(floor) != set(rubric):
             raise GermlineError(
@@ -92,15 +88,16 @@ class GraderPool:
         self._rubric = dict(rubric)
         self._floor = tuple(float(floor[part]) for part in self._rubric)
         self._name = _name(grader)
-        setup = Setup(_pickled(grader, self._name), tuple(self._rubric), timeout_s)
-        self._queue: queue.SimpleQueue[_Chunk | None] = queue.SimpleQueue()
+        memory_bytes = None if memory_gb is None else int(memory_gb * GB)
+        setup = Setup(_pickled(grader, self._name), tuple(self._rubric), timeout_s, memory_bytes)
+        self._backlog: Backlog[_Job, Item] = Backlog()
         self._open_jobs: set[_Job] = set()
         self._lock = threading.Lock()
         self._closed = False
         self._children = [Child(setup, self._name) for _ in range(workers)]
         self._threads = [
             threading.Thread(
-                target=self._serve, args=(child,), name=f"germline-grader-{number}", daemon=True
+                target=self._serve, args=(number, child), name=f"grader-{number}", daemon=True
             )
             for number, child in enumerate(self._children)
         ]
@@ -132,8 +129,7 @@ class GraderPool:
         job.future.add_done_callback(lambda _: self._open_jobs.discard(job))
         if not items:
             job.finish(0, [])
-        for start in range(0, len(items), CHUNK):
-            self._queue.put(_Chunk(job, start, items[start : start + CHUNK]))
+        self._backlog.add(job, items)
         return job.future
 
     def close(self) -> None:
@@ -145,33 +141,35 @@ class GraderPool:
             open_jobs = list(self._open_jobs)
         for job in open_jobs:
             job.future.cancel()
+        self._backlog.close()
         for child in self._children:
-            self._queue.put(None)
             child.stop()
         for thread in self._threads:
             thread.join()
 
-    def _serve(self, child: Child) -> None:
-        """Grade chunk after chunk with one worker, in a thread of its own."""
-        # Ahead of the first text; if it fails, grading that text fails the same way and says so.
-        with contextlib.suppress(GermlineError):
-            child.start()
-        while (chunk := self._queue.get()) is not None:
-            if not chunk.job.future.done():
-                self._grade(chunk, child)
+    def _serve(self, number: int, child: Child) -> None:
+        """Grade piece after piece with one worker, in a thread of its own."""
+        if number == 0:
+            # Ahead of the first text; if it fails, grading that text fails the same way.
+            with contextlib.suppress(GermlineError):
+                child.start()
+        while (piece := self._backlog.take(number)) is not None:
+            self._grade(piece, child)
         child.close()
 
-    def _grade(self, chunk: _Chunk, child: Child) -> None:
+    def _grade(self, piece: Piece[_Job, Item], child: Child) -> None:
         try:
-            verdicts = child.grade(chunk.items)
+            child.start()  # outside the measured time
+            with self._backlog.measured(len(piece.items)):
+                verdicts = child.grade(piece.items)
             grades = [
                 self._read(verdict, item)
-                for verdict, item in zip(verdicts, chunk.items, strict=True)
+                for verdict, item in zip(verdicts, piece.items, strict=True)
             ]
         except Exception as error:  # noqa: BLE001 - whatever it is, the waiting side must hear of it
-            chunk.job.fail(error)
+            piece.job.fail(error)
         else:
-            chunk.job.finish(chunk.start, grades)
+            piece.job.finish(piece.start, grades)
 
     def _read(self, verdict: Verdict, item: Item) -> Grade:
         if isinstance(verdict, Misgraded):

@@ -5,14 +5,15 @@ its input ends, so it never outlives its parent; on Linux the kernel ends it eve
 
 A text that takes too long is stopped here by an alarm that raises inside the grader, which costs
 nothing; where that cannot work (one long call into C, a grader that swallows exceptions) the parent
-kills the process. What a grader prints goes to standard error, because standard output carries the
-verdicts.
+kills the process. A text that needs more memory than the worker may have gets a `MemoryError`. What
+a grader prints goes to standard error, because standard output carries the verdicts.
 """
 
 import ctypes
 import math
 import os
 import pickle
+import resource
 import signal
 import sys
 import time
@@ -24,6 +25,7 @@ from germline.graders.frames import (
     Failed,
     Item,
     Misgraded,
+    MisgradedError,
     Progress,
     Ready,
     Setup,
@@ -74,6 +76,7 @@ class _Desk:
         self._grader = grader
         self._names = setup.parts
         self._timeout_s = setup.timeout_s
+        self._memory_bytes = setup.memory_bytes
         self._alarm = _Alarm(setup.timeout_s)
 
     def grade(self, item: Item) -> Verdict:
@@ -85,6 +88,10 @@ class _Desk:
                 self._alarm.stop()
         except _TimeUp:
             return Failed(f"timeout after {self._timeout_s} s")
+        except MisgradedError as error:
+            return Misgraded(str(error))
+        except MemoryError:
+            return Failed(f"out of memory: it needs more than {_memory(self._memory_bytes)}")
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it is, the text caused it
             return Failed(f"{type(error).__name__}: {error}"[:_LONGEST_REASON])
         return self._values(parts)
@@ -95,7 +102,7 @@ class _Desk:
         values: list[float] = []
         for name in self._names:
             try:
-                value = float(parts[name])
+                value = math.nan if isinstance(parts[name], str) else float(parts[name])
             except (TypeError, ValueError, OverflowError):
                 value = math.nan
             if not math.isfinite(value):
@@ -105,6 +112,10 @@ class _Desk:
                 )
             values.append(value)
         return tuple(values)
+
+
+def _memory(limit: int | None) -> str:
+    return "there is" if limit is None else f"{limit / 1e9:g} GB (graders.memory_gb)"
 
 
 def _short(value: object) -> str:
@@ -118,6 +129,7 @@ def main(progress_descriptor: int) -> None:
     progress = Progress(progress_descriptor)
     try:
         setup = cast(Setup, read_frame(requests))
+        _limit_memory(setup.memory_bytes)
         try:
             desk = _Desk(pickle.loads(setup.grader), setup)
         except Exception as error:  # noqa: BLE001 - importing a user's module can raise anything
@@ -150,6 +162,18 @@ def _take_pipes() -> tuple[BinaryIO, BinaryIO]:
     os.dup2(nothing, 0)
     os.dup2(2, 1)
     return os.fdopen(requests, "rb"), os.fdopen(replies, "wb")
+
+
+def _limit_memory(most_bytes: int | None) -> None:
+    """Let allocations beyond the limit fail.
+
+    Data, not address space: libraries reserve far more addresses than they use.
+    """
+    if most_bytes is None:
+        return
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = most_bytes if most == resource.RLIM_INFINITY else min(most_bytes, most)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
 
 
 def _die_with_parent() -> None:

@@ -1,15 +1,22 @@
 """Settings of tasks: what is played, and how completions are chosen."""
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from germline.config.sections import Many, Section, named
 
 
 class TaskBase(Section):
     """Settings every task has."""
+
+    @property
+    def title(self) -> str:
+        """What the task is called: its kind, or the name of the file it is made of."""
+        return str(getattr(self, "kind", ""))
 
     chat: bool | None = Field(
         None, description="Wrap prompts in the model's chat template; default: as the task wants."
@@ -70,8 +77,15 @@ class Countdown(TaskBase):
     path: Path | None = Field(
         None,
         description=(
-            "JSON list of {context, numbers, target, solution}; default: generated rows of 3 "
-            "small numbers."
+            "JSON list of {context, numbers, target, solution}; default: rows made here, see "
+            "`puzzles`."
+        ),
+    )
+    puzzles: Literal["small", "field"] = Field(
+        "small",
+        description=(
+            "Rows made here: `small`, 3 numbers up to 9, which the nano model can solve; `field`, "
+            "3 or 4 numbers up to 99, as in the papers."
         ),
     )
     split: Literal["field", "seeded"] = Field(
@@ -81,10 +95,163 @@ class Countdown(TaskBase):
             "`seeded`: a seeded 80/20 split."
         ),
     )
-    split_seed: int = Field(0, description="Seed of the generated rows and of the seeded split.")
+    split_seed: int = Field(0, description="Seed of the rows made here and of the seeded split.")
+
+    @model_validator(mode="after")
+    def _puzzles_are_made_or_read(self) -> "Countdown":
+        if self.path and self.puzzles != "small":
+            raise ValueError(
+                f"puzzles={self.puzzles} and path={self.path} exclude each other: drop one"
+            )
+        return self
+
+
+class Multiplication(TaskBase):
+    """Multiply two numbers of so many digits and answer with the bare number: 1 if exact."""
+
+    kind: Literal["multiplication"] = "multiplication"
+    digits: int = Field(3, ge=1, le=6, description="Digits of each factor.")
+    split_seed: int = Field(
+        0, description="Seed of the factors drawn and of the train/test split of factor pairs."
+    )
+
+
+class OwnTask(TaskBase):
+    """Settings of tasks made of a file of your own."""
+
+    path: Path = Field(description="The file the task is made of.")
+    template: str | None = Field(
+        None,
+        description=(
+            "Prompt with `{field}` where a field of the row goes; default: the row's `prompt`, or "
+            "its `question`."
+        ),
+    )
+    split_seed: int = Field(
+        0, description="Seed of the 80/20 train/test split where no held-out rows are given."
+    )
+    digest: str | None = Field(
+        None,
+        description=(
+            "SHA-256 of code and examples, written when a run begins: a file that has changed "
+            "since is refused."
+        ),
+    )
+
+    @property
+    def title(self) -> str:
+        """What the task is called: the name of its file."""
+        return self.path.stem
+
+    @field_validator("template")
+    @classmethod
+    def _names_a_field(cls, template: str | None) -> str | None:
+        if template is not None and not PLACEHOLDER.search(template):
+            raise ValueError(
+                "names no field, so every prompt would be the same: write {question} where the "
+                "row's field `question` goes"
+            )
+        return template
+
+
+PLACEHOLDER = re.compile(r"(?<!\{)\{(\w+)\}(?!\})")
+"""A field in a template; `{{word}}` stands for the text `{word}`, other braces for themselves."""
+
+
+class Python(OwnTask):
+    """A Python file with examples and `reward(completion, example)`; see docs/own-tasks.md."""
+
+    kind: Literal["python"] = "python"
+
+
+RewardName = Literal["exact", "contains", "numeric", "regex", "json", "length"]
+
+
+def _weighted(value: object) -> object:
+    """Read `exact` as `{exact: 1}`."""
+    return {value: 1.0} if isinstance(value, str) else value
+
+
+class Jsonl(OwnTask):
+    """A JSONL file scored by built-in rewards, no Python needed; see docs/own-tasks.md."""
+
+    kind: Literal["jsonl"] = "jsonl"
+    test_path: Path | None = Field(
+        None, description="JSONL of held-out rows; default: a seeded 80/20 split of `path`."
+    )
+    answer: str = Field("answer", min_length=1, description="Field of a row with the gold answer.")
+    reward: Annotated[dict[RewardName, float], BeforeValidator(_weighted)] = Field(
+        {"exact": 1.0},
+        min_length=1,
+        description=(
+            "What a completion earns: `exact`, `contains`, `numeric`, `regex`, `json` or `length`, "
+            "or several with their weights such as `{exact: 1, length: 0.01}`; weight 0 only "
+            "reports."
+        ),
+    )
+    metric: RewardName | None = Field(
+        None, description="The reward that held-out scores report; default: the heaviest."
+    )
+    pattern: str | None = Field(
+        None,
+        description=(
+            "What `regex` looks for; default: the row's answer is the pattern. Python syntax."
+        ),
+    )
+    tolerance: float = Field(
+        1e-6, ge=0, description="How far the number of `numeric` may be from the answer's."
+    )
+
+    @field_validator("pattern")
+    @classmethod
+    def _is_a_pattern(cls, pattern: str | None) -> str | None:
+        if pattern is not None:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise ValueError(f"is no regular expression: {error}") from None
+        return pattern
+
+    @model_validator(mode="after")
+    def _something_is_rewarded_and_nothing_ignored(self) -> "Jsonl":
+        if not any(self.reward.values()):
+            raise ValueError(f"reward={self.reward} weighs nothing: give one of them a weight")
+        if self.metric is not None and self.metric not in self.reward:
+            raise ValueError(
+                f"metric={self.metric} is not part of reward={self.reward}: add it with weight 0, "
+                "or report one that is"
+            )
+        for setting, reward in (("pattern", "regex"), ("tolerance", "numeric")):
+            unused = reward not in self.reward
+            if unused and getattr(self, setting) != type(self).model_fields[setting].default:
+                raise ValueError(
+                    f"{setting}={getattr(self, setting)} is for reward={reward}, found "
+                    f"reward={', '.join(self.reward)}: drop one of them"
+                )
+        if self.split_seed and self.test_path:
+            raise ValueError(
+                f"split_seed={self.split_seed} has nothing to split: "
+                "the held-out rows are given by test_path"
+            )
+        return self
+
+
+SUFFIXES = {".py": "python", ".jsonl": "jsonl"}
+"""What a task given as a file alone is, by the ending of the file."""
+
+
+def _from_file(value: object) -> object:
+    """Let `task: my_task.py` and `task: rows.jsonl` stand alone, or as the kind of a section."""
+    section = value if isinstance(value, Mapping) else {"kind": value}
+    kind = SUFFIXES.get(Path(str(section.get("kind"))).suffix)
+    return value if kind is None else {"path": section["kind"], **section, "kind": kind}
 
 
 TaskConfig = Annotated[
-    Annotated[Conciseness | Arithmetic | Countdown, Field(discriminator="kind")],
+    Annotated[
+        Conciseness | Arithmetic | Countdown | Multiplication | Python | Jsonl,
+        Field(discriminator="kind"),
+    ],
     named("conciseness"),
+    BeforeValidator(_from_file),
 ]

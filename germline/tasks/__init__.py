@@ -7,5 +7,8 @@ TASKS: dict[str, str] = {
     "arithmetic": "germline.tasks.arithmetic:ArithmeticTask",
     "conciseness": "germline.tasks.conciseness:ConcisenessTask",
     "countdown": "germline.tasks.countdown:CountdownTask",
+    "jsonl": "germline.tasks.jsonl:JsonlTask",
+    "multiplication": "germline.tasks.multiplication:MultiplicationTask",
+    "python": "germline.tasks.python_file:PythonTask",
 }
 """Short name -> where it lives, for `germline.registry.resolve`."""

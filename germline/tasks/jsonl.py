@@ -1,0 +1,102 @@
+"""A task made of a JSONL file: one row per line, scored by built-in rewards, no Python needed.
+
+`task.reward` names the rewards and their weights (`germline.graders.builtin`), `task.template` the
+prompt. Held-out rows come from `task.test_path` or from a seeded 80/20 split.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from germline.config import Jsonl
+from germline.graders import json_value, numeric
+from germline.graders.builtin import REWARDS, BuiltinRubric
+from germline.protocols import Grader
+from germline.tasks import rows
+from germline.tasks.files import PlacedRow, read_json_lines
+from germline.types import Example, GermlineError, Split
+
+MAX_NEW_TOKENS = 128
+
+
+class JsonlTask:
+    """Rows of a file, answered and scored; see the module."""
+
+    metric_higher_is_better = True
+
+    def __init__(self, config: Jsonl) -> None:
+        self.name = config.title
+        given = {str(name): weight for name, weight in config.reward.items()}
+        # In the order of the table, whatever order the config file or run.json has.
+        weights = {name: given[name] for name in REWARDS if name in given}
+        self.rubric: Mapping[str, float] = weights
+        self.floor: Mapping[str, float] = {
+            name: REWARDS[name].worst(weight) for name, weight in weights.items()
+        }
+        heaviest = max(weights, key=lambda name: abs(weights[name]))
+        self.metric: str = config.metric or heaviest
+        self.grader: Grader = BuiltinRubric(tuple(weights), config.pattern, config.tolerance)
+        self.max_new_tokens = config.max_new_tokens or MAX_NEW_TOKENS
+        self.stop = config.stop or ()
+        train = read_json_lines(config.path, "task.path")
+        test = None
+        if config.test_path is not None:
+            test = read_json_lines(config.test_path, "task.test_path")
+        self.digest = rows.digest(b"", train, test)
+        rows.refuse_changed(config, self.digest)
+        sides = rows.split_rows(train, test, config.template, config.split_seed, str(config.path))
+        self._examples: dict[Split, tuple[Example, ...]] = {
+            split: _examples(items, config) for split, items in sides.items()
+        }
+
+    def examples(self, split: Split) -> Sequence[Example]:
+        """Return the examples of a split, always the same ones in the same order."""
+        return self._examples[split]
+
+
+def _examples(items: Sequence[tuple[str, PlacedRow]], config: Jsonl) -> tuple[Example, ...]:
+    answers, facts = [], []
+    for _, (place, row) in items:
+        gold = _answer(row, config, place)
+        own_pattern = "regex" in config.reward and config.pattern is None
+        # An answer that is a pattern is not what a model should write.
+        only_pattern = own_pattern and len(config.reward) == 1
+        answers.append("" if only_pattern else gold)
+        facts.append({"pattern": gold} if own_pattern else {})
+    return rows.numbered(items, answers, facts, chat=config.chat is not False)
+
+
+def _answer(row: Mapping[str, object], config: Jsonl, place: str) -> str:
+    """Return the gold answer; "" where the row has none and no reward asks for it."""
+    optional = {"json"} | ({"regex"} if config.pattern is not None else set())
+    if config.answer not in row and optional.issuperset(config.reward):
+        return ""
+    gold = rows.answer(row, config.answer, place)
+    for name in config.reward:
+        complaint = _unfit(name, gold, config)
+        if complaint:
+            raise GermlineError(f"{place}: the field `{config.answer}` {complaint}, found {gold!r}")
+    return gold
+
+
+def _unfit(reward: str, gold: str, config: Jsonl) -> str:
+    """Say why an answer is none for a reward; empty when it is one."""
+    if reward == "numeric" and numeric.answer_number(gold) is None:
+        return "must hold a number for reward=numeric"
+    if reward == "contains" and not gold:
+        return "must not be empty for reward=contains"
+    if reward == "json" and not _is_json(gold):
+        return "must be JSON for reward=json"
+    if reward == "regex" and config.pattern is None:
+        try:
+            re.compile(gold)
+        except re.error as error:
+            return f"must be a regular expression for reward=regex without task.pattern ({error})"
+    return ""
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json_value.parse(text)
+    except (ValueError, RecursionError):
+        return False
+    return True

@@ -1,0 +1,148 @@
+"""A task made of a Python file: its examples, its reward functions, and what it says of itself.
+
+The file defines `train` (and perhaps `test`) and `reward(completion, example)` or a `rubric`; an
+optional mapping `settings` gives what `FileSettings` lists. docs/own-tasks.md shows one. The
+examples are read here, in the main process; the rewards run in grader workers.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+from pydantic import Field, ValidationError
+
+from germline.config import Python
+from germline.config.sections import Many, Section
+from germline.graders.task_file import FileRubric, TaskFile, explained, load, rewards
+from germline.protocols import Grader
+from germline.registry import did_you_mean
+from germline.tasks import rows
+from germline.tasks.files import PlacedRow
+from germline.types import Example, GermlineError, Split
+
+MAX_NEW_TOKENS = 128
+
+
+class FileSettings(Section):
+    """What a file may say in its mapping `settings`; the config has the last word."""
+
+    max_new_tokens: int = Field(MAX_NEW_TOKENS, ge=1)
+    stop: Annotated[tuple[str, ...], Many] = ()
+    chat: bool = True
+    template: str | None = None
+    metric: str | None = None
+    floor: float | dict[str, float] = 0.0
+
+
+class PythonTask:
+    """Rows and rewards of a file; see the module."""
+
+    def __init__(self, config: Python) -> None:
+        file = load(config.path)
+        functions = rewards(file)
+        settings = _settings(file)
+        self.name = config.title
+        self.rubric: Mapping[str, float] = {f.__name__: w for f, w in functions.items()}
+        self.floor: Mapping[str, float] = _floor(file, settings.floor, tuple(self.rubric))
+        self.metric = _metric(file, settings.metric, self.rubric)
+        self.metric_higher_is_better = self.rubric[self.metric] >= 0
+        self.grader: Grader = FileRubric(
+            file.path.absolute(),
+            file.digest,
+            self.rubric,
+            self.floor,
+            {function.__name__: function for function in functions},
+        )
+        self.max_new_tokens = config.max_new_tokens or settings.max_new_tokens
+        self.stop = settings.stop if config.stop is None else config.stop
+        train = _rows(file, "train")
+        test = _rows(file, "test") if hasattr(file.module, "test") else None
+        self.digest = rows.digest(file.source, train, test)
+        rows.refuse_changed(config, self.digest)
+        template = settings.template if config.template is None else config.template
+        sides = rows.split_rows(train, test, template, config.split_seed, str(config.path))
+        chat = settings.chat if config.chat is None else config.chat
+        self._examples: dict[Split, tuple[Example, ...]] = {
+            split: _examples(items, chat=chat) for split, items in sides.items()
+        }
+
+    def examples(self, split: Split) -> Sequence[Example]:
+        """Return the examples of a split, always the same ones in the same order."""
+        return self._examples[split]
+
+
+def _settings(file: TaskFile) -> FileSettings:
+    given = getattr(file.module, "settings", {})
+    if not isinstance(given, Mapping):
+        raise GermlineError(f"{file.path}: `settings` must be a mapping, found {given!r}")
+    known = FileSettings.model_fields
+    for name in given:
+        if name not in known:
+            raise GermlineError(
+                f"{file.path}: settings[{name!r}] is unknown{did_you_mean(str(name), known)}; "
+                f"known here: {', '.join(sorted(known))}"
+            )
+    try:
+        return FileSettings.model_validate(given)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise GermlineError(
+            f"{file.path}: settings[{first['loc'][0]!r}]: {first['msg']} "
+            f"(found {given[first['loc'][0]]!r})"
+        ) from None
+
+
+def _floor(
+    file: TaskFile, given: float | Mapping[str, float], names: Sequence[str]
+) -> dict[str, float]:
+    if isinstance(given, Mapping):
+        for name in given:
+            if name not in names:
+                raise GermlineError(
+                    f"{file.path}: settings['floor'] names {name!r}{did_you_mean(name, names)}, "
+                    f"but the reward functions are {', '.join(names)}"
+                )
+        return {name: given.get(name, 0.0) for name in names}
+    return dict.fromkeys(names, given)
+
+
+def _metric(file: TaskFile, given: str | None, rubric: Mapping[str, float]) -> str:
+    if given is not None and given not in rubric:
+        raise GermlineError(
+            f"{file.path}: settings['metric'] is {given!r}{did_you_mean(given, rubric)}, but the "
+            f"reward functions are {', '.join(rubric)}: put it into `rubric`, with weight 0 if it "
+            "is only to be reported"
+        )
+    return given or max(rubric, key=lambda name: abs(rubric[name]))
+
+
+def _rows(file: TaskFile, split: Split) -> list[PlacedRow]:
+    """Read the rows of a split: a list, or a function that returns one."""
+    if not hasattr(file.module, split):
+        hint = did_you_mean(split, vars(file.module))
+        raise GermlineError(
+            f"{file.path}: there are no examples{hint}: define `train = [...]`, a list of rows "
+            "such as {'prompt': 'What is 2 + 2?', 'answer': '4'}, or a function that returns one"
+        )
+    given = getattr(file.module, split)
+    with explained(file.path, f"the rows of `{split}` cannot be had"):
+        found = list(given() if callable(given) else given)
+    if not found:
+        raise GermlineError(f"{file.path}: `{split}` holds no rows; add at least one example")
+    placed: list[PlacedRow] = []
+    for index, row in enumerate(found):
+        place = f"{file.path}, {split} row {index}"
+        if not isinstance(row, Mapping) or not all(isinstance(name, str) for name in row):
+            raise GermlineError(
+                f"{place}: a row must be a mapping from field names to values, such as "
+                f"{{'prompt': ..., 'answer': ...}}, found {repr(row)[:200]}"
+            )
+        placed.append((place, dict(row)))
+    return placed
+
+
+def _examples(items: Sequence[tuple[str, PlacedRow]], *, chat: bool) -> tuple[Example, ...]:
+    """Make examples; the gold answer is optional, as only checks and displays need it."""
+    answers = [
+        rows.answer(row, "answer", place) if "answer" in row else "" for _, (place, row) in items
+    ]
+    return rows.numbered(items, answers, [row for _, (_, row) in items], chat=chat)

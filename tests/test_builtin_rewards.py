@@ -1,0 +1,129 @@
+"""The built-in rewards: what earns, what does not, and that no text or pattern is too much."""
+
+import time
+
+import pytest
+
+from germline.graders.builtin import REWARDS, BuiltinRubric
+from germline.graders.hostile import HOSTILE, fuzzed
+from germline.graders.pool import GraderPool
+from germline.types import Example
+
+
+def score(name, text, answer, **settings):
+    rubric = BuiltinRubric((name,), **settings)
+    return rubric(text, Example(0, "?", answer, True, {"pattern": answer}))[name]
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "value"),
+    [
+        ("Paris", "Paris", 1),
+        ("It is Paris.", "Paris", 1),
+        ("paris", "Paris", 0),
+        ("Parisian", "Paris", 0),
+        ("18", "8", 0),
+        ("1 8!", "8", 1),
+        ("a+b", "a+b", 1),
+        ("aab", "a+b", 0),
+        ("(x)", "(x)", 1),
+        ("", "Paris", 0),
+    ],
+)
+def test_an_answer_is_contained_as_whole_words(text, answer, value):
+    assert score("contains", text, answer) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "value"),
+    [
+        ("18", "18", 1),
+        ("18.0", "18", 1),
+        ("First 7, so the answer is 18.", "18", 1),
+        ("18 or 19", "18", 0),
+        ("1,234,567", "#### 1234567", 1),
+        ("-3", "-3", 1),
+        ("5 - 3", "3", 1),
+        ("5-3", "3", 1),
+        ("x=-3", "-3", 1),
+        (".5", "0.5", 1),
+        ("5e-1", "0.5", 1),
+        ("0.30000000000000004", "0.3", 1),
+        ("0.31", "0.3", 0),
+        ("1e999999999", "1", 0),
+        ("9" * 65, "9" * 64, 0),
+        ("\u0663", "3", 0),
+        ("none", "3", 0),
+        ("", "3", 0),
+    ],
+)
+def test_the_last_number_counts(text, answer, value):
+    assert score("numeric", text, answer, tolerance=1e-6) == value
+
+
+def test_long_numbers_are_compared_exactly():
+    assert score("numeric", str(10**40 + 1), str(10**40)) == 0
+    assert score("numeric", str(10**40), str(10**40)) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "value"),
+    [
+        ('{"a": 1, "b": [true, null]}', '{"b": [true, null], "a": 1.0}', 1),
+        (' {"a": 1}\n', '{"a": 1}', 1),
+        ('{"a": true}', '{"a": 1}', 0),
+        ('{"a": 1, "b": 2}', '{"a": 1}', 0),
+        ("[1, 2]", "[2, 1]", 0),
+        ("[1]", "[1, 2]", 0),
+        ("NaN", "", 0),
+        ("{}", "", 1),
+        ("Sure: {}", "", 0),
+        ("```json\n{}\n```", "", 0),
+        ("[" * 100_000, "[]", 0),
+        ("9" * 100_000, "9", 0),
+    ],
+)
+def test_json_is_compared_as_values(text, answer, value):
+    assert score("json", text, answer) == value
+
+
+def test_a_pattern_is_searched_for():
+    assert score("regex", "the answer is 8.", r"\b[0-9]\b") == 1
+    assert score("regex", "eight", r"\b[0-9]\b") == 0
+    assert score("regex", "eight", "nine", pattern="^e.*t$") == 1
+
+
+def test_length_and_exact_are_those_of_their_own_files():
+    assert score("length", "abc", "abcde") == -2
+    assert [score("exact", text, "8") for text in (" 8\n", "8.")] == [1, 0]
+
+
+@pytest.mark.parametrize("name", REWARDS)
+def test_300_hostile_texts_are_all_graded_within_the_range_of_a_reward(name):
+    texts = (*HOSTILE, *fuzzed(300 - len(HOSTILE), seed=1))
+    rubric = BuiltinRubric((name,), tolerance=1e-6)
+    floor = {name: REWARDS[name].worst(1.0)}
+    example = Example(0, "?", "8", True, {"pattern": "^[0-9]+$"})
+    with GraderPool(rubric, {name: 1.0}, floor, timeout_s=5.0) as pool:
+        grades = pool.submit(texts, [example] * len(texts)).result(timeout=120)
+    assert len(grades) == 300
+    assert {grade.failure for grade in grades} == {None}
+    assert all(REWARDS[name].lowest <= one.reward <= REWARDS[name].highest for one in grades)
+
+
+def test_a_pattern_that_explodes_costs_a_text_its_timeout_and_no_more():
+    bomb = BuiltinRubric(("regex",), pattern="(a+)+$")
+    example = Example(0, "?", "", True)
+    with GraderPool(bomb, {"regex": 1.0}, {"regex": 0.0}, timeout_s=0.3) as pool:
+        pool.submit(["a"], [example]).result(timeout=60)
+        started = time.monotonic()
+        grades = pool.submit(["aaa", "a" * 40 + "!", "aa"], [example] * 3).result(timeout=60)
+        waited = time.monotonic() - started
+    assert [grade.reward for grade in grades] == [1.0, 0.0, 1.0]
+    assert grades[1].failure == "timeout after 0.3 s"
+    assert waited < 30  # it would take years
+
+
+def test_what_breaks_a_reward_with_negative_weight_earns_its_highest_value():
+    assert REWARDS["contains"].worst(-0.5) == 1.0
+    assert REWARDS["length"].worst(0.01) == -2000.0

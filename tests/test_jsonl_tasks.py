@@ -1,0 +1,163 @@
+"""Tasks made of a JSONL file: prompts, answers, rubrics and splits, and what a bad file is told."""
+
+import json
+
+import pytest
+
+from germline.config import load_config
+from germline.run.assembly import make_task
+from germline.types import GermlineError
+
+ROW = {"question": "What is 3 + 5?", "answer": 8}
+OTHER = {"question": "What is 1 + 1?", "answer": 2}
+
+
+def written(folder, *rows, name="rows.jsonl"):
+    path = folder / name
+    text = "\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def many(**fields):
+    return [{"prompt": f"{n}?", "answer": n, **fields} for n in range(10)]
+
+
+def task(path, *overrides):
+    return make_task(load_config({"task": str(path)}, [f"task.{one}" for one in overrides]).task)
+
+
+def everything(made):
+    return [*made.examples("train"), *made.examples("test")]
+
+
+def reward(made, text, example):
+    parts = made.grader(text, example)
+    return sum(weight * parts[name] for name, weight in made.rubric.items())
+
+
+def test_rows_become_examples_split_four_to_one(tmp_path):
+    made = task(written(tmp_path, *many()))
+    assert [len(made.examples(split)) for split in ("train", "test")] == [8, 2]
+    assert {(one.prompt, one.answer) for one in everything(made)} == {
+        (f"{n}?", str(n)) for n in range(10)
+    }
+    assert (made.name, made.max_new_tokens, made.metric) == ("rows", 128, "exact")
+    assert all(one.chat for one in everything(made))
+
+
+def test_held_out_rows_may_stand_in_a_file_of_their_own(tmp_path):
+    test = written(tmp_path, ROW, name="held_out.jsonl")
+    made = task(written(tmp_path, *many()), f"test_path={test}")
+    assert [len(made.examples(split)) for split in ("train", "test")] == [10, 1]
+
+
+def test_a_template_makes_the_prompt(tmp_path):
+    rows = many(lang="Irish", tags=["a", 1])
+    template = "'Say {prompt} in {lang} {tags} as {{json}}: {\"a\": 1}'"
+    made = task(written(tmp_path, *rows), f"template={template}")
+    assert {one.prompt for one in everything(made)} == {
+        f'Say {n}? in Irish ["a", 1] as {{json}}: {{"a": 1}}' for n in range(10)
+    }
+
+
+def test_the_answer_may_stand_in_another_field(tmp_path):
+    rows = [{"prompt": f"{n}?", "gold": f" {n}\n"} for n in range(5)]
+    made = task(written(tmp_path, *rows), "answer=gold")
+    assert {one.answer for one in everything(made)} == set("01234")
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"), [("8", "8"), (8, "8"), (True, "true"), ({"a": [1]}, '{"a": [1]}')]
+)
+def test_an_answer_is_text_or_any_json_value(tmp_path, answer, text):
+    rows = [{"prompt": f"{n}?", "answer": answer} for n in range(2)]
+    assert {one.answer for one in everything(task(written(tmp_path, *rows)))} == {text}
+
+
+def test_a_rubric_weighs_its_rewards(tmp_path):
+    made = task(written(tmp_path, *many()), "reward={numeric: 2, length: 0.5, json: 0}")
+    example = made.examples("test")[0]
+    assert reward(made, example.answer, example) == 2.0
+    assert reward(made, example.answer + ".0", example) == 2.0 - 0.5 * 2
+    assert made.floor == {"numeric": 0.0, "json": 0.0, "length": -2000.0}
+
+
+def test_the_metric_is_the_heaviest_or_the_one_named(tmp_path):
+    path = written(tmp_path, *many())
+    assert task(path, "reward={length: 0.1, exact: 1}").metric == "exact"
+    assert task(path, "reward={length: 0.1, exact: 0}", "metric=exact").metric == "exact"
+
+
+def test_the_order_of_a_rubric_changes_nothing(tmp_path):
+    path = written(tmp_path, *many())
+    one, other = task(path, "reward={exact: 1, json: 1}"), task(path, "reward={json: 1, exact: 1}")
+    assert list(one.rubric) == list(other.rubric)
+    assert one.metric == other.metric
+
+
+def test_a_pattern_of_the_config_goes_for_every_row(tmp_path):
+    rows = [{"prompt": f"{n}?"} for n in range(5)]
+    made = task(written(tmp_path, *rows), "reward=regex", "pattern='^[a-z]+$'")
+    example = made.examples("test")[0]
+    assert [reward(made, text, example) for text in ("word", "2 words")] == [1.0, 0.0]
+    assert example.answer == ""
+
+
+def test_a_row_may_bring_its_own_pattern(tmp_path):
+    rows = [{"prompt": f"{n}?", "answer": f"^{n}+$"} for n in range(5)]
+    made = task(written(tmp_path, *rows), "reward=regex")
+    example = made.examples("test")[0]
+    digit = example.prompt[0]
+    assert [reward(made, text, example) for text in (digit * 3, f"-{digit}")] == [1.0, 0.0]
+    assert example.answer == ""  # a pattern is not what a model should write
+
+
+def test_a_number_may_be_off_by_the_tolerance(tmp_path):
+    made = task(written(tmp_path, *many()), "reward=numeric", "tolerance=0.5")
+    example = made.examples("test")[0]
+    assert reward(made, f"{example.answer}.4", example) == 1.0
+    assert reward(made, f"{example.answer}.6", example) == 0.0
+
+
+def test_json_without_answers_asks_for_any_json(tmp_path):
+    rows = [{"prompt": f"{n}?"} for n in range(5)]
+    made = task(written(tmp_path, *rows), "reward=json")
+    example = made.examples("test")[0]
+    assert [reward(made, text, example) for text in ("[1]", "one")] == [1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("rows", "overrides", "complaint"),
+    [
+        ([ROW, '{"question": '], [], r"rows\.jsonl, line 2: not valid JSON"),
+        ([ROW, "", [1]], [], r"line 3: a row must be a JSON object, found \[1\]"),
+        ([""], [], r"rows\.jsonl: the file holds no rows"),
+        ([ROW], [], "at least 2 different examples, found 1"),
+        ([{"question": "?"}, ROW], [], "line 1: the field `answer` is missing; fields found: `qu"),
+        ([{"text": "?"}], [], r"line 1: a row needs a `prompt` or a `question`, or a task\.tem"),
+        ([{**ROW, "question": 5}], [], "line 1: the field `question` must be str, found 5"),
+        ([{**ROW, "question": " "}], [], "line 1: the prompt is empty: ' '"),
+        (
+            [ROW, {"answer": 1}],
+            ["template=Tell me {question}"],
+            r"line 2: task\.template names the field `question`, which is missing; .*\{\{question",
+        ),
+        (
+            [ROW, {**OTHER, "answer": "eight"}],
+            ["reward=numeric"],
+            "line 2: the field `answer` must hold a number for reward=numeric, found 'eight'",
+        ),
+        ([{**ROW, "answer": "("}, OTHER], ["reward=regex"], "line 1: .* must be a regular expr"),
+        ([{**ROW, "answer": "("}, OTHER], ["reward=json"], r"line 1: .* must be JSON .* '\('"),
+        ([{**ROW, "answer": ""}, OTHER], ["reward=contains"], "line 1: .* must not be empty"),
+    ],
+)
+def test_bad_rows_are_refused_with_their_place(tmp_path, rows, overrides, complaint):
+    with pytest.raises(GermlineError, match=complaint):
+        task(written(tmp_path, *rows), *overrides)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(GermlineError, match=r"task\.path: there is no file '.*nowhere\.jsonl'"):
+        task(tmp_path / "nowhere.jsonl")

@@ -66,7 +66,8 @@ def restore(
     if found != base_digest:
         raise GermlineError(
             f"the base model is not the one this run began with: its digest is {found[:16]}, "
-            f"the run recorded {base_digest[:16]}. Give the original model back its place"
+            f"the run recorded {base_digest[:16]}. Give the original model (and the adapter of "
+            "space.start, if the run has one) back its place"
         )
     start = _load_newest(weights, entries, folder, generation) if folder else -1
     for entry in entries[start + 1 : generation + 1]:

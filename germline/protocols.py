@@ -5,6 +5,7 @@ except inside an engine, where a space hands over tensors (typed here without im
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -97,6 +98,39 @@ class LowRankSpace(Space, Protocol):
 
 @runtime_checkable
 class Weights(Protocol):
+@dataclass(frozen=True)
+class Base:
+    """The model an adapter is begun on.
+
+    Attributes:
+        source: the folder or Hugging Face id it was loaded from.
+        tensors: what it consists of.
+        digest: computes the digest of its fp32 weights.
+    """
+
+    source: str
+    tensors: tuple[TensorInfo, ...]
+    digest: Callable[[], str]
+
+
+@runtime_checkable
+class AdapterSpace(Space, Protocol):
+    """A space whose theta is a LoRA adapter beside frozen weights: a population in one batch.
+
+    A linear layer `m.weight` is served as W + scale * B A, with theta `m.lora_A.weight`
+    `[rank, in]` and `m.lora_B.weight` `[out, rank]`; members move A and B by dense noise.
+    """
+
+    rank: int
+    scale: float
+
+    def begin(self, base: Base) -> "Mapping[TensorInfo, torch.Tensor]":
+        """Return the starting adapter, as fp32 on the CPU, in canonical order."""
+
+    def noises(self, members: Sequence[Perturbation], tensor: TensorInfo) -> "torch.Tensor":
+        """Draw the unit noise of the members' directions, fp32 `[members, *shape]`."""
+
+
     """The fp32 masters: everything a journal can rebuild."""
 
     def apply(self, update: Update) -> None:
@@ -135,7 +169,10 @@ class Engine(Protocol):
         """Make the serving copy the rounded masters again, after a snapshot was loaded."""
 
     def save_model(self, folder: Path) -> None:
-        """Write theta as a Hugging Face folder that gives the same tokens."""
+        """Write theta as a Hugging Face folder that gives the same tokens; an adapter is merged."""
+
+    def save_adapter(self, folder: Path) -> None:
+        """Write theta as a PEFT adapter; refused where it is not one."""
 
 
 @runtime_checkable

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float
 
-TensorKind = Literal["linear", "embedding", "norm", "bias", "other"]
+TensorKind = Literal["linear", "embedding", "norm", "bias", "adapter", "other"]
 Finish = Literal["eos", "stop", "length"]
 Split = Literal["train", "test"]
 
@@ -59,14 +59,29 @@ class TensorInfo:
 
     Attributes:
         kind: the role of the tensor; `linear` is the weight of a linear layer inside a decoder
-            block, or of an untied head.
+            block, or of an untied head; `adapter` is a part of a LoRA adapter beside one.
         layer: index of the decoder block it belongs to, or None outside the blocks.
+        transposed: whether a linear weight is stored `[in, out]`, as GPT-2's Conv1D does, and not
+            `[out, in]`.
     """
 
     name: str
     shape: tuple[int, ...]
     kind: TensorKind
     layer: int | None
+    transposed: bool = False
+
+    @property
+    def sides(self) -> tuple[int, int]:
+        """How many numbers a linear layer writes and reads."""
+        first, second = self.shape
+        return (second, first) if self.transposed else (first, second)
+
+    @property
+    def adapter_names(self) -> tuple[str, str]:
+        """Name the A and B of a LoRA adapter beside a linear layer; frozen, as they name noise."""
+        module = self.name.removesuffix(".weight")
+        return f"{module}.lora_A.weight", f"{module}.lora_B.weight"
 
 
 @dataclass(frozen=True, slots=True)

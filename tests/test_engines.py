@@ -4,7 +4,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from germline.config import LowRank
+from germline.config import InProcess, LowRank
+from germline.engines.inprocess import InProcessEngine
 from germline.engines.pretrained import load_pretrained
 from germline.engines.prompts import encode
 from germline.engines.toy import ToyEngine
@@ -125,7 +126,7 @@ def test_the_columnwise_and_the_batched_correction_agree(monkeypatch):
     ids = torch.arange(20, 40)[None]
     member = population(2).members[1]
     columnwise = engine.logits(member, ids)
-    monkeypatch.setattr("germline.engines.members.COLUMNWISE_RANK", 0)
+    monkeypatch.setattr("germline.engines.corrections.COLUMNWISE_RANK", 0)
     torch.testing.assert_close(engine.logits(member, ids), columnwise, rtol=1e-5, atol=1e-5)
 
 
@@ -168,13 +169,75 @@ def test_more_tokens_than_the_context_are_refused_with_both_numbers():
     assert inprocess().generate([None], examples(["fox"]), Decoding(254))
 
 
-def test_more_tokens_than_a_sliding_window_are_refused(tmp_path):
-    window = {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 0}
-    engine = inprocess(str(save_tiny(tmp_path, "qwen2", **window)))
-    assert engine.generate([None], examples(["fox"]), Decoding(14))
-    assert "attention window of 16" in refusal(
-        engine.generate, [None], examples(["fox"]), Decoding(15)
-    )
+WINDOWS = {
+    "mistral": {"sliding_window": 7},
+    "qwen2": {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1},
+    "gemma3": {"sliding_window": 5, "tie_word_embeddings": False},
+}
+
+
+@pytest.mark.parametrize("family", WINDOWS)
+@torch.inference_mode()
+def test_texts_that_outgrow_a_sliding_window_are_those_of_transformers(family, tmp_path):
+    # Many tokens end a text, so rows leave the batch; the shared prefix outgrows the window, too.
+    ends = list(range(3, 320, 12))
+    source = save_tiny(tmp_path, family, eos_token_id=ends, **WINDOWS[family])
+    engine = inprocess(str(source))
+    batch = examples([f"What is the quick brown {text}" for text in TEXTS] * 8)
+    plain = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32).eval()
+    (found,) = engine.generate([None], batch, Decoding(max_new_tokens=20))
+    for place, example in enumerate(batch[: len(TEXTS)]):
+        ids = torch.tensor([engine._encode(example)])
+        text = plain.generate(ids, max_new_tokens=20, do_sample=False, pad_token_id=0)
+        written = {completion.tokens for completion in found[place :: len(TEXTS)]}
+        assert written == {tuple(text[0, ids.shape[1] :].tolist())}
+    assert len({len(completion.tokens) for completion in found}) > 1
+
+
+def test_layers_of_another_kind_of_attention_are_refused_by_name():
+    pretrained = load_pretrained(str(folder("qwen2")))
+    pretrained.model.config.layer_types = ["full_attention", "linear_attention"]
+    message = refusal(InProcessEngine, pretrained, None, Sgd(), InProcess())
+    assert "layers of linear_attention" in message
+    assert "sliding_attention" in message
+
+
+CPU_IS_FULL = "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9"
+
+
+@pytest.mark.parametrize(
+    ("space", "setting"),
+    [("rank 1", "cell.rows=15"), ("lora", "cell.rows=15"), ("full", "cell.examples=3")],
+)
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("full"), RuntimeError(CPU_IS_FULL)])
+def test_out_of_memory_names_the_setting_that_makes_cells_smaller(
+    space, setting, error, monkeypatch
+):
+    engine = inprocess("qwen2", SPACES[space])
+    digest, before = engine.weights.digest(), bits(engine)
+
+    def is_full(*_args, **_kwargs):
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.model, "forward", is_full)
+        message = refusal(engine.generate, population(5 + 1).members[:5], examples(), GREEDY)
+    assert "out of memory on cpu" in message
+    assert setting in message
+    assert engine.weights.digest() == digest
+    assert same_bits(before, bits(engine))
+    assert engine.generate([None], examples(), GREEDY)
+
+
+def test_other_errors_of_the_model_are_not_taken_for_a_lack_of_memory(monkeypatch):
+    engine = inprocess()
+
+    def breaks(*_args, **_kwargs):
+        raise RuntimeError("shapes do not match")
+
+    monkeypatch.setattr(engine.model, "forward", breaks)
+    with pytest.raises(RuntimeError, match="shapes do not match"):
+        engine.generate([None], examples(), GREEDY)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without a GPU")

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from germline.config import Cell
+from germline.config import Cell, LowRank
 from germline.engines import decode, sampling
 from germline.rollout import play
 from germline.types import Decoding, Example, Grade, Seeded, TensorInfo, Update
@@ -37,6 +37,21 @@ CASES = [
     ("llama", "rank 1", 14),
     ("qwen2", "rank 6", 10),
     ("llama", "rank 2", 10),
+    ("gpt2", "full", 2),
+    ("gpt2", "rank 1", 4),
+    ("gpt2", "rank 6", 4),
+    ("gpt2", "lora", 4),
+    ("mistral", "full", 2),
+    ("mistral", "rank 2", 4),
+    ("mistral", "lora", 4),
+    ("gemma3", "full", 2),
+    ("gemma3", "rank 1", 4),
+    ("gemma3", "lora", 4),
+    ("qwen2", "lora", 6),
+    ("qwen2 of few words", "lora", 6),
+    ("llama", "lora of rank 6", 4),
+    ("mixtral", "full", 2),
+    ("mixtral", "rank 1 beside experts", 4),
 ]
 """Model, space, members."""
 
@@ -62,15 +77,22 @@ PROMPTS = [
 NEW = 12
 
 
-def merged(model, section, searched, member):
-    """A plain Hugging Face model with the perturbation added to its weights."""
+def merged(model, section, weights, member):
+    """A plain Hugging Face model with the perturbation added to its weights, in fp64."""
     plain = AutoModelForCausalLM.from_pretrained(folder(model), dtype=torch.float32)
     parameters = dict(plain.named_parameters())
+    theta = {name: tensor.double().numpy() for name, tensor in weights.tensors.items()}
+    for info in weights.searched if member else ():
+        theta[info.name] = theta[info.name] + (
+            member.sign * member.sigma * drawn(member, info, section)
+        )
+    for layer in weights.adapted:
+        a, b = (theta[name] for name in layer.adapter_names)
+        change = section.alpha / section.rank * b @ a
+        theta[layer.name] = theta[layer.name] + (change.T if layer.transposed else change)
     with torch.no_grad():
-        for info in searched if member else ():
-            moved = parameters[info.name].double().numpy()
-            moved = moved + member.sign * member.sigma * drawn(member, info, section)
-            parameters[info.name].copy_(torch.from_numpy(moved))
+        for name, parameter in parameters.items():
+            parameter.copy_(torch.from_numpy(theta[name]))
     return plain.eval()
 
 
@@ -107,13 +129,13 @@ def test_the_comparison_with_transformers_covers_a_thousand_sequences():
 @pytest.mark.parametrize(("model", "space", "members"), CASES)
 @torch.inference_mode()
 def test_a_member_equals_a_plain_model_with_its_perturbation_merged(model, space, members):
-    section = SPACES[space]
+    section = SPACES.get(space, LowRank(rank=1, unsupported="skip"))
     engine = inprocess(model, section)
     everyone = [*population(members).members, None]
     prompts = [engine._encode(example) for example in PROMPTS]
     found = engine.generate(everyone, PROMPTS, Decoding(NEW))
     for member, row in zip(everyone, found, strict=True):
-        plain = merged(model, section, engine.weights.searched, member)
+        plain = merged(model, section, engine.weights, member)
         written = [list(completion.tokens) for completion in row]
         theirs = teacher_forced(lambda ids, m=plain: m(ids).logits, prompts, written)
         ours = teacher_forced(lambda ids, m=member: engine.logits(m, ids), prompts, written)
@@ -130,7 +152,10 @@ def test_a_member_equals_a_plain_model_with_its_perturbation_merged(model, space
                 assert first - second < 2 * ERROR
 
 
-@pytest.mark.parametrize(("model", "space"), [("qwen2", "rank 2"), ("llama", "full")])
+@pytest.mark.parametrize(
+    ("model", "space"),
+    [("qwen2", "rank 2"), ("llama", "full"), ("gemma3", "lora"), ("gpt2", "rank 2")],
+)
 @torch.inference_mode()
 def test_logits_while_decoding_equal_those_of_the_merged_model(model, space, monkeypatch):
     """Padding, the shared prefix and the cache included: what the tokens are chosen from."""
@@ -152,7 +177,7 @@ def test_logits_while_decoding_equal_those_of_the_merged_model(model, space, mon
     decoded = torch.cat([torch.stack(steps[i * NEW : (i + 1) * NEW], 1) for i in range(rounds)])
     decoded = decoded.view(len(everyone), len(batch), NEW, -1)
     for member, row, logits in zip(everyone, found, decoded, strict=True):
-        plain = merged(model, SPACES[space], engine.weights.searched, member)
+        plain = merged(model, SPACES[space], engine.weights, member)
         written = [list(completion.tokens) for completion in row]
         expected = teacher_forced(lambda ids, m=plain: m(ids).logits, prompts, written)
         for ours, theirs in zip(logits, expected, strict=True):

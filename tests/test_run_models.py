@@ -23,6 +23,8 @@ VARIANTS = {
     "full-adam": ("space=full", "strategy.optimizer=adam", "strategy.sigma=0.05"),
     "stored-in-bf16": ("space=full", "strategy.sigma=0.05"),
     "served-in-bf16": ("space=low_rank", "strategy.sigma=0.1", "engine.dtype=bfloat16"),
+    # B starts at 0, so that generation -1 is the base model here as well.
+    "lora": ("space={kind: lora, rank: 2, init_scale_b: 0}", "strategy.sigma=0.1"),
 }
 
 
@@ -90,7 +92,7 @@ def greedy(folder, prompts, count):
 
 def test_plain_transformers_writes_the_same_tokens_as_the_engine(trained, tmp_path):
     run, _ = trained
-    export(run, tmp_path / "model")
+    export(run, tmp_path / "model", "merged")
     mine = [one.tokens for one in generate(str(run), PROMPTS, max_new_tokens=24)]
     theirs = greedy(tmp_path / "model", PROMPTS, 24)
     if AutoConfig.from_pretrained(tmp_path / "model").dtype == torch.float32:
@@ -111,8 +113,8 @@ def test_training_changed_what_the_model_writes(trained, tmp_path):
 
 def test_an_export_is_the_last_generation_replayed_bit_for_bit(trained, tmp_path):
     run, _ = trained
-    export(run, tmp_path / "exported")
-    digest = replay(run, 2, tmp_path / "replayed")
+    export(run, tmp_path / "exported", "merged")
+    digest = replay(run, 2, tmp_path / "replayed", "merged")
     assert digest == RunDirectory.open(run).journal.read()[-1].digest
     files = [tmp_path / name / "model.safetensors" for name in ("exported", "replayed")]
     assert files[0].read_bytes() == files[1].read_bytes()
@@ -121,7 +123,7 @@ def test_an_export_is_the_last_generation_replayed_bit_for_bit(trained, tmp_path
 def test_the_base_replayed_is_the_base_model(trained, tmp_path):
     run, _ = trained
     directory = RunDirectory.open(run)
-    replay(run, -1, tmp_path / "base")
+    replay(run, -1, tmp_path / "base", "merged")
     expected = AutoModelForCausalLM.from_pretrained(directory.config.model).state_dict()
     found = AutoModelForCausalLM.from_pretrained(tmp_path / "base").state_dict()
     assert found.keys() == expected.keys()

@@ -35,6 +35,10 @@ CHANGES_THE_WEIGHTS = {
     "space.layers": (["space=full"], "space.layers=0"),
     "space.rank": ([], "space.rank=2"),
     "strategy.population": ([], "strategy.population=8"),
+    "space.alpha": (["space=lora"], "space.alpha=4"),
+    "space.init_scale_a": (["space=lora"], "space.init_scale_a=2"),
+    "space.init_scale_b": (["space=lora"], "space.init_scale_b=0.3"),
+    "space.freeze_a": (["space=lora"], "space.freeze_a=true"),
     "strategy.antithetic": ([], "strategy.antithetic=false"),
     "strategy.sigma": ([], "strategy.sigma=0.2"),
     "strategy.sigma.start": (["strategy.sigma={start: 0.3, end: 0.1}"], "strategy.sigma.start=0.4"),
@@ -79,6 +83,9 @@ CHANGES_THE_WEIGHTS = {
 # Settings with a test of their own, here or where it says.
 SEEN_ELSEWHERE = {
     "model": "test_the_model_and_the_dtype_change_what_is_served",
+    "space.start": "tests of adapters: test_an_adapter_of_peft_is_where_a_run_starts",
+    "space.unsupported": "tests of spaces: test_unsupported_matrices_are_left_alone",
+    "task.puzzles": "test_countdown_plays_puzzles_of_the_fields_size_when_asked",
     "engine.dtype": "test_the_model_and_the_dtype_change_what_is_served",
     "engine.kind": "test_the_model_and_the_dtype_change_what_is_served",
     "engine.device": "test_a_device_that_is_not_there_is_refused",

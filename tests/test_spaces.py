@@ -2,10 +2,11 @@
 
 import pytest
 import torch
+from torch import nn
 
 import germline.spaces.full
 from germline import noise
-from germline.config import Full, LowRank
+from germline.config import Full, Lora, LowRank
 from germline.engines.weights import describe
 from germline.protocols import DenseSpace, LowRankSpace
 from germline.spaces import make_space
@@ -64,6 +65,58 @@ def test_every_tensor_has_its_kind_and_layer(untied):
     assert kinds["model.layers.2.input_layernorm.weight"] == ("norm", 2)
     assert kinds["model.layers.1.mlp.up_proj.weight"] == ("linear", 1)
     assert kinds["model.layers.1.mlp.up_proj.bias"] == ("bias", 1)
+
+
+EXPERTS = "model.layers.0.mlp.experts."
+
+
+@pytest.fixture(scope="module")
+def mixture():
+    return describe(inprocess("mixtral").model)
+
+
+@pytest.mark.parametrize("space", [LowRank, Lora])
+def test_matrices_that_are_no_linear_layers_are_refused_by_name(space, mixture):
+    message = refusal(space(layers="0"), mixture)
+    assert f"{EXPERTS}gate_up_proj [2, 192, 64]" in message
+    assert "model.layers.0.mlp.gate.weight [2, 64]" in message
+    assert "space.unsupported=skip" in message
+    assert "space.kind=full" in message
+
+
+def test_unsupported_matrices_are_left_alone_by_setting_or_pattern(mixture):
+    skipped = names(LowRank(unsupported="skip"), mixture)
+    assert len(skipped) == 4 * 3
+    assert all("self_attn" in name for name in skipped)
+    assert names(LowRank(exclude=("*.mlp.*",)), mixture) == skipped
+
+
+def test_patterns_that_select_unsupported_matrices_alone_are_refused(mixture):
+    message = refusal(LowRank(include=("*.experts.*",), unsupported="skip"), mixture)
+    assert "experts" in message
+    assert "space.kind=full" in message
+
+
+def test_an_expert_that_is_a_linear_layer_sees_routed_rows_and_is_unsupported():
+    expert = nn.ModuleDict({"experts": nn.ModuleList([nn.Linear(2, 2)])})
+    model = nn.Module()
+    model.layers = nn.ModuleList([expert])
+    assert {info.kind for info in describe(model)} == {"other", "bias"}
+
+
+def test_a_model_without_linear_layers_in_blocks_is_refused(tied):
+    outside = [info for info in tied if info.layer is None]
+    assert "space.kind=full" in refusal(LowRank(), outside)
+
+
+def test_conv1d_is_a_linear_layer_stored_transposed():
+    infos = {info.name: info for info in describe(inprocess("gpt2").model)}
+    fused = infos["transformer.h.1.attn.c_attn.weight"]
+    assert (fused.kind, fused.layer, fused.transposed) == ("linear", 1, True)
+    assert fused.shape == (64, 192)
+    assert fused.sides == (192, 64)
+    assert infos["transformer.wte.weight"].kind == "embedding"
+    assert infos["transformer.h.0.ln_1.weight"].kind == "norm"
 
 
 def test_include_and_exclude_are_globs_over_whole_names(tied):

@@ -5,8 +5,16 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    GPT2Config,
+    GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
     PreTrainedModel,
     PreTrainedTokenizerFast,
     Qwen2Config,
@@ -17,6 +25,17 @@ CHAT_TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+
+FAMILIES: dict[str, tuple[type, type[PreTrainedModel]]] = {
+    "qwen2": (Qwen2Config, Qwen2ForCausalLM),
+    "llama": (LlamaConfig, LlamaForCausalLM),
+    "mistral": (MistralConfig, MistralForCausalLM),
+    "gemma3": (Gemma3TextConfig, Gemma3ForCausalLM),
+    "gpt2": (GPT2Config, GPT2LMHeadModel),
+    "mixtral": (MixtralConfig, MixtralForCausalLM),
+}
+GPT2_NAMES = {"intermediate_size": "n_inner", "head_dim": None, "num_key_value_heads": None}
+"""What GPT-2 calls a setting of `save_tiny`, or None where it has no such thing."""
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
@@ -59,16 +78,15 @@ def save_tiny(folder: Path, family: str = "qwen2", *, seed: int = 0, **settings:
         "pad_token_id": words.pad_token_id,
         **settings,
     }
-    kinds: dict[str, tuple[type, type[PreTrainedModel]]] = {
-        "qwen2": (Qwen2Config, Qwen2ForCausalLM),
-        "llama": (LlamaConfig, LlamaForCausalLM),
-    }
-    config, model_class = kinds[family]
+    if family == "gpt2":
+        renamed = {GPT2_NAMES.get(name, name): value for name, value in shape.items()}
+        shape = {name: value for name, value in renamed.items() if name is not None}
+    config, model_class = FAMILIES[family]
     model = model_class(config(**shape))
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if parameter.dim() == 2:
+            if parameter.dim() >= 2:
                 parameter.normal_(0, 0.12, generator=generator)
             elif name.endswith("bias"):
                 parameter.normal_(0, 0.05, generator=generator)

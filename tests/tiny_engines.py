@@ -11,30 +11,42 @@ import numpy as np
 import torch
 
 from germline import noise
-from germline.config import Full, InProcess, LowRank, Nes
+from germline.config import Full, InProcess, Lora, LowRank, Nes
 from germline.engines.inprocess import InProcessEngine
 from germline.engines.pretrained import load_pretrained
 from germline.engines.toy import ToyEngine
 from germline.optimizers import Optimizer, Sgd
-from germline.protocols import DenseSpace, LowRankSpace
+from germline.protocols import AdapterSpace, DenseSpace, LowRankSpace
 from germline.spaces import make_space
 from germline.strategies import make_strategy
 from germline.types import Completion, Example, Population, Seeded, TensorInfo, Update
 from tests.tiny import save_tiny
 
-# Grouped-query attention in both; tied and untied heads; Qwen2 always has biases on q, k, v.
+# Grouped-query attention in all but GPT-2, which keeps its weights transposed; tied and untied
+# heads; Qwen2 always has biases on q, k, v. Windows so small that every text outgrows them;
+# a mixture of experts, which only the full space can perturb.
 MODELS: dict[str, dict[str, Any]] = {
     "qwen2": {"tie_word_embeddings": True},
     "llama": {"tie_word_embeddings": False, "attention_bias": True, "mlp_bias": True},
+    "mistral": {"tie_word_embeddings": False, "sliding_window": 7},
+    "gemma3": {
+        "tie_word_embeddings": False,
+        "sliding_window": 5,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    },
+    "gpt2": {"tie_word_embeddings": True},
+    "mixtral": {"tie_word_embeddings": False, "num_local_experts": 2},
     # So many tokens end a text that rows leave the batch all the time.
     "qwen2 of few words": {"eos_token_id": list(range(100, 140))},
 }
 # Rank 6 is above COLUMNWISE_RANK and takes the path of batched products.
-SPACES: dict[str, Full | LowRank] = {
+SPACES: dict[str, Full | LowRank | Lora] = {
     "full": Full(),
     "rank 1": LowRank(rank=1),
     "rank 2": LowRank(rank=2),
     "rank 6": LowRank(rank=6),
+    "lora": Lora(rank=2, alpha=3, init_scale_b=0.5),
+    "lora of rank 6": Lora(rank=6, alpha=6, init_scale_b=0.2),
 }
 TEXTS = (
     "What is 1 + 2?",
@@ -56,21 +68,22 @@ def folder(model: str) -> Path:
 
 def inprocess(
     model: str = "qwen2",
-    space: Full | LowRank | None = None,
+    space: Full | LowRank | Lora | None = None,
     optimizer: Optimizer | None = None,
     sigma_unit: str = "constant",
+    run_seed: int = 0,
     **settings: str,
 ) -> InProcessEngine:
     """Build an engine over a model of `MODELS`, or over a folder, on one thread in fp32."""
     source = str(folder(model)) if model in MODELS else model
     section = InProcess(**{"device": "cpu", "dtype": "float32", "threads": 1, **settings})
-    built = None if space is None else make_space(space)
+    built = None if space is None else make_space(space, run_seed)
     return InProcessEngine(load_pretrained(source), built, optimizer or Sgd(), section, sigma_unit)
 
 
 def engine(
     model: str,
-    space: Full | LowRank,
+    space: Full | LowRank | Lora,
     optimizer: Optimizer | None = None,
     sigma_unit: str = "constant",
 ) -> InProcessEngine | ToyEngine:
@@ -96,10 +109,10 @@ def tokens(completions: Sequence[Sequence[Completion]]) -> list[list[tuple[int, 
     return [[completion.tokens for completion in row] for row in completions]
 
 
-def drawn(member: Seeded, info: TensorInfo, space: Full | LowRank) -> np.ndarray:
+def drawn(member: Seeded, info: TensorInfo, space: Full | LowRank | Lora) -> np.ndarray:
     """Draw a member's unit noise in fp64 from the definition, without the space's own code."""
     where = (member.run_seed, member.generation, member.direction)
-    if isinstance(space, Full):
+    if not isinstance(space, LowRank):
         size = int(np.prod(info.shape))
         return noise.normal(*where, info.name, size).astype(np.float64).reshape(info.shape)
     out, into = info.shape
@@ -114,6 +127,8 @@ def played(engine: InProcessEngine | ToyEngine, member: Seeded, info: TensorInfo
     if isinstance(space, LowRankSpace):
         a, b = space.factors([member], info)
         return a[0] @ b[0].T
+    if isinstance(space, AdapterSpace):
+        return space.noises([member], info)[0]
     assert isinstance(space, DenseSpace)
     return space.noise(member, info)
 

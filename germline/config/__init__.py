@@ -25,7 +25,7 @@ from germline.config.shaping import (
     ShapingConfig,
     ZScore,
 )
-from germline.config.spaces import Full, LowRank, SpaceBase, SpaceConfig
+from germline.config.spaces import Full, Lora, LowRank, SpaceBase, SpaceConfig
 from germline.config.strategies import Adam, Nes, OptimizerConfig, Sgd, StrategyConfig
 from germline.config.tasks import Arithmetic, Conciseness, Countdown, TaskBase, TaskConfig
 
@@ -60,6 +60,7 @@ __all__ = [
     "Section",
     "Sgd",
     "ShapingBase",
+    "Lora",
     "ShapingConfig",
     "SpaceBase",
     "SpaceConfig",

@@ -18,7 +18,7 @@ from germline.config.shaping import (
     ShapingConfig,
     ZScore,
 )
-from germline.config.spaces import Full, LowRank, SpaceConfig
+from germline.config.spaces import Full, Lora, LowRank, SpaceConfig
 from germline.config.strategies import Adam, Nes, Sgd, StrategyConfig
 from germline.config.tasks import Arithmetic, Conciseness, Countdown, TaskConfig
 
@@ -113,7 +113,7 @@ class Config(Section):
 
 KINDS: dict[str, dict[str, type[Section]]] = {
     "task": {"conciseness": Conciseness, "arithmetic": Arithmetic, "countdown": Countdown},
-    "space": {"full": Full, "low_rank": LowRank},
+    "space": {"full": Full, "low_rank": LowRank, "lora": Lora},
     "optimizer": {"sgd": Sgd, "adam": Adam},
     "shaping": {
         "z_score": ZScore,

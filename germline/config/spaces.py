@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from germline.config.sections import Many, Section, named
 
@@ -36,11 +36,71 @@ class Full(SpaceBase):
     kind: Literal["full"] = "full"
 
 
-class LowRank(SpaceBase):
+class LinearSpace(SpaceBase):
+    """Searched beside linear layers of the decoder blocks: the whole population in one batch."""
+
+    unsupported: Literal["refuse", "skip"] = Field(
+        "refuse",
+        description=(
+            "Weight matrices in the blocks that are selected but are no linear layers, such as "
+            "fused experts: `refuse` names them, `skip` leaves them unperturbed."
+        ),
+    )
+
+
+class LowRank(LinearSpace):
     """EGGROLL: noise A B^T / sqrt(rank) on the linear layers of the decoder blocks."""
 
     kind: Literal["low_rank"] = "low_rank"
     rank: int = Field(1, ge=1, description="Rank of a member's perturbation.")
 
 
-SpaceConfig = Annotated[Annotated[Full | LowRank, Field(discriminator="kind")], named("low_rank")]
+class Lora(LinearSpace):
+    """A LoRA adapter: W + alpha / rank * B A beside frozen linear layers of the decoder blocks."""
+
+    kind: Literal["lora"] = "lora"
+    rank: int = Field(1, ge=1, description="Rows of A, columns of B.")
+    alpha: float = Field(2.0, gt=0, description="The adapter adds alpha / rank * B A to a weight.")
+    init_scale_a: float = Field(
+        1.0,
+        ge=0,
+        description="Standard deviation of the starting A, in units of 1 / sqrt(inputs).",
+    )
+    init_scale_b: float = Field(
+        0.01,
+        ge=0,
+        description=(
+            "Standard deviation of the starting B; 0, as in PEFT, starts from the base model but "
+            "lets A have no effect at first."
+        ),
+    )
+    freeze_a: bool = Field(default=False, description="Search B alone; A stays as it started.")
+    start: str | None = Field(
+        None, description="Folder of a PEFT adapter to start from; default: a random one."
+    )
+
+    @model_validator(mode="after")
+    def _the_adapter_can_move(self) -> "Lora":
+        if self.init_scale_a == 0 and (self.init_scale_b == 0 or self.freeze_a):
+            other = "freeze_a=true" if self.freeze_a else "init_scale_b=0"
+            raise ValueError(
+                f"init_scale_a=0 with {other} leaves no direction in which the model changes: "
+                "use init_scale_a=1"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _a_given_start_is_not_drawn(self) -> "Lora":
+        for name in ("init_scale_a", "init_scale_b"):
+            value, default = getattr(self, name), Lora.model_fields[name].default
+            if self.start is not None and value != default:
+                raise ValueError(
+                    f"{name}={value} would be ignored, as the adapter of start={self.start} is "
+                    "not drawn: drop one of them"
+                )
+        return self
+
+
+SpaceConfig = Annotated[
+    Annotated[Full | LowRank | Lora, Field(discriminator="kind")], named("low_rank")
+]

@@ -13,15 +13,16 @@ import torch
 from torch import Tensor
 
 from germline.config import InProcess
+from germline.engines.adapters import AdapterMembers, merged, save_adapter
 from germline.engines.decode import Decoder
 from germline.engines.members import DenseMembers, LowRankMembers
 from germline.engines.pretrained import Pretrained, save_pretrained
 from germline.engines.prompts import encode, pad
 from germline.engines.sampling import draw_luck
 from germline.engines.weights import Masters, describe
-from germline.optimizers import Optimizer
 from germline.engines.windows import refuse_other_attention
-from germline.protocols import DenseSpace, LowRankSpace, Space
+from germline.optimizers import Optimizer
+from germline.protocols import AdapterSpace, DenseSpace, LowRankSpace, Space
 from germline.types import Completion, Decoding, Example, GermlineError, Perturbation, Update
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -40,8 +41,8 @@ class InProcessEngine:
     ) -> None:
         if config.threads is not None:
             torch.set_num_threads(config.threads)
-        self.pretrained = pretrained
         refuse_other_attention(pretrained.model.config.get_text_config())
+        self.pretrained = pretrained
         self.device = _device(config.device)
         self.dtype = _dtype(config.dtype, self.device, pretrained.stored_dtype)
         host = self.device if config.centre == "device" else torch.device("cpu")
@@ -56,17 +57,13 @@ class InProcessEngine:
         self.serving = {name: p.detach() for name, p in self.model.named_parameters()}
         if isinstance(space, DenseSpace):
             masters = {name: _apart(m, self.serving[name]) for name, m in masters.items()}
-        self.weights = Masters(masters, infos, space, optimizer, sigma_unit)
-        self._low_rank = (
-            LowRankMembers(self.model, self.serving, self.weights, space)
-            if isinstance(space, LowRankSpace)
-            else None
-        )
+        self.weights = Masters(masters, infos, space, optimizer, sigma_unit, pretrained.source)
         self._dense = (
             DenseMembers(self.serving, self.weights, space)
             if isinstance(space, DenseSpace)
             else None
         )
+        self._batched = self._members_in_one_batch(space)
         self._encoded: dict[tuple[str, bool], list[int]] = {}
         self.end_ids = _end_ids(pretrained)
         self._decoder = Decoder(self.model, pretrained.tokenizer, self.end_ids, self._members_left)
@@ -115,17 +112,28 @@ class InProcessEngine:
 
     def save_model(self, folder: Path, dtype: torch.dtype | None = None) -> None:
         """Write theta as a Hugging Face folder; the serving dtype gives the same tokens."""
-        save_pretrained(self.pretrained, self.weights.tensors, folder, dtype or self.dtype)
+        save_pretrained(self.pretrained, merged(self.weights), folder, dtype or self.dtype)
+
+    def save_adapter(self, folder: Path) -> None:
+        """Write the centre's adapter, in fp32, as a folder that plain `peft` loads."""
+        save_adapter(self.weights, folder)
+
+    def _members_in_one_batch(self, space: Space | None) -> LowRankMembers | AdapterMembers | None:
+        if isinstance(space, LowRankSpace):
+            return LowRankMembers(self.model, self.serving, self.weights, space)
+        if isinstance(space, AdapterSpace):
+            return AdapterMembers(self.model, self.serving, self.weights, space)
+        return None
 
     def _groups(
         self, members: Sequence[Perturbation | None]
     ) -> list[Sequence[Perturbation | None]]:
-        return [members] if self._low_rank else [[member] for member in members]
+        return [members] if self._batched else [[member] for member in members]
 
     @contextmanager
     def _standing(self, members: Sequence[Perturbation | None]) -> Iterator[None]:
-        if self._low_rank:
-            with self._low_rank.standing(members):
+        if self._batched:
+            with self._batched.standing(members):
                 yield
         elif self._dense:
             with self._dense.standing(members[0]):
@@ -134,14 +142,6 @@ class InProcessEngine:
             self.weights.refuse_members(members)
             yield
 
-    def _members_left(self, members: Tensor) -> None:
-        if self._low_rank:
-            self._low_rank.keep(members)
-
-    def _encode(self, example: Example) -> list[int]:
-        key = (example.prompt, example.chat)
-        if key not in self._encoded:
-            self._encoded[key] = encode(self.pretrained.tokenizer, example)
     def _does_not_fit(self, members: int, examples: int) -> GermlineError:
         rows = members * examples
         setting, value = ("cell.rows", rows) if members > 1 else ("cell.examples", examples)
@@ -152,6 +152,14 @@ class InProcessEngine:
             f"{max(1, value // 2)}, or with a lower task.max_new_tokens"
         )
 
+    def _members_left(self, members: Tensor) -> None:
+        if self._batched:
+            self._batched.corrections.keep(members)
+
+    def _encode(self, example: Example) -> list[int]:
+        key = (example.prompt, example.chat)
+        if key not in self._encoded:
+            self._encoded[key] = encode(self.pretrained.tokenizer, example)
         return self._encoded[key]
 
     def _check_length(self, tokens: int) -> None:
@@ -170,6 +178,11 @@ def _apart(master: Tensor, serving: Tensor) -> Tensor:
     return master.clone() if master.data_ptr() == serving.data_ptr() else master
 
 
+def _is_out_of_memory(error: RuntimeError) -> bool:
+    """Know it on a GPU by its class, on a CPU by the words of torch's allocator."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
 def _device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -178,11 +191,6 @@ def _device(name: str) -> torch.device:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise GermlineError(
-def _is_out_of_memory(error: RuntimeError) -> bool:
-    """Know it on a GPU by its class, on a CPU by the words of torch's allocator."""
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
-
-
             f"engine.device={name!r} cannot be used here ({str(error).splitlines()[0]}): "
             "use engine.device=auto or engine.device=cpu"
         ) from None

@@ -14,10 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from germline import noise
+from germline.engines.adapters import merged, save_adapter
 from germline.engines.sampling import choose, draw_luck
 from germline.engines.weights import Masters, describe
 from germline.optimizers import Optimizer
-from germline.protocols import DenseSpace, LowRankSpace, Space
+from germline.protocols import AdapterSpace, DenseSpace, LowRankSpace, Space
 from germline.types import (
     Completion,
     Decoding,
@@ -59,7 +60,7 @@ class ToyEngine:
     ) -> None:
         model = _ToyModel()
         masters = {name: p.detach() for name, p in model.named_parameters()}
-        self.weights = Masters(masters, describe(model), space, optimizer, sigma_unit)
+        self.weights = Masters(masters, describe(model), space, optimizer, sigma_unit, "toy")
 
     @torch.inference_mode()
     def generate(
@@ -85,7 +86,13 @@ class ToyEngine:
             "export: engine=toy has no Hugging Face format; train with engine=inprocess to export"
         )
 
+    def save_adapter(self, folder: Path) -> None:
+        """Write the centre's adapter as a PEFT folder, for training to start from."""
+        save_adapter(self.weights, folder)
+
     def _merged(self, member: Perturbation | None) -> dict[str, Tensor]:
+        if isinstance(self.weights.space, AdapterSpace):
+            return merged(self.weights, member)
         tensors = dict(self.weights.tensors)
         if self.weights.space is None:
             self.weights.refuse_members([member])

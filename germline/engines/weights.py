@@ -9,13 +9,14 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from germline.optimizers import Optimizer
-from germline.protocols import Space
+from germline.protocols import AdapterSpace, Base, Space
 from germline.types import GermlineError, Perturbation, TensorInfo, TensorKind, Update
 
 
@@ -31,6 +32,7 @@ def describe(model: nn.Module) -> tuple[TensorInfo, ...]:
                 shape=tuple(parameter.shape),
                 kind=_kind(owner, name),
                 layer=int(layer[1]) if layer else None,
+                transposed=_is_conv1d(owner) and parameter.dim() == 2,
             )
         )
     return tuple(infos)
@@ -39,18 +41,27 @@ def describe(model: nn.Module) -> tuple[TensorInfo, ...]:
 def _kind(owner: nn.Module, name: str) -> TensorKind:
     if name.endswith("bias"):
         return "bias"
-    if isinstance(owner, nn.Linear):
-        return "linear"
+    if isinstance(owner, nn.Linear) or _is_conv1d(owner):
+        # An expert of a mixture sees the rows routed to it, so no member can be told from another.
+        return "other" if ".experts." in name else "linear"
     if isinstance(owner, nn.Embedding):
         return "embedding"
     return "norm" if "norm" in type(owner).__name__.lower() else "other"
+
+
+def _is_conv1d(owner: nn.Module) -> bool:
+    """Know GPT-2's linear layer, which keeps its weight as `[in, out]`, without transformers."""
+    return type(owner).__name__ == "Conv1D"
 
 
 class Masters:
     """fp32 tensors by canonical name, and how an update moves the searched ones.
 
     Attributes:
-        tensors: every parameter in fp32, in canonical order.
+        tensors: every parameter in fp32, in canonical order; then the adapter, where one is
+            searched.
+        infos: what each of them is.
+        adapted: the linear layers an adapter stands beside; empty where none is searched.
         searched: the tensors the space selects.
         units: per searched tensor, what sigma and learning rate are multiples of (1, mean |W| or
             std W of the starting weights).
@@ -63,18 +74,31 @@ class Masters:
         space: Space | None,
         optimizer: Optimizer,
         sigma_unit: str,
+        source: str = "",
     ) -> None:
         _refuse_integers(tensors)
         self.tensors = dict(tensors)
         self.infos = tuple(infos)
         self.space = space
         self.optimizer = optimizer
+        self.base = Base(source, self.infos, partial(_digest, dict(tensors)))
+        self.adapted: tuple[TensorInfo, ...] = ()
+        if isinstance(space, AdapterSpace):
+            self._begin_adapter(space)
         self.searched = space.select(self.infos) if space else ()
         self.units = {
-            info.name: _unit(info.name, self.tensors[info.name], sigma_unit)
-            for info in self.searched
+            info.name: _unit(info, self.tensors[info.name], sigma_unit) for info in self.searched
         }
         optimizer.begin({info.name: self.tensors[info.name] for info in self.searched})
+
+    def _begin_adapter(self, space: AdapterSpace) -> None:
+        adapter = space.begin(self.base)
+        for info, tensor in adapter.items():
+            self.tensors[info.name] = tensor.to(next(iter(self.tensors.values())).device)
+        self.infos += tuple(adapter)
+        self.adapted = tuple(
+            info for info in self.base.tensors if info.adapter_names[0] in self.tensors
+        )
 
     def refuse_members(self, members: Sequence[Perturbation | None]) -> None:
         """Say that only the centre can play, when there is no space an engine knows how to serve.
@@ -85,7 +109,7 @@ class Masters:
         if any(member is not None for member in members):
             found = type(self.space).__name__ if self.space else "no space"
             raise GermlineError(
-                f"members cannot be played with {found}: choose space.kind=full or low_rank"
+                f"members cannot be played with {found}: choose space.kind=full, low_rank or lora"
             )
 
     def apply(self, update: Update) -> None:
@@ -111,10 +135,7 @@ class Masters:
         A tree of digests lets the tensors be hashed in parallel: hashlib releases the interpreter
         lock.
         """
-        state = {**self.tensors, **self.optimizer.state_dict()}
-        with ThreadPoolExecutor(max_workers=2) as threads:
-            leaves = threads.map(_leaf, state, state.values())
-            return hashlib.sha256(b"".join(leaves)).hexdigest()
+        return _digest({**self.tensors, **self.optimizer.state_dict()})
 
     def state(self) -> Mapping[str, Tensor]:
         """Return what updates change: searched masters, then optimizer moments; not copies."""
@@ -141,6 +162,12 @@ class Masters:
         )
 
 
+def _digest(state: Mapping[str, Tensor]) -> str:
+    with ThreadPoolExecutor(max_workers=2) as threads:
+        leaves = threads.map(_leaf, state, state.values())
+        return hashlib.sha256(b"".join(leaves)).hexdigest()
+
+
 def _leaf(name: str, tensor: Tensor) -> bytes:
     values = tensor.detach().cpu().contiguous().numpy().astype("<f4", copy=False)
     leaf = hashlib.sha256(f"{name}:{list(tensor.shape)}:".encode())
@@ -148,16 +175,17 @@ def _leaf(name: str, tensor: Tensor) -> bytes:
     return leaf.digest()
 
 
-def _unit(name: str, master: Tensor, sigma_unit: str) -> float:
+def _unit(info: TensorInfo, master: Tensor, sigma_unit: str) -> float:
     if sigma_unit == "constant":
         return 1.0
     values = master.detach().cpu().numpy().astype(np.float64)
     unit = float(np.abs(values).mean() if sigma_unit == "mean_abs" else values.std())
     if not unit > 0:
+        drawn = info.kind == "adapter"
+        other = "start it above 0 (space.init_scale_b)" if drawn else "exclude it (space.exclude)"
         raise GermlineError(
-            f"strategy.sigma_unit={sigma_unit}: {name} has {sigma_unit} {unit}, so it "
-            f"would never move: "
-            "exclude it (space.exclude) or use sigma_unit=constant"
+            f"strategy.sigma_unit={sigma_unit}: {info.name} has {sigma_unit} {unit}, so it "
+            f"would never move: {other} or use sigma_unit=constant"
         )
     return unit
 

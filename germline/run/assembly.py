@@ -80,7 +80,7 @@ def make_task(config: TaskConfig) -> Task:
 
 def make_engine(config: Config, *, searched: bool = True) -> Engine:
     """Load the model into the engine a config names; not `searched` serves the centre alone."""
-    space = make_space(config.space) if searched else None
+    space = make_space(config.space, config.seed) if searched else None
     optimizer = make_optimizer(config.strategy.optimizer)
     kind = resolve("engines", ENGINES, config.engine.kind)
     if isinstance(config.engine, InProcess):

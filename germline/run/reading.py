@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from germline.checkpoint import restore
 from germline.config import Config, TaskConfig, load_config
@@ -24,14 +24,30 @@ from germline.types import (
     Score,
     Split,
 )
+Form = Literal["adapter", "merged"]
+"""How weights are written: a PEFT adapter (runs with space.kind=lora), or a Hugging Face folder."""
 
 
-def replay(path: Path | str, generation: int, out: Path | str | None = None) -> str:
+
+def replay(
+    path: Path | str, generation: int, out: Path | str | None = None, form: Form | None = None
+) -> str:
     """Rebuild a generation from base model and journal alone; return its verified digest.
+    Args:
+        path: the run directory.
+        generation: the last update to include; -1 is the base model.
+        out: the folder to write, if any.
+        form: see `export`.
+
 
     Raises:
         GermlineError: the digest is not the one the journal recorded.
     """
+    if form is not None and out is None:
+        raise GermlineError(
+            f"replay: {form} says how weights are written, so name the folder as well (--out)"
+        )
+    form = _form(directory.config, form)
     directory = RunDirectory.open(Path(path))
     folder = None if out is None else _free(Path(out))
     engine = make_engine(directory.config)
@@ -40,15 +56,26 @@ def replay(path: Path | str, generation: int, out: Path | str | None = None) -> 
     )
     if folder is not None:
         engine.refresh()
-        engine.save_model(folder)
+        _write_weights(engine, folder, form)
     return digest
 
 
-def export(path: Path | str, out: Path | str) -> None:
-    """Write the newest weights of a run as a folder plain transformers loads: the same tokens."""
+def export(path: Path | str, out: Path | str, form: Form | None = None) -> None:
+    """Write the newest weights of a run: in fp32, what loads them writes the same tokens.
+
+    Args:
+        path: the run directory.
+        out: the folder to write.
+        form: `merged` is a Hugging Face folder that plain `transformers` loads; `adapter` is one
+            that plain `peft` loads. Default: the adapter where one was trained.
+
+    Raises:
+        GermlineError: the folder is taken, or there is no adapter to write.
+    """
     folder = _free(Path(out))
-    engine = _rebuilt(RunDirectory.open(Path(path)))
-    engine.save_model(folder)
+    directory = RunDirectory.open(Path(path))
+    form = _form(directory.config, form)
+    _write_weights(_rebuilt(directory), folder, form)
 
 
 def evaluate(
@@ -147,6 +174,23 @@ def _source(
 def _rebuilt(directory: RunDirectory, config: Config | None = None) -> Engine:
     """Return an engine with the newest weights of a run."""
     engine = make_engine(config or directory.config)
+def _form(config: Config, form: Form | None) -> Form:
+    """Say how a run's weights are written where nobody asked, and refuse what it does not have."""
+    if form == "adapter" and config.space.kind != "lora":
+        raise GermlineError(
+            f"this run has space.kind={config.space.kind} and so no adapter to write: write the "
+            "whole model (--merged)"
+        )
+    return form or ("adapter" if config.space.kind == "lora" else "merged")
+
+
+def _write_weights(engine: Engine, folder: Path, form: Form) -> None:
+    if form == "adapter":
+        engine.save_adapter(folder)
+    else:
+        engine.save_model(folder)
+
+
     entries = directory.journal.read()
     last = len(entries) - 1
     restore(engine.weights, entries, directory.snapshots, directory.base_digest, last)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from germline.checkpoint import restore, save_snapshot
-from germline.config import Config, Cosine, Linear, load_config
+from germline.config import Config, Cosine, Linear, Lora, load_config
 from germline.evaluation import HELD_OUT_NOISE, held_out
 from germline.record import RunDirectory
 from germline.record.tensorboard import TensorBoard
@@ -197,9 +197,13 @@ def _resumed_config(config: Config, overrides: Sequence[str]) -> Config:
 
 
 def _located(config: Config) -> Config:
-    """Write a local model folder as an absolute path, so that a run works from anywhere."""
+    """Write folders the run reads as absolute paths, so that it works from anywhere."""
     if config.model != "nano" and Path(config.model).is_dir():
-        return config.model_copy(update={"model": str(Path(config.model).resolve())})
+        config = config.model_copy(update={"model": str(Path(config.model).resolve())})
+    if isinstance(config.space, Lora) and config.space.start is not None:
+        start = str(Path(config.space.start).expanduser().resolve())
+        space = config.space.model_copy(update={"start": start})
+        config = config.model_copy(update={"space": space})
     return config
 
 

@@ -5,7 +5,8 @@ element of the noise has unit variance; a merged update has rank min(directions 
 
 Only the linear layers of the decoder blocks are searched: embeddings, norms, biases and the output
 head stay as they are, because engines that serve members as adapters (LoRA) cannot perturb them,
-and results must not depend on the engine.
+and results must not depend on the engine. The noise has the layout of the stored weight: where a
+model keeps weights as `[in, out]` (GPT-2), A is `[in, rank]` and B `[out, rank]`.
 """
 
 import math
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 import torch
 
 from germline import config, noise
-from germline.spaces.selection import select
+from germline.spaces.selection import select_linear
 from germline.types import GermlineError, Perturbation, TensorInfo, Update
 
 
@@ -29,12 +30,9 @@ class LowRank:
         """Keep the selected linear layers of the decoder blocks.
 
         Raises:
-            GermlineError: nothing is left, or the rank exceeds a matrix.
+            GermlineError: nothing is left, the rank exceeds a matrix, or a layer is unsupported.
         """
-        linear = [
-            tensor for tensor in tensors if tensor.kind == "linear" and tensor.layer is not None
-        ]
-        kept = select(linear, self.section)
+        kept = select_linear(tensors, self.section)
         for tensor in kept:
             if self.rank > min(tensor.shape):
                 raise GermlineError(
@@ -47,14 +45,10 @@ class LowRank:
     def factors(
         self, members: Sequence[Perturbation], tensor: TensorInfo
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Draw A `[members, out, rank]` (1/sqrt(rank) included) and B `[members, in, rank]`."""
+        """Draw A `[members, rows, rank]`, 1/sqrt(rank) included; B `[members, columns, rank]`."""
         first = members[0]
-        directions = sorted({member.direction for member in members})
-        a, b = self._draw(first.run_seed, first.generation, directions, tensor)
-        # A pair shares its direction: drawn once, handed out twice.
-        place = {direction: index for index, direction in enumerate(directions)}
-        which = torch.tensor([place[member.direction] for member in members])
-        return a[which], b[which]
+        directions = [member.direction for member in members]
+        return self._draw(first.run_seed, first.generation, directions, tensor)
 
     def gradient(self, update: Update, tensor: TensorInfo) -> torch.Tensor:
         """Sum coefficients times A B^T in order (fp32 multiply, then add: the same bits anywhere).
@@ -78,8 +72,8 @@ class LowRank:
     def _draw(
         self, run_seed: int, generation: int, directions: Sequence[int], tensor: TensorInfo
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        out, into = tensor.shape
-        sides = (("a", out), ("b", into))
+        rows, columns = tensor.shape
+        sides = (("a", rows), ("b", columns))
         a, b = (
             torch.from_numpy(
                 noise.normals(

@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from germline.config import SpaceBase
+from germline.config import Lora, LowRank, SpaceBase
 from germline.types import GermlineError, TensorInfo
 
 
@@ -34,6 +34,40 @@ def select(tensors: Sequence[TensorInfo], config: SpaceBase) -> tuple[TensorInfo
             "together leave no tensor to search: widen one of them"
         )
     return kept
+
+
+def select_linear(tensors: Sequence[TensorInfo], config: LowRank | Lora) -> tuple[TensorInfo, ...]:
+    """Keep the selected linear layers of the decoder blocks.
+
+    Embeddings, norms, biases and the output head are never asked for here: engines that serve
+    members as adapters cannot perturb them, and results must not depend on the engine.
+
+    Raises:
+        GermlineError: nothing is left, or something selected is a weight matrix but no linear
+            layer and `unsupported` does not say to skip it.
+    """
+    inside = [tensor for tensor in tensors if tensor.layer is not None]
+    matrices = [
+        tensor
+        for tensor in inside
+        if tensor.kind == "linear" or (tensor.kind == "other" and len(tensor.shape) > 1)
+    ]
+    if not matrices:
+        raise GermlineError(
+            f"space.kind={config.kind} searches linear layers of decoder blocks, and this model "
+            "has none: use space.kind=full"
+        )
+    kept = select(matrices, config)
+    linear = tuple(tensor for tensor in kept if tensor.kind == "linear")
+    strange = [f"{tensor.name} {list(tensor.shape)}" for tensor in kept if tensor.kind == "other"]
+    if strange and (config.unsupported == "refuse" or not linear):
+        more = f" and {len(strange) - 3} more" if len(strange) > 3 else ""
+        remedy = "leave them unperturbed with space.unsupported=skip, or " if linear else ""
+        raise GermlineError(
+            f"space.kind={config.kind} can perturb linear layers only, but the settings also "
+            f"select {', '.join(strange[:3])}{more}: {remedy}use space.kind=full"
+        )
+    return linear
 
 
 def parse_layers(text: str, tensors: Sequence[TensorInfo]) -> frozenset[int]:

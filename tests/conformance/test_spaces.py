@@ -4,17 +4,18 @@ import numpy as np
 import pytest
 import torch
 
-from germline.config import Full, LowRank
-from germline.protocols import DenseSpace, LowRankSpace, Space
+from germline.config import Full, Lora, LowRank
+from germline.protocols import AdapterSpace, Base, DenseSpace, LowRankSpace, Space
 from germline.spaces import SPACES, make_space
 from germline.types import Seeded, TensorInfo, Update
 from tests.tiny_engines import drawn
 
-SETTINGS: dict[str, Full | LowRank] = {
+SETTINGS: dict[str, Full | LowRank | Lora] = {
     "full": Full(),
     "rank 1": LowRank(rank=1),
     "rank 2": LowRank(rank=2),
     "rank 7": LowRank(rank=7),
+    "lora": Lora(rank=64),
 }
 LAYER = TensorInfo("model.layers.0.self_attn.q_proj.weight", (96, 64), "linear", 0)
 TWIN = TensorInfo("model.layers.1.self_attn.q_proj.weight", (96, 64), "linear", 1)
@@ -35,10 +36,12 @@ def member(direction=0, sign=1, generation=0, run_seed=3, sigma=0.1):
 
 
 def unit_noise(space, of, tensor):
-    """The noise a member of either kind of space plays, before sign and sigma."""
+    """The noise a member of any kind of space plays, before sign and sigma."""
     if isinstance(space, LowRankSpace):
         a, b = space.factors([of], tensor)
         return a[0] @ b[0].T
+    if isinstance(space, AdapterSpace):
+        return space.noises([of], tensor)[0]
     return space.noise(of, tensor)
 
 
@@ -49,7 +52,8 @@ def one_hot(direction, directions=4):
 def test_every_space_of_the_table_is_tested_and_keeps_the_contract(space, section):
     assert {one.kind for one in SETTINGS.values()} == set(SPACES)
     assert isinstance(space, Space)
-    assert isinstance(space, DenseSpace) != isinstance(space, LowRankSpace)
+    kinds = (DenseSpace, LowRankSpace, AdapterSpace)
+    assert sum(isinstance(space, kind) for kind in kinds) == 1
     assert SPACES[section.kind].endswith(type(space).__name__)
 
 
@@ -131,4 +135,8 @@ def test_the_gradient_has_the_same_bits_for_any_thread_count(space):
 
 
 def test_selecting_keeps_the_order_given(space):
-    assert space.select((TWIN, LAYER)) == (TWIN, LAYER)
+    if isinstance(space, AdapterSpace):
+        adapter = [*space.begin(Base("", (LAYER, TWIN), str))][::-1]
+        assert space.select((TWIN, LAYER, *adapter)) == tuple(adapter)
+    else:
+        assert space.select((TWIN, LAYER)) == (TWIN, LAYER)

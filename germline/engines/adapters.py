@@ -1,0 +1,127 @@
+"""A LoRA adapter as its members have it: beside the layers of a batch, merged, or written out.
+
+The adapter is theta: its fp32 masters lie among the others, named `<module>.lora_A.weight` and
+`<module>.lora_B.weight`. A member's adapter is worked out in fp32 and then rounded to the serving
+dtype, like any other member; the centre has an adapter too.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from germline.engines.corrections import Corrections, Factors
+from germline.engines.weights import Masters
+from germline.protocols import AdapterSpace
+from germline.spaces.adapter_files import write_adapter
+from germline.types import GermlineError, Perturbation, TensorInfo
+
+
+class AdapterMembers:
+    """The adapter of every member, and of the centre, as corrections beside its layers."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        serving: Mapping[str, Tensor],
+        masters: Masters,
+        space: AdapterSpace,
+    ) -> None:
+        self.masters = masters
+        self.space = space
+        self.corrections = Corrections(model, masters.adapted, space.rank)
+        self._like = serving[masters.adapted[0].name]
+
+    @contextmanager
+    def standing(self, members: Sequence[Perturbation | None]) -> Iterator[None]:
+        """Let these members stand in the model during a `with` block; None is the centre."""
+        with self.corrections.standing(self._factors(members)):
+            yield
+
+    def _factors(self, members: Sequence[Perturbation | None]) -> Factors:
+        """Move the centre by every member's noise; a pair shares what is drawn."""
+        everyone = self._centre().of(torch.zeros(len(members), dtype=torch.long))
+        drawn = {member.direction: member for member in members if member is not None}
+        if drawn:
+            moves = self._moves(list(drawn.values()))
+            places = {direction: place for place, direction in enumerate(drawn)}
+            which = torch.tensor([places[m.direction] if m is not None else 0 for m in members])
+            scale = torch.tensor([m.sign * m.sigma if m is not None else 0.0 for m in members])
+            for centre, move in zip(everyone, moves.of(which), strict=True):
+                centre.add_(move.mul_(scale[:, None]))
+        return Factors(everyone.a.to(self._like), everyone.b.to(self._like))
+
+    def _centre(self) -> Factors:
+        factors = self.corrections.empty(1)
+        for layer in self.masters.adapted:
+            a, b = (self.masters.tensors[name].cpu() for name in layer.adapter_names)
+            self._place(factors, layer, a[None], b[None])
+        return factors
+
+    def _moves(self, members: Sequence[Perturbation]) -> Factors:
+        """Draw the noise of each member, times the unit of each tensor; 0 where A is frozen."""
+        factors = self.corrections.empty(len(members))
+        searched = {info.name: info for info in self.masters.searched}
+        for layer in self.masters.adapted:
+            a, b = (
+                self.space.noises(members, searched[name]).mul_(self.masters.units[name])
+                if name in searched
+                else torch.zeros(1, 1, 1)
+                for name in layer.adapter_names
+            )
+            self._place(factors, layer, a, b)
+        return factors
+
+    def _place(self, factors: Factors, layer: TensorInfo, a: Tensor, b: Tensor) -> None:
+        """Put A `[members, rank, in]` and B `[members, out, rank]` where corrections want them."""
+        self.corrections.b(factors, layer.name).copy_(a)
+        self.corrections.a(factors, layer.name).copy_(b.mT).mul_(self.space.scale)
+
+
+def merged(masters: Masters, member: Perturbation | None = None) -> dict[str, Tensor]:
+    """Return the base model's tensors with the adapter of a member added: W + scale * B A."""
+    tensors = {info.name: masters.tensors[info.name] for info in masters.base.tensors}
+    space = masters.space
+    if isinstance(space, AdapterSpace):
+        adapter = _adapter_of(masters, space, member)
+        for layer in masters.adapted:
+            a, b = (adapter[name] for name in layer.adapter_names)
+            change = (b @ a).mul_(space.scale)
+            tensors[layer.name] = tensors[layer.name] + (change.T if layer.transposed else change)
+    return tensors
+
+
+def _adapter_of(
+    masters: Masters, space: AdapterSpace, member: Perturbation | None
+) -> dict[str, Tensor]:
+    adapter = {
+        name: masters.tensors[name] for layer in masters.adapted for name in layer.adapter_names
+    }
+    if member is not None:
+        for info in masters.searched:
+            scale = member.sign * member.sigma * masters.units[info.name]
+            move = space.noises([member], info)[0].mul_(scale)
+            adapter[info.name] = adapter[info.name] + move.to(adapter[info.name].device)
+    return adapter
+
+
+def save_adapter(masters: Masters, folder: Path) -> None:
+    """Write the centre's adapter as a folder that plain `peft` loads.
+
+    Raises:
+        GermlineError: no adapter is searched.
+    """
+    space = masters.space
+    if not isinstance(space, AdapterSpace):
+        raise GermlineError(
+            f"export: {type(space).__name__} has no adapter to write; only space.kind=lora has one"
+        )
+    write_adapter(
+        folder,
+        _adapter_of(masters, space, None),
+        masters.adapted,
+        alpha=space.scale * space.rank,
+        base=masters.base,
+    )

@@ -1,0 +1,378 @@
+"""LoRA adapters: where they start, what of them moves, and what plain `peft` makes of them."""
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from germline import noise
+from germline.config import Lora
+from germline.types import Decoding, GermlineError, Update
+from tests.tiny import save_tiny
+from tests.tiny_engines import (
+    SPACES,
+    bits,
+    examples,
+    folder,
+    inprocess,
+    population,
+    same_bits,
+    tokens,
+)
+
+# What peft calls is deprecated by transformers.
+pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning")
+
+IDS = torch.arange(30, 60).view(2, 15)
+UPDATE = Update(3, 0, 0.02, 0.1, (0.5, -1.0, 0.25))
+RANDOM = Lora(rank=2, alpha=3, init_scale_b=0.5)
+MODULES = {"gpt2": ["c_attn", "c_proj"], "llama": ["q_proj", "v_proj", "down_proj"]}
+
+
+def refusal(call, *arguments, **settings):
+    with pytest.raises(GermlineError) as caught:
+        call(*arguments, **settings)
+    return str(caught.value)
+
+
+def plain(model):
+    return AutoModelForCausalLM.from_pretrained(folder(model), dtype=torch.float32).eval()
+
+
+def with_adapter(model, path):
+    return PeftModel.from_pretrained(plain(model), path).eval()
+
+
+def by_peft(path, model="llama", **settings):
+    """Write a random adapter with plain `peft`."""
+    values = {"r": 4, "lora_alpha": 6, "target_modules": MODULES[model], **settings}
+    with warnings.catch_warnings():
+        # peft says that it corrects fan_in_fan_out where a layer is a Conv1D.
+        warnings.simplefilter("ignore", UserWarning)
+        wrapped = get_peft_model(plain(model), LoraConfig(task_type="CAUSAL_LM", **values))
+    generator = torch.Generator().manual_seed(0)
+    for name, parameter in wrapped.named_parameters():
+        if "lora_" in name:
+            parameter.data.normal_(0, 0.1, generator=generator)
+    wrapped.save_pretrained(path)
+    return wrapped.eval()
+
+
+def started(path, model="llama", **settings):
+    return inprocess(model, Lora(**{"rank": 4, "alpha": 6, "start": str(path), **settings}))
+
+
+# --- where it starts
+
+
+def test_the_starting_adapter_is_drawn_from_the_run_seed_by_name():
+    weights = inprocess("gpt2", Lora(rank=2, init_scale_a=3, init_scale_b=0.5)).weights
+    layer = next(info for info in weights.adapted if info.shape == (64, 192))  # [in, out]
+    a, b = layer.adapter_names
+    assert a == "transformer.h.0.attn.c_attn.lora_A.weight"
+    drawn = noise.normal(0, 0, 0, f"{a}/start", 2 * 64).reshape(2, 64) * np.float32(3 / 8)
+    assert np.array_equal(weights.tensors[a].numpy(), drawn)
+    drawn = noise.normal(0, 0, 0, f"{b}/start", 192 * 2).reshape(192, 2) * np.float32(0.5)
+    assert np.array_equal(weights.tensors[b].numpy(), drawn)
+
+
+def test_another_run_seed_starts_from_another_adapter():
+    digests = {inprocess("llama", RANDOM, run_seed=seed).weights.digest() for seed in (0, 1)}
+    assert len(digests) == 2
+
+
+def test_an_adapter_with_b_of_zero_starts_from_the_base_model():
+    engine = inprocess("llama", Lora(init_scale_b=0))
+    with torch.no_grad():
+        assert torch.equal(engine.logits(None, IDS), plain("llama")(IDS).logits)
+
+
+def test_theta_is_the_adapter_and_nothing_else():
+    engine = inprocess("llama", RANDOM)
+    before = bits(engine)
+    engine.apply(UPDATE)
+    moved = {name for name, tensor in bits(engine).items() if not torch.equal(tensor, before[name])}
+    assert moved == {name for layer in engine.weights.adapted for name in layer.adapter_names}
+    assert moved == set(engine.weights.state())
+    assert len(moved) == 2 * 7 * 3
+
+
+def test_a_frozen_a_never_moves_in_members_or_updates():
+    engine = inprocess("llama", RANDOM.model_copy(update={"freeze_a": True}))
+    assert all("lora_B" in name for name in engine.weights.state())
+    member = population(2, sigma=0.1).members[0]
+    found = engine.logits(member, IDS)
+    for layer in engine.weights.adapted:
+        b = layer.adapter_names[1]
+        drawn = noise.normal(3, 0, 0, b, engine.weights.tensors[b].numel())
+        engine.weights.tensors[b] += 0.1 * torch.from_numpy(drawn).view(-1, 2)
+    torch.testing.assert_close(engine.logits(None, IDS), found, rtol=1e-4, atol=1e-4)
+
+
+def test_settings_that_choose_layers_choose_where_adapters_stand():
+    section = Lora(include=("*_proj.weight",), exclude=("*.mlp.*",), layers="1")
+    names = [layer.name for layer in inprocess("llama", section).weights.adapted]
+    sides = ("q_proj", "k_proj", "v_proj", "o_proj")
+    assert names == [f"model.layers.1.self_attn.{side}.weight" for side in sides]
+
+
+def test_a_rank_above_a_matrix_is_refused_with_the_largest_that_fits():
+    message = refusal(inprocess, "llama", Lora(rank=33))
+    assert "space.rank=33" in message
+    assert "at most 32" in message
+
+
+def test_units_of_a_b_of_zero_are_refused_with_a_remedy():
+    message = refusal(inprocess, "llama", Lora(init_scale_b=0), sigma_unit="mean_abs")
+    assert "lora_B" in message
+    assert "space.init_scale_b" in message
+
+
+# --- adapters written by peft
+
+
+@pytest.mark.parametrize("model", MODULES)
+def test_an_adapter_of_peft_is_where_a_run_starts(model, tmp_path):
+    wrapped = by_peft(tmp_path, model)
+    engine = started(tmp_path, model)
+    last = {layer.name.split(".")[-2] for layer in engine.weights.adapted}
+    assert last == set(MODULES[model])
+    with torch.no_grad():
+        expected = wrapped(IDS).logits
+    torch.testing.assert_close(engine.logits(None, IDS), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_layers_a_given_adapter_has_but_nobody_selects_stand_still(tmp_path):
+    wrapped = by_peft(tmp_path)
+    engine = started(tmp_path, include=("*.v_proj.*",))
+    with torch.no_grad():
+        torch.testing.assert_close(
+            engine.logits(None, IDS), wrapped(IDS).logits, rtol=1e-4, atol=1e-4
+        )
+    assert {name.split(".")[4] for name in engine.weights.state()} == {"v_proj"}
+    assert engine.generate(population(2).members, examples(), Decoding(3))
+
+
+def test_a_given_adapter_without_a_selected_layer_is_refused(tmp_path):
+    by_peft(tmp_path)
+    message = refusal(started, tmp_path, include=("*.k_proj.*",))
+    assert "include=['*.k_proj.*']" in message
+    assert str(tmp_path) in message
+
+
+@pytest.mark.parametrize(("settings", "word"), [({"rank": 1}, "rank 4"), ({"alpha": 4}, "alpha 6")])
+def test_a_rank_or_alpha_the_given_adapter_does_not_have_is_refused(settings, word, tmp_path):
+    by_peft(tmp_path)
+    message = refusal(started, tmp_path, **settings)
+    assert word in message
+    assert "set space.rank=4 and space.alpha=6" in message
+
+
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [
+        ({"use_dora": True}, "use_dora=True"),
+        ({"use_rslora": True}, "use_rslora=True"),
+        ({"bias": "lora_only"}, "bias='lora_only'"),
+        ({"rank_pattern": {"q_proj": 2}}, "rank_pattern={'q_proj': 2}"),
+        ({"modules_to_save": ["norm"]}, "modules_to_save=['norm']"),
+    ],
+)
+def test_an_adapter_that_is_more_than_lora_is_refused_by_what_it_has(settings, word, tmp_path):
+    by_peft(tmp_path, **settings)
+    message = refusal(started, tmp_path)
+    assert word in message
+    assert "plain LoRA" in message
+
+
+# --- adapters of another base model
+
+
+def other_llama(path, **settings):
+    return str(save_tiny(path / "llama", "llama", **{"tie_word_embeddings": False, **settings}))
+
+
+def test_an_adapter_of_other_weights_is_refused_by_their_digest(tmp_path):
+    inprocess("llama", RANDOM).save_adapter(tmp_path / "adapter")
+    other = other_llama(tmp_path, seed=1, attention_bias=True, mlp_bias=True)
+    message = refusal(started, tmp_path / "adapter", other, rank=2, alpha=3)
+    assert "of another base model" in message
+    assert "with weights of digest" in message
+    assert other in message
+
+
+def test_the_same_weights_in_another_folder_are_the_same_base_model(tmp_path):
+    inprocess("llama", RANDOM).save_adapter(tmp_path / "adapter")
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    for file in folder("llama").iterdir():
+        (moved / file.name).write_bytes(file.read_bytes())
+    assert started(tmp_path / "adapter", str(moved), rank=2, alpha=3)
+
+
+def test_an_adapter_of_peft_for_a_model_of_another_name_is_refused(tmp_path):
+    by_peft(tmp_path / "adapter")
+    message = refusal(started, tmp_path / "adapter", "qwen2")
+    assert "of another base model" in message
+    assert f"base_model_name_or_path is {str(folder('llama'))!r}" in message
+    assert str(folder("qwen2")) in message
+
+
+def test_an_adapter_of_other_shapes_is_refused_by_the_first_of_them(tmp_path):
+    by_peft(tmp_path / "adapter")
+    message = refusal(started, tmp_path / "adapter", other_llama(tmp_path, intermediate_size=80))
+    assert "of another base model" in message
+    assert "down_proj.lora_A.weight has shape [4, 96]" in message
+    assert "[4, 80]" in message
+
+
+def test_an_adapter_of_layers_the_model_does_not_have_is_refused(tmp_path):
+    by_peft(tmp_path / "adapter")
+    message = refusal(started, tmp_path / "adapter", other_llama(tmp_path, num_hidden_layers=2))
+    assert "of another base model" in message
+    assert "model.layers.2.mlp.down_proj.lora_A.weight" in message
+
+
+# --- folders that are no adapters
+
+
+def test_a_folder_that_is_not_there_is_refused(tmp_path):
+    message = refusal(started, tmp_path / "nowhere")
+    assert "space.start" in message
+    assert "no such folder" in message
+
+
+def test_a_model_folder_is_no_adapter():
+    assert "a folder without adapter_config.json" in refusal(started, folder("llama"))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", '{"peft_type": "LORA"}'])
+def test_a_damaged_adapter_config_is_refused(text, tmp_path):
+    by_peft(tmp_path)
+    (tmp_path / "adapter_config.json").write_text(text)
+    message = refusal(started, tmp_path)
+    assert "space.start" in message
+    assert "adapter_config.json" in message
+
+
+def test_a_damaged_or_missing_file_of_tensors_is_refused(tmp_path):
+    by_peft(tmp_path)
+    file = tmp_path / "adapter_model.safetensors"
+    file.write_bytes(file.read_bytes()[:100])
+    assert "damaged" in refusal(started, tmp_path)
+    file.unlink()
+    assert "has no adapter_model.safetensors" in refusal(started, tmp_path)
+
+
+def test_half_an_adapter_is_refused(tmp_path):
+    by_peft(tmp_path)
+    file = tmp_path / "adapter_model.safetensors"
+    tensors = load_file(file)
+    tensors.popitem()
+    save_file(tensors, file)
+    assert "lora_" in refusal(started, tmp_path)
+
+
+# --- what is written
+
+
+@pytest.mark.parametrize("model", ["llama", "gpt2", "gemma3", "mistral"])
+def test_plain_peft_gives_the_logits_of_the_engine(model, tmp_path):
+    engine = inprocess(model, RANDOM)
+    engine.apply(UPDATE)
+    engine.save_adapter(tmp_path)
+    found = engine.logits(None, IDS)
+    with torch.no_grad():
+        torch.testing.assert_close(
+            with_adapter(model, tmp_path)(IDS).logits, found, atol=1e-4, rtol=1e-4
+        )
+        assert (plain(model)(IDS).logits - found).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("model", ["llama", "gpt2", "gemma3"])
+def test_the_merged_model_gives_the_logits_of_the_engine(model, tmp_path):
+    engine = inprocess(model, RANDOM)
+    engine.apply(UPDATE)
+    engine.save_model(tmp_path)
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path, dtype="auto").eval()
+    with torch.no_grad():
+        torch.testing.assert_close(
+            merged(IDS).logits, engine.logits(None, IDS), atol=1e-4, rtol=1e-4
+        )
+    assert {name for name, _ in merged.named_parameters()} == {
+        name for name, _ in plain(model).named_parameters()
+    }
+
+
+@pytest.mark.parametrize(
+    ("section", "targets", "layers"),
+    [
+        (
+            Lora(),
+            ["down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"],
+            None,
+        ),
+        (Lora(include=("*.q_proj.*", "*.v_proj.*"), layers="0,2"), ["q_proj", "v_proj"], [0, 2]),
+        (
+            Lora(include=("*.0.*.q_proj.*", "*.1.*.v_proj.*")),
+            ["model.layers.0.self_attn.q_proj", "model.layers.1.self_attn.v_proj"],
+            None,
+        ),
+    ],
+)
+def test_modules_are_named_as_shortly_as_they_can_be(section, targets, layers, tmp_path):
+    engine = inprocess("llama", section)
+    engine.save_adapter(tmp_path)
+    settings = json.loads((tmp_path / "adapter_config.json").read_text())
+    assert settings["target_modules"] == targets
+    assert settings["layers_to_transform"] == layers
+    stored = load_file(tmp_path / "adapter_model.safetensors")
+    loaded = with_adapter("llama", tmp_path).state_dict()
+    inside = {name.replace(".default", ""): tensor for name, tensor in loaded.items()}
+    assert {name for name in inside if "lora_" in name} == set(stored)
+    assert all(torch.equal(inside[name], tensor) for name, tensor in stored.items())
+
+
+def test_what_was_written_is_where_another_run_starts(tmp_path):
+    first = inprocess("llama", RANDOM)
+    first.apply(UPDATE)
+    first.save_adapter(tmp_path)
+    second = started(tmp_path, rank=2, alpha=3)
+    assert second.weights.digest() == first.weights.digest()
+    assert same_bits(bits(second), bits(first))
+    members = population().members
+    assert tokens(second.generate(members, examples(), Decoding(4))) == tokens(
+        first.generate(members, examples(), Decoding(4))
+    )
+
+
+@pytest.mark.parametrize("space", [None, "rank 1", "full"])
+def test_there_is_no_adapter_to_write_in_other_spaces(space, tmp_path):
+    engine = inprocess("llama", None if space is None else SPACES[space])
+    assert "space.kind=lora" in refusal(engine.save_adapter, tmp_path / "adapter")
+    assert not (tmp_path / "adapter").exists()
+
+
+# --- settings
+
+
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [
+        ({"init_scale_a": 0, "init_scale_b": 0}, "init_scale_b=0"),
+        ({"init_scale_a": 0, "freeze_a": True}, "freeze_a=true"),
+        ({"start": "x", "init_scale_b": 2.0}, "would be ignored"),
+        ({"start": "x", "init_scale_a": 2.0}, "would be ignored"),
+        ({"rank": 0}, "rank"),
+        ({"alpha": 0}, "alpha"),
+        ({"alpha": float("inf")}, "alpha"),
+    ],
+)
+def test_settings_that_cannot_be_meant_are_refused(settings, word):
+    with pytest.raises(ValueError, match=word):
+        Lora(**settings)

@@ -4,10 +4,12 @@
 >>> sorted(germline.load_config({"task": "countdown"}).task.model_dump())[:2]
 ['chat', 'kind']
 
-The public names below load what they need on first use, so `import germline` stays light.
+The public names below are what a program may rely on (`tests/test_public.py` pins them); they load
+what they need on first use, so `import germline` stays light.
 """
 
 from importlib import import_module
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -43,6 +45,8 @@ __all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return version("germline")
     if name not in _HOMES:
         raise AttributeError(f"module 'germline' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

@@ -4,6 +4,7 @@ What a user can mend is told in one red paragraph on stderr, with exit status 2.
 mistake of ours. An interrupted command ends with status 130, as shells expect.
 """
 
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -24,10 +25,10 @@ class ErrorsForPeople(TyperGroup):
             typer.secho("Interrupted.", err=True)
             raise typer.Exit(INTERRUPTED) from None
         except Exception as error:
-            # Imported here because it brings numpy: a third of a second `--help` can do without.
-            from germline.types import GermlineError
-
-            if not isinstance(error, GermlineError):
+            # Not imported for this: it brings numpy, a third of a second `--help` can do without.
+            # Whoever raised a GermlineError has imported it.
+            types = sys.modules.get("germline.types")
+            if types is None or not isinstance(error, types.GermlineError):
                 raise
             typer.secho(f"germline: {error}", fg="red", err=True)
             raise typer.Exit(2) from None

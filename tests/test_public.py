@@ -1,0 +1,130 @@
+"""The public interface: every name and signature a program may rely on, and what importing costs.
+
+A change here is a change for users: it belongs into CHANGELOG.md, and a removal into a new major
+version.
+"""
+
+import inspect
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+import germline
+
+SIGNATURES = {
+    "assemble": "(config)",
+    "check_task": "(task, overrides=(), *, model='nano', prompts=10)",
+    "evaluate": "(source, task=None, *, split='test', limit=None, overrides=(), out=None)",
+    "export": "(path, out, form=None)",
+    "generate": (
+        "(source, prompts, *, chat=True, max_new_tokens=128, temperature=0.0, top_p=1.0, seed=0)"
+    ),
+    "load_config": "(source, overrides=())",
+    "replay": "(path, generation, out=None, form=None)",
+    "resume": "(path, overrides=())",
+    "train": "(config, out=None)",
+    "write_report": "(paths, out=None)",
+}
+CLASSES = {
+    "Config": {
+        "batch",
+        "cell",
+        "engine",
+        "fleet",
+        "generations",
+        "graders",
+        "held_out",
+        "model",
+        "record",
+        "seed",
+        "shaping",
+        "space",
+        "strategy",
+        "task",
+    },
+    "GermlineError": set(),
+    "Training": {"config", "directory", "end", "start", "stop"},
+}
+HEAVY = ("torch", "transformers", "matplotlib", "numpy", "pydantic", "rich")
+
+
+def untyped(function):
+    """Return a signature without its annotations, which grow with every kind of section."""
+    signature = inspect.signature(function)
+    bare = [one.replace(annotation=one.empty) for one in signature.parameters.values()]
+    return str(signature.replace(parameters=bare, return_annotation=signature.empty))
+
+
+def test_the_public_names_are_these_and_no_others():
+    assert set(germline.__all__) == SIGNATURES.keys() | CLASSES.keys()
+    assert dir(germline) == germline.__all__
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_a_function_keeps_its_signature(name):
+    assert untyped(getattr(germline, name)) == SIGNATURES[name]
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_a_function_says_what_it_does(name):
+    assert inspect.getdoc(getattr(germline, name))
+
+
+def test_a_config_has_these_sections():
+    assert set(germline.Config.model_fields) == CLASSES["Config"]
+
+
+def test_a_training_offers_these():
+    in_init = inspect.getsource(germline.Training.__init__)
+    offered = {name for name in dir(germline.Training) if not name.startswith("_")}
+    offered |= {name for name in ("config", "directory") if f"self.{name} =" in in_init}
+    assert offered == CLASSES["Training"]
+    assert hasattr(germline.Training, "__iter__")
+
+
+def test_errors_a_user_can_mend_have_one_class():
+    assert issubclass(germline.GermlineError, Exception)
+
+
+def test_the_version_is_that_of_the_installed_package():
+    assert germline.__version__ == version("germline")
+
+
+def test_a_name_that_is_not_public_is_refused():
+    with pytest.raises(AttributeError, match="has no attribute 'trian'"):
+        _ = germline.trian
+
+
+def imported_after(code):
+    """Run a line in a Python of its own and return which heavy packages it imported."""
+    code += f"; import sys; print(*({{*{HEAVY}}} & set(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[1],
+    )
+    return set(done.stdout.split())
+
+
+def test_importing_germline_imports_nothing_heavy():
+    assert imported_after("import germline") == set()
+
+
+def test_reading_a_config_imports_no_torch():
+    assert imported_after("import germline; germline.load_config({})") <= {"numpy", "pydantic"}
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["train", "--help"]])
+def test_help_imports_nothing_heavy(words):
+    code = (
+        f"import contextlib, io, sys; sys.argv = ['germline', *{words}]\n"
+        "from germline.cli import main\n"
+        "with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()): main()\n"
+        "pass"
+    )
+    assert imported_after(code) == set()

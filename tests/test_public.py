@@ -127,4 +127,4 @@ def test_help_imports_nothing_heavy(words):
         "with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()): main()\n"
         "pass"
     )
-    assert imported_after(code) == set()
+    assert imported_after(code) <= {"pydantic"}  # with which newer versions of typer read argv

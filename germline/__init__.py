@@ -9,7 +9,6 @@ what they need on first use, so `import germline` stays light.
 """
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -46,6 +45,8 @@ __all__ = sorted(_HOMES)
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
+        from importlib.metadata import version  # 30 ms that nobody else needs
+
         return version("germline")
     if name not in _HOMES:
         raise AttributeError(f"module 'germline' has no attribute {name!r}")

@@ -96,8 +96,6 @@ class LowRankSpace(Space, Protocol):
         """Draw A `[members, out, rank]` and B `[members, in, rank]`: A B^T is the unit noise."""
 
 
-@runtime_checkable
-class Weights(Protocol):
 @dataclass(frozen=True)
 class Base:
     """The model an adapter is begun on.
@@ -131,6 +129,8 @@ class AdapterSpace(Space, Protocol):
         """Draw the unit noise of the members' directions, fp32 `[members, *shape]`."""
 
 
+@runtime_checkable
+class Weights(Protocol):
     """The fp32 masters: everything a journal can rebuild."""
 
     def apply(self, update: Update) -> None:

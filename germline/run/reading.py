@@ -24,31 +24,31 @@ from germline.types import (
     Score,
     Split,
 )
+
 Form = Literal["adapter", "merged"]
 """How weights are written: a PEFT adapter (runs with space.kind=lora), or a Hugging Face folder."""
-
 
 
 def replay(
     path: Path | str, generation: int, out: Path | str | None = None, form: Form | None = None
 ) -> str:
     """Rebuild a generation from base model and journal alone; return its verified digest.
+
     Args:
         path: the run directory.
         generation: the last update to include; -1 is the base model.
         out: the folder to write, if any.
         form: see `export`.
 
-
     Raises:
         GermlineError: the digest is not the one the journal recorded.
     """
+    directory = RunDirectory.open(Path(path))
     if form is not None and out is None:
         raise GermlineError(
             f"replay: {form} says how weights are written, so name the folder as well (--out)"
         )
     form = _form(directory.config, form)
-    directory = RunDirectory.open(Path(path))
     folder = None if out is None else _free(Path(out))
     engine = make_engine(directory.config)
     digest = restore(
@@ -174,6 +174,13 @@ def _source(
 def _rebuilt(directory: RunDirectory, config: Config | None = None) -> Engine:
     """Return an engine with the newest weights of a run."""
     engine = make_engine(config or directory.config)
+    entries = directory.journal.read()
+    last = len(entries) - 1
+    restore(engine.weights, entries, directory.snapshots, directory.base_digest, last)
+    engine.refresh()
+    return engine
+
+
 def _form(config: Config, form: Form | None) -> Form:
     """Say how a run's weights are written where nobody asked, and refuse what it does not have."""
     if form == "adapter" and config.space.kind != "lora":
@@ -189,13 +196,6 @@ def _write_weights(engine: Engine, folder: Path, form: Form) -> None:
         engine.save_adapter(folder)
     else:
         engine.save_model(folder)
-
-
-    entries = directory.journal.read()
-    last = len(entries) - 1
-    restore(engine.weights, entries, directory.snapshots, directory.base_digest, last)
-    engine.refresh()
-    return engine
 
 
 def _free(out: Path) -> Path:

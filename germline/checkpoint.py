@@ -7,30 +7,53 @@ model, a damaged snapshot or another arithmetic cannot pass unnoticed.
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from torch import Tensor
 
 from germline import noise
 from germline.protocols import Weights
 from germline.record import Entry
+from germline.record.lines import writing
 from germline.types import GermlineError
 
 
 def save_snapshot(weights: Weights, folder: Path, generation: int, *, keep: int) -> Path:
-    """Write masters and moments after `generation`, atomically; drop all but the newest `keep`."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write masters and moments after `generation`, atomically; drop all but the newest `keep`.
+
+    Raises:
+        GermlineError: the disk is full, say; nothing half-written is left behind.
+    """
     path = folder / f"generation-{generation:06d}.safetensors"
     partial = path.with_suffix(".partial")
     tensors = {name: tensor.contiguous() for name, tensor in weights.state().items()}
-    save_file(tensors, partial)
-    with partial.open("rb+") as file:
-        os.fsync(file.fileno())
-    partial.replace(path)
+    with writing(path):
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            _save(tensors, partial)
+            partial.replace(path)
+        except BaseException:
+            with suppress(OSError):
+                partial.unlink(missing_ok=True)
+            raise
     for old in snapshots(folder)[:-keep]:
         old.unlink()
     return path
+
+
+def _save(tensors: dict[str, Tensor], path: Path) -> None:
+    try:
+        save_file(tensors, path)
+    except SafetensorError as error:
+        # The library tells the operating system's error in words only.
+        if number := re.search(r"os error (\d+)", str(error)):
+            raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
+        raise
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
 
 
 def snapshots(folder: Path) -> list[Path]:

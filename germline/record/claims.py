@@ -13,6 +13,7 @@ import sys
 import weakref
 from pathlib import Path
 
+from germline.record.lines import writing
 from germline.types import GermlineError
 
 _CLAIMED: set[Path] = set()
@@ -39,7 +40,8 @@ def claim(folder: Path, owner: object) -> "weakref.finalize[..., object]":
             f"{folder}: this process is training in this folder already; "
             "finish that training, or drop it, first"
         )
-    lock = os.open(_lock_file(folder), os.O_WRONLY | os.O_CREAT, 0o644)
+    with writing(folder):
+        lock = os.open(_lock_file(folder), os.O_WRONLY | os.O_CREAT, 0o644)
     try:
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

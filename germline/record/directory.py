@@ -15,6 +15,7 @@ killed process left beyond the last journal line is dropped by `truncate` before
 """
 
 import json
+import os
 import platform
 import sys
 import weakref
@@ -27,7 +28,15 @@ from germline.config import Config, validated
 from germline.noise import NOISE_VERSION
 from germline.record import claims, rows
 from germline.record.journal import Journal
-from germline.record.lines import Row, append_rows, keep_rows, read_rows, write_atomically
+from germline.record.lines import (
+    Row,
+    append_rows,
+    keep_rows,
+    read_each,
+    read_rows,
+    write_atomically,
+    writing,
+)
 from germline.types import Example, GenerationRecord, GermlineError, Rollout, Score
 
 FORMAT_VERSION = 1
@@ -36,6 +45,17 @@ FORMAT_VERSION = 1
 Settings that are new since a run was begun take their defaults when it is opened, so a new setting
 must do nothing by default, and needs no new number.
 """
+
+
+FACTS: Mapping[str, type] = {
+    "config": dict,
+    "base_digest": str,
+    "platform": str,
+    "processor": str,
+    "threads": int,
+    "versions": dict,
+}
+"""What run.json holds besides the format version."""
 
 
 class RunDirectory:
@@ -60,7 +80,8 @@ class RunDirectory:
             GermlineError: the folder holds something already.
         """
         cls.refuse_taken(path)
-        path.mkdir(parents=True, exist_ok=True)
+        with writing(path):
+            path.mkdir(parents=True, exist_ok=True)
         facts = {
             "format_version": FORMAT_VERSION,
             "base_digest": base_digest,
@@ -79,9 +100,16 @@ class RunDirectory:
         Raises:
             GermlineError: the folder holds something already.
         """
+        place = next(one for one in (path, *path.absolute().parents) if one.exists())
+        if not place.is_dir():
+            raise GermlineError(f"out: {place} is a file; choose a new or an empty folder (--out)")
+        if not os.access(place, os.R_OK | os.W_OK | os.X_OK):
+            raise GermlineError(
+                f"out: {path} cannot be made, as {place} may not be written to; choose another "
+                "folder (--out)"
+            )
         # Hidden files are what a process killed while it made the folder leaves behind.
-        taken = path.is_dir() and any(not file.name.startswith(".") for file in path.iterdir())
-        if taken or (path.exists() and not path.is_dir()):
+        if place == path and any(not file.name.startswith(".") for file in path.iterdir()):
             remedy = (
                 f"continue that run with `germline resume {path}` or choose another folder"
                 if (path / "run.json").exists()
@@ -102,19 +130,24 @@ class RunDirectory:
             facts = json.loads(file.read_bytes())
         except (FileNotFoundError, NotADirectoryError):
             found = "a folder without run.json" if path.is_dir() else "no such folder"
+            found = "a file" if path.is_file() else found
             raise GermlineError(
                 f"{path} is not a run directory (found {found}); "
                 "name the folder that `germline train` printed"
             ) from None
+        except OSError as error:
+            raise GermlineError(f"{file} cannot be read: {error.strerror or error}") from None
         except ValueError as error:
             raise GermlineError(f"{file} is damaged ({error}); restore it from a copy") from None
         version = facts.get("format_version") if isinstance(facts, dict) else None
         if version != FORMAT_VERSION:
             raise GermlineError(f"{file}: {_foreign(version, facts)}")
+        for name, kind in FACTS.items():
+            if not isinstance(facts.get(name), kind):
+                found = f"has {name!r} of {facts[name]!r}" if name in facts else f"lacks {name!r}"
+                raise GermlineError(f"{file} {found}; restore it from a copy")
         try:
             return cls(path, facts)
-        except KeyError as error:
-            raise GermlineError(f"{file} lacks {error}; restore it from a copy") from None
         except GermlineError as error:
             raise GermlineError(
                 f"{file}: the config was written by germline {_writer(facts)} and does not fit "
@@ -195,8 +228,7 @@ class RunDirectory:
     def held_out(self) -> list[rows.HeldOut]:
         """Return the held-out scores by generation; of two, the one with samples."""
         found: dict[int, rows.HeldOut] = {}
-        for row in read_rows(self._held_out):
-            one = rows.held_out(row)
+        for one in read_each(self._held_out, rows.held_out):
             known = found.get(one.score.generation)
             if known is None or one.samples or not known.samples:
                 found[one.score.generation] = one

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from germline.noise import NOISE_VERSION
-from germline.record.lines import complete_lines, sync_folder
+from germline.record.lines import append, complete_lines, sync_folder
 from germline.types import GermlineError, Update
 
 
@@ -64,9 +64,7 @@ class Journal:
                 "the right one"
             )
         line = _encode(Entry(update, digest, noise_version, missing))
-        with self.path.open("ab", buffering=0) as file:
-            file.write(line)
-            os.fsync(file.fileno())
+        append(self.path, line, sync=True)
         if self._next == 0:
             sync_folder(self.path.parent)
         self._next += 1

@@ -1,33 +1,100 @@
-"""Files that survive a kill: JSON lines in and out, and atomic replacement.
+"""Files that survive a kill or a full disk: JSON lines in and out, and atomic replacement.
 
 Rows are appended with a single write, so a killed process leaves at most one torn line, and that at
-the end. Files are cut at newline bytes only: text written by a model may hold any other line
-separator.
+the end; a disk that fills up leaves none. Files are cut at newline bytes only: text written by a
+model may hold any other line separator.
 """
 
+import errno
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from germline.types import GermlineError
 
 Row = dict[str, Any]
+Read = TypeVar("Read")
+
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Say what a person can do where a file or folder cannot be written.
+
+    Raises:
+        GermlineError: instead of the operating system's error.
+    """
+    try:
+        yield
+    except OSError as error:
+        remedy = ""
+        if error.errno in FULL:
+            remedy = (
+                "; make room. A run that had begun goes on with `germline resume`: nothing "
+                "that was recorded is lost"
+            )
+        elif error.errno in FORBIDDEN:
+            remedy = "; get the right to write there, or choose another folder"
+        raise GermlineError(
+            f"{path} cannot be written: {error.strerror or error}{remedy}"
+        ) from error
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replace a file so that a reader sees the old content or the new one, never a mixture."""
+    """Replace a file so that a reader sees the old content or the new one, never a mixture.
+
+    Raises:
+        GermlineError: it cannot be written; the old content stands, and nothing is left behind.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    sync_folder(path.parent)
+    with writing(path):
+        try:
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except BaseException:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise
+        sync_folder(path.parent)
+
+
+def append(path: Path, data: bytes, *, sync: bool = False) -> None:
+    """Append to a file all of the data or, as on a full disk, nothing.
+
+    Args:
+        path: the file; made where there is none.
+        data: what to append.
+        sync: wait until it is safe on disk.
+
+    Raises:
+        GermlineError: it cannot be written.
+    """
+    with writing(path), path.open("ab", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        try:
+            # One call that fits writes it all; on a disk that fills up it writes what fits,
+            # says how much that was, and only the next one fails.
+            left = memoryview(data)
+            while left:
+                left = left[file.write(left) :]
+            if sync:
+                os.fsync(file.fileno())
+        except BaseException:
+            with suppress(OSError):
+                os.ftruncate(file.fileno(), size)
+            raise
 
 
 def sync_folder(folder: Path) -> None:
@@ -47,8 +114,7 @@ def append_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """
     data = b"".join(_encode(row) for row in rows)
     if data:
-        with path.open("ab", buffering=0) as file:
-            file.write(data)
+        append(path, data)
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -57,26 +123,51 @@ def read_rows(path: Path) -> list[Row]:
     Raises:
         GermlineError: a complete line is not a JSON object.
     """
-    return [_decode(path, number, line) for number, line in enumerate(complete_lines(path), 1)]
+    return read_each(path, lambda row: row)
+
+
+def read_each(path: Path, read: Callable[[Row], Read]) -> list[Read]:
+    """Read every row as what a function makes of it.
+
+    Raises:
+        GermlineError: a complete line is not a JSON object, or not one the function can read.
+    """
+    found = []
+    for number, line in enumerate(complete_lines(path), 1):
+        try:
+            found.append(read(_decode(line)))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise GermlineError(
+                f"{path}, line {number}: damaged, found {line[:40]!r} instead of a row of this "
+                "file; delete that line (it only describes the run: the journal and the weights "
+                "do not need it)"
+            ) from None
+    return found
 
 
 def keep_rows(path: Path, wanted: Callable[[Row], bool]) -> None:
     """Drop unwanted rows and a torn last line, in one atomic step; a clean file is not touched."""
     if not path.exists():
         return
-    lines = complete_lines(path)
-    kept = [line for number, line in enumerate(lines, 1) if wanted(_decode(path, number, line))]
-    data = b"".join(line + b"\n" for line in kept)
+    keep = read_each(path, wanted)
+    lines = zip(complete_lines(path), keep, strict=True)
+    data = b"".join(line + b"\n" for line, wanted_here in lines if wanted_here)
     if len(data) != path.stat().st_size:
         write_atomically(path, data)
 
 
 def complete_lines(path: Path) -> list[bytes]:
-    """Return the lines that end in a newline, without it."""
+    """Return the lines that end in a newline, without it.
+
+    Raises:
+        GermlineError: there is such a file, but it cannot be read.
+    """
     try:
         return path.read_bytes().split(b"\n")[:-1]
     except FileNotFoundError:
         return []
+    except OSError as error:
+        raise GermlineError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
 def _encode(row: Mapping[str, Any]) -> bytes:
@@ -98,14 +189,8 @@ def _plain(value: object) -> object:
     return value
 
 
-def _decode(path: Path, number: int, line: bytes) -> Row:
-    try:
-        row = json.loads(line)
-    except ValueError:
-        row = None
+def _decode(line: bytes) -> Row:
+    row = json.loads(line)
     if not isinstance(row, dict):
-        raise GermlineError(
-            f"{path}, line {number}: damaged, found {line[:40]!r} instead of a JSON object; delete "
-            "that line (it only describes the run: the journal and the weights do not need it)"
-        )
+        raise TypeError("a row is a JSON object")
     return row

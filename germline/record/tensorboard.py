@@ -2,31 +2,48 @@
 
 Scalars: `fitness/{mean,p20,p80,best}` and `speed/tokens_per_s` by generation, `held_out/<metric>`
 by updates applied. Events of a resumed run purge those of generations that never happened.
+
+Records are written here and now, without the library's `SummaryWriter`: that has a thread of its
+own, which dies of a full disk, and then whoever writes to it waits for ever.
 """
 
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tensorboardX import SummaryWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.record_writer import RecordWriter
+from tensorboardX.summary import scalar
 
+from germline.record.lines import writing
 from germline.record.rows import fitness_summary
 from germline.types import GenerationRecord, Score
 
 FLUSH_S = 5
-"""The library's two minutes would leave TensorBoard empty for all of a short run."""
+"""Seconds between two times the file is brought to disk."""
+
+FILE_VERSION = "brain.Event:2"
+"""What the first event of a file says, for TensorBoard to know it."""
 
 
 class TensorBoard:
     """Writes the curves of a run into its `tensorboard` folder."""
 
     def __init__(self, folder: Path, first_generation: int = 0) -> None:
-        purge = first_generation if first_generation > 0 else None
-        self._writer = SummaryWriter(
-            str(folder),
-            purge_step=purge,
-            flush_secs=FLUSH_S,
-            # File names end in whole seconds: a run resumed at once must not overwrite its events.
-            filename_suffix=f".{first_generation}",
-        )
+        # Names hold whole seconds: a run resumed at once must not overwrite its events.
+        place = f"{int(time.time())}.{socket.gethostname()}.{first_generation}"
+        self.path = folder / f"events.out.tfevents.{place}"
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file = RecordWriter(str(self.path))
+        self._flushed = 0.0
+        self._write(Event(wall_time=time.time(), file_version=FILE_VERSION))
+        if first_generation > 0:
+            start = SessionLog(status=SessionLog.START)
+            self._write(Event(step=first_generation, file_version=FILE_VERSION))
+            self._write(Event(step=first_generation, session_log=start))
 
     def generation(self, record: GenerationRecord) -> None:
         """Write the scalars of one generation; what is not known is left out."""
@@ -42,14 +59,36 @@ class TensorBoard:
             scalars["speed/tokens_per_s"] = record.evaluation.tokens / seconds
         for name, value in scalars.items():
             if value is not None:
-                self._writer.add_scalar(name, value, record.generation)
+                self._scalar(name, value, record.generation)
         if record.held_out is not None:
             self.held_out(record.held_out)
 
     def held_out(self, score: Score) -> None:
         """Write a held-out score, as at the start and the end of a run."""
-        self._writer.add_scalar(f"held_out/{score.metric}", score.mean, score.generation)
+        self._scalar(f"held_out/{score.metric}", score.mean, score.generation)
 
     def close(self) -> None:
         """Flush and release the event file."""
-        self._writer.close()
+        with self._writing():
+            self._file.close()
+
+    def _scalar(self, name: str, value: float, step: int) -> None:
+        self._write(Event(wall_time=time.time(), step=step, summary=scalar(name, value)))
+
+    def _write(self, event: Event) -> None:
+        with self._writing():
+            self._file.write(event.SerializeToString())
+            if time.monotonic() - self._flushed > FLUSH_S:
+                self._file.flush()
+                self._flushed = time.monotonic()
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        with writing(self.path):
+            try:
+                yield
+            except OSError:
+                # Let go of the file, or it tries once more, and complains, when it is collected.
+                with suppress(OSError):
+                    self._file.close()
+                raise

@@ -1,0 +1,263 @@
+"""Bad input on disk: full, read-only and taken folders, damaged files of a run; nothing is lost."""
+
+import errno
+import json
+import os
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import germline
+from germline.cli.application import app
+from germline.record import RunDirectory
+from germline.record.lines import append, append_rows, write_atomically
+from germline.record.tensorboard import TensorBoard
+from germline.types import GermlineError
+from tests.synthetic_runs import record
+from tests.toy_runs import SETTINGS, finish, journal, run, settings
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """Let every file of this process end at a size, as on a disk that fills up."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def told(*words: object) -> str:
+    """Return what the command line says to a mistake, without a traceback, and with status 2."""
+    shown = CliRunner().invoke(app, [str(word) for word in words])
+    assert shown.exit_code == 2, shown.output
+    assert shown.stderr.startswith("germline: ")
+    return shown.stderr
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nothing happened to."""
+    return run(tmp_path_factory.mktemp("whole") / "run")
+
+
+@pytest.fixture
+def copy(whole: Path, tmp_path: Path) -> Path:
+    """Its twin, to be damaged."""
+    folder = tmp_path / "copy"
+    for file in whole.rglob("*"):
+        if file.is_file():
+            (folder / file.relative_to(whole)).parent.mkdir(parents=True, exist_ok=True)
+            (folder / file.relative_to(whole)).write_bytes(file.read_bytes())
+    return folder
+
+
+# --- disk full
+
+
+@pytest.mark.parametrize(
+    ("file", "overrides", "size"),
+    [
+        (
+            "journal.jsonl",
+            ("record.rollouts=0", "strategy.population=40", "strategy.antithetic=false"),
+            2000,
+        ),
+        ("rollouts.jsonl", ("record.rollouts=100",), 6000),
+        ("generations.jsonl", ("record.rollouts=0", "record.snapshot_every=9"), 1500),
+        ("snapshots/generation-000001.safetensors", ("record.rollouts=0",), 3000),
+        ("held_out.jsonl", ("record.rollouts=0",), 200),
+    ],
+)
+def test_a_full_disk_is_told_and_the_run_goes_on_to_the_same_bits(
+    file: str, overrides: tuple[str, ...], size: int, tmp_path: Path
+) -> None:
+    undisturbed = journal(run(tmp_path / "undisturbed", *overrides))
+    training = germline.train(settings(*overrides), tmp_path / "run")
+    expected = rf"run/{file} cannot be written: .*; make room\. .*`germline resume`"
+    with files_of_at_most(size), pytest.raises(GermlineError, match=expected):
+        finish(training)
+    folder = training.directory.path
+    assert not [left for left in folder.rglob("*") if left.suffix in (".tmp", ".partial")]
+    assert undisturbed.startswith(journal(folder) if (folder / "journal.jsonl").exists() else b"")
+    assert journal(finish(germline.resume(folder))) == undisturbed
+
+
+def test_a_disk_too_full_to_begin_on_says_so(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(json.dumps(SETTINGS))
+    with files_of_at_most(100):
+        said = told("train", tmp_path / "c.yaml", "--out", tmp_path / "run")
+    assert f"{tmp_path / 'run' / 'run.json'} cannot be written: File too large; make room" in said
+    finish(germline.train(SETTINGS, tmp_path / "run"))
+
+
+def test_a_full_device_is_told_in_the_words_of_the_system() -> None:
+    with pytest.raises(GermlineError, match="cannot be written: No space left on device; make"):
+        append(Path("/dev/full"), b"row")
+
+
+def test_what_did_not_fit_leaves_no_torn_line(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    append_rows(rows, [{"a": 1}])
+    before = rows.read_bytes()
+    with files_of_at_most(len(before) + 4), pytest.raises(GermlineError, match="cannot be written"):
+        append_rows(rows, [{"b": 2}])
+    assert rows.read_bytes() == before
+
+
+def test_a_file_that_cannot_be_replaced_stays_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
+    file = tmp_path / "run.json"
+    file.write_bytes(b"old")
+    with files_of_at_most(2), pytest.raises(GermlineError, match="cannot be written"):
+        write_atomically(file, b"new content")
+    assert {one.name: one.read_bytes() for one in tmp_path.iterdir()} == {"run.json": b"old"}
+
+
+def test_tensorboard_on_a_full_disk_raises_and_does_not_wait_for_ever(tmp_path: Path) -> None:
+    tracker = TensorBoard(tmp_path)
+
+    def fill() -> None:
+        for generation in range(200):
+            tracker.generation(record(generation))
+
+    with files_of_at_most(2000), pytest.raises(GermlineError, match=r"tfevents.* cannot be writ"):
+        fill()
+    tracker.close()
+
+
+# --- folders that cannot be written to
+
+
+def test_a_folder_nobody_may_write_to_is_refused_before_anything_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Tests may run as root, whom permissions do not stop.
+    monkeypatch.setattr(os, "access", lambda place, mode: Path(place) != tmp_path)
+    with pytest.raises(GermlineError, match=r"out: .*new/run cannot be made, as .* may not be wri"):
+        germline.train({"model": "no such model"}, tmp_path / "new" / "run")
+
+
+def test_a_read_only_disk_is_told_with_a_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_arguments: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "mkdir", refused)
+    with pytest.raises(GermlineError, match=r"Read-only file system; .*choose another folder"):
+        RunDirectory.create(tmp_path / "run", settings(), "0" * 64, 1)
+
+
+def test_a_read_only_run_is_not_resumed_but_replayed(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = os.open
+
+    def opened(path: object, flags: int, *rest: int) -> int:
+        if flags & os.O_WRONLY:
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+        return plain(path, flags, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "open", opened)
+    assert "cannot be written: Permission denied; get the right" in told("resume", copy)
+    last = RunDirectory.open(copy).journal.read()[-1]
+    assert germline.replay(copy, last.update.generation) == last.digest
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("file", "out: .*file is a file; choose a new or an empty folder"),
+        ("file/run", "out: .*file is a file; choose"),
+        ("foreign", "out: .*foreign exists and is not empty; choose a new or an empty folder"),
+        ("run", "out: .*run exists and is not empty; continue that run with `germline resume"),
+    ],
+)
+def test_a_place_that_is_taken_is_refused_before_anything_is_loaded(
+    place: str, message: str, tmp_path: Path, whole: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "thesis.tex").write_text("precious")
+    (tmp_path / "run").symlink_to(whole)
+    with pytest.raises(GermlineError, match=message):
+        germline.train({"model": "no such model"}, tmp_path / place)
+    assert (tmp_path / "foreign" / "thesis.tex").read_text() == "precious"
+
+
+def test_a_file_given_as_a_run_is_called_one(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert "is not a run directory (found a file)" in told("resume", tmp_path / "file")
+
+
+# --- damaged files
+
+
+def without(*names: str) -> Callable[[bytes], bytes]:
+    def change(content: bytes) -> bytes:
+        return json.dumps({k: v for k, v in json.loads(content).items() if k not in names}).encode()
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda content: content[:-40], r"run\.json is damaged \(.*line \d+.*restore it from a co"),
+        (lambda _: b"\xff\xfe\x00", r"run\.json is damaged \("),
+        (lambda _: b"[]", r"format_version is None.*restore it from a copy"),
+        (without("base_digest"), r"run\.json lacks 'base_digest'; restore it from a copy"),
+        (without("threads"), r"run\.json lacks 'threads'"),
+        (without("config"), r"run\.json lacks 'config'"),
+        (
+            lambda content: content.replace(b'"threads": ', b'"threads": 0.'),
+            r"run\.json has 'threads' of 0\.\d",
+        ),
+        (
+            lambda content: content.replace(b'"sigma": 0.3', b'"sigma": -0.3'),
+            r"run\.json: .*strategy\.sigma: .*\(found -0\.3\)",
+        ),
+    ],
+)
+@pytest.mark.parametrize("verb", [germline.resume, germline.generate])
+def test_a_damaged_run_json_is_told_by_every_verb(
+    verb: Callable[..., object], change: Callable[[bytes], bytes], message: str, copy: Path
+) -> None:
+    file = copy / "run.json"
+    file.write_bytes(change(file.read_bytes()))
+    with pytest.raises(GermlineError, match=rf"(?s){message}"):
+        verb(copy) if verb is germline.resume else verb(str(copy), ["hello"])
+
+
+@pytest.mark.parametrize("line", ['{"generation": 0}', "[]", '{"generation": "x", "mean'])
+def test_a_damaged_row_is_told_with_its_line_and_that_the_weights_do_not_need_it(
+    line: str, copy: Path
+) -> None:
+    file = copy / "held_out.jsonl"
+    file.write_bytes(line.encode() + b"\n" + file.read_bytes())
+    with pytest.raises(GermlineError, match=r"held_out\.jsonl, line 1: damaged.*delete that line"):
+        finish(germline.resume(copy, ["generations=6"]))
+    last = RunDirectory.open(copy).journal.read()[-1]
+    assert germline.replay(copy, last.update.generation) == last.digest
+
+
+def test_a_folder_where_the_journal_should_be_is_told(copy: Path) -> None:
+    (copy / "journal.jsonl").unlink()
+    (copy / "journal.jsonl").mkdir()
+    assert "journal.jsonl cannot be read: Is a directory" in told("resume", copy)
+
+
+def test_a_journal_without_its_middle_line_is_told_by_every_verb(copy: Path) -> None:
+    file = copy / "journal.jsonl"
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join(lines[:1] + lines[2:]))
+    for words in (("resume", copy), ("replay", copy, "-g", 1), ("generate", copy, "hello")):
+        assert "journal.jsonl, line 2: generation 2 stands where 1 should" in told(*words)
+    # The remedy it names: everything before the damage is kept.
+    file.write_bytes(lines[0])
+    assert journal(finish(germline.resume(copy))) == b"".join(lines)

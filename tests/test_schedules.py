@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from germline.config import Cosine, Linear, Plateau
+from germline.config import Cosine, Linear, Plateau, load_config, smoke
 from germline.record import RunDirectory
 from germline.run import resume, train
 from germline.schedules import Plateaus, scheduled
@@ -143,3 +143,9 @@ def test_only_a_journal_that_needs_it_carries_fitness(tmp_path):
     told = [entry.update.fitness for entry in RunDirectory.open(falling).journal.read()]
     rows = RunDirectory.open(falling).generations()
     assert told == pytest.approx([row["fitness"]["mean"] for row in rows])
+
+
+def test_smoke_leaves_out_a_warmup_that_two_generations_have_no_room_for():
+    section = {"sigma": {"kind": "cosine", "start": 0.2, "end": 0.1, "warmup": 9}}
+    small = smoke(load_config({"strategy": section}))
+    assert small.strategy.sigma == Cosine(start=0.2, end=0.1)

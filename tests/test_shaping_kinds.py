@@ -116,11 +116,14 @@ def test_the_elite_keeps_its_utilities_and_the_others_get_the_mean_of_theirs():
     assert abs(shaped.sum()) < 1e-13
 
 
-@pytest.mark.parametrize(("share", "count"), [(0.01, 1), (0.1, 3), (0.11, 4), (0.9, 27), (1.0, 30)])
-def test_as_many_are_elite_as_the_share_says_rounded_up(share, count):
-    values = without_ties(30)
+@pytest.mark.parametrize(
+    ("share", "members", "count"),
+    [(0.01, 30, 1), (0.1, 30, 3), (0.11, 30, 4), (0.9, 30, 27), (0.07, 100, 7)],
+)
+def test_as_many_are_elite_as_the_share_says_rounded_up(share, members, count):
+    values = without_ties(members)
     shaped = shape(Raw(elite=share), values[:, None])
-    assert len(set(shaped)) == min(count + 1, 30)
+    assert len(set(shaped)) == count + 1
 
 
 def test_who_ties_with_the_last_of_the_elite_belongs_to_it():

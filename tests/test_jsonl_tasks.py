@@ -61,6 +61,11 @@ def test_a_template_makes_the_prompt(tmp_path):
     }
 
 
+def test_a_template_of_one_field_needs_no_quotes(tmp_path):
+    made = task(written(tmp_path, *many()), "template={answer}")
+    assert {one.prompt for one in everything(made)} == set("0123456789")
+
+
 def test_the_answer_may_stand_in_another_field(tmp_path):
     rows = [{"prompt": f"{n}?", "gold": f" {n}\n"} for n in range(5)]
     made = task(written(tmp_path, *rows), "answer=gold")

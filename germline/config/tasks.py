@@ -116,11 +116,18 @@ class Multiplication(TaskBase):
     )
 
 
+def _as_written(template: object) -> object:
+    """Undo YAML, which reads a bare `{question}` as a mapping from `question` to nothing."""
+    if isinstance(template, Mapping) and list(template.values()) == [None]:
+        return f"{{{next(iter(template))}}}"
+    return template
+
+
 class OwnTask(TaskBase):
     """Settings of tasks made of a file of your own."""
 
     path: Path = Field(description="The file the task is made of.")
-    template: str | None = Field(
+    template: Annotated[str | None, BeforeValidator(_as_written)] = Field(
         None,
         description=(
             "Prompt with `{field}` where a field of the row goes; default: the row's `prompt`, or "

@@ -2,7 +2,8 @@
 
 How long one item takes is measured as pieces are done. It decides how large a piece is, and how
 many workers are worth having: quick graders need one process, and the second and later ones start
-only while more than `LAG_S` of work waits for each of those there are.
+only while more than `LAG_S` of work waits for each of those there are, or while nobody has taken
+anything for so long, as when a text hangs.
 """
 
 import threading
@@ -56,6 +57,7 @@ class Backlog(Generic[AnyJob, Item]):
         self._changed = threading.Condition()
         self._closed = False
         self._workers = 1
+        self._moved = clock()
         self._measured = 0
         self._item_s = 0.0
 
@@ -63,20 +65,24 @@ class Backlog(Generic[AnyJob, Item]):
         """Put the items of a job at the end."""
         with self._changed:
             if items:
+                if not self._waiting:
+                    self._moved = self._clock()
                 self._waiting.append(Piece(job, 0, items))
             self._changed.notify_all()
 
     def take(self, worker: int) -> Piece[AnyJob, Item] | None:
         """Wait for a piece that is this worker's to grade; None when the backlog is closed."""
         with self._changed:
-            while True:
-                self._changed.wait_for(lambda: self._closed or worker < self._useful_workers())
-                if self._closed:
-                    return None
-                piece = self._cut()
+            while not self._closed:
+                piece = self._cut() if worker < self._useful_workers() else None
                 if piece is not None:
                     self._workers = max(self._workers, worker + 1)
+                    self._moved = self._clock()
                     return piece
+                # The next worker looks now and then whether it is needed.
+                next_in_line = worker == self._workers and bool(self._waiting)
+                self._changed.wait(LAG_S if next_in_line else None)
+        return None
 
     @contextmanager
     def measured(self, items: int) -> Iterator[None]:
@@ -103,7 +109,9 @@ class Backlog(Generic[AnyJob, Item]):
         if not waiting:
             return 0
         lag_s = waiting * self._item_s if self._measured > 1 else 0.0
-        return max(self._workers, 1 + int(lag_s / LAG_S))
+        # Before the first measurement it is the worker's start that takes long, not a text.
+        stalled = self._measured > 0 and self._clock() - self._moved > LAG_S
+        return max(self._workers + stalled, 1 + int(lag_s / LAG_S))
 
     def _cut(self) -> Piece[AnyJob, Item] | None:
         """Cut a piece off the first job that somebody still waits for."""

@@ -1,0 +1,323 @@
+"""Tasks made of a Python file: what it may hold, how mistakes are told, what rewards may do."""
+
+import json
+import sys
+import textwrap
+
+import pytest
+
+import germline
+from germline.config import load_config
+from germline.graders.pool import GraderPool
+from germline.run.assembly import make_graders, make_task
+from germline.types import GermlineError
+from tests.toy_runs import finish, settings, stopped_after
+
+ROWS = "train = [{'prompt': f'{n}?', 'answer': str(n)} for n in range(10)]\n"
+RIGHT = "def reward(completion, example):\n    return completion == example['answer']\n"
+
+
+def written(folder, *parts, name="digits.py"):
+    path = folder / name
+    path.write_text("".join(textwrap.dedent(part) for part in parts), encoding="utf-8")
+    return path
+
+
+def task(path, *overrides):
+    return make_task(load_config({"task": str(path)}, [f"task.{one}" for one in overrides]).task)
+
+
+def graded(path, *texts, overrides=()):
+    """Grade texts on the first training example, in a worker."""
+    config = load_config({"task": str(path), "graders": {"timeout_s": 5.0}}, overrides)
+    made = make_task(config.task)
+    with make_graders(config, made) as pool:
+        return pool.submit(texts, [made.examples("train")[0]] * len(texts)).result(timeout=60)
+
+
+# --- what a file may hold
+
+
+def test_a_file_of_rows_and_a_reward_is_a_task(tmp_path):
+    made = task(written(tmp_path, ROWS, RIGHT))
+    assert [len(made.examples(split)) for split in ("train", "test")] == [8, 2]
+    assert (made.name, made.rubric, made.floor) == ("digits", {"reward": 1.0}, {"reward": 0.0})
+    assert (made.metric, made.max_new_tokens, made.stop) == ("reward", 128, ())
+    example = made.examples("test")[0]
+    assert example.prompt == f"{example.answer}?"
+    assert made.grader(example.answer, example) == {"reward": 1.0}
+
+
+def test_rows_may_come_from_functions_and_test_rows_be_given(tmp_path):
+    source = """
+        def train():
+            yield {"prompt": "1?", "answer": 1}
+        def test():
+            return ({"prompt": "2?"},)
+    """
+    made = task(written(tmp_path, source, RIGHT))
+    assert [(one.prompt, one.answer) for one in made.examples("train")] == [("1?", "1")]
+    assert [(one.prompt, one.answer) for one in made.examples("test")] == [("2?", "")]
+
+
+def test_a_rubric_weighs_several_functions(tmp_path):
+    source = """
+        def right(completion, example):
+            return completion == example["answer"]
+        def letters(completion, example):
+            return len(completion)
+        rubric = {right: 2.0, letters: -0.5}
+        settings = {"floor": {"letters": 1000}}
+    """
+    made = task(written(tmp_path, ROWS, source))
+    assert made.rubric == {"right": 2.0, "letters": -0.5}
+    assert made.floor == {"right": 0.0, "letters": 1000.0}
+    assert made.metric == "right"
+    (grade,) = graded(written(tmp_path, ROWS, source), "some")
+    assert (grade.reward, grade.parts) == (-2.0, {"right": 0.0, "letters": 4.0})
+
+
+def test_a_file_says_how_it_wants_to_be_played_and_the_config_has_the_last_word(tmp_path):
+    source = """
+        settings = {"max_new_tokens": 7, "stop": ["\\n"], "chat": False, "floor": -1,
+                    "template": "Digit {prompt}"}
+    """
+    path = written(tmp_path, ROWS, RIGHT, source)
+    made = task(path)
+    assert (made.max_new_tokens, made.stop, made.floor) == (7, ("\n",), {"reward": -1.0})
+    example = made.examples("train")[0]
+    assert not example.chat
+    assert example.prompt.startswith("Digit ")
+    made = task(path, "max_new_tokens=3", "stop=[]", "chat=true", "template='{answer}'")
+    example = made.examples("train")[0]
+    assert (made.max_new_tokens, made.stop, example.chat) == (3, (), True)
+    assert example.prompt == example.answer
+
+
+def test_a_file_may_import_what_lies_beside_it(tmp_path):
+    written(tmp_path, "ANSWER = 'beside'\n", name="lies_beside.py")
+    source = """
+        import lies_beside
+        def reward(completion, example):
+            return completion == lies_beside.ANSWER
+    """
+    assert graded(written(tmp_path, ROWS, source), "beside")[0].reward == 1.0
+
+
+def test_a_file_may_be_named_like_a_module_and_may_define_dataclasses(tmp_path):
+    source = """
+        from __future__ import annotations
+        from dataclasses import dataclass
+        @dataclass
+        class Point:
+            x: int
+        def reward(completion, example):
+            return Point(1).x
+    """
+    assert graded(written(tmp_path, source, ROWS, name="json.py"), "a")[0].reward == 1.0
+    assert sys.modules["json"] is json
+
+
+def test_a_reward_cannot_change_the_row_of_the_next_completion(tmp_path):
+    source = """
+        train = [{"prompt": f"{n}?", "left": [1, 2]} for n in range(5)]
+        def reward(completion, example):
+            return example["left"].pop()
+    """
+    assert [one.reward for one in graded(written(tmp_path, source), "a", "b")] == [2.0, 2.0]
+
+
+# --- mistakes in the file
+
+
+@pytest.mark.parametrize(
+    ("source", "complaint"),
+    [
+        (ROWS, r"digits\.py: define `reward\(completion, example\)` or .*found neither"),
+        (ROWS + "def rewrad(c, e): ...", r"found neither \(did you mean 'rewrad'\?\)"),
+        (ROWS + RIGHT + "rubric = {reward: 1}", "found both"),
+        (ROWS + "reward = 5", r"a reward must be a function with a name, found 5"),
+        (ROWS + "reward = lambda c, e: 1", "a reward must be a function with a name"),
+        (ROWS + "def reward(c): ...", r"reward\(c\) must take \(completion, example\)"),
+        (ROWS + "def reward(c, e, k): ...", r"reward\(c, e, k\) must take \(completion, example\)"),
+        (ROWS + "async def reward(c, e): ...", "it is async or yields"),
+        (ROWS + "rubric = [len]", r"`rubric` must be \{function: weight\}, found \["),
+        (
+            ROWS + "def a(c, e): ...\nrubric = {a: 'x'}",
+            "the weight of a must be a number, found 'x'",
+        ),
+        (ROWS + "def a(c, e): ...\nrubric = {a: 0}", "`rubric` weighs nothing"),
+        (RIGHT, r"there are no examples: define `train = \[\.\.\.\]`"),
+        ("trian = []\n" + RIGHT, r"no examples \(did you mean 'trian'\?\)"),
+        ("train = []\n" + RIGHT, "`train` holds no rows; add at least one example"),
+        ("train = ['a']\n" + RIGHT, r"train row 0: a row must be a mapping .* found 'a'"),
+        ("train = [{'prompt': {1}}]\n" + RIGHT, "train row 0: a row must be plain data"),
+        ("train = [{'prompt': 'a'}]\n" + RIGHT, "at least 2 different examples, found 1"),
+        ("train = [{'text': 'a'}]\n" + RIGHT, "train row 0: a row needs a `prompt`"),
+        (ROWS + "test = []\n" + RIGHT, "`test` holds no rows"),
+        (
+            "def train():\n    return 1 / 0\n" + RIGHT,
+            r"digits\.py, line 2: the rows of `train` cannot be had: ZeroDivisionError",
+        ),
+        ("def reward(:\n", r"digits\.py, line 1: cannot be loaded: SyntaxError"),
+        ("\nimport nowhere_at_all\n", r"digits\.py, line 2: cannot be loaded: ModuleNotFoundErr"),
+        ("import sys\nsys.exit('bye')\n", r"digits\.py, line 2: cannot be loaded: SystemExit: bye"),
+        (ROWS + RIGHT + "settings = 5", "`settings` must be a mapping, found 5"),
+        (ROWS + RIGHT + "settings = {'stpo': 1}", r"settings\['stpo'\] is unknown.*mean 'stop'"),
+        (ROWS + RIGHT + "settings = {'chat': 'x'}", r"settings\['chat'\]: .*\(found 'x'\)"),
+        (ROWS + RIGHT + "settings = {'metric': 'x'}", r"settings\['metric'\] is 'x'.*are reward"),
+        (ROWS + RIGHT + "settings = {'floor': {'x': 1}}", r"settings\['floor'\] names 'x'"),
+    ],
+)
+def test_a_mistake_in_the_file_is_told_with_its_place(tmp_path, source, complaint):
+    with pytest.raises(GermlineError, match=rf"(?s){complaint}"):
+        task(written(tmp_path, source))
+
+
+def test_a_file_that_is_not_there_is_named_with_a_remedy(tmp_path):
+    with pytest.raises(GermlineError, match=r"task\.path: '.*x\.py' cannot be read.*germline new"):
+        task(tmp_path / "x.py")
+
+
+def test_what_a_file_prints_while_it_is_loaded_stays_out_of_the_output(tmp_path, capfd):
+    task(written(tmp_path, "print('loading')\n", ROWS, RIGHT))
+    assert capfd.readouterr().out == ""
+
+
+# --- what a reward may do
+
+
+def misbehaving(body):
+    return f"import os, sys, time\ndef reward(completion, example):\n    {body}\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "failure"),
+    [
+        ("return 1 / (completion != 'bad')", "ZeroDivisionError: division by zero"),
+        ("return 1 if completion != 'bad' else sys.exit('bye')", "SystemExit: bye"),
+        ("return 1 if completion != 'bad' else time.sleep(60)", "timeout after 0.5 s"),
+        ("return 1 if completion != 'bad' else os._exit(3)", "died twice: exit status 3"),
+    ],
+)
+def test_what_a_text_does_to_a_reward_earns_the_floor(tmp_path, body, failure):
+    path = written(tmp_path, ROWS, misbehaving(body), "settings = {'floor': -2}\n")
+    good, bad, after = graded(path, "good", "bad", "good", overrides=["graders.timeout_s=0.5"])
+    assert (good.reward, bad.reward, after.reward) == (1.0, -2.0, 1.0)
+    assert failure in str(bad.failure)
+
+
+def test_a_reward_that_prints_disturbs_nothing(tmp_path):
+    path = written(tmp_path, ROWS, misbehaving("print('\\x00' * 99); return 1"))
+    assert [one.failure for one in graded(path, "a", "b")] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("body", "complaint"),
+    [
+        ("return float('nan')", r"finite number from reward\(\), returned nan"),
+        ("return float('inf')", r"finite number from reward\(\), returned inf"),
+        ("return None", r"finite number from reward\(\), returned None"),
+        ("return '1.0'", r"finite number from reward\(\), returned '1\.0'"),
+        ("return [1]", r"finite number from reward\(\), returned \[1\]"),
+        ("return -1", r"returned -1 from reward\(\), worse than its floor 0\. .*'floor': \{'rew"),
+    ],
+)
+def test_what_no_reward_is_stops_with_the_value_and_the_remedy(tmp_path, body, complaint):
+    path = written(tmp_path, ROWS, misbehaving(body))
+    with pytest.raises(GermlineError, match=complaint):
+        graded(path, "a")
+
+
+def test_numbers_of_other_libraries_are_numbers(tmp_path):
+    source = "import numpy\ndef reward(completion, example):\n    return numpy.float32(0.5)\n"
+    assert graded(written(tmp_path, ROWS, source), "a")[0].reward == 0.5
+
+
+def test_a_worker_refuses_a_file_that_was_changed_since(tmp_path):
+    path = written(tmp_path, ROWS, RIGHT)
+    made = task(path)
+    written(tmp_path, ROWS, RIGHT, "# changed\n")
+    with (
+        GraderPool(made.grader, made.rubric, made.floor) as pool,
+        pytest.raises(GermlineError, match=r"digits\.py was changed while it was in use"),
+    ):
+        pool.submit(["a"], made.examples("train")[:1]).result(timeout=60)
+
+
+# --- runs
+
+
+LENGTH = "def reward(completion, example):\n    return len(completion)\n"
+
+
+def toy(path, *overrides):
+    return settings(f"task={{kind: {path}, max_new_tokens: 8, temperature: 1.0}}", *overrides)
+
+
+def test_a_run_on_a_file_trains_is_named_after_it_and_goes_on_from_anywhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path, ROWS, LENGTH)
+    whole = finish(germline.train(toy("digits.py"), tmp_path / "whole"))
+    training = germline.train(toy("digits.py"))
+    assert training.directory.path.name.startswith("digits-low_rank-")
+    path = stopped_after(training, 2).resolve()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    finish(germline.resume(path))
+    assert (path / "journal.jsonl").read_bytes() == (whole / "journal.jsonl").read_bytes()
+
+
+def test_a_run_on_a_file_replays_without_it(tmp_path):
+    path = written(tmp_path, ROWS, LENGTH)
+    run = finish(germline.train(toy(path), tmp_path / "run"))
+    path.unlink()
+    assert germline.replay(run, 3)
+
+
+@pytest.mark.parametrize("change", [ROWS + LENGTH + "#", ROWS.replace("10", "11") + LENGTH])
+def test_a_file_that_has_changed_is_refused(tmp_path, change):
+    path = written(tmp_path, ROWS, LENGTH)
+    run = stopped_after(germline.train(toy(path), tmp_path / "run"), 2)
+    path.write_text(change)
+    for go_on in (germline.resume, germline.evaluate):
+        with pytest.raises(GermlineError, match=r"have changed since this run began.*germline exp"):
+            go_on(str(run))
+    score, _ = germline.evaluate(str(run), load_config({"task": str(path)}).task)
+    assert score.n == 2
+
+
+def test_rows_that_a_file_reads_elsewhere_are_part_of_its_digest(tmp_path):
+    source = "import pathlib\ntrain = lambda: [{'prompt': one} for one in pathlib.Path(__file__)"
+    source += ".with_name('words.txt').read_text().split()]\n"
+    path = written(tmp_path, source, LENGTH)
+    (tmp_path / "words.txt").write_text("some words")
+    first = task(path).digest
+    (tmp_path / "words.txt").write_text("other words")
+    assert task(path).digest != first
+
+
+def test_a_reward_that_fails_on_every_answer_stops_a_run_before_it_begins(tmp_path):
+    path = written(tmp_path, ROWS, "def reward(completion, example):\n    return example['gold']\n")
+    with pytest.raises(GermlineError, match=r"fails on every answer.*KeyError: 'gold'.*check task"):
+        germline.train(toy(path), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_reward_below_its_floor_stops_a_run_before_it_begins(tmp_path):
+    source = "def reward(completion, example):\n    return -len(completion)\n"
+    with pytest.raises(GermlineError, match="worse than its floor 0"):
+        germline.train(toy(written(tmp_path, ROWS, source)), tmp_path / "run")
+
+
+def test_a_run_on_rows_notices_changed_rows(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    rows = [json.dumps({"prompt": f"{n}?", "answer": str(n)}) + "\n" for n in range(10)]
+    path.write_text("".join(rows))
+    task = f"task={{kind: {path}, max_new_tokens: 4, temperature: 1.0, reward: length}}"
+    run = stopped_after(germline.train(settings(task), tmp_path / "run"), 2)
+    path.write_text("".join(rows[:-1]))
+    with pytest.raises(GermlineError, match=r"rows\.jsonl or its rows have changed"):
+        germline.resume(run)
+    path.write_text("".join(rows))
+    finish(germline.resume(run))

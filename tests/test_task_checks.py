@@ -1,0 +1,193 @@
+"""`germline check task` and `germline new task`: what is found, what is shown, what is written."""
+
+import importlib
+
+import pytest
+from typer.testing import CliRunner
+
+import germline
+from germline.cli.application import app
+from germline.types import GermlineError
+from tests.tiny import save_tiny
+
+ROWS = "train = [{'prompt': f'Number {n}?', 'answer': str(n)} for n in range(10)]\n"
+RIGHT = "    return float(completion.strip() == example['answer'])\n"
+HEAD = "import random, time\ndef reward(completion, example):\n"
+
+
+def called(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def file(folder, body, rows=ROWS):
+    path = folder / "numbers.py"
+    path.write_text(rows + HEAD + body, encoding="utf-8")
+    return path
+
+
+def findings(folder, body, rows=ROWS, **more):
+    checkup = germline.check_task(file(folder, body, rows), ["graders.timeout_s=0.5"], **more)
+    return {one.tried: one for one in checkup.findings}
+
+
+def test_a_good_task_has_no_problems(tmp_path):
+    checkup = germline.check_task(file(tmp_path, RIGHT))
+    assert checkup.problems == ()
+    assert {one.verdict for one in checkup.findings} == {"ok"}
+    gold, empty = checkup.findings[1:3]
+    assert (set(gold.rewards), set(empty.rewards)) == ({1.0}, {0.0})
+
+
+@pytest.mark.parametrize("name", ["arithmetic", "countdown", "multiplication"])
+def test_the_tasks_that_come_along_have_no_problems(name):
+    assert germline.check_task(name, prompts=1).problems == ()
+
+
+def test_prompts_are_shown_as_the_model_sees_them(tmp_path):
+    rows = ROWS + "test = [{'prompt': 'Number 10?', 'answer': '10'}]\n"
+    shown, other = germline.check_task(file(tmp_path, RIGHT, rows), prompts=2).prompts
+    assert shown.text == "<|im_start|>user\nNumber 0?<|im_end|>\n<|im_start|>assistant\n"
+    assert (shown.tokens, shown.answer, other.answer) == (11, "0", "5")
+
+
+@pytest.mark.parametrize(
+    ("body", "tried", "remark"),
+    [
+        ("    return example['gold']\n", "gold answers", "10 cannot be graded: KeyError: 'gold'"),
+        ("    return 0.0\n", "gold answers", "earn no more than empty ones"),
+        ("    return random.random()\n", "gold answers", "another reward the second time"),
+        ("    return 1 / len(completion) - 1\n", "hostile answers", "worse than its floor 0"),
+        (
+            "    if '(' in completion[:9]: time.sleep(60)\n" + RIGHT,
+            "hostile answers",
+            "cannot be graded: timeout after 0.5 s on '9**9",
+        ),
+    ],
+)
+def test_what_is_wrong_is_found(tmp_path, body, tried, remark):
+    if "9**9" in remark:
+        body = body.replace("'(' in completion[:9]", "completion == '9**9**9'")
+    found = findings(tmp_path, body, prompts=0)[tried]
+    assert found.verdict == "wrong"
+    assert remark in found.remark
+
+
+def test_a_reward_that_refuses_texts_by_raising_is_no_problem(tmp_path):
+    body = "    return float(int(completion) == int(example['answer']))\n"
+    found = findings(tmp_path, body)
+    assert {one.verdict for one in found.values()} == {"ok"}
+    assert found["empty answers"].remark.startswith(
+        "10 earn the floor: ValueError: invalid literal"
+    )
+
+
+def test_what_is_suspicious_is_a_warning(tmp_path):
+    found = findings(tmp_path, "    return float(example['answer'] in completion)\n")
+    assert found["hostile answers"].verdict == "warning"
+    rows = "train = test = [{'prompt': 'Why?'}]\n"
+    found = findings(tmp_path, "    return len(completion)\n", rows)
+    assert [found[one].verdict for one in ("examples", "gold answers")] == ["warning", "warning"]
+    assert "1 prompts are in both, such as 'Why?'" in found["examples"].remark
+    assert "no example has an `answer`" in found["gold answers"].remark
+
+
+def test_prompts_longer_than_the_model_takes_are_found(tmp_path):
+    rows = ROWS.replace("Number", "Number " + "1 " * 400)
+    found = findings(tmp_path, RIGHT, rows)["prompts"]
+    assert found.verdict == "wrong"
+    assert "but the model takes 512" in found.remark
+
+
+def test_a_model_without_a_chat_template_is_found(tmp_path):
+    model = save_tiny(tmp_path / "model")
+    (model / "chat_template.jinja").unlink()
+    found = findings(tmp_path, RIGHT, model=str(model))["prompts"]
+    assert found.verdict == "wrong"
+    assert "task.chat=false" in found.remark
+
+
+# --- on the command line
+
+
+def test_the_command_shows_prompts_and_findings_and_ends_well(tmp_path):
+    shown = called("check", "task", file(tmp_path, RIGHT), "--prompts", 2)
+    assert shown.exit_code == 0, shown.output
+    assert shown.stdout.count("<|im_start|>user\nNumber ") == 2
+    assert shown.stdout.count("gold answer: ") == 2
+    assert "\ngold answers\t10\t1\tok\t" in shown.stdout
+
+
+def test_the_command_ends_with_1_when_something_is_wrong(tmp_path):
+    shown = called("check", "task", file(tmp_path, "    return 1\n"), "--prompts", 0)
+    assert shown.exit_code == 1
+    assert "gold answers\t10\t1\twrong\tearn no more than empty ones" in shown.stdout
+
+
+def test_the_command_takes_rows_and_settings_and_refuses_those_without_effect(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"q": "1?", "a": 1}\n{"q": "2?", "a": 2}\n')
+    words = ("check", "task", path, "task.template={q}", "task.answer=a", "task.reward=numeric")
+    assert called(*words).exit_code == 0
+    refused = called(*words, "batch=3")
+    assert refused.exit_code == 2
+    assert "batch=3 changes nothing here" in refused.stderr
+
+
+def test_a_file_that_cannot_be_loaded_is_told_in_one_paragraph(tmp_path):
+    shown = called("check", "task", tmp_path / "nowhere.py")
+    assert shown.exit_code == 2
+    assert "nowhere.py' cannot be read" in shown.stderr
+    assert shown.stdout == ""
+
+
+def test_a_new_task_and_its_tests_work_as_written(tmp_path, monkeypatch):
+    shown = called("new", "task", tmp_path / "riddles")
+    assert shown.exit_code == 0, shown.output
+    names = ("riddles.py", "riddles.yaml", "test_riddles.py")
+    assert tuple(sorted(path.name for path in tmp_path.iterdir())) == names
+    assert all("NAME" not in path.read_text() for path in tmp_path.iterdir())
+    monkeypatch.syspath_prepend(tmp_path)
+    tests = vars(importlib.import_module("test_riddles"))
+    for name in [name for name in tests if name.startswith("test_")]:
+        tests.pop(name)()
+
+
+def test_a_new_task_trains_as_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert called("new", "task", "riddles").exit_code == 0
+    shown = called("train", "riddles.yaml", "--smoke", "--out", "run")
+    assert shown.exit_code == 0, shown.output
+    assert "held-out reward" in shown.stdout
+
+
+def test_nothing_is_overwritten(tmp_path):
+    (tmp_path / "test_riddles.py").write_text("mine")
+    shown = called("new", "task", tmp_path / "riddles")
+    assert shown.exit_code == 2
+    assert "test_riddles.py exists already" in shown.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["test_riddles.py"]
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("3-men", "such as _3_men"),
+        ("a b.py", "such as a_b"),
+        ("class", "cannot name a Python file"),
+        ("random", "random is a module of Python"),
+        ("nowhere/riddles", "there is no folder 'nowhere'"),
+    ],
+)
+def test_a_name_that_would_not_work_is_refused_with_another(name, complaint, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shown = called("new", "task", name)
+    assert shown.exit_code == 2
+    assert complaint in shown.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_section_of_a_config_can_be_checked(tmp_path):
+    config = germline.load_config({"task": str(file(tmp_path, RIGHT))})
+    assert germline.check_task(config.task, prompts=0).problems == ()
+    with pytest.raises(GermlineError, match="no kind 'numbers'"):
+        germline.check_task("numbers")

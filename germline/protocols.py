@@ -28,6 +28,8 @@ from germline.types import (
 if TYPE_CHECKING:
     import torch
 
+    from germline.record import Entry
+
 Grader = Callable[[str, Example], Mapping[str, float]]
 """(completion text, example) -> rubric parts; picklable, as it runs in a worker process."""
 
@@ -192,6 +194,18 @@ class Fleet(Protocol):
 
     def digest(self) -> str:
         """Return the digest all engines agree on."""
+
+    def save_snapshot(self, folder: Path, generation: int, keep: int) -> None:
+        """Write masters and moments as they are after `generation`; keep the newest `keep`."""
+
+    def restore(self, entries: "Sequence[Entry]", folder: Path | None, base_digest: str) -> None:
+        """Bring the base weights to the state after the last entry of a journal.
+
+        Snapshots in the folder may save replaying; everything is verified by digest.
+        """
+
+    def close(self) -> None:
+        """End whatever runs elsewhere."""
 
 
 @runtime_checkable

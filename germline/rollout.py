@@ -35,6 +35,22 @@ class PlayedCell:
     grades: Future[list[Grade]]
 
 
+@dataclass(frozen=True)
+class OpenCell:
+    """One cell before generation: where it stands, and who plays what."""
+
+    first_member: int
+    first_example: int
+    members: Sequence[Perturbation | None]
+    examples: Sequence[Example]
+
+    def played(self, completions: list[list[Completion]], graders: Graders) -> PlayedCell:
+        """Take in what was written, and send it to be graded."""
+        texts = [completion.text for row in completions for completion in row]
+        grades = graders.submit(texts, [*self.examples] * len(completions))
+        return PlayedCell(self.first_member, self.first_example, completions, grades)
+
+
 def play(
     engine: Engine,
     graders: Graders,
@@ -54,18 +70,28 @@ def play(
         decoding: the same for all members.
     """
     started = time.perf_counter()
-    played = []
-    together = members_per_cell(cell, len(examples))
-    for first_member, first_example in cells(len(members), len(examples), cell):
-        some = examples[first_example : first_example + cell.examples]
-        completions = engine.generate(
-            members[first_member : first_member + together], some, decoding
-        )
-        texts = [completion.text for row in completions for completion in row]
-        grades = graders.submit(texts, [*some] * len(completions))
-        played.append(PlayedCell(first_member, first_example, completions, grades))
+    played = [
+        one.played(engine.generate(one.members, one.examples, decoding), graders)
+        for one in cut(members, examples, cell)
+    ]
     generated_s = time.perf_counter() - started
     return gather(played, len(members), examples, generated_s)
+
+
+def cut(
+    members: Sequence[Perturbation | None], examples: Sequence[Example], size: Cell
+) -> list[OpenCell]:
+    """Cut the playing of examples by members into cells, whoever plays them."""
+    together = members_per_cell(size, len(examples))
+    return [
+        OpenCell(i, j, members[i : i + together], examples[j : j + size.examples])
+        for i, j in cells(len(members), len(examples), size)
+    ]
+
+
+def centre_cell(size: Cell) -> Cell:
+    """Return the cells of the centre alone: one member, so they hold as many rows in examples."""
+    return Cell(members=1, examples=members_per_cell(size, size.examples) * size.examples)
 
 
 def members_per_cell(cell: Cell, examples: int) -> int:

@@ -38,6 +38,9 @@ class Watched:
     def save_model(self, folder):
         self.engine.save_model(folder)
 
+    def save_adapter(self, folder):
+        self.engine.save_adapter(folder)
+
 
 @pytest.fixture
 def engine():

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from germline.config import Config, Section, load_config
+from germline.fleet import LocalFleet
 from germline.record import RunDirectory
 from germline.rollout import members_per_cell
 from germline.run import assemble, train
@@ -93,6 +94,8 @@ SEEN_ELSEWHERE = {
     "engine.centre": "tests of engines: where masters live changes no bit",
     "strategy.kind": "has one value",
     "fleet.kind": "has one value",
+    "fleet.engines": "tests of engine processes: as many run as asked for",
+    "fleet.devices": "test_every_engine_has_its_device",
     "cell.members": "test_cells_have_the_size_asked_for",
     "cell.examples": "test_cells_have_the_size_asked_for",
     "cell.rows": "test_a_cell_with_open_members_has_the_rows_asked_for",
@@ -191,13 +194,14 @@ def test_a_cell_with_open_members_has_the_rows_asked_for(monkeypatch):
 def test_cells_have_the_size_asked_for(monkeypatch):
     with assemble(settings("cell.members=3", "cell.examples=4")) as parts:
         shapes = []
-        play = parts.engine.generate
+        assert isinstance(parts.fleet, LocalFleet)
+        play = parts.fleet.engine.generate
 
         def watched(members, examples, decoding):
             shapes.append((len(members), len(examples)))
             return play(members, examples, decoding)
 
-        monkeypatch.setattr(parts.engine, "generate", watched)
+        monkeypatch.setattr(parts.fleet.engine, "generate", watched)
         parts.fleet.evaluate(parts.strategy.ask(0), parts.batch(0), parts.decoding)
     assert shapes == [(3, 4), (3, 4)]
 

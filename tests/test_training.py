@@ -19,7 +19,7 @@ class LocalVariant(LocalFleet):
     """A fleet that differs from the local one in how it evaluates a population."""
 
     def __init__(self, parts):
-        super().__init__(parts.engine, GradedHere(parts.task), parts.config.cell)
+        super().__init__(parts.fleet.engine, GradedHere(parts.task), parts.config.cell)
         self.calls = []
 
     def evaluate(self, population, batch, decoding):
@@ -32,7 +32,7 @@ class Shuffled(LocalVariant):
 
     def __init__(self, parts, others):
         super().__init__(parts)
-        self.engines = [parts.engine, others.engine]
+        self.engines = [parts.fleet.engine, others.fleet.engine]
         self.random = np.random.default_rng(len(self.engines))
 
     def evaluate(self, population, batch, decoding):

@@ -99,6 +99,20 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def _devices_are_named_once(self) -> "Config":
+        devices = self.fleet.devices
+        if devices == "auto":
+            return self
+        found = f"fleet.devices={list(devices)}"
+        if isinstance(self.engine, Toy):
+            raise ValueError(f"{found} cannot be used by engine=toy, which needs none: drop it")
+        if self.engine.device != "auto":
+            raise ValueError(
+                f"{found} and engine.device={self.engine.device} name devices twice: drop one"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _a_warmup_ends_before_the_run(self) -> "Config":
         for name in ("sigma", "learning_rate"):
             schedule = getattr(self.strategy, name)

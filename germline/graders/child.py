@@ -66,7 +66,7 @@ class _Process:
                 command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                env={**os.environ, "PYTHONPATH": _search_path()},
+                env={**os.environ, "PYTHONPATH": search_path()},
                 pass_fds=(descriptor,),
                 start_new_session=True,
             )
@@ -238,7 +238,7 @@ class Child:
             raise GermlineError(
                 f"graders: the worker process cannot load the grader {self._name}: {why}. A grader "
                 "must be a function of a module, or an object of a class of a module, that a new "
-                f"process can import (search path: {_search_path()})"
+                f"process can import (search path: {search_path()})"
             )
         return process
 
@@ -249,6 +249,6 @@ class Child:
             process.close()
 
 
-def _search_path() -> str:
+def search_path() -> str:
     """Return this process's module search path, so that the worker finds the same modules."""
     return os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)

@@ -6,12 +6,12 @@ from functools import partial
 
 from germline.config import Config, InProcess, TaskConfig
 from germline.engines import ENGINES
-from germline.fleet import LocalFleet
 from germline.graders.pool import GraderPool
 from germline.nano import NANO_DIR
 from germline.optimizers import make_optimizer
 from germline.protocols import Engine, Fleet, Shaping, Strategy, Task
 from germline.registry import resolve
+from germline.run.fleets import make_fleet, say_what_is_slow
 from germline.shaping import utilities
 from germline.spaces import make_space
 from germline.strategies import make_strategy
@@ -22,13 +22,12 @@ from germline.types import Decoding, Example
 
 @dataclass(frozen=True)
 class Parts:
-    """The objects of one run; a context manager that ends the grader processes."""
+    """The objects of one run; a context manager that ends the processes of graders and engines."""
 
     config: Config
     task: Task
     strategy: Strategy
     shape: Shaping
-    engine: Engine
     fleet: Fleet
     graders: GraderPool
     decoding: Decoding
@@ -37,6 +36,11 @@ class Parts:
         return self
 
     def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the processes of graders and engines."""
+        self.fleet.close()
         self.graders.close()
 
     def decoding_of(self, generation: int) -> Decoding:
@@ -56,17 +60,21 @@ def assemble(config: Config) -> Parts:
     """
     task = make_task(config.task)
     strategy = make_strategy(config.strategy, run_seed=config.seed, generations=config.generations)
-    engine = make_engine(config)
     graders = GraderPool(
         task.grader, task.rubric, task.floor, config.graders.workers, config.graders.timeout_s
     )
+    try:
+        fleet = make_fleet(config, make_engine, graders)
+        say_what_is_slow(config, len(task.examples("train")))
+    except BaseException:
+        graders.close()
+        raise
     return Parts(
         config=config,
         task=task,
         strategy=strategy,
         shape=partial(utilities, config.shaping),
-        engine=engine,
-        fleet=LocalFleet(engine, graders, config.cell),
+        fleet=fleet,
         graders=graders,
         decoding=decoding(config, task),
     )

@@ -8,19 +8,19 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from germline.checkpoint import restore, save_snapshot
-from germline.config import Config, Cosine, Linear, Lora, load_config
+from germline.config import Config, Cosine, InProcess, Linear, Lora, load_config
 from germline.evaluation import HELD_OUT_NOISE, held_out
 from germline.record import RunDirectory
 from germline.record.tensorboard import TensorBoard
 from germline.report.figures import draw_evolution
 from germline.report.page import write_report
 from germline.run.assembly import Parts, assemble
+from germline.run.fleets import threads
 from germline.run.memory import peak_memory_mb
 from germline.training import generations
 from germline.types import Example, GenerationRecord, GermlineError, Rollout, Score
 
-RESUMABLE = ("generations", "held_out", "record", "graders")
+RESUMABLE = ("generations", "held_out", "record", "graders", "fleet")
 """Settings a resumed run may change: the others would make it another run."""
 
 
@@ -104,7 +104,7 @@ class Training:
                 tracker.generation(one)
             if last or done % record.snapshot_every == 0:
                 folder, keep = self.directory.snapshots, record.keep_snapshots
-                save_snapshot(parts.engine.weights, folder, one.generation, keep=keep)
+                parts.fleet.save_snapshot(folder, one.generation, keep)
             if done % record.figure_every == 0 and not last:
                 draw_evolution(self.directory)
             yield one
@@ -147,7 +147,11 @@ def train(
     path = Path(out) if out is not None else _new_directory(config)
     RunDirectory.refuse_taken(path)
     parts = assemble(config)
-    directory = RunDirectory.create(path, config, parts.fleet.digest(), _threads())
+    try:
+        directory = RunDirectory.create(path, config, parts.fleet.digest(), threads(config))
+    except BaseException:
+        parts.close()
+        raise
     return Training(parts, directory, first=0)
 
 
@@ -166,16 +170,16 @@ def resume(path: Path | str, overrides: Sequence[str] = ()) -> Training:
             f"generations={config.generations}, but the run already has {len(entries)}: "
             "use `germline replay` for an earlier generation"
         )
-    parts = assemble(config)
-    if config.engine.kind == "inprocess" and config.engine.threads is None:
-        _use_threads(directory.environment["threads"])
-    last = len(entries) - 1
-    restore(parts.engine.weights, entries, directory.snapshots, directory.base_digest, last)
-    parts.engine.refresh()
-    parts.strategy.recall([entry.update for entry in entries])
-    directory.truncate(last)
-    directory.update_config(config)
-    return Training(parts, directory, first=last + 1)
+    parts = assemble(_with_threads(config, directory.environment["threads"]))
+    try:
+        parts.fleet.restore(entries, directory.snapshots, directory.base_digest)
+        parts.strategy.recall([entry.update for entry in entries])
+        directory.truncate(len(entries) - 1)
+        directory.update_config(config)
+    except BaseException:
+        parts.close()
+        raise
+    return Training(replace(parts, config=config), directory, first=len(entries))
 
 
 def _resumed_config(config: Config, overrides: Sequence[str]) -> Config:
@@ -218,14 +222,9 @@ def _new_directory(config: Config) -> Path:
     return path
 
 
-def _use_threads(threads: int) -> None:
+def _with_threads(config: Config, recorded: int) -> Config:
     """Go on with the threads the run began with: another number may round differently."""
-    import torch
-
-    torch.set_num_threads(threads)
-
-
-def _threads() -> int:
-    import torch
-
-    return torch.get_num_threads()
+    if not isinstance(config.engine, InProcess) or config.engine.threads is not None:
+        return config
+    engine = config.engine.model_copy(update={"threads": recorded})
+    return config.model_copy(update={"engine": engine})

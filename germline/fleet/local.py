@@ -1,10 +1,13 @@
-"""Engines that move together: one engine in this process is the smallest fleet."""
+"""One engine in this process, with the graders beside it: the smallest fleet."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
+from germline.checkpoint import restore, save_snapshot
 from germline.config import Cell
 from germline.protocols import Engine
-from germline.rollout import Graders, members_per_cell, play
+from germline.record import Entry
+from germline.rollout import Graders, centre_cell, play
 from germline.types import Decoding, Evaluation, Example, Population, Update
 
 
@@ -24,9 +27,8 @@ class LocalFleet:
 
     def evaluate_centre(self, examples: Sequence[Example], decoding: Decoding) -> Evaluation:
         """Play with the centre alone: one member, so a cell holds as many rows in examples."""
-        members = members_per_cell(self.cell, self.cell.examples)
-        wide = Cell(members=1, examples=members * self.cell.examples)
-        return play(self.engine, self.graders, [None], examples, wide, decoding)
+        cell = centre_cell(self.cell)
+        return play(self.engine, self.graders, [None], examples, cell, decoding)
 
     def apply(self, update: Update) -> None:
         """Apply the update."""
@@ -35,3 +37,15 @@ class LocalFleet:
     def digest(self) -> str:
         """Return the digest of the masters."""
         return self.engine.weights.digest()
+
+    def save_snapshot(self, folder: Path, generation: int, keep: int) -> None:
+        """Write masters and moments, as they are after `generation`."""
+        save_snapshot(self.engine.weights, folder, generation, keep=keep)
+
+    def restore(self, entries: Sequence[Entry], folder: Path | None, base_digest: str) -> None:
+        """Bring the base weights to the state after the last entry."""
+        restore(self.engine.weights, entries, folder, base_digest, len(entries) - 1)
+        self.engine.refresh()
+
+    def close(self) -> None:
+        """Do nothing: the engine goes with the objects that hold it."""

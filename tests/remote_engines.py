@@ -1,0 +1,130 @@
+"""Engines in this process that pretend to be elsewhere, with faults to order.
+
+`Nearby` keeps the whole contract of an engine elsewhere without a process, so that what a fleet
+does about faults is tested in milliseconds, and the same every time.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from germline.fleet.crew import Crew, Done, EngineFault, Lost, Outcome, Raised, Remote
+from germline.fleet.jobs import Job
+from germline.fleet.remote import RemoteFleet
+from germline.protocols import Engine
+from germline.run.assembly import make_engine, make_task
+from germline.types import GermlineError
+from tests.toy_runs import ADAM_FULL, GradedHere, settings
+
+# Moments as well: a newcomer must take them over. Short completions, as there are many of them.
+CONFIG = settings(*ADAM_FULL, "task.max_new_tokens=4")
+
+
+class Nearby:
+    """An engine in this process that pretends to be elsewhere.
+
+    `fault` is asked before every job; what it returns is the outcome instead of the job's own.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        fault: "Fault | None" = None,
+        load: Callable[[], Engine] = lambda: make_engine(CONFIG),
+    ) -> None:
+        self.name = name
+        self.engine: Engine | None = None
+        self.starts = 0
+        self.jobs: list[Job] = []
+        self._load = load
+        self._fault = fault
+        self._pending: Callable[[], Outcome] | None = None
+
+    def start(self) -> None:
+        """Load when the outcome is asked for."""
+        self.starts += 1
+        self.engine = None
+        self._pending = self._loaded
+
+    def send(self, job: Job) -> None:
+        """Do it when the outcome is asked for."""
+        assert self._pending is None, "an engine does one job at a time"
+        self._pending = lambda: self._done(job)
+
+    def stop(self) -> None:
+        """Forget everything."""
+        self.engine = self._pending = None
+
+    def outcome(self) -> Outcome:
+        """Do what is due."""
+        assert self._pending is not None, "nothing was asked of this engine"
+        pending, self._pending = self._pending, None
+        return pending()
+
+    def _loaded(self) -> Outcome:
+        try:
+            self.engine = self._load()
+        except (GermlineError, EngineFault) as error:
+            return Raised(error)
+        return Done(self.engine.weights.digest())
+
+    def _done(self, job: Job) -> Outcome:
+        assert self.engine is not None
+        self.jobs.append(job)
+        outcome = self._fault(self, job) if self._fault else None
+        if outcome is not None:
+            return outcome
+        try:
+            return Done(job(self.engine))
+        except GermlineError as error:
+            return Raised(error)
+
+
+Fault = Callable[[Nearby, Job], Outcome | None]
+
+
+class Chance:
+    """Waits for engines in random order, one or more at a time, as they would answer."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._random = np.random.default_rng(seed)
+
+    def __call__(self, remotes: Sequence[Remote]) -> list[tuple[Remote, Outcome]]:
+        """Return the outcomes of some."""
+        count = self._random.integers(1, len(remotes) + 1)
+        chosen = self._random.permutation(len(remotes))[:count]
+        nearby = [remote for remote in remotes if isinstance(remote, Nearby)]
+        return [(nearby[index], nearby[index].outcome()) for index in chosen]
+
+
+def fleet_of(engines: Sequence[Nearby], seed: int = 0) -> RemoteFleet:
+    """Put engines into a fleet, with graders of this process."""
+    return RemoteFleet(Crew(engines, Chance(seed)), GradedHere(make_task(CONFIG.task)), CONFIG.cell)
+
+
+def killed_at(*places: int, kind: type = object) -> Fault:
+    """Lose an engine at the given ones of its jobs of a kind, counted from 0 over all its lives."""
+    seen = iter(range(10**6))
+
+    def fault(_engine: Nearby, job: Job) -> Outcome | None:
+        return Lost("killed") if isinstance(job, kind) and next(seen) in places else None
+
+    return fault
+
+
+def corrupted_at(*places: int, kind: type = object) -> Fault:
+    """Flip a weight before the given ones of an engine's jobs of a kind."""
+    seen = iter(range(10**6))
+
+    def fault(engine: Nearby, job: Job) -> Outcome | None:
+        if isinstance(job, kind) and next(seen) in places:
+            corrupt(engine.engine)
+        return None
+
+    return fault
+
+
+def corrupt(engine: Engine | None) -> None:
+    """Change a weight behind everybody's back."""
+    assert engine is not None
+    next(iter(engine.weights.state().values())).view(-1)[3] += 0.25

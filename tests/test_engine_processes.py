@@ -1,0 +1,266 @@
+"""Engines in processes of their own: the same run, whatever is killed, and nothing left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import germline
+from germline.config import InProcess, load_config
+from germline.fleet import LocalFleet
+from germline.fleet.crew import Crew, EngineFault
+from germline.fleet.processes import EngineProcess, wait
+from germline.fleet.remote import RemoteFleet
+from germline.record import RunDirectory
+from germline.run.assembly import decoding, make_engine, make_task
+from germline.run.fleets import placed, say_what_is_slow
+from germline.strategies import make_strategy
+from germline.types import GermlineError
+from tests import loaded_engines
+from tests.loaded_engines import Divide, Refuse
+from tests.remote_engines import CONFIG
+from tests.tiny import save_tiny
+from tests.toy_runs import ADAM_FULL, SETTINGS, GradedHere, finish, journal, run, stopped_after
+
+TASK = make_task(CONFIG.task)
+EXAMPLES = TASK.examples("train")[:7]
+DECODING = decoding(CONFIG, TASK)
+STRATEGY = make_strategy(CONFIG.strategy, run_seed=0, generations=9)
+ROOT = Path(__file__).parents[1]
+
+
+def fleet_of(*loads):
+    processes = [EngineProcess(number, load) for number, load in enumerate(loads)]
+    fleet = RemoteFleet(Crew(processes, wait), GradedHere(TASK), CONFIG.cell)
+    return fleet, processes
+
+
+@pytest.fixture(scope="module")
+def pair():
+    """Two processes, started once: every test leaves them standing."""
+    fleet, processes = fleet_of(loaded_engines.talkative, loaded_engines.talkative)
+    yield fleet, processes
+    fleet.close()
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """The same moves on one engine here."""
+    return LocalFleet(make_engine(CONFIG), GradedHere(TASK), CONFIG.cell)
+
+
+def evaluated(fleet):
+    return fleet.evaluate(STRATEGY.ask(0), EXAMPLES, DECODING)
+
+
+def assert_same(one, other):
+    assert one.rewards.tobytes() == other.rewards.tobytes()
+    assert one.rollouts == other.rollouts
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """Process ids of all engines that this test starts."""
+    pids = []
+    start = EngineProcess.start
+
+    def watched(process):
+        start(process)
+        pids.append(process.pid)
+
+    monkeypatch.setattr(EngineProcess, "start", watched)
+    return pids
+
+
+def alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def wait_until(condition, seconds=60.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.02)
+
+
+# --- runs
+
+
+def test_a_run_gone_on_with_three_engines_has_the_same_journal(tmp_path, started):
+    """A run begun with one and gone on with three; two are in the test below."""
+    mixed = stopped_after(germline.train(SETTINGS, tmp_path / "mixed"), 2)
+    training = germline.resume(mixed, ["fleet.engines=3"])
+    assert [alive(pid) for pid in started] == [True] * 3
+    finish(training)
+    assert not any(alive(pid) for pid in started)
+    assert journal(mixed) == journal(run(tmp_path / "alone"))
+
+
+def test_a_hugging_face_model_on_two_engines_gives_the_same_bytes(tmp_path):
+    model = save_tiny(tmp_path / "model")
+    journals = []
+    for engines in (1, 2):
+        values = {
+            **SETTINGS,
+            "model": str(model),
+            "engine": {"threads": 1},
+            "fleet": {"engines": engines},
+        }
+        config = load_config(values, (*ADAM_FULL, "generations=2", "strategy.sigma=0.05"))
+        journals.append(journal(finish(germline.train(config, tmp_path / str(engines)))))
+    assert journals[0] == journals[1]
+
+
+def test_a_run_that_is_refused_leaves_no_process_behind(tmp_path, started):
+    folder = run(tmp_path / "run")
+    base = RunDirectory.open(folder).base_digest
+    facts = (folder / "run.json").read_text()
+    (folder / "run.json").write_text(facts.replace(base, "0" * 64))
+    with pytest.raises(GermlineError, match="the base model is not the one"):
+        germline.resume(folder, ["generations=9", "fleet.engines=2"])
+    assert len(started) == 2
+    assert not any(alive(pid) for pid in started)
+
+
+# --- one pair of processes, treated badly
+
+
+def test_two_processes_play_like_one_engine_here(pair, alone):
+    assert_same(evaluated(pair[0]), evaluated(alone))
+
+
+def test_a_process_killed_while_it_plays_changes_nothing_and_comes_back(pair, alone, caplog, capfd):
+    fleet, processes = pair
+    # Stopped, it takes a cell and cannot finish it; then it is killed with the cell in its hands.
+    os.kill(processes[1].pid, signal.SIGSTOP)
+    killer = threading.Timer(0.3, os.kill, (processes[1].pid, signal.SIGKILL))
+    killer.start()
+    assert_same(evaluated(fleet), evaluated(alone))
+    killer.join()
+    assert "lost engine 1: it ended with SIGKILL" in caplog.text
+    # What it printed is told now, and was not mixed into ours.
+    assert "engine says hello\n    and writes to standard error" in caplog.text
+    assert "hello" not in "".join(capfd.readouterr())
+    update = STRATEGY.tell(STRATEGY.ask(0), np.array([1.0, -1.0, 0.5, -0.5, 0.0, 0.0]))
+    for one in (fleet, alone):
+        one.apply(update)
+    assert fleet.digest() == alone.digest()
+    while len(fleet.crew.standing()) < 2:
+        assert_same(evaluated(fleet), evaluated(alone))
+    assert "engine 1 is back" in caplog.text
+    assert_same(evaluated(fleet), evaluated(alone))
+
+
+def test_ctrl_c_does_not_reach_the_processes(pair, alone):
+    """They are in no group of ours, and one that is sent the signal all the same goes on."""
+    fleet, processes = pair
+    pids = [one.pid for one in processes]
+    assert os.getpgrp() not in {os.getpgid(pid) for pid in pids}
+    for pid in pids:
+        os.kill(pid, signal.SIGINT)
+    assert_same(evaluated(fleet), evaluated(alone))
+    assert [one.pid for one in processes] == pids
+
+
+def test_an_error_for_the_user_arrives_as_it_was_raised(pair):
+    with pytest.raises(GermlineError, match=r"^task: the longest prompt is too long$"):
+        pair[0].crew.everyone(Refuse())
+
+
+def test_any_other_error_arrives_with_its_traceback(pair, alone):
+    with pytest.raises(EngineFault, match=r"(?s)Traceback.*in __call__.*ZeroDivisionError"):
+        pair[0].crew.everyone(Divide())
+    assert_same(evaluated(pair[0]), evaluated(alone))
+
+
+@pytest.mark.parametrize(
+    ("load", "error", "message"),
+    [
+        (loaded_engines.refused, GermlineError, r"^model: 'nowhere' has no config\.json$"),
+        (loaded_engines.broken, EngineFault, r"(?s)Traceback.*ZeroDivisionError: of a module"),
+    ],
+)
+def test_an_engine_that_cannot_be_loaded_says_why_and_leaves_nothing(load, error, message, started):
+    with pytest.raises(error, match=message):
+        fleet_of(load)
+    assert [alive(pid) for pid in started] == [False]
+
+
+# --- nothing is left behind
+
+PARENT = """
+import sys, threading
+from germline.fleet.crew import Crew
+from germline.fleet.processes import EngineProcess, wait
+from tests.loaded_engines import Sleep, toy
+processes = [EngineProcess(number, toy) for number in range(2)]
+crew = Crew(processes, wait)
+crew.muster()
+crew.standing()[0].give(Sleep())
+print(*(one.pid for one in processes), flush=True)
+threading.Event().wait()
+"""
+
+
+def test_killing_the_parent_ends_every_process_idle_or_at_work():
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        pids = [int(word) for word in parent.stdout.readline().split()]
+        assert len(pids) == 2
+        assert all(alive(pid) for pid in pids)
+        parent.kill()
+    wait_until(lambda: not any(alive(pid) for pid in pids))
+
+
+# --- where they run
+
+
+def config(*overrides):
+    return load_config({"engine": {"threads": 1}}, overrides)
+
+
+def devices(config):
+    found = [placed(config, number).engine for number in range(config.fleet.engines)]
+    return [engine.device for engine in found if isinstance(engine, InProcess)]
+
+
+def test_every_engine_has_its_device():
+    named = config("fleet.engines=2", "fleet.devices=[cuda:1, cpu]")
+    assert devices(named) == ["cuda:1", "cpu"]
+
+
+@pytest.mark.parametrize(("gpus", "expected"), [(0, ["auto"] * 3), (2, ["cuda:0", "cuda:1"] * 2)])
+def test_left_open_the_gpus_are_taken_in_turn(gpus, expected, monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
+    assert devices(config(f"fleet.engines={len(expected)}")) == expected
+    assert devices(config("fleet.engines=2", "engine.device=cpu")) == ["cpu", "cpu"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["fleet.engines=2", "engine.threads=64"], ["64 threads each", "engine.threads="]),
+        (["fleet.engines=64"], ["64 with 1 threads each", "try fleet.engines="]),
+        (["fleet.engines=2"], ["only 1 cells of work", "cell.rows=256"]),
+    ],
+)
+def test_what_makes_several_engines_slow_is_said(overrides, words, caplog):
+    say_what_is_slow(config(*overrides), examples=100)
+    assert all(word in caplog.text for word in words)
+
+
+def test_one_engine_is_not_warned_about(caplog):
+    say_what_is_slow(config("engine.threads=64"), examples=100)
+    assert not caplog.text

@@ -32,7 +32,12 @@ def test_the_page_is_written_and_its_place_is_said(finished, tmp_path):
 @pytest.mark.parametrize("works", [True, False])
 def test_open_shows_the_page_or_says_that_it_could_not(finished, monkeypatch, works):
     asked = []
-    monkeypatch.setattr(webbrowser, "open", lambda address: asked.append(address) or works)
+
+    def show(address):
+        asked.append(address)
+        return works
+
+    monkeypatch.setattr(webbrowser, "open", show)
     shown = germline("report", finished, "--open")
     assert asked == [(finished / "report.html").as_uri()]
     assert ("no browser could be started" in shown.stderr) != works

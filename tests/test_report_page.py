@@ -245,7 +245,19 @@ def test_several_runs_share_curves_where_they_share_task_and_metric(run, finishe
     alts = [value for name, value in shown.attributes if name == "aria-label" and value]
     assert any("task arithmetic, a line per run: run from" in alt for alt in alts)
     assert any("; wider from 0.25 ± 0.098 to 0.25 ± 0.098" in alt for alt in alts)
+    assert {alt.count(" from ") for alt in alts if "task arithmetic" in alt} == {2}
     assert "3 runs side by side" in shown.text
+
+
+def test_runs_on_different_files_do_not_share_a_picture(tmp_path):
+    runs = []
+    for name in ("capitals", "sums"):
+        config = load_config({"task": {"kind": "jsonl", "path": f"{name}.jsonl"}})
+        runs.append(RunDirectory.create(tmp_path / name, config, DIGEST, threads=1))
+        runs[-1].write(record(0), BATCH)
+    alts = [value for name, value in page(runs[0], runs[1].path).attributes if value]
+    assert sum("a line per run" in alt for alt in alts) == 2 * 2  # wide and narrow
+    assert any("on task capitals, a line per run" in alt for alt in alts)
 
 
 def test_only_settings_that_differ_are_compared(run, tmp_path):

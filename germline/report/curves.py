@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from germline.record.lines import Row
 from germline.report.charts import Band, Chart, Curve, Mark, Number, Points, thin
-from germline.report.facts import RunFacts
+from germline.report.facts import LONGEST_NAME, RunFacts, short
 from germline.report.wording import number
 from germline.types import Score
 
@@ -64,13 +64,13 @@ def held_out(run: RunFacts) -> Chart | None:
 def compared(runs: Sequence[RunFacts]) -> list[Chart]:
     """Draw runs over each other: a pair of charts for those that share task and metric."""
     charts = []
-    for kind, metric in dict.fromkeys((run.config.task.kind, run.metric) for run in runs):
+    for task, metric in dict.fromkeys((_task(run), run.metric) for run in runs):
         same = [
             (place, run)
             for place, run in enumerate(runs)
-            if (run.config.task.kind, run.metric) == (kind, metric)
+            if (_task(run), run.metric) == (task, metric)
         ]
-        charts += [chart for chart in (_fitness_of(kind, same), _scores_of(kind, same)) if chart]
+        charts += [chart for chart in (_fitness_of(task, same), _scores_of(task, same)) if chart]
     return charts
 
 
@@ -84,7 +84,11 @@ def words(name: str) -> str:
     return name.replace("_", " ")
 
 
-def _fitness_of(kind: str, runs: Sequence[tuple[int, RunFacts]]) -> Chart | None:
+def _task(run: RunFacts) -> str:
+    return short(run.config.task.title, LONGEST_NAME)
+
+
+def _fitness_of(task: str, runs: Sequence[tuple[int, RunFacts]]) -> Chart | None:
     begun = [(place, run) for place, run in runs if run.rows]
     if not begun:
         return None
@@ -99,16 +103,16 @@ def _fitness_of(kind: str, runs: Sequence[tuple[int, RunFacts]]) -> Chart | None
     band = ", with the band from the 20th to the 80th percentile" if banded else ""
     return Chart(
         name=f"fitness-{begun[0][0]}",
-        caption=f"Task {kind}: mean fitness of the members on the training examples of each "
+        caption=f"Task {task}: mean fitness of the members on the training examples of each "
         f"generation{band}.",
-        alt=f"Line chart of mean training fitness on task {kind}, a line per run: {ends}.",
+        alt=f"Line chart of mean training fitness on task {task}, a line per run: {ends}.",
         x_label="generation",
         y_label="fitness",
         marks=marks,
     )
 
 
-def _scores_of(kind: str, runs: Sequence[tuple[int, RunFacts]]) -> Chart | None:
+def _scores_of(task: str, runs: Sequence[tuple[int, RunFacts]]) -> Chart | None:
     scored = [(place, run) for place, run in runs if run.scores]
     if not scored:
         return None
@@ -120,9 +124,9 @@ def _scores_of(kind: str, runs: Sequence[tuple[int, RunFacts]]) -> Chart | None:
     )
     return Chart(
         name=f"held-out-{scored[0][0]}",
-        caption=f"Task {kind}: held-out {metric} of the centre, with 95 % intervals (± {Z_95} "
+        caption=f"Task {task}: held-out {metric} of the centre, with 95 % intervals (± {Z_95} "
         f"standard errors over examples){'; ' + one.better if one.better else ''}.",
-        alt=f"Point chart of held-out {metric} on task {kind}, a line per run: {ends}.",
+        alt=f"Point chart of held-out {metric} on task {task}, a line per run: {ends}.",
         x_label="updates",
         y_label=metric,
         marks=[

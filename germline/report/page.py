@@ -187,11 +187,13 @@ def _value(value: object) -> str:
     """Write a setting as it would stand in a config."""
     if value is ...:
         return "–"
-    return short(_yaml(value).removesuffix("\n").removesuffix("\n..."), 200)
+    return short(_yaml(value, flow=True).removesuffix("\n").removesuffix("\n..."), 200)
 
 
-def _yaml(value: object) -> str:
-    return yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=88)
+def _yaml(value: object, *, flow: bool = False) -> str:
+    return yaml.safe_dump(
+        value, sort_keys=False, allow_unicode=True, width=88, default_flow_style=flow
+    )
 
 
 def _scheduled(run: RunFacts) -> bool:

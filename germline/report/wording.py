@@ -66,7 +66,7 @@ def title(config: Config) -> tuple[str, str]:
     rank = f" r = {config.space.rank}" if hasattr(config.space, "rank") else ""
     model = Path(config.model).name
     return (
-        f"{config.task.kind} · {model} · {config.space.kind}{rank} · {strategy.kind}",
+        f"{config.task.title} · {model} · {config.space.kind}{rank} · {strategy.kind}",
         f"N = {strategy.population}, sigma {_setting(strategy.sigma)}, "
         f"learning rate {_setting(strategy.learning_rate)}, run seed {config.seed}",
     )

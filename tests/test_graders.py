@@ -3,7 +3,6 @@
 import re
 import time
 
-import numpy as np
 import pytest
 
 from germline.graders import countdown, exact, length
@@ -28,26 +27,6 @@ def answer(expression, example=PUZZLE):
 
 def form(text):
     return countdown.grade(text, PUZZLE)["format"]
-
-
-def oracle(text, numbers, target):
-    """Grade a second way: patterns for the format, Python itself for the (white-listed) answer."""
-    full = f"<think>{text}"
-    exactly = re.fullmatch(r"<think>.*?</think>\n<answer>.*?</answer>", full, re.DOTALL)
-    think = re.search(r"<think>.*?</think>", full, re.DOTALL) is not None
-    answers = re.findall(r"(?=<answer>(.*?)</answer>)", full, re.DOTALL)
-    form = 1.0 if exactly else 0.1 * think + 0.5 * (len(answers) > 0)
-    source = re.sub(r"[ \t\n\r\f\v]", " ", answers[-1]).strip() if answers else ""
-    if not re.fullmatch(r"[-+*/() 0-9]{1,200}", source) or re.search(r"\*\*|//", source):
-        return {"format": form, "answer": 0.0}
-    if sorted(re.findall("[0-9]+", source)) != sorted(map(str, numbers)):
-        return {"format": form, "answer": 0.0}
-    try:
-        value = eval(source, {"__builtins__": {}})
-        right = abs(value - float(target)) < 1e-5
-    except (SyntaxError, TypeError, ZeroDivisionError):
-        right = False
-    return {"format": form, "answer": float(right)}
 
 
 def test_the_exact_format_earns_one():
@@ -193,59 +172,6 @@ def test_nesting_is_read_up_to_its_limit():
 
     assert answer(nested(countdown.MAX_DEPTH)) == 1.0
     assert answer(nested(countdown.MAX_DEPTH + 1)) == 0.0
-
-
-def some_expression(generator, numbers):
-    """Combine the numbers in a random order with random signs and brackets."""
-    parts = [str(number) for number in generator.permutation(numbers)]
-    while len(parts) > 1:
-        at = int(generator.integers(len(parts) - 1))
-        sign = str(generator.choice(list("+-*/")))
-        joined = f"{parts[at]} {sign} {parts[at + 1]}"
-        parts[at : at + 2] = [f"({joined})" if generator.random() < 0.6 else joined]
-    return parts[0]
-
-
-def test_the_grader_agrees_with_an_independent_oracle_on_expressions():
-    generator = np.random.default_rng(5)
-    rights = 0
-    for _ in range(3000):
-        numbers = [
-            int(number) for number in generator.integers(1, 10, int(generator.integers(2, 5)))
-        ]
-        text = some_expression(generator, numbers)
-        try:
-            target = str(round(eval(text), int(generator.integers(4, 9))))
-        except ZeroDivisionError:
-            target = "1"
-        for _ in range(
-            int(generator.choice([0, 0, 1, 2, 4]))
-        ):  # edits, so that most come out broken
-            at = int(generator.integers(len(text) + 1))
-            drop = int(generator.integers(2))
-            text = text[:at] + str(generator.choice(list("+-*/()  \n059x"))) + text[at + drop :]
-        example = puzzle(target, *numbers)
-        graded = countdown.grade(f"t</think>\n<answer>{text}</answer>", example)
-        assert graded == oracle(f"t</think>\n<answer>{text}</answer>", numbers, target), text
-        rights += graded["answer"] == 1.0
-    assert 800 < rights < 2200  # both verdicts were exercised
-
-
-def test_the_grader_agrees_with_an_independent_oracle_on_tag_soup():
-    generator = np.random.default_rng(6)
-    tags = [
-        "<think>",
-        "</think>",
-        "<answer>",
-        "</answer>",
-        "\n",
-        " ",
-        "3 * 5 - 2",
-        "</think>\n<answer>",
-    ]
-    for _ in range(4000):
-        text = "".join(generator.choice(tags, int(generator.integers(0, 9))))
-        assert countdown.grade(text, PUZZLE) == oracle(text, (3, 5, 2), "13"), text
 
 
 @pytest.mark.parametrize("text", ["-11", "27.4", "0", "-15.727272727272727"])

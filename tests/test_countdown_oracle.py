@@ -1,0 +1,159 @@
+"""The countdown grader agrees with an independent oracle on 10,000 random and hostile strings."""
+
+import re
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from germline.graders import countdown
+from germline.types import Example
+
+TAGS = [
+    "<think>",
+    "</think>",
+    "<answer>",
+    "</answer>",
+    "\n",
+    " ",
+    "</think>\n<answer>",
+    "3 * 5 - 2",
+]
+NOISE = [
+    *"+-*/()0123456789x.,^%=_ \t\n",
+    "**",
+    "//",
+    "--",
+    "\u0663",
+    "\u00b2",
+    "\u2212",
+    "e1",
+    "()",
+]
+
+
+def oracle(text, numbers, target):
+    """Grade a second way: patterns for the format, Python itself for the (white-listed) answer."""
+    full = f"<think>{text}"
+    exactly = re.fullmatch(r"<think>.*?</think>\n<answer>.*?</answer>", full, re.DOTALL)
+    think = re.search(r"<think>.*?</think>", full, re.DOTALL) is not None
+    answers = re.findall(r"(?=<answer>(.*?)</answer>)", full, re.DOTALL)
+    form = 1.0 if exactly else 0.1 * think + 0.5 * (len(answers) > 0)
+    source = re.sub(r"[ \t\n\r\f\v]", " ", answers[-1]).strip() if answers else ""
+    if not re.fullmatch(r"[-+*/() 0-9]{1,200}", source) or re.search(r"\*\*|//", source):
+        return {"format": form, "answer": 0.0}
+    if sorted(re.findall("[0-9]+", source)) != sorted(map(str, numbers)):
+        return {"format": form, "answer": 0.0}
+    exact = re.sub("([0-9]+)", r"Fraction(\1)", source)  # Fraction(3) * Fraction(5) - Fraction(2)
+    try:
+        value = eval(exact, {"Fraction": Fraction, "__builtins__": {}})
+    except (SyntaxError, TypeError, ZeroDivisionError):
+        return {"format": form, "answer": 0.0}
+    return {"format": form, "answer": float(abs(value - Fraction(target)) < Fraction(1, 100_000))}
+
+
+def drawn_numbers(generator):
+    largest = int(generator.choice([9, 99]))
+    return generator.integers(1, largest + 1, int(generator.integers(2, 6))).tolist()
+
+
+def expression(generator, numbers):
+    """Combine the numbers in a random order, with random signs, brackets and white space."""
+    parts = [str(number) for number in generator.permutation(numbers)]
+    while len(parts) > 1:
+        at = int(generator.integers(len(parts) - 1))
+        sign = str(generator.choice(["+", " - ", " * ", "/", "\n-", "* -"]))
+        joined = f"{parts[at]}{sign}{parts[at + 1]}"
+        parts[at : at + 2] = [f"({joined})" if generator.random() < 0.6 else joined]
+    return parts[0]
+
+
+def value(text):
+    """Return what an expression is worth, or None for a division by zero."""
+    try:
+        return eval(re.sub("([0-9]+)", r"Fraction(\1)", text.replace("\n", " ")))
+    except ZeroDivisionError:
+        return None
+
+
+def decimal(number, places):
+    """Write a fraction as a target: -15.72727 or 13."""
+    return str(number.numerator) if number.denominator == 1 else f"{float(number):.{places}f}"
+
+
+def right(generator):
+    """Return an expression that hits its target, or misses it by a little."""
+    numbers = drawn_numbers(generator)
+    text = expression(generator, numbers)
+    worth = value(text)
+    if worth is None or abs(worth) > 10**9:
+        return text, numbers, "1"
+    return text, numbers, decimal(worth, int(generator.choice([3, 4, 6, 10, 15])))
+
+
+def broken(generator):
+    """Return an expression with a few characters changed."""
+    text, numbers, target = right(generator)
+    for _ in range(int(generator.integers(1, 4))):
+        at, drop = int(generator.integers(len(text) + 1)), int(generator.integers(2))
+        text = text[:at] + str(generator.choice(NOISE)) + text[at + drop :]
+    return text, numbers, target
+
+
+def cheating(generator):
+    """Return an answer that leaves numbers out, uses them twice, or others; or the target alone."""
+    text, numbers, target = right(generator)
+    extra = int(generator.choice(numbers))
+    cheats = [
+        target,
+        f"{text} + {extra} - {extra}",
+        f"0 + {text}",
+        str(extra),
+        f"{text} = {target}",
+    ]
+    cheats += [f"({text}) * 1", f"--({text})", f"+({text})", f"-(-({text}))", "9" * 60, "(" * 99]
+    return str(generator.choice(cheats)), numbers, target
+
+
+def soup(generator):
+    """Return tags in any order, some of them around a right answer."""
+    return "".join(generator.choice(TAGS, int(generator.integers(0, 9)))), [3, 5, 2], "13"
+
+
+def drawn(kind, count, seed):
+    """Return completions with their puzzles."""
+    generator = np.random.default_rng(seed)
+    for _ in range(count):
+        text, numbers, target = kind(generator)
+        yield text if kind is soup else f"t</think>\n<answer>{text}</answer>", numbers, target
+
+
+@pytest.mark.parametrize(
+    ("kind", "count", "hits"),
+    [
+        (right, 3000, (1500, 3000)),
+        (broken, 2500, (50, 800)),
+        (cheating, 2000, (200, 900)),
+        (soup, 2500, (10, 500)),
+    ],
+    ids=lambda one: getattr(one, "__name__", None),
+)
+def test_the_grader_agrees_with_the_oracle(kind, count, hits):
+    earned = 0
+    for text, numbers, target in drawn(kind, count, seed=count):
+        example = Example(0, "", "", False, facts={"numbers": tuple(numbers), "target": target})
+        graded = countdown.grade(text, example)
+        assert graded == oracle(text, numbers, target), (text, numbers, target)
+        earned += graded["answer"] == 1.0
+    least, most = hits
+    assert least <= earned <= most  # both verdicts were exercised
+
+
+def test_targets_are_negative_and_fractional_and_are_hit():
+    kinds = {"negative": 0, "fractional": 0, "both": 0}
+    for text, numbers, target in drawn(right, 3000, seed=3000):
+        if oracle(text, numbers, target)["answer"]:
+            kinds["negative"] += target.startswith("-")
+            kinds["fractional"] += "." in target
+            kinds["both"] += target.startswith("-") and "." in target
+    assert min(kinds.values()) > 200

@@ -127,10 +127,26 @@ def running(pool):
     return sum(child._process is not None for child in pool._children)
 
 
-def test_quick_graders_need_one_process_and_slow_ones_get_more():
-    with GraderPool(misbehaving_graders.grade, RUBRIC, FLOOR, workers=4, timeout_s=30.0) as pool:
+def open_pool(workers):
+    return GraderPool(misbehaving_graders.grade, RUBRIC, FLOOR, workers, timeout_s=30.0)
+
+
+def test_a_quick_grader_needs_one_process():
+    with open_pool(4) as pool:
         pool.submit(["quick"] * 500, examples(500)).result(timeout=60)
         assert running(pool) == 1
-        grades = pool.submit(["sleep 0.02"] * 300, examples(300)).result(timeout=60)
-        assert running(pool) == 4
-    assert [grade.parts["example"] for grade in grades] == list(range(300))
+
+
+def test_a_slow_grader_gets_more_processes():
+    with open_pool(3) as pool:
+        grades = pool.submit(["sleep 0.02"] * 120, examples(120)).result(timeout=60)
+        assert running(pool) == 3
+    assert [grade.parts["example"] for grade in grades] == list(range(120))
+
+
+def test_texts_that_become_slow_are_shared_by_all_that_are_idle():
+    with open_pool(3) as pool:
+        pool.submit(["quick"] * 500, examples(500)).result(timeout=60)
+        slow = pool.submit(["sleep 0.01"] * 300, examples(300))
+        assert len(slow.result(timeout=60)) == 300
+        assert running(pool) == 3

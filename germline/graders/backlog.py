@@ -78,6 +78,7 @@ class Backlog(Generic[AnyJob, Item]):
                 if piece is not None:
                     self._workers = max(self._workers, worker + 1)
                     self._moved = self._clock()
+                    self._changed.notify_all()  # another one may be next in line now
                     return piece
                 # The next worker looks now and then whether it is needed.
                 next_in_line = worker == self._workers and bool(self._waiting)

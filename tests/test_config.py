@@ -208,10 +208,10 @@ def test_a_config_survives_json():
         ("strategy.sigma.begin=1", r"strategy\.sigma\.begin: unknown setting"),
         (
             "strategy.sigma=cosin",
-            r"strategy\.sigma: Input should be a valid number.*found 'cosin'",
+            r"strategy\.sigma: must be a valid number.*found 'cosin'",
         ),
         ("strategy.sigma={kind: cosin}", r"strategy\.sigma: .*'cosin' \(did you mean 'cosine'\?"),
-        ("strategy.sigma=plateau", r"strategy\.sigma\.start: Field required"),
+        ("strategy.sigma=plateau", r"strategy\.sigma\.start: is missing"),
         (
             "strategy.sigma={kind: plateau, start: 0.1, min: 0.2}",
             r"strategy\.sigma: min=0\.2 is not below start=0\.1.*lower min",
@@ -270,6 +270,19 @@ def test_a_single_value_has_no_settings_below_it():
         load_config({"seed": 3}, ["seed.x=1"])
 
 
+        ("task=python", r"task\.path: is missing"),
+        ("task=rows.csv", r"task: .*'rows\.csv'"),
+        ("task={kind: a.jsonl, reward: exakt}", r"task\.reward\.exakt.*'exact'.*found 'exakt'"),
+        ("task={kind: a.jsonl, reward: {exact: 0}}", r"task: reward=.* weighs nothing"),
+        ("task={kind: a.jsonl, metric: json}", r"metric=json is not part of reward="),
+        ("task={kind: a.jsonl, pattern: x}", r"pattern=x is for reward=regex"),
+        ("task={kind: a.jsonl, tolerance: 1}", r"tolerance=1\.0 is for reward=numeric"),
+        ("task={kind: a.jsonl, reward: regex, pattern: (}", r"pattern: is no regular expression"),
+        ("task={kind: a.py, template: hello}", r"task\.template: names no field, .*\{question\}"),
+        (
+            "task={kind: a.jsonl, test_path: b.jsonl, split_seed: 1}",
+            r"split_seed=1 has nothing to split",
+        ),
 @pytest.mark.parametrize("override", ["seed", "=3", "", "--quiet"])
 def test_what_is_no_override_says_how_one_looks(override):
     with pytest.raises(GermlineError, match=r"must look like strategy\.sigma=0\.002"):
@@ -292,7 +305,7 @@ def test_a_file_that_is_not_there_says_so():
     [
         ("task: [", "is not valid YAML"),
         ("- task", "must hold settings like `task: countdown`, found list"),
-        ("", "found NoneType"),
+        ("", "is empty: write settings like"),
     ],
 )
 def test_a_file_that_holds_no_settings_says_what_it_holds(text, message, tmp_path):

@@ -2,13 +2,25 @@
 
 from collections.abc import Mapping
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
 
 
 class Section(BaseModel):
     """Base of all sections: frozen, strict about names, finite about numbers."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _yes_is_no_number(cls, values: object) -> object:
+        """Refuse what YAML makes of yes, no, on and off where pydantic would read 1 or 0."""
+        for name, value in values.items() if isinstance(values, Mapping) else ():
+            field = cls.model_fields.get(name)
+            if isinstance(value, bool) and field and "bool" not in str(field.annotation):
+                raise ValueError(
+                    f"{name}={str(value).lower()} is no value of {name}: {field.description}"
+                )
+        return values
 
 
 def named(default: str) -> BeforeValidator:

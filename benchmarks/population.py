@@ -10,6 +10,7 @@ lets them end where the model ends them, as in training.
 - field: perturb in place, Hugging Face `generate`, restore (`benchmarks/field_way.py`).
 - plain: this project's engine on the same rows without perturbations.
 - low_rank: this project's engine, the population of a generation, rank 1.
+- lora: the same in the space of an adapter of rank 1 beside the same layers.
 - floor: the model's matrix products alone.
 """
 
@@ -88,7 +89,8 @@ def main() -> None:
 
 def compare(config: Config, prompts: int, repeats: int, *, endless: bool) -> dict[str, Timing]:
     """Time every variant in turn, several times over, on so many prompts per member."""
-    engine = engine_of(config, endless=endless)
+    engine = engine_of(config, "low_rank", endless=endless)
+    adapters = engine_of(config, "lora", endless=endless)
     examples = [Example(i, f"What is {i % 20} + {i // 20}?", "", chat=True) for i in range(prompts)]
     members = make_strategy(config.strategy, run_seed=0, generations=1).ask(0).members
     tokenizer = engine.pretrained.tokenizer
@@ -100,9 +102,8 @@ def compare(config: Config, prompts: int, repeats: int, *, endless: bool) -> dic
         answers = evaluate_one_at_a_time(model, padded, range(MEMBERS), SIGMA, NEW_TOKENS)
         return sum(_written(row, engine.end_ids) for answer in answers for row in answer.tolist())
 
-    def ours(who: Sequence[Perturbation | None]) -> int:
-        graded = play(engine, NoGraders(), who, examples, config.cell, Decoding(NEW_TOKENS))
-        return graded.tokens
+    def ours(on: InProcessEngine, who: Sequence[Perturbation | None]) -> int:
+        return play(on, NoGraders(), who, examples, config.cell, Decoding(NEW_TOKENS)).tokens
 
     def floor() -> int:
         rows = members_per_cell(config.cell, prompts) * min(config.cell.examples, prompts)
@@ -117,8 +118,9 @@ def compare(config: Config, prompts: int, repeats: int, *, endless: bool) -> dic
 
     variants: dict[str, Callable[[], int]] = {
         "field": field,
-        "plain": lambda: ours([None] * MEMBERS),
-        "low_rank": lambda: ours(members),
+        "plain": lambda: ours(engine, [None] * MEMBERS),
+        "low_rank": lambda: ours(engine, members),
+        "lora": lambda: ours(adapters, members),
     }
     if endless:
         variants["floor"] = floor
@@ -132,8 +134,9 @@ def compare(config: Config, prompts: int, repeats: int, *, endless: bool) -> dic
     return {name: Timing(statistics.median(seconds[name]), tokens[name]) for name in variants}
 
 
-def engine_of(config: Config, *, endless: bool) -> InProcessEngine:
+def engine_of(config: Config, space: str, *, endless: bool) -> InProcessEngine:
     """Load the model; `endless` texts use all their new tokens, so variants do the same work."""
+    searched = load_config({"space": space}).space
     source = str(NANO_DIR) if config.model == "nano" else config.model
     pretrained = load_pretrained(source)
     if endless:
@@ -142,7 +145,7 @@ def engine_of(config: Config, *, endless: bool) -> InProcessEngine:
         pretrained.tokenizer.eos_token = None
     pretrained.model.generation_config.pad_token_id = pretrained.tokenizer.pad_token_id or 0
     assert isinstance(config.engine, InProcess)
-    return InProcessEngine(pretrained, make_space(config.space), Sgd(), config.engine)
+    return InProcessEngine(pretrained, make_space(searched), Sgd(), config.engine)
 
 
 def print_rows(prompts: int, timings: dict[str, Timing], end: str) -> None:

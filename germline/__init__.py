@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from germline.report.page import write_report as write_report
     from germline.run import Training as Training
     from germline.run import assemble as assemble
+    from germline.run import check_task as check_task
     from germline.run import evaluate as evaluate
     from germline.run import export as export
     from germline.run import generate as generate
@@ -31,6 +32,7 @@ _HOMES = {
     "GermlineError": "germline.types",
     "Training": "germline.run",
     "assemble": "germline.run",
+    "check_task": "germline.run",
     "train": "germline.run",
     "resume": "germline.run",
     "replay": "germline.run",

@@ -12,7 +12,9 @@ from germline.config import (
     Config,
     Countdown,
     InProcess,
+    Jsonl,
     Linear,
+    Python,
     Section,
     load_config,
 )
@@ -72,7 +74,7 @@ def test_every_section_is_documented_frozen_and_strict_about_names(section):
     assert section.model_config["extra"] == "forbid"
 
 
-def test_every_setting_but_the_ends_of_a_line_has_a_default():
+def test_every_setting_but_the_ends_of_a_line_and_your_own_file_has_a_default():
     without = {
         f"{section.__name__}.{name}"
         for section, name in SETTINGS
@@ -84,6 +86,8 @@ def test_every_setting_but_the_ends_of_a_line_has_a_default():
         "Cosine.start",
         "Cosine.end",
         "Plateau.start",
+        "Python.path",
+        "Jsonl.path",
     }
 
 
@@ -110,9 +114,19 @@ def test_nothing_but_the_defaults_is_needed():
 @pytest.mark.parametrize("room", ["task", "space", "shaping", "engine", "strategy", "fleet"])
 def test_a_section_may_be_given_as_its_short_name_alone(room):
     for kind, section in KINDS[room].items():
+        if any(field.is_required() for field in section.model_fields.values()):
+            continue  # a task made of a file, which has a short form of its own
         config = load_config({room: kind})
         assert config == load_config({room: {"kind": kind}})
         assert isinstance(getattr(config, room), section)
+
+
+@pytest.mark.parametrize(("file", "section"), [("a/b.py", Python), ("rows.jsonl", Jsonl)])
+def test_a_task_may_be_given_as_its_file_alone(file, section):
+    assert load_config({"task": file}).task == section(path=file)
+    assert load_config({}, [f"task={file}", "task.split_seed=3"]).task == section(
+        path=file, split_seed=3
+    )
 
 
 def test_a_nested_section_may_be_given_as_its_short_name_alone():
@@ -256,6 +270,19 @@ def test_a_config_survives_json():
         ("space=ful", r"space: .*'ful'.*'full', 'low_rank'"),
         ("task=sudoku", r"task: .*'sudoku'.*'conciseness', 'arithmetic', 'countdown'"),
         ("fleet=ray", r"fleet\.kind: .*'local' \(found 'ray'\)"),
+        ("task=python", r"task\.path: is missing"),
+        ("task=rows.csv", r"task: .*'rows\.csv'"),
+        ("task={kind: a.jsonl, reward: exakt}", r"task\.reward\.exakt.*'exact'.*found 'exakt'"),
+        ("task={kind: a.jsonl, reward: {exact: 0}}", r"task: reward=.* weighs nothing"),
+        ("task={kind: a.jsonl, metric: json}", r"metric=json is not part of reward="),
+        ("task={kind: a.jsonl, pattern: x}", r"pattern=x is for reward=regex"),
+        ("task={kind: a.jsonl, tolerance: 1}", r"tolerance=1\.0 is for reward=numeric"),
+        ("task={kind: a.jsonl, reward: regex, pattern: (}", r"pattern: is no regular expression"),
+        ("task={kind: a.py, template: hello}", r"task\.template: names no field, .*\{question\}"),
+        (
+            "task={kind: a.jsonl, test_path: b.jsonl, split_seed: 1}",
+            r"split_seed=1 has nothing to split",
+        ),
         ("seed.x=1", r"seed: .*integer.*found \{'x': 1\}"),
         ("held_out=5", r"held_out: .*found 5"),
     ],
@@ -270,19 +297,6 @@ def test_a_single_value_has_no_settings_below_it():
         load_config({"seed": 3}, ["seed.x=1"])
 
 
-        ("task=python", r"task\.path: is missing"),
-        ("task=rows.csv", r"task: .*'rows\.csv'"),
-        ("task={kind: a.jsonl, reward: exakt}", r"task\.reward\.exakt.*'exact'.*found 'exakt'"),
-        ("task={kind: a.jsonl, reward: {exact: 0}}", r"task: reward=.* weighs nothing"),
-        ("task={kind: a.jsonl, metric: json}", r"metric=json is not part of reward="),
-        ("task={kind: a.jsonl, pattern: x}", r"pattern=x is for reward=regex"),
-        ("task={kind: a.jsonl, tolerance: 1}", r"tolerance=1\.0 is for reward=numeric"),
-        ("task={kind: a.jsonl, reward: regex, pattern: (}", r"pattern: is no regular expression"),
-        ("task={kind: a.py, template: hello}", r"task\.template: names no field, .*\{question\}"),
-        (
-            "task={kind: a.jsonl, test_path: b.jsonl, split_seed: 1}",
-            r"split_seed=1 has nothing to split",
-        ),
 @pytest.mark.parametrize("override", ["seed", "=3", "", "--quiet"])
 def test_what_is_no_override_says_how_one_looks(override):
     with pytest.raises(GermlineError, match=r"must look like strategy\.sigma=0\.002"):

@@ -1,6 +1,7 @@
 """Mistake 17: every setting takes effect, with one row here per setting."""
 
 import json
+import sys
 import threading
 
 import pytest
@@ -83,10 +84,10 @@ CHANGES_THE_WEIGHTS = {
 }
 # Settings with a test of their own, here or where it says.
 SEEN_ELSEWHERE = {
-    "model": "test_the_model_and_the_dtype_change_what_is_served",
     "space.start": "tests of adapters: test_an_adapter_of_peft_is_where_a_run_starts",
     "space.unsupported": "tests of spaces: test_unsupported_matrices_are_left_alone",
     "task.puzzles": "test_countdown_plays_puzzles_of_the_fields_size_when_asked",
+    "model": "test_the_model_and_the_dtype_change_what_is_served",
     "engine.dtype": "test_the_model_and_the_dtype_change_what_is_served",
     "engine.kind": "test_the_model_and_the_dtype_change_what_is_served",
     "engine.device": "test_a_device_that_is_not_there_is_refused",
@@ -108,11 +109,20 @@ SEEN_ELSEWHERE = {
     "record.tensorboard": "test_what_is_recorded_follows_the_settings",
     "record.figure_every": "test_the_figure_is_redrawn_when_it_is_due",
     "graders.workers": "test_as_many_graders_work_as_asked_for",
+    "graders.memory_gb": "test_a_grader_out_of_memory_gives_the_floor",
     "graders.timeout_s": "test_a_grader_out_of_time_gives_the_floor",
     "task.chat": "test_examples_carry_the_chat_setting",
     "task.split": "test_the_split_changes_what_is_trained_on",
     "task.path": "test_files_of_examples_are_read",
     "task.test_path": "test_files_of_examples_are_read",
+    "task.digits": "tests of multiplication: test_factors_have_the_digits_asked_for",
+    "task.template": "tests of jsonl tasks: test_a_template_makes_the_prompt",
+    "task.digest": "tests of own tasks: test_a_file_that_has_changed_is_refused",
+    "task.answer": "tests of jsonl tasks: test_the_answer_may_stand_in_another_field",
+    "task.reward": "tests of jsonl tasks: test_a_rubric_weighs_its_rewards",
+    "task.metric": "tests of jsonl tasks: test_the_metric_is_the_heaviest_or_the_one_named",
+    "task.pattern": "tests of jsonl tasks: test_a_pattern_of_the_config_goes_for_every_row",
+    "task.tolerance": "tests of jsonl tasks: test_a_number_may_be_off_by_the_tolerance",
 }
 
 
@@ -219,6 +229,21 @@ def test_a_grader_out_of_time_gives_the_floor():
     assert grade.failure is not None
     assert "timeout" in grade.failure or "took longer" in grade.failure
     assert grade.parts == parts.task.floor
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory limits hold on Linux only")
+def test_a_grader_out_of_memory_gives_the_floor(tmp_path):
+    (tmp_path / "hungry.py").write_text(
+        "train = [{'prompt': f'{n}'} for n in range(9)]\n"
+        "def reward(completion, example):\n"
+        "    return float(len(bytearray(300_000_000 * (completion == 'much'))) == 0)\n"
+    )
+    task = f"task={{kind: {tmp_path / 'hungry.py'}}}"
+    with assemble(settings(task, "graders.memory_gb=0.3")) as parts:
+        asked = parts.task.examples("train")[:2]
+        much, little = parts.graders.submit(["much", "little"], asked).result(timeout=60)
+    assert much.failure == "out of memory: it needs more than 0.3 GB (graders.memory_gb)"
+    assert (much.reward, little.reward, little.failure) == (0.0, 1.0, None)
 
 
 @pytest.mark.parametrize("chat", [True, False])

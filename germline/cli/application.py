@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from germline.cli import examining, listing, playing, rebuilding, reporting, training
+from germline.cli import examining, listing, own_tasks, playing, rebuilding, reporting, training
 from germline.cli.stopping import INTERRUPTED
 
 
@@ -89,3 +89,12 @@ for name, verb, lines in (
 ):
     # The backspace tells click to leave these lines as they are.
     app.command(name, epilog="\b\nExamples:\n" + "".join(f"  {one}\n" for one in lines))(verb)
+
+for name, meaning, verb, lines in (
+    ("new", "Write the starting point of a task.", own_tasks.new_task, own_tasks.NEW_EXAMPLES),
+    ("check", "Try a task before training on it.", own_tasks.check_task, own_tasks.CHECK_EXAMPLES),
+):
+    group = typer.Typer(help=meaning, no_args_is_help=True, rich_markup_mode=None)
+    epilog = "\b\nExamples:\n" + "".join(f"  {one}\n" for one in lines)
+    group.command("task", epilog=epilog)(verb)
+    app.add_typer(group, name=name)

@@ -158,7 +158,7 @@ class LiveView:
             grid.add_row("sample", _sample(self.sample, width))
         footer = [Text(self.footer, style="dim")] if self.footer else []
         config = self.run.config
-        name = f"{config.task.kind} · {config.model} · {config.space.kind}"
+        name = f"{config.task.title} · {config.model} · {config.space.kind}"
         return Panel(Group(grid, *footer), title=Text(f"germline · {name}"), title_align="left")
 
     def _progress(self, width: int) -> RenderableType:

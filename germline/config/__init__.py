@@ -27,7 +27,17 @@ from germline.config.shaping import (
 )
 from germline.config.spaces import Full, Lora, LowRank, SpaceBase, SpaceConfig
 from germline.config.strategies import Adam, Nes, OptimizerConfig, Sgd, StrategyConfig
-from germline.config.tasks import Arithmetic, Conciseness, Countdown, TaskBase, TaskConfig
+from germline.config.tasks import (
+    Arithmetic,
+    Conciseness,
+    Countdown,
+    Jsonl,
+    Multiplication,
+    OwnTask,
+    Python,
+    TaskBase,
+    TaskConfig,
+)
 
 __all__ = [
     "KINDS",
@@ -46,15 +56,19 @@ __all__ = [
     "Graders",
     "HeldOut",
     "InProcess",
+    "Jsonl",
     "Linear",
     "Local",
     "LogRank",
     "Lora",
     "LowRank",
+    "Multiplication",
     "Nes",
     "OptimizerConfig",
+    "OwnTask",
     "PerExample",
     "Plateau",
+    "Python",
     "Raw",
     "Recording",
     "Scheduled",

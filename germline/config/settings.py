@@ -20,19 +20,41 @@ from germline.config.shaping import (
 )
 from germline.config.spaces import Full, Lora, LowRank, SpaceConfig
 from germline.config.strategies import Adam, Nes, Sgd, StrategyConfig
-from germline.config.tasks import Arithmetic, Conciseness, Countdown, TaskConfig
+from germline.config.tasks import (
+    Arithmetic,
+    Conciseness,
+    Countdown,
+    Jsonl,
+    Multiplication,
+    Python,
+    TaskConfig,
+)
 
 
 class Graders(Section):
     """Worker processes that grade completions."""
 
-    workers: int = Field(1, ge=1, description="Grader processes.")
+    workers: int = Field(
+        8,
+        ge=1,
+        description=(
+            "Most grader processes; all but the first start only while grading lags behind."
+        ),
+    )
     timeout_s: float = Field(
         2.0,
         gt=0,
         description=(
             "Longest time for one completion, in seconds; beyond it the completion earns the "
             "task's floor."
+        ),
+    )
+    memory_gb: float | None = Field(
+        4.0,
+        ge=0.1,
+        description=(
+            "Most memory of a grader process, in GB, on Linux; a completion that needs more earns "
+            "the task's floor. `null` sets no limit."
         ),
     )
 
@@ -126,7 +148,14 @@ class Config(Section):
 
 
 KINDS: dict[str, dict[str, type[Section]]] = {
-    "task": {"conciseness": Conciseness, "arithmetic": Arithmetic, "countdown": Countdown},
+    "task": {
+        "conciseness": Conciseness,
+        "arithmetic": Arithmetic,
+        "countdown": Countdown,
+        "multiplication": Multiplication,
+        "python": Python,
+        "jsonl": Jsonl,
+    },
     "space": {"full": Full, "low_rank": LowRank, "lora": Lora},
     "optimizer": {"sgd": Sgd, "adam": Adam},
     "shaping": {

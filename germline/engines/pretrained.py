@@ -1,5 +1,7 @@
 """Load a Hugging Face causal language model and its tokenizer, with errors a user can act on."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +34,37 @@ def load_pretrained(source: str) -> Pretrained:
     Raises:
         GermlineError: there is no such model, or its files cannot be read.
     """
+    with _explained(source):
+        config = AutoConfig.from_pretrained(source)
+        tokenizer = AutoTokenizer.from_pretrained(source)
+        model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+    if getattr(config, "quantization_config", None) is not None:
+        raise GermlineError(
+            f"model: {source!r} is quantised; evolution strategies need its float weights here"
+        )
+    model.eval().requires_grad_(requires_grad=False)
+    stored = getattr(config, "dtype", None)
+    return Pretrained(
+        model, tokenizer, stored if isinstance(stored, torch.dtype) else torch.float32, source
+    )
+
+
+def load_tokenizer(source: str) -> tuple[PreTrainedTokenizerBase, int | None]:
+    """Load what makes prompts, without the weights, and how many tokens the model takes, if known.
+
+    Raises:
+        GermlineError: there is no such model, or its files cannot be read.
+    """
+    with _explained(source):
+        config = AutoConfig.from_pretrained(source)
+        tokenizer = AutoTokenizer.from_pretrained(source)
+    text = config.get_text_config()
+    return tokenizer, getattr(text, "max_position_embeddings", None)
+
+
+@contextmanager
+def _explained(source: str) -> Iterator[None]:
+    """Load files of a model quietly, and say what is wrong with them."""
     looks_local = source.startswith((".", "/", "~")) or Path(source).exists()
     if looks_local and not (Path(source).expanduser() / "config.json").is_file():
         raise GermlineError(
@@ -42,21 +75,10 @@ def load_pretrained(source: str) -> Pretrained:
     # command line.
     disable_progress_bar()
     try:
-        config = AutoConfig.from_pretrained(source)
-        tokenizer = AutoTokenizer.from_pretrained(source)
-        model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+        yield
     except (OSError, ValueError, RuntimeError, KeyError) as error:
         where = "" if Path(source).exists() else "is no folder here, and as a Hugging Face id it "
         raise GermlineError(f"model: {source!r} {where}cannot be loaded: {error}") from error
-    if getattr(config, "quantization_config", None) is not None:
-        raise GermlineError(
-            f"model: {source!r} is quantised; evolution strategies need its float weights here"
-        )
-    model.eval().requires_grad_(requires_grad=False)
-    stored = getattr(config, "dtype", None)
-    return Pretrained(
-        model, tokenizer, stored if isinstance(stored, torch.dtype) else torch.float32, source
-    )
 
 
 def save_pretrained(

@@ -77,7 +77,7 @@ def _summary(path: Path) -> Summary | Unreadable:
     state: State = "finished" if done >= run.config.generations else "stopped"
     return Summary(
         path=path,
-        task=run.config.task.kind,
+        task=run.config.task.title,
         model=run.config.model if run.config.engine.kind != "toy" else "toy",
         done=done,
         total=run.config.generations,

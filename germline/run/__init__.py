@@ -6,6 +6,7 @@ for the ask/tell level below.
 """
 
 from germline.run.assembly import Parts, assemble
+from germline.run.checking import check_task
 from germline.run.reading import evaluate, export, generate, replay
 from germline.run.training import Training, resume, train
 
@@ -13,6 +14,7 @@ __all__ = [
     "Parts",
     "Training",
     "assemble",
+    "check_task",
     "evaluate",
     "export",
     "generate",

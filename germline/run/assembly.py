@@ -60,9 +60,7 @@ def assemble(config: Config) -> Parts:
     """
     task = make_task(config.task)
     strategy = make_strategy(config.strategy, run_seed=config.seed, generations=config.generations)
-    graders = GraderPool(
-        task.grader, task.rubric, task.floor, config.graders.workers, config.graders.timeout_s
-    )
+    graders = make_graders(config, task)
     try:
         fleet = make_fleet(config, make_engine, graders)
         say_what_is_slow(config, len(task.examples("train")))
@@ -84,6 +82,19 @@ def make_task(config: TaskConfig) -> Task:
     """Build the task a config section names."""
     task: Task = resolve("tasks", TASKS, config.kind)(config)
     return task
+
+
+def make_graders(config: Config, task: Task) -> GraderPool:
+    """Start the pool that grades a task."""
+    section = config.graders
+    return GraderPool(
+        task.grader,
+        task.rubric,
+        task.floor,
+        workers=section.workers,
+        timeout_s=section.timeout_s,
+        memory_gb=section.memory_gb,
+    )
 
 
 def make_engine(config: Config, *, searched: bool = True) -> Engine:

@@ -10,11 +10,10 @@ from germline.checkpoint import restore
 from germline.config import Config, TaskConfig, load_config
 from germline.evaluation import HELD_OUT_NOISE, held_out
 from germline.fleet import LocalFleet
-from germline.graders.pool import GraderPool
 from germline.protocols import Engine
 from germline.record import RunDirectory
 from germline.record.lines import write_atomically
-from germline.run.assembly import decoding, make_engine, make_task
+from germline.run.assembly import decoding, make_engine, make_graders, make_task
 from germline.types import (
     Completion,
     Decoding,
@@ -113,13 +112,7 @@ def evaluate(
     played = make_task(config.task)
     examples = played.examples(split)[:limit]
     engine = _rebuilt(directory, config) if directory else make_engine(config, searched=False)
-    with GraderPool(
-        played.grader,
-        played.rubric,
-        played.floor,
-        config.graders.workers,
-        config.graders.timeout_s,
-    ) as graders:
+    with make_graders(config, played) as graders:
         fleet = LocalFleet(engine, graders, config.cell)
         luck = replace(decoding(config, played), noise_name=HELD_OUT_NOISE)
         updates = len(directory.journal.read()) if directory else 0

@@ -15,6 +15,7 @@ from germline.record.tensorboard import TensorBoard
 from germline.report.figures import draw_evolution
 from germline.report.page import write_report
 from germline.run.assembly import Parts, assemble
+from germline.run.checking import settled
 from germline.run.fleets import threads
 from germline.run.memory import peak_memory_mb
 from germline.training import generations
@@ -148,6 +149,8 @@ def train(
     RunDirectory.refuse_taken(path)
     parts = assemble(config)
     try:
+        parts = settled(parts)
+        config = parts.config
         directory = RunDirectory.create(path, config, parts.fleet.digest(), threads(config))
     except BaseException:
         parts.close()
@@ -201,7 +204,14 @@ def _resumed_config(config: Config, overrides: Sequence[str]) -> Config:
 
 
 def _located(config: Config) -> Config:
-    """Write folders the run reads as absolute paths, so that it works from anywhere."""
+    """Write what the run reads as absolute paths, so that it works from anywhere."""
+    files = {
+        name: file.expanduser().resolve()
+        for name in ("path", "test_path")
+        if (file := getattr(config.task, name, None)) is not None
+    }
+    if files:
+        config = config.model_copy(update={"task": config.task.model_copy(update=files)})
     if config.model != "nano" and Path(config.model).is_dir():
         config = config.model_copy(update={"model": str(Path(config.model).resolve())})
     if isinstance(config.space, Lora) and config.space.start is not None:
@@ -214,7 +224,7 @@ def _located(config: Config) -> Config:
 def _new_directory(config: Config) -> Path:
     """Name a run by task, space and start; a number follows when two begin in one second."""
     stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
-    name = f"{config.task.kind}-{config.space.kind}-{stamp}"
+    name = f"{config.task.title}-{config.space.kind}-{stamp}"
     path, number = Path("runs") / name, 1
     while path.exists():
         number += 1

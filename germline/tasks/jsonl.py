@@ -21,8 +21,6 @@ MAX_NEW_TOKENS = 128
 class JsonlTask:
     """Rows of a file, answered and scored; see the module."""
 
-    metric_higher_is_better = True
-
     def __init__(self, config: Jsonl) -> None:
         self.name = config.title
         given = {str(name): weight for name, weight in config.reward.items()}
@@ -34,6 +32,7 @@ class JsonlTask:
         }
         heaviest = max(weights, key=lambda name: abs(weights[name]))
         self.metric: str = config.metric or heaviest
+        self.metric_higher_is_better = weights[self.metric] >= 0
         self.grader: Grader = BuiltinRubric(tuple(weights), config.pattern, config.tolerance)
         self.max_new_tokens = config.max_new_tokens or MAX_NEW_TOKENS
         self.stop = config.stop or ()

@@ -218,7 +218,7 @@ def test_every_offered_setting_with_a_default_is_one_a_config_takes() -> None:
 @pytest.mark.parametrize(
     ("line", "offered"),
     [
-        ("germline re", {"resume", "replay"}),
+        ("germline re", {"resume", "replay", "report"}),
         ("germline eval nano --task co", {"conciseness", "countdown"}),
         ("germline train demo engine.dtype = b", {"bfloat16"}),
         ("germline train demo engine.centre =", {"device", "host"}),

@@ -90,11 +90,5 @@ for name, verb, lines in (
     # The backspace tells click to leave these lines as they are.
     app.command(name, epilog="\b\nExamples:\n" + "".join(f"  {one}\n" for one in lines))(verb)
 
-for name, meaning, verb, lines in (
-    ("new", "Write the starting point of a task.", own_tasks.new_task, own_tasks.NEW_EXAMPLES),
-    ("check", "Try a task before training on it.", own_tasks.check_task, own_tasks.CHECK_EXAMPLES),
-):
-    group = typer.Typer(help=meaning, no_args_is_help=True, rich_markup_mode=None)
-    epilog = "\b\nExamples:\n" + "".join(f"  {one}\n" for one in lines)
-    group.command("task", epilog=epilog)(verb)
-    app.add_typer(group, name=name)
+app.add_typer(own_tasks.new, name="new")
+app.add_typer(own_tasks.check, name="check")

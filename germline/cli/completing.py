@@ -44,10 +44,10 @@ def configs(incomplete: str) -> list[tuple[str, str]]:
 
 
 def tasks(incomplete: str) -> list[tuple[str, str]]:
-    """Offer the short names of tasks, and files that are tasks."""
+    """Offer the short names of tasks, or files that are tasks."""
     from germline.config.catalogue import kinds
 
-    return _fitting(kinds("task"), incomplete) + _files(incomplete, (".py", ".jsonl"))
+    return _fitting(kinds("task"), incomplete) or _files(incomplete, (".py", ".jsonl"))
 
 
 def settings(incomplete: str) -> list[tuple[str, str]]:

@@ -22,11 +22,24 @@ CHECK_EXAMPLES = (
     "germline check task riddles.py --model Qwen/Qwen2.5-0.5B-Instruct --prompts 3",
 )
 
+new = typer.Typer(
+    help="Write the starting point of a task.", no_args_is_help=True, rich_markup_mode=None
+)
+check = typer.Typer(
+    help="Try a task before training on it.", no_args_is_help=True, rich_markup_mode=None
+)
+
 STARTING_POINT = Path(__file__).with_name("starting_point")
 FILES = {"task.txt": "{}.py", "test.txt": "test_{}.py", "config.txt": "{}.yaml"}
 """What is written for a new task, by the template it is made of."""
 
 
+def _epilog(lines: tuple[str, ...]) -> str:
+    """Show examples under the help of a verb, their lines left as they are."""
+    return "\b\nExamples:\n" + "".join(f"  {one}\n" for one in lines)
+
+
+@new.command("task", epilog=_epilog(NEW_EXAMPLES))
 def new_task(
     name: Annotated[
         Path, typer.Argument(metavar="NAME", help="Name of the task; a folder may stand before it.")
@@ -55,6 +68,7 @@ def new_task(
     typer.echo(f"\nNext:\n  germline check task {task}\n  pytest {test}\n  germline train {config}")
 
 
+@check.command("task", epilog=_epilog(CHECK_EXAMPLES))
 def check_task(
     task: Annotated[
         str,
@@ -78,7 +92,7 @@ def check_task(
     ] = "nano",
     prompts: Annotated[int, typer.Option(min=0, help="Prompts to show.")] = 10,
 ) -> None:
-    """Try a task's reward on gold, empty and hostile answers, and show prompts as the model sees them.
+    """Try a reward on gold, empty and hostile answers; show prompts as the model sees them.
 
     Ends with status 1 when something is wrong.
     """

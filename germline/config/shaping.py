@@ -54,7 +54,10 @@ class Raw(ShapingBase):
 
 
 class PerExample(ShapingBase):
-    """Rewards compared example by example, each with the group of all members on that example."""
+    """Rewards compared example by example, each with the group of all members on that example.
+
+    Utilities are means over the batch, smaller than z-scores: the learning rate can be higher.
+    """
 
     kind: Literal["per_example"] = "per_example"
     scale: Literal["none", "std"] = Field(

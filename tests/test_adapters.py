@@ -71,12 +71,14 @@ def started(path, model="llama", **settings):
 
 
 def test_the_starting_adapter_is_drawn_from_the_run_seed_by_name():
-    weights = inprocess("gpt2", Lora(rank=2, init_scale_a=3, init_scale_b=0.5)).weights
+    weights = inprocess("gpt2", Lora(rank=2, init_scale_b=0.5)).weights
     layer = next(info for info in weights.adapted if info.shape == (64, 192))  # [in, out]
     a, b = layer.adapter_names
     assert a == "transformer.h.0.attn.c_attn.lora_A.weight"
-    drawn = noise.normal(0, 0, 0, f"{a}/start", 2 * 64).reshape(2, 64) * np.float32(3 / 8)
-    assert np.array_equal(weights.tensors[a].numpy(), drawn)
+    drawn = noise.normal(0, 0, 0, f"{a}/start", 2 * 64).reshape(2, 64)
+    assert np.array_equal(weights.tensors[a].numpy(), drawn / np.float32(8))
+    scaled = inprocess("gpt2", Lora(rank=2, init_scale_a=0.5)).weights
+    assert np.array_equal(scaled.tensors[a].numpy(), drawn / np.float32(2))
     drawn = noise.normal(0, 0, 0, f"{b}/start", 192 * 2).reshape(192, 2) * np.float32(0.5)
     assert np.array_equal(weights.tensors[b].numpy(), drawn)
 

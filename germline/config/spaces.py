@@ -61,10 +61,10 @@ class Lora(LinearSpace):
     kind: Literal["lora"] = "lora"
     rank: int = Field(1, ge=1, description="Rows of A, columns of B.")
     alpha: float = Field(2.0, gt=0, description="The adapter adds alpha / rank * B A to a weight.")
-    init_scale_a: float = Field(
-        1.0,
+    init_scale_a: float | None = Field(
+        None,
         ge=0,
-        description="Standard deviation of the starting A, in units of 1 / sqrt(inputs).",
+        description="Standard deviation of the starting A; default: 1 / sqrt(inputs of the layer).",
     )
     init_scale_b: float = Field(
         0.01,
@@ -85,7 +85,7 @@ class Lora(LinearSpace):
             other = "freeze_a=true" if self.freeze_a else "init_scale_b=0"
             raise ValueError(
                 f"init_scale_a=0 with {other} leaves no direction in which the model changes: "
-                "use init_scale_a=1"
+                "leave init_scale_a out"
             )
         return self
 

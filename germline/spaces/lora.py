@@ -55,7 +55,9 @@ class Lora:
                     f"{list(layer.shape)}: use at most {min(layer.shape)}"
                 )
             a, b = self._parts(layer)
-            adapter[a] = self._drawn(a, self.section.init_scale_a / math.sqrt(layer.sides[1]))
+            scale_a = self.section.init_scale_a
+            usual = 1 / math.sqrt(layer.sides[1])
+            adapter[a] = self._drawn(a, usual if scale_a is None else scale_a)
             adapter[b] = self._drawn(b, self.section.init_scale_b)
         return adapter
 

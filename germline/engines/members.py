@@ -75,12 +75,15 @@ class DenseMembers:
             yield
             return
         try:
-            for info in self.masters.searched:
-                master = self.masters.tensors[info.name]
-                scale = member.sign * member.sigma * self.masters.units[info.name]
-                moved = self.space.noise(member, info).to(master.device).mul_(scale).add_(master)
-                self.serving[info.name].copy_(moved)
+            self._write(member)
             yield
         finally:
             for info in self.masters.searched:
                 self.serving[info.name].copy_(self.masters.tensors[info.name])
+
+    def _write(self, member: Perturbation) -> None:
+        for info in self.masters.searched:
+            master = self.masters.tensors[info.name]
+            scale = member.sign * member.sigma * self.masters.units[info.name]
+            moved = self.space.noise(member, info).to(master.device).mul_(scale).add_(master)
+            self.serving[info.name].copy_(moved)

@@ -1,0 +1,50 @@
+"""docs/own-tasks.md as a reader follows it: its files are written, its commands are called."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import germline
+from germline.cli.application import app
+from germline.graders.builtin import REWARDS
+from germline.tasks.python_file import FileSettings
+
+PAGE = Path(__file__).parents[1] / "docs" / "own-tasks.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+BLOCKS = re.findall(r"(?:^`([\w.]+)`:\n)?^```(\w*)\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_page_can_be_followed_command_by_command(folder):
+    called = []
+    for name, language, block in BLOCKS:
+        if name:
+            Path(name).write_text(block, encoding="utf-8")
+        for line in block.splitlines() if not language else ():
+            # Two generations tell whether it works; the page's own numbers take half a minute.
+            short = ["generations=2"] if line.startswith("germline train") else []
+            done = CliRunner().invoke(app, shlex.split(line)[1:] + short)
+            assert done.exit_code == 0, (line, done.output)
+            called.append(line)
+    assert called[0] == "germline new task sums"
+    assert called[-1] == "germline train numbers.yaml --out runs/numbers"
+    assert len(called) == 6
+
+
+def test_the_python_file_of_the_page_is_a_task(folder):
+    (block,) = [block for name, _, block in BLOCKS if name == "capitals.py"]
+    Path("capitals.py").write_text(block, encoding="utf-8")
+    assert germline.check_task("capitals.py", prompts=0).problems == ()
+
+
+def test_the_tables_name_every_reward_and_setting():
+    rows = re.findall(r"^\| `(\w+)", TEXT, re.MULTILINE)
+    assert {*REWARDS, *FileSettings.model_fields} <= set(rows)

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from germline import noise
-from germline.config import Lora
+from germline.config import Lora, load_config, smoke
 from germline.types import Decoding, GermlineError, Update
 from tests.tiny import save_tiny
 from tests.tiny_engines import (
@@ -378,3 +378,9 @@ def test_there_is_no_adapter_to_write_in_other_spaces(space, tmp_path):
 def test_settings_that_cannot_be_meant_are_refused(settings, word):
     with pytest.raises(ValueError, match=word):
         Lora(**settings)
+
+
+def test_smoke_starts_from_no_adapter_as_it_plays_with_another_model():
+    space = {"kind": "lora", "rank": 4, "layers": "0-9", "start": "somewhere"}
+    small = smoke(load_config({"model": "some/model", "space": space}))
+    assert small.space == Lora(rank=4, layers="0")

@@ -1,11 +1,13 @@
 """Writes docs/cli.md and docs/config.md from the commands and the settings themselves.
 
-    python -m checks.reference
+    python -m checks.reference            # writes them
+    python -m checks.reference --check    # says whether they are fresh
 
 `make docs` runs it, and `tests/test_docs.py` finds pages that are stale. Nothing is said here that
 a command's help or a setting's description could say.
 """
 
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -42,11 +44,20 @@ means `space: {kind: full}`. An unknown, misspelt or impossible setting is refus
 """
 
 
-def main() -> None:
-    """Write both pages."""
-    for name, text in pages().items():
-        (DOCS / name).write_text(text, encoding="utf-8")
-        print(f"docs/{name}")
+def main() -> int:
+    """Write both pages, or with `--check` say which are stale; the exit status tells."""
+    stale = [name for name, text in pages().items() if not _is(DOCS / name, text)]
+    if sys.argv[1:] == ["--check"]:
+        print("\n".join(f"docs/{name} is stale: run `make docs`" for name in stale) or "Fresh.")
+        return 1 if stale else 0
+    for name in stale:
+        (DOCS / name).write_text(pages()[name], encoding="utf-8")
+        print(f"docs/{name} written")
+    return 0
+
+
+def _is(path: Path, text: str) -> bool:
+    return path.exists() and path.read_text(encoding="utf-8") == text
 
 
 def pages() -> dict[str, str]:
@@ -195,4 +206,4 @@ def _settings(settings: Sequence[Setting]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

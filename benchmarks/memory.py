@@ -1,0 +1,252 @@
+"""How much more memory training needs than inference, on the nano model, and what a run records.
+
+    python -m benchmarks.memory                        # the tables of docs/benchmarks.md
+    python -m benchmarks.memory --spaces low_rank lora --examples 8
+
+Promised: the peak of training is at most that of inference on the same batch, plus 10 % of the
+weights' bytes for `low_rank` and `lora`, plus one copy of the weights for `full` with
+`centre: device`.
+
+Every figure comes from a process of its own. *Tensors* are the bytes of all tensor storage alive at
+once, counted exactly, operation by operation; scratch space inside an operation and numpy arrays
+are not in it. *Resident* is the highest resident memory of the whole process (VmHWM), Python and
+PyTorch included, with an allocator that gives freed blocks back; it repeats to about a megabyte.
+
+The batch is that of one cell of training: members x examples rows, whose texts run to their full
+length. *Inference* plays them as the rows of one plain batch. *Centre* plays them as training does,
+members that share their work on what all prompts begin with, but all of them unperturbed: stricter,
+because that sharing saves memory, too. `full` plays one member after another, so its batch is the
+rows of one.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from germline import load_config, train
+from germline.config import Config, InProcess
+from germline.engines.inprocess import InProcessEngine
+from germline.engines.pretrained import load_pretrained
+from germline.nano import NANO_DIR
+from germline.optimizers import make_optimizer
+from germline.protocols import Space
+from germline.run.assembly import decoding, make_task
+from germline.spaces import make_space
+from germline.strategies import make_strategy
+
+Measure = Literal["tensors", "resident"]
+Work = Literal["inference", "centre", "training"]
+WORKS: tuple[Work, ...] = ("inference", "centre", "training")
+
+MEGABYTE = 1e6
+PROMISED_SHARE = {"low_rank": 0.1, "lora": 0.1, "full": 1.0}
+"""Share of the weights' bytes that training may need on top of inference."""
+
+# glibc keeps freed blocks; so small a threshold makes it map and unmap all that matter here.
+GIVE_BACK = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
+
+
+class LiveTensors(TorchDispatchMode):
+    """Counts the bytes of tensor storage alive at once, and remembers the most."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.peak = 0
+        self._upper_bound = 0
+        self._alive: dict[int, tuple[StorageWeakRef, int]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run one operation and take note of what it was given and what it made."""
+        result = func(*args, **(kwargs or {}))
+        torch.utils._pytree.tree_map_only(torch.Tensor, self._see, (args, kwargs, result))
+        if self._upper_bound > self.peak:
+            # Only now is it worth asking which of the storages seen are gone.
+            self._alive = {key: one for key, one in self._alive.items() if not one[0].expired()}
+            self._upper_bound = sum(size for _, size in self._alive.values())
+            self.peak = max(self.peak, self._upper_bound)
+        return result
+
+    def _see(self, tensor: torch.Tensor) -> None:
+        storage = tensor.untyped_storage()
+        known = self._alive.get(storage._cdata)
+        if known is None or known[0].expired():
+            self._upper_bound += storage.nbytes() - (known[1] if known else 0)
+            self._alive[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())
+
+
+def main() -> None:
+    """Print the tables; with `--measure`, measure once and print JSON."""
+    parser = argparse.ArgumentParser(description="Compare the memory of training and inference.")
+    parser.add_argument("--spaces", nargs="+", default=["low_rank", "lora", "full"])
+    parser.add_argument("--members", type=int, default=32)
+    parser.add_argument("--examples", type=int, default=32)
+    parser.add_argument("--tokens", type=int, default=32, help="longest completion")
+    parser.add_argument("--repeats", type=int, default=3, help="processes per resident figure")
+    parser.add_argument("--measure", nargs=3, metavar=("SPACE", "MEASURE", "WORK"))
+    arguments = parser.parse_args()
+    sizes = (arguments.members, arguments.examples, arguments.tokens)
+    if arguments.measure:
+        space, measure, work = arguments.measure
+        print(json.dumps(measured(configured(space, *sizes), measure, work)))
+        return
+    members, examples, tokens = sizes
+    print(
+        f"{members} members x {examples} examples, up to {tokens} new tokens; MB are 10^6 bytes\n"
+    )
+    print(
+        "| space | | weights, MB | inference, MB | centre, MB | training, MB | promised: at most |"
+    )
+    print("|---|---|---|---|---|---|---|")
+    for space in arguments.spaces:
+        for kind, repeats in (("tensors", 1), ("resident", arguments.repeats)):
+            print(row(space, kind, sizes, repeats), flush=True)
+    print()
+    journal()
+
+
+def row(space: str, measure: str, sizes: tuple[int, int, int], repeats: int) -> str:
+    """Measure one space in processes of its own and return its line of the table."""
+    peaks: dict[str, float] = {}
+    weights = 0.0
+    for work in WORKS:
+        found = [in_a_process(space, measure, work, sizes) for _ in range(repeats)]
+        peaks[work] = statistics.median(one["peak"] for one in found)
+        weights = found[0]["weights"]
+    promised = peaks["inference"] + PROMISED_SHARE[space] * weights
+    shares = [(peaks["training"] - peaks[work]) / weights for work in ("inference", "centre")]
+    training = f"{peaks['training'] / MEGABYTE:.2f} ({shares[0]:+.0%}, {shares[1]:+.0%} of weights)"
+    cells = [f"{one / MEGABYTE:.2f}" for one in (weights, peaks["inference"], peaks["centre"])]
+    shown = " | ".join([*cells, training, f"{promised / MEGABYTE:.2f}"])
+    return f"| `{space}` | {measure} | {shown} |"
+
+
+def in_a_process(
+    space: str, measure: str, work: str, sizes: tuple[int, int, int]
+) -> dict[str, float]:
+    """Measure once, in a new Python."""
+    members, examples, tokens = (str(one) for one in sizes)
+    options = ["--members", members, "--examples", examples, "--tokens", tokens]
+    command = [sys.executable, "-m", "benchmarks.memory", *options]
+    done = subprocess.run(
+        [*command, "--measure", space, measure, work],
+        env={**os.environ, **GIVE_BACK},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+def configured(space: str, members: int, examples: int, tokens: int) -> Config:
+    """Return the settings of one generation of the nano model, with masters on its device."""
+    return load_config(
+        {
+            "model": "nano",
+            "task": {"kind": "conciseness", "max_new_tokens": tokens},
+            "space": space,
+            "strategy": {"population": members},
+            "engine": {"kind": "inprocess", "device": "cpu", "centre": "device"},
+            "cell": {"members": members, "examples": examples},
+            "batch": examples,
+            "generations": 2,
+        }
+    )
+
+
+def measured(config: Config, measure: Measure, work: Work) -> dict[str, float]:
+    """Do the work and return its peak and the bytes of the weights."""
+    searched = make_space(config.space, config.seed) if work != "inference" else None
+    engine = endless(config, searched)
+    play = prepared(config, engine, work)
+    weights = float(sum(one.nbytes for one in engine.serving.values()))
+    if measure == "resident":
+        play()
+        return {"peak": resident_peak(), "weights": weights}
+    with LiveTensors() as live:
+        play()
+    return {"peak": live.peak, "weights": weights}
+
+
+def prepared(config: Config, engine: InProcessEngine, work: Work) -> Callable[[], None]:
+    """Return the work to do: the rows of a cell, and in training the update as well."""
+    task = make_task(config.task)
+    examples = list(task.examples("train")[: config.batch])
+    limits = decoding(config, task)
+    strategy = make_strategy(config.strategy, run_seed=0, generations=config.generations)
+    one_by_one = config.space.kind == "full"
+    members = 1 if one_by_one else config.strategy.population
+
+    def inference() -> None:
+        engine.generate([None], examples * members, limits)
+
+    def centre() -> None:
+        engine.generate([None] * members, examples, limits)
+
+    def training() -> None:
+        population = strategy.ask(0)
+        engine.generate(population.members, examples, limits)
+        utilities = np.linspace(-1, 1, len(population))
+        engine.apply(strategy.tell(population, utilities))
+
+    return {"inference": inference, "centre": centre, "training": training}[work]
+
+
+def endless(config: Config, space: Space | None) -> InProcessEngine:
+    """Load the nano model; its texts use all their new tokens, so that all rows stay to the end.
+
+    In training, members whose texts are done leave the batch: peaks then depend on the texts.
+    """
+    pretrained = load_pretrained(str(NANO_DIR))
+    pretrained.model.generation_config.eos_token_id = None
+    pretrained.model.config.eos_token_id = None
+    pretrained.tokenizer.eos_token = None
+    assert isinstance(config.engine, InProcess)
+    optimizer = make_optimizer(config.strategy.optimizer)
+    return InProcessEngine(pretrained, space, optimizer, config.engine)
+
+
+def resident_peak() -> float:
+    """Return the highest resident memory of this process so far, in bytes."""
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith("VmHWM"):
+            return float(line.split()[1]) * 1024
+    raise RuntimeError("/proc/self/status has no VmHWM: resident memory is measured on Linux only")
+
+
+def journal() -> None:
+    """Print what a run writes per generation to be rebuilt."""
+    print("| journal, population 30 | bytes per generation |")
+    print("|---|---|")
+    for antithetic in (True, False):
+        values = {
+            "engine": "toy",
+            "task": {"kind": "conciseness", "max_new_tokens": 8, "temperature": 1.0},
+            "strategy": {"population": 30, "antithetic": antithetic, "sigma": 0.3},
+            "batch": 4,
+            "generations": 20,
+            "held_out": {"examples": 2, "every": 1000},
+            "record": {"tensorboard": False, "figure_every": 1000},
+        }
+        with tempfile.TemporaryDirectory() as folder:
+            run = train(values, Path(folder) / "run")
+            lines = sum(1 for _ in run)
+            size = (Path(folder) / "run" / "journal.jsonl").stat().st_size
+        name = "antithetic pairs" if antithetic else "independent members"
+        print(f"| {name} | {size / lines:.0f} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -95,7 +95,10 @@ class LowRankSpace(Space, Protocol):
     def factors(
         self, members: Sequence[Perturbation], tensor: TensorInfo
     ) -> tuple["torch.Tensor", "torch.Tensor"]:
-        """Draw A `[members, out, rank]` and B `[members, in, rank]`: A B^T is the unit noise."""
+        """Draw A `[members, rows, rank]` and B `[members, columns, rank]`.
+
+        A B^T is the unit noise, in the layout of the stored weight.
+        """
 
 
 @dataclass(frozen=True)

@@ -288,7 +288,7 @@ def test_a_missing_tokenizer_pad_token_is_no_obstacle(tmp_path):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("space", ["full", "rank 1", "rank 6"])
+@pytest.mark.parametrize("space", ["full", "rank 1", "rank 6", "lora"])
 def test_a_gpu_leaves_no_trace_and_moves_the_masters_to_the_bits_of_a_cpu(space):
     near, far = (inprocess("qwen2", SPACES[space], device=device) for device in ("cpu", "cuda"))
     digest, before = far.weights.digest(), bits(far)

@@ -72,7 +72,7 @@ def test_half_precision_serves_from_fp32_masters_that_stay(space, dtype):
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("model", MODELS)
 def test_half_precision_gives_the_logits_of_transformers_in_that_dtype(model, dtype):
-    engine = inprocess(model, SPACES["rank 1"], dtype=dtype)
+    engine = inprocess(model, dtype=dtype)
     plain = AutoModelForCausalLM.from_pretrained(folder(model), dtype=getattr(torch, dtype))
     ids = torch.arange(200)[None]  # far positions: rotary frequencies must stay in fp32
     with torch.no_grad():

@@ -96,7 +96,9 @@ class Recording(Section):
 class Config(Section):
     """One training run."""
 
-    model: str = Field("nano", description="`nano` (embedded), a folder, or a Hugging Face id.")
+    model: str = Field(
+        "nano", min_length=1, description="`nano` (embedded), a folder, or a Hugging Face id."
+    )
     task: TaskConfig = Conciseness()
     space: SpaceConfig = LowRank()
     strategy: StrategyConfig = Nes()

@@ -65,6 +65,7 @@ class InProcessEngine:
         )
         self._batched = self._members_in_one_batch(space)
         self._encoded: dict[tuple[str, bool], list[int]] = {}
+        self._known_tokens = int(model.get_input_embeddings().num_embeddings)
         self.end_ids = _end_ids(pretrained)
         self._decoder = Decoder(self.model, pretrained.tokenizer, self.end_ids, self._members_left)
 
@@ -78,7 +79,7 @@ class InProcessEngine:
         """Let every member answer every example, as `[members][examples]`; None is the centre."""
         prompts = [self._encode(example) for example in examples]
         self._check_length(max(len(prompt) for prompt in prompts) + decoding.max_new_tokens)
-        padded = pad(prompts, _padding_id(self.pretrained))
+        padded = pad(prompts, _padding_id(self.pretrained, self._known_tokens))
         luck = draw_luck(examples, decoding)
         completions: list[list[Completion]] = []
         for together in self._groups(members):
@@ -101,6 +102,7 @@ class InProcessEngine:
     def apply(self, update: Update) -> None:
         """Move the masters and refresh the serving copy."""
         self.weights.apply(update)
+        self.weights.refuse_not_finite(update)
         self.refresh()
 
     def refresh(self) -> None:
@@ -159,7 +161,14 @@ class InProcessEngine:
     def _encode(self, example: Example) -> list[int]:
         key = (example.prompt, example.chat)
         if key not in self._encoded:
-            self._encoded[key] = encode(self.pretrained.tokenizer, example)
+            ids = encode(self.pretrained.tokenizer, example)
+            if max(ids) >= self._known_tokens:
+                raise GermlineError(
+                    f"model: the tokenizer of {self.pretrained.source!r} writes the prompt "
+                    f"{example.prompt[:60]!r} with token {max(ids)}, but the model knows only "
+                    f"{self._known_tokens}: they do not belong together; get the folder again"
+                )
+            self._encoded[key] = ids
         return self._encoded[key]
 
     def _check_length(self, tokens: int) -> None:
@@ -215,6 +224,7 @@ def _end_ids(pretrained: Pretrained) -> frozenset[int]:
     return frozenset(ends)
 
 
-def _padding_id(pretrained: Pretrained) -> int:
+def _padding_id(pretrained: Pretrained, known_tokens: int) -> int:
+    """Return a token to fill rows up with; one added to the tokenizer alone, the model lacks."""
     padding = pretrained.tokenizer.pad_token_id
-    return 0 if padding is None else int(padding)
+    return 0 if padding is None or padding >= known_tokens else int(padding)

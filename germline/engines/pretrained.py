@@ -1,21 +1,33 @@
 """Load a Hugging Face causal language model and its tokenizer, with errors a user can act on."""
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from json import JSONDecodeError
 from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.utils.logging import disable_progress_bar
+from transformers.utils.logging import (
+    disable_progress_bar,
+    get_verbosity,
+    set_verbosity,
+    set_verbosity_error,
+)
 
 from germline.types import GermlineError
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -32,16 +44,23 @@ def load_pretrained(source: str) -> Pretrained:
     """Load a folder or a hub id; weights are upcast to fp32 (exact from bf16 and fp16).
 
     Raises:
-        GermlineError: there is no such model, or its files cannot be read.
+        GermlineError: there is no such model, its files cannot be read or lack something, or its
+            weights are quantised or not finite.
     """
-    with _explained(source):
-        config = AutoConfig.from_pretrained(source)
-        tokenizer = AutoTokenizer.from_pretrained(source)
-        model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+    config, tokenizer = _config_and_tokenizer(source)
     if getattr(config, "quantization_config", None) is not None:
         raise GermlineError(
             f"model: {source!r} is quantised; evolution strategies need its float weights here"
         )
+    with _explained(source):
+        model, report = AutoModelForCausalLM.from_pretrained(
+            source,
+            dtype=torch.float32,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # told below, with names
+        )
+    _refuse_made_up(source, report)
+    _refuse_not_finite(source, model)
     model.eval().requires_grad_(requires_grad=False)
     stored = getattr(config, "dtype", None)
     return Pretrained(
@@ -55,30 +74,92 @@ def load_tokenizer(source: str) -> tuple[PreTrainedTokenizerBase, int | None]:
     Raises:
         GermlineError: there is no such model, or its files cannot be read.
     """
-    with _explained(source):
-        config = AutoConfig.from_pretrained(source)
-        tokenizer = AutoTokenizer.from_pretrained(source)
+    config, tokenizer = _config_and_tokenizer(source)
     text = config.get_text_config()
     return tokenizer, getattr(text, "max_position_embeddings", None)
 
 
 @contextmanager
-def _explained(source: str) -> Iterator[None]:
-    """Load files of a model quietly, and say what is wrong with them."""
-    looks_local = source.startswith((".", "/", "~")) or Path(source).exists()
-    if looks_local and not (Path(source).expanduser() / "config.json").is_file():
-        raise GermlineError(
-            f"model: {source!r} has no config.json: give a Hugging Face model folder, "
-            f"a hub id, or 'nano'"
-        )
+def quietly() -> Iterator[None]:
+    """Keep transformers from writing into our output; what matters of it, we say ourselves."""
+    before = get_verbosity()
+    set_verbosity_error()
     # A bar per file drawn over the live view helps nobody; loading a big model is announced by the
     # command line.
     disable_progress_bar()
     try:
         yield
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
+    finally:
+        set_verbosity(before)
+
+
+def _config_and_tokenizer(source: str) -> tuple[PreTrainedConfig, PreTrainedTokenizerBase]:
+    path = Path(source).expanduser()
+    if (source.startswith((".", "/", "~")) or path.exists()) and not (
+        path / "config.json"
+    ).is_file():
+        found = "has no config.json" + ("" if path.is_dir() else ", as there is no such folder")
+        raise GermlineError(
+            f"model: {source!r} {found}: give a Hugging Face model folder, a hub id, or 'nano'"
+        )
+    with _explained(source):
+        config = AutoConfig.from_pretrained(source)
+        tokenizer = AutoTokenizer.from_pretrained(source)
+    # Without its files the library makes up a tokenizer that knows no words.
+    if not tokenizer("a 1")["input_ids"]:
+        raise GermlineError(
+            f"model: the tokenizer of {source!r} turns text into no tokens: tokenizer.json (or "
+            "what the model has instead) is missing or empty; get the model's folder again"
+        )
+    return config, tokenizer
+
+
+@contextmanager
+def _explained(source: str) -> Iterator[None]:
+    """Load files of a model quietly, and say what is wrong with them."""
+    try:
+        with quietly():
+            yield
+    except Exception as error:  # a damaged file may raise anything in the libraries
         where = "" if Path(source).exists() else "is no folder here, and as a Hugging Face id it "
-        raise GermlineError(f"model: {source!r} {where}cannot be loaded: {error}") from error
+        remedy = ""
+        if isinstance(error, SafetensorError):
+            remedy = "; its file of weights is damaged or cut short: get the model's folder again"
+        elif isinstance(error, JSONDecodeError) or not isinstance(error, (OSError, ValueError)):
+            remedy = "; a file in that folder is damaged: get it again"
+        kind = type(error).__name__
+        what = f"{kind}: {error}" if isinstance(error, (LookupError, TypeError)) else error
+        raise GermlineError(f"model: {source!r} {where}cannot be loaded: {what}{remedy}") from error
+
+
+def _refuse_made_up(source: str, report: Mapping[str, Iterable[Any]]) -> None:
+    """Refuse weights that the library drew at random, as the files do not hold them like this."""
+    missing = sorted(report["missing_keys"])
+    if other := sorted(report["mismatched_keys"]):
+        name, found, wanted = other[0]
+        raise GermlineError(
+            f"model: {name} of {source!r} has the shape {list(found)}, but config.json asks for "
+            f"{list(wanted)}: the files do not belong together; get the model's folder again"
+        )
+    if missing:
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        raise GermlineError(
+            f"model: {source!r} does not hold {', '.join(missing[:3])}{more}: its files are "
+            "incomplete, or it is no causal language model; get the model's folder again, or "
+            "another one"
+        )
+    if unused := sorted(report["unexpected_keys"]):
+        log.warning("model: %d tensors of %r go unused, %s first", len(unused), source, unused[0])
+
+
+def _refuse_not_finite(source: str, model: PreTrainedModel) -> None:
+    for name, parameter in model.named_parameters():
+        # The sum first: it needs no memory, and is finite in all but strange models.
+        if not parameter.sum().isfinite() and not parameter.isfinite().all():
+            raise GermlineError(
+                f"model: {name} of {source!r} holds numbers that are not finite; get the model's "
+                "folder again"
+            )
 
 
 def save_pretrained(

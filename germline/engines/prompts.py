@@ -21,15 +21,33 @@ def encode(tokenizer: PreTrainedTokenizerBase, example: Example) -> list[int]:
                 "task.chat=true, but the model's tokenizer has no chat template: set "
                 "task.chat=false to send prompts as they are"
             )
-        message = [{"role": "user", "content": example.prompt}]
-        ids = tokenizer.apply_chat_template(message, add_generation_prompt=True, return_dict=False)
+        ids = _through_template(tokenizer, example.prompt)
     else:
-        ids = tokenizer(example.prompt)["input_ids"]
+        # Whether it is too long is ours to say: the engine knows the model's context.
+        ids = tokenizer(example.prompt, verbose=False)["input_ids"]
     if not ids:
         raise GermlineError(
-            f"task: the prompt of example {example.index} has no tokens: {example.prompt!r}"
+            f"the prompt of example {example.index} has no tokens: {example.prompt!r}; give it "
+            "some text"
         )
     return list(ids)
+
+
+def _through_template(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
+    message = [{"role": "user", "content": prompt}]
+    try:
+        ids: list[int] = tokenizer.apply_chat_template(
+            message,
+            add_generation_prompt=True,
+            return_dict=False,
+            tokenizer_kwargs={"verbose": False},
+        )
+    except Exception as error:  # a template is code of the model's folder
+        raise GermlineError(
+            f"task.chat=true, but the tokenizer's chat template fails on a user's prompt "
+            f"({error}): mend the template in the model's folder, or set task.chat=false"
+        ) from error
+    return ids
 
 
 @dataclass(frozen=True)

@@ -44,5 +44,6 @@ def choose(logits: Tensor, luck: Tensor, decoding: Decoding) -> Tensor:
     total = (ordered * kept).sum(-1, keepdim=True)
     target = luck.to(total)[:, None] * total
     place = (mass < target).sum(-1, keepdim=True)
-    place = torch.minimum(place, kept.sum(-1, keepdim=True) - 1)
+    # Weights thrown far off give logits that are no numbers: such a member writes something too.
+    place = torch.minimum(place, kept.sum(-1, keepdim=True) - 1).clamp_(min=0)
     return tokens.gather(-1, place)[:, 0]

@@ -76,6 +76,7 @@ class ToyEngine:
     def apply(self, update: Update) -> None:
         """Move the masters; there is no serving copy."""
         self.weights.apply(update)
+        self.weights.refuse_not_finite(update)
 
     def refresh(self) -> None:
         """Do nothing: members are merged from the masters each time."""

@@ -129,6 +129,23 @@ class Masters:
                 self.units[info.name],
             )
 
+    def refuse_not_finite(self, update: Update) -> None:
+        """Stop a run whose update threw the weights out of the range of fp32: it is over.
+
+        Raises:
+            GermlineError: a searched tensor holds an infinity or no number.
+        """
+        for info in self.searched:
+            master = self.tensors[info.name]
+            # The sum first: it needs no memory, and is finite in all but strange models.
+            if not master.sum().isfinite() and not master.isfinite().all():
+                raise GermlineError(
+                    f"generation {update.generation}: its update made {info.name} infinite, with "
+                    f"strategy.learning_rate={update.learning_rate:g} and strategy.sigma="
+                    f"{update.sigma:g}. Everything before it is recorded; start a new run with "
+                    "lower ones"
+                )
+
     def digest(self) -> str:
         """Return SHA-256 over the digests of the tensors: name, shape, little-endian fp32.
 

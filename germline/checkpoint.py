@@ -12,7 +12,6 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor
 
 from germline import noise
 from germline.protocols import Weights
@@ -33,7 +32,9 @@ def save_snapshot(weights: Weights, folder: Path, generation: int, *, keep: int)
     with writing(path):
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            _save(tensors, partial)
+            save_file(tensors, partial)
+            with partial.open("rb+") as file:
+                os.fsync(file.fileno())
             partial.replace(path)
         except BaseException:
             with suppress(OSError):
@@ -42,18 +43,6 @@ def save_snapshot(weights: Weights, folder: Path, generation: int, *, keep: int)
     for old in snapshots(folder)[:-keep]:
         old.unlink()
     return path
-
-
-def _save(tensors: dict[str, Tensor], path: Path) -> None:
-    try:
-        save_file(tensors, path)
-    except SafetensorError as error:
-        # The library tells the operating system's error in words only.
-        if number := re.search(r"os error (\d+)", str(error)):
-            raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
-        raise
-    with path.open("rb+") as file:
-        os.fsync(file.fileno())
 
 
 def snapshots(folder: Path) -> list[Path]:

@@ -15,7 +15,6 @@ killed process left beyond the last journal line is dropped by `truncate` before
 """
 
 import json
-import os
 import platform
 import sys
 import weakref
@@ -34,6 +33,7 @@ from germline.record.lines import (
     keep_rows,
     read_each,
     read_rows,
+    refuse_unwritable,
     write_atomically,
     writing,
 )
@@ -100,16 +100,11 @@ class RunDirectory:
         Raises:
             GermlineError: the folder holds something already.
         """
-        place = next(one for one in (path, *path.absolute().parents) if one.exists())
-        if not place.is_dir():
-            raise GermlineError(f"out: {place} is a file; choose a new or an empty folder (--out)")
-        if not os.access(place, os.R_OK | os.W_OK | os.X_OK):
-            raise GermlineError(
-                f"out: {path} cannot be made, as {place} may not be written to; choose another "
-                "folder (--out)"
-            )
+        refuse_unwritable(path)
+        if path.is_file():
+            raise GermlineError(f"out: {path} is a file; choose a new or an empty folder (--out)")
         # Hidden files are what a process killed while it made the folder leaves behind.
-        if place == path and any(not file.name.startswith(".") for file in path.iterdir()):
+        if path.is_dir() and any(not file.name.startswith(".") for file in path.iterdir()):
             remedy = (
                 f"continue that run with `germline resume {path}` or choose another folder"
                 if (path / "run.json").exists()

@@ -9,12 +9,14 @@ import errno
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from safetensors import SafetensorError
 
 from germline.types import GermlineError
 
@@ -35,18 +37,36 @@ def writing(path: Path) -> Iterator[None]:
     """
     try:
         yield
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
+        number, said = _system_error(error)
         remedy = ""
-        if error.errno in FULL:
+        if number in FULL:
             remedy = (
                 "; make room. A run that had begun goes on with `germline resume`: nothing "
                 "that was recorded is lost"
             )
-        elif error.errno in FORBIDDEN:
+        elif number in FORBIDDEN:
             remedy = "; get the right to write there, or choose another folder"
+        raise GermlineError(f"{path} cannot be written: {said}{remedy}") from error
+
+
+def refuse_unwritable(path: Path) -> None:
+    """Say before the work is done that a file or folder could not be made afterwards.
+
+    Raises:
+        GermlineError: a file stands where a folder should, or writing is not allowed.
+    """
+    place = next(one for one in (path, *path.absolute().parents) if one.exists())
+    if not place.is_dir() and place != path:
         raise GermlineError(
-            f"{path} cannot be written: {error.strerror or error}{remedy}"
-        ) from error
+            f"out: {path} cannot be made, as {place} is a file; choose a new or an empty folder "
+            "(--out)"
+        )
+    if not os.access(place, os.W_OK | (os.R_OK | os.X_OK if place.is_dir() else 0)):
+        raise GermlineError(
+            f"out: {path} cannot be made, as {place} may not be written to; choose another place "
+            "(--out)"
+        )
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -168,6 +188,15 @@ def complete_lines(path: Path) -> list[bytes]:
         return []
     except OSError as error:
         raise GermlineError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def _system_error(error: Exception) -> tuple[int | None, str]:
+    """Return number and words of what the operating system said."""
+    if isinstance(error, OSError):
+        return error.errno, error.strerror or str(error)
+    # The library tells it in words only.
+    found = re.search(r"os error (\d+)", str(error))
+    return (int(found[1]), os.strerror(int(found[1]))) if found else (None, str(error))
 
 
 def _encode(row: Mapping[str, Any]) -> bytes:

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from germline.checkpoint import restore
-from germline.config import Config, TaskConfig, load_config
+from germline.config import Config, TaskBase, TaskConfig, load_config
 from germline.evaluation import HELD_OUT_NOISE, held_out
 from germline.fleet import LocalFleet
 from germline.protocols import Engine
 from germline.record import RunDirectory
-from germline.record.lines import write_atomically
+from germline.record.lines import refuse_unwritable, write_atomically, writing
+from germline.run.arguments import choice_of, limit_of, path_of, texts_of
 from germline.run.assembly import decoding, make_engine, make_graders, make_task
 from germline.types import (
     Completion,
@@ -42,13 +43,13 @@ def replay(
     Raises:
         GermlineError: the digest is not the one the journal recorded.
     """
-    directory = RunDirectory.open(Path(path))
+    directory = RunDirectory.open(path_of("path", path))
     if form is not None and out is None:
         raise GermlineError(
             f"replay: {form} says how weights are written, so name the folder as well (--out)"
         )
     form = _form(directory.config, form)
-    folder = None if out is None else _free(Path(out))
+    folder = None if out is None else _free(path_of("out", out))
     engine = make_engine(directory.config)
     digest = restore(
         engine.weights, directory.journal.read(), None, directory.base_digest, generation
@@ -71,8 +72,8 @@ def export(path: Path | str, out: Path | str, form: Form | None = None) -> None:
     Raises:
         GermlineError: the folder is taken, or there is no adapter to write.
     """
-    folder = _free(Path(out))
-    directory = RunDirectory.open(Path(path))
+    folder = _free(path_of("out", out))
+    directory = RunDirectory.open(path_of("path", path))
     form = _form(directory.config, form)
     _write_weights(_rebuilt(directory), folder, form)
 
@@ -96,13 +97,12 @@ def evaluate(
         overrides: settings of engine, cell and graders.
         out: where the completions go; default: beside the run, or in the working directory.
     """
-    if limit is not None and limit < 1:
-        raise GermlineError(
-            f"limit={limit} leaves no example to play: use 1 or more, or None for all"
-        )
-    if out is not None and out.is_dir():
-        raise GermlineError(f"out: {out} is a folder; name the file the completions go to (--out)")
-    if isinstance(task, str):
+    choice_of("split", split, ("train", "test"))
+    limit = limit_of(limit)
+    file = None if out is None else path_of("out", out)
+    if file is not None and file.is_dir():
+        raise GermlineError(f"out: {file} is a folder; name the file the completions go to (--out)")
+    if task is not None and not isinstance(task, TaskBase):
         task = load_config({"task": task}).task
     directory, config = _source(source, task, overrides)
     if directory is None and task is None:
@@ -111,16 +111,17 @@ def evaluate(
         )
     played = make_task(config.task)
     examples = played.examples(split)[:limit]
+    folder = directory.path if directory else Path()
+    file = file or folder / f"completions-{played.name}-{split}.jsonl"
+    refuse_unwritable(file)
     engine = _rebuilt(directory, config) if directory else make_engine(config, searched=False)
     with make_graders(config, played) as graders:
         fleet = LocalFleet(engine, graders, config.cell)
         luck = replace(decoding(config, played), noise_name=HELD_OUT_NOISE)
         updates = len(directory.journal.read()) if directory else 0
         score, evaluation = held_out(fleet, played, examples, luck, updates)
-    folder = directory.path if directory else Path()
-    path = out or folder / f"completions-{played.name}-{split}.jsonl"
-    _write_completions(path, evaluation, examples)
-    return score, path
+    _write_completions(file, evaluation, examples)
+    return score, file
 
 
 def generate(
@@ -138,10 +139,7 @@ def generate(
     Raises:
         GermlineError: a setting is out of range, or the source cannot be loaded.
     """
-    if isinstance(prompts, str):
-        raise GermlineError(
-            f"prompts must be a list of texts, found the text {prompts!r}: wrap it in []"
-        )
+    prompts = texts_of("prompts", prompts)
     if not prompts:
         return []
     sampling = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p}
@@ -156,9 +154,9 @@ def generate(
 def _source(
     source: str, task: TaskConfig | None, overrides: Sequence[str]
 ) -> tuple[RunDirectory | None, Config]:
-    path = Path(source)
+    path = path_of("source", source)
     directory = RunDirectory.open(path) if (path / "run.json").exists() else None
-    values: dict[str, Any] = directory.config.model_dump() if directory else {"model": source}
+    values: dict[str, Any] = directory.config.model_dump() if directory else {"model": str(source)}
     if task is not None:
         values["task"] = task.model_dump()
     return directory, load_config(values, overrides)
@@ -185,10 +183,11 @@ def _form(config: Config, form: Form | None) -> Form:
 
 
 def _write_weights(engine: Engine, folder: Path, form: Form) -> None:
-    if form == "adapter":
-        engine.save_adapter(folder)
-    else:
-        engine.save_model(folder)
+    with writing(folder):
+        if form == "adapter":
+            engine.save_adapter(folder)
+        else:
+            engine.save_model(folder)
 
 
 def _free(out: Path) -> Path:
@@ -196,6 +195,7 @@ def _free(out: Path) -> Path:
         raise GermlineError(
             f"out: {out} exists and is not empty; choose a new or an empty folder (--out)"
         )
+    refuse_unwritable(out)
     return out
 
 
@@ -212,5 +212,6 @@ def _write_completions(path: Path, evaluation: Evaluation, examples: Sequence[Ex
         for rollout in evaluation.rollouts
     ]
     text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, text.encode())
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, text.encode("utf-8", "backslashreplace"))

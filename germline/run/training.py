@@ -14,6 +14,7 @@ from germline.record import RunDirectory
 from germline.record.tensorboard import TensorBoard
 from germline.report.figures import draw_evolution
 from germline.report.page import write_report
+from germline.run.arguments import path_of
 from germline.run.assembly import Parts, assemble
 from germline.run.checking import settled
 from germline.run.fleets import threads
@@ -145,7 +146,7 @@ def train(
         GermlineError: a setting is wrong, something cannot be loaded, or the directory is taken.
     """
     config = _located(config if isinstance(config, Config) else load_config(config))
-    path = Path(out) if out is not None else _new_directory(config)
+    path = path_of("out", out) if out is not None else _new_directory(config)
     RunDirectory.refuse_taken(path)
     parts = assemble(config)
     try:
@@ -164,7 +165,7 @@ def resume(path: Path | str, overrides: Sequence[str] = ()) -> Training:
     Raises:
         GermlineError: an override would make it another run, or the weights cannot be rebuilt.
     """
-    directory = RunDirectory.open(Path(path))
+    directory = RunDirectory.open(path_of("path", path))
     config = _resumed_config(directory.config, overrides)
     directory.claim()
     entries = directory.journal.read()

@@ -1,6 +1,7 @@
 """Which tensors are searched: glob patterns over canonical names, and ranges of decoder layers."""
 
 import difflib
+import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
@@ -92,8 +93,22 @@ def parse_layers(text: str, tensors: Sequence[TensorInfo]) -> frozenset[int]:
 
 
 def _matches_nothing(setting: str, pattern: str, names: Sequence[str]) -> str:
-    near = difflib.get_close_matches(pattern, names, n=3, cutoff=0.3) or list(names[:3])
     return (
         f"space.{setting}: the pattern {pattern!r} matches none of the {len(names)} tensors; "
-        f"patterns are globs over whole names, such as '*.mlp.*'; near: {', '.join(near)}"
+        f"patterns are globs over whole names, such as '*.mlp.*'; near: "
+        f"{', '.join(_near(pattern, names))}"
     )
+
+
+def _near(pattern: str, names: Sequence[str]) -> list[str]:
+    """Find the names whose parts are likest to those of a pattern; whole names are too long."""
+    words = [word for word in re.split(r"[.*?\[\]]+", pattern) if word]
+
+    def likeness(name: str) -> float:
+        parts = name.split(".")
+        return sum(
+            max(difflib.SequenceMatcher(None, word, part).ratio() for part in parts)
+            for word in words
+        )
+
+    return sorted(names, key=likeness, reverse=True)[:3]

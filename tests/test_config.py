@@ -129,6 +129,10 @@ def test_a_task_may_be_given_as_its_file_alone(file, section):
     )
 
 
+def test_a_task_file_stands_for_a_config_of_defaults():
+    assert load_config("a/b.py", ["seed=3"]) == load_config({"task": "a/b.py", "seed": 3})
+
+
 def test_a_nested_section_may_be_given_as_its_short_name_alone():
     config = load_config({"strategy": {"optimizer": "adam"}})
     assert config.strategy.optimizer.kind == "adam"

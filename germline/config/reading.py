@@ -11,6 +11,7 @@ from germline.config.schedules import Cosine
 from germline.config.settings import Config
 from germline.config.shipped import located
 from germline.config.spaces import Lora
+from germline.config.tasks import SUFFIXES
 from germline.config.yaml_text import StandsTwice, read_file, read_value
 from germline.types import GermlineError
 
@@ -19,6 +20,7 @@ def load_config(source: Path | str | Mapping[str, Any], overrides: Sequence[str]
     """Read a YAML file or mapping, apply dotted overrides, and validate.
 
     A run directory, or the run.json in it, stands for the config of that run: so a run is repeated.
+    A task file (.py, .jsonl) stands for a config that names it and leaves all else at its default.
     Relative paths inside a config are relative to the working directory, as in every other command.
     The configs that come with germline go by name as well, such as `demo`.
 
@@ -67,7 +69,9 @@ def validated(values: Mapping[str, Any]) -> Config:
 
 
 def _read_file(path: Path) -> dict[str, Any]:
-    """Read a config file; of a run, the config it was begun with."""
+    """Read a config file; of a run, the config it was begun with; of a task file, it alone."""
+    if path.suffix in SUFFIXES:
+        return {"task": str(path)}
     file = path / "run.json" if (path / "run.json").is_file() else path
     values = read_file(file)
     config = values.get("config")

@@ -129,10 +129,11 @@ def test_a_rank_above_a_matrix_is_refused_with_the_largest_that_fits():
     assert "at most 32" in message
 
 
-def test_units_of_a_b_of_zero_are_refused_with_a_remedy():
-    message = refusal(inprocess, "llama", Lora(init_scale_b=0), sigma_unit="mean_abs")
-    assert "lora_B" in message
-    assert "space.init_scale_b" in message
+def test_the_unit_of_an_adapter_is_that_of_the_layer_beside_it_so_a_b_of_zero_can_move():
+    weights = inprocess("llama", Lora(init_scale_b=0), sigma_unit="mean_abs").weights
+    for layer in weights.adapted:
+        expected = pytest.approx(float(weights.tensors[layer.name].double().abs().mean()), rel=1e-9)
+        assert [weights.units[name] for name in layer.adapter_names] == [expected, expected]
 
 
 # --- adapters written by peft

@@ -79,7 +79,7 @@ class Nes(Section):
         "constant",
         description=(
             "Unit of sigma and learning rate per tensor: weight units, mean |W|, or std W of "
-            "the starting weights."
+            "the starting weights; for an adapter, those of the layer it stands beside."
         ),
     )
     learning_rate: Scheduled = Field(

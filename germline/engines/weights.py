@@ -64,7 +64,7 @@ class Masters:
         adapted: the linear layers an adapter stands beside; empty where none is searched.
         searched: the tensors the space selects.
         units: per searched tensor, what sigma and learning rate are multiples of (1, mean |W| or
-            std W of the starting weights).
+            std W of the starting weights; of the layer beside which it stands, for an adapter).
     """
 
     def __init__(
@@ -82,23 +82,22 @@ class Masters:
         self.space = space
         self.optimizer = optimizer
         self.base = Base(source, self.infos, partial(_digest, dict(tensors)))
-        self.adapted: tuple[TensorInfo, ...] = ()
-        if isinstance(space, AdapterSpace):
-            self._begin_adapter(space)
+        self.adapted = self._begin_adapter(space) if isinstance(space, AdapterSpace) else ()
         self.searched = space.select(self.infos) if space else ()
+        measured = {part: layer.name for layer in self.adapted for part in layer.adapter_names}
         self.units = {
-            info.name: _unit(info, self.tensors[info.name], sigma_unit) for info in self.searched
+            info.name: _unit(measured.get(info.name, info.name), self.tensors, sigma_unit)
+            for info in self.searched
         }
         optimizer.begin({info.name: self.tensors[info.name] for info in self.searched})
 
-    def _begin_adapter(self, space: AdapterSpace) -> None:
+    def _begin_adapter(self, space: AdapterSpace) -> tuple[TensorInfo, ...]:
+        """Put the starting adapter among the tensors; return the layers it stands beside."""
         adapter = space.begin(self.base)
         for info, tensor in adapter.items():
             self.tensors[info.name] = tensor.to(next(iter(self.tensors.values())).device)
         self.infos += tuple(adapter)
-        self.adapted = tuple(
-            info for info in self.base.tensors if info.adapter_names[0] in self.tensors
-        )
+        return tuple(info for info in self.base.tensors if info.adapter_names[0] in self.tensors)
 
     def refuse_members(self, members: Sequence[Perturbation | None]) -> None:
         """Say that only the centre can play, when there is no space an engine knows how to serve.
@@ -192,17 +191,15 @@ def _leaf(name: str, tensor: Tensor) -> bytes:
     return leaf.digest()
 
 
-def _unit(info: TensorInfo, master: Tensor, sigma_unit: str) -> float:
+def _unit(name: str, tensors: Mapping[str, Tensor], sigma_unit: str) -> float:
     if sigma_unit == "constant":
         return 1.0
-    values = master.detach().cpu().numpy().astype(np.float64)
+    values = tensors[name].detach().cpu().numpy().astype(np.float64)
     unit = float(np.abs(values).mean() if sigma_unit == "mean_abs" else values.std())
     if not unit > 0:
-        drawn = info.kind == "adapter"
-        other = "start it above 0 (space.init_scale_b)" if drawn else "exclude it (space.exclude)"
         raise GermlineError(
-            f"strategy.sigma_unit={sigma_unit}: {info.name} has {sigma_unit} {unit}, so it "
-            f"would never move: {other} or use sigma_unit=constant"
+            f"strategy.sigma_unit={sigma_unit}: {name} has {sigma_unit} {unit}, so it would never "
+            "move: exclude it (space.exclude) or use sigma_unit=constant"
         )
     return unit
 

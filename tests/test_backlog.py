@@ -29,13 +29,20 @@ class Clock:
         return self.now
 
 
+def taken(backlog):
+    """Take a piece as the first worker."""
+    piece = backlog.take(0)
+    assert piece is not None
+    return piece
+
+
 def learned(item_s):
     """Return a backlog that has seen items take so long."""
     clock = Clock()
-    backlog = Backlog(clock)
+    backlog: Backlog[Job, object] = Backlog(clock)
     for _ in range(2):
         backlog.add(Job(), [0])
-        piece = backlog.take(0)
+        piece = taken(backlog)
         with backlog.measured(len(piece.items)):
             clock.now += item_s
     return backlog
@@ -64,15 +71,15 @@ def test_items_are_handed_out_once_and_in_order():
 
 
 def test_the_first_item_is_tried_alone_and_the_second_piece_is_small():
-    backlog = Backlog(Clock())
+    backlog: Backlog[Job, object] = Backlog(Clock())
     backlog.add(Job(), list(range(1000)))
-    taken = []
+    sizes = []
     for _ in range(3):
-        piece = backlog.take(0)
-        taken.append(len(piece.items))
+        piece = taken(backlog)
+        sizes.append(len(piece.items))
         with backlog.measured(len(piece.items)):
             pass
-    assert taken == [1, LARGEST_GUESS, LARGEST]
+    assert sizes == [1, LARGEST_GUESS, LARGEST]
 
 
 @pytest.mark.parametrize(("item_s", "size"), [(0.05, 2), (0.2, 1), (0.01, 10), (1e-6, LARGEST)])

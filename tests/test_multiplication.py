@@ -23,8 +23,9 @@ def test_factors_have_the_digits_asked_for(digits, lowest, highest):
 
 def test_the_prompt_asks_for_the_product_that_is_the_answer():
     for example in MultiplicationTask(Multiplication()).examples("test"):
-        a, b = map(int, re.fullmatch(r"What is (\d+) \* (\d+)\? .+", example.prompt).groups())
-        assert int(example.answer) == a * b
+        asked = re.fullmatch(r"What is (\d+) \* (\d+)\? .+", example.prompt)
+        assert asked is not None
+        assert int(example.answer) == int(asked[1]) * int(asked[2])
 
 
 @pytest.mark.parametrize("digits", [1, 2, 3])

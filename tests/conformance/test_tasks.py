@@ -4,10 +4,20 @@ import json
 import math
 import pickle
 import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from germline.config import Arithmetic, Conciseness, Countdown, Jsonl, Multiplication, Python
+from germline.config import (
+    Arithmetic,
+    Conciseness,
+    Countdown,
+    Jsonl,
+    Multiplication,
+    Python,
+    TaskBase,
+)
 from germline.graders.hostile import HOSTILE, fuzzed
 from germline.graders.pool import GraderPool
 from germline.protocols import Task
@@ -30,8 +40,11 @@ def brevity(completion, example):
 rubric = {{right: 1.0, brevity: 0.0}}
 settings = {{"floor": {{"brevity": -1000}}}}
 """
-FILES = {"task.py": PYTHON_FILE, "rows.jsonl": "".join(json.dumps(row) + "\n" for row in ROWS)}
-SETTINGS = {
+FILES: dict[str, Any] = {
+    "task.py": PYTHON_FILE,
+    "rows.jsonl": "".join(json.dumps(row) + "\n" for row in ROWS),
+}
+SETTINGS: dict[str, Callable[..., TaskBase]] = {
     "arithmetic": Arithmetic,
     "conciseness": Conciseness,
     "countdown": Countdown,

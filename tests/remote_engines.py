@@ -8,16 +8,28 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from germline.fleet.crew import Crew, Done, EngineFault, Lost, Outcome, Raised, Remote
+from germline.fleet import LocalFleet
+from germline.fleet.crew import Crew, Done, EngineFault, Lost, Outcome, Raised, Remote, Wait
 from germline.fleet.jobs import Job
 from germline.fleet.remote import RemoteFleet
-from germline.protocols import Engine
-from germline.run.assembly import make_engine, make_task
-from germline.types import GermlineError
+from germline.protocols import Engine, Fleet
+from germline.run import assemble
+from germline.run.assembly import decoding, make_engine, make_task
+from germline.strategies import make_strategy
+from germline.training import generations
+from germline.types import Evaluation, GermlineError
 from tests.toy_runs import ADAM_FULL, GradedHere, settings
 
 # Moments as well: a newcomer must take them over. Short completions, as there are many of them.
 CONFIG = settings(*ADAM_FULL, "task.max_new_tokens=4")
+TASK = make_task(CONFIG.task)
+EXAMPLES = TASK.examples("train")[:7]
+DECODING = decoding(CONFIG, TASK)
+STRATEGY = make_strategy(CONFIG.strategy, run_seed=0, generations=9)
+UPDATES = [
+    STRATEGY.tell(STRATEGY.ask(generation), np.array([1.0, -1.0, 0.5, -0.5, 0.0, 0.0]))
+    for generation in range(6)
+]
 
 
 class Nearby:
@@ -39,6 +51,11 @@ class Nearby:
         self._load = load
         self._fault = fault
         self._pending: Callable[[], Outcome] | None = None
+
+    def digest(self) -> str:
+        """Say what its weights are."""
+        assert self.engine is not None, f"{self.name} has not loaded"
+        return self.engine.weights.digest()
 
     def start(self) -> None:
         """Load when the outcome is asked for."""
@@ -66,7 +83,7 @@ class Nearby:
             self.engine = self._load()
         except (GermlineError, EngineFault) as error:
             return Raised(error)
-        return Done(self.engine.weights.digest())
+        return Done(self.digest())
 
     def _done(self, job: Job) -> Outcome:
         assert self.engine is not None
@@ -97,9 +114,22 @@ class Chance:
         return [(nearby[index], nearby[index].outcome()) for index in chosen]
 
 
-def fleet_of(engines: Sequence[Nearby], seed: int = 0) -> RemoteFleet:
+def first_one_first(remotes: Sequence[Remote]) -> list[tuple[Remote, Outcome]]:
+    """Wait for engines in their order, one at a time."""
+    first = remotes[0]
+    assert isinstance(first, Nearby)
+    return [(first, first.outcome())]
+
+
+def last_one_first(remotes: Sequence[Remote]) -> list[tuple[Remote, Outcome]]:
+    """Wait for engines in reverse order, one at a time."""
+    return first_one_first(remotes[-1:])
+
+
+def fleet_of(engines: Sequence[Nearby], seed: int = 0, wait: Wait | None = None) -> RemoteFleet:
     """Put engines into a fleet, with graders of this process."""
-    return RemoteFleet(Crew(engines, Chance(seed)), GradedHere(make_task(CONFIG.task)), CONFIG.cell)
+    crew = Crew(engines, wait or Chance(seed))
+    return RemoteFleet(crew, GradedHere(make_task(CONFIG.task)), CONFIG.cell)
 
 
 def killed_at(*places: int, kind: type = object) -> Fault:
@@ -128,3 +158,35 @@ def corrupt(engine: Engine | None) -> None:
     """Change a weight behind everybody's back."""
     assert engine is not None
     next(iter(engine.weights.state().values())).view(-1)[3] += 0.25
+
+
+def crew(count: int, *faults: Fault | None) -> list[Nearby]:
+    """Name engines and give the first of them faults."""
+    given = [*faults, *[None] * (count - len(faults))]
+    return [Nearby(f"engine {number}", fault) for number, fault in enumerate(given)]
+
+
+def local() -> LocalFleet:
+    """Return what all fleets must equal: one engine here."""
+    return LocalFleet(make_engine(CONFIG), GradedHere(TASK), CONFIG.cell)
+
+
+def evaluated(fleet: Fleet, generation: int = 0) -> Evaluation:
+    """Evaluate the population of a generation."""
+    return fleet.evaluate(STRATEGY.ask(generation), EXAMPLES, DECODING)
+
+
+def assert_same(one: Evaluation, other: Evaluation) -> None:
+    """Compare two evaluations, clocks left out."""
+    assert one.rewards.tobytes() == other.rewards.tobytes()
+    assert one.rollouts == other.rollouts
+    assert one.tokens == other.tokens
+
+
+def digests(fleet: Fleet, count: int = 4) -> list[tuple[str, tuple[float, ...]]]:
+    """Run the bare loop and return what decides a run."""
+    with assemble(CONFIG) as parts:
+        loop = generations(
+            parts.strategy, parts.shape, fleet, parts.batch, parts.decoding, range(count)
+        )
+        return [(record.digest, record.fitness) for record in loop]

@@ -8,30 +8,22 @@ import threading
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import germline
 from germline.config import InProcess, load_config
-from germline.fleet import LocalFleet
 from germline.fleet.crew import Crew, EngineFault
 from germline.fleet.processes import EngineProcess, wait
 from germline.fleet.remote import RemoteFleet
 from germline.record import RunDirectory
-from germline.run.assembly import decoding, make_engine, make_task
 from germline.run.fleets import placed, say_what_is_slow
-from germline.strategies import make_strategy
 from germline.types import GermlineError
 from tests import loaded_engines
 from tests.loaded_engines import Divide, Refuse
-from tests.remote_engines import CONFIG
+from tests.remote_engines import CONFIG, TASK, UPDATES, assert_same, evaluated, local
 from tests.tiny import save_tiny
 from tests.toy_runs import ADAM_FULL, SETTINGS, GradedHere, finish, journal, run, stopped_after
 
-TASK = make_task(CONFIG.task)
-EXAMPLES = TASK.examples("train")[:7]
-DECODING = decoding(CONFIG, TASK)
-STRATEGY = make_strategy(CONFIG.strategy, run_seed=0, generations=9)
 ROOT = Path(__file__).parents[1]
 
 
@@ -52,16 +44,7 @@ def pair():
 @pytest.fixture(scope="module")
 def alone():
     """The same moves on one engine here."""
-    return LocalFleet(make_engine(CONFIG), GradedHere(TASK), CONFIG.cell)
-
-
-def evaluated(fleet):
-    return fleet.evaluate(STRATEGY.ask(0), EXAMPLES, DECODING)
-
-
-def assert_same(one, other):
-    assert one.rewards.tobytes() == other.rewards.tobytes()
-    assert one.rollouts == other.rollouts
+    return local()
 
 
 @pytest.fixture
@@ -151,9 +134,8 @@ def test_a_process_killed_while_it_plays_changes_nothing_and_comes_back(pair, al
     # What it printed is told now, and was not mixed into ours.
     assert "engine says hello\n    and writes to standard error" in caplog.text
     assert "hello" not in "".join(capfd.readouterr())
-    update = STRATEGY.tell(STRATEGY.ask(0), np.array([1.0, -1.0, 0.5, -0.5, 0.0, 0.0]))
     for one in (fleet, alone):
-        one.apply(update)
+        one.apply(UPDATES[0])
     assert fleet.digest() == alone.digest()
     while len(fleet.crew.standing()) < 2:
         assert_same(evaluated(fleet), evaluated(alone))
@@ -253,7 +235,7 @@ def test_left_open_the_gpus_are_taken_in_turn(gpus, expected, monkeypatch):
     [
         (["fleet.engines=2", "engine.threads=64"], ["64 threads each", "engine.threads="]),
         (["fleet.engines=64"], ["64 with 1 threads each", "try fleet.engines="]),
-        (["fleet.engines=2"], ["only 1 cells of work", "cell.rows=256"]),
+        (["fleet.engines=2"], ["cells of work (1)", "cell.rows=256"]),
     ],
 )
 def test_what_makes_several_engines_slow_is_said(overrides, words, caplog):

@@ -1,8 +1,8 @@
 """Who is free and who is lost: jobs handed to engines elsewhere, the next one to whoever is free.
 
-An engine that is lost (killed, crashed) is started anew in the background, and its job goes to
-another; a newcomer takes jobs once the fleet has brought its weights up to date. An engine that is
-lost `FALLS` times without finishing a job in between is given up, and the run stops when none is
+An engine that is lost (killed, crashed) is started anew in the background, and what it was doing is
+still to be done; it takes part again once the fleet has brought its weights up to date. An engine
+lost `FALLS` times without proving itself in between is given up, and the run stops when none is
 left. What an engine *raises* is no loss: it would raise it again, so it is raised here.
 
 Nothing here knows where an engine runs: `Remote` is all that processes or a cluster must offer.
@@ -20,7 +20,7 @@ from germline.types import GermlineError
 log = logging.getLogger(__name__)
 
 FALLS = 3
-"""An engine lost so often, without finishing a job in between, is not started again."""
+"""An engine lost so often, without proving itself in between, is not started again."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,12 @@ Key = TypeVar("Key")
 
 @dataclass(eq=False)
 class Seat:
-    """One place in a crew: whoever sits there may change, the place stays."""
+    """One place in a crew: whoever sits there may change, the place stays.
+
+    Attributes:
+        job: what it is at; None when it is free, or loading.
+        falls: how often its engine was lost since one there last proved itself.
+    """
 
     remote: Remote
     state: State = "loading"
@@ -151,7 +156,8 @@ class Crew:
     def hand_out(self, jobs: Mapping[Key, Job]) -> Iterator[tuple[Key, Seat, Any]]:
         """Give each job to the next engine that is free; yield key, engine and result as they come.
 
-        It ends early where nobody is left standing: what was not yielded is still to be done.
+        What an engine was lost over is not yielded, nor what nobody was left to do: it is still to
+        be done, by those who stand then.
 
         Raises:
             GermlineError: a job raised it, or every engine was given up.
@@ -165,11 +171,9 @@ class Crew:
                     keys[seat] = waiting.popleft()
                     seat.give(jobs[keys[seat]])
             outcomes = self._take_in()
-            for seat in [seat for seat in keys if seat.state != "standing"]:
-                waiting.append(keys.pop(seat))  # last: it may be what the engine died of
-            for seat, job, outcome in outcomes:
-                if seat in keys and job is jobs[keys[seat]]:
-                    seat.falls = 0
+            keys = {seat: key for seat, key in keys.items() if seat.state == "standing"}
+            for seat, _, outcome in outcomes:
+                if seat in keys:
                     yield keys.pop(seat), seat, _value(outcome)
 
     def everyone(self, job: Job) -> dict[Seat, Any]:

@@ -117,6 +117,7 @@ class RemoteFleet:
             jobs = {p: Play(cells[p].members, cells[p].examples, decoding) for p in unplayed}
             for place, seat, completions in self.crew.hand_out(jobs):
                 played[place] = (seat, cells[place].played(completions, self.graders))
+                seat.falls = 0
             generated_s = time.perf_counter() - started
             deviating = self._replace_deviating()
             deviations += bool(deviating)

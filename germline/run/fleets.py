@@ -81,8 +81,7 @@ def say_what_is_slow(config: Config, examples: int) -> None:
     if pieces < engines:
         rows = max(1, population * batch // (2 * engines))
         log.warning(
-            "fleet.engines=%d, but a generation is cut into only %d cells of work; "
-            "try cell.rows=%d%s",
+            "fleet.engines=%d is more than a generation has cells of work (%d); try cell.rows=%d%s",
             *(engines, pieces, rows, caution),
         )
 

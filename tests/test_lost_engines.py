@@ -1,0 +1,188 @@
+"""Engines that are lost or go wrong: the run is the same, or stops with cause and remedy."""
+
+import numpy as np
+import pytest
+
+from germline.fleet.crew import FALLS, Lost, Outcome, Raised
+from germline.fleet.jobs import Apply, Play, Restore, SaveSnapshot
+from germline.run.assembly import make_engine
+from germline.types import GermlineError
+from tests.remote_engines import (
+    CONFIG,
+    EXAMPLES,
+    UPDATES,
+    Nearby,
+    assert_same,
+    corrupt,
+    corrupted_at,
+    crew,
+    digests,
+    evaluated,
+    fleet_of,
+    killed_at,
+    local,
+)
+
+
+@pytest.fixture(scope="module")
+def undisturbed():
+    return digests(local())
+
+
+# --- lost engines
+
+
+@pytest.mark.parametrize("place", range(0, 9, 2))
+def test_a_kill_at_any_job_changes_nothing(place, undisturbed):
+    engines = crew(2, killed_at(place))
+    assert digests(fleet_of(engines, seed=place)) == undisturbed
+    assert engines[0].starts == 2
+
+
+def test_kills_at_random_jobs_of_all_engines_change_nothing(undisturbed):
+    random = np.random.default_rng(0)
+
+    def sometimes(_engine, _job) -> Outcome | None:
+        return Lost("killed") if random.random() < 0.15 else None
+
+    engines = crew(3, sometimes, sometimes, sometimes)
+    assert digests(fleet_of(engines)) == undisturbed
+    assert sum(one.starts for one in engines) > 6
+
+
+def test_a_lost_engine_comes_back_with_the_weights_of_its_peers():
+    engines = crew(2, killed_at(0, kind=Play))
+    fleet, alone = fleet_of(engines), local()
+    for update in UPDATES[:3]:
+        fleet.apply(update)
+        alone.apply(update)
+    for _ in range(5):
+        evaluated(fleet)
+    assert engines[0].digest() == alone.digest() == fleet.digest()
+    assert engines[0].starts == 2
+    # It took over a peer's state instead of replaying: the peer wrote one, and it is gone again.
+    assert any(isinstance(job, SaveSnapshot) for job in engines[1].jobs)
+    folder = next(job.folder for job in engines[0].jobs if isinstance(job, Restore))
+    assert folder is not None
+    assert not folder.exists()
+
+
+def test_without_a_peer_the_updates_are_replayed_from_the_newest_snapshot(tmp_path):
+    engines = crew(1, killed_at(0, kind=Play))
+    fleet, alone = fleet_of(engines), local()
+    for generation, update in enumerate(UPDATES[:4]):
+        fleet.apply(update)
+        alone.apply(update)
+        if generation == 1:
+            fleet.save_snapshot(tmp_path, generation, keep=1)
+    assert_same(evaluated(fleet, 4), evaluated(alone, 4))
+    restored = next(job for job in engines[0].jobs if isinstance(job, Restore))
+    assert restored.folder == tmp_path
+    assert fleet.digest() == alone.digest()
+
+
+def test_a_peer_that_cannot_write_its_state_costs_only_time(undisturbed):
+    def no_space(_engine, job) -> Outcome | None:
+        full = GermlineError("no space left on the device")
+        return Raised(full) if isinstance(job, SaveSnapshot) else None
+
+    engines = crew(2, killed_at(5), no_space)
+    assert digests(fleet_of(engines)) == undisturbed
+
+
+def test_an_engine_lost_again_and_again_is_given_up_and_the_others_go_on(undisturbed, caplog):
+    engines = crew(2, lambda _engine, _job: Lost("it ended with SIGSEGV"))
+    assert digests(fleet_of(engines)) == undisturbed
+    assert engines[0].starts == FALLS
+    assert "lost engine 0: it ended with SIGSEGV; it is started again" in caplog.text
+    assert f"after {FALLS} times it is given up" in caplog.text
+
+
+def test_an_engine_that_plays_between_its_losses_is_always_started_again(undisturbed):
+    engines = crew(1, killed_at(1, 3, 5, 7, 9, kind=Play))
+    assert digests(fleet_of(engines)) == undisturbed
+    assert engines[0].starts == 6 > FALLS
+
+
+def test_losing_every_engine_stops_the_run_with_cause_and_remedy():
+    always = killed_at(*range(100))
+    with pytest.raises(GermlineError) as caught:
+        evaluated(fleet_of(crew(2, always, always)))
+    assert f"every engine was lost {FALLS} times in a row" in str(caught.value)
+    assert "killed" in str(caught.value)
+    assert "then resume the run" in str(caught.value)
+
+
+def test_a_cell_that_kills_whoever_plays_it_stops_the_run():
+    """The other cells are played in between, and do not make it go on for ever."""
+    poison = EXAMPLES[-1]
+
+    def fault(_engine, job) -> Outcome | None:
+        return Lost("out of memory") if isinstance(job, Play) and poison in job.examples else None
+
+    with pytest.raises(GermlineError, match="out of memory"):
+        evaluated(fleet_of(crew(2, fault, fault)))
+
+
+def test_a_fleet_whose_engines_are_all_given_up_says_so_again():
+    fleet = fleet_of(crew(1, killed_at(*range(100))))
+    for _ in range(2):
+        with pytest.raises(GermlineError, match="every engine was lost"):
+            evaluated(fleet)
+
+
+# --- deviating engines
+
+
+def test_what_a_deviating_engine_played_is_played_again():
+    engines = crew(2, corrupted_at(2, kind=Play))
+    assert_same(evaluated(fleet_of(engines)), evaluated(local()))
+    assert engines[0].starts == 2
+
+
+@pytest.mark.parametrize("place", range(0, 12, 2))
+def test_a_weight_that_flips_at_any_job_changes_nothing(place, undisturbed):
+    fleet = fleet_of(crew(2, corrupted_at(place)), seed=place)
+    assert digests(fleet) == undisturbed
+
+
+@pytest.mark.parametrize("engines", [2, 3])
+def test_an_update_that_goes_wrong_on_one_engine_is_made_good(engines, undisturbed):
+    """Of three, two are right; two rebuild both and apply the update again."""
+    team = crew(engines, corrupted_at(1, kind=Apply))
+    assert digests(fleet_of(team)) == undisturbed
+    assert [one.starts for one in team] == ([2, 2] if engines == 2 else [2, 1, 1])
+
+
+def test_engines_that_never_agree_stop_the_run():
+    def drift(engine, job) -> Outcome | None:
+        if isinstance(job, Apply):
+            corrupt(engine.engine)
+        return None
+
+    fleet = fleet_of(crew(2, drift))
+    fleet.apply(UPDATES[0])
+    with pytest.raises(GermlineError, match=r"disagree .* after generation 0.*fleet\.engines=1"):
+        fleet.digest()
+
+
+def test_engines_that_playing_always_changes_stop_the_run():
+    def trace(engine, job) -> Outcome | None:
+        if isinstance(job, Play):
+            corrupt(engine.engine)
+        return None
+
+    with pytest.raises(GermlineError, match="changed their weights while they played"):
+        evaluated(fleet_of(crew(2, trace, trace)))
+
+
+def test_engines_that_loaded_different_weights_are_refused():
+    def load():
+        engine = make_engine(CONFIG)
+        corrupt(engine)
+        return engine
+
+    engines = [Nearby("engine 0"), Nearby("engine 1", load=load)]
+    with pytest.raises(GermlineError, match="loaded different weights"):
+        fleet_of(engines)
+    assert all(one.engine is None for one in engines)

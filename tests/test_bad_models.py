@@ -4,7 +4,7 @@ import io
 import json
 import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr
 from pathlib import Path
 
@@ -24,6 +24,17 @@ from tests.tiny_engines import engine, inprocess
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny(tmp_path_factory.mktemp("model") / "good")
+
+
+@pytest.fixture
+def said() -> Iterator[Callable[[], str]]:
+    """What transformers has said since: to its log, and on stderr."""
+    printed = io.StringIO()
+    handler, logger = logging.StreamHandler(printed), logging.getLogger("transformers")
+    logger.addHandler(handler)
+    with redirect_stderr(printed):
+        yield printed.getvalue
+    logger.removeHandler(handler)
 
 
 def weights(change: Callable[[dict[str, torch.Tensor]], object]) -> Callable[[Path], object]:
@@ -79,15 +90,18 @@ UP = "model.layers.1.mlp.up_proj.weight"
     ],
 )
 def test_a_damaged_model_folder_is_told_by_what_is_wrong(
-    damage: Callable[[Path], object], message: str, good: Path, tmp_path: Path
+    damage: Callable[[Path], object],
+    message: str,
+    good: Path,
+    tmp_path: Path,
+    said: Callable[[], str],
 ) -> None:
     folder = tmp_path / "model"
     shutil.copytree(good, folder)
     damage(folder)
-    printed = io.StringIO()
-    with redirect_stderr(printed), pytest.raises(GermlineError, match=rf"(?s)^model: .*{message}"):
+    with pytest.raises(GermlineError, match=rf"(?s)^model: .*{message}"):
         load_pretrained(str(folder))
-    assert printed.getvalue() == ""  # the library's own reports would only confuse
+    assert said() == ""  # the library's own reports would only confuse
 
 
 def test_weights_nobody_uses_are_told(
@@ -119,13 +133,12 @@ def test_a_chat_template_that_fails_is_told_with_a_remedy(template: str) -> None
 
 
 @pytest.mark.parametrize("chat", [True, False])
-def test_a_prompt_that_is_too_long_is_told_by_us_alone(chat: bool) -> None:
+def test_a_prompt_that_is_too_long_is_told_by_us_alone(chat: bool, said: Callable[[], str]) -> None:
     tiny = inprocess()
     tiny.pretrained.tokenizer.model_max_length = 100
-    printed = io.StringIO()
-    with redirect_stderr(printed), pytest.raises(GermlineError, match=r"context .* of 256: lower"):
+    with pytest.raises(GermlineError, match=r"context .* of 256: lower"):
         tiny.generate([None], [Example(0, "fox " * 300, "", chat)], Decoding(2))
-    assert printed.getvalue() == ""
+    assert said() == ""
 
 
 def test_a_tokenizer_of_another_model_is_told_by_its_token() -> None:

@@ -6,8 +6,7 @@ numbers of A and B, and their update is that of dense noise on two small matrice
 
 Deviations from the usual LoRA, which is made for gradients:
 
-1. B starts random as well. With B = 0 a member that moves A alone is the base model, and noise in
-   units of mean |B| is no noise at all.
+1. B starts random as well: with B = 0 a member that moves A alone is the base model.
 2. The starting adapter is a pure function of the run seed (stream `<name>/start`) or the content
    of a PEFT folder, so a run needs no copy of it.
 """

@@ -19,7 +19,7 @@ NEW_EXAMPLES = (
 CHECK_EXAMPLES = (
     "germline check task riddles.py",
     "germline check task rows.jsonl task.reward=numeric",
-    "germline check task riddles.py --model Qwen/Qwen2.5-0.5B-Instruct --prompts 3",
+    "germline check task riddles.py --model Qwen/Qwen2.5-0.5B-Instruct",
 )
 
 new = typer.Typer(

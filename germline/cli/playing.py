@@ -49,7 +49,7 @@ def evaluate(
         str | None,
         typer.Option(
             metavar="TASK",
-            help="Short name of the task; default: the run's own.",
+            help="Short name or file of the task; default: the run's own.",
             autocompletion=completing.tasks,
         ),
     ] = None,

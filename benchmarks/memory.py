@@ -187,13 +187,15 @@ def prepared(config: Config, engine: InProcessEngine, work: Work) -> Callable[[]
     limits = decoding(config, task)
     strategy = make_strategy(config.strategy, run_seed=0, generations=config.generations)
     one_by_one = config.space.kind == "full"
-    members = 1 if one_by_one else config.strategy.population
+    members = config.strategy.population
+    # A second batch begins while the first one's last activation is still there: so play two.
+    in_batches = ([None, None], examples) if one_by_one else ([None], examples * members)
 
     def inference() -> None:
-        engine.generate([None], examples * members, limits)
+        engine.generate(*in_batches, limits)
 
     def centre() -> None:
-        engine.generate([None] * members, examples, limits)
+        engine.generate([None, None] if one_by_one else [None] * members, examples, limits)
 
     def training() -> None:
         population = strategy.ask(0)

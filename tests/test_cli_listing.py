@@ -4,17 +4,20 @@ import io
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.metadata import EntryPoint, version
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer.main
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from germline import registry
 from germline.cli import completing, tables
 from germline.cli.application import app
-from germline.config import KINDS, load_config
+from germline.config import KINDS, Config, load_config
 from germline.config.catalogue import entries, kinds, parts
 from germline.config.shipped import located, shipped, summary
 from germline.record import RunDirectory
@@ -97,6 +100,13 @@ def test_a_folder_without_runs_says_so(tmp_path: Path) -> None:
     assert "there is no folder" in germline("list", "runs", tmp_path / "nowhere").stderr
 
 
+def test_a_list_that_does_not_exist_gets_a_suggestion() -> None:
+    shown = germline("list", "task")
+    assert shown.exit_code == 2
+    assert "'task' is not one of tasks, spaces" in shown.stderr
+    assert "(did you mean 'tasks'?)" in shown.stderr
+
+
 def test_only_runs_are_listed_from_a_folder() -> None:
     shown = germline("list", "tasks", "runs")
     assert shown.exit_code == 2
@@ -115,6 +125,23 @@ def test_a_table_fits_a_terminal_of_80_columns() -> None:
 
 def test_the_version_is_that_of_the_package() -> None:
     assert germline("--version").stdout == f"germline {version('germline')}\n"
+
+
+def commands(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    yield words
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from commands(inner, (*words, name))
+
+
+@pytest.mark.parametrize("words", [*commands(typer.main.get_command(app))], ids=" ".join)
+def test_the_help_of_every_command_fits_80_columns_and_shows_examples(
+    words: tuple[str, ...],
+) -> None:
+    shown = germline(*words, "--help")
+    assert shown.exit_code == 0
+    assert [line for line in shown.output.splitlines() if len(line) > 80] == []
+    is_a_group = words in {("new",), ("check",)}
+    assert is_a_group or "\n    germline " in shown.output
 
 
 # --- shipped configs
@@ -149,9 +176,9 @@ def test_a_misspelt_config_gets_a_suggestion() -> None:
 
 
 def test_the_catalogue_knows_every_kind_of_every_section() -> None:
-    places = {"optimizer": "strategy.optimizer"}
     for section, known in KINDS.items():
-        assert kinds(places.get(section, section)).keys() == known.keys()
+        place = section if section in Config.model_fields else f"strategy.{section}"
+        assert kinds(place).keys() == known.keys()
 
 
 def test_one_name_with_two_meanings_stands_twice_with_its_owners() -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,17 +12,6 @@ if TYPE_CHECKING:
     from germline.record.overview import Summary, Unreadable
     from germline.types import Score
 
-What = Literal[
-    "tasks",
-    "spaces",
-    "strategies",
-    "optimizers",
-    "shaping",
-    "engines",
-    "configs",
-    "settings",
-    "runs",
-]
 PLACES = {
     "tasks": "task",
     "spaces": "space",
@@ -32,6 +21,8 @@ PLACES = {
     "engines": "engine",
 }
 """Room -> the setting that chooses from it."""
+
+WHAT = (*PLACES, "configs", "settings", "runs")
 
 LIST_EXAMPLES = (
     "germline list tasks",
@@ -45,7 +36,14 @@ Rows = tuple[Sequence[str], Sequence[Sequence[str]]]
 
 
 def show(
-    what: Annotated[What, typer.Argument(metavar="WHAT", help=f"{', '.join(What.__args__)}.")],
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="WHAT",
+            help=f"One of {', '.join(WHAT)}.",
+            autocompletion=lambda incomplete: [one for one in WHAT if one.startswith(incomplete)],
+        ),
+    ],
     folder: Annotated[
         Path | None,
         typer.Argument(
@@ -60,8 +58,12 @@ def show(
     Names that installed packages add are included. In a pipe, each row is a line of columns between
     tabs, without headings.
     """
+    from germline.registry import did_you_mean
     from germline.types import GermlineError
 
+    if what not in WHAT:
+        hint = did_you_mean(what, WHAT)
+        raise GermlineError(f"list: {what!r} is not one of {', '.join(WHAT)}{hint}")
     if folder is not None and what != "runs":
         raise GermlineError(
             f"list {what}: takes no folder (found {str(folder)!r}); only `germline list runs` does"

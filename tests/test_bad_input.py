@@ -126,7 +126,7 @@ WHERE: dict[str, tuple[str, ...]] = {
         "test_record::test_a_second_process_may_not_train_in_the_same_folder",
     ),
     "engine processes that die": (
-        "test_remote_fleet::test_losing_every_engine_stops_the_run_with_cause_and_remedy",
+        "test_lost_engines::test_losing_every_engine_stops_the_run_with_cause_and_remedy",
     ),
     "YAML": (f"{HERE}::test_a_mistake_in_yaml_is_told_with_its_line_and_a_remedy",),
     "overrides": (

@@ -176,3 +176,9 @@ def test_an_update_out_of_range_stops_the_run(model: str, space: Full | LowRank 
         GermlineError, match=r"made .* infinite, with strategy\.learning_rate=1e\+3"
     ):
         engine(model, space).apply(Update(3, 0, 0.3, 1e38, (9.0, 9.0)))
+
+
+def test_an_adapter_where_a_model_belongs_is_told_what_it_is(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(GermlineError, match=r"is a PEFT adapter, not a model: .* --merged"):
+        load_pretrained(str(tmp_path))

@@ -116,6 +116,19 @@ def test_the_first_interrupt_asks_to_stop_and_the_second_stops() -> None:
     assert asked == [1]
 
 
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_going_on_is_not_suggested_where_it_would_bend_a_schedule(
+    tmp_path: Path, schedule: str
+) -> None:
+    sigma = {"kind": schedule, "start": 0.01, "end": 0.002}
+    config = load_config({"generations": 10, "strategy": {"sigma": sigma}})
+    shown = terminal()
+    next_commands(shown, RunDirectory.create(tmp_path / "run", config, DIGEST, 1))
+    printed = shown.export_text()
+    assert "germline export" in printed
+    assert "germline resume" not in printed
+
+
 def test_stopping_says_how_to_resume(run: RunDirectory) -> None:
     console = terminal()
     stopped(console, run)

@@ -32,12 +32,14 @@ def stopped(console: Console, run: RunDirectory) -> None:
 def next_commands(console: Console, run: RunDirectory) -> None:
     """Print what can be typed next."""
     path = _quoted(run)
-    for line in (
+    lines = [
         "next:",
         f'  germline generate {path} "your prompt"',
         f"  germline export {path} --out my-model",
-        f"  germline resume {path} generations={2 * run.config.generations}",
-    ):
+    ]
+    if not run.config.strategy.whole_run:
+        lines.append(f"  germline resume {path} generations={2 * run.config.generations}")
+    for line in lines:
         _say(console, line)
 
 

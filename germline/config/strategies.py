@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from germline.config.schedules import Adaptive, Scheduled, ends
+from germline.config.schedules import Adaptive, Cosine, Linear, Scheduled, ends
 from germline.config.sections import Section, named
 
 LOST_IN_FP32 = 2.0**-25
@@ -89,6 +89,12 @@ class Nes(Section):
         ),
     )
     optimizer: OptimizerConfig = Sgd()
+
+    @property
+    def whole_run(self) -> Linear | Cosine | None:
+        """The schedule laid out over all generations, if any: more of them would bend it."""
+        laid_out = (self.sigma, self.learning_rate)
+        return next((one for one in laid_out if isinstance(one, Linear | Cosine)), None)
 
     @model_validator(mode="after")
     def _members_differ_from_the_centre(self) -> "Nes":

@@ -98,6 +98,12 @@ def _config_and_tokenizer(source: str) -> tuple[PreTrainedConfig, PreTrainedToke
     if (source.startswith((".", "/", "~")) or path.exists()) and not (
         path / "config.json"
     ).is_file():
+        if (path / "adapter_config.json").is_file():
+            raise GermlineError(
+                f"model: {source!r} is a PEFT adapter, not a model: name its run instead, or "
+                "export that with --merged; to train on from it, set space.kind=lora and "
+                f"space.start={source}"
+            )
         found = "has no config.json" + ("" if path.is_dir() else ", as there is no such folder")
         raise GermlineError(
             f"model: {source!r} {found}: give a Hugging Face model folder, a hub id, or 'nano'"

@@ -16,7 +16,6 @@ from typing import Any
 
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from pydantic import BaseModel
 
 from germline.record.lines import write_atomically
 from germline.report import charts, curves, differences, wording
@@ -123,7 +122,7 @@ def commands(run: RunFacts) -> list[Command]:
     found = [Command("Repeat it: the same bits on the same kind of processor", repeat)]
     if run.done < run.config.generations:
         found.append(Command("Continue where it stopped", f"germline resume {path}"))
-    elif not _scheduled(run):
+    elif not run.config.strategy.whole_run:
         more = f"germline resume {path} generations={2 * run.config.generations}"
         found.append(Command("Train on", more))
     if run.done:
@@ -194,12 +193,6 @@ def _yaml(value: object, *, flow: bool = False) -> str:
     return yaml.safe_dump(
         value, sort_keys=False, allow_unicode=True, width=88, default_flow_style=flow
     )
-
-
-def _scheduled(run: RunFacts) -> bool:
-    """Tell whether a schedule is laid out for just this many generations."""
-    strategy = run.config.strategy
-    return any(isinstance(one, BaseModel) for one in (strategy.sigma, strategy.learning_rate))
 
 
 def _number(value: float | int | None) -> str:

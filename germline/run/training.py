@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from germline.config import Config, Cosine, InProcess, Linear, Lora, load_config
+from germline.config import Config, InProcess, Lora, load_config
 from germline.evaluation import HELD_OUT_NOISE, held_out
 from germline.record import RunDirectory
 from germline.record.tensorboard import TensorBoard
@@ -194,13 +194,13 @@ def _resumed_config(config: Config, overrides: Sequence[str]) -> Config:
                 f"resume: {name} cannot change within a run (it was {getattr(config, name)!r}); "
                 f"start a new run for that. A resumed run may change {', '.join(RESUMABLE)}"
             )
-    for schedule in (config.strategy.sigma, config.strategy.learning_rate):
-        if isinstance(schedule, Linear | Cosine) and changed.generations != config.generations:
-            raise GermlineError(
-                f"resume: generations={changed.generations} would bend a {schedule.kind} schedule "
-                f"laid out for {config.generations} generations; start a new run, or use constant "
-                "values"
-            )
+    schedule = config.strategy.whole_run
+    if schedule and changed.generations != config.generations:
+        raise GermlineError(
+            f"resume: generations={changed.generations} would bend a {schedule.kind} schedule "
+            f"laid out for {config.generations} generations; start a new run, or use constant "
+            "values"
+        )
     return changed
 
 

@@ -26,7 +26,7 @@ def test_an_unknown_name_gets_a_suggestion_and_the_choice():
         resolve("tasks", TASKS, "countdwn")
     assert str(caught.value) == (
         "tasks: 'countdwn' is not known (did you mean 'countdown'?); choose one of "
-        "arithmetic, conciseness, countdown"
+        + ", ".join(sorted(TASKS))
     )
 
 
@@ -39,9 +39,9 @@ def test_what_a_plugin_offers_is_found_by_name(monkeypatch):
     """The metadata of an installed package, as `importlib` would return it."""
     offered = {"germline.tasks": [EntryPoint("fraction", "fractions:Fraction", "germline.tasks")]}
     monkeypatch.setattr(registry, "entry_points", lambda group: offered.get(group, []))
-    assert names("tasks", TASKS) == ["arithmetic", "conciseness", "countdown", "fraction"]
+    assert names("tasks", TASKS) == sorted([*TASKS, "fraction"])
     assert resolve("tasks", TASKS, "fraction").__name__ == "Fraction"
-    assert names("spaces", SPACES) == ["full", "low_rank"]
+    assert names("spaces", SPACES) == sorted(SPACES)
 
 
 def test_a_plugin_cannot_take_the_place_of_a_name_of_ours(monkeypatch):

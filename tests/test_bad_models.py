@@ -182,3 +182,8 @@ def test_an_adapter_where_a_model_belongs_is_told_what_it_is(tmp_path: Path) -> 
     (tmp_path / "adapter_config.json").write_text("{}")
     with pytest.raises(GermlineError, match=r"is a PEFT adapter, not a model: .* --merged"):
         load_pretrained(str(tmp_path))
+
+
+def test_a_misspelt_nano_is_not_looked_for_on_the_network() -> None:
+    with pytest.raises(GermlineError, match=r"no model 'nnao' here \(did you mean 'nano'\?\)"):
+        load_pretrained("nnao")

@@ -117,7 +117,8 @@ def test_a_run_in_two_parts_has_the_journal_of_one(
 def test_resume_refuses_what_would_make_it_another_run(trained: tuple[Path, str]) -> None:
     shown = germline("resume", trained[0], "strategy.sigma=1")
     assert shown.exit_code == 2
-    assert "strategy cannot change within a run" in shown.stderr
+    assert "strategy.sigma cannot change within a run" in shown.stderr
+    assert "asked for is 1.0" in shown.stderr
 
 
 def test_ctrl_c_stops_after_the_generation_and_the_run_goes_on(

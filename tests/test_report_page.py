@@ -81,6 +81,19 @@ def test_the_page_says_the_held_out_score_before_and_after_with_errors_and_direc
     assert "held-out exact, higher is better 0.25 → 0.75 ± 0.05 → ± 0.05" in text
 
 
+@pytest.mark.parametrize(
+    ("after", "verdict", "said"),
+    [(0.75, "better", False), (0.1, "worse", True), (0.25, None, False)],
+)
+def test_a_run_that_got_worse_is_not_painted_as_a_success(run, after, verdict, said):
+    run.write_held_out(score(0, 0.25), [], BATCH)
+    run.write(record(0, held_out=score(1, after)), BATCH)
+    shown = page(run)
+    marked = f'class="value {verdict}"' if verdict else 'class="value"'
+    assert f"{marked}>0.25 → " in shown.html
+    assert ("worse than before training" in shown.text) == said
+
+
 def test_words_only_one_answer_has_are_marked(run):
     run.write(record(0), BATCH)
     answered(run, "The answer is 8.", "8")

@@ -25,6 +25,7 @@ from transformers.utils.logging import (
     set_verbosity_error,
 )
 
+from germline.registry import did_you_mean
 from germline.types import GermlineError
 
 log = logging.getLogger(__name__)
@@ -108,6 +109,8 @@ def _config_and_tokenizer(source: str) -> tuple[PreTrainedConfig, PreTrainedToke
         raise GermlineError(
             f"model: {source!r} {found}: give a Hugging Face model folder, a hub id, or 'nano'"
         )
+    if hint := did_you_mean(source, ["nano"]):
+        raise GermlineError(f"model: there is no model {source!r} here{hint}")
     with _explained(source):
         config = AutoConfig.from_pretrained(source)
         tokenizer = AutoTokenizer.from_pretrained(source)

@@ -186,6 +186,8 @@ class GraderPool:
 
 
 def _name(grader: Grader) -> str:
+    if described := getattr(grader, "described", None):
+        return str(described)
     named = grader if hasattr(grader, "__qualname__") else type(grader)
     return f"{named.__module__}.{getattr(named, '__qualname__', '?')}"
 

@@ -60,6 +60,11 @@ class FileRubric:
     floors: Mapping[str, float]
     functions: Mapping[str, RewardFunction] = field(compare=False, repr=False)
 
+    @property
+    def described(self) -> str:
+        """How messages name it: by the user's file, not by this class."""
+        return f"the rewards of {self.path}"
+
     def __call__(self, text: str, example: Example) -> Mapping[str, float]:
         """Return what every function gives, each with a copy of the row of its own."""
         return {

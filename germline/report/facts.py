@@ -118,6 +118,16 @@ class RunFacts:
         return [one for one in self.run.held_out() if one.score.generation <= self.done]
 
     @property
+    def verdict(self) -> str | None:
+        """Whether the last held-out score is `better` or `worse` than the first, if either."""
+        if self.better is None or len(self.scores) < 2:
+            return None
+        gain = self.scores[-1].mean - self.scores[0].mean
+        if self.better.startswith("lower"):
+            gain = -gain
+        return "better" if gain > 0 else "worse" if gain < 0 else None
+
+    @property
     def scores(self) -> list[Score]:
         """Held-out scores that could be computed."""
         return [one.score for one in self.held_out if math.isfinite(one.score.mean)]

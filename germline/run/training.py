@@ -12,6 +12,7 @@ from germline.config import Config, InProcess, Lora, load_config
 from germline.evaluation import HELD_OUT_NOISE, held_out
 from germline.record import RunDirectory
 from germline.record.tensorboard import TensorBoard
+from germline.report.differences import between
 from germline.report.figures import draw_evolution
 from germline.report.page import write_report
 from germline.run.arguments import path_of
@@ -188,11 +189,13 @@ def resume(path: Path | str, overrides: Sequence[str] = ()) -> Training:
 
 def _resumed_config(config: Config, overrides: Sequence[str]) -> Config:
     changed = load_config(config.model_dump(), overrides)
-    for name in Config.model_fields:
-        if name not in RESUMABLE and getattr(changed, name) != getattr(config, name):
+    for setting, values in between([config, changed]).items():
+        if setting.partition(".")[0] not in RESUMABLE:
+            was, asked = ("nothing" if value is ... else repr(value) for value in values)
             raise GermlineError(
-                f"resume: {name} cannot change within a run (it was {getattr(config, name)!r}); "
-                f"start a new run for that. A resumed run may change {', '.join(RESUMABLE)}"
+                f"resume: {setting} cannot change within a run (it was {was}, asked for is "
+                f"{asked}); start a new run for that. A resumed run may change "
+                f"{', '.join(RESUMABLE)}"
             )
     schedule = config.strategy.whole_run
     if schedule and changed.generations != config.generations:

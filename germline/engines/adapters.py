@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from germline.engines.corrections import Corrections, Factors
+from germline.engines.corrections import Corrections, Factors, Shared
 from germline.engines.weights import Masters
 from germline.protocols import AdapterSpace
 from germline.spaces.adapter_files import write_adapter
@@ -43,14 +43,11 @@ class AdapterMembers:
     def _factors(self, members: Sequence[Perturbation | None]) -> Factors:
         """Move the centre by every member's noise; a pair shares what is drawn."""
         everyone = self._centre().of(torch.zeros(len(members), dtype=torch.long))
-        drawn = {member.direction: member for member in members if member is not None}
-        if drawn:
-            moves = self._moves(list(drawn.values()))
-            places = {direction: place for place, direction in enumerate(drawn)}
-            which = torch.tensor([places[m.direction] if m is not None else 0 for m in members])
-            scale = torch.tensor([m.sign * m.sigma if m is not None else 0.0 for m in members])
-            for centre, move in zip(everyone, moves.of(which), strict=True):
-                centre.add_(move.mul_(scale[:, None]))
+        shared = Shared.of(members)
+        if shared.drawn:
+            moves = self._moves(shared.drawn).of(shared.which)
+            for centre, move in zip(everyone, moves, strict=True):
+                centre.add_(move.mul_(shared.scale[:, None]))
         return Factors(everyone.a.to(self._like), everyone.b.to(self._like))
 
     def _centre(self) -> Factors:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from germline.types import TensorInfo
+from germline.types import Perturbation, TensorInfo
 
 COLUMNWISE_RANK = 4
 """On a CPU, up to this rank, A is applied by elementwise passes: thin products cost more."""
@@ -33,6 +33,29 @@ class Factors(NamedTuple):
     def of(self, members: Tensor) -> "Factors":
         """Select members, in this order; one may be selected more than once."""
         return Factors(self.a[members], self.b[members])
+
+
+class Shared(NamedTuple):
+    """The directions of some members, each once: an antithetic pair shares one.
+
+    Attributes:
+        drawn: one member for every direction; the centre (None) has none.
+        which: `[members]`, the place in `drawn` of each member's direction; 0 for the centre.
+        scale: `[members]`, sign times sigma; 0 for the centre.
+    """
+
+    drawn: list[Perturbation]
+    which: Tensor
+    scale: Tensor
+
+    @classmethod
+    def of(cls, members: Sequence[Perturbation | None]) -> "Shared":
+        """Find the directions of members, in the order they first appear."""
+        drawn = {member.direction: member for member in members if member is not None}
+        places = {direction: place for place, direction in enumerate(drawn)}
+        which = [places[member.direction] if member is not None else 0 for member in members]
+        scale = [member.sign * member.sigma if member is not None else 0.0 for member in members]
+        return cls(list(drawn.values()), torch.tensor(which), torch.tensor(scale))
 
 
 class Corrections:

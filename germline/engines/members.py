@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from germline.engines.corrections import Corrections, Factors
+from germline.engines.corrections import Corrections, Factors, Shared
 from germline.engines.weights import Masters
 from germline.protocols import DenseSpace, LowRankSpace
 from germline.types import Perturbation
@@ -45,19 +45,16 @@ class LowRankMembers:
 
     def _draw(self, members: Sequence[Perturbation | None]) -> Factors:
         """Draw every direction once; a pair shares it, and the centre's factors are times zero."""
-        drawn = {member.direction: member for member in members if member is not None}
-        factors = self.corrections.empty(len(drawn))
+        shared = Shared.of(members)
+        factors = self.corrections.empty(len(shared.drawn))
         for info in self.masters.searched:
-            first, second = self.space.factors(list(drawn.values()), info)
+            first, second = self.space.factors(shared.drawn, info)
             a, b = (second, first) if info.transposed else (first, second)
             unit = self.masters.units[info.name]
             torch.mul(a.transpose(1, 2), unit, out=self.corrections.a(factors, info.name))
             self.corrections.b(factors, info.name).copy_(b.transpose(1, 2))
-        places = {direction: place for place, direction in enumerate(drawn)}
-        which = torch.tensor([places[m.direction] if m is not None else 0 for m in members])
-        scale = torch.tensor([m.sign * m.sigma if m is not None else 0.0 for m in members])
-        everyone = factors.of(which)
-        return Factors(everyone.a.mul_(scale[:, None]).to(self._like), everyone.b.to(self._like))
+        a, b = factors.of(shared.which)
+        return Factors(a.mul_(shared.scale[:, None]).to(self._like), b.to(self._like))
 
 
 class DenseMembers:

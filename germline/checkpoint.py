@@ -4,10 +4,8 @@ Every rebuilt generation is checked against the digest its journal line carries,
 model, a damaged snapshot or another arithmetic cannot pass unnoticed.
 """
 
-import os
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -16,7 +14,7 @@ from safetensors.torch import save_file
 from germline import noise
 from germline.protocols import Weights
 from germline.record import Entry
-from germline.record.lines import writing
+from germline.record.lines import replacing
 from germline.types import GermlineError
 
 
@@ -29,17 +27,9 @@ def save_snapshot(weights: Weights, folder: Path, generation: int, *, keep: int)
     path = folder / f"generation-{generation:06d}.safetensors"
     partial = path.with_suffix(".partial")
     tensors = {name: tensor.contiguous() for name, tensor in weights.state().items()}
-    with writing(path):
+    with replacing(path, partial):
         folder.mkdir(parents=True, exist_ok=True)
-        try:
-            save_file(tensors, partial)
-            with partial.open("rb+") as file:
-                os.fsync(file.fileno())
-            partial.replace(path)
-        except BaseException:
-            with suppress(OSError):
-                partial.unlink(missing_ok=True)
-            raise
+        save_file(tensors, partial)
     for old in snapshots(folder)[:-keep]:
         old.unlink()
     return path

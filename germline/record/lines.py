@@ -76,11 +76,21 @@ def write_atomically(path: Path, data: bytes) -> None:
         GermlineError: it cannot be written; the old content stands, and nothing is left behind.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with replacing(path, temporary):
+        temporary.write_bytes(data)
+
+
+@contextmanager
+def replacing(path: Path, temporary: Path) -> Iterator[None]:
+    """Put a temporary file, written in a `with` block, safely on disk and in a file's place.
+
+    Raises:
+        GermlineError: it cannot be written; the old content stands, and nothing is left behind.
+    """
     with writing(path):
         try:
-            with temporary.open("wb") as file:
-                file.write(data)
-                file.flush()
+            yield
+            with temporary.open("rb+") as file:
                 os.fsync(file.fileno())
             temporary.replace(path)
         except BaseException:

@@ -10,7 +10,7 @@ never rewarded for it explains its answer.
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import count, product
+from itertools import product
 
 from germline.config import Multiplication
 from germline.graders import exact
@@ -70,14 +70,14 @@ def factor_pairs(digits: int, seed: int) -> list[tuple[int, int]]:
         factors = range(lowest, lowest + numbers)
         return list(product(factors, factors))
     drawn: dict[tuple[int, int], tuple[int, int]] = {}
-    for round_ in count():
+    round_ = 0
+    while len(drawn) < DRAWN:
         firsts = permutation(seed, "multiplication first factors", round_, numbers)[:DRAWN]
         seconds = permutation(seed, "multiplication second factors", round_, numbers)[:DRAWN]
         for a, b in zip((lowest + firsts).tolist(), (lowest + seconds).tolist(), strict=True):
             drawn.setdefault((min(a, b), max(a, b)), (a, b))
-            if len(drawn) == DRAWN:
-                return list(drawn.values())
-    raise AssertionError("there are more pairs than are drawn")
+        round_ += 1
+    return list(drawn.values())[:DRAWN]
 
 
 def _example(index: int, a: int, b: int, *, chat: bool) -> Example:

@@ -38,8 +38,13 @@ Grader = Callable[[str, Example], Mapping[str, float]]
 class Shaping(Protocol):
     """How rewards become utilities: visible in the loop, not hidden in the strategy."""
 
-    def __call__(self, evaluation: Evaluation, *, antithetic: bool) -> Float[np.ndarray, "members"]:
-        """Shape rewards (NaN: missing) into utilities (0: missing); 2k and 2k + 1 may be pairs."""
+    def __call__(
+        self, evaluation: Evaluation, *, antithetic: bool, baseline: float | None = None
+    ) -> Float[np.ndarray, "members"]:
+        """Shape rewards (NaN: missing) into utilities (0: missing); 2k and 2k + 1 may be pairs.
+
+        A baseline is the fitness of utility 0; without one it is the mean of the members.
+        """
 
 
 @runtime_checkable
@@ -57,10 +62,12 @@ class Strategy(Protocol):
         population: Population,
         utilities: Float[np.ndarray, "members"],
         fitness: Float[np.ndarray, "members"] | None = None,
+        centre: float | None = None,
     ) -> Update:
         """Turn utilities into the coefficients of the next step of theta.
 
-        A strategy that adapts to how fit the members are asks for their fitness (NaN: missing).
+        A strategy that adapts to how fit the members are asks for their fitness (NaN: missing);
+        that of the centre is given where `population.centre` asks for it.
         """
 
     def recall(self, updates: Sequence[Update]) -> None:

@@ -7,7 +7,7 @@ weights.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -27,6 +27,8 @@ class Seeded:
     """A perturbation by name: theta + sign * sigma * noise(run_seed, generation, direction).
 
     Attributes:
+        generation: whose noise it is; an earlier one than that of the population where a strategy
+            uses its directions again.
         sigma: standard deviation, in the unit the space gives each tensor (1 for constant sigma).
         sign: +1 or -1; an antithetic pair shares the direction and differs in the sign.
     """
@@ -43,11 +45,18 @@ Perturbation = Seeded
 
 @dataclass(frozen=True, slots=True)
 class Population:
-    """The members of one generation in order; antithetic ones 2k and 2k + 1 are a pair."""
+    """The members of one generation in order; antithetic ones 2k and 2k + 1 are a pair.
+
+    Attributes:
+        centre: whether the strategy asks how fit the centre is, on the same batch.
+        baseline: the fitness that counts as neither good nor bad; None: the mean of the members.
+    """
 
     generation: int
     members: tuple[Perturbation, ...]
     antithetic: bool
+    centre: bool = False
+    baseline: float | None = None
 
     def __len__(self) -> int:
         return len(self.members)
@@ -175,6 +184,21 @@ class Evaluation:
 
 
 @dataclass(frozen=True, slots=True)
+class Stretch:
+    """How an update changes the sigma of every tensor by what its own noise was worth.
+
+    Attributes:
+        coefficients: of each direction, for equation (1) of `engines.tensor_sigmas`.
+        least: smallest sigma of a tensor, as a multiple of the update's sigma.
+        most: largest one.
+    """
+
+    coefficients: tuple[float, ...]
+    least: float
+    most: float
+
+
+@dataclass(frozen=True, slots=True)
 class Update:
     """What `tell` returns: theta <- theta + step(sum_k coefficients[k] * noise(direction k)).
 
@@ -183,6 +207,10 @@ class Update:
     Attributes:
         fitness: mean over the population, where the strategy goes by it: what `recall` needs to
             take up a stopped run. Applying an update does not look at it.
+        success: share of members fitter than the centre, where the strategy goes by that.
+        noise_generation: whose noise the directions are, where it is not the update's own.
+        stretch: how the sigmas of tensors change, where each tensor has its own.
+        skipped: whether it leaves everything where it is, optimizer and decay included.
     """
 
     run_seed: int
@@ -191,6 +219,16 @@ class Update:
     learning_rate: float
     coefficients: tuple[float, ...]
     fitness: float | None = None
+    success: float | None = None
+    noise_generation: int | None = None
+    stretch: Stretch | None = None
+    skipped: bool = False
+
+    def as_drawn(self) -> "Update":
+        """Return it under the generation whose noise it is the sum of, as spaces draw it."""
+        if self.noise_generation is None:
+            return self
+        return replace(self, generation=self.noise_generation, noise_generation=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +245,11 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class GenerationRecord:
-    """What the loop yields after each generation; `held_out` is set when an evaluation was due."""
+    """What the loop yields after each generation; `held_out` is set when an evaluation was due.
+
+    Attributes:
+        sigmas: of each tensor as it was played, where they differ; in `sigma_unit`, by name.
+    """
 
     generation: int
     generations: int
@@ -218,3 +260,4 @@ class GenerationRecord:
     evaluation: Evaluation
     held_out: Score | None
     timing: Mapping[str, float]
+    sigmas: Mapping[str, float] = field(default_factory=dict)

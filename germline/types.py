@@ -44,10 +44,26 @@ Perturbation = Seeded
 
 
 @dataclass(frozen=True, slots=True)
+class Choice:
+    """Discrete settings a member plays with; None: as the config says.
+
+    Attributes:
+        temperature: of its sampling; 0 is greedy.
+        shots: solved training examples written before the prompt.
+        template: the prompt, with `{prompt}` where the task's own goes.
+    """
+
+    temperature: float | None = None
+    shots: int | None = None
+    template: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Population:
     """The members of one generation in order; antithetic ones 2k and 2k + 1 are a pair.
 
     Attributes:
+        choices: what each member plays with, where that is searched too; a pair shares it.
         centre: whether the strategy asks how fit the centre is, on the same batch.
         baseline: the fitness that counts as neither good nor bad; None: the mean of the members.
     """
@@ -57,6 +73,7 @@ class Population:
     antithetic: bool
     centre: bool = False
     baseline: float | None = None
+    choices: tuple[Choice, ...] = ()
 
     def __len__(self) -> int:
         return len(self.members)
@@ -211,6 +228,11 @@ class Update:
         noise_generation: whose noise the directions are, where it is not the update's own.
         stretch: how the sigmas of tensors change, where each tensor has its own.
         skipped: whether it leaves everything where it is, optimizer and decay included.
+        told: fitness of each member (NaN: missing), where members are kept by it.
+        choices: probability of every option of every discrete setting after this generation, where
+            such settings are searched too; in the order of the config.
+        backpropagated: whether theta was moved along a gradient found by backpropagation, which
+            seeds cannot repeat.
     """
 
     run_seed: int
@@ -223,6 +245,9 @@ class Update:
     noise_generation: int | None = None
     stretch: Stretch | None = None
     skipped: bool = False
+    told: tuple[float, ...] = ()
+    choices: tuple[tuple[float, ...], ...] = ()
+    backpropagated: bool = False
 
     def as_drawn(self) -> "Update":
         """Return it under the generation whose noise it is the sum of, as spaces draw it."""

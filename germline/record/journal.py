@@ -2,7 +2,7 @@
 
 A line holds what `apply` needs (run seed, generation, sigma, learning rate, coefficients), the
 digest the masters must have afterwards, the version of the noise, and a checksum of all that; where
-the strategy goes by it, the mean fitness too.
+the strategy goes by it, the mean fitness too, or what else it needs to be recalled.
 Floats are written so that they read back to the same bits. Nothing of time or machine is in it: the
 same config and seed give the same bytes.
 
@@ -127,6 +127,9 @@ def _entry(values: dict[str, Any]) -> Entry:
         learning_rate=values["learning_rate"],
         coefficients=tuple(values["coefficients"]),
         fitness=values.get("fitness"),
+        told=tuple(math.nan if one is None else one for one in values.get("told", ())),
+        choices=tuple(tuple(one) for one in values.get("choices", ())),
+        backpropagated=values.get("backpropagated", False),
     )
     return Entry(update, values["digest"], values["noise_version"], values.get("missing", 0))
 
@@ -156,6 +159,12 @@ def _encode(entry: Entry) -> bytes:
         values["missing"] = int(entry.missing)
     if update.fitness is not None:
         values["fitness"] = float(update.fitness)
+    if update.told:
+        values["told"] = [None if math.isnan(one) else float(one) for one in update.told]
+    if update.choices:
+        values["choices"] = [[float(one) for one in odds] for odds in update.choices]
+    if update.backpropagated:
+        values["backpropagated"] = True
     return _sealed(values)
 
 

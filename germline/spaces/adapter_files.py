@@ -91,12 +91,47 @@ class StoredAdapter:
                 f"space.rank={self.rank} and space.alpha={self.alpha:g}"
             )
 
+    def beside(self, base: Base) -> Mapping[TensorInfo, torch.Tensor]:
+        """Return A and B beside the layers of a model, in its order.
+
+        Raises:
+            GermlineError: the adapter is of another model.
+        """
+        self.refuse_another_base(base)
+        adapter = {}
+        left = dict(self.tensors)
+        for layer in base.tensors:
+            a, b = layer.adapter_names
+            if layer.kind != "linear" or a not in left or b not in left:
+                continue
+            for part in parts_of(layer, self.rank):
+                tensor = left.pop(part.name)
+                if tuple(tensor.shape) != part.shape:
+                    raise self.mismatch(
+                        f"{part.name} has shape {list(tensor.shape)} there, but beside "
+                        f"{layer.name} {list(layer.shape)} it would be {list(part.shape)}"
+                    )
+                adapter[part] = tensor
+        if left:
+            raise self.mismatch(f"it has {min(left)}, beside which this model has no linear layer")
+        return adapter
+
     def mismatch(self, found: str) -> GermlineError:
         """Say that the adapter is of another base model, and what shows it."""
         return GermlineError(
             f"space.start: the adapter {self.folder} is of another base model: {found}. Give it "
             "the model it was trained on, or start from a random adapter (space.start=null)"
         )
+
+
+def parts_of(layer: TensorInfo, rank: int) -> tuple[TensorInfo, TensorInfo]:
+    """Describe the A and B that stand beside a linear layer."""
+    out, into = layer.sides
+    a, b = layer.adapter_names
+    return (
+        TensorInfo(a, (rank, into), "adapter", layer.layer),
+        TensorInfo(b, (out, rank), "adapter", layer.layer),
+    )
 
 
 def read_adapter(folder: Path) -> StoredAdapter:

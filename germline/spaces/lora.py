@@ -19,15 +19,13 @@ import torch
 
 from germline import config, noise
 from germline.protocols import Base
-from germline.spaces.adapter_files import StoredAdapter, read_adapter
+from germline.spaces.adapter_files import parts_of, read_adapter
+from germline.spaces.dense_noise import DenseNoise
 from germline.spaces.selection import select_linear
-from germline.types import GermlineError, Perturbation, TensorInfo, Update
-
-SCRATCH = 1 << 22
-"""Samples drawn at once for a gradient, over all directions (16 MB)."""
+from germline.types import GermlineError, TensorInfo
 
 
-class Lora:
+class Lora(DenseNoise):
     """Dense Gaussian noise on the matrices of a LoRA adapter."""
 
     def __init__(self, section: config.Lora, run_seed: int) -> None:
@@ -45,7 +43,9 @@ class Lora:
         """
         chosen = select_linear(base.tensors, self.section)
         if self.section.start is not None:
-            return self._given(read_adapter(Path(self.section.start)), base)
+            stored = read_adapter(Path(self.section.start))
+            stored.refuse_other_settings(self.rank, self.section.alpha)
+            return stored.beside(base)
         adapter = {}
         for layer in chosen:
             if self.rank > min(layer.shape):
@@ -53,7 +53,7 @@ class Lora:
                     f"space.rank={self.rank} is above the smaller side of {layer.name} "
                     f"{list(layer.shape)}: use at most {min(layer.shape)}"
                 )
-            a, b = self._parts(layer)
+            a, b = parts_of(layer, self.rank)
             scale_a = self.section.init_scale_a
             usual = 1 / math.sqrt(layer.sides[1])
             adapter[a] = self._drawn(a, usual if scale_a is None else scale_a)
@@ -80,61 +80,7 @@ class Lora:
             )
         return kept
 
-    def noises(self, members: Sequence[Perturbation], tensor: TensorInfo) -> torch.Tensor:
-        """Draw the unit noise of the members' directions, fp32 `[members, *shape]`."""
-        first = members[0]
-        directions = [member.direction for member in members]
-        size = math.prod(tensor.shape)
-        drawn = noise.normals(first.run_seed, first.generation, directions, tensor.name, size)
-        return torch.from_numpy(drawn).reshape(-1, *tensor.shape)
-
-    def gradient(self, update: Update, tensor: TensorInfo) -> torch.Tensor:
-        """Sum coefficients times noise in order (fp32 multiply, then add: same bits anywhere)."""
-        directions = range(len(update.coefficients))
-        total = torch.zeros(math.prod(tensor.shape))
-        at_once = max(1, SCRATCH // len(directions))
-        for start in range(0, len(total), at_once):
-            chunk = total[start : start + at_once]
-            rows = noise.normals(
-                update.run_seed, update.generation, directions, tensor.name, len(chunk), start
-            )
-            for row, coefficient in zip(torch.from_numpy(rows), update.coefficients, strict=True):
-                chunk.add_(row.mul_(coefficient))
-        return total.reshape(tensor.shape)
-
-    def _parts(self, layer: TensorInfo) -> tuple[TensorInfo, TensorInfo]:
-        out, into = layer.sides
-        a, b = layer.adapter_names
-        return (
-            TensorInfo(a, (self.rank, into), "adapter", layer.layer),
-            TensorInfo(b, (out, self.rank), "adapter", layer.layer),
-        )
-
     def _drawn(self, tensor: TensorInfo, deviation: float) -> torch.Tensor:
         size = math.prod(tensor.shape)
         values = noise.normal(self.run_seed, 0, 0, f"{tensor.name}/start", size)
         return torch.from_numpy(values).mul_(deviation).reshape(tensor.shape)
-
-    def _given(self, stored: StoredAdapter, base: Base) -> Mapping[TensorInfo, torch.Tensor]:
-        """Take over a PEFT adapter, once it is sure that it belongs to this model."""
-        stored.refuse_another_base(base)
-        stored.refuse_other_settings(self.section.rank, self.section.alpha)
-        adapter = {}
-        left = dict(stored.tensors)
-        for layer in base.tensors:
-            a, b = layer.adapter_names
-            if layer.kind != "linear" or a not in left or b not in left:
-                continue
-            for part in self._parts(layer):
-                tensor = left.pop(part.name)
-                if tuple(tensor.shape) != part.shape:
-                    raise stored.mismatch(
-                        f"{part.name} has shape {list(tensor.shape)} there, but beside "
-                        f"{layer.name} {list(layer.shape)} it would be {list(part.shape)}"
-                    )
-                adapter[part] = tensor
-        if left:
-            raise stored.mismatch(
-                f"it has {min(left)}, beside which this model has no linear layer"
-            )
-        return adapter

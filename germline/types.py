@@ -13,6 +13,8 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float
 
+from germline.signals import Signals
+
 TensorKind = Literal["linear", "embedding", "norm", "bias", "adapter", "other"]
 Finish = Literal["eos", "stop", "length"]
 Split = Literal["train", "test"]
@@ -273,6 +275,7 @@ class GenerationRecord:
     """What the loop yields after each generation; `held_out` is set when an evaluation was due.
 
     Attributes:
+        signals: what there was to learn, and how far theta went.
         sigmas: of each tensor as it was played, where they differ; in `sigma_unit`, by name.
     """
 
@@ -286,3 +289,4 @@ class GenerationRecord:
     held_out: Score | None
     timing: Mapping[str, float]
     sigmas: Mapping[str, float] = field(default_factory=dict)
+    signals: Signals | None = None

@@ -1,0 +1,59 @@
+"""What a generation tells about itself beside its rewards: how much there was to learn, how far theta went.
+
+Nouns only; `diagnosis` works the first out from what was played, `engines.step_size` the second
+from the weights. `docs/signals.md` says how to read them. A share is between 0 and 1; None stands
+for what does not exist in a generation (pairs without antithetic members, halves of one example).
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class StepSize:
+    """How far one update moved the weights, against what their serving copy can show.
+
+    Attributes:
+        rms: root mean square of the step, over all numbers that are searched.
+        in_roundings: root mean square of a tensor's step, in spacings of the serving dtype at its
+            weights: of the middle tensor.
+        least_in_roundings: the same, of the tensor where it is smallest.
+        moved: share of the serving weights that are others than before.
+        rank: effective rank of the step in the middle matrix; None where no rank is searched.
+    """
+
+    rms: float
+    in_roundings: float
+    least_in_roundings: float
+    moved: float
+    rank: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Signals:
+    """What there was to learn from a generation.
+
+    Attributes:
+        informative_examples: share of the examples on which members differ.
+        informative_pairs: share of the antithetic pairs whose two halves differ in fitness.
+        tied: share of the members as fit as another one.
+        silent: share of the completions without any text, special tokens left out.
+        zero: whether nothing could be learnt.
+        zeros: generations of the run without a signal, up to this one.
+        zeros_in_a_row: the same, since one had a signal last.
+        agreement: cosine of the updates that the two halves of the examples give.
+        signal_to_noise: what that says about the whole update, as a ratio of powers.
+        directions: effective number of directions that the update goes in.
+        step: how far the update moved the weights, where an engine measured it.
+    """
+
+    informative_examples: float
+    informative_pairs: float | None
+    tied: float
+    silent: float
+    zero: bool
+    zeros: int
+    zeros_in_a_row: int
+    agreement: float | None
+    signal_to_noise: float | None
+    directions: float | None
+    step: StepSize | None = None

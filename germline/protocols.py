@@ -188,6 +188,29 @@ class Engine(Protocol):
 
 
 @runtime_checkable
+class Reader(Protocol):
+    """An engine that can tell how likely its members find a text.
+
+    Attributes:
+        special_ids: tokens that are not part of what a text says, its end among them.
+    """
+
+    special_ids: frozenset[int]
+
+    def read(
+        self,
+        members: Sequence[Perturbation | None],
+        examples: Sequence[Example],
+        completions: Sequence[Sequence[Completion]],
+    ) -> "list[list[torch.Tensor]]":
+        """Let every member (None: the centre) read texts after the examples' prompts.
+
+        Completions are `[members][examples]`, and so are the logits returned, each `[tokens,
+        vocabulary]`: those each token was chosen by, had the member written the text.
+        """
+
+
+@runtime_checkable
 class Fleet(Protocol):
     """Engines that move together."""
 

@@ -18,6 +18,7 @@ from germline.engines.decode import Decoder
 from germline.engines.members import DenseMembers, LowRankMembers
 from germline.engines.pretrained import Pretrained, save_pretrained
 from germline.engines.prompts import encode, pad
+from germline.engines.reading import lay_out
 from germline.engines.sampling import draw_luck
 from germline.engines.weights import Masters, describe
 from germline.engines.windows import refuse_other_attention
@@ -67,6 +68,7 @@ class InProcessEngine:
         self._encoded: dict[tuple[str, bool], list[int]] = {}
         self._known_tokens = int(model.get_input_embeddings().num_embeddings)
         self.end_ids = _end_ids(pretrained)
+        self.special_ids = self.end_ids | frozenset(pretrained.tokenizer.all_special_ids)
         self._decoder = Decoder(self.model, pretrained.tokenizer, self.end_ids, self._members_left)
 
     @torch.inference_mode()
@@ -93,11 +95,23 @@ class InProcessEngine:
         return completions
 
     @torch.inference_mode()
+    def read(
+        self,
+        members: Sequence[Perturbation | None],
+        examples: Sequence[Example],
+        completions: Sequence[Sequence[Completion]],
+    ) -> list[list[Tensor]]:
+        """Return the logits each member has where its completions were written, one by one."""
+        prompts = [self._encode(example) for example in examples]
+        sheet = lay_out(prompts, completions, _padding_id(self.pretrained, self._known_tokens))
+        logits = self._read(members, sheet.rows, sheet.keep)
+        read = [row[span] for row, span in zip(logits, sheet.spans, strict=True)]
+        return [read[row : row + len(examples)] for row in range(0, len(read), len(examples))]
+
+    @torch.inference_mode()
     def logits(self, member: Perturbation | None, tokens: Tensor) -> Tensor:
         """Return a member's teacher-forced logits `[rows, length, vocabulary]` on token ids."""
-        with self._standing([member]):
-            logits: Tensor = self.model(input_ids=tokens.to(self.device)).logits
-            return logits
+        return self._read([member], tokens, 0)
 
     def apply(self, update: Update) -> None:
         """Move the masters and refresh the serving copy."""
@@ -119,6 +133,19 @@ class InProcessEngine:
     def save_adapter(self, folder: Path) -> None:
         """Write the centre's adapter, in fp32, as a folder that plain `peft` loads."""
         save_adapter(self.weights, folder)
+
+    def _read(self, members: Sequence[Perturbation | None], tokens: Tensor, keep: int) -> Tensor:
+        """Return the logits at the last `keep` positions (0: at all) of rows, member by member."""
+        each = len(tokens) // len(members)
+        found, row = [], 0
+        for together in self._groups(members):
+            rows = tokens[row : row + each * len(together)].to(self.device)
+            positions = torch.arange(rows.shape[1], device=self.device).repeat(len(rows), 1)
+            with self._standing(together):
+                answer = self.model(rows, position_ids=positions, logits_to_keep=keep)
+            found.append(answer.logits)
+            row += len(rows)
+        return torch.cat(found)
 
     def _members_in_one_batch(self, space: Space | None) -> LowRankMembers | AdapterMembers | None:
         if isinstance(space, LowRankSpace):

@@ -60,6 +60,7 @@ class ToyEngine:
     ) -> None:
         model = _ToyModel()
         masters = {name: p.detach() for name, p in model.named_parameters()}
+        self.special_ids = frozenset({END})
         self.weights = Masters(masters, describe(model), space, optimizer, sigma_unit, "toy")
 
     @torch.inference_mode()
@@ -72,6 +73,25 @@ class ToyEngine:
         """Let every member answer every example, as `[members][examples]`; None is the centre."""
         luck = draw_luck(examples, decoding)
         return [self._play(self._merged(member), examples, luck, decoding) for member in members]
+
+    @torch.inference_mode()
+    def read(
+        self,
+        members: Sequence[Perturbation | None],
+        examples: Sequence[Example],
+        completions: Sequence[Sequence[Completion]],
+    ) -> list[list[Tensor]]:
+        """Return the logits each member has where its completions were written, one by one."""
+        rows = []
+        for member, written in zip(members, completions, strict=True):
+            tensors = self._merged(member)
+            rows.append(
+                [
+                    _read(tensors, example, one.tokens)
+                    for example, one in zip(examples, written, strict=True)
+                ]
+            )
+        return rows
 
     def apply(self, update: Update) -> None:
         """Move the masters; there is no serving copy."""
@@ -121,20 +141,38 @@ class ToyEngine:
         decoding: Decoding,
     ) -> list[Completion]:
         prompts = [_ids(example.prompt) for example in examples]
-        thought = torch.stack([tensors["embed.weight"][ids].mean(0) for ids in prompts])
-        mixed = thought @ tensors["layers.0.mix.weight"].T + tensors["layers.0.mix.bias"]
+        mixed = _mixed(tensors, prompts)
         previous = torch.zeros_like(mixed)
         written = []
         for step in range(decoding.max_new_tokens):
-            position = tensors["position.weight"][step % POSITIONS]
-            logits = torch.tanh(mixed + position + previous) @ tensors["layers.0.read.weight"].T
-            tokens = choose(logits, luck[:, step], decoding)
+            tokens = choose(_logits(tensors, mixed, step, previous), luck[:, step], decoding)
             previous = tensors["embed.weight"][tokens]
             written.append(tokens)
         rows = torch.stack(written, dim=1).tolist()
         return [
             _completion(row, len(ids), decoding) for row, ids in zip(rows, prompts, strict=True)
         ]
+
+
+def _mixed(tensors: dict[str, Tensor], prompts: Sequence[list[int]]) -> Tensor:
+    """Return what the model makes of prompts, `[prompts, width]`."""
+    thought = torch.stack([tensors["embed.weight"][ids].mean(0) for ids in prompts])
+    return thought @ tensors["layers.0.mix.weight"].T + tensors["layers.0.mix.bias"]
+
+
+def _logits(tensors: dict[str, Tensor], mixed: Tensor, step: int, previous: Tensor) -> Tensor:
+    """Return the logits of the next character, given the embedding of the one before."""
+    position = tensors["position.weight"][step % POSITIONS]
+    return torch.tanh(mixed + position + previous) @ tensors["layers.0.read.weight"].T
+
+
+def _read(tensors: dict[str, Tensor], example: Example, tokens: Sequence[int]) -> Tensor:
+    """Return the logits at every character of a text, `[tokens, characters]`."""
+    mixed = _mixed(tensors, [_ids(example.prompt)])
+    embedded = tensors["embed.weight"][list(tokens)]
+    before = torch.cat([torch.zeros_like(mixed), embedded])[:-1]
+    steps = [_logits(tensors, mixed, step, previous[None]) for step, previous in enumerate(before)]
+    return torch.cat(steps)
 
 
 def _ids(text: str) -> list[int]:

@@ -272,6 +272,14 @@ class Task(Protocol):
 
 
 @runtime_checkable
+class Answers(Protocol):
+    """A task that can say what answer a completion gives, so that members can vote on it."""
+
+    def answer_of(self, text: str, example: Example) -> str | None:
+        """Return what two completions that say the same share; None where there is no answer."""
+
+
+@runtime_checkable
 class Tracker(Protocol):
     """Something that watches a run: TensorBoard, a live view, ..."""
 

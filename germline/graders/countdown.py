@@ -82,22 +82,38 @@ def last_answer(text: str) -> str | None:
     return text[body : text.find("</answer>", body)]
 
 
+def answer_of(text: str, example: Example) -> str | None:
+    """Return the value of the last answer of a completion; None where its numbers are not those."""
+    expression = last_answer(text)
+    numbers = cast("tuple[int, ...]", example.facts["numbers"])
+    value = None if expression is None else value_of(expression, numbers)
+    return None if value is None else str(Fraction(*value))
+
+
 def hits(expression: str, numbers: tuple[int, ...], target: Ratio) -> bool:
     """Tell whether an expression uses every number exactly once and reaches the target."""
-    if not _EXPRESSION.fullmatch(expression):
+    value = value_of(expression, numbers)
+    if value is None:
         return False
+    numerator, denominator = value
+    wanted, unit = target
+    distance = abs(numerator * unit - wanted * denominator)
+    return distance * PRECISION < abs(denominator * unit)
+
+
+def value_of(expression: str, numbers: tuple[int, ...]) -> Ratio | None:
+    """Return the value of an expression that uses every number exactly once, else None."""
+    if not _EXPRESSION.fullmatch(expression):
+        return None
     symbols = _SYMBOL.findall(expression)
     # Compared as text: a leading zero is refused and a huge number is never converted.
     used = sorted(symbol for symbol in symbols if symbol.isdigit())
     if len(symbols) > MAX_SYMBOLS or used != sorted(map(str, numbers)):
-        return False
+        return None
     try:
-        numerator, denominator = _Reader(symbols).value()
+        return _Reader(symbols).value()
     except (_NotAnExpressionError, ZeroDivisionError):
-        return False
-    wanted, unit = target
-    distance = abs(numerator * unit - wanted * denominator)
-    return distance * PRECISION < abs(denominator * unit)
+        return None
 
 
 @lru_cache(maxsize=4096)

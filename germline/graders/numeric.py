@@ -36,6 +36,12 @@ def answer_number(answer: str) -> Fraction | None:
     return last_number(answer)
 
 
+def answer_of(text: str) -> str | None:
+    """Return the last number of a text in one spelling, or None without one."""
+    number = last_number(text)
+    return None if number is None else str(number)
+
+
 def last_number(text: str) -> Fraction | None:
     """Return the last number of a text, or None without one."""
     last = deque(_NUMBER.finditer(text), maxlen=1)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 
 from germline.config import Arithmetic
-from germline.graders import exact
+from germline.graders import exact, numeric
 from germline.protocols import Grader
 from germline.tasks.splits import seeded_split
 from germline.types import Example, Split
@@ -49,6 +49,10 @@ class ArithmeticTask:
     def examples(self, split: Split) -> Sequence[Example]:
         """Return the examples of a split, always the same ones in the same order."""
         return self._examples[split]
+
+    def answer_of(self, text: str, example: Example) -> str | None:
+        """Return the number a completion ends with."""
+        return numeric.answer_of(text)
 
 
 def question(a: int, sign: str, b: int) -> str:

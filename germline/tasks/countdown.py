@@ -47,6 +47,10 @@ class CountdownTask:
         """Return the examples of a split, always the same ones in the same order."""
         return self._examples[split]
 
+    def answer_of(self, text: str, example: Example) -> str | None:
+        """Return the value an answer comes to, if it uses the numbers given."""
+        return grader.answer_of(text, example)
+
 
 def gold_completion(solution: str) -> str:
     """Write the shortest completion that earns the full reward with this solution."""

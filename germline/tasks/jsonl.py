@@ -12,6 +12,7 @@ from germline.graders import json_value, numeric
 from germline.graders.builtin import REWARDS, BuiltinRubric
 from germline.protocols import Grader
 from germline.tasks import rows
+from germline.tasks.answers import plain
 from germline.tasks.files import PlacedRow, read_json_lines
 from germline.types import Example, GermlineError, Split
 
@@ -50,6 +51,10 @@ class JsonlTask:
     def examples(self, split: Split) -> Sequence[Example]:
         """Return the examples of a split, always the same ones in the same order."""
         return self._examples[split]
+
+    def answer_of(self, text: str, example: Example) -> str | None:
+        """Return the number a completion ends with where numbers are rewarded, else its words."""
+        return numeric.answer_of(text) if "numeric" in self.rubric else plain(text)
 
 
 def _examples(items: Sequence[tuple[str, PlacedRow]], config: Jsonl) -> tuple[Example, ...]:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 
 from germline.config import Multiplication
-from germline.graders import exact
+from germline.graders import exact, numeric
 from germline.noise import permutation
 from germline.protocols import Grader
 from germline.tasks.splits import seeded_split
@@ -52,6 +52,10 @@ class MultiplicationTask:
     def examples(self, split: Split) -> Sequence[Example]:
         """Return the examples of a split, always the same ones in the same order."""
         return self._examples[split]
+
+    def answer_of(self, text: str, example: Example) -> str | None:
+        """Return the number a completion ends with."""
+        return numeric.answer_of(text)
 
 
 def question(a: int, b: int) -> str:

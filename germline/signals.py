@@ -1,4 +1,4 @@
-"""What a generation tells about itself beside its rewards: how much there was to learn, how far theta went.
+"""What a generation tells about itself: how much there was to learn, how far theta went.
 
 Nouns only; `diagnosis` works the first out from what was played, `engines.step_size` the second
 from the weights. `docs/signals.md` says how to read them. A share is between 0 and 1; None stands
@@ -36,7 +36,7 @@ class Signals:
         informative_examples: share of the examples on which members differ.
         informative_pairs: share of the antithetic pairs whose two halves differ in fitness.
         tied: share of the members as fit as another one.
-        silent: share of the completions without any text, special tokens left out.
+        empty: share of the completions without any text, special tokens left out.
         zero: whether nothing could be learnt.
         zeros: generations of the run without a signal, up to this one.
         zeros_in_a_row: the same, since one had a signal last.
@@ -49,7 +49,7 @@ class Signals:
     informative_examples: float
     informative_pairs: float | None
     tied: float
-    silent: float
+    empty: float
     zero: bool
     zeros: int
     zeros_in_a_row: int

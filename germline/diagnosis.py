@@ -1,0 +1,178 @@
+"""How much there was to learn from a generation: shares, ties, halves that agree, directions.
+
+r_ij is the reward of member i on example j, F_i its fitness, u_i its utility and s_i its sign;
+values closer than `shaping.ties.RESOLUTION` are equal, as they are to every shaping.
+
+    (1)  examples with max_i r_ij > min_i r_ij, of all examples
+    (2)  pairs with F_2k and F_2k+1 known and different, of all pairs
+    (3)  members as fit as another one, of those with a fitness
+    (4)  c_k = 1/N sum of s_i u_i over the members of direction k     the update, by direction
+    (5)  rho = c'c" / (|c'| |c"|)       with c' and c" from every other example: do halves agree?
+    (6)  signal to noise = 2 rho / (1 - rho)      of the whole batch, as a ratio of powers
+    (7)  (sum_k c_k^2)^2 / sum_k c_k^4            effective number of directions
+
+(5) is the cosine of the updates themselves as far as directions are orthogonal, which random ones
+in a high dimension are. (6) reads each half as signal plus noise of its own: E rho is then
+S / (S + n) with the power n of a half's noise, and the mean of two halves has half of that (the
+formula of Spearman and Brown, 1910). (7) is the participation ratio: N for equal coefficients, 1
+where one direction is everything.
+
+Known limits: the noise in (5) and (6) is that of the choice of examples and of their sampling
+luck; that of the choice of directions is not in it. One generation of K directions gives (5) to
+about +-1/sqrt(K): read the mean of several. Members given by coordinates have no (4) to (7).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Float64
+
+from germline.protocols import Shaping
+from germline.shaping.ties import RESOLUTION, ranked
+from germline.signals import Signals
+from germline.types import Evaluation, Move, Population, Seeded, Update
+
+
+@dataclass
+class Diagnosis:
+    """Diagnoses the generations of a run, and counts those without a signal.
+
+    Attributes:
+        zeros: how many there were.
+        zeros_in_a_row: how many since the last one with a signal.
+    """
+
+    zeros: int = 0
+    zeros_in_a_row: int = 0
+
+    def recall(self, updates: Sequence[Update | Move]) -> None:
+        """Count the updates of the generations before, when a stopped run is taken up."""
+        for update in updates:
+            self._count(update)
+
+    def of(
+        self,
+        population: Population,
+        evaluation: Evaluation,
+        fitness: Float[np.ndarray, " members"],
+        update: Update | Move,
+        shape: Shaping,
+    ) -> Signals:
+        """Say what there was to learn from a generation; once for each, in order."""
+        self._count(update)
+        halves = agreement(population, evaluation, shape)
+        seeded = isinstance(update, Update)
+        return Signals(
+            informative_examples=informative_examples(evaluation.rewards),
+            informative_pairs=informative_pairs(fitness) if population.antithetic else None,
+            tied=tied(fitness),
+            empty=empty(evaluation),
+            zero=self.zeros_in_a_row > 0,
+            zeros=self.zeros,
+            zeros_in_a_row=self.zeros_in_a_row,
+            agreement=halves,
+            signal_to_noise=signal_to_noise(halves),
+            directions=effective_directions(update.coefficients) if seeded else None,
+        )
+
+    def _count(self, update: Update | Move) -> None:
+        without = is_zero(update)
+        self.zeros += without
+        self.zeros_in_a_row = self.zeros_in_a_row + 1 if without else 0
+
+
+def informative_examples(rewards: Float[np.ndarray, "members examples"]) -> float:
+    """Return the share of examples on which members differ: equation (1); NaN is missing."""
+    seen = ~np.isnan(rewards)
+    highest = np.where(seen, rewards, -np.inf).max(axis=0)
+    lowest = np.where(seen, rewards, np.inf).min(axis=0)
+    return float(np.mean(_apart(highest, lowest)))
+
+
+def informative_pairs(fitness: Float[np.ndarray, " members"]) -> float:
+    """Return the share of antithetic pairs whose halves differ: equation (2)."""
+    return float(np.mean(_apart(fitness[0::2], fitness[1::2])))
+
+
+def tied(fitness: Float[np.ndarray, " members"]) -> float:
+    """Return the share of members as fit as another one: equation (3); 0 without any fitness."""
+    known = fitness[~np.isnan(fitness)].astype(np.float64)
+    if not len(known):
+        return 0.0
+    _order, starts, ends = ranked(known)
+    sizes = ends - starts
+    return float(sizes[sizes > 1].sum() / len(known))
+
+
+def empty(evaluation: Evaluation) -> float:
+    """Return the share of completions without any text; special tokens are none."""
+    texts = [rollout.completion.text for rollout in evaluation.rollouts]
+    return sum(not text.strip() for text in texts) / max(1, len(texts))
+
+
+def is_zero(update: Update | Move) -> bool:
+    """Say whether an update teaches nothing: no direction has a weight, or no member a utility."""
+    if isinstance(update, Move):
+        return not any(update.utilities)
+    return update.is_silent
+
+
+def agreement(population: Population, evaluation: Evaluation, shape: Shaping) -> float | None:
+    """Return the cosine of the updates that two halves of the examples give: equation (5).
+
+    Each half is shaped by itself. A half without a signal agrees with nothing: 0. None where both
+    are without one, with a single example, and for members given by coordinates.
+    """
+    rewards = evaluation.rewards
+    if rewards.shape[1] < 2 or not all(isinstance(one, Seeded) for one in population.members):
+        return None
+    one, other = (
+        direction_weights(
+            population,
+            shape(Evaluation(half, (), 0, 0.0), antithetic=population.antithetic),
+        )
+        for half in (rewards[:, 0::2], rewards[:, 1::2])
+    )
+    if not one.any() and not other.any():
+        return None
+    lengths = float(np.linalg.norm(one) * np.linalg.norm(other))
+    return float(np.clip(one @ other / lengths, -1.0, 1.0)) if lengths > 0 else 0.0
+
+
+def direction_weights(
+    population: Population, utilities: Float[np.ndarray, " members"]
+) -> Float64[np.ndarray, " directions"]:
+    """Fold utilities into the weight of each direction: equation (4)."""
+    members = population.seeded()
+    weights = np.zeros(1 + max(member.direction for member in members))
+    for member, utility in zip(members, utilities, strict=True):
+        weights[member.direction] += member.sign * utility / len(members)
+    return weights
+
+
+def signal_to_noise(agreement: float | None) -> float | None:
+    """Say how the signal of the whole batch compares with its noise: equation (6).
+
+    Halves that disagree show no signal: 0. None where no noise can be seen, or nothing at all.
+    """
+    if agreement is None or agreement >= 1:
+        return None
+    return max(0.0, 2 * agreement / (1 - agreement))
+
+
+def effective_directions(coefficients: Sequence[float]) -> float | None:
+    """Return the effective number of directions: equation (7); None where none has a weight."""
+    weights = np.abs(np.asarray(coefficients, dtype=np.float64))
+    if not weights.any():
+        return None
+    weights /= weights.max()  # powers of tiny or huge values leave float64
+    return float((weights**2).sum() ** 2 / (weights**4).sum())
+
+
+def _apart(one: Float[np.ndarray, " n"], other: Float[np.ndarray, " n"]) -> np.ndarray:
+    """Say which values differ by more than their resolution; what is missing differs from nobody.
+
+    Infinities stand for an example that nobody has a reward for.
+    """
+    return np.abs(one - other) > RESOLUTION * np.maximum(np.abs(one), np.abs(other))

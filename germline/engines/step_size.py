@@ -1,0 +1,100 @@
+"""How far an update moves the weights, in roundings of what is served, on a sample of them.
+
+With the step d and the weights w after it, of one tensor, and the spacing ulp(w) of the serving
+dtype at w,
+
+    (1)  in roundings = rms(d) / rms(ulp(w))
+    (2)  moved = share of the weights for which cast(w) != cast(w - d)
+    (3)  rank = min(r P, rows, columns)      with P effective directions of rank r each
+
+Below one rounding most served weights stay where they are for now; nothing is lost, as the fp32
+masters keep what is too small to be seen, and steps add up there.
+
+Tensors of more than `SAMPLE` numbers are measured on an even sample, so that neither the time nor
+the memory of a large model's update grows by more than a trifle. Spacings are taken after the step,
+where a weight that was zero has one. Coordinates are not measured: a model is not served from them
+directly, and around zero they have no spacing to speak of.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from germline.diagnosis import effective_directions
+from germline.engines.weights import Masters
+from germline.protocols import LowRankSpace
+from germline.signals import StepSize
+from germline.types import Move, TensorInfo, Update
+
+SAMPLE = 4096
+"""Numbers looked at in each tensor: a share is then known to a percent or so."""
+
+
+class StepGauge:
+    """A sample of the weights as they are before an update, to compare with what comes of it."""
+
+    def __init__(self, masters: Masters, dtype: torch.dtype) -> None:
+        self._masters = masters
+        self._dtype = dtype
+        self._infos = [info for info in masters.searched if info.kind != "coordinates"]
+        self._before = self._samples()
+
+    def read(self, update: Update | Move) -> StepSize | None:
+        """Measure the step that was taken since; None where there is nothing to measure."""
+        if not self._infos:
+            return None
+        before, after = self._before, self._samples()
+        measured = [_measured(b, a, self._dtype) for b, a in zip(before, after, strict=True)]
+        squares, roundings, moved = (np.array(column) for column in zip(*measured, strict=True))
+        sizes = np.array([math.prod(info.shape) for info in self._infos], dtype=np.float64)
+        return StepSize(
+            rms=math.sqrt(float(np.average(squares, weights=sizes))),
+            in_roundings=float(np.median(roundings)),
+            least_in_roundings=float(roundings.min()),
+            moved=float(np.average(moved, weights=sizes)),
+            rank=self._rank(update),
+        )
+
+    def _samples(self) -> Sequence[Tensor]:
+        drawn = [_sample(self._masters.tensors[info.name], info) for info in self._infos]
+        # One copy off the device for all tensors.
+        return torch.cat(drawn).cpu().split([len(one) for one in drawn]) if drawn else ()
+
+    def _rank(self, update: Update | Move) -> float | None:
+        """Return the effective rank of the step in the middle matrix: equation (3)."""
+        space = self._masters.space
+        if not isinstance(space, LowRankSpace) or not isinstance(update, Update):
+            return None
+        directions = effective_directions(update.coefficients)
+        if directions is None:
+            return None
+        return float(np.median([min(space.rank * directions, *i.shape) for i in self._infos]))
+
+
+def _sample(tensor: Tensor, info: TensorInfo) -> Tensor:
+    """Copy numbers at even steps that visit all columns in turn."""
+    step = -(-tensor.numel() // SAMPLE)
+    columns = info.shape[-1] if info.shape else 1
+    while step > 1 and math.gcd(step, columns) > 1:
+        step += 1
+    return tensor.reshape(-1)[::step].clone()
+
+
+def _measured(before: Tensor, after: Tensor, dtype: torch.dtype) -> tuple[float, float, float]:
+    """Return mean square, size in roundings and moved share of a step: equations (1) and (2)."""
+    square = float((after.double() - before.double()).square().mean())
+    rounding = float((_spacing(after, dtype) ** 2).mean())
+    moved = float((after.to(dtype) != before.to(dtype)).double().mean())
+    return square, math.sqrt(square / rounding), moved
+
+
+def _spacing(values: Tensor, dtype: torch.dtype) -> Float64[np.ndarray, " numbers"]:
+    """Return the distance to the next number of a dtype; at 0, that of the smallest ones."""
+    limits = torch.finfo(dtype)
+    _mantissas, exponents = np.frexp(values.double().numpy())
+    spacing = np.where(values == 0, 0.0, np.ldexp(limits.eps / 2, exponents))
+    return np.maximum(spacing, limits.smallest_normal * limits.eps)

@@ -1,6 +1,6 @@
 """What a generation tells about itself: how much there was to learn, how far theta went.
 
-Nouns only; `diagnosis` works the first out from what was played, `engines.step_size` the second
+Nouns only; `diagnosis` works the first out from what was played, `engines.update_size` the second
 from the weights. `docs/signals.md` says how to read them. A share is between 0 and 1; None stands
 for what does not exist in a generation (pairs without antithetic members, halves of one example).
 """
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class StepSize:
+class UpdateSize:
     """How far one update moved the weights, against what their serving copy can show.
 
     Attributes:
@@ -56,4 +56,4 @@ class Signals:
     agreement: float | None
     signal_to_noise: float | None
     directions: float | None
-    step: StepSize | None = None
+    step: UpdateSize | None = None

@@ -27,14 +27,14 @@ from torch import Tensor
 from germline.diagnosis import effective_directions
 from germline.engines.weights import Masters
 from germline.protocols import LowRankSpace
-from germline.signals import StepSize
+from germline.signals import UpdateSize
 from germline.types import Move, TensorInfo, Update
 
 SAMPLE = 4096
 """Numbers looked at in each tensor: a share is then known to a percent or so."""
 
 
-class StepGauge:
+class UpdateGauge:
     """A sample of the weights as they are before an update, to compare with what comes of it."""
 
     def __init__(self, masters: Masters, dtype: torch.dtype) -> None:
@@ -43,7 +43,7 @@ class StepGauge:
         self._infos = [info for info in masters.searched if info.kind != "coordinates"]
         self._before = self._samples()
 
-    def read(self, update: Update | Move) -> StepSize | None:
+    def read(self, update: Update | Move) -> UpdateSize | None:
         """Measure the step that was taken since; None where there is nothing to measure."""
         if not self._infos:
             return None
@@ -51,7 +51,7 @@ class StepGauge:
         measured = [_measured(b, a, self._dtype) for b, a in zip(before, after, strict=True)]
         squares, roundings, moved = (np.array(column) for column in zip(*measured, strict=True))
         sizes = np.array([math.prod(info.shape) for info in self._infos], dtype=np.float64)
-        return StepSize(
+        return UpdateSize(
             rms=math.sqrt(float(np.average(squares, weights=sizes))),
             in_roundings=float(np.median(roundings)),
             least_in_roundings=float(roundings.min()),

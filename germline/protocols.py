@@ -18,8 +18,10 @@ from germline.types import (
     Evaluation,
     Example,
     GenerationRecord,
+    Move,
     Perturbation,
     Population,
+    Seeded,
     Split,
     TensorInfo,
     Update,
@@ -63,14 +65,14 @@ class Strategy(Protocol):
         utilities: Float[np.ndarray, "members"],
         fitness: Float[np.ndarray, "members"] | None = None,
         centre: float | None = None,
-    ) -> Update:
-        """Turn utilities into the coefficients of the next step of theta.
+    ) -> Update | Move:
+        """Turn utilities into the coefficients of the next step of theta, or into the step itself.
 
         A strategy that adapts to how fit the members are asks for their fitness (NaN: missing);
         that of the centre is given where `population.centre` asks for it.
         """
 
-    def recall(self, updates: Sequence[Update]) -> None:
+    def recall(self, updates: Sequence[Update | Move]) -> None:
         """Be shown all updates of a stopped run, and ask on as if it had told them itself."""
 
 
@@ -89,7 +91,7 @@ class Space(Protocol):
 class DenseSpace(Space, Protocol):
     """A space whose members change whole tensors: served one member after another, in place."""
 
-    def noise(self, member: Perturbation, tensor: TensorInfo) -> "torch.Tensor":
+    def noise(self, member: Seeded, tensor: TensorInfo) -> "torch.Tensor":
         """Draw the unit noise of a member's direction (without sign and sigma), as fp32."""
 
 
@@ -100,7 +102,7 @@ class LowRankSpace(Space, Protocol):
     rank: int
 
     def factors(
-        self, members: Sequence[Perturbation], tensor: TensorInfo
+        self, members: Sequence[Seeded], tensor: TensorInfo
     ) -> tuple["torch.Tensor", "torch.Tensor"]:
         """Draw A `[members, rows, rank]` and B `[members, columns, rank]`.
 
@@ -137,7 +139,7 @@ class AdapterSpace(Space, Protocol):
     def begin(self, base: Base) -> "Mapping[TensorInfo, torch.Tensor]":
         """Return the starting adapter, as fp32 on the CPU, in canonical order."""
 
-    def noises(self, members: Sequence[Perturbation], tensor: TensorInfo) -> "torch.Tensor":
+    def noises(self, members: Sequence[Seeded], tensor: TensorInfo) -> "torch.Tensor":
         """Draw the unit noise of the members' directions, fp32 `[members, *shape]`."""
 
 
@@ -145,7 +147,7 @@ class AdapterSpace(Space, Protocol):
 class Weights(Protocol):
     """The fp32 masters: everything a journal can rebuild."""
 
-    def apply(self, update: Update) -> None:
+    def apply(self, update: Update | Move) -> None:
         """Move theta by one update; the only place where masters change."""
 
     def digest(self) -> str:
@@ -174,7 +176,7 @@ class Engine(Protocol):
     ) -> list[list[Completion]]:
         """Let every member (None: the centre) answer every example: `[members][examples]`."""
 
-    def apply(self, update: Update) -> None:
+    def apply(self, update: Update | Move) -> None:
         """Apply the update to the masters and refresh the serving copy."""
 
     def refresh(self) -> None:
@@ -222,7 +224,7 @@ class Fleet(Protocol):
     def evaluate_centre(self, examples: Sequence[Example], decoding: Decoding) -> Evaluation:
         """Play the examples with the unperturbed weights and grade them: one row of rewards."""
 
-    def apply(self, update: Update) -> None:
+    def apply(self, update: Update | Move) -> None:
         """Apply the update on every engine."""
 
     def digest(self) -> str:

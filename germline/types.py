@@ -2,8 +2,8 @@
 
 A generation reads: a `Population` of members is played on a batch of `Example`s; every playing
 leaves a `Completion` and a `Rollout`; all of them together are an `Evaluation`; what the strategy
-makes of it is an `Update`. Only names and numbers travel (seeds, coefficients, text), never
-weights.
+makes of it is an `Update` (or a `Move`, where members are coordinates). Only names and numbers
+travel (seeds, coefficients, coordinates, text), never weights.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Float32
 
 from germline.signals import Signals
 
@@ -42,7 +42,45 @@ class Seeded:
     sigma: float
 
 
-Perturbation = Seeded
+@dataclass(frozen=True, slots=True, eq=False)
+class Coordinates:
+    """A perturbation by value: theta + unit * offsets, over all searched numbers.
+
+    Attributes:
+        index: place in the population.
+        offsets: how far it stands from the centre, in the canonical order of the searched tensors
+            and in the unit the space gives each of them.
+    """
+
+    generation: int
+    index: int
+    offsets: Float32[np.ndarray, " dimension"]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Coordinates) and self._bits() == other._bits()
+
+    def __hash__(self) -> int:
+        return hash(self._bits())
+
+    def _bits(self) -> tuple[int, int, bytes]:
+        return self.generation, self.index, self.offsets.tobytes()
+
+
+Perturbation = Seeded | Coordinates
+
+
+def as_seeded(member: Perturbation) -> Seeded:
+    """Return a member that must be named by a seed: what is drawn here has no coordinates.
+
+    Raises:
+        GermlineError: it is given by its coordinates.
+    """
+    if isinstance(member, Seeded):
+        return member
+    raise GermlineError(
+        "members given by coordinates cannot be used where directions are drawn: "
+        "strategy.kind=cma and sep_cma need a space that has coordinates, such as space.kind=full"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +117,14 @@ class Population:
 
     def __len__(self) -> int:
         return len(self.members)
+
+    def seeded(self) -> tuple[Seeded, ...]:
+        """Return the members of a strategy that names directions.
+
+        Raises:
+            GermlineError: they are coordinates: another strategy asked for them.
+        """
+        return tuple(map(as_seeded, self.members))
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +305,24 @@ class Update:
 
 
 @dataclass(frozen=True, slots=True)
+class Move:
+    """What `tell` of a coordinate strategy returns: theta <- theta + unit * offsets.
+
+    Attributes:
+        sigma: step size of the generation, in the unit the space gives each tensor.
+        utilities: what the strategy was told, one per member: a journal keeps these, and telling
+            them again gives the offsets.
+        offsets: new mean minus old mean, over all searched numbers; None as a journal holds it. Not
+            compared, as they follow from what was told so far.
+    """
+
+    generation: int
+    sigma: float
+    utilities: tuple[float, ...]
+    offsets: Float32[np.ndarray, " dimension"] | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Score:
     """A held-out result: mean of the task's metric with its standard error over examples."""
 
@@ -283,7 +347,7 @@ class GenerationRecord:
     generations: int
     fitness: tuple[float, ...]
     utilities: tuple[float, ...]
-    update: Update
+    update: Update | Move
     digest: str
     evaluation: Evaluation
     held_out: Score | None

@@ -5,8 +5,9 @@ The adapter is theta: its fp32 masters lie among the others, named `<module>.lor
 dtype, like any other member; the centre has an adapter too.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -16,7 +17,7 @@ from germline.engines.corrections import Corrections, Factors, Shared
 from germline.engines.weights import Masters
 from germline.protocols import AdapterSpace
 from germline.spaces.adapter_files import write_adapter
-from germline.types import GermlineError, Perturbation, TensorInfo
+from germline.types import Coordinates, GermlineError, Perturbation, TensorInfo, as_seeded
 
 
 class AdapterMembers:
@@ -41,13 +42,17 @@ class AdapterMembers:
             yield
 
     def _factors(self, members: Sequence[Perturbation | None]) -> Factors:
-        """Move the centre by every member's noise; a pair shares what is drawn."""
+        """Move the centre by every member's displacement."""
         everyone = self._centre().of(torch.zeros(len(members), dtype=torch.long))
-        shared = Shared.of(members)
-        if shared.drawn:
-            moves = self._moves(shared.drawn).of(shared.which)
+        given = [place for place, member in enumerate(members) if member is not None]
+        values = [member for member in members if isinstance(member, Coordinates)]
+        if values:
+            moves = self._moves(partial(self.masters.displacements, values), len(values))
             for centre, move in zip(everyone, moves, strict=True):
-                centre.add_(move.mul_(shared.scale[:, None]))
+                centre[given] += move
+        elif given:
+            for centre, move in zip(everyone, self._seeded_moves(members), strict=True):
+                centre.add_(move)
         return Factors(everyone.a.to(self._like), everyone.b.to(self._like))
 
     def _centre(self) -> Factors:
@@ -57,15 +62,25 @@ class AdapterMembers:
             self._place(factors, layer, a[None], b[None])
         return factors
 
-    def _moves(self, members: Sequence[Perturbation]) -> Factors:
-        """Draw the noise of each member, times the unit of each tensor; 0 where A is frozen."""
-        factors = self.corrections.empty(len(members))
+    def _seeded_moves(self, members: Sequence[Perturbation | None]) -> Factors:
+        """Scale the noise of each member's direction; a pair shares what is drawn."""
+        shared = Shared.of([one if one is None else as_seeded(one) for one in members])
+
+        def noises(info: TensorInfo) -> Tensor:
+            return self.space.noises(shared.drawn, info).mul_(self.masters.units[info.name])
+
+        moves = self._moves(noises, len(shared.drawn)).of(shared.which)
+        for move in moves:
+            move.mul_(shared.scale[:, None])
+        return moves
+
+    def _moves(self, of: Callable[[TensorInfo], Tensor], members: int) -> Factors:
+        """Lay out how far each member moves each searched tensor; 0 where A is frozen."""
+        factors = self.corrections.empty(members)
         searched = {info.name: info for info in self.masters.searched}
         for layer in self.masters.adapted:
             a, b = (
-                self.space.noises(members, searched[name]).mul_(self.masters.units[name])
-                if name in searched
-                else torch.zeros(1, 1, 1)
+                of(searched[name]) if name in searched else torch.zeros(1, 1, 1)
                 for name in layer.adapter_names
             )
             self._place(factors, layer, a, b)
@@ -98,9 +113,7 @@ def _adapter_of(
     }
     if member is not None:
         for info in masters.searched:
-            scale = member.sign * member.sigma * masters.units[info.name]
-            move = space.noises([member], info)[0].mul_(scale)
-            adapter[info.name] = adapter[info.name] + move.to(adapter[info.name].device)
+            adapter[info.name] = masters.displacements([member], info)[0].add_(adapter[info.name])
     return adapter
 
 

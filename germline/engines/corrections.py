@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from germline.types import Perturbation, TensorInfo
+from germline.types import Seeded, TensorInfo
 
 COLUMNWISE_RANK = 4
 """On a CPU, up to this rank, A is applied by elementwise passes: thin products cost more."""
@@ -44,12 +44,12 @@ class Shared(NamedTuple):
         scale: `[members]`, sign times sigma; 0 for the centre.
     """
 
-    drawn: list[Perturbation]
+    drawn: list[Seeded]
     which: Tensor
     scale: Tensor
 
     @classmethod
-    def of(cls, members: Sequence[Perturbation | None]) -> "Shared":
+    def of(cls, members: Sequence[Seeded | None]) -> "Shared":
         """Find the directions of members, in the order they first appear."""
         drawn = {member.direction: member for member in members if member is not None}
         places = {direction: place for place, direction in enumerate(drawn)}

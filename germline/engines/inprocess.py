@@ -24,7 +24,7 @@ from germline.engines.weights import Masters, describe
 from germline.engines.windows import refuse_other_attention
 from germline.optimizers import Optimizer
 from germline.protocols import AdapterSpace, DenseSpace, LowRankSpace, Space
-from germline.types import Completion, Decoding, Example, GermlineError, Perturbation, Update
+from germline.types import Completion, Decoding, Example, GermlineError, Move, Perturbation, Update
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -113,7 +113,7 @@ class InProcessEngine:
         """Return a member's teacher-forced logits `[rows, length, vocabulary]` on token ids."""
         return self._read([member], tokens, 0)
 
-    def apply(self, update: Update) -> None:
+    def apply(self, update: Update | Move) -> None:
         """Move the masters and refresh the serving copy."""
         self.weights.apply(update)
         self.weights.refuse_not_finite(update)

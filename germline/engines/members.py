@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from germline.engines.corrections import Corrections, Factors, Shared
 from germline.engines.weights import Masters
 from germline.protocols import DenseSpace, LowRankSpace
-from germline.types import Perturbation
+from germline.types import Perturbation, Seeded, as_seeded
 
 
 class LowRankMembers:
@@ -40,10 +40,11 @@ class LowRankMembers:
         if all(member is None for member in members):
             yield
             return
-        with self.corrections.standing(self._draw(members)):
+        drawn = [one if one is None else as_seeded(one) for one in members]
+        with self.corrections.standing(self._draw(drawn)):
             yield
 
-    def _draw(self, members: Sequence[Perturbation | None]) -> Factors:
+    def _draw(self, members: Sequence[Seeded | None]) -> Factors:
         """Draw every direction once; a pair shares it, and the centre's factors are times zero."""
         shared = Shared.of(members)
         factors = self.corrections.empty(len(shared.drawn))
@@ -81,6 +82,5 @@ class DenseMembers:
     def _write(self, member: Perturbation) -> None:
         for info in self.masters.searched:
             master = self.masters.tensors[info.name]
-            scale = member.sign * member.sigma * self.masters.units[info.name]
-            moved = self.space.noise(member, info).to(master.device).mul_(scale).add_(master)
+            moved = self.masters.displacements([member], info)[0].add_(master)
             self.serving[info.name].copy_(moved)

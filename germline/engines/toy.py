@@ -18,14 +18,14 @@ from germline.engines.adapters import merged, save_adapter
 from germline.engines.sampling import choose, draw_luck
 from germline.engines.weights import Masters, describe
 from germline.optimizers import Optimizer
-from germline.protocols import AdapterSpace, DenseSpace, LowRankSpace, Space
+from germline.protocols import AdapterSpace, Space
 from germline.types import (
     Completion,
     Decoding,
     Example,
     GermlineError,
+    Move,
     Perturbation,
-    TensorInfo,
     Update,
 )
 
@@ -93,7 +93,7 @@ class ToyEngine:
             )
         return rows
 
-    def apply(self, update: Update) -> None:
+    def apply(self, update: Update | Move) -> None:
         """Move the masters; there is no serving copy."""
         self.weights.apply(update)
         self.weights.refuse_not_finite(update)
@@ -119,19 +119,10 @@ class ToyEngine:
             self.weights.refuse_members([member])
         if member is not None:
             for info in self.weights.searched:
-                scale = member.sign * member.sigma * self.weights.units[info.name]
-                tensors[info.name] = tensors[info.name] + scale * self._noise(member, info)
+                tensors[info.name] = self.weights.displacements([member], info)[0].add_(
+                    tensors[info.name]
+                )
         return tensors
-
-    def _noise(self, member: Perturbation, info: TensorInfo) -> Tensor:
-        space = self.weights.space
-        if isinstance(space, LowRankSpace):
-            a, b = space.factors([member], info)
-            return a[0] @ b[0].T
-        if isinstance(space, DenseSpace):
-            return space.noise(member, info)
-        self.weights.refuse_members([member])
-        return torch.zeros(info.shape)
 
     def _play(
         self,

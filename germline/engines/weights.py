@@ -13,11 +13,21 @@ from functools import partial
 
 import numpy as np
 import torch
+from jaxtyping import Float32
 from torch import Tensor, nn
 
 from germline.optimizers import Optimizer
-from germline.protocols import AdapterSpace, Base, Space
-from germline.types import GermlineError, Perturbation, TensorInfo, TensorKind, Update
+from germline.protocols import AdapterSpace, Base, DenseSpace, LowRankSpace, Space
+from germline.types import (
+    Coordinates,
+    GermlineError,
+    Move,
+    Perturbation,
+    Seeded,
+    TensorInfo,
+    TensorKind,
+    Update,
+)
 
 
 def describe(model: nn.Module) -> tuple[TensorInfo, ...]:
@@ -65,6 +75,7 @@ class Masters:
         searched: the tensors the space selects.
         units: per searched tensor, what sigma and learning rate are multiples of (1, mean |W| or
             std W of the starting weights; of the layer beside which it stands, for an adapter).
+        dimension: how many numbers are searched.
     """
 
     def __init__(
@@ -89,6 +100,11 @@ class Masters:
             info.name: _unit(measured.get(info.name, info.name), self.tensors, sigma_unit)
             for info in self.searched
         }
+        sizes = [self.tensors[info.name].numel() for info in self.searched]
+        ends = np.cumsum([0, *sizes]).tolist()
+        self.dimension = int(ends[-1])
+        names = [info.name for info in self.searched]
+        self._coordinates = dict(zip(names, map(slice, ends, ends[1:]), strict=True))
         optimizer.begin({info.name: self.tensors[info.name] for info in self.searched})
 
     def _begin_adapter(self, space: AdapterSpace) -> tuple[TensorInfo, ...]:
@@ -111,12 +127,60 @@ class Masters:
                 f"members cannot be played with {found}: choose space.kind=full, low_rank or lora"
             )
 
-    def apply(self, update: Update) -> None:
-        """Move theta by one update, tensor after tensor: scratch memory is one tensor."""
+    def displacements(self, members: Sequence[Perturbation], info: TensorInfo) -> Tensor:
+        """Work out how far members stand from the centre in one tensor: fp32 `[members, *shape]`.
+
+            sign * sigma * unit * noise        of a seeded member
+            unit * offsets                     of one given by its coordinates
+
+        The result is new, and lies where the masters are.
+        """
+        rows = [self._displacement(member, info) for member in members]
+        return rows[0][None] if len(rows) == 1 else torch.stack(rows)
+
+    def _displacement(self, member: Perturbation, info: TensorInfo) -> Tensor:
+        device = self.tensors[info.name].device
+        if isinstance(member, Coordinates):
+            return self._by_coordinates(member.offsets, info).to(device)
+        scale = member.sign * member.sigma * self.units[info.name]
+        return self._noise(member, info).to(device).mul_(scale)
+
+    def _by_coordinates(
+        self, offsets: Float32[np.ndarray, " dimension"], info: TensorInfo
+    ) -> Tensor:
+        if len(offsets) != self.dimension:
+            raise GermlineError(
+                f"{len(offsets)} coordinates were given, but the space searches {self.dimension} "
+                "numbers of this model: they belong to another run"
+            )
+        # Multiplied before torch sees it: the offsets may lie in memory that must not be written.
+        moved = offsets[self._coordinates[info.name]] * np.float32(self.units[info.name])
+        return torch.from_numpy(moved).reshape(info.shape)
+
+    def _noise(self, member: Seeded, info: TensorInfo) -> Tensor:
+        space = self.space
+        if isinstance(space, DenseSpace):
+            return space.noise(member, info)
+        if isinstance(space, AdapterSpace):
+            return space.noises([member], info)[0]
+        if isinstance(space, LowRankSpace):
+            a, b = space.factors([member], info)
+            return a[0] @ b[0].T
+        self.refuse_members([member])
+        return torch.zeros(info.shape)
+
+    def apply(self, update: Update | Move) -> None:
+        """Move theta by one update, tensor after tensor: scratch memory is one tensor.
+
+        A move is added as it is: there is no gradient, and the optimizer has no part in it.
+        """
         if self.space is None:
             raise GermlineError(
                 "these weights were loaded without a space, so nothing can be applied"
             )
+        if isinstance(update, Move):
+            self._move(update)
+            return
         for info in self.searched:
             master = self.tensors[info.name]
             self.optimizer.step(
@@ -128,7 +192,17 @@ class Masters:
                 self.units[info.name],
             )
 
-    def refuse_not_finite(self, update: Update) -> None:
+    def _move(self, move: Move) -> None:
+        if move.offsets is None:
+            raise GermlineError(
+                f"generation {move.generation} was read from a journal, which keeps what the "
+                "strategy was told and not where that led: let the strategy recall it first"
+            )
+        for info in self.searched:
+            master = self.tensors[info.name]
+            master.add_(self._by_coordinates(move.offsets, info).to(master.device))
+
+    def refuse_not_finite(self, update: Update | Move) -> None:
         """Stop a run whose update threw the weights out of the range of fp32: it is over.
 
         Raises:
@@ -138,11 +212,12 @@ class Masters:
             master = self.tensors[info.name]
             # The sum first: it needs no memory, and is finite in all but strange models.
             if not master.sum().isfinite() and not master.isfinite().all():
+                found = f"strategy.sigma={update.sigma:g}"
+                if isinstance(update, Update):
+                    found = f"strategy.learning_rate={update.learning_rate:g} and {found}"
                 raise GermlineError(
                     f"generation {update.generation}: its update made {info.name} infinite, with "
-                    f"strategy.learning_rate={update.learning_rate:g} and strategy.sigma="
-                    f"{update.sigma:g}. Everything before it is recorded; start a new run with "
-                    "lower ones"
+                    f"{found}. Everything before it is recorded; start a new run with lower ones"
                 )
 
     def digest(self) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 from germline.checkpoint import restore, save_snapshot
 from germline.protocols import Engine
 from germline.record import Entry
-from germline.types import Completion, Decoding, Example, Perturbation, Update
+from germline.types import Completion, Decoding, Example, Move, Perturbation, Update
 
 
 @runtime_checkable
@@ -40,7 +40,7 @@ class Play:
 class Apply:
     """Move the masters by one update."""
 
-    update: Update
+    update: Update | Move
 
     def __call__(self, engine: Engine) -> None:
         """Apply it, and refresh the serving copy."""

@@ -8,7 +8,7 @@ from germline.config import Cell
 from germline.protocols import Engine
 from germline.record import Entry
 from germline.rollout import Graders, centre_cell, play
-from germline.types import Decoding, Evaluation, Example, Population, Update
+from germline.types import Decoding, Evaluation, Example, Move, Population, Update
 
 
 class LocalFleet:
@@ -30,7 +30,7 @@ class LocalFleet:
         cell = centre_cell(self.cell)
         return play(self.engine, self.graders, [None], examples, cell, decoding)
 
-    def apply(self, update: Update) -> None:
+    def apply(self, update: Update | Move) -> None:
         """Apply the update."""
         self.engine.apply(update)
 

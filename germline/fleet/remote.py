@@ -26,6 +26,7 @@ from germline.types import (
     Evaluation,
     Example,
     GermlineError,
+    Move,
     Perturbation,
     Population,
     Update,
@@ -53,7 +54,7 @@ class RemoteFleet:
             raise
         self._entries: list[Entry] = []
         self._snapshots: Path | None = None
-        self._applied: Update | None = None  # an update whose digest is not agreed on yet
+        self._applied: Update | Move | None = None  # an update whose digest is not agreed on yet
 
     def evaluate(
         self, population: Population, batch: Sequence[Example], decoding: Decoding
@@ -65,7 +66,7 @@ class RemoteFleet:
         """Play with the centre alone: one member, so a cell holds as many rows in examples."""
         return self._play([None], examples, centre_cell(self.cell), decoding)
 
-    def apply(self, update: Update) -> None:
+    def apply(self, update: Update | Move) -> None:
         """Apply the update on every engine."""
         self._settle()
         self._applied = update

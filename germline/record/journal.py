@@ -21,7 +21,7 @@ from typing import Any
 
 from germline.noise import NOISE_VERSION
 from germline.record.lines import append, complete_lines, sync_folder
-from germline.types import GermlineError, Update
+from germline.types import GermlineError, Move, Update
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Entry:
         missing: rollouts without a reward behind the coefficients.
     """
 
-    update: Update
+    update: Update | Move
     digest: str
     noise_version: int
     missing: int = 0
@@ -48,7 +48,9 @@ class Journal:
             None  # the generation that may be appended; None until the file was read
         )
 
-    def append(self, update: Update, digest: str, noise_version: int, missing: int = 0) -> None:
+    def append(
+        self, update: Update | Move, digest: str, noise_version: int, missing: int = 0
+    ) -> None:
         """Commit one generation.
 
         Raises:
@@ -120,7 +122,16 @@ class Journal:
 
 
 def _entry(values: dict[str, Any]) -> Entry:
-    update = Update(
+    update = _move(values) if "utilities" in values else _update(values)
+    return Entry(update, values["digest"], values["noise_version"], values.get("missing", 0))
+
+
+def _move(values: dict[str, Any]) -> Move:
+    return Move(values["generation"], values["sigma"], tuple(values["utilities"]))
+
+
+def _update(values: dict[str, Any]) -> Update:
+    return Update(
         run_seed=values["run_seed"],
         generation=values["generation"],
         sigma=values["sigma"],
@@ -131,11 +142,37 @@ def _entry(values: dict[str, Any]) -> Entry:
         choices=tuple(tuple(one) for one in values.get("choices", ())),
         backpropagated=values.get("backpropagated", False),
     )
-    return Entry(update, values["digest"], values["noise_version"], values.get("missing", 0))
 
 
 def _encode(entry: Entry) -> bytes:
     update = entry.update
+    told = _moved(update) if isinstance(update, Move) else _updated(update)
+    values: dict[str, Any] = {
+        **told,
+        "digest": entry.digest,
+        "generation": int(update.generation),
+        "noise_version": int(entry.noise_version),
+        "sigma": float(update.sigma),
+    }
+    # Only where it says something, so that journals without it keep their bytes.
+    if entry.missing:
+        values["missing"] = int(entry.missing)
+    return _sealed(values)
+
+
+def _moved(move: Move) -> dict[str, Any]:
+    """Say what a coordinate strategy was told: where that led follows from it."""
+    utilities = [float(one) for one in move.utilities]
+    if not all(map(math.isfinite, (move.sigma, *utilities))):
+        raise GermlineError(
+            f"generation {move.generation}: the move holds a number that is not finite "
+            f"(sigma {move.sigma}, utilities {utilities}); check the task's rewards for overflow"
+        )
+    return {"utilities": utilities}
+
+
+def _updated(update: Update) -> dict[str, Any]:
+    """Say what a seeded strategy made of what it was told."""
     coefficients = [float(one) for one in update.coefficients]
     numbers = (update.sigma, update.learning_rate, update.fitness or 0.0, *coefficients)
     if not all(map(math.isfinite, numbers)):
@@ -147,16 +184,10 @@ def _encode(entry: Entry) -> bytes:
         )
     values: dict[str, Any] = {
         "coefficients": coefficients,
-        "digest": entry.digest,
-        "generation": int(update.generation),
         "learning_rate": float(update.learning_rate),
-        "noise_version": int(entry.noise_version),
         "run_seed": int(update.run_seed),
-        "sigma": float(update.sigma),
     }
     # Only where they say something, so that journals without them keep their bytes.
-    if entry.missing:
-        values["missing"] = int(entry.missing)
     if update.fitness is not None:
         values["fitness"] = float(update.fitness)
     if update.told:
@@ -165,7 +196,7 @@ def _encode(entry: Entry) -> bytes:
         values["choices"] = [[float(one) for one in odds] for odds in update.choices]
     if update.backpropagated:
         values["backpropagated"] = True
-    return _sealed(values)
+    return values
 
 
 def _sealed(values: dict[str, Any]) -> bytes:

@@ -58,7 +58,7 @@ def generation_row(record: GenerationRecord) -> dict[str, Any]:
         "utilities_std": float(np.std(record.utilities)),
         "zero_signal": not any(record.utilities),
         "sigma": record.update.sigma,
-        "learning_rate": record.update.learning_rate,
+        "learning_rate": getattr(record.update, "learning_rate", None),
         "rollouts": len(evaluation.rollouts),
         "tokens": evaluation.tokens,
         "tokens_per_s": evaluation.tokens / seconds if seconds > 0 else None,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 
 from germline import noise
-from germline.types import Perturbation, TensorInfo, Update
+from germline.types import Seeded, TensorInfo, Update
 
 SCRATCH = 1 << 22
 """Samples drawn at once for a gradient, over all directions (16 MB)."""
@@ -15,7 +15,7 @@ SCRATCH = 1 << 22
 class DenseNoise:
     """What spaces have in common whose theta is small beside the model."""
 
-    def noises(self, members: Sequence[Perturbation], tensor: TensorInfo) -> torch.Tensor:
+    def noises(self, members: Sequence[Seeded], tensor: TensorInfo) -> torch.Tensor:
         """Draw the unit noise of the members' directions, fp32 `[members, *shape]`."""
         first = members[0]
         directions = [member.direction for member in members]

@@ -6,7 +6,7 @@ import torch
 
 from germline import config, noise
 from germline.spaces.selection import select
-from germline.types import Perturbation, TensorInfo, Update
+from germline.types import Seeded, TensorInfo, Update
 
 CHUNK = 1 << 20
 """Elements summed at once: scratch memory stays small beside the tensor itself."""
@@ -22,7 +22,7 @@ class Full:
         """Keep the selected tensors."""
         return select(tensors, self.section)
 
-    def noise(self, member: Perturbation, tensor: TensorInfo) -> torch.Tensor:
+    def noise(self, member: Seeded, tensor: TensorInfo) -> torch.Tensor:
         """Draw the unit noise of a member's direction, fp32 of the tensor's shape."""
         size = _size(tensor)
         values = noise.normal(

@@ -16,7 +16,7 @@ import torch
 
 from germline import config, noise
 from germline.spaces.selection import select_linear
-from germline.types import GermlineError, Perturbation, TensorInfo, Update
+from germline.types import GermlineError, Seeded, TensorInfo, Update
 
 
 class LowRank:
@@ -43,7 +43,7 @@ class LowRank:
         return kept
 
     def factors(
-        self, members: Sequence[Perturbation], tensor: TensorInfo
+        self, members: Sequence[Seeded], tensor: TensorInfo
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Draw A `[members, rows, rank]`, 1/sqrt(rank) included; B `[members, columns, rank]`."""
         first = members[0]

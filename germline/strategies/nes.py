@@ -61,14 +61,14 @@ class NaturalEvolution:
             GermlineError: sigma falls on plateaus, and there is no fitness to see them in.
         """
         coefficients: dict[int, float] = {}
-        for member, utility in zip(population.members, utilities, strict=True):
+        for member, utility in zip(population.seeded(), utilities, strict=True):
             share = float(utility) * member.sign / len(population)
             coefficients[member.direction] = coefficients.get(member.direction, 0.0) + share
         generation = population.generation
         return Update(
             run_seed=self.run_seed,
             generation=generation,
-            sigma=population.members[0].sigma,
+            sigma=population.seeded()[0].sigma,
             learning_rate=scheduled(self.config.learning_rate, generation, self.generations),
             coefficients=tuple(coefficients[direction] for direction in sorted(coefficients)),
             fitness=self._watched(generation, fitness),

@@ -5,9 +5,9 @@ except inside an engine, where a space hands over tensors (typed here without im
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
@@ -110,19 +110,27 @@ class LowRankSpace(Space, Protocol):
         """
 
 
+def _weight_units(_name: str, _tensor: "torch.Tensor") -> float:
+    return 1.0
+
+
 @dataclass(frozen=True)
 class Base:
-    """The model an adapter is begun on.
+    """The model on which an adapter or coordinates are begun.
 
     Attributes:
         source: the folder or Hugging Face id it was loaded from.
         tensors: what it consists of.
         digest: computes the digest of its fp32 weights.
+        weights: those, by canonical name.
+        unit: measures a tensor of a name: 1, mean |W| or std W, as `strategy.sigma_unit` says.
     """
 
     source: str
     tensors: tuple[TensorInfo, ...]
     digest: Callable[[], str]
+    weights: "Mapping[str, torch.Tensor]" = field(default_factory=dict)
+    unit: "Callable[[str, torch.Tensor], float]" = _weight_units
 
 
 @runtime_checkable
@@ -138,6 +146,44 @@ class AdapterSpace(Space, Protocol):
 
     def begin(self, base: Base) -> "Mapping[TensorInfo, torch.Tensor]":
         """Return the starting adapter, as fp32 on the CPU, in canonical order."""
+
+    def noises(self, members: Sequence[Seeded], tensor: TensorInfo) -> "torch.Tensor":
+        """Draw the unit noise of the members' directions, fp32 `[members, *shape]`."""
+
+
+class Directions(NamedTuple):
+    """How coordinates z move a frozen matrix M `[out, in]`: it is served as M + A diag(z) B^T.
+
+    Attributes:
+        coordinates: canonical name of z.
+        a: `[out, k]`, fp32.
+        b: `[in, k]`, fp32.
+    """
+
+    coordinates: str
+    a: "torch.Tensor"
+    b: "torch.Tensor"
+
+
+@runtime_checkable
+class CoordinateSpace(Space, Protocol):
+    """A space whose theta is coordinates of fixed directions: a population in one batch.
+
+    The matrices they move are frozen: weights of linear layers, or A and B of a given adapter, which
+    is served as W + scale * B A. All members share the directions and differ in the coordinates.
+    """
+
+    scale: float
+    matrices: tuple[TensorInfo, ...]
+
+    def begin(self, base: Base) -> "Mapping[TensorInfo, torch.Tensor]":
+        """Return the given adapter, if any, and then the coordinates, all 0: fp32 on the CPU."""
+
+    def directions(self, matrix: TensorInfo) -> Directions:
+        """Return the directions of one of `matrices`, on the CPU."""
+
+    def unit(self, coordinates: TensorInfo) -> float:
+        """Return what sigma and learning rate of some coordinates are multiples of."""
 
     def noises(self, members: Sequence[Seeded], tensor: TensorInfo) -> "torch.Tensor":
         """Draw the unit noise of the members' directions, fp32 `[members, *shape]`."""

@@ -15,7 +15,7 @@ from jaxtyping import Float, Float32
 
 from germline.signals import Signals
 
-TensorKind = Literal["linear", "embedding", "norm", "bias", "adapter", "other"]
+TensorKind = Literal["linear", "embedding", "norm", "bias", "adapter", "coordinates", "other"]
 Finish = Literal["eos", "stop", "length"]
 Split = Literal["train", "test"]
 
@@ -133,7 +133,8 @@ class TensorInfo:
 
     Attributes:
         kind: the role of the tensor; `linear` is the weight of a linear layer inside a decoder
-            block, or of an untied head; `adapter` is a part of a LoRA adapter beside one.
+            block, or of an untied head; `adapter` is a part of a LoRA adapter beside one;
+            `coordinates` move frozen matrices along fixed directions.
         layer: index of the decoder block it belongs to, or None outside the blocks.
         transposed: whether a linear weight is stored `[in, out]`, as GPT-2's Conv1D does, and not
             `[out, in]`.

@@ -9,11 +9,13 @@ from transformers import AutoModelForCausalLM
 
 from germline.config import Cell, LowRank
 from germline.engines import decode, sampling
+from germline.protocols import CoordinateSpace
 from germline.rollout import play
 from germline.types import Decoding, Example, Grade, Seeded, TensorInfo, Update
 from tests.tiny_engines import (
     SPACES,
     bits,
+    directions,
     drawn,
     examples,
     folder,
@@ -50,6 +52,13 @@ CASES = [
     ("qwen2", "lora", 6),
     ("qwen2 of few words", "lora", 6),
     ("llama", "lora of rank 6", 4),
+    ("qwen2", "subspace", 6),
+    ("qwen2 of few words", "subspace", 8),
+    ("llama", "subspace", 4),
+    ("gpt2", "subspace", 4),
+    ("qwen2 of few words", "singular", 4),
+    ("llama", "singular", 6),
+    ("gpt2", "singular", 4),
     ("mixtral", "full", 2),
     ("mixtral", "rank 1 beside experts", 4),
 ]
@@ -84,8 +93,13 @@ def merged(model, section, weights, member):
     theta = {name: tensor.double().numpy() for name, tensor in weights.tensors.items()}
     for info in weights.searched if member else ():
         theta[info.name] = theta[info.name] + (
-            member.sign * member.sigma * drawn(member, info, section)
+            member.sign * member.sigma * weights.units[info.name] * drawn(member, info, section)
         )
+    if isinstance(weights.space, CoordinateSpace):
+        for layer in weights.space.matrices:
+            name, a, b = directions(weights, layer, section)
+            change = (a * theta[name]) @ b.T
+            theta[layer.name] = theta[layer.name] + (change.T if layer.transposed else change)
     for layer in weights.adapted:
         a, b = (theta[name] for name in layer.adapter_names)
         change = section.alpha / section.rank * b @ a

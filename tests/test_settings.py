@@ -40,6 +40,8 @@ CHANGES_THE_WEIGHTS = {
     "space.init_scale_a": (["space=lora"], "space.init_scale_a=2"),
     "space.init_scale_b": (["space=lora"], "space.init_scale_b=0.3"),
     "space.freeze_a": (["space=lora"], "space.freeze_a=true"),
+    "space.dimension": (["space=subspace"], "space.dimension=32"),
+    "space.top_k": (["space={kind: singular, top_k: 4}"], "space.top_k=8"),
     "strategy.population": ([], "strategy.population=8"),
     "strategy.antithetic": ([], "strategy.antithetic=false"),
     "strategy.sigma": ([], "strategy.sigma=0.2"),
@@ -84,7 +86,7 @@ CHANGES_THE_WEIGHTS = {
 }
 # Settings with a test of their own, here or where it says.
 SEEN_ELSEWHERE = {
-    "space.start": "tests of adapters: test_an_adapter_of_peft_is_where_a_run_starts",
+    "space.start": "tests of adapters and of singular: where a run starts",
     "space.unsupported": "tests of spaces: test_unsupported_matrices_are_left_alone",
     "task.puzzles": "test_countdown_plays_puzzles_of_the_fields_size_when_asked",
     "model": "test_the_model_and_the_dtype_change_what_is_served",

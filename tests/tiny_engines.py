@@ -11,12 +11,13 @@ import numpy as np
 import torch
 
 from germline import noise
-from germline.config import Full, InProcess, Lora, LowRank, Nes
+from germline.config import Full, InProcess, Lora, LowRank, Nes, Singular, SpaceConfig, Subspace
 from germline.engines.inprocess import InProcessEngine
 from germline.engines.pretrained import load_pretrained
 from germline.engines.toy import ToyEngine
+from germline.engines.weights import Masters
 from germline.optimizers import Optimizer, Sgd
-from germline.protocols import AdapterSpace, DenseSpace, LowRankSpace
+from germline.protocols import AdapterSpace, CoordinateSpace, DenseSpace, LowRankSpace
 from germline.spaces import make_space
 from germline.strategies import make_strategy
 from germline.types import Completion, Example, Population, Seeded, TensorInfo, Update
@@ -40,13 +41,15 @@ MODELS: dict[str, dict[str, Any]] = {
     "qwen2 of few words": {"eos_token_id": list(range(100, 140))},
 }
 # Rank 6 is above COLUMNWISE_RANK and takes the path of batched products.
-SPACES: dict[str, Full | LowRank | Lora] = {
+SPACES: dict[str, SpaceConfig] = {
     "full": Full(),
     "rank 1": LowRank(rank=1),
     "rank 2": LowRank(rank=2),
     "rank 6": LowRank(rank=6),
     "lora": Lora(rank=2, alpha=3, init_scale_b=0.5),
     "lora of rank 6": Lora(rank=6, alpha=6, init_scale_b=0.2),
+    "subspace": Subspace(dimension=12),
+    "singular": Singular(top_k=4),
 }
 TEXTS = (
     "What is 1 + 2?",
@@ -68,7 +71,7 @@ def folder(model: str) -> Path:
 
 def inprocess(
     model: str = "qwen2",
-    space: Full | LowRank | Lora | None = None,
+    space: SpaceConfig | None = None,
     optimizer: Optimizer | None = None,
     sigma_unit: str = "constant",
     run_seed: int = 0,
@@ -83,7 +86,7 @@ def inprocess(
 
 def engine(
     model: str,
-    space: Full | LowRank | Lora,
+    space: SpaceConfig,
     optimizer: Optimizer | None = None,
     sigma_unit: str = "constant",
 ) -> InProcessEngine | ToyEngine:
@@ -109,7 +112,7 @@ def tokens(completions: Sequence[Sequence[Completion]]) -> list[list[tuple[int, 
     return [[completion.tokens for completion in row] for row in completions]
 
 
-def drawn(member: Seeded, info: TensorInfo, space: Full | LowRank | Lora) -> np.ndarray:
+def drawn(member: Seeded, info: TensorInfo, space: SpaceConfig) -> np.ndarray:
     """Draw a member's unit noise in fp64 from the definition, without the space's own code."""
     where = (member.run_seed, member.generation, member.direction)
     if not isinstance(space, LowRank):
@@ -121,13 +124,35 @@ def drawn(member: Seeded, info: TensorInfo, space: Full | LowRank | Lora) -> np.
     return a.astype(np.float64) @ b.astype(np.float64).T / np.sqrt(space.rank)
 
 
+def directions(
+    weights: Masters, layer: TensorInfo, space: SpaceConfig
+) -> tuple[str, np.ndarray, np.ndarray]:
+    """Name the coordinates of a layer and work out A and B in fp64, without the space's own code.
+
+    Run seed 0; sigma in weight units.
+    """
+    out, into = layer.sides
+    if isinstance(space, Subspace):
+        a, b = (
+            np.stack([noise.normal(0, 0, k, f"{layer.name}/subspace/{side}", size) for k in all_k])
+            for all_k in [range(space.dimension)]
+            for side, size in (("a", out), ("b", into))
+        )
+        return "subspace.coordinates", a.T / np.sqrt(float(space.dimension)), b.T.astype(np.float64)
+    assert isinstance(space, Singular)
+    weight = weights.tensors[layer.name].double().numpy()
+    u, _, v = np.linalg.svd(weight.T if layer.transposed else weight, full_matrices=False)
+    name = layer.name.removesuffix(".weight") + ".singular"
+    return name, u[:, : space.top_k], v[: space.top_k].T
+
+
 def played(engine: InProcessEngine | ToyEngine, member: Seeded, info: TensorInfo) -> torch.Tensor:
     """Draw the unit noise an engine serves a member with."""
     space = engine.weights.space
     if isinstance(space, LowRankSpace):
         a, b = space.factors([member], info)
         return a[0] @ b[0].T
-    if isinstance(space, AdapterSpace):
+    if isinstance(space, AdapterSpace | CoordinateSpace):
         return space.noises([member], info)[0]
     assert isinstance(space, DenseSpace)
     return space.noise(member, info)

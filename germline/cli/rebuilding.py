@@ -17,7 +17,7 @@ Form = Annotated[
     typer.Option(
         "--merged/--adapter",
         help="A Hugging Face model folder, or a PEFT adapter. Default: the adapter where the run "
-        "trained one (space.kind=lora).",
+        "trained one (space.kind=lora, or singular with space.start).",
     ),
 ]
 
@@ -64,8 +64,8 @@ def export(
 ) -> None:
     """Write the newest weights as a folder.
 
-    A Hugging Face model, which plain transformers loads; or, of a run with space.kind=lora, a
-    PEFT adapter, which plain peft loads. Either answers with the same tokens.
+    A Hugging Face model, which plain transformers loads; or, of a run that trained one, a PEFT
+    adapter, which plain peft loads. Either answers with the same tokens.
     """
     from germline import run
 

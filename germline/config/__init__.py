@@ -25,7 +25,7 @@ from germline.config.shaping import (
     ShapingConfig,
     ZScore,
 )
-from germline.config.spaces import Full, Lora, LowRank, SpaceBase, SpaceConfig
+from germline.config.spaces import Full, Lora, LowRank, Singular, SpaceBase, SpaceConfig, Subspace
 from germline.config.strategies import Adam, Nes, OptimizerConfig, Sgd, StrategyConfig
 from germline.config.tasks import (
     Arithmetic,
@@ -76,9 +76,11 @@ __all__ = [
     "Sgd",
     "ShapingBase",
     "ShapingConfig",
+    "Singular",
     "SpaceBase",
     "SpaceConfig",
     "StrategyConfig",
+    "Subspace",
     "TaskBase",
     "TaskConfig",
     "Toy",

@@ -10,7 +10,7 @@ from germline.config.mistakes import told
 from germline.config.schedules import Cosine
 from germline.config.settings import Config
 from germline.config.shipped import located
-from germline.config.spaces import Lora
+from germline.config.spaces import Lora, Singular
 from germline.config.tasks import SUFFIXES
 from germline.config.yaml_text import StandsTwice, read_file, read_value
 from germline.types import GermlineError
@@ -48,7 +48,7 @@ def smoke(config: Config) -> Config:
     small += ["strategy.population=4", "task.max_new_tokens=8", "record.snapshot_every=1"]
     if config.model != "nano" and config.space.layers is not None:
         small.append("space.layers=0")  # A layer the nano model has, whatever was asked for.
-    if config.model != "nano" and isinstance(config.space, Lora):
+    if config.model != "nano" and isinstance(config.space, Lora | Singular):
         small.append("space.start=null")  # An adapter is of one model only.
     for name in ("sigma", "learning_rate"):
         if isinstance(getattr(config.strategy, name), Cosine):

@@ -18,7 +18,7 @@ from germline.config.shaping import (
     ShapingConfig,
     ZScore,
 )
-from germline.config.spaces import Full, Lora, LowRank, SpaceConfig
+from germline.config.spaces import Full, Lora, LowRank, Singular, SpaceConfig, Subspace
 from germline.config.strategies import Adam, Nes, Sgd, StrategyConfig
 from germline.config.tasks import (
     Arithmetic,
@@ -158,7 +158,13 @@ KINDS: dict[str, dict[str, type[Section]]] = {
         "python": Python,
         "jsonl": Jsonl,
     },
-    "space": {"full": Full, "low_rank": LowRank, "lora": Lora},
+    "space": {
+        "full": Full,
+        "low_rank": LowRank,
+        "lora": Lora,
+        "subspace": Subspace,
+        "singular": Singular,
+    },
     "optimizer": {"sgd": Sgd, "adam": Adam},
     "shaping": {
         "z_score": ZScore,

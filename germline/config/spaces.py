@@ -30,6 +30,12 @@ class SpaceBase(Section):
     )
 
 
+    @property
+    def trains_an_adapter(self) -> bool:
+        """Whether what is searched can be written as a PEFT adapter."""
+        return False
+
+
 class Full(SpaceBase):
     """Every weight, dense noise; tied tensors once."""
 
@@ -79,6 +85,11 @@ class Lora(LinearSpace):
         None, description="Folder of a PEFT adapter to start from; default: a random one."
     )
 
+    @property
+    def trains_an_adapter(self) -> bool:
+        """Whether what is searched can be written as a PEFT adapter: always."""
+        return True
+
     @model_validator(mode="after")
     def _the_adapter_can_move(self) -> "Lora":
         if self.init_scale_a == 0 and (self.init_scale_b == 0 or self.freeze_a):
@@ -101,6 +112,39 @@ class Lora(LinearSpace):
         return self
 
 
+class Subspace(LinearSpace):
+    """Coordinates in a random subspace fixed by the run seed: few numbers move all linear layers."""
+
+    kind: Literal["subspace"] = "subspace"
+    dimension: int = Field(
+        64,
+        ge=1,
+        description="Coordinates searched; each moves every selected layer along one random A B^T.",
+    )
+
+
+class Singular(LinearSpace):
+    """ESSA: offsets of the largest singular values of linear layers, or of a given adapter's A, B."""
+
+    kind: Literal["singular"] = "singular"
+    top_k: int | None = Field(
+        16, ge=1, description="Largest singular values searched per matrix; `null`: all of them."
+    )
+    start: str | None = Field(
+        None,
+        description=(
+            "Folder of a PEFT adapter whose factors are searched; default: the linear layers "
+            "themselves."
+        ),
+    )
+
+    @property
+    def trains_an_adapter(self) -> bool:
+        """Whether what is searched can be written as a PEFT adapter: that of `start`."""
+        return self.start is not None
+
+
 SpaceConfig = Annotated[
-    Annotated[Full | LowRank | Lora, Field(discriminator="kind")], named("low_rank")
+    Annotated[Full | LowRank | Lora | Subspace | Singular, Field(discriminator="kind")],
+    named("low_rank"),
 ]

@@ -1,4 +1,4 @@
-"""A LoRA adapter as its members have it: beside the layers of a batch, merged, or written out.
+"""A LoRA adapter as its members have it: beside the layers of a batch.
 
 The adapter is theta: its fp32 masters lie among the others, named `<module>.lora_A.weight` and
 `<module>.lora_B.weight`. A member's adapter is worked out in fp32 and then rounded to the serving
@@ -8,7 +8,6 @@ dtype, like any other member; the centre has an adapter too.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +15,7 @@ from torch import Tensor, nn
 from germline.engines.corrections import Corrections, Factors, Shared
 from germline.engines.weights import Masters
 from germline.protocols import AdapterSpace
-from germline.spaces.adapter_files import write_adapter
-from germline.types import Coordinates, GermlineError, Perturbation, TensorInfo, as_seeded
+from germline.types import Coordinates, Perturbation, TensorInfo, as_seeded
 
 
 class AdapterMembers:
@@ -90,48 +88,3 @@ class AdapterMembers:
         """Put A `[members, rank, in]` and B `[members, out, rank]` where corrections want them."""
         self.corrections.b(factors, layer.name).copy_(a)
         self.corrections.a(factors, layer.name).copy_(b.mT).mul_(self.space.scale)
-
-
-def merged(masters: Masters, member: Perturbation | None = None) -> dict[str, Tensor]:
-    """Return the base model's tensors with the adapter of a member added: W + scale * B A."""
-    tensors = {info.name: masters.tensors[info.name] for info in masters.base.tensors}
-    space = masters.space
-    if isinstance(space, AdapterSpace):
-        adapter = _adapter_of(masters, space, member)
-        for layer in masters.adapted:
-            a, b = (adapter[name] for name in layer.adapter_names)
-            change = (b @ a).mul_(space.scale)
-            tensors[layer.name] = tensors[layer.name] + (change.T if layer.transposed else change)
-    return tensors
-
-
-def _adapter_of(
-    masters: Masters, space: AdapterSpace, member: Perturbation | None
-) -> dict[str, Tensor]:
-    adapter = {
-        name: masters.tensors[name] for layer in masters.adapted for name in layer.adapter_names
-    }
-    if member is not None:
-        for info in masters.searched:
-            adapter[info.name] = masters.displacements([member], info)[0].add_(adapter[info.name])
-    return adapter
-
-
-def save_adapter(masters: Masters, folder: Path) -> None:
-    """Write the centre's adapter as a folder that plain `peft` loads.
-
-    Raises:
-        GermlineError: no adapter is searched.
-    """
-    space = masters.space
-    if not isinstance(space, AdapterSpace):
-        raise GermlineError(
-            f"export: {type(space).__name__} has no adapter to write; only space.kind=lora has one"
-        )
-    write_adapter(
-        folder,
-        _adapter_of(masters, space, None),
-        masters.adapted,
-        alpha=space.scale * space.rank,
-        base=masters.base,
-    )

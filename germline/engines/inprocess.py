@@ -13,9 +13,11 @@ import torch
 from torch import Tensor
 
 from germline.config import InProcess
-from germline.engines.adapters import AdapterMembers, merged, save_adapter
+from germline.engines.adapters import AdapterMembers
+from germline.engines.coordinates import CoordinateMembers
 from germline.engines.decode import Decoder
 from germline.engines.members import DenseMembers, LowRankMembers
+from germline.engines.merging import merged, save_adapter
 from germline.engines.pretrained import Pretrained, save_pretrained
 from germline.engines.prompts import encode, pad
 from germline.engines.reading import lay_out
@@ -23,7 +25,7 @@ from germline.engines.sampling import draw_luck
 from germline.engines.weights import Masters, describe
 from germline.engines.windows import refuse_other_attention
 from germline.optimizers import Optimizer
-from germline.protocols import AdapterSpace, DenseSpace, LowRankSpace, Space
+from germline.protocols import AdapterSpace, CoordinateSpace, DenseSpace, LowRankSpace, Space
 from germline.types import Completion, Decoding, Example, GermlineError, Move, Perturbation, Update
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -147,11 +149,15 @@ class InProcessEngine:
             row += len(rows)
         return torch.cat(found)
 
-    def _members_in_one_batch(self, space: Space | None) -> LowRankMembers | AdapterMembers | None:
+    def _members_in_one_batch(
+        self, space: Space | None
+    ) -> LowRankMembers | AdapterMembers | CoordinateMembers | None:
         if isinstance(space, LowRankSpace):
             return LowRankMembers(self.model, self.serving, self.weights, space)
         if isinstance(space, AdapterSpace):
             return AdapterMembers(self.model, self.serving, self.weights, space)
+        if isinstance(space, CoordinateSpace):
+            return CoordinateMembers(self.model, self.serving, self.weights, space)
         return None
 
     def _groups(

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from germline import noise
-from germline.engines.adapters import merged, save_adapter
+from germline.engines.merging import merged, save_adapter
 from germline.engines.sampling import choose, draw_luck
 from germline.engines.weights import Masters, describe
 from germline.optimizers import Optimizer
-from germline.protocols import AdapterSpace, Space
+from germline.protocols import Space
 from germline.types import (
     Completion,
     Decoding,
@@ -72,7 +72,8 @@ class ToyEngine:
     ) -> list[list[Completion]]:
         """Let every member answer every example, as `[members][examples]`; None is the centre."""
         luck = draw_luck(examples, decoding)
-        return [self._play(self._merged(member), examples, luck, decoding) for member in members]
+        tensors = (merged(self.weights, member) for member in members)
+        return [self._play(one, examples, luck, decoding) for one in tensors]
 
     @torch.inference_mode()
     def read(
@@ -84,7 +85,7 @@ class ToyEngine:
         """Return the logits each member has where its completions were written, one by one."""
         rows = []
         for member, written in zip(members, completions, strict=True):
-            tensors = self._merged(member)
+            tensors = merged(self.weights, member)
             rows.append(
                 [
                     _read(tensors, example, one.tokens)
@@ -110,19 +111,6 @@ class ToyEngine:
     def save_adapter(self, folder: Path) -> None:
         """Write the centre's adapter as a PEFT folder, for training to start from."""
         save_adapter(self.weights, folder)
-
-    def _merged(self, member: Perturbation | None) -> dict[str, Tensor]:
-        if isinstance(self.weights.space, AdapterSpace):
-            return merged(self.weights, member)
-        tensors = dict(self.weights.tensors)
-        if self.weights.space is None:
-            self.weights.refuse_members([member])
-        if member is not None:
-            for info in self.weights.searched:
-                tensors[info.name] = self.weights.displacements([member], info)[0].add_(
-                    tensors[info.name]
-                )
-        return tensors
 
     def _play(
         self,

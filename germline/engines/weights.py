@@ -17,7 +17,14 @@ from jaxtyping import Float32
 from torch import Tensor, nn
 
 from germline.optimizers import Optimizer
-from germline.protocols import AdapterSpace, Base, DenseSpace, LowRankSpace, Space
+from germline.protocols import (
+    AdapterSpace,
+    Base,
+    CoordinateSpace,
+    DenseSpace,
+    LowRankSpace,
+    Space,
+)
 from germline.types import (
     Coordinates,
     GermlineError,
@@ -68,13 +75,14 @@ class Masters:
     """fp32 tensors by canonical name, and how an update moves the searched ones.
 
     Attributes:
-        tensors: every parameter in fp32, in canonical order; then the adapter, where one is
-            searched.
+        tensors: every parameter in fp32, in canonical order; then what a space begins beside
+            them, such as an adapter or coordinates.
         infos: what each of them is.
-        adapted: the linear layers an adapter stands beside; empty where none is searched.
+        adapted: the linear layers an adapter stands beside; empty where there is none.
         searched: the tensors the space selects.
         units: per searched tensor, what sigma and learning rate are multiples of (1, mean |W| or
-            std W of the starting weights; of the layer beside which it stands, for an adapter).
+            std W of the starting weights; for an adapter, of the layer beside which it stands; for
+            coordinates, what their space says).
         dimension: how many numbers are searched.
     """
 
@@ -92,14 +100,13 @@ class Masters:
         self.infos = tuple(infos)
         self.space = space
         self.optimizer = optimizer
-        self.base = Base(source, self.infos, partial(_digest, dict(tensors)))
-        self.adapted = self._begin_adapter(space) if isinstance(space, AdapterSpace) else ()
+        given, measure = dict(tensors), partial(_unit, sigma_unit)
+        self.base = Base(source, self.infos, partial(_digest, given), given, measure)
+        self.adapted: tuple[TensorInfo, ...] = ()
+        if isinstance(space, AdapterSpace | CoordinateSpace):
+            self._begin(space)
         self.searched = space.select(self.infos) if space else ()
-        measured = {part: layer.name for layer in self.adapted for part in layer.adapter_names}
-        self.units = {
-            info.name: _unit(measured.get(info.name, info.name), self.tensors, sigma_unit)
-            for info in self.searched
-        }
+        self.units = {info.name: self._unit_of(info) for info in self.searched}
         sizes = [self.tensors[info.name].numel() for info in self.searched]
         ends = np.cumsum([0, *sizes]).tolist()
         self.dimension = int(ends[-1])
@@ -107,13 +114,22 @@ class Masters:
         self._coordinates = dict(zip(names, map(slice, ends, ends[1:]), strict=True))
         optimizer.begin({info.name: self.tensors[info.name] for info in self.searched})
 
-    def _begin_adapter(self, space: AdapterSpace) -> tuple[TensorInfo, ...]:
-        """Put the starting adapter among the tensors; return the layers it stands beside."""
-        adapter = space.begin(self.base)
-        for info, tensor in adapter.items():
+    def _begin(self, space: AdapterSpace | CoordinateSpace) -> None:
+        """Put the starting adapter or coordinates among the tensors."""
+        begun = space.begin(self.base)
+        for info, tensor in begun.items():
             self.tensors[info.name] = tensor.to(next(iter(self.tensors.values())).device)
-        self.infos += tuple(adapter)
-        return tuple(info for info in self.base.tensors if info.adapter_names[0] in self.tensors)
+        self.infos += tuple(begun)
+        layers = self.base.tensors
+        self.adapted = tuple(one for one in layers if one.adapter_names[0] in self.tensors)
+
+    def _unit_of(self, info: TensorInfo) -> float:
+        """Ask a space of coordinates; measure the tensor itself, or the layer beside an adapter."""
+        if isinstance(self.space, CoordinateSpace):
+            return self.space.unit(info)
+        beside = (layer.name for layer in self.adapted if info.name in layer.adapter_names)
+        name = next(beside, info.name)
+        return self.base.unit(name, self.tensors[name])
 
     def refuse_members(self, members: Sequence[Perturbation | None]) -> None:
         """Say that only the centre can play, when there is no space an engine knows how to serve.
@@ -161,7 +177,7 @@ class Masters:
         space = self.space
         if isinstance(space, DenseSpace):
             return space.noise(member, info)
-        if isinstance(space, AdapterSpace):
+        if isinstance(space, AdapterSpace | CoordinateSpace):
             return space.noises([member], info)[0]
         if isinstance(space, LowRankSpace):
             a, b = space.factors([member], info)
@@ -266,10 +282,10 @@ def _leaf(name: str, tensor: Tensor) -> bytes:
     return leaf.digest()
 
 
-def _unit(name: str, tensors: Mapping[str, Tensor], sigma_unit: str) -> float:
+def _unit(sigma_unit: str, name: str, tensor: Tensor) -> float:
     if sigma_unit == "constant":
         return 1.0
-    values = tensors[name].detach().cpu().numpy().astype(np.float64)
+    values = tensor.detach().cpu().numpy().astype(np.float64)
     unit = float(np.abs(values).mean() if sigma_unit == "mean_abs" else values.std())
     if not unit > 0:
         raise GermlineError(

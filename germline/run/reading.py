@@ -26,7 +26,7 @@ from germline.types import (
 )
 
 Form = Literal["adapter", "merged"]
-"""How weights are written: a PEFT adapter (runs with space.kind=lora), or a Hugging Face folder."""
+"""How weights are written: a PEFT adapter (where one was trained), or a Hugging Face folder."""
 
 
 def replay(
@@ -174,12 +174,12 @@ def _rebuilt(directory: RunDirectory, config: Config | None = None) -> Engine:
 
 def _form(config: Config, form: Form | None) -> Form:
     """Say how a run's weights are written where nobody asked, and refuse what it does not have."""
-    if form == "adapter" and config.space.kind != "lora":
+    if form == "adapter" and not config.space.trains_an_adapter:
         raise GermlineError(
             f"this run has space.kind={config.space.kind} and so no adapter to write: write the "
             "whole model (--merged)"
         )
-    return form or ("adapter" if config.space.kind == "lora" else "merged")
+    return form or ("adapter" if config.space.trains_an_adapter else "merged")
 
 
 def _write_weights(engine: Engine, folder: Path, form: Form) -> None:

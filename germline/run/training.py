@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from germline.config import Config, InProcess, Lora, load_config
+from germline.config import Config, InProcess, Lora, Singular, load_config
 from germline.evaluation import HELD_OUT_NOISE, held_out
 from germline.record import RunDirectory
 from germline.record.tensorboard import TensorBoard
@@ -218,7 +218,7 @@ def _located(config: Config) -> Config:
         config = config.model_copy(update={"task": config.task.model_copy(update=files)})
     if config.model != "nano" and Path(config.model).is_dir():
         config = config.model_copy(update={"model": str(Path(config.model).resolve())})
-    if isinstance(config.space, Lora) and config.space.start is not None:
+    if isinstance(config.space, Lora | Singular) and config.space.start is not None:
         start = str(Path(config.space.start).expanduser().resolve())
         space = config.space.model_copy(update={"start": start})
         config = config.model_copy(update={"space": space})

@@ -21,7 +21,7 @@ from germline import config, noise
 from germline.protocols import Base
 from germline.spaces.adapter_files import parts_of, read_adapter
 from germline.spaces.dense_noise import DenseNoise
-from germline.spaces.selection import select_linear
+from germline.spaces.selection import nothing_beside, select_linear
 from germline.types import GermlineError, TensorInfo
 
 
@@ -73,11 +73,7 @@ class Lora(DenseNoise):
             wanted.update({b} if self.section.freeze_a else {a, b})
         kept = tuple(tensor for tensor in tensors if tensor.name in wanted)
         if not kept:
-            raise GermlineError(
-                f"space: the adapter of start={self.section.start} has nothing beside the layers "
-                f"that include={list(self.section.include)}, exclude={list(self.section.exclude)} "
-                f"and layers={self.section.layers!r} select: widen them"
-            )
+            raise nothing_beside(self.section)
         return kept
 
     def _drawn(self, tensor: TensorInfo, deviation: float) -> torch.Tensor:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from germline.config import Lora, LowRank, SpaceBase
+from germline.config import Lora, LowRank, Singular, SpaceBase, Subspace
 from germline.types import GermlineError, TensorInfo
 
 
@@ -37,7 +37,9 @@ def select(tensors: Sequence[TensorInfo], config: SpaceBase) -> tuple[TensorInfo
     return kept
 
 
-def select_linear(tensors: Sequence[TensorInfo], config: LowRank | Lora) -> tuple[TensorInfo, ...]:
+def select_linear(
+    tensors: Sequence[TensorInfo], config: LowRank | Lora | Subspace | Singular
+) -> tuple[TensorInfo, ...]:
     """Keep the selected linear layers of the decoder blocks.
 
     Embeddings, norms, biases and the output head are never asked for here: engines that serve
@@ -69,6 +71,15 @@ def select_linear(tensors: Sequence[TensorInfo], config: LowRank | Lora) -> tupl
             f"select {', '.join(strange[:3])}{more}: {remedy}use space.kind=full"
         )
     return linear
+
+
+def nothing_beside(config: Lora | Singular) -> GermlineError:
+    """Say that a given adapter has nothing beside the selected layers."""
+    return GermlineError(
+        f"space: the adapter of start={config.start} has nothing beside the layers that "
+        f"include={list(config.include)}, exclude={list(config.exclude)} and "
+        f"layers={config.layers!r} select: widen them"
+    )
 
 
 def parse_layers(text: str, tensors: Sequence[TensorInfo]) -> frozenset[int]:

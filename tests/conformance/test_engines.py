@@ -1,13 +1,16 @@
 """What every engine must do in every space: no trace, the same noise, the update of the formula."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
 
-from germline.config import Full
+from germline.config import Full, Singular
 from germline.engines import ENGINES
 from germline.optimizers import Adam, Sgd
 from germline.protocols import Engine, Weights
+from germline.spaces.subspace import COORDINATES
 from germline.types import Decoding, Update
 from tests.tiny_engines import (
     SPACES,
@@ -20,7 +23,7 @@ from tests.tiny_engines import (
     tokens,
 )
 
-SOME = ("full", "rank 1", "lora")
+SOME = ("full", "rank 1", "lora", "subspace", "singular")
 SPACES_OF = {
     "toy": tuple(SPACES),
     "qwen2": tuple(SPACES),
@@ -134,9 +137,16 @@ def test_two_engines_agree_after_an_update(made, model, section):
 
 
 def measured_on(weights, name):
-    """Name the tensor a unit is measured on: a layer, for the adapter beside it."""
+    """Name the tensor a unit is measured on: a layer, for the adapter beside it or its offsets."""
     layers = (layer.name for layer in weights.adapted if name in layer.adapter_names)
-    return next(layers, name)
+    return next(layers, name.replace(".singular", ".weight"))
+
+
+def natural(weights, name, section):
+    """What a unit is times what is measured: for offsets, sigma is that of the weights."""
+    if not isinstance(section, Singular):
+        return 1.0
+    return math.sqrt(weights.tensors[measured_on(weights, name)].numel() / section.top_k)
 
 
 @pytest.mark.parametrize("sigma_unit", ["constant", "mean_abs", "std"])
@@ -156,6 +166,8 @@ def test_the_update_equals_the_fp64_formula(model, section, sigma_unit):
             continue
         beside = before[measured_on(moved.weights, info.name)]
         unit = {"constant": 1.0, "mean_abs": np.abs(beside).mean(), "std": beside.std()}[sigma_unit]
+        # Coordinates of all layers together: the units of the layers are in their directions.
+        unit = 1.0 if info.name == COORDINATES else unit * natural(moved.weights, info.name, section)
         step = update.learning_rate * unit * direction(update, info, section)
         assert np.linalg.norm(found - (theta + step)) <= 1e-6 * np.linalg.norm(step)
         size = np.abs(theta) + np.abs(step) + np.sqrt(np.mean(step**2))
@@ -179,7 +191,8 @@ def test_adam_equals_its_formula_in_fp64(model, section):
             m[name] = 0.9 * m[name] + 0.1 * g
             v[name] = 0.99 * v[name] + 0.01 * g**2
             corrected = m[name] / (1 - 0.9**t), v[name] / (1 - 0.99**t)
-            theta[name] = theta[name] + rate * corrected[0] / (np.sqrt(corrected[1]) + epsilon)
+            step = rate * corrected[0] / (np.sqrt(corrected[1]) + epsilon)
+            theta[name] = theta[name] + step * natural(moved.weights, name, section)
     for name, expected in theta.items():
         found = moved.weights.tensors[name].numpy()
         assert np.linalg.norm(found - expected) <= 1e-6 * np.linalg.norm(expected)
@@ -189,9 +202,13 @@ def test_what_a_member_plays_is_scaled_by_the_unit_its_update_is_scaled_by(model
     units = engine(model, section, Sgd(), "mean_abs").weights.units
     constant = engine(model, section).weights
     for name, unit in units.items():
+        if name == COORDINATES:
+            assert unit == constant.units[name] == 1
+            continue
         values = constant.tensors[measured_on(constant, name)].double().abs()
-        assert unit == pytest.approx(float(values.mean()), rel=1e-9)
-        assert constant.units[name] == 1
+        scale = natural(constant, name, section)
+        assert unit == pytest.approx(float(values.mean()) * scale, rel=1e-9)
+        assert constant.units[name] == pytest.approx(scale, rel=1e-9)
 
 
 def test_a_state_taken_over_continues_to_the_same_bits(model, section):

@@ -4,18 +4,27 @@ import numpy as np
 import pytest
 import torch
 
-from germline.config import Full, Lora, LowRank
-from germline.protocols import AdapterSpace, Base, DenseSpace, LowRankSpace, Space
+from germline.config import Full, Lora, LowRank, Singular, SpaceConfig, Subspace
+from germline.protocols import (
+    AdapterSpace,
+    Base,
+    CoordinateSpace,
+    DenseSpace,
+    LowRankSpace,
+    Space,
+)
 from germline.spaces import SPACES, make_space
 from germline.types import Seeded, TensorInfo, Update
 from tests.tiny_engines import drawn
 
-SETTINGS: dict[str, Full | LowRank | Lora] = {
+SETTINGS: dict[str, SpaceConfig] = {
     "full": Full(),
     "rank 1": LowRank(rank=1),
     "rank 2": LowRank(rank=2),
     "rank 7": LowRank(rank=7),
     "lora": Lora(rank=64),
+    "subspace": Subspace(),
+    "singular": Singular(),
 }
 LAYER = TensorInfo("model.layers.0.self_attn.q_proj.weight", (96, 64), "linear", 0)
 TWIN = TensorInfo("model.layers.1.self_attn.q_proj.weight", (96, 64), "linear", 1)
@@ -40,7 +49,7 @@ def unit_noise(space, of, tensor):
     if isinstance(space, LowRankSpace):
         a, b = space.factors([of], tensor)
         return a[0] @ b[0].T
-    if isinstance(space, AdapterSpace):
+    if isinstance(space, AdapterSpace | CoordinateSpace):
         return space.noises([of], tensor)[0]
     return space.noise(of, tensor)
 
@@ -52,7 +61,7 @@ def one_hot(direction, directions=4):
 def test_every_space_of_the_table_is_tested_and_keeps_the_contract(space, section):
     assert {one.kind for one in SETTINGS.values()} == set(SPACES)
     assert isinstance(space, Space)
-    kinds = (DenseSpace, LowRankSpace, AdapterSpace)
+    kinds = (DenseSpace, LowRankSpace, AdapterSpace, CoordinateSpace)
     assert sum(isinstance(space, kind) for kind in kinds) == 1
     assert SPACES[section.kind].endswith(type(space).__name__)
 
@@ -135,8 +144,9 @@ def test_the_gradient_has_the_same_bits_for_any_thread_count(space):
 
 
 def test_selecting_keeps_the_order_given(space):
-    if isinstance(space, AdapterSpace):
-        adapter = [*space.begin(Base("", (LAYER, TWIN), str))][::-1]
-        assert space.select((TWIN, LAYER, *adapter)) == tuple(adapter)
+    if isinstance(space, AdapterSpace | CoordinateSpace):
+        weights = {layer.name: torch.ones(layer.shape) for layer in (LAYER, TWIN)}
+        begun = [*space.begin(Base("", (LAYER, TWIN), str, weights))][::-1]
+        assert space.select((TWIN, LAYER, *begun)) == tuple(begun)
     else:
         assert space.select((TWIN, LAYER)) == (TWIN, LAYER)

@@ -1,0 +1,62 @@
+"""Theta as plain tensors: what is beside or in front of the base weights, merged or written out."""
+
+from pathlib import Path
+
+from torch import Tensor
+
+from germline.engines.weights import Masters
+from germline.protocols import AdapterSpace, CoordinateSpace
+from germline.spaces.adapter_files import write_adapter
+from germline.types import GermlineError, Perturbation
+
+
+def merged(masters: Masters, member: Perturbation | None = None) -> dict[str, Tensor]:
+    """Return the base model's tensors as a member (None: the centre) has them.
+
+    Its displacement is added, then what its coordinates move, then the adapter: W + scale * B A.
+    """
+    values = _values(masters, member)
+    space = masters.space
+    if isinstance(space, AdapterSpace | CoordinateSpace):
+        for layer in masters.adapted:
+            a, b = (values[name] for name in layer.adapter_names)
+            change = (b @ a).mul_(space.scale)
+            values[layer.name] = values[layer.name] + (change.T if layer.transposed else change)
+    return {info.name: values[info.name] for info in masters.base.tensors}
+
+
+def save_adapter(masters: Masters, folder: Path) -> None:
+    """Write the centre's adapter as a folder that plain `peft` loads.
+
+    Raises:
+        GermlineError: there is none in what is searched.
+    """
+    space = masters.space
+    if not isinstance(space, AdapterSpace | CoordinateSpace) or not masters.adapted:
+        raise GermlineError(
+            f"export: {type(space).__name__} has no adapter to write; only space.kind=lora, "
+            "or singular with space.start, has one"
+        )
+    values = _values(masters, None)
+    adapter = {name: values[name] for layer in masters.adapted for name in layer.adapter_names}
+    rank = len(adapter[masters.adapted[0].adapter_names[0]])
+    write_adapter(folder, adapter, masters.adapted, alpha=space.scale * rank, base=masters.base)
+
+
+def _values(masters: Masters, member: Perturbation | None) -> dict[str, Tensor]:
+    """Return all tensors as a member has them, with what its coordinates move."""
+    values = dict(masters.tensors)
+    if member is not None:
+        if masters.space is None:
+            masters.refuse_members([member])
+        for info in masters.searched:
+            moved = masters.displacements([member], info)[0]
+            values[info.name] = moved.add_(values[info.name])
+    if isinstance(masters.space, CoordinateSpace):
+        for matrix in masters.space.matrices:
+            directions = masters.space.directions(matrix)
+            z = values[directions.coordinates].cpu()
+            change = (directions.a * z) @ directions.b.T
+            change = change.T if matrix.transposed else change
+            values[matrix.name] = values[matrix.name] + change.to(values[matrix.name].device)
+    return values

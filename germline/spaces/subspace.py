@@ -1,0 +1,94 @@
+"""Subspace: theta is coordinates in a random subspace of all selected linear layers together.
+
+With coordinates z_1 .. z_d, every selected layer W `[out, in]` plays as
+
+    (1)  W + unit_W / sqrt(d) * sum_k z_k a_k b_k^T        a_k, b_k standard normal, fixed
+
+so one coordinate moves every layer at once, along a rank-1 direction of its own in each. However
+large the model is, d numbers are searched: few enough for a full covariance (`strategy.kind=cma`),
+and the smallest d that learns a task is a measure of how many the task needs (intrinsic dimension:
+Li et al. 2018, arXiv 1804.08838; Aghajanyan et al. 2020, arXiv 2012.13255).
+
+- Sigma means what it means in `low_rank`: with z of standard deviation sigma, the weights of a
+  layer change by sigma times `strategy.sigma_unit` (of that layer), root mean square, for any d.
+- The directions follow from the run seed and the canonical names of the layers alone: a_k is the
+  noise of direction k in stream `<name>/subspace/a` (generation 0), b_k in `<name>/subspace/b`. So
+  the subspace of 8 dimensions lies in that of 16, and a replay needs nothing but the seed.
+
+Deviation: the papers draw dense or Fastfood projections of all weights; rank-1 directions let a
+whole population share one batch, and cover the linear layers only.
+
+Limit: a layer costs d (out + in) numbers in the serving dtype, once for all members, and as many
+products per token; that passes the layer itself at d = out in / (out + in).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from germline import config, noise
+from germline.protocols import Base, Directions
+from germline.spaces.dense_noise import DenseNoise
+from germline.spaces.selection import select_linear
+from germline.types import GermlineError, TensorInfo
+
+COORDINATES = "subspace.coordinates"
+"""Canonical name of z: frozen, as it names noise."""
+
+
+class Subspace(DenseNoise):
+    """Coordinates along random rank-1 directions in every selected layer.
+
+    Attributes:
+        matrices: the layers that move; known once it has begun.
+        scale: of an adapter, which there is none of.
+    """
+
+    scale = 1.0
+
+    def __init__(self, section: config.Subspace, run_seed: int) -> None:
+        self.section = section
+        self.run_seed = run_seed
+        self.matrices: tuple[TensorInfo, ...] = ()
+        self._units: dict[str, float] = {}
+
+    def begin(self, base: Base) -> Mapping[TensorInfo, torch.Tensor]:
+        """Choose the layers; the coordinates start at 0, which is the base model.
+
+        Raises:
+            GermlineError: nothing is selected, or there are more coordinates than weights.
+        """
+        dimension = self.section.dimension
+        self.matrices = select_linear(base.tensors, self.section)
+        weights = sum(math.prod(matrix.shape) for matrix in self.matrices)
+        if dimension > weights:
+            raise GermlineError(
+                f"space.dimension={dimension} is above the {weights} weights of the selected "
+                f"layers: use fewer, or space.kind=low_rank"
+            )
+        if base.weights:
+            self._units = {
+                matrix.name: base.unit(matrix.name, base.weights[matrix.name])
+                for matrix in self.matrices
+            }
+        return {TensorInfo(COORDINATES, (dimension,), "coordinates", None): torch.zeros(dimension)}
+
+    def select(self, tensors: Sequence[TensorInfo]) -> tuple[TensorInfo, ...]:
+        """Keep the coordinates."""
+        return tuple(tensor for tensor in tensors if tensor.name == COORDINATES)
+
+    def directions(self, matrix: TensorInfo) -> Directions:
+        """Draw the directions of a layer, fp32; a carries unit / sqrt(d) of equation (1)."""
+        out, into = matrix.sides
+        scale = self._units.get(matrix.name, 1.0) / math.sqrt(self.section.dimension)
+        a = self._drawn(f"{matrix.name}/subspace/a", out).mul_(scale)
+        return Directions(COORDINATES, a.T, self._drawn(f"{matrix.name}/subspace/b", into).T)
+
+    def unit(self, coordinates: TensorInfo) -> float:
+        """Return 1: the units of the layers, which differ, are in their directions."""
+        return 1.0
+
+    def _drawn(self, name: str, size: int) -> torch.Tensor:
+        rows = noise.normals(self.run_seed, 0, range(self.section.dimension), name, size)
+        return torch.from_numpy(rows)

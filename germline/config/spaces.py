@@ -29,7 +29,6 @@ class SpaceBase(Section):
         ),
     )
 
-
     @property
     def trains_an_adapter(self) -> bool:
         """Whether what is searched can be written as a PEFT adapter."""
@@ -113,7 +112,7 @@ class Lora(LinearSpace):
 
 
 class Subspace(LinearSpace):
-    """Coordinates in a random subspace fixed by the run seed: few numbers move all linear layers."""
+    """Coordinates in a random subspace, fixed by the run seed, of all linear layers together."""
 
     kind: Literal["subspace"] = "subspace"
     dimension: int = Field(
@@ -124,7 +123,7 @@ class Subspace(LinearSpace):
 
 
 class Singular(LinearSpace):
-    """ESSA: offsets of the largest singular values of linear layers, or of a given adapter's A, B."""
+    """ESSA: offsets of the largest singular values of linear layers, or of a given adapter."""
 
     kind: Literal["singular"] = "singular"
     top_k: int | None = Field(

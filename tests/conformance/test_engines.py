@@ -167,7 +167,9 @@ def test_the_update_equals_the_fp64_formula(model, section, sigma_unit):
         beside = before[measured_on(moved.weights, info.name)]
         unit = {"constant": 1.0, "mean_abs": np.abs(beside).mean(), "std": beside.std()}[sigma_unit]
         # Coordinates of all layers together: the units of the layers are in their directions.
-        unit = 1.0 if info.name == COORDINATES else unit * natural(moved.weights, info.name, section)
+        unit = (
+            1.0 if info.name == COORDINATES else unit * natural(moved.weights, info.name, section)
+        )
         step = update.learning_rate * unit * direction(update, info, section)
         assert np.linalg.norm(found - (theta + step)) <= 1e-6 * np.linalg.norm(step)
         size = np.abs(theta) + np.abs(step) + np.sqrt(np.mean(step**2))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float
 
+from germline.signals import UpdateSize
 from germline.types import (
     Completion,
     Decoding,
@@ -222,8 +223,8 @@ class Engine(Protocol):
     ) -> list[list[Completion]]:
         """Let every member (None: the centre) answer every example: `[members][examples]`."""
 
-    def apply(self, update: Update | Move) -> None:
-        """Apply the update to the masters and refresh the serving copy."""
+    def apply(self, update: Update | Move) -> UpdateSize | None:
+        """Apply the update to the masters and refresh the serving copy; say how far they moved."""
 
     def refresh(self) -> None:
         """Make the serving copy the rounded masters again, after a snapshot was loaded."""
@@ -270,8 +271,8 @@ class Fleet(Protocol):
     def evaluate_centre(self, examples: Sequence[Example], decoding: Decoding) -> Evaluation:
         """Play the examples with the unperturbed weights and grade them: one row of rewards."""
 
-    def apply(self, update: Update | Move) -> None:
-        """Apply the update on every engine."""
+    def apply(self, update: Update | Move) -> UpdateSize | None:
+        """Apply the update on every engine, and return what one of them measured of it."""
 
     def digest(self) -> str:
         """Return the digest all engines agree on."""

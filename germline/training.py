@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from germline import noise
+from germline.diagnosis import Diagnosis
 from germline.protocols import Fleet, Shaping, Strategy
 from germline.shaping import fitness
 from germline.types import (
@@ -34,15 +35,17 @@ def generations(
     batch_of: Callable[[int], Sequence[Example]],
     decoding: Decoding,
     span: range,
+    diagnosis: Diagnosis | None = None,
 ) -> Iterator[GenerationRecord]:
     """Run the generations of `span`, yielding one record after each update.
 
     Everything depends on (run seed, generation) and what the strategy recalls, so starting in the
-    middle continues a stopped run.
+    middle continues a stopped run. So does a diagnosis that was shown its updates.
 
     Raises:
         GermlineError: too many rewards of a generation are missing, twice.
     """
+    diagnosis = diagnosis or Diagnosis()
     for generation in span:
         clock = _Clock()
         population = strategy.ask(generation)
@@ -53,7 +56,9 @@ def generations(
         utilities = shape(evaluation, antithetic=population.antithetic)
         update = strategy.tell(population, utilities, fit)
         clock.lap("tell_s")
-        fleet.apply(update)
+        signals = diagnosis.of(population, evaluation, fit, update, shape)
+        clock.lap("signals_s")
+        step = fleet.apply(update)
         clock.lap("apply_s")
         digest = fleet.digest()
         clock.lap("digest_s")
@@ -67,6 +72,7 @@ def generations(
             evaluation=evaluation,
             held_out=None,
             timing={**clock.laps, "generate_s": evaluation.generation_s},
+            signals=replace(signals, step=step),
         )
 
 

@@ -22,10 +22,12 @@ from germline.engines.pretrained import Pretrained, save_pretrained
 from germline.engines.prompts import encode, pad
 from germline.engines.reading import lay_out
 from germline.engines.sampling import draw_luck
+from germline.engines.update_size import UpdateGauge
 from germline.engines.weights import Masters, describe
 from germline.engines.windows import refuse_other_attention
 from germline.optimizers import Optimizer
 from germline.protocols import AdapterSpace, CoordinateSpace, DenseSpace, LowRankSpace, Space
+from germline.signals import UpdateSize
 from germline.types import Completion, Decoding, Example, GermlineError, Move, Perturbation, Update
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -115,11 +117,13 @@ class InProcessEngine:
         """Return a member's teacher-forced logits `[rows, length, vocabulary]` on token ids."""
         return self._read([member], tokens, 0)
 
-    def apply(self, update: Update | Move) -> None:
-        """Move the masters and refresh the serving copy."""
+    def apply(self, update: Update | Move) -> UpdateSize | None:
+        """Move the masters, refresh the serving copy, and measure the step."""
+        gauge = UpdateGauge(self.weights, self.dtype)
         self.weights.apply(update)
         self.weights.refuse_not_finite(update)
         self.refresh()
+        return gauge.read(update)
 
     def refresh(self) -> None:
         """Round the searched masters into the serving copy, keeping its storage."""

@@ -16,9 +16,11 @@ from torch import Tensor, nn
 from germline import noise
 from germline.engines.merging import merged, save_adapter
 from germline.engines.sampling import choose, draw_luck
+from germline.engines.update_size import UpdateGauge
 from germline.engines.weights import Masters, describe
 from germline.optimizers import Optimizer
 from germline.protocols import Space
+from germline.signals import UpdateSize
 from germline.types import (
     Completion,
     Decoding,
@@ -94,10 +96,12 @@ class ToyEngine:
             )
         return rows
 
-    def apply(self, update: Update | Move) -> None:
-        """Move the masters; there is no serving copy."""
+    def apply(self, update: Update | Move) -> UpdateSize | None:
+        """Move the masters, and measure the step; there is no serving copy."""
+        gauge = UpdateGauge(self.weights, torch.float32)
         self.weights.apply(update)
         self.weights.refuse_not_finite(update)
+        return gauge.read(update)
 
     def refresh(self) -> None:
         """Do nothing: members are merged from the masters each time."""

@@ -12,6 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 from germline.checkpoint import restore, save_snapshot
 from germline.protocols import Engine
 from germline.record import Entry
+from germline.signals import UpdateSize
 from germline.types import Completion, Decoding, Example, Move, Perturbation, Update
 
 
@@ -42,9 +43,9 @@ class Apply:
 
     update: Update | Move
 
-    def __call__(self, engine: Engine) -> None:
-        """Apply it, and refresh the serving copy."""
-        engine.apply(self.update)
+    def __call__(self, engine: Engine) -> UpdateSize | None:
+        """Apply it, refresh the serving copy, and return how far the masters moved."""
+        return engine.apply(self.update)
 
 
 @dataclass(frozen=True)

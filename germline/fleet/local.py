@@ -8,6 +8,7 @@ from germline.config import Cell
 from germline.protocols import Engine
 from germline.record import Entry
 from germline.rollout import Graders, centre_cell, play
+from germline.signals import UpdateSize
 from germline.types import Decoding, Evaluation, Example, Move, Population, Update
 
 
@@ -30,9 +31,9 @@ class LocalFleet:
         cell = centre_cell(self.cell)
         return play(self.engine, self.graders, [None], examples, cell, decoding)
 
-    def apply(self, update: Update | Move) -> None:
-        """Apply the update."""
-        self.engine.apply(update)
+    def apply(self, update: Update | Move) -> UpdateSize | None:
+        """Apply the update, and return how far it moved the weights."""
+        return self.engine.apply(update)
 
     def digest(self) -> str:
         """Return the digest of the masters."""

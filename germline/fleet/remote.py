@@ -21,6 +21,7 @@ from germline.fleet.jobs import Apply, Digest, Job, Play, Restore, SaveSnapshot
 from germline.noise import NOISE_VERSION
 from germline.record import Entry
 from germline.rollout import Graders, PlayedCell, centre_cell, cut, gather
+from germline.signals import UpdateSize
 from germline.types import (
     Decoding,
     Evaluation,
@@ -66,11 +67,11 @@ class RemoteFleet:
         """Play with the centre alone: one member, so a cell holds as many rows in examples."""
         return self._play([None], examples, centre_cell(self.cell), decoding)
 
-    def apply(self, update: Update | Move) -> None:
-        """Apply the update on every engine."""
+    def apply(self, update: Update | Move) -> UpdateSize | None:
+        """Apply the update on every engine, and return what one of them measured of it."""
         self._settle()
         self._applied = update
-        self.crew.everyone(Apply(update))
+        return next(iter(self.crew.everyone(Apply(update)).values()), None)
 
     def digest(self) -> str:
         """Return the digest all engines agree on.

@@ -56,7 +56,7 @@ def generation_row(record: GenerationRecord) -> dict[str, Any]:
         "fitness": fitness_summary(record.fitness),
         "best_member": best_member(record.fitness),
         "utilities_std": float(np.std(record.utilities)),
-        "zero_signal": not any(record.utilities),
+        "zero_signal": record.signals.zero if record.signals else not any(record.utilities),
         "sigma": record.update.sigma,
         "learning_rate": getattr(record.update, "learning_rate", None),
         "rollouts": len(evaluation.rollouts),
@@ -66,6 +66,8 @@ def generation_row(record: GenerationRecord) -> dict[str, Any]:
         "missing": missing(record),
         "failures": dict(sorted(failures.items())),
     }
+    if record.signals:
+        row["signals"] = asdict(record.signals)
     return row if record.held_out is None else row | {"held_out": asdict(record.held_out)}
 
 

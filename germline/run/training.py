@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from germline.config import Config, InProcess, Lora, Singular, load_config
+from germline.diagnosis import Diagnosis
 from germline.evaluation import HELD_OUT_NOISE, held_out
 from germline.record import RunDirectory
 from germline.record.tensorboard import TensorBoard
@@ -94,8 +95,10 @@ class Training:
     def _generations(self, tracker: TensorBoard | None) -> Iterator[GenerationRecord]:
         parts, record = self._parts, self.config.record
         span = range(self._first, self.config.generations)
+        diagnosis = Diagnosis()
+        diagnosis.recall([entry.update for entry in self.directory.journal.read()])
         for one in generations(
-            parts.strategy, parts.shape, parts.fleet, parts.batch, parts.decoding, span
+            parts.strategy, parts.shape, parts.fleet, parts.batch, parts.decoding, span, diagnosis
         ):
             done = one.generation + 1
             final = done == span.stop

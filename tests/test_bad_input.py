@@ -119,6 +119,10 @@ WHERE: dict[str, tuple[str, ...]] = {
         "test_adapters::test_an_adapter_of_other_weights_is_refused_by_their_digest",
         "test_adapters::test_an_adapter_of_peft_for_a_model_of_another_name_is_refused",
     ),
+    "integer-quantised weights": (
+        f"{MODELS}::test_a_quantised_model_is_refused_by_the_name_of_a_tensor",
+        f"{MODELS}::test_a_quantised_model_without_files_of_weights_is_refused_all_the_same",
+    ),
     "layers that cannot be searched": (
         "test_spaces::test_matrices_that_are_no_linear_layers_are_refused_by_name",
     ),

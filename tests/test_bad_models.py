@@ -4,6 +4,7 @@ import io
 import json
 import logging
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr
 from pathlib import Path
@@ -86,7 +87,6 @@ UP = "model.layers.1.mlp.up_proj.weight"
         (config_json(model_type="qwen99"), "does not recognize this architecture"),
         (config_json(model_type="bert"), "it is no causal language model"),
         (config_json(num_hidden_layers=9), "cannot be loaded: .*num_hidden_layers"),
-        (config_json(quantization_config={"quant_method": "gptq"}), "is quantised"),
     ],
 )
 def test_a_damaged_model_folder_is_told_by_what_is_wrong(
@@ -102,6 +102,63 @@ def test_a_damaged_model_folder_is_told_by_what_is_wrong(
     with pytest.raises(GermlineError, match=rf"(?s)^model: .*{message}"):
         load_pretrained(str(folder))
     assert said() == ""  # the library's own reports would only confuse
+
+
+def codes(name: str, dtype: torch.dtype) -> Callable[[Path], object]:
+    """Keep a matrix as integers, under a name of the library that made them."""
+
+    def change(tensors: dict[str, torch.Tensor]) -> None:
+        matrix = tensors.pop(UP)
+        tensors[name] = (matrix * 100).to(dtype)
+
+    return weights(change)
+
+
+QUANTISED = {
+    "gptq": (UP.replace("weight", "qweight"), torch.int32),
+    "awq": (UP.replace("weight", "qweight"), torch.int32),
+    "bitsandbytes": (UP, torch.uint8),
+    "fp8": (UP, torch.float8_e4m3fn),
+    "": (UP, torch.int8),  # config.json says nothing
+}
+
+
+@pytest.mark.parametrize("method", QUANTISED)
+def test_a_quantised_model_is_refused_by_the_name_of_a_tensor(
+    method: str, good: Path, tmp_path: Path, said: Callable[[], str]
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(good, folder)
+    name, dtype = QUANTISED[method]
+    codes(name, dtype)(folder)
+    if method:
+        config_json(quantization_config={"quant_method": method, "bits": 4})(folder)
+    libraries = set(sys.modules)
+    with pytest.raises(GermlineError, match=rf"^model: .* is quantised, its {name} is of type .*"):
+        load_pretrained(str(folder))
+    assert not {"bitsandbytes", "gptqmodel", "awq"} & (set(sys.modules) - libraries)
+    assert said() == ""
+
+
+def test_a_quantised_model_without_files_of_weights_is_refused_all_the_same(
+    good: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(good, folder)
+    (folder / "model.safetensors").unlink()
+    config_json(quantization_config={"quant_method": "gptq", "bits": 4})(folder)
+    with pytest.raises(
+        GermlineError, match=r"config\.json \(quant_method gptq\): .* not supported"
+    ):
+        load_pretrained(str(folder))
+
+
+def test_masks_kept_as_integers_do_not_make_a_model_quantised(good: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(good, folder)
+    mask = {"model.layers.0.self_attn.bias": torch.ones(4, 4, dtype=torch.uint8)}
+    weights(lambda tensors: tensors.update(mask))(folder)
+    load_pretrained(str(folder))
 
 
 def test_weights_nobody_uses_are_told(

@@ -25,6 +25,7 @@ from transformers.utils.logging import (
     set_verbosity_error,
 )
 
+from germline.engines.quantised import refuse_quantised
 from germline.registry import did_you_mean
 from germline.types import GermlineError
 
@@ -49,11 +50,8 @@ def load_pretrained(source: str) -> Pretrained:
             weights are quantised or not finite.
     """
     config, tokenizer = _config_and_tokenizer(source)
-    if getattr(config, "quantization_config", None) is not None:
-        raise GermlineError(
-            f"model: {source!r} is quantised; evolution strategies need its float weights here"
-        )
     with _explained(source):
+        refuse_quantised(source, config)
         model, report = AutoModelForCausalLM.from_pretrained(
             source,
             dtype=torch.float32,
@@ -129,6 +127,8 @@ def _explained(source: str) -> Iterator[None]:
     try:
         with quietly():
             yield
+    except GermlineError:
+        raise
     except Exception as error:  # a damaged file may raise anything in the libraries
         where = "" if Path(source).exists() else "is no folder here, and as a Hugging Face id it "
         remedy = ""

@@ -37,6 +37,7 @@ CLASSES = {
         "generations",
         "graders",
         "held_out",
+        "method",
         "model",
         "record",
         "seed",

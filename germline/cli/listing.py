@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 PLACES = {
     "tasks": "task",
     "spaces": "space",
+    "methods": "method",
     "strategies": "strategy",
     "optimizers": "strategy.optimizer",
     "shaping": "shaping",

@@ -17,7 +17,7 @@ def result(console: Console, run: RunDirectory, *, quiet: bool) -> None:
     scores = run.held_out()
     if not quiet and len(scores) > 1 and scores[0].samples and scores[-1].samples:
         console.print(before_and_after(scores[0], scores[-1], console.width))
-    for line in (*_scores(scores), *_paths(run)):
+    for line in (*_scores(scores), *_voters(run), *_paths(run)):
         _say(console, line)
 
 
@@ -70,6 +70,14 @@ def _scores(scores: list[HeldOut]) -> list[str]:
     if last.generation != first.generation:
         values += f" -> {wording.score(last)}"
     return [f"held-out {last.metric}: {values} (mean ± standard error, n {last.n})"]
+
+
+def _voters(run: RunDirectory) -> list[str]:
+    voters = run.ensemble()
+    if not voters:
+        return []
+    alone = wording.number(voters[0]["score"])
+    return [f"by vote of {len(voters)} members; the best in training alone scores {alone}"]
 
 
 def _paths(run: RunDirectory) -> list[str]:

@@ -6,6 +6,7 @@ config is written to the run directory, so a run never depends on a default that
 
 from germline.config.engines import EngineConfig, InProcess, Toy
 from germline.config.fleets import Cell, FleetConfig, Local
+from germline.config.methods import Es, MethodConfig, RandOpt
 from germline.config.reading import load_config, smoke, validated
 from germline.config.schedules import Adaptive, Cosine, Linear, Plateau, Scheduled
 from germline.config.sections import Section
@@ -51,6 +52,7 @@ __all__ = [
     "Cosine",
     "Countdown",
     "EngineConfig",
+    "Es",
     "FleetConfig",
     "Full",
     "Graders",
@@ -62,6 +64,7 @@ __all__ = [
     "LogRank",
     "Lora",
     "LowRank",
+    "MethodConfig",
     "Multiplication",
     "Nes",
     "OptimizerConfig",
@@ -69,6 +72,7 @@ __all__ = [
     "PerExample",
     "Plateau",
     "Python",
+    "RandOpt",
     "Raw",
     "Recording",
     "Scheduled",

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from germline.config.methods import RandOpt
 from germline.config.mistakes import told
 from germline.config.schedules import Cosine
 from germline.config.settings import Config
@@ -46,6 +47,8 @@ def smoke(config: Config) -> Config:
     values = config.model_dump()
     small = ["model=nano", "engine=inprocess", "generations=2", "batch=4", "held_out.examples=4"]
     small += ["strategy.population=4", "task.max_new_tokens=8", "record.snapshot_every=1"]
+    if isinstance(config.method, RandOpt):
+        small.append("method.keep=2")  # no more than are left to play
     if config.model != "nano" and config.space.layers is not None:
         small.append("space.layers=0")  # A layer the nano model has, whatever was asked for.
     if config.model != "nano" and isinstance(config.space, Lora | Singular):

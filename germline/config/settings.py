@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from germline.config.engines import EngineConfig, InProcess, Toy
 from germline.config.fleets import Cell, FleetConfig, Local
+from germline.config.methods import Es, MethodConfig, RandOpt, refuse_unfit
 from germline.config.schedules import SCHEDULES, Cosine
 from germline.config.sections import Section
 from germline.config.shaping import (
@@ -101,6 +102,7 @@ class Config(Section):
     )
     task: TaskConfig = Conciseness()
     space: SpaceConfig = LowRank()
+    method: MethodConfig = Es()
     strategy: StrategyConfig = Nes()
     shaping: ShapingConfig = ZScore()
     engine: EngineConfig = InProcess()
@@ -134,6 +136,11 @@ class Config(Section):
             raise ValueError(
                 f"{found} and engine.device={self.engine.device} name devices twice: drop one"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _the_method_ignores_nothing(self) -> "Config":
+        refuse_unfit(self.method, self.strategy, self.shaping, self.generations)
         return self
 
     @model_validator(mode="after")
@@ -174,6 +181,7 @@ KINDS: dict[str, dict[str, type[Section]]] = {
         "per_example": PerExample,
     },
     "engine": {"toy": Toy, "inprocess": InProcess},
+    "method": {"es": Es, "randopt": RandOpt},
     "strategy": {"nes": Nes},
     "sigma": SCHEDULES,
     "learning_rate": {kind: SCHEDULES[kind] for kind in ("linear", "cosine")},

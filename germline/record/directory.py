@@ -7,6 +7,7 @@
     journal.jsonl        seeds and coefficients: with the base model, the weights of any generation
     snapshots/           masters and moments now and then, to resume quickly
     tensorboard/         events
+    ensemble.json        the members that vote, where a method keeps some
     evolution.png        the figure
     report.html          the page about the run, once it has ended
 
@@ -211,6 +212,27 @@ class RunDirectory:
     ) -> None:
         """Keep a held-out score with some completions, as of the base model and the final one."""
         append_rows(self._held_out, [rows.held_out_row(score, completions, examples)])
+
+    def write_ensemble(self, updates: int, members: Sequence[Row]) -> None:
+        """Keep who votes, best first, and how each scores alone, after so many updates."""
+        facts = {"updates": updates, "members": list(members)}
+        write_atomically(self.path / "ensemble.json", _pretty(facts))
+
+    def ensemble(self) -> list[Row]:
+        """Return the members that vote, best first; none where no method keeps some.
+
+        Raises:
+            GermlineError: the file is damaged.
+        """
+        file = self.path / "ensemble.json"
+        try:
+            return [dict(one) for one in json.loads(file.read_bytes())["members"]]
+        except FileNotFoundError:
+            return []
+        except (ValueError, KeyError, TypeError):
+            raise GermlineError(
+                f"{file} is damaged; delete it (`germline eval` finds the members again)"
+            ) from None
 
     def generations(self) -> list[Row]:
         """Return the rows of all generations."""

@@ -132,6 +132,11 @@ class RunFacts:
         """Held-out scores that could be computed."""
         return [one.score for one in self.held_out if math.isfinite(one.score.mean)]
 
+    @cached_property
+    def ensemble(self) -> list[Row]:
+        """Members that vote for the centre, best first; empty where no method keeps some."""
+        return self.run.ensemble()
+
     @property
     def metric(self) -> str:
         """What held-out scores measure."""

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from germline.config import Config, InProcess, TaskConfig
+from germline.baselines import make_method
+from germline.baselines.randopt import Ensemble
+from germline.config import Config, InProcess, RandOpt, TaskConfig
 from germline.engines import ENGINES
 from germline.graders.pool import GraderPool
 from germline.nano import NANO_DIR
@@ -22,7 +24,11 @@ from germline.types import Decoding, Example
 
 @dataclass(frozen=True)
 class Parts:
-    """The objects of one run; a context manager that ends the processes of graders and engines."""
+    """The objects of one run; a context manager that ends the processes of graders and engines.
+
+    Attributes:
+        ensemble: the members that vote, where the method keeps some.
+    """
 
     config: Config
     task: Task
@@ -31,6 +37,7 @@ class Parts:
     fleet: Fleet
     graders: GraderPool
     decoding: Decoding
+    ensemble: Ensemble | None = None
 
     def __enter__(self) -> "Parts":
         return self
@@ -49,7 +56,9 @@ class Parts:
 
     def batch(self, generation: int) -> Sequence[Example]:
         """Return the training examples of a generation."""
-        return batches(self.task.examples("train"), self.config.batch, self.config.seed)(generation)
+        # Members are kept by their fitness, so all must have played the same examples.
+        place = 0 if isinstance(self.config.method, RandOpt) else generation
+        return batches(self.task.examples("train"), self.config.batch, self.config.seed)(place)
 
 
 def assemble(config: Config) -> Parts:
@@ -67,14 +76,16 @@ def assemble(config: Config) -> Parts:
     except BaseException:
         graders.close()
         raise
+    method = make_method(config, strategy, fleet, task)
     return Parts(
         config=config,
         task=task,
-        strategy=strategy,
+        strategy=method.strategy,
         shape=partial(utilities, config.shaping),
-        fleet=fleet,
+        fleet=method.fleet,
         graders=graders,
         decoding=decoding(config, task),
+        ensemble=method.ensemble,
     )
 
 

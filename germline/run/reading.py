@@ -6,15 +6,18 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from germline.baselines import make_method
+from germline.baselines.randopt import Ensemble, RandomSearch
 from germline.checkpoint import restore
-from germline.config import Config, TaskBase, TaskConfig, load_config
+from germline.config import Config, RandOpt, TaskBase, TaskConfig, load_config
 from germline.evaluation import HELD_OUT_NOISE, held_out
 from germline.fleet import LocalFleet
-from germline.protocols import Engine
+from germline.protocols import Engine, Fleet, Strategy, Task
 from germline.record import RunDirectory
 from germline.record.lines import refuse_unwritable, write_atomically, writing
 from germline.run.arguments import choice_of, limit_of, path_of, texts_of
 from germline.run.assembly import decoding, make_engine, make_graders, make_task
+from germline.strategies import make_strategy
 from germline.types import (
     Completion,
     Decoding,
@@ -75,7 +78,7 @@ def export(path: Path | str, out: Path | str, form: Form | None = None) -> None:
     folder = _free(path_of("out", out))
     directory = RunDirectory.open(path_of("path", path))
     form = _form(directory.config, form)
-    _write_weights(_rebuilt(directory), folder, form)
+    _write_weights(_alone(directory), folder, form)
 
 
 def evaluate(
@@ -116,7 +119,9 @@ def evaluate(
     refuse_unwritable(file)
     engine = _rebuilt(directory, config) if directory else make_engine(config, searched=False)
     with make_graders(config, played) as graders:
-        fleet = LocalFleet(engine, graders, config.cell)
+        fleet: Fleet = LocalFleet(engine, graders, config.cell)
+        if directory:
+            fleet = _as_learnt(directory, fleet, played)
         luck = replace(decoding(config, played), noise_name=HELD_OUT_NOISE)
         updates = len(directory.journal.read()) if directory else 0
         score, evaluation = held_out(fleet, played, examples, luck, updates)
@@ -145,7 +150,7 @@ def generate(
     sampling = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p}
     load_config({"task": sampling})
     directory, config = _source(source, None, ())
-    engine = _rebuilt(directory, config) if directory else make_engine(config, searched=False)
+    engine = _alone(directory) if directory else make_engine(config, searched=False)
     examples = [Example(i, prompt, "", chat) for i, prompt in enumerate(prompts)]
     settings = Decoding(max_new_tokens, temperature, top_p, noise_seed=seed)
     return engine.generate([None], examples, settings)[0]
@@ -170,6 +175,33 @@ def _rebuilt(directory: RunDirectory, config: Config | None = None) -> Engine:
     restore(engine.weights, entries, directory.snapshots, directory.base_digest, last)
     engine.refresh()
     return engine
+
+
+def _alone(directory: RunDirectory) -> Engine:
+    """Return an engine with the weights that stand for a run alone: of voters, the best."""
+    engine = _rebuilt(directory)
+    method = directory.config.method
+    if isinstance(method, RandOpt):
+        ensemble = Ensemble(method.keep)
+        _recalled(directory, RandomSearch(method, _strategy(directory.config), ensemble))
+        engine.apply(ensemble.best())
+    return engine
+
+
+def _as_learnt(directory: RunDirectory, fleet: Fleet, task: Task) -> Fleet:
+    """Let a fleet play as the centre of a run does, which may be more than its weights."""
+    method = make_method(directory.config, _strategy(directory.config), fleet, task)
+    if method.fleet is not fleet:
+        _recalled(directory, method.strategy)
+    return method.fleet
+
+
+def _strategy(config: Config) -> Strategy:
+    return make_strategy(config.strategy, run_seed=config.seed, generations=config.generations)
+
+
+def _recalled(directory: RunDirectory, strategy: Strategy) -> None:
+    strategy.recall([entry.update for entry in directory.journal.read()])
 
 
 def _form(config: Config, form: Form | None) -> Form:

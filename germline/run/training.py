@@ -127,6 +127,8 @@ class Training:
         parts = self._parts
         luck = replace(parts.decoding, noise_name=HELD_OUT_NOISE)
         score, evaluation = held_out(parts.fleet, parts.task, self._examples, luck, generation)
+        if parts.ensemble and parts.ensemble.kept:
+            self.directory.write_ensemble(generation, parts.ensemble.rows())
         return score, evaluation.rollouts, self._examples
 
     def _tracker(self, cleanup: ExitStack) -> TensorBoard | None:

@@ -1,0 +1,235 @@
+"""RandOpt: many random members around the base, the best are kept, and their majority answers.
+
+Gan and Isola 2026 (Neural Thickets, arXiv 2603.12228): around a well-trained model, weights that
+are better at a task are so dense that N random ones need no search. Members are seeds, as always:
+
+    (1)  member i plays theta_0 + s_i sigma_i eps_i; its fitness F_i is its mean training reward
+    (2)  kept are the K members of the largest F_i; of equal ones, those asked first
+    (3)  an answer is the one most of the kept members give (`ballots`)
+
+theta never moves: every update is skipped, and the digest stays that of the base model. A journal
+line holds the fitness of its members, from which a resumed run keeps the same ones.
+
+Deviations: the sigmas of a list go in turn, not by lot, so each has its share; all generations play
+the training examples of generation 0, or their members could not be compared; and `ballots` says
+what a vote is worth. Pairs of +noise and -noise are drawn where `strategy.antithetic` asks for
+them; the paper's members are independent.
+
+Limits: K members answer at K times the cost of one. A sampled completion (task.temperature above 0)
+has the luck of its generation, so members of different generations differ by that luck as well.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from germline.baselines.ballots import answers_of, elected
+from germline.config import RandOpt
+from germline.evaluation import mean_and_error
+from germline.fleet.outer import OuterFleet
+from germline.protocols import Fleet, Strategy, Task
+from germline.types import (
+    Decoding,
+    Evaluation,
+    Example,
+    GermlineError,
+    Move,
+    Population,
+    Rollout,
+    Seeded,
+    Update,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A member that votes.
+
+    Attributes:
+        fitness: its mean reward in training, which it was kept for.
+        score: its own mean on the examples voted on last; None before a vote.
+    """
+
+    member: Seeded
+    fitness: float
+    score: float | None = None
+
+
+class Ensemble:
+    """The fittest members so far, best first."""
+
+    def __init__(self, keep: int) -> None:
+        self.keep = keep
+        self.kept: tuple[Kept, ...] = ()
+
+    def consider(self, members: Sequence[Seeded], fitness: Sequence[float]) -> None:
+        """Keep those that are among the fittest: equation (2); NaN is never kept."""
+        known = [
+            Kept(one, float(f))
+            for one, f in zip(members, fitness, strict=True)
+            if not math.isnan(f)
+        ]
+        # A stable sort: of equally fit members, those asked first stay in front.
+        ranked = sorted([*self.kept, *known], key=lambda one: -one.fitness)
+        self.kept = tuple(ranked[: self.keep])
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Describe the kept members as plain values, best first."""
+        return [
+            asdict(one.member) | {"fitness": one.fitness, "score": _known(one.score)}
+            for one in self.kept
+        ]
+
+    def best(self) -> Update:
+        """Return the update that makes the best member the centre, at learning rate 1.
+
+        Raises:
+            GermlineError: nobody was kept.
+        """
+        if not self.kept:
+            raise GermlineError(
+                "method.kind=randopt: this run has kept no member yet, so it has no weights of its "
+                "own: resume it"
+            )
+        member = self.kept[0].member
+        return Update(
+            run_seed=member.run_seed,
+            generation=member.generation,
+            sigma=member.sigma,
+            learning_rate=1.0,
+            coefficients=(0.0,) * member.direction + (member.sign * member.sigma,),
+        )
+
+
+class RandomSearch:
+    """The strategy: ask for members as another strategy does, tell an ensemble, move nothing."""
+
+    def __init__(self, config: RandOpt, inner: Strategy, ensemble: Ensemble) -> None:
+        self.config = config
+        self.inner = inner
+        self.ensemble = ensemble
+
+    def ask(self, generation: int) -> Population:
+        """Name the members of a generation, each direction with the sigma whose turn it is."""
+        population = self.inner.ask(generation)
+        sigmas = self.config.sigmas
+        if sigmas is None:
+            return population
+        members = population.seeded()
+        directions = 1 + max(member.direction for member in members)
+        first = generation * directions
+        turned = tuple(
+            replace(member, sigma=sigmas[(first + member.direction) % len(sigmas)])
+            for member in members
+        )
+        return replace(population, members=turned)
+
+    def tell(
+        self,
+        population: Population,
+        utilities: Float[np.ndarray, "members"],
+        fitness: Float[np.ndarray, "members"] | None = None,
+        centre: float | None = None,
+    ) -> Update:
+        """Let the ensemble consider the members; the update leaves theta where it is.
+
+        Raises:
+            GermlineError: there is no fitness to go by.
+        """
+        if fitness is None:
+            raise GermlineError(
+                "method.kind=randopt needs the fitness of the members: "
+                "strategy.tell(population, utilities, fitness)"
+            )
+        members = population.seeded()
+        self.ensemble.consider(members, fitness.tolist())
+        return Update(
+            run_seed=members[0].run_seed,
+            generation=population.generation,
+            sigma=members[0].sigma,
+            learning_rate=0.0,
+            coefficients=(),
+            skipped=True,
+            told=tuple(fitness.tolist()),
+        )
+
+    def recall(self, updates: Sequence[Update | Move]) -> None:
+        """Let the ensemble consider again what it was told before."""
+        for update in updates:
+            if isinstance(update, Update):
+                members = self.ask(update.generation).seeded()
+                self.ensemble.consider(members, update.told)
+
+
+class VotingFleet(OuterFleet):
+    """A fleet whose centre is the ensemble: it answers by majority vote once members are kept."""
+
+    def __init__(self, inner: Fleet, ensemble: Ensemble, task: Task) -> None:
+        super().__init__(inner)
+        self.ensemble = ensemble
+        self.task = task
+        self._answer = answers_of(task)
+
+    def evaluate_centre(self, examples: Sequence[Example], decoding: Decoding) -> Evaluation:
+        """Play the examples with every kept member, and let the elected completions count."""
+        ensemble = self.ensemble
+        if not ensemble.kept:
+            return self.inner.evaluate_centre(examples, decoding)
+        played = self._play(examples, decoding)
+        by_member = [rollouts for rollouts, _ in played]
+        ensemble.kept = tuple(
+            replace(one, score=self._score(rollouts))
+            for one, rollouts in zip(ensemble.kept, by_member, strict=True)
+        )
+        won = tuple(
+            replace(self._vote(ballots, example), member=0)
+            for ballots, example in zip(zip(*by_member, strict=True), examples, strict=True)
+        )
+        rewards = np.array([[rollout.grade.reward for rollout in won]])
+        parts = {id(evaluation): evaluation for _, evaluation in played}.values()
+        return Evaluation(
+            rewards,
+            won,
+            tokens=sum(part.tokens for part in parts),
+            generation_s=sum(part.generation_s for part in parts),
+        )
+
+    def _play(
+        self, examples: Sequence[Example], decoding: Decoding
+    ) -> list[tuple[list[Rollout], Evaluation]]:
+        """Return what each kept member wrote, best first, and the evaluation it was part of."""
+        # Engines draw the noise of one generation at a time.
+        order = sorted(
+            range(len(self.ensemble.kept)), key=lambda i: self.ensemble.kept[i].member.generation
+        )
+        found: dict[int, tuple[list[Rollout], Evaluation]] = {}
+        for generation, places in groupby(
+            order, key=lambda i: self.ensemble.kept[i].member.generation
+        ):
+            together = list(places)
+            members = tuple(self.ensemble.kept[i].member for i in together)
+            population = Population(generation, members, antithetic=False)
+            evaluation = self.inner.evaluate(population, examples, decoding)
+            for member, i in enumerate(together):
+                rollouts = [one for one in evaluation.rollouts if one.member == member]
+                found[i] = (rollouts, evaluation)
+        return [found[i] for i in range(len(found))]
+
+    def _score(self, rollouts: Sequence[Rollout]) -> float:
+        parts = [one.grade.parts.get(self.task.metric) for one in rollouts]
+        return mean_and_error([one for one in parts if one is not None])[0]
+
+    def _vote(self, ballots: Sequence[Rollout], example: Example) -> Rollout:
+        """Let those vote whose reward is not missing, as long as there is one."""
+        graded = [one for one in ballots if not math.isnan(one.grade.reward)]
+        return elected(graded or ballots, self._answer, example)
+
+
+def _known(score: float | None) -> float | None:
+    """JSON has no word for NaN."""
+    return None if score is None or math.isnan(score) else score

@@ -1,0 +1,279 @@
+"""RandOpt: who is kept, how they vote, and that theta never moves."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import germline
+from germline.baselines.ballots import answers_of, elected
+from germline.baselines.randopt import Ensemble, RandomSearch
+from germline.config import Nes, RandOpt, load_config, smoke
+from germline.protocols import Answers
+from germline.record import RunDirectory
+from germline.run import assemble
+from germline.run.assembly import make_task
+from germline.strategies import make_strategy
+from germline.types import Completion, Example, GermlineError, Grade, Rollout, Seeded
+from tests.toy_runs import finish, journal, run, settings, stopped_after
+
+
+def randopt(*overrides):
+    """Return the config of a toy run; its strategy says only which members play."""
+    values = settings().model_dump() | {"strategy": {"population": 6, "sigma": 0.3}}
+    given = ("space=full", "method={kind: randopt, keep: 3}", *overrides)
+    return load_config(values, given)
+
+
+def train(folder, *overrides):
+    return finish(germline.train(randopt(*overrides), folder))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return train(tmp_path_factory.mktemp("whole") / "run")
+
+
+def member(direction, generation=0):
+    return Seeded(0, generation, direction, 1, 0.3)
+
+
+# --- who is kept
+
+
+def test_the_fittest_are_kept_best_first():
+    ensemble = Ensemble(2)
+    ensemble.consider([member(0), member(1), member(2)], [1.0, 3.0, 2.0])
+    assert [one.member.direction for one in ensemble.kept] == [1, 2]
+
+
+def test_later_members_replace_those_they_beat():
+    ensemble = Ensemble(2)
+    ensemble.consider([member(0), member(1)], [1.0, 3.0])
+    ensemble.consider([member(0, 1), member(1, 1)], [2.0, 0.0])
+    assert [(one.member.generation, one.fitness) for one in ensemble.kept] == [(0, 3.0), (1, 2.0)]
+
+
+def test_of_equally_fit_members_those_asked_first_are_kept():
+    ensemble = Ensemble(2)
+    ensemble.consider([member(0), member(1), member(2)], [1.0, 1.0, 1.0])
+    assert [one.member.direction for one in ensemble.kept] == [0, 1]
+
+
+def test_a_member_whose_rewards_are_missing_is_not_kept():
+    ensemble = Ensemble(2)
+    ensemble.consider([member(0), member(1)], [math.nan, -5.0])
+    assert [one.member.direction for one in ensemble.kept] == [1]
+
+
+def test_the_kept_members_of_a_run_are_those_of_the_largest_fitness(whole):
+    directory = RunDirectory.open(whole)
+    told = sorted((f for one in directory.journal.read() for f in one.update.told), reverse=True)
+    assert [row["fitness"] for row in directory.ensemble()] == told[:3]
+
+
+def test_sigmas_go_in_turn_over_all_directions():
+    config = RandOpt(sigmas=(0.1, 0.2, 0.3))
+    nes = make_strategy(Nes(population=4, antithetic=False), run_seed=0, generations=9)
+    search = RandomSearch(config, nes, Ensemble(1))
+    asked = [one.sigma for generation in (0, 1) for one in search.ask(generation).members]
+    assert asked == [0.1, 0.2, 0.3, 0.1, 0.2, 0.3, 0.1, 0.2]
+
+
+def test_a_pair_shares_its_sigma():
+    config = RandOpt(sigmas=(0.1, 0.2))
+    nes = make_strategy(Nes(population=4), run_seed=0, generations=9)
+    search = RandomSearch(config, nes, Ensemble(1))
+    assert [one.sigma for one in search.ask(0).members] == [0.1, 0.1, 0.2, 0.2]
+
+
+def test_all_generations_play_the_same_examples():
+    with assemble(randopt()) as parts:
+        assert parts.batch(0) == parts.batch(3)
+
+
+def test_without_fitness_nothing_can_be_told():
+    nes = make_strategy(Nes(population=2), run_seed=0, generations=1)
+    search = RandomSearch(RandOpt(), nes, Ensemble(1))
+    with pytest.raises(GermlineError, match="needs the fitness"):
+        search.tell(search.ask(0), np.zeros(2))
+
+
+# --- how they vote
+
+EXAMPLE = Example(0, "1 + 1?", "2", chat=False)
+
+
+def written(*texts):
+    """Return one rollout per text, of members 0, 1, ..."""
+    return [
+        Rollout(number, 0, Completion(text, (1,), "eos", 1), Grade(0.0, {}))
+        for number, text in enumerate(texts)
+    ]
+
+
+def plain(text, example):
+    return text or None
+
+
+def test_most_votes_win():
+    assert elected(written("3", "2", "2"), plain, EXAMPLE).member == 1
+
+
+def test_a_tie_goes_to_the_answer_of_the_best_member():
+    assert elected(written("3", "2", "2", "3"), plain, EXAMPLE).member == 0
+
+
+def test_who_gives_no_answer_abstains():
+    assert elected(written("", "", "2"), plain, EXAMPLE).member == 2
+
+
+def test_where_nobody_gives_an_answer_the_best_member_speaks():
+    assert elected(written("", ""), plain, EXAMPLE).member == 0
+
+
+@pytest.mark.parametrize(
+    ("task", "one", "other"),
+    [
+        ("arithmetic", "8", "The answer is 8."),
+        ("multiplication", "1,200", "1200"),
+        ("conciseness", "Paris", " paris. "),
+        ("countdown", "</think><answer>1 + 2 + 3</answer>", "<answer>3*2*1</answer>"),
+    ],
+)
+def test_two_ways_to_say_the_same_are_one_answer(task, one, other):
+    answer = answers_of(make_task(load_config({"task": task}).task))
+    example = replace(EXAMPLE, facts={"numbers": (1, 2, 3), "target": "6"})
+    assert answer(one, example) == answer(other, example) is not None
+
+
+@pytest.mark.parametrize(
+    "text", ["no tag", "<answer>1 + 2</answer>", "<answer>1 + 2 + 4</answer>", "<answer>(</answer>"]
+)
+def test_in_countdown_an_expression_that_breaks_the_rules_abstains(text):
+    task = make_task(load_config({"task": "countdown"}).task)
+    example = replace(EXAMPLE, facts={"numbers": (1, 2, 3), "target": "6"})
+    assert isinstance(task, Answers)
+    assert task.answer_of(text, example) is None
+
+
+def test_rows_of_a_file_are_compared_by_number_where_numbers_are_rewarded(tmp_path):
+    rows = "".join(f'{{"prompt": "{n}?", "answer": "{n}"}}\n' for n in range(5))
+    (tmp_path / "rows.jsonl").write_text(rows)
+    for reward, same in (("numeric", True), ("exact", False)):
+        section = {"kind": str(tmp_path / "rows.jsonl"), "reward": reward}
+        answer = answers_of(make_task(load_config({"task": section}).task))
+        assert (answer("so 5", EXAMPLE) == answer("it is 5", EXAMPLE)) is same
+
+
+def test_the_held_out_score_of_a_run_is_that_of_the_vote(whole):
+    directory = RunDirectory.open(whole)
+    config = directory.config
+    with assemble(config) as parts:
+        parts.strategy.recall([one.update for one in directory.journal.read()])
+        kept = [one.member for one in parts.ensemble.kept]
+        examples = parts.task.examples("test")[: config.held_out.examples]
+        luck = replace(parts.decoding, noise_name="held out")
+        engine = parts.fleet.inner.engine
+        # One by one, while the fleet plays those of one generation together.
+        texts = [engine.generate([one], examples, luck)[0] for one in kept]
+    answer = answers_of(parts.task)
+    differences = []
+    for place, example in enumerate(examples):
+        votes = [answer(row[place].text, example) for row in texts]
+        given = [vote for vote in votes if vote]
+        most = max(given, key=lambda vote: (votes.count(vote), -votes.index(vote)), default=None)
+        text = texts[votes.index(most) if most else 0][place].text
+        differences.append(abs(len(text) - len(example.answer)))
+    assert directory.held_out()[-1].score.mean == pytest.approx(np.mean(differences))
+
+
+# --- the run
+
+
+def test_theta_never_moves(whole):
+    directory = RunDirectory.open(whole)
+    assert {one.digest for one in directory.journal.read()} == {directory.base_digest}
+
+
+def test_the_start_is_scored_by_the_base_model_alone(whole, tmp_path):
+    plain_run = run(tmp_path / "plain", "space=full", "generations=1")
+    starts = [RunDirectory.open(one).held_out()[0].score for one in (whole, plain_run)]
+    assert starts[0] == starts[1]
+
+
+def test_a_stopped_run_keeps_the_same_members(whole, tmp_path):
+    path = stopped_after(germline.train(randopt(), tmp_path / "run"), 1)
+    stopped_after(germline.resume(path), 2)
+    finish(germline.resume(path))
+    assert journal(path) == journal(whole)
+    assert RunDirectory.open(path).ensemble() == RunDirectory.open(whole).ensemble()
+    assert [one.score for one in RunDirectory.open(path).held_out()] == [
+        one.score for one in RunDirectory.open(whole).held_out()
+    ]
+
+
+def test_a_run_can_be_replayed(whole):
+    assert germline.replay(whole, 3) == RunDirectory.open(whole).base_digest
+
+
+def test_eval_scores_the_vote(whole):
+    score, _ = germline.evaluate(str(whole), limit=5)
+    assert score.mean == RunDirectory.open(whole).held_out()[-1].score.mean
+
+
+def test_alone_a_run_speaks_as_its_best_member(whole):
+    best = RunDirectory.open(whole).ensemble()[0]
+    kept = Seeded(
+        *(best[name] for name in ("run_seed", "generation", "direction", "sign", "sigma"))
+    )
+    with assemble(randopt()) as parts:
+        example = Example(0, "What is a cow?", "", chat=True)
+        luck = replace(parts.decoding, max_new_tokens=40, temperature=0.0, stop=())
+        wanted = parts.fleet.inner.engine.generate([kept], [example], luck)[0][0].text
+    found = germline.generate(str(whole), [example.prompt], max_new_tokens=40)[0].text
+    assert found == wanted
+
+
+def test_the_report_tells_who_votes(whole):
+    page = (whole / "report.html").read_text()
+    assert "Members that vote" in page
+    assert "most of these 3 members give" in page
+
+
+def test_a_damaged_ensemble_is_told(whole, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_bytes((whole / "run.json").read_bytes())
+    (tmp_path / "run" / "ensemble.json").write_text("{")
+    with pytest.raises(GermlineError, match=r"ensemble\.json is damaged"):
+        RunDirectory.open(tmp_path / "run").ensemble()
+
+
+# --- bad input
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (("strategy.learning_rate=0.5",), r"strategy\.learning_rate would be ignored"),
+        (("strategy.optimizer=adam",), r"strategy\.optimizer would be ignored"),
+        (("shaping=raw",), r"shaping\.kind=raw would be ignored"),
+        (("strategy.sigma={start: 0.3, end: 0.1}",), r"sigma\.kind=linear cannot be used"),
+        (("method.sigmas=[0.1, 0.2]",), r"strategy\.sigma=0.3 would be ignored beside"),
+        (("method.keep=25",), r"method\.keep=25 is more than the 24 members"),
+        (("method.keep=0",), r"method\.keep"),
+        (("method.sigmas=[0.1, 0]",), r"method\.sigmas"),
+        (("method.kind=randop",), r"did you mean 'randopt'"),
+    ],
+)
+def test_what_randopt_cannot_use_is_refused(overrides, said):
+    with pytest.raises(GermlineError, match=said):
+        randopt(*overrides)
+
+
+def test_smoke_keeps_fewer_than_play():
+    config = load_config(
+        {"method": {"kind": "randopt", "keep": 50}, "strategy": {"population": 64}}
+    )
+    assert smoke(config).method == RandOpt(keep=2)

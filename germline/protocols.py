@@ -201,7 +201,7 @@ class Weights(Protocol):
         """Return the SHA-256 digest of masters and optimizer moments in canonical order."""
 
     def state(self) -> Mapping[str, "torch.Tensor"]:
-        """Return searched masters and moments (`<name>.m`, `.v`) for a snapshot; not copies."""
+        """Return searched masters, moments (`<name>.m`, `.v`) and scales (`.scale`); not copies."""
 
     def load_state(self, state: Mapping[str, "torch.Tensor"]) -> None:
         """Take over what `state` returned, bit for bit."""
@@ -214,6 +214,9 @@ class Engine(Protocol):
     @property
     def weights(self) -> Weights:
         """The masters behind what is served."""
+    def scales(self) -> Mapping[str, float]:
+        """Return by how much each searched tensor's sigma differs from that of its members."""
+
 
     def generate(
         self,
@@ -282,6 +285,9 @@ class Fleet(Protocol):
 
     def restore(self, entries: "Sequence[Entry]", folder: Path | None, base_digest: str) -> None:
         """Bring the base weights to the state after the last entry of a journal.
+    def scales(self) -> Mapping[str, float]:
+        """Return by how much each searched tensor's sigma differs from that of its members."""
+
 
         Snapshots in the folder may save replaying; everything is verified by digest.
         """

@@ -1,9 +1,11 @@
-"""How a setting moves over a run: constant, linear, a cosine, or lower on each plateau."""
+"""How a setting moves over a run: constant, linear, a cosine, or by a factor of its own."""
 
 import math
+from decimal import Context, Decimal
 
-from germline.config import Cosine, Linear, Plateau, Scheduled
-from germline.types import GermlineError
+from germline.config import Cosine, Linear, Scheduled
+
+_DIGITS = Context(prec=28)
 
 
 def scheduled(value: Scheduled, generation: int, generations: int) -> float:
@@ -44,51 +46,10 @@ def scheduled(value: Scheduled, generation: int, generations: int) -> float:
     return float(value)
 
 
-class Plateaus:
-    """A value that falls each time fitness has stopped to rise.
+def grown(value: float, log_step: float, least: float, most: float) -> float:
+    """Return value * exp(log_step), cut to [least, most], with the same bits on every machine.
 
-    After `patience` generations in a row whose mean fitness is not above that of every generation
-    before them, value <- max(min, factor value), and the count begins anew. Mean fitness is what
-    the strategy climbs; it moves with the batch as well, so a small batch needs patience.
-
-    The value of a generation follows from the fitness of those before it, whenever it was told.
+    The exponential is a decimal one of 28 digits: those of C libraries differ in the last bit, and
+    a replay elsewhere would end at another digest.
     """
-
-    def __init__(self, settings: Plateau) -> None:
-        self._settings = settings
-        self._values = [settings.start]  # of generation 0, 1, ... as far as fitness was told
-        self._best = -math.inf
-        self._waited = 0
-
-    def at(self, generation: int) -> float:
-        """Return the value in a generation.
-
-        Raises:
-            GermlineError: the fitness of a generation before it was not told.
-        """
-        if not 0 <= generation < len(self._values):
-            raise GermlineError(
-                f"the value of a plateau schedule in generation {generation} depends on the "
-                f"fitness of those before it, told so far: {len(self._values) - 1}. Ask and tell "
-                "generation after generation; a stopped run is taken up by strategy.recall(updates)"
-            )
-        return self._values[generation]
-
-    def tell(self, generation: int, fitness: float | None) -> None:
-        """Take in the mean fitness of the next generation; None, where all was lost, says nothing.
-
-        Raises:
-            GermlineError: it is not the next generation.
-        """
-        if generation != len(self._values) - 1:
-            raise GermlineError(
-                f"generation {generation} was told to a plateau schedule, but the next one is "
-                f"{len(self._values) - 1}: tell each generation once, in order"
-            )
-        value = self._values[-1]
-        if fitness is not None:
-            self._waited = 0 if fitness > self._best else self._waited + 1
-            self._best = max(self._best, fitness)
-        if self._waited == self._settings.patience:
-            value, self._waited = max(self._settings.min, self._settings.factor * value), 0
-        self._values.append(value)
+    return min(max(value * float(Decimal(log_step).exp(_DIGITS)), least), most)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
+from jaxtyping import Float64
 
 from germline import noise
 from germline.diagnosis import Diagnosis
@@ -22,6 +23,7 @@ from germline.types import (
     GenerationRecord,
     GermlineError,
     Population,
+    Update,
 )
 
 TOO_MUCH_MISSING = 0.5
@@ -50,12 +52,18 @@ def generations(
         clock = _Clock()
         population = strategy.ask(generation)
         batch = batch_of(generation)
-        evaluation = _evaluate(fleet, population, batch, replace(decoding, noise_round=generation))
+        luck = replace(decoding, noise_round=generation)
+        evaluation = _evaluate(fleet, population, batch, luck)
+        beside = fleet.evaluate_centre(batch, luck) if population.centre else None
         clock.lap("evaluate_s")
-        fit = fitness(evaluation.rewards)
-        utilities = shape(evaluation, antithetic=population.antithetic)
-        update = strategy.tell(population, utilities, fit)
+        fit, centre = _fitness(evaluation, beside)
+        utilities = shape(
+            evaluation, antithetic=population.antithetic, baseline=population.baseline
+        )
+        update = strategy.tell(population, utilities, fit, centre)
         clock.lap("tell_s")
+        stretched = isinstance(update, Update) and update.stretch is not None
+        scales = fleet.scales() if stretched else {}
         signals = diagnosis.of(population, evaluation, fit, update, shape)
         clock.lap("signals_s")
         step = fleet.apply(update)
@@ -73,6 +81,7 @@ def generations(
             held_out=None,
             timing={**clock.laps, "generate_s": evaluation.generation_s},
             signals=replace(signals, step=step),
+            sigmas={name: update.sigma * scale for name, scale in scales.items()},
         )
 
 
@@ -95,6 +104,19 @@ def batches(
         ]
 
     return batch_of
+
+
+def _fitness(
+    evaluation: Evaluation, beside: Evaluation | None
+) -> tuple[Float64[np.ndarray, " members"], float | None]:
+    """Return the fitness of the members, and of the centre if it played, NaN where it is lost.
+
+    They are fitted together, so that rewards missing of one do not shift it against the other.
+    """
+    if beside is None:
+        return fitness(evaluation.rewards), None
+    together = fitness(np.concatenate([evaluation.rewards, beside.rewards]))
+    return together[:-1], float(together[-1])
 
 
 def _evaluate(

@@ -298,6 +298,11 @@ class Update:
     choices: tuple[tuple[float, ...], ...] = ()
     backpropagated: bool = False
 
+    @property
+    def is_silent(self) -> bool:
+        """Whether its generation said nothing: no direction and no sigma has a coefficient."""
+        return not any(self.coefficients) and not (self.stretch and any(self.stretch.coefficients))
+
     def as_drawn(self) -> "Update":
         """Return it under the generation whose noise it is the sum of, as spaces draw it."""
         if self.noise_generation is None:

@@ -6,7 +6,8 @@ import pytest
 from germline.config import Cosine, Linear, Plateau, load_config, smoke
 from germline.record import RunDirectory
 from germline.run import resume, train
-from germline.schedules import Plateaus, scheduled
+from germline.schedules import scheduled
+from germline.strategies.told import Plateaus
 from germline.types import GermlineError
 from tests.toy_runs import finish, journal, run, settings, stopped_after
 

@@ -8,7 +8,15 @@ from germline.config.engines import EngineConfig, InProcess, Toy
 from germline.config.fleets import Cell, FleetConfig, Local
 from germline.config.methods import Es, MethodConfig, RandOpt
 from germline.config.reading import load_config, smoke, validated
-from germline.config.schedules import Adaptive, Cosine, Linear, Plateau, Scheduled
+from germline.config.schedules import (
+    Adaptive,
+    Cosine,
+    Linear,
+    Natural,
+    Plateau,
+    Scheduled,
+    Success,
+)
 from germline.config.sections import Section
 from germline.config.settings import (
     KINDS,
@@ -27,7 +35,16 @@ from germline.config.shaping import (
     ZScore,
 )
 from germline.config.spaces import Full, Lora, LowRank, Singular, SpaceBase, SpaceConfig, Subspace
-from germline.config.strategies import Adam, Nes, OptimizerConfig, Sgd, StrategyConfig
+from germline.config.strategies import (
+    Adam,
+    Grow,
+    Nes,
+    OptimizerConfig,
+    RunningMean,
+    Sgd,
+    Skip,
+    StrategyConfig,
+)
 from germline.config.tasks import (
     Arithmetic,
     Conciseness,
@@ -56,6 +73,7 @@ __all__ = [
     "FleetConfig",
     "Full",
     "Graders",
+    "Grow",
     "HeldOut",
     "InProcess",
     "Jsonl",
@@ -66,6 +84,7 @@ __all__ = [
     "LowRank",
     "MethodConfig",
     "Multiplication",
+    "Natural",
     "Nes",
     "OptimizerConfig",
     "OwnTask",
@@ -75,16 +94,19 @@ __all__ = [
     "RandOpt",
     "Raw",
     "Recording",
+    "RunningMean",
     "Scheduled",
     "Section",
     "Sgd",
     "ShapingBase",
     "ShapingConfig",
     "Singular",
+    "Skip",
     "SpaceBase",
     "SpaceConfig",
     "StrategyConfig",
     "Subspace",
+    "Success",
     "TaskBase",
     "TaskConfig",
     "Toy",

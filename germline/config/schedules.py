@@ -53,7 +53,66 @@ class Plateau(Section):
         return self
 
 
-SCHEDULES: dict[str, type[Section]] = {"linear": Linear, "cosine": Cosine, "plateau": Plateau}
+class Adapted(Section):
+    """A sigma that finds its own size, between limits."""
+
+    start: float = Field(gt=0, description="Value in generation 0.")
+    min: float = Field(1e-6, gt=0, description="The value never falls below this.")
+    max: float = Field(1.0, gt=0, description="The value never rises above this.")
+
+    @model_validator(mode="after")
+    def _starts_between_its_limits(self) -> "Adapted":
+        if not self.min <= self.start <= self.max:
+            raise ValueError(
+                f"start={self.start:g} is not between min={self.min:g} and max={self.max:g}: "
+                "move the limit"
+            )
+        return self
+
+
+class Success(Adapted):
+    """Larger while many members are fitter than the centre, smaller where few are (1/5 rule).
+
+    The centre plays every batch beside the members, which costs as much as one of them.
+    """
+
+    kind: Literal["success"] = "success"
+    target: float = Field(
+        0.2,
+        gt=0,
+        lt=1,
+        description=(
+            "Share of members fitter than the centre (ties count half) at which sigma stays."
+        ),
+    )
+    rate: float = Field(
+        0.5,
+        gt=0,
+        description="ln sigma grows by this times (share - target) after each generation.",
+    )
+
+
+class Natural(Adapted):
+    """A sigma for every tensor, each following the natural gradient (SNES); limits hold for each.
+
+    It also scales the tensor's learning rate, which counts in its sigma. The tensors of a direction
+    that was fitter grow in sigma where its noise was larger than usual. Costs drawing the noise
+    once more per update.
+    """
+
+    kind: Literal["natural"] = "natural"
+    rate: float = Field(
+        1.0, gt=0, description="Learning rate of ln sigma (the eta_sigma of Wierstra et al.)."
+    )
+
+
+SCHEDULES: dict[str, type[Section]] = {
+    "linear": Linear,
+    "cosine": Cosine,
+    "plateau": Plateau,
+    "success": Success,
+    "natural": Natural,
+}
 """The schedules by name."""
 
 
@@ -72,6 +131,8 @@ _Number = Annotated[float, Field(gt=0), Tag("number")]
 _Linear = Annotated[Linear, Tag("linear")]
 _Cosine = Annotated[Cosine, Tag("cosine")]
 _Plateau = Annotated[Plateau, Tag("plateau")]
+_Success = Annotated[Success, Tag("success")]
+_Natural = Annotated[Natural, Tag("natural")]
 
 Scheduled = Annotated[
     _Number | _Linear | _Cosine, Discriminator(_tag), BeforeValidator(_short_name)
@@ -79,13 +140,15 @@ Scheduled = Annotated[
 """A number, or how it moves with the generation."""
 
 Adaptive = Annotated[
-    _Number | _Linear | _Cosine | _Plateau, Discriminator(_tag), BeforeValidator(_short_name)
+    _Number | _Linear | _Cosine | _Plateau | _Success | _Natural,
+    Discriminator(_tag),
+    BeforeValidator(_short_name),
 ]
 """A number, or how it moves with the generation or with the fitness."""
 
 
 def ends(value: Adaptive) -> tuple[float, float]:
     """Return the first and the last value a setting can have."""
-    if isinstance(value, Plateau):
+    if isinstance(value, Plateau | Adapted):
         return value.start, value.min
     return (value, value) if isinstance(value, float) else (value.start, value.end)

@@ -20,7 +20,17 @@ from germline.config.shaping import (
     ZScore,
 )
 from germline.config.spaces import Full, Lora, LowRank, Singular, SpaceConfig, Subspace
-from germline.config.strategies import Adam, Nes, Sgd, StrategyConfig
+from germline.config.strategies import (
+    Adam,
+    Count,
+    Grow,
+    Nes,
+    PopulationMean,
+    RunningMean,
+    Sgd,
+    Skip,
+    StrategyConfig,
+)
 from germline.config.tasks import (
     Arithmetic,
     Conciseness,
@@ -139,6 +149,17 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def _a_running_baseline_is_in_the_unit_of_the_reward(self) -> "Config":
+        running = isinstance(getattr(self.strategy, "baseline", None), RunningMean)
+        if running and (self.shaping.kind != "raw" or self.shaping.elite < 1):
+            raise ValueError(
+                f"strategy.baseline=running is a fitness to subtract, which shaping.kind="
+                f"{self.shaping.kind} with elite={self.shaping.elite:g} does not do: use "
+                "shaping=raw, with a learning rate for the unit of the reward"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _the_method_ignores_nothing(self) -> "Config":
         refuse_unfit(self.method, self.strategy, self.shaping, self.generations)
         return self
@@ -183,6 +204,8 @@ KINDS: dict[str, dict[str, type[Section]]] = {
     "engine": {"toy": Toy, "inprocess": InProcess},
     "method": {"es": Es, "randopt": RandOpt},
     "strategy": {"nes": Nes},
+    "baseline": {"population": PopulationMean, "running": RunningMean},
+    "zero_signal": {"count": Count, "skip": Skip, "grow": Grow},
     "sigma": SCHEDULES,
     "learning_rate": {kind: SCHEDULES[kind] for kind in ("linear", "cosine")},
     "fleet": {"local": Local},

@@ -66,11 +66,66 @@ class Adam(OptimizerBase):
 OptimizerConfig = Annotated[Annotated[Sgd | Adam, Field(discriminator="kind")], named("sgd")]
 
 
+class PopulationMean(Section):
+    """Members are compared with each other: the mean of their fitness counts as neutral."""
+
+    kind: Literal["population"] = "population"
+
+
+class RunningMean(Section):
+    """Members are compared with the generations before them, as a population of 1 or 2 must be."""
+
+    kind: Literal["running"] = "running"
+    decay: float = Field(
+        0.9,
+        ge=0,
+        lt=1,
+        description=(
+            "Share of itself that the running mean of fitness keeps from one generation to the "
+            "next."
+        ),
+    )
+
+
+BaselineConfig = Annotated[
+    Annotated[PopulationMean | RunningMean, Field(discriminator="kind")], named("running")
+]
+
+
+class Count(Section):
+    """A generation without signal is counted, and its update of zero applied like any."""
+
+    kind: Literal["count"] = "count"
+
+
+class Skip(Section):
+    """A generation without signal moves nothing: neither theta, nor moments, nor decay."""
+
+    kind: Literal["skip"] = "skip"
+
+
+class Grow(Section):
+    """Sigma grows after each generation without signal, and shrinks back after each with one."""
+
+    kind: Literal["grow"] = "grow"
+    factor: float = Field(1.5, gt=1, description="Multiplies sigma, or divides it on the way back.")
+    most: float = Field(
+        10.0, gt=1, description="Sigma never grows beyond this many times what it would be."
+    )
+
+
+ZeroSignalConfig = Annotated[
+    Annotated[Count | Skip | Grow, Field(discriminator="kind")], named("grow")
+]
+
+
 class Nes(Section):
     """Natural evolution strategy with Gaussian noise, the field's default for language models."""
 
     kind: Literal["nes"] = "nes"
-    population: int = Field(32, ge=2, description="Members per generation (N).")
+    population: int = Field(
+        32, ge=1, description="Members per generation (N); 1 needs `baseline=running`."
+    )
     antithetic: bool = Field(default=True, description="Members come in pairs +noise and -noise.")
     sigma: Adaptive = Field(
         0.005, description="Standard deviation of the perturbation, in `sigma_unit`."
@@ -87,6 +142,19 @@ class Nes(Section):
         description=(
             "Multiplies sigma times the estimated gradient (Qiu et al.'s alpha), in `sigma_unit`."
         ),
+    )
+    noise_reuse: int = Field(
+        1,
+        ge=1,
+        description=(
+            "Generations in a row that play the same directions, each on its own batch (EGGROLL)."
+        ),
+    )
+    baseline: BaselineConfig = Field(
+        PopulationMean(), description="Fitness that counts as neither good nor bad."
+    )
+    zero_signal: ZeroSignalConfig = Field(
+        Count(), description="What a generation leads to whose members are all equally good."
     )
     optimizer: OptimizerConfig = Sgd()
 
@@ -119,6 +187,21 @@ class Nes(Section):
             raise ValueError(
                 f"{found}: theta would not move, as fp32 rounds such a share of it away: use "
                 f"weight_decay={LOST_IN_FP32 / rate:.1g} or more"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _members_are_compared_with_something(self) -> "Nes":
+        running = isinstance(self.baseline, RunningMean)
+        if self.antithetic and running:
+            raise ValueError(
+                "baseline=running changes nothing in antithetic pairs, whose members are compared "
+                "with each other: use antithetic=false or drop it"
+            )
+        if self.population == 1 and not running:
+            raise ValueError(
+                "population=1 has nobody to be compared with: use population=2, or "
+                "antithetic=false with baseline=running and shaping=raw"
             )
         return self
 

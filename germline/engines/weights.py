@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor, nn
 
+from germline.engines.tensor_sigmas import SUFFIX, TensorSigmas
 from germline.optimizers import Optimizer
 from germline.protocols import (
     AdapterSpace,
@@ -82,7 +83,8 @@ class Masters:
         searched: the tensors the space selects.
         units: per searched tensor, what sigma and learning rate are multiples of (1, mean |W| or
             std W of the starting weights; for an adapter, of the layer beside which it stands; for
-            coordinates, what their space says).
+            coordinates, what their space says),
+            times the scale of its sigma where tensors have sigmas of their own.
         dimension: how many numbers are searched.
     """
 
@@ -106,7 +108,9 @@ class Masters:
         if isinstance(space, AdapterSpace | CoordinateSpace):
             self._begin(space)
         self.searched = space.select(self.infos) if space else ()
-        self.units = {info.name: self._unit_of(info) for info in self.searched}
+        self._starting_units = {info.name: self._unit_of(info) for info in self.searched}
+        self.units = dict(self._starting_units)
+        self._sigmas = TensorSigmas()
         sizes = [self.tensors[info.name].numel() for info in self.searched]
         ends = np.cumsum([0, *sizes]).tolist()
         self.dimension = int(ends[-1])
@@ -197,16 +201,30 @@ class Masters:
         if isinstance(update, Move):
             self._move(update)
             return
+        if update.skipped:
+            return
+        drawn = update.as_drawn()
         for info in self.searched:
             master = self.tensors[info.name]
             self.optimizer.step(
                 info.name,
                 master,
-                self.space.gradient(update, info).to(master.device),
+                self.space.gradient(drawn, info).to(master.device),
                 update.learning_rate,
                 update.generation,
                 self.units[info.name],
             )
+            if update.stretch:
+                self._sigmas.follow(drawn, update.stretch, self.space, info)
+        self._rescale()
+
+    def _rescale(self) -> None:
+        for name, unit in self._starting_units.items():
+            self.units[name] = unit * self._sigmas.of(name)
+
+    def scales(self) -> Mapping[str, float]:
+        """Return by how much each searched tensor's sigma differs from that of its members."""
+        return {info.name: self._sigmas.of(info.name) for info in self.searched}
 
     def _move(self, move: Move) -> None:
         if move.offsets is None:
@@ -242,12 +260,16 @@ class Masters:
         A tree of digests lets the tensors be hashed in parallel: hashlib releases the interpreter
         lock.
         """
-        return _digest({**self.tensors, **self.optimizer.state_dict()})
+        return _digest({**self.tensors, **self._beside()})
+
+    def _beside(self) -> dict[str, Tensor]:
+        """Return what adapts beside the masters: optimizer moments, scales of sigmas."""
+        return {**self.optimizer.state_dict(), **self._sigmas.state_dict()}
 
     def state(self) -> Mapping[str, Tensor]:
-        """Return what updates change: searched masters, then optimizer moments; not copies."""
+        """Return what updates change: searched masters, then moments and scales; not copies."""
         searched = {info.name: self.tensors[info.name] for info in self.searched}
-        return {**searched, **self.optimizer.state_dict()}
+        return {**searched, **self._beside()}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Take over what `state` returned, in place and bit for bit.
@@ -264,9 +286,11 @@ class Masters:
                     "it belongs to another model"
                 )
             master.copy_(state[name])
-        self.optimizer.load_state_dict(
-            {name: tensor for name, tensor in state.items() if name not in self.tensors}
-        )
+        rest = {name: tensor for name, tensor in state.items() if name not in self.tensors}
+        scales = {name: rest.pop(name) for name in list(rest) if name.endswith(SUFFIX)}
+        self.optimizer.load_state_dict(rest)
+        self._sigmas.load_state_dict(scales)
+        self._rescale()
 
 
 def _digest(state: Mapping[str, Tensor]) -> str:

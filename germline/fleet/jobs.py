@@ -4,7 +4,7 @@ Seeds, coefficients, prompts and completions travel; weights never do. Every eng
 itself and applies every update itself.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -46,6 +46,15 @@ class Apply:
     def __call__(self, engine: Engine) -> UpdateSize | None:
         """Apply it, refresh the serving copy, and return how far the masters moved."""
         return engine.apply(self.update)
+
+
+@dataclass(frozen=True)
+class Scales:
+    """Say by how much the sigmas of tensors differ from that of their members."""
+
+    def __call__(self, engine: Engine) -> Mapping[str, float]:
+        """Return the factor of each searched tensor."""
+        return engine.weights.scales()
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """One engine in this process, with the graders beside it: the smallest fleet."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from germline.checkpoint import restore, save_snapshot
@@ -34,6 +34,10 @@ class LocalFleet:
     def apply(self, update: Update | Move) -> UpdateSize | None:
         """Apply the update, and return how far it moved the weights."""
         return self.engine.apply(update)
+
+    def scales(self) -> Mapping[str, float]:
+        """Return by how much each searched tensor's sigma differs from that of its members."""
+        return self.engine.weights.scales()
 
     def digest(self) -> str:
         """Return the digest of the masters."""

@@ -12,12 +12,13 @@ import contextlib
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from germline.config import Cell
 from germline.fleet.crew import Crew, EngineFault, Seat
-from germline.fleet.jobs import Apply, Digest, Job, Play, Restore, SaveSnapshot
+from germline.fleet.jobs import Apply, Digest, Job, Play, Restore, SaveSnapshot, Scales
 from germline.noise import NOISE_VERSION
 from germline.record import Entry
 from germline.rollout import Graders, PlayedCell, centre_cell, cut, gather
@@ -72,6 +73,12 @@ class RemoteFleet:
         self._settle()
         self._applied = update
         return next(iter(self.crew.everyone(Apply(update)).values()), None)
+
+    def scales(self) -> Mapping[str, float]:
+        """Return by how much each searched tensor's sigma differs from that of its members."""
+        self._settle()
+        scales: Mapping[str, float] = self._by_anyone(Scales())
+        return scales
 
     def digest(self) -> str:
         """Return the digest all engines agree on.
@@ -182,9 +189,10 @@ class RemoteFleet:
                     source = Path(folder)
             self.crew.welcome(Restore(self._entries, source, self._base_digest))
 
-    def _by_anyone(self, job: Job) -> None:
-        while not any(True for _ in self.crew.hand_out({"it": job})):
+    def _by_anyone(self, job: Job) -> Any:
+        while not (answers := [answer for _, _, answer in self.crew.hand_out({"it": job})]):
             self._bring_in_newcomers()
+        return answers[0]
 
 
 def _one(digests: dict[Seat, str]) -> str:

@@ -15,13 +15,13 @@ import hashlib
 import json
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from germline.noise import NOISE_VERSION
 from germline.record.lines import append, complete_lines, sync_folder
-from germline.types import GermlineError, Move, Update
+from germline.types import GermlineError, Move, Stretch, Update
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +139,10 @@ def _update(values: dict[str, Any]) -> Update:
         coefficients=tuple(values["coefficients"]),
         fitness=values.get("fitness"),
         told=tuple(math.nan if one is None else one for one in values.get("told", ())),
+        success=values.get("success"),
+        noise_generation=values.get("noise_generation"),
+        stretch=_stretch(values["stretch"]) if "stretch" in values else None,
+        skipped=values.get("skipped", False),
         choices=tuple(tuple(one) for one in values.get("choices", ())),
         backpropagated=values.get("backpropagated", False),
     )
@@ -190,6 +194,14 @@ def _updated(update: Update) -> dict[str, Any]:
     # Only where they say something, so that journals without them keep their bytes.
     if update.fitness is not None:
         values["fitness"] = float(update.fitness)
+    if update.success is not None:
+        values["success"] = float(update.success)
+    if update.noise_generation is not None:
+        values["noise_generation"] = int(update.noise_generation)
+    if update.stretch is not None:
+        values["stretch"] = asdict(update.stretch)
+    if update.skipped:
+        values["skipped"] = True
     if update.told:
         values["told"] = [None if math.isnan(one) else float(one) for one in update.told]
     if update.choices:
@@ -197,6 +209,10 @@ def _updated(update: Update) -> dict[str, Any]:
     if update.backpropagated:
         values["backpropagated"] = True
     return values
+
+
+def _stretch(values: dict[str, Any]) -> Stretch:
+    return Stretch(tuple(values["coefficients"]), values["least"], values["most"])
 
 
 def _sealed(values: dict[str, Any]) -> bytes:

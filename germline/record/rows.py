@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from germline.types import Example, GenerationRecord, Rollout, Score
+from germline.types import Example, GenerationRecord, Rollout, Score, Update
 
 MAX_SAMPLES = 20
 """Held-out completions kept with a score."""
@@ -66,9 +66,20 @@ def generation_row(record: GenerationRecord) -> dict[str, Any]:
         "missing": missing(record),
         "failures": dict(sorted(failures.items())),
     }
+    if isinstance(record.update, Update) and record.update.success is not None:
+        row["success"] = record.update.success
+    if record.sigmas:
+        row["sigma"], row["sigmas"] = _sigmas(record.sigmas)
     if record.signals:
         row["signals"] = asdict(record.signals)
     return row if record.held_out is None else row | {"held_out": asdict(record.held_out)}
+
+
+def _sigmas(sigmas: Mapping[str, float]) -> tuple[float, dict[str, float]]:
+    """Sum up the sigmas of tensors: their geometric mean, and the smallest and largest."""
+    values = np.array(list(sigmas.values()))
+    mean = float(np.exp(np.log(values).mean()))
+    return mean, {"min": float(values.min()), "max": float(values.max())}
 
 
 def machine_state(peak_memory_mb: Mapping[str, float] | None) -> dict[str, Any]:

@@ -9,14 +9,18 @@ import math
 import numpy as np
 from jaxtyping import Float, Float64
 
-from germline.config import CentredRanks, LogRank, PerExample, ShapingConfig, ZScore
+from germline.config import CentredRanks, LogRank, PerExample, Raw, ShapingConfig, ZScore
 from germline.shaping.rewards import fitness, in_group_deviations
 from germline.shaping.ties import all_equal, mean, ranked
 from germline.types import Evaluation
 
 
 def utilities(
-    config: ShapingConfig, evaluation: Evaluation, *, antithetic: bool
+    config: ShapingConfig,
+    evaluation: Evaluation,
+    *,
+    antithetic: bool,
+    baseline: float | None = None,
 ) -> Float64[np.ndarray, " members"]:
     """Shape the rewards of a population; members without rewards get utility 0.
 
@@ -24,9 +28,11 @@ def utilities(
         config: which shaping, and its settings.
         evaluation: rewards, higher is better; NaN where missing.
         antithetic: members 2k and 2k + 1 are a pair (+noise, -noise), complete or dropped.
+        baseline: what `raw` subtracts in the place of the mean; members then need not differ.
 
     Raises:
-        ValueError: a reward is infinite, or pairs are asked of an odd number of members.
+        ValueError: a reward is infinite, pairs are asked of an odd number of members, or a baseline
+            of a shaping that has no unit.
     """
     values = fitness(evaluation.rewards)
     if antithetic:
@@ -36,7 +42,11 @@ def utilities(
         values = fitness(in_group_deviations(np.where(lost, np.nan, evaluation.rewards)))
     present = ~np.isnan(values)
     shaped = np.zeros(len(values))
-    if not all_equal(values[present]):
+    if baseline is not None:
+        if not isinstance(config, Raw):
+            raise ValueError(f"shaping={config.kind} has no use for a baseline; use raw")
+        shaped[present] = values[present] - baseline
+    elif not all_equal(values[present]):
         shaped[present] = _elite(values[present], _shaped(config, values[present]), config.elite)
     return shaped
 

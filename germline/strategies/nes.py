@@ -10,93 +10,122 @@ so what travels is one coefficient per direction, c_k = 1/N * sum of u_i s_i ove
 direction k: with plain ascent theta moves by learning_rate * sum_k c_k eps_k. Source: Salimans et
 al. 2017 (arXiv 1703.03864); the convention and the paper's settings (sigma 1e-3, learning_rate
 5e-4, N 30) are those of Qiu et al. 2025 (arXiv 2509.24372).
+
+Beyond the paper, all of it off by default: sigma may adapt (`strategies.step_size`), directions may
+be played for several generations, and fitness compared with a running mean of earlier ones.
 """
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from jaxtyping import Float
 
-from germline.config import Nes, Plateau
-from germline.schedules import Plateaus, scheduled
+from germline.config import Nes, RunningMean, Skip
+from germline.schedules import scheduled
+from germline.strategies.step_size import StepSize, success
+from germline.strategies.told import Baseline
 from germline.types import GermlineError, Population, Seeded, Update
 
 
 class NaturalEvolution:
-    """Everything follows from the run seed and the generation.
+    """Everything follows from the run seed, the generation and the updates told so far.
 
-    Only a sigma that falls on plateaus follows from the fitness told so far as well. Its updates
-    carry the mean fitness of their population, so `recall` brings back the same sigma.
+    Without a sigma that adapts or a running baseline, what was told plays no part. With one,
+    updates carry what it goes by, so `recall` brings everything back.
     """
 
     def __init__(self, config: Nes, run_seed: int, generations: int) -> None:
         self.config = config
         self.run_seed = run_seed
         self.generations = generations
-        sigma = config.sigma
-        self.sigma = Plateaus(sigma) if isinstance(sigma, Plateau) else sigma
+        self.sigma = StepSize(config, generations)
+        running = config.baseline
+        self.baseline = Baseline(running) if isinstance(running, RunningMean) else None
 
     def ask(self, generation: int) -> Population:
         """Name N members: directions 0..N-1, or pairs (+, -) of directions 0..N/2-1."""
         config = self.config
-        sigma = self._sigma(generation)
+        sigma = self.sigma.at(generation)
         per_direction = (1, -1) if config.antithetic else (1,)
         members = tuple(
-            Seeded(self.run_seed, generation, direction, sign, sigma)
+            Seeded(self.run_seed, self._drawn_in(generation), direction, sign, sigma)
             for direction in range(config.population // len(per_direction))
             for sign in per_direction
         )
-        return Population(generation, members, config.antithetic)
+        return Population(
+            generation,
+            members,
+            config.antithetic,
+            centre=self.sigma.wants_success,
+            baseline=self.baseline.at(generation) if self.baseline else None,
+        )
 
     def tell(
         self,
         population: Population,
         utilities: Float[np.ndarray, "members"],
         fitness: Float[np.ndarray, "members"] | None = None,
+        centre: float | None = None,
     ) -> Update:
         """Fold utilities into one coefficient per direction: equation (1) times sigma.
 
         Raises:
-            GermlineError: sigma falls on plateaus, and there is no fitness to see them in.
+            GermlineError: something adapts to a fitness that is not given, or the generation is
+                not the one after those told.
         """
         coefficients: dict[int, float] = {}
+        shares: dict[int, float] = {}
         for member, utility in zip(population.seeded(), utilities, strict=True):
+            share = float(utility) / len(population)
+            shares[member.direction] = shares.get(member.direction, 0.0) + share
             share = float(utility) * member.sign / len(population)
             coefficients[member.direction] = coefficients.get(member.direction, 0.0) + share
-        generation = population.generation
-        return Update(
+        generation, drawn_in = population.generation, self._drawn_in(population.generation)
+        update = Update(
             run_seed=self.run_seed,
             generation=generation,
             sigma=population.seeded()[0].sigma,
             learning_rate=scheduled(self.config.learning_rate, generation, self.generations),
             coefficients=tuple(coefficients[direction] for direction in sorted(coefficients)),
-            fitness=self._watched(generation, fitness),
+            fitness=self._mean(fitness),
+            success=success(self._needed(fitness), centre) if self.sigma.wants_success else None,
+            noise_generation=None if drawn_in == generation else drawn_in,
+            stretch=self.sigma.stretch([shares[direction] for direction in sorted(shares)]),
         )
+        if update.is_silent and isinstance(self.config.zero_signal, Skip):
+            update = replace(update, skipped=True)
+        self._take_in(update)
+        return update
 
     def recall(self, updates: Sequence[Update]) -> None:
         """Be shown the updates of the generations before, when a stopped run is taken up."""
-        if isinstance(self.sigma, Plateaus):
-            for update in updates:
-                self.sigma.tell(update.generation, update.fitness)
+        for update in updates:
+            self._take_in(update)
 
-    def _sigma(self, generation: int) -> float:
-        if isinstance(self.sigma, Plateaus):
-            return self.sigma.at(generation)
-        return scheduled(self.sigma, generation, self.generations)
+    def _take_in(self, update: Update) -> None:
+        self.sigma.tell(update)
+        if self.baseline:
+            self.baseline.tell(update.generation, update.fitness)
 
-    def _watched(
-        self, generation: int, fitness: Float[np.ndarray, "members"] | None
-    ) -> float | None:
-        """Return the mean fitness of a population that had to be watched, after showing it."""
-        if not isinstance(self.sigma, Plateaus):
+    def _drawn_in(self, generation: int) -> int:
+        """Return the generation whose noise is played: the first of those that share it."""
+        return generation - generation % self.config.noise_reuse
+
+    def _mean(self, fitness: Float[np.ndarray, "members"] | None) -> float | None:
+        """Return the mean over members with a fitness, where something goes by it."""
+        if not self.sigma.wants_fitness and self.baseline is None:
             return None
+        known = [one for one in self._needed(fitness).tolist() if not math.isnan(one)]
+        return math.fsum(known) / len(known) if known else None
+
+    def _needed(self, fitness: Float[np.ndarray, "members"] | None) -> Float[np.ndarray, "members"]:
         if fitness is None:
+            setting = "baseline" if self.baseline else "sigma"
+            kind = getattr(getattr(self.config, setting), "kind", "")
             raise GermlineError(
-                "strategy.sigma.kind=plateau needs the fitness of the members: "
+                f"strategy.{setting}.kind={kind} needs the fitness of the members: "
                 "strategy.tell(population, utilities, fitness)"
             )
-        known = [one for one in fitness.tolist() if not math.isnan(one)]
-        mean = math.fsum(known) / len(known) if known else None
-        self.sigma.tell(generation, mean)
-        return mean
+        return fitness

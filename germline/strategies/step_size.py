@@ -1,0 +1,104 @@
+"""The sigma of every generation of `nes`: constant, scheduled, or as the updates so far make it.
+
+    sigma_g = s_g * f_g         s: the setting `sigma`;  f: 1, or the answer to generations
+                                without signal (`zero_signal: grow`)
+
+What adapts goes by the updates told so far and by nothing else, so a strategy that recalls them has
+the sigma it would have had. A `natural` sigma is constant here: each tensor's own factor lives with
+the weights, because it needs the noise (`engines.tensor_sigmas`).
+"""
+
+import numpy as np
+from jaxtyping import Float
+
+from germline.config import Adaptive, Grow, Natural, Nes, Plateau, Success
+from germline.schedules import scheduled
+from germline.shaping.ties import all_equal
+from germline.strategies.told import Plateaus, Silence, Successes
+from germline.types import GermlineError, Stretch, Update
+
+
+class StepSize:
+    """Sigma by generation, from the settings of a run and what was told.
+
+    Attributes:
+        wants_fitness: whether updates must carry the mean fitness of their population.
+        wants_success: whether they must carry the share of members fitter than the centre.
+    """
+
+    def __init__(self, config: Nes, generations: int) -> None:
+        self._setting: Adaptive = config.sigma
+        self._generations = generations
+        self._plateaus = Plateaus(self._setting) if isinstance(self._setting, Plateau) else None
+        self._successes = Successes(self._setting) if isinstance(self._setting, Success) else None
+        grows = config.zero_signal
+        self._silence = Silence(grows) if isinstance(grows, Grow) else None
+        self.wants_fitness = self._plateaus is not None
+        self.wants_success = self._successes is not None
+
+    def at(self, generation: int) -> float:
+        """Return sigma in a generation.
+
+        Raises:
+            GermlineError: it depends on a generation that was not told.
+        """
+        followed = self._plateaus or self._successes
+        if followed:
+            sigma = followed.at(generation)
+        elif isinstance(self._setting, Natural):
+            sigma = self._setting.start
+        else:
+            assert not isinstance(self._setting, Plateau | Success)
+            sigma = scheduled(self._setting, generation, self._generations)
+        return sigma * self._silence.at(generation) if self._silence else sigma
+
+    def stretch(self, shares: list[float]) -> Stretch | None:
+        """Turn the utilities of directions, over N, into what moves the sigmas of tensors.
+
+            s_k = rate / 2 * sum of u_i / N over the members of direction k
+
+        Returns:
+            None where tensors have no sigma of their own.
+        """
+        to = self._setting
+        if not isinstance(to, Natural):
+            return None
+        coefficients = tuple(to.rate / 2 * share for share in shares)
+        return Stretch(coefficients, to.min / to.start, to.max / to.start)
+
+    def tell(self, update: Update) -> None:
+        """Take in the update of the next generation.
+
+        Raises:
+            GermlineError: it is not the next generation, and sigma adapts.
+        """
+        if self._plateaus:
+            self._plateaus.tell(update.generation, update.fitness)
+        if self._successes:
+            self._successes.tell(update.generation, update.success)
+        if self._silence:
+            self._silence.tell(update.generation, silent=update.is_silent)
+
+
+def success(fitness: Float[np.ndarray, "members"], centre: float | None) -> float | None:
+    """Return the share of members that are fitter than the centre; ties count half.
+
+    Members without fitness do not count. None where no member or not the centre has one.
+
+    Raises:
+        GermlineError: the fitness of the centre was not told.
+    """
+    if centre is None:
+        raise GermlineError(
+            "strategy.sigma.kind=success needs the fitness of the centre on the same batch: "
+            "strategy.tell(population, utilities, fitness, centre)"
+        )
+    known = fitness[~np.isnan(fitness)]
+    if np.isnan(centre) or not known.size:
+        return None
+    points = [0.5 if _ties(one, centre) else float(one > centre) for one in known.tolist()]
+    return sum(points) / len(points)
+
+
+def _ties(one: float, other: float) -> bool:
+    return all_equal(np.array([one, other]))

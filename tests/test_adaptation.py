@@ -1,0 +1,318 @@
+"""What adapts in `nes`: sigma by success or per tensor, a running baseline, noise played again."""
+
+import math
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from germline import noise
+from germline.config import Full, Grow, Lora, LowRank, Natural, Nes, RunningMean, Success, ZScore
+from germline.engines.tensor_sigmas import mean_squares
+from germline.optimizers import Sgd
+from germline.record import RunDirectory
+from germline.run import resume, train
+from germline.schedules import grown
+from germline.shaping import utilities
+from germline.spaces import make_space
+from germline.strategies.nes import NaturalEvolution
+from germline.strategies.step_size import success
+from germline.strategies.told import Baseline, Silence, Successes
+from germline.types import Decoding, GermlineError, Seeded, Stretch, TensorInfo, Update
+from tests.evaluations import of_rewards
+from tests.tiny_engines import drawn, engine, examples, population
+from tests.toy_runs import finish, journal, run, settings, stopped_after
+
+SUCCESS = "strategy.sigma={kind: success, start: 0.4, rate: 0.3}"
+NATURAL = "strategy.sigma={kind: natural, start: 0.3, rate: 20}"
+REUSED = "strategy.noise_reuse=3"
+RUNNING = "strategy.baseline=running"
+ALONE = ("strategy.antithetic=false", "shaping=raw", "strategy.learning_rate=0.02")
+TIED = "task.max_new_tokens=1"
+"""With one token per answer most generations are ties."""
+GROW = "strategy.zero_signal={kind: grow, factor: 2, most: 3}"
+DECODING = Decoding(max_new_tokens=6)
+ADAPTING = {
+    "success": (SUCCESS,),
+    "natural, full, adam": (NATURAL, "space=full", "strategy.optimizer=adam"),
+    "natural, lora, skipping": (NATURAL, "space=lora", TIED, "strategy.zero_signal=skip"),
+    "one member, noise played again": (RUNNING, *ALONE, REUSED, "strategy.population=1"),
+    "all at once": (SUCCESS, REUSED, RUNNING, *ALONE, GROW, TIED),
+}
+
+
+def entries(folder):
+    return [entry.update for entry in RunDirectory.open(folder).journal.read()]
+
+
+# --- in runs
+
+
+@pytest.fixture(scope="module")
+def wholes(tmp_path_factory):
+    """Runs of five generations that were never stopped, by name."""
+    folder = tmp_path_factory.mktemp("whole")
+    return {
+        name: run(folder / str(place), "generations=5", *changes)
+        for place, (name, changes) in enumerate(ADAPTING.items())
+    }
+
+
+@pytest.mark.parametrize("name", ADAPTING)
+def test_a_run_stopped_and_resumed_is_the_run_never_stopped(name, wholes, tmp_path):
+    # Of two stops the second finds its snapshot gone: the journal alone brings everything back.
+    path = stopped_after(train(settings("generations=5", *ADAPTING[name]), tmp_path / "run"), 1)
+    stopped_after(resume(path), 2)
+    shutil.rmtree(path / "snapshots")
+    finish(resume(path))
+    assert journal(path) == journal(wholes[name])
+
+
+def test_two_engines_write_the_journal_of_one(wholes, tmp_path):
+    for name in ("natural, full, adam", "all at once"):
+        changes = ("generations=5", "fleet.engines=2", *ADAPTING[name])
+        assert journal(run(tmp_path / name, *changes)) == journal(wholes[name])
+
+
+def test_a_run_in_which_nothing_adapts_carries_none_of_it(tmp_path):
+    written = journal(run(tmp_path / "run"))
+    words = (b"success", b"stretch", b"noise_generation", b"skipped", b"fitness")
+    assert not any(word in written for word in words)
+
+
+def test_what_adapts_is_recorded(wholes):
+    rows = RunDirectory.open(wholes["success"]).generations()
+    assert len({row["sigma"] for row in rows}) > 3
+    assert [row["success"] for row in rows] == [one.success for one in entries(wholes["success"])]
+    first, *_, last = RunDirectory.open(wholes["natural, full, adam"]).generations()
+    assert first["sigmas"] == {"min": 0.3, "max": 0.3}
+    assert last["sigmas"]["min"] < last["sigma"] < last["sigmas"]["max"]
+
+
+# --- sigma by success
+
+
+def test_sigma_follows_the_equation_of_success():
+    told = Successes(Success(start=0.1, target=0.2, rate=0.5))
+    for generation, share in enumerate([0.5, 0.0, None]):
+        told.tell(generation, share)
+    after = [0.1, 0.1 * math.exp(0.15), 0.1 * math.exp(0.05), 0.1 * math.exp(0.05)]
+    assert [told.at(generation) for generation in range(4)] == pytest.approx(after, rel=1e-12)
+
+
+def test_sigma_by_success_stays_within_its_limits():
+    told = Successes(Success(start=0.1, rate=100, min=0.05, max=0.3))
+    for generation, share in enumerate([1.0, 0.0]):
+        told.tell(generation, share)
+    assert (told.at(1), told.at(2)) == (0.3, 0.05)
+
+
+def test_success_is_the_share_above_the_centre_and_ties_are_half():
+    fitness = np.array([1.0, 2.0, np.nan, 1.5, 1.5 * (1 + 1e-9)])
+    assert success(fitness, 1.5) == (1 + 0.5 + 0.5) / 4
+    assert success(fitness, math.nan) is None
+    assert success(np.array([np.nan]), 1.0) is None
+
+
+def test_success_without_the_centre_says_what_to_tell():
+    strategy = nes(population=2, sigma={"kind": "success", "start": 0.1})
+    assert strategy.ask(0).centre
+    with pytest.raises(GermlineError, match=r"fitness of the centre .*fitness, centre\)"):
+        strategy.tell(strategy.ask(0), np.zeros(2), np.zeros(2))
+
+
+def test_the_centre_plays_only_where_it_is_asked_for(monkeypatch):
+    assert not nes().ask(0).centre
+
+
+def test_growing_has_the_same_bits_everywhere():
+    # A decimal exponential, rounded once: where libm rounds correctly it agrees to the bit.
+    assert grown(1.0, 0.1, 0.0, 9.0) == 1.1051709180756477
+    assert grown(2.0, -1.0, 0.0, 9.0) == 2 * 0.36787944117144233
+    assert (grown(1.0, 5.0, 0.0, 9.0), grown(1.0, -5.0, 0.5, 9.0)) == (9.0, 0.5)
+
+
+# --- a sigma for every tensor
+
+
+LAYER = TensorInfo("model.layers.0.mlp.up_proj.weight", (24, 16), "linear", 0)
+SECTIONS = {"full": Full(), "rank 1": LowRank(rank=1), "rank 3": LowRank(rank=3), "lora": Lora()}
+
+
+@pytest.mark.parametrize("section", SECTIONS.values(), ids=SECTIONS)
+def test_mean_squares_are_those_of_the_noise(section):
+    members = [Seeded(3, 1, direction, 1, 0.1) for direction in range(4)]
+    expected = [(drawn(member, LAYER, section) ** 2).mean() for member in members]
+    assert mean_squares(make_space(section), members, LAYER) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("section", [Full(), LowRank(rank=2), Lora()], ids=["full", "low", "lora"])
+def test_every_tensor_follows_the_natural_gradient_of_its_own_noise(section):
+    made = engine("toy", section, Sgd())
+    before = {name: tensor.clone() for name, tensor in made.weights.tensors.items()}
+    stretch = Stretch((0.5, -1.0, 2.0), 0.1, 10.0)
+    made.apply(Update(3, 0, 0.02, 0.5, (0.0, 0.0, 0.0), stretch=stretch))
+    for info in made.weights.searched:
+        members = [Seeded(3, 0, direction, 1, 0.02) for direction in range(3)]
+        squares = [(drawn(member, info, section) ** 2).mean() for member in members]
+        step = sum(s * (one - 1) for s, one in zip(stretch.coefficients, squares, strict=True))
+        found = made.weights.scales()[info.name]
+        assert found == pytest.approx(math.exp(step), rel=1e-5)
+        assert made.weights.units[info.name] == found
+    assert all(torch.equal(before[name], one) for name, one in made.weights.tensors.items())
+
+
+def test_scales_stop_at_their_limits():
+    made = engine("toy", Full(), Sgd())
+    made.apply(Update(3, 0, 0.1, 0.5, (0.0,), stretch=Stretch((1e4,), 0.5, 2.0)))
+    assert set(made.weights.scales().values()) == {0.5, 2.0}
+
+
+@pytest.mark.parametrize("model", ["toy", "qwen2"])
+@pytest.mark.parametrize("section", [Full(), LowRank(), Lora()], ids=["full", "low rank", "lora"])
+def test_members_play_with_the_scales_of_their_tensors(model, section):
+    """Scales of 2 with sigma 0.1 are sigma 0.2: the same texts, and the same step of theta."""
+    scaled, plain = engine(model, section), engine(model, section)
+    state = {f"{one.name}.scale": torch.tensor([2.0]) for one in scaled.weights.searched}
+    scaled.weights.load_state({**scaled.weights.state(), **state})
+    texts = [
+        one.generate(population(4, sigma).members, examples(), DECODING)
+        for one, sigma in ((scaled, 0.1), (plain, 0.2))
+    ]
+    assert texts[0] == texts[1]
+    for one, rate in ((scaled, 0.25), (plain, 0.5)):
+        one.apply(Update(3, 0, 0.1, rate, (1.0, -0.5)))
+    for name, tensor in plain.weights.tensors.items():
+        assert torch.equal(scaled.weights.tensors[name], tensor)
+
+
+def test_the_digest_and_a_state_hold_the_scales():
+    moved, fresh = (engine("toy", LowRank()) for _ in range(2))
+    moved.apply(Update(3, 0, 0.1, 0.0, (0.0,), stretch=Stretch((1.0,), 0.1, 10.0)))
+    assert moved.weights.digest() != fresh.weights.digest()
+    fresh.weights.load_state(moved.weights.state())
+    assert moved.weights.digest() == fresh.weights.digest()
+    assert moved.weights.units == fresh.weights.units
+    fresh.weights.load_state(engine("toy", LowRank()).weights.state())
+    assert set(fresh.weights.scales().values()) == {1.0}
+
+
+def test_directions_that_were_worth_more_count_with_half_the_rate_over_n():
+    strategy = nes(population=4, sigma={"kind": "natural", "start": 0.1, "rate": 3, "max": 0.4})
+    update = strategy.tell(strategy.ask(0), np.array([1.0, -0.5, 0.25, -0.75]))
+    assert update.stretch == Stretch((3 / 2 * 0.5 / 4, 3 / 2 * -0.5 / 4), 1e-6 / 0.1, 0.4 / 0.1)
+
+
+def test_a_sigma_far_too_large_for_where_theta_stands_falls():
+    """On a sphere, in one tensor of 40 numbers at distance 4 of the top, with 32 members."""
+    target = noise.normal(7, 0, 0, "target", 40).astype(np.float64)
+    sigma = Natural(start=5.0, rate=4, min=1e-4, max=100)
+    strategy, scale = NaturalEvolution(Nes(population=32, sigma=sigma), 0, 1000), 1.0
+    for generation in range(60):
+        asked = strategy.ask(generation)
+        noises = [noise.normal(0, generation, k, "x", 40).astype(float) for k in range(16)]
+        moves = [one.sign * one.sigma * scale * noises[one.direction] for one in asked.members]
+        rewards = [[-float(((target / 1.5 + move) ** 2).sum())] for move in moves]
+        told = strategy.tell(asked, utilities(ZScore(), of_rewards(rewards), antithetic=True))
+        squares = [float((one**2).mean()) - 1 for one in noises]
+        step = sum(s * q for s, q in zip(told.stretch.coefficients, squares, strict=True))
+        scale = grown(scale, step, told.stretch.least, told.stretch.most)
+    assert 5.0 * scale < 1.5
+
+
+# --- noise played again, a running baseline, generations without signal
+
+
+def nes(**settings):
+    return NaturalEvolution(Nes.model_validate(settings), 3, 100)
+
+
+def test_directions_are_those_of_the_first_of_the_generations_that_share_them():
+    strategy = nes(population=2, noise_reuse=3)
+    asked = [strategy.ask(generation) for generation in range(7)]
+    assert [one.members[0].generation for one in asked] == [0, 0, 0, 3, 3, 3, 6]
+    assert [one.generation for one in asked] == list(range(7))
+    told = [strategy.tell(one, np.array([1.0, -1.0])).noise_generation for one in asked]
+    assert told == [None, 0, 0, None, 3, 3, None]
+
+
+@pytest.mark.parametrize("section", [Full(), LowRank(), Lora()], ids=["full", "low rank", "lora"])
+def test_an_update_sums_the_noise_its_members_played(section):
+    made, other = engine("toy", section), engine("toy", section)
+    made.apply(Update(3, 5, 0.1, 0.5, (1.0, -0.5), noise_generation=4))
+    other.apply(Update(3, 4, 0.1, 0.5, (1.0, -0.5)))
+    assert made.weights.digest() == other.weights.digest()
+
+
+def test_the_running_baseline_follows_its_equation():
+    baseline = Baseline(RunningMean(decay=0.75))
+    for generation, one in enumerate([None, 1.0, 3.0, None, 0.5]):
+        baseline.tell(generation, one)
+    assert [baseline.at(generation) for generation in range(6)] == [None, None, 1.0, 1.5, 1.5, 1.25]
+
+
+def test_fitness_is_compared_with_the_baseline():
+    strategy = nes(population=1, antithetic=False, baseline="running")
+    shaping = settings("shaping=raw").shaping
+    utility = []
+    for generation, reward in enumerate([1.0, 3.0, 1.0]):
+        asked = strategy.ask(generation)
+        evaluation = of_rewards([[reward]])
+        shaped = utilities(shaping, evaluation, antithetic=False, baseline=asked.baseline)
+        utility.append(float(shaped[0]))
+        strategy.tell(asked, shaped, np.array([reward]))
+    assert utility == pytest.approx([0.0, 2.0, 1.0 - 1.2])
+
+
+def test_a_baseline_gives_no_utility_to_a_member_without_rewards():
+    shaping = settings("shaping=raw").shaping
+    shaped = utilities(shaping, of_rewards([[1.0], [np.nan]]), antithetic=False, baseline=0.25)
+    assert shaped.tolist() == [0.75, 0.0]
+
+
+def test_a_generation_without_signal_may_move_nothing(tmp_path):
+    """Weight decay and momentum act on every update, but not on one that is skipped."""
+    tied = ("generations=2", "task.temperature=0", "strategy.sigma=1e-7")
+    decay = "strategy.optimizer.weight_decay=0.5"
+    for kind, still in (("skip", True), ("count", False)):
+        path = run(tmp_path / kind, *tied, decay, f"strategy.zero_signal={kind}")
+        digests = {entry.digest for entry in RunDirectory.open(path).journal.read()}
+        assert (digests == {RunDirectory.open(path).base_digest}) is still
+        assert {update.skipped for update in entries(path)} == {still}
+
+
+def test_sigma_answers_generations_without_signal():
+    silence = Silence(Grow(factor=2.0, most=3.0))
+    for generation, silent in enumerate([True, True, True, False, False, False]):
+        silence.tell(generation, silent=silent)
+    assert [silence.at(generation) for generation in range(7)] == [1, 2, 3, 3, 1.5, 1, 1]
+
+
+def test_sigma_grows_for_members_and_updates_alike():
+    strategy = nes(population=2, sigma=0.1, zero_signal={"kind": "grow", "factor": 2})
+    strategy.tell(strategy.ask(0), np.zeros(2))
+    assert strategy.ask(1).members[0].sigma == pytest.approx(0.2)
+    assert strategy.tell(strategy.ask(1), np.array([1.0, -1.0])).sigma == pytest.approx(0.2)
+    assert strategy.ask(2).members[0].sigma == pytest.approx(0.1)
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["strategy.population=1"], r"population=1 has nobody to be compared with: use popul"),
+        ([RUNNING], r"baseline=running changes nothing in antithetic pairs.*antithetic=false"),
+        ([RUNNING, "strategy.antithetic=false"], r"baseline=running .*shaping\.kind=z_score .*raw"),
+        ([RUNNING, *ALONE, "shaping.elite=0.5"], r"elite=0\.5 does not do: use"),
+        (["strategy.sigma={kind: success, start: 2}"], r"start=2 is not between min=1e-06 and max"),
+        (["strategy.sigma={kind: natural, start: 1, min: 2}"], r"min=2 and max=1: move the limit"),
+        (["strategy.noise_reuse=0"], r"noise_reuse: must be greater than or equal to 1"),
+        (["strategy.zero_signal=ignore"], r"zero_signal: .*'ignore'.*'count', 'skip', 'grow'"),
+    ],
+)
+def test_what_would_have_no_effect_is_refused(overrides, message):
+    with pytest.raises(GermlineError, match=message):
+        settings(*overrides)

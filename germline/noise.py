@@ -33,7 +33,7 @@ import hashlib
 import math
 import operator
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from statistics import NormalDist
@@ -110,6 +110,39 @@ def normals(
     return samples
 
 
+def side_by_side(
+    run_seed: int, generation: int, directions: Sequence[int], sizes: Mapping[str, int]
+) -> Float32[np.ndarray, "directions samples"]:
+    """Draw many small tensors for many directions: the columns of `normals`, name after name.
+
+    Faster than one call per tensor where each has a few hundred samples, as low-rank factors have.
+
+    Args:
+        run_seed: any integer.
+        generation: 0 for the first.
+        directions: one row each.
+        sizes: number of elements by canonical name, in the order wanted.
+    """
+    _check_not_negative(generation=generation, **sizes)
+    if not directions:
+        return np.empty((0, sum(sizes.values())), dtype=np.float32)
+    blocks = [-(-size // _SAMPLES_PER_BLOCK) for size in sizes.values()]
+    streams = [
+        (_Stream("weights", run_seed, generation, name), count * _WORDS_PER_BLOCK)
+        for name, count in zip(sizes, blocks, strict=True)
+    ]
+    drawn = [stream.raw(row, 0, count) for row in directions for stream, count in streams]
+    words = np.concatenate(drawn).reshape(len(directions), -1).astype("<u8", copy=False)
+    entries = words.view("<u2")
+    # The last block of a tensor may hold more samples than the tensor has.
+    if entries.shape[1] > sum(sizes.values()):
+        own = [np.arange(n * _SAMPLES_PER_BLOCK) for n in blocks]
+        entries = entries[
+            :, np.concatenate([at < n for at, n in zip(own, sizes.values(), strict=True)])
+        ]
+    return NORMAL_TABLE.take(entries, mode="clip")
+
+
 def uniform(
     run_seed: int,
     generation: int,
@@ -157,12 +190,13 @@ class _Stream:
 
     def __init__(self, domain: str, run_seed: int, generation: int, name: str) -> None:
         self._philox = _philox()
-        self._counter = np.array([0, 0, generation, 0], dtype=np.uint64)
-        # Setting the state of one generator costs a tenth of making a new one.
+        self._counter = [0, 0, generation, 0]
+        # Setting the state of one generator costs a tenth of making a new one, and plain integers
+        # are set twice as fast as those of an array.
         self._state = {
             "bit_generator": "Philox",
             "state": {"counter": self._counter, "key": _key(domain, run_seed, name)},
-            "buffer": np.zeros(_WORDS_PER_BLOCK, dtype=np.uint64),
+            "buffer": (0,) * _WORDS_PER_BLOCK,
             "buffer_pos": _WORDS_PER_BLOCK,
             "has_uint32": 0,
             "uinteger": 0,
@@ -175,15 +209,20 @@ class _Stream:
         count = (last_block - first_block) * _WORDS_PER_BLOCK
         words = np.empty((len(rows), count), dtype=np.uint64)
         for place, row in enumerate(rows):
-            if row < 0:
-                raise ValueError(f"direction or example index {row} is negative; count from 0")
-            # numpy adds one before it computes a block: hence "block + 1" in the definition.
-            self._counter[0] = first_block
-            self._counter[1] = row
-            # mypy knows the state as a typed dict with a private name.
-            self._philox.state = self._state  # type: ignore[assignment]
-            words[place] = self._philox.random_raw(count)
+            words[place] = self.raw(row, first_block, count)
         return words
+
+    def raw(self, row: int, first_block: int, count: int) -> UInt64[np.ndarray, " {count}"]:
+        """Draw so many words of one row, from the first of a block on."""
+        if row < 0:
+            raise ValueError(f"direction or example index {row} is negative; count from 0")
+        # numpy adds one before it computes a block: hence "block + 1" in the definition.
+        self._counter[0] = first_block
+        self._counter[1] = row
+        # mypy knows the state as a typed dict with a private name.
+        self._philox.state = self._state  # type: ignore[assignment]
+        raw: UInt64[np.ndarray, "words"] = self._philox.random_raw(count)
+        return raw
 
 
 def _philox() -> np.random.Philox:
@@ -195,7 +234,7 @@ def _philox() -> np.random.Philox:
 
 
 @lru_cache(maxsize=1 << 14)
-def _key(domain: str, run_seed: int, name: str) -> UInt64[np.ndarray, "2"]:
+def _key(domain: str, run_seed: int, name: str) -> tuple[int, int]:
     """Hash what names a stream into a Philox key."""
     seed = operator.index(run_seed)
     fields = (
@@ -208,7 +247,12 @@ def _key(domain: str, run_seed: int, name: str) -> UInt64[np.ndarray, "2"]:
     # Lengths first: no two different lists of fields give the same bytes.
     message = b"".join(len(field).to_bytes(8, "little") + field for field in fields)
     digest = hashlib.sha256(message).digest()
-    return np.frombuffer(digest[:16], dtype="<u8").astype(np.uint64)
+    return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:16], "little")
+
+
+def weights_key(run_seed: int, name: str) -> tuple[int, int]:
+    """Return the Philox key of a tensor's weight noise, to compute the bits elsewhere."""
+    return _key("weights", run_seed, name)
 
 
 def _check_not_negative(**numbers: int) -> None:

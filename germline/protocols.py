@@ -110,6 +110,14 @@ class LowRankSpace(Space, Protocol):
         A B^T is the unit noise, in the layout of the stored weight.
         """
 
+    def sides(
+        self, members: Sequence[Seeded], wanted: Sequence[tuple[TensorInfo, int]]
+    ) -> "torch.Tensor":
+        """Draw the A (side 0) or B (side 1) of many tensors, `[members, sum of side x rank]`.
+
+        What `factors` draws, each `[side, rank]`, one after another.
+        """
+
 
 def _weight_units(_name: str, _tensor: "torch.Tensor") -> float:
     return 1.0

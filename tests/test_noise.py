@@ -143,6 +143,14 @@ def test_many_directions_at_once_equal_one_after_the_other(count):
         assert np.array_equal(row, noise.normal(5, 1, direction, NAME, count, start=5))
 
 
+@pytest.mark.parametrize("sizes", [{"a": 32, "b": 16}, {"a": 7, "b": 33, "c": 1}])
+@pytest.mark.parametrize("directions", [(4, 0, 9), ()])
+def test_tensors_side_by_side_hold_what_each_holds_alone(directions, sizes):
+    together = noise.side_by_side(3, 5, directions, sizes)
+    alone = [noise.normals(3, 5, directions, name, size) for name, size in sizes.items()]
+    assert np.array_equal(together, np.concatenate(alone, axis=1))
+
+
 def test_no_directions_give_no_rows():
     assert noise.normals(5, 1, [], NAME, 10).shape == (0, 10)
 

@@ -1,8 +1,11 @@
-"""Low-rank corrections beside linear layers: output += (input B) A^T for the member of each row.
+"""Low-rank corrections beside linear layers: input W^T + (input B) A^T, B A of each row's member.
 
 A whole cell runs in one batch on the shared product of the frozen weight. All A factors of a cell
 are one tensor and all B factors another: one copy to the device and one selection when members
 leave, whatever the number of layers.
+
+The correction is written first and the product of the weight added to it: one pass over the output
+less than the other way round, and what follows finds the output in the cache.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +20,9 @@ from germline.types import Seeded, TensorInfo
 
 COLUMNWISE_RANK = 4
 """On a CPU, up to this rank, A is applied by elementwise passes: thin products cost more."""
+
+TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+"""Layers of one part that read the same input, by the names the families of decoders share."""
 
 
 class Factors(NamedTuple):
@@ -59,14 +65,21 @@ class Shared(NamedTuple):
 
 
 class Corrections:
-    """The corrections of a model's linear layers; rows are ordered by member, equally many each."""
+    """The corrections of a model's linear layers; rows are ordered by member, equally many each.
+
+    Attributes:
+        layers: in the order in which their factors lie side by side.
+    """
 
     def __init__(self, model: nn.Module, layers: Sequence[TensorInfo], rank: int) -> None:
         self._latest = _Latest()
         self._by_name: dict[str, _Correction] = {}
         self._standing: Factors | None = None
         of_a = of_b = _Span(0, 0)
-        for group in _groups(layers):
+        groups = _groups(layers)
+        self.layers = [info for group in groups for info in group]
+        self._rank = rank
+        for group in groups:
             _, into = group[0].sides
             of_b = of_b.next(rank * into * len(group))
             projection = _Projection(of_b, rank, len(group), self._latest)
@@ -80,6 +93,22 @@ class Corrections:
         """Return room for the factors of so many members, to be filled through `a` and `b`."""
         of_a, of_b = self._sizes
         return Factors(torch.empty(members, of_a), torch.empty(members, of_b))
+
+    def arranged(self, a: Tensor, b: Tensor) -> Factors:
+        """Lay out factors given layer after layer, each `[members, out or in, rank]`.
+
+        Args:
+            a: `[members, sum of out x rank]`; taken over as it is where the rank is 1.
+            b: `[members, sum of in x rank]`; likewise.
+        """
+        if self._rank == 1:
+            return Factors(a, b)
+        factors = self.empty(len(a))
+        for given, view, side in ((a, self.a, 0), (b, self.b, 1)):
+            sizes = [info.sides[side] * self._rank for info in self.layers]
+            for info, part in zip(self.layers, given.split(sizes, dim=1), strict=True):
+                view(factors, info.name).copy_(part.unflatten(1, (-1, self._rank)).mT)
+        return factors
 
     def a(self, factors: Factors, layer: str) -> Tensor:
         """View the A factors of one layer, `[members, rank, out]`."""
@@ -117,11 +146,12 @@ class Corrections:
 
 
 def _groups(layers: Sequence[TensorInfo]) -> list[list[TensorInfo]]:
-    """Put layers of one part that read equally wide inputs together: q, k, v; gate and up."""
-    groups: dict[tuple[str, int], list[TensorInfo]] = {}
+    """Put layers of one part that read the same input together: q, k, v; gate and up."""
+    groups: dict[tuple[str, str, int], list[TensorInfo]] = {}
     for info in layers:
-        part = info.name.removesuffix(".weight").rpartition(".")[0]
-        groups.setdefault((part, info.sides[1]), []).append(info)
+        part, _, own = info.name.removesuffix(".weight").rpartition(".")
+        first = next((names[0] for names in TOGETHER if own in names), own)
+        groups.setdefault((part, first, info.sides[1]), []).append(info)
     return list(groups.values())
 
 
@@ -155,7 +185,7 @@ class _Projection:
     """Inputs times the B factors of layers that read the same input, such as q, k and v.
 
     The first of them computes all columns; the others find them ready, as long as they are given
-    the very same tensor. A layer with another input (o beside q, k, v) computes them anew.
+    the very same tensor. One with another input computes them anew.
     """
 
     def __init__(self, span: _Span, rank: int, layers: int, latest: _Latest) -> None:
@@ -199,7 +229,6 @@ class _Correction:
 
     def enter(self) -> None:
         """Take the place of the layer's forward."""
-        self._plain = self.layer.forward
         self.layer.forward = self
 
     def leave(self) -> None:
@@ -221,19 +250,24 @@ class _Correction:
         if self.place == 0:
             self.projection.bind(factors)
         a = self.a_of(factors)
-        self._rows = (len(a), -1, a.shape[2])
+        weight = self.layer.weight
+        self._weight = weight.t() if isinstance(self.layer, nn.Linear) else weight
         if self.projection.columnwise:
-            first = self.place * len(a[0])
-            self._add: Callable[[Tensor, Tensor, Tensor], Tensor] = Tensor.addcmul_
-            self._terms = list(enumerate(a[:, :, None].unbind(1), start=first))
+            columns = a[:, :, None].unbind(1)
+            self._terms = list(enumerate(columns, start=self.place * len(columns)))
+            self._product: Callable[..., Tensor] = torch.mul
+            self._sum: Callable[..., Tensor] = torch.addcmul
         else:
-            self._add = Tensor.baddbmm_
             self._terms = [(self.place, a)]
+            self._product, self._sum = torch.bmm, torch.baddbmm
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        output: Tensor = self._plain(inputs)
         parts = self.projection.parts(inputs)
-        rows = output.view(self._rows)
-        for part, a in self._terms:
-            self._add(rows, parts[part], a)
-        return output
+        bias = self.layer.bias
+        (part, a), *more = self._terms
+        output = self._product(parts[part], a) if bias is None else self._sum(bias, parts[part], a)
+        for part, a in more:
+            output.addcmul_(parts[part], a)
+        into, out = self._weight.shape
+        output.view(-1, out).addmm_(inputs.reshape(-1, into), self._weight)
+        return output.view(*inputs.shape[:-1], out)

@@ -10,7 +10,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-import torch
 from torch import Tensor, nn
 
 from germline.engines.corrections import Corrections, Factors, Shared
@@ -47,13 +46,16 @@ class LowRankMembers:
     def _draw(self, members: Sequence[Seeded | None]) -> Factors:
         """Draw every direction once; a pair shares it, and the centre's factors are times zero."""
         shared = Shared.of(members)
-        factors = self.corrections.empty(len(shared.drawn))
-        for info in self.masters.searched:
-            first, second = self.space.factors(shared.drawn, info)
-            a, b = (second, first) if info.transposed else (first, second)
-            unit = self.masters.units[info.name]
-            torch.mul(a.transpose(1, 2), unit, out=self.corrections.a(factors, info.name))
-            self.corrections.b(factors, info.name).copy_(b.transpose(1, 2))
+        a, b = (
+            self.space.sides(
+                shared.drawn, [(info, side ^ info.transposed) for info in self.corrections.layers]
+            )
+            for side in (0, 1)
+        )
+        factors = self.corrections.arranged(a, b)
+        for info in self.corrections.layers:
+            if (unit := self.masters.units[info.name]) != 1:
+                self.corrections.a(factors, info.name).mul_(unit)
         a, b = factors.of(shared.which)
         return Factors(a.mul_(shared.scale[:, None]).to(self._like), b.to(self._like))
 

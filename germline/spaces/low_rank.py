@@ -50,6 +50,30 @@ class LowRank:
         directions = [member.direction for member in members]
         return self._draw(first.run_seed, first.generation, directions, tensor)
 
+    def sides(
+        self, members: Sequence[Seeded], wanted: Sequence[tuple[TensorInfo, int]]
+    ) -> torch.Tensor:
+        """Draw A (side 0) or B (side 1) of many tensors: `[members, sum of side x rank]`.
+
+        The numbers of `factors`, each `[side, rank]`, one after another: several times faster than
+        tensor by tensor where matrices are small.
+        """
+        first = members[0]
+        sizes = {
+            f"{tensor.name}/{'ab'[side]}": tensor.shape[side] * self.rank for tensor, side in wanted
+        }
+        drawn = torch.from_numpy(
+            noise.side_by_side(
+                first.run_seed, first.generation, [one.direction for one in members], sizes
+            )
+        )
+        if self.rank > 1:
+            parts = drawn.split(list(sizes.values()), dim=1)
+            for (_, side), part in zip(wanted, parts, strict=True):
+                if side == 0:
+                    part.mul_(1 / math.sqrt(self.rank))
+        return drawn
+
     def gradient(self, update: Update, tensor: TensorInfo) -> torch.Tensor:
         """Sum coefficients times A B^T in order (fp32 multiply, then add: the same bits anywhere).
 

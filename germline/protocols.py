@@ -214,6 +214,9 @@ class Weights(Protocol):
     def load_state(self, state: Mapping[str, "torch.Tensor"]) -> None:
         """Take over what `state` returned, bit for bit."""
 
+    def scales(self) -> Mapping[str, float]:
+        """Return by how much each searched tensor's sigma differs from that of its members."""
+
 
 @runtime_checkable
 class Engine(Protocol):
@@ -222,9 +225,6 @@ class Engine(Protocol):
     @property
     def weights(self) -> Weights:
         """The masters behind what is served."""
-    def scales(self) -> Mapping[str, float]:
-        """Return by how much each searched tensor's sigma differs from that of its members."""
-
 
     def generate(
         self,
@@ -285,6 +285,9 @@ class Fleet(Protocol):
     def apply(self, update: Update | Move) -> UpdateSize | None:
         """Apply the update on every engine, and return what one of them measured of it."""
 
+    def scales(self) -> Mapping[str, float]:
+        """Return by how much each searched tensor's sigma differs from that of its members."""
+
     def digest(self) -> str:
         """Return the digest all engines agree on."""
 
@@ -293,9 +296,6 @@ class Fleet(Protocol):
 
     def restore(self, entries: "Sequence[Entry]", folder: Path | None, base_digest: str) -> None:
         """Bring the base weights to the state after the last entry of a journal.
-    def scales(self) -> Mapping[str, float]:
-        """Return by how much each searched tensor's sigma differs from that of its members."""
-
 
         Snapshots in the folder may save replaying; everything is verified by digest.
         """

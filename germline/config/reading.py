@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from germline.config.earlier import as_it_ran
 from germline.config.methods import RandOpt
 from germline.config.mistakes import told
 from germline.config.schedules import Cosine
@@ -78,7 +79,9 @@ def _read_file(path: Path) -> dict[str, Any]:
     file = path / "run.json" if (path / "run.json").is_file() else path
     values = read_file(file)
     config = values.get("config")
-    return config if "format_version" in values and isinstance(config, dict) else values
+    if "format_version" in values and isinstance(config, dict):
+        return as_it_ran(config)
+    return values
 
 
 def _texts(overrides: object) -> list[str]:

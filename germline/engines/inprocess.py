@@ -1,8 +1,8 @@
 """A Hugging Face causal language model in this process: one batch for a whole cell of members.
 
-Low-rank members and adapters share the base matrix product; dense members are written into the
-serving copy one after another from the fp32 masters. On a CPU in fp32 the serving copy of a run
-whose members share it *is* the masters, so it costs no memory.
+Low-rank members and adapters share the base matrix product. Dense members of a small model stand
+some at a time, those of a large one are written into the serving copy one after another. On a CPU
+in fp32 the serving copy of a run whose members share it *is* the masters: it costs no memory.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,6 +22,7 @@ from germline.engines.pretrained import Pretrained, save_pretrained
 from germline.engines.prompts import encode, pad
 from germline.engines.reading import lay_out
 from germline.engines.sampling import draw_luck
+from germline.engines.stacked import StackedMembers, members_together
 from germline.engines.update_size import UpdateGauge
 from germline.engines.weights import Masters, describe
 from germline.engines.windows import refuse_other_attention
@@ -64,9 +65,7 @@ class InProcessEngine:
             masters = {name: _apart(m, self.serving[name]) for name, m in masters.items()}
         self.weights = Masters(masters, infos, space, optimizer, sigma_unit, pretrained.source)
         self._dense = (
-            DenseMembers(self.serving, self.weights, space)
-            if isinstance(space, DenseSpace)
-            else None
+            self._members_of_their_own(space, config) if isinstance(space, DenseSpace) else None
         )
         self._batched = self._members_in_one_batch(space)
         self._encoded: dict[tuple[str, bool], list[int]] = {}
@@ -164,10 +163,23 @@ class InProcessEngine:
             return CoordinateMembers(self.model, self.serving, self.weights, space)
         return None
 
+    def _members_of_their_own(
+        self, space: DenseSpace, config: InProcess
+    ) -> StackedMembers | DenseMembers:
+        together = members_together(config.stacked, self.model, self.weights, self.dtype)
+        if together == 1:
+            return DenseMembers(self.serving, self.weights, space)
+        like = next(iter(self.serving.values()))
+        return StackedMembers(self.model, like, self.weights, space, together)
+
     def _groups(
         self, members: Sequence[Perturbation | None]
     ) -> list[Sequence[Perturbation | None]]:
-        return [members] if self._batched else [[member] for member in members]
+        if self._batched:
+            return [members]
+        groups = -(-len(members) // (self._dense.together if self._dense else 1))
+        size = -(-len(members) // groups)  # nearly equal groups: none of one or two
+        return [members[start : start + size] for start in range(0, len(members), size)]
 
     @contextmanager
     def _standing(self, members: Sequence[Perturbation | None]) -> Iterator[None]:
@@ -175,7 +187,7 @@ class InProcessEngine:
             with self._batched.standing(members):
                 yield
         elif self._dense:
-            with self._dense.standing(members[0]):
+            with self._dense.standing(members):
                 yield
         else:
             self.weights.refuse_members(members)
@@ -194,6 +206,8 @@ class InProcessEngine:
     def _members_left(self, members: Tensor) -> None:
         if self._batched:
             self._batched.corrections.keep(members)
+        elif self._dense:
+            self._dense.keep(members)
 
     def _encode(self, example: Example) -> list[int]:
         key = (example.prompt, example.chat)

@@ -4,7 +4,7 @@
   whole cell runs in one batch on the shared base product. The model's weights are not touched.
 - `DenseMembers`: writes cast(centre + sign sigma eps) into the serving tensors, and afterwards
   resets them from the masters. Noise is never subtracted: that drifts (81 % of a step per
-  generation in bf16, measured by the field).
+  generation in bf16, measured by the field). Several such members at once: `stacked.py`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -63,14 +63,17 @@ class LowRankMembers:
 class DenseMembers:
     """One member at a time, written into the serving tensors from the fp32 masters."""
 
+    together = 1
+
     def __init__(self, serving: Mapping[str, Tensor], masters: Masters, space: DenseSpace) -> None:
         self.serving = serving
         self.masters = masters
         self.space = space
 
     @contextmanager
-    def standing(self, member: Perturbation | None) -> Iterator[None]:
+    def standing(self, members: Sequence[Perturbation | None]) -> Iterator[None]:
         """Let one member stand in the model during a `with` block, then reset from the masters."""
+        (member,) = members
         if member is None:
             yield
             return
@@ -80,6 +83,9 @@ class DenseMembers:
         finally:
             for info in self.masters.searched:
                 self.serving[info.name].copy_(self.masters.tensors[info.name])
+
+    def keep(self, members: Tensor) -> None:
+        """Go on: the only member there is stays."""
 
     def _write(self, member: Perturbation) -> None:
         for info in self.masters.searched:

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from germline.config import Config, validated
+from germline.config.earlier import as_it_ran
 from germline.noise import NOISE_VERSION
 from germline.record import claims, rows
 from germline.record.journal import Journal
@@ -65,7 +66,7 @@ class RunDirectory:
     def __init__(self, path: Path, facts: Mapping[str, Any]) -> None:
         self.path = path
         self._facts = dict(facts)
-        self.config: Config = validated(facts["config"])
+        self.config: Config = validated(as_it_ran(facts["config"]))
         self.journal = Journal(path / "journal.jsonl")
         self.last_rollouts: tuple[Row, ...] = ()
         self._claim: weakref.finalize[..., object] | None = None

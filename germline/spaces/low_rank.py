@@ -18,6 +18,9 @@ from germline import config, noise
 from germline.spaces.selection import select_linear
 from germline.types import GermlineError, Seeded, TensorInfo, Update
 
+SCRATCH = 1 << 17
+"""Numbers of a gradient summed at once: they stay in the cache of a core (512 kB, twice)."""
+
 
 class LowRank:
     """Rank-r Gaussian noise on the selected linear layers."""
@@ -84,13 +87,11 @@ class LowRank:
         a, b = self._draw(update.run_seed, update.generation, directions, tensor)
         scaled = a * torch.tensor(update.coefficients, dtype=torch.float32)[:, None, None]
         total = torch.zeros(tensor.shape)
-        product = torch.empty(tensor.shape)
-        for direction in directions:
-            for column in range(self.rank):
-                torch.mul(
-                    scaled[direction, :, column, None], b[direction, None, :, column], out=product
-                )
-                total.add_(product)
+        at_once = max(1, SCRATCH // tensor.shape[1])
+        product = torch.empty(min(at_once, tensor.shape[0]), tensor.shape[1])
+        for start in range(0, tensor.shape[0], at_once):
+            block = total[start : start + at_once]
+            _add_products(block, scaled[:, start : start + at_once], b, product[: len(block)])
         return total
 
     def _draw(
@@ -107,3 +108,13 @@ class LowRank:
             for side, size in sides
         )
         return a.mul_(1 / math.sqrt(self.rank)), b
+
+
+def _add_products(
+    block: torch.Tensor, a: torch.Tensor, b: torch.Tensor, product: torch.Tensor
+) -> None:
+    """Add A B^T of every direction to some rows, direction after direction, column after column."""
+    for left, right in zip(a.mT, b.mT, strict=True):
+        for one, other in zip(left, right, strict=True):
+            torch.mul(one[:, None], other, out=product)
+            block.add_(product)

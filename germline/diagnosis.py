@@ -62,7 +62,6 @@ class Diagnosis:
         """Say what there was to learn from a generation; once for each, in order."""
         self._count(update)
         halves = agreement(population, evaluation, shape)
-        seeded = isinstance(update, Update)
         return Signals(
             informative_examples=informative_examples(evaluation.rewards),
             informative_pairs=informative_pairs(fitness) if population.antithetic else None,
@@ -73,7 +72,9 @@ class Diagnosis:
             zeros_in_a_row=self.zeros_in_a_row,
             agreement=halves,
             signal_to_noise=signal_to_noise(halves),
-            directions=effective_directions(update.coefficients) if seeded else None,
+            directions=(
+                effective_directions(update.coefficients) if isinstance(update, Update) else None
+            ),
         )
 
     def _count(self, update: Update | Move) -> None:

@@ -5,6 +5,7 @@ All three take in the same records; which one is used depends on where the outpu
 
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -19,7 +20,8 @@ from germline.cli import wording
 from germline.protocols import Tracker
 from germline.record import RunDirectory
 from germline.record.lines import Row
-from germline.record.rows import fitness_summary
+from germline.record.rows import fitness_summary, generation_row
+from germline.report.advice import WINDOW, advice, mean, moving, percent
 from germline.types import GenerationRecord, Score
 
 FRAMES_PER_SECOND = 4
@@ -61,13 +63,22 @@ class Lines(Silent):
     def __init__(self, console: Console) -> None:
         self._console = console
         self._clock = Clock()
+        self._latest: list[Row] = []
+        self._said: set[str] = set()
 
     def generation(self, record: GenerationRecord) -> None:
-        """Print the line of a generation."""
+        """Print the line of a generation, and what is newly wrong with the signal."""
         self._clock.tick(record)
-        self._console.print(
-            line(record, self._clock.left_s), soft_wrap=True, markup=False, highlight=False
-        )
+        self._latest = [*self._latest, generation_row(record)][-WINDOW:]
+        self._print(line(record, self._clock.left_s))
+        found = advice(self._latest)
+        for about, sentence in found.items():
+            if about not in self._said:
+                self._print(f"  {sentence}")
+        self._said = set(found)
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, soft_wrap=True, markup=False, highlight=False)
 
 
 class Clock:
@@ -107,6 +118,7 @@ class LiveView:
     clock: Clock = field(default_factory=Clock)
     scores: list[Score] = field(default_factory=list)
     means: list[float | None] = field(default_factory=list)
+    latest: list[Row] = field(default_factory=list)
     record: GenerationRecord | None = None
     sample: Row | None = None
     footer: str = "Ctrl-C finishes the generation and stops."
@@ -126,6 +138,7 @@ class LiveView:
         self.clock.tick(record)
         self.record = record
         self.means.append(fitness_summary(record.fitness)["mean"])
+        self.latest = [*self.latest, generation_row(record)][-WINDOW:]
         if record.held_out is not None or not self.scores:
             self.scores = self._recorded_scores()
         # Rollouts come ranked by reward: the middle one is what is typical, not what flatters.
@@ -152,6 +165,8 @@ class LiveView:
         if self.record is not None:
             grid.add_row("fitness", _fitness(self.record))
             grid.add_row("", Text(wording.sparkline(self.means, min(width, 60)), style="blue"))
+            if self.record.signals:
+                grid.add_row("signal", _signal(self.latest))
             grid.add_row("speed", _speed(self.record))
         grid.add_row("held-out", self._held_out())
         if self.sample is not None:
@@ -222,6 +237,19 @@ def _fitness(record: GenerationRecord) -> Text:
         f"  [{fitness['p20']}, {fitness['p80']}] 20-80 % of members",
         f"  best {fitness['max']}",
     )
+
+
+def _signal(latest: Sequence[Row]) -> Text:
+    """Sum up the latest generations in a line; a second one says what is gravest, if anything."""
+    parts = {
+        "examples": (mean(latest[-1:], "informative_examples"), percent),
+        "pairs": (mean(latest[-1:], "informative_pairs"), percent),
+        "halves agree": (mean(latest, "agreement"), wording.number),
+        "weights move": (mean(moving(latest), "step.moved"), percent),
+    }
+    known = [f"{name} {write(value)}" for name, (value, write) in parts.items() if value is not None]
+    warning = next(iter(advice(latest).values()), None)
+    return Text.assemble("  ".join(known), (f"\n{warning}" if warning else "", "yellow"))
 
 
 def _speed(record: GenerationRecord) -> Text:

@@ -137,12 +137,12 @@ def _scores_of(task: str, runs: Sequence[tuple[int, RunFacts]]) -> Chart | None:
 
 
 def _curve(label: str, tone: str, rows: Sequence[Row], name: str) -> Curve:
-    return Curve(label, tone, _generations(rows), thin([row["fitness"][name] for row in rows]))
+    return Curve(label, tone, generations(rows), thin([row["fitness"][name] for row in rows]))
 
 
 def _band(label: str, tone: str, rows: Sequence[Row]) -> Band:
     low, high = (thin([row["fitness"][name] for row in rows]) for name in ("p20", "p80"))
-    return Band(label, tone, _generations(rows), low, high)
+    return Band(label, tone, generations(rows), low, high)
 
 
 def _points(
@@ -159,13 +159,14 @@ def _points(
     )
 
 
-def _generations(rows: Sequence[Row]) -> list[float]:
+def generations(rows: Sequence[Row]) -> list[float]:
+    """Return where the points of a curve over these rows stand, thinned out as their values are."""
     places: list[Number] = [float(row["generation"]) for row in rows]
     return [place for place in thin(places) if place is not None]
 
 
 def _grouped(run: RunFacts) -> str:
-    group = -(-len(run.rows) // max(1, len(_generations(run.rows))))
+    group = -(-len(run.rows) // max(1, len(generations(run.rows))))
     return f" Each point is the mean of {group} generations." if group > 1 else ""
 
 

@@ -37,6 +37,7 @@ PARTS = {
     "generate_s": "generating",
     "grading_s": "waiting for graders",
     "tell_s": "learning from the rewards (tell)",
+    "signals_s": "measuring the signal",
     "apply_s": "updating the weights (apply)",
     "digest_s": "digest of the weights",
     "held_out_s": "held-out scores",

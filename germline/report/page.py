@@ -18,7 +18,8 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from germline.record.lines import write_atomically
-from germline.report import charts, curves, differences, wording
+from germline.report import charts, curves, differences, signals, wording
+from germline.report.advice import advice
 from germline.report.charts import Chart, Drawing
 from germline.report.facts import RunFacts, short
 from germline.types import GermlineError
@@ -86,6 +87,9 @@ def render(runs: Sequence[RunFacts]) -> str:
             "tone": curves.tone(place),
             "title": [wording.visible(line) for line in wording.title(run.config)],
             "curves": figures.draw([c for c in (curves.fitness(run), curves.held_out(run)) if c]),
+            "signals": figures.draw(signals.charts(run.rows)),
+            "advice": advice(run.rows),
+            "readings": signals.readings(run.rows),
             "time_figure": figures.next_number() if run.parts else None,
             "numbers": _numbers(run),
             "settings": _yaml(differences.settings(run.config)),

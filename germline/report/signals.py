@@ -1,0 +1,217 @@
+"""The signals of a run on its page: curves, and each number at the start and at the end."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from germline.diagnosis import signal_to_noise
+from germline.record.lines import Row
+from germline.report.advice import WINDOW, mean, moving, percent, signal
+from germline.report.charts import Band, Chart, Curve, Mark, Number, thin
+from germline.report.curves import generations
+from germline.report.wording import number
+
+Write = Callable[[float | None], str]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One of the signals: its mean over the first and over the last generations, in words."""
+
+    name: str
+    start: str
+    end: str
+    meaning: str
+
+
+def charts(rows: Sequence[Row]) -> list[Chart]:
+    """Draw what there is to draw: shares, agreement of halves, steps, and a sigma that moves."""
+    recorded = [row for row in rows if row.get("signals")]
+    drawn = (_shares(recorded), _agreement(recorded), _steps(recorded)) if recorded else ()
+    return [chart for chart in (*drawn, _sigma(rows)) if chart]
+
+
+def readings(rows: Sequence[Row]) -> list[Reading]:
+    """Say what each signal was at the start and at the end; what no generation has is left out."""
+    recorded = [row for row in rows if row.get("signals")]
+    count = min(WINDOW, -(-len(recorded) // 2))
+    found = []
+    for name, (words, write, meaning) in MEANINGS.items():
+        ends = [_mean(some, name) for some in (recorded[:count], recorded[-count:])]
+        if ends != [None, None]:
+            found.append(Reading(words, write(ends[0]), write(ends[1]), meaning))
+    return found
+
+
+def _mean(rows: Sequence[Row], name: str) -> float | None:
+    """Average a signal; the ratio follows from the mean agreement, which is steadier."""
+    if name == "signal_to_noise":
+        return signal_to_noise(mean(rows, "agreement"))
+    # Where nothing was learnt no step was taken: it would only water down those that were.
+    return mean(moving(rows) if name.startswith("step.") else rows, name)
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else percent(share)
+
+
+MEANINGS: dict[str, tuple[str, Write, str]] = {
+    "informative_examples": (
+        "examples that tell members apart",
+        _percent,
+        "On the others all members earn the same, so they are played for nothing. Few of them: "
+        "sigma is too small, or the examples are solved or hopeless.",
+    ),
+    "informative_pairs": (
+        "pairs that differ",
+        _percent,
+        "Antithetic pairs whose two halves differ in fitness; only they move the weights.",
+    ),
+    "tied": (
+        "members that tie",
+        _percent,
+        "As fit as another member. Many: the reward is coarse, or the batch is small.",
+    ),
+    "empty": (
+        "empty completions",
+        _percent,
+        "Nothing but special tokens was written. Many: members are broken (sigma is too large), "
+        "or silence is rewarded.",
+    ),
+    "agreement": (
+        "agreement of halves",
+        number,
+        "Cosine of the updates that the two halves of each batch would give. Near 0, an update "
+        "follows the luck of its examples: play more of them. Near 1, fewer would do.",
+    ),
+    "signal_to_noise": (
+        "signal to noise",
+        number,
+        "What that agreement says about the update of the whole batch, as a ratio of powers: "
+        "above 1 it is signal for the most part.",
+    ),
+    "directions": (
+        "effective directions",
+        number,
+        "How many of the population's directions carry the update: far fewer than there are "
+        "means that some members decide alone (clip or rank the utilities).",
+    ),
+    "step.rank": (
+        "effective rank of a step",
+        number,
+        "Of the update of a matrix: that of its directions, bounded by the matrix.",
+    ),
+    "step.rms": (
+        "step per weight",
+        number,
+        "Root mean square over all searched numbers.",
+    ),
+    "step.in_roundings": (
+        "step in roundings",
+        number,
+        "The same, in spacings of the dtype that is served, of the middle tensor. Below 1 an "
+        "update is seen in part only, until updates add up in the fp32 masters: nothing is lost.",
+    ),
+    "step.least_in_roundings": (
+        "in the slowest tensor",
+        number,
+        "The same, of the tensor that moves least for its size.",
+    ),
+    "step.moved": (
+        "served weights that move",
+        _percent,
+        "Share that an update changes after rounding.",
+    ),
+}
+"""Signal -> its words, how its values are written, what it means and what to do."""
+
+
+def _shares(rows: Sequence[Row]) -> Chart:
+    marks: list[Mark] = [_curve("examples that tell members apart", "run-0", rows, EXAMPLES)]
+    if any(signal(row, PAIRS) is not None for row in rows):
+        marks.append(_curve("pairs that differ", "run-1", rows, PAIRS))
+    if any(signal(row, "empty") for row in rows):
+        marks.append(_curve("empty completions", "run-3", rows, "empty"))
+    return Chart(
+        name="signal-shares",
+        caption="What carries information in each generation, as shares: examples on which "
+        "members differ, antithetic pairs whose halves differ, completions without any text.",
+        alt="Line chart of the shares of a generation that carry information: examples that tell "
+        f"members apart go from {_ends(rows, EXAMPLES, _percent)}, completions without text from "
+        f"{_ends(rows, 'empty', _percent)}.",
+        x_label="generation",
+        y_label="share",
+        marks=marks,
+    )
+
+
+def _agreement(rows: Sequence[Row]) -> Chart | None:
+    values = [signal(row, "agreement") for row in rows]
+    if all(value is None for value in values):
+        return None
+    smooth = [mean(rows[max(0, at + 1 - WINDOW) : at + 1], "agreement") for at in range(len(rows))]
+    return Chart(
+        name="signal-agreement",
+        caption="Agreement of the two halves of each batch: the cosine of the updates they would "
+        f"give by themselves. One generation says little; the heavy line is the mean of {WINDOW}.",
+        alt="Line chart of the cosine between the updates that two halves of each batch give; its "
+        f"mean goes from {_ends(rows, 'agreement', number)}.",
+        x_label="generation",
+        y_label="cosine",
+        marks=[
+            Curve("one generation", "best", generations(rows), thin(values)),
+            Curve(f"mean of {WINDOW}", "mean", generations(rows), thin(smooth)),
+        ],
+    )
+
+
+def _steps(rows: Sequence[Row]) -> Chart | None:
+    """Draw how many served weights move, where that is not simply all of them."""
+    moved = [signal(row, "step.moved") for row in moving(rows)]
+    if all(share is None or share > NEARLY_ALL for share in moved):
+        return None
+    return Chart(
+        name="signal-steps",
+        caption="Share of the served weights that an update changes, after rounding to the dtype "
+        "they are served in. What is too small to be seen is kept by the fp32 masters.",
+        alt="Line chart of the share of served weights that each update changes, from "
+        f"{_ends(rows, 'step.moved', _percent)}.",
+        x_label="generation",
+        y_label="share",
+        marks=[_curve("served weights that move", "mean", rows, "step.moved")],
+    )
+
+
+def _sigma(rows: Sequence[Row]) -> Chart | None:
+    """Draw sigma where it is not constant, with the range over tensors where each has its own."""
+    sigmas = [row["sigma"] for row in rows]
+    if len(set(sigmas)) < 2:
+        return None
+    marks: list[Mark] = [Curve("sigma", "mean", generations(rows), thin(sigmas))]
+    if any("sigmas" in row for row in rows):
+        low, high = (
+            thin([row.get("sigmas", {}).get(end) for row in rows]) for end in ("min", "max")
+        )
+        marks.insert(0, Band("all tensors", "mean", generations(rows), low, high))
+        marks[1] = Curve("their mean", "mean", generations(rows), thin(sigmas))
+    return Chart(
+        name="sigma",
+        caption="Sigma, the standard deviation of the perturbations, in each generation.",
+        alt=f"Line chart of sigma over {len(rows)} generations, from {number(sigmas[0])} to "
+        f"{number(sigmas[-1])}.",
+        x_label="generation",
+        y_label="sigma",
+        marks=marks,
+    )
+
+
+EXAMPLES, PAIRS, NEARLY_ALL = "informative_examples", "informative_pairs", 0.99
+
+
+def _curve(label: str, tone: str, rows: Sequence[Row], name: str) -> Curve:
+    values: list[Number] = [signal(row, name) for row in rows]
+    return Curve(label, tone, generations(rows), thin(values))
+
+
+def _ends(rows: Sequence[Row], name: str, write: Write) -> str:
+    found = [value for row in rows if (value := signal(row, name)) is not None]
+    return f"{write(found[0])} to {write(found[-1])}" if found else "nothing"

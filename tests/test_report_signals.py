@@ -1,0 +1,225 @@
+"""Signals in words and pictures: what is wrong is said, with what helps, live and on the page."""
+
+import io
+import re
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from germline.cli.views import Lines, LiveView
+from germline.config import load_config
+from germline.record import RunDirectory
+from germline.record.rows import generation_row
+from germline.report import signals
+from germline.report.advice import WINDOW, advice, mean, percent
+from germline.signals import Signals, UpdateSize
+from tests.synthetic_runs import BATCH, DIGEST, record
+from tests.test_report_page import Page, write_report
+
+STEP = UpdateSize(rms=0.002, in_roundings=40.0, least_in_roundings=3.0, moved=0.75, rank=6.0)
+SOUND = Signals(
+    informative_examples=0.5,
+    informative_pairs=0.75,
+    tied=0.25,
+    empty=0.0,
+    zero=False,
+    zeros=0,
+    zeros_in_a_row=0,
+    agreement=0.5,
+    signal_to_noise=2.0,
+    directions=8.0,
+    step=STEP,
+)
+NOTHING = replace(
+    SOUND,
+    informative_examples=0.0,
+    informative_pairs=0.0,
+    tied=1.0,
+    zero=True,
+    agreement=None,
+    signal_to_noise=None,
+    directions=None,
+    step=UpdateSize(0.0, 0.0, 0.0, 0.0),
+)
+
+
+def made(generation, found=SOUND, failure=None, **changes):
+    """Make up a generation with these signals."""
+    return replace(record(generation, failure=failure), signals=replace(found, **changes))
+
+
+def rows(count, found=SOUND, failure=None, **changes):
+    return [generation_row(made(g, found, failure, **changes)) for g in range(count)]
+
+
+def silent(count):
+    """Make up a row of generations without a signal."""
+    return [made(g, NOTHING, zeros=g + 1, zeros_in_a_row=g + 1) for g in range(count)]
+
+
+@pytest.fixture
+def run(tmp_path):
+    return RunDirectory.create(tmp_path / "run", load_config({}), DIGEST, threads=1)
+
+
+# --- advice
+
+
+def test_where_nothing_is_wrong_nothing_is_said():
+    assert advice(rows(WINDOW)) == {}
+
+
+def test_rows_of_older_germlines_get_no_advice():
+    assert advice([generation_row(record(g)) for g in range(WINDOW)]) == {}
+
+
+def test_silence_is_said_from_the_third_generation_on():
+    found = [generation_row(one) for one in silent(3)]
+    assert "no signal" not in advice(found[:2])
+    assert advice(found)["no signal"].startswith("no signal for 3 generations")
+    assert "see germline probe" in advice(found)["no signal"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "about", "words"),
+    [
+        ({"empty": 0.75}, "empty", "75 % of the completions are empty: a smaller sigma"),
+        ({"informative_examples": 0.04}, "examples", "members differ on 4 % of the examples"),
+        ({"agreement": 0.01}, "agreement", "more examples in a batch"),
+        ({"step": replace(STEP, moved=0.004)}, "moved", "moves 0.4 % of the served weights"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_number_and_what_helps(changes, about, words):
+    found = advice(rows(WINDOW, **changes))
+    assert list(found) == [about]
+    assert words in found[about]
+
+
+def test_completions_that_are_not_graded_are_said_with_a_reason_made_harmless():
+    found = advice(rows(2, failure="timeout \x1b[31m"))
+    assert found == {"lost": "100 % of the completions were not graded (timeout �[31m)"}
+
+
+def test_a_few_generations_say_nothing_about_agreement():
+    assert advice(rows(WINDOW - 1, agreement=-0.5)) == {}
+
+
+def test_only_the_latest_generations_count():
+    assert advice([*rows(30, empty=1.0), *rows(WINDOW)]) == {}
+
+
+def test_the_gravest_comes_first():
+    some = [replace(one, signals=replace(one.signals, empty=1.0)) for one in silent(3)]
+    assert list(advice([generation_row(one) for one in some])) == ["no signal", "empty"]
+
+
+def test_a_mean_is_of_the_generations_that_have_the_number():
+    found = [*rows(1, agreement=0.25), *rows(1, agreement=None), *rows(1, agreement=0.75)]
+    assert mean(found, "agreement") == 0.5
+    assert mean(found, "step.moved") == 0.75
+    assert mean([], "agreement") is None
+
+
+@pytest.mark.parametrize(
+    ("share", "text"), [(0.0, "0 %"), (0.0042, "0.42 %"), (0.5, "50 %"), (1.0, "100 %")]
+)
+def test_shares_are_written_with_the_digits_they_need(share, text):
+    assert percent(share) == text
+
+
+# --- live
+
+
+def terminal():
+    return Console(width=100, record=True, file=io.StringIO(), color_system=None)
+
+
+def test_the_live_view_sums_up_the_signal_in_one_line(run):
+    view = LiveView(terminal(), run)
+    view.start()
+    for generation in range(2):
+        view.generation(made(generation, agreement=0.25 + generation / 2))
+    view.close()
+    view.console.print(view.render())
+    shown = view.console.export_text()
+    assert "signal       examples 50 %  pairs 75 %  halves agree 0.5  weights move 75 %" in shown
+    assert "germline probe" not in shown
+
+
+def test_the_live_view_says_what_is_wrong(run):
+    view = LiveView(terminal(), run)
+    view.start()
+    for one in silent(4):
+        view.generation(one)
+    view.close()
+    view.console.print(view.render())
+    assert "no signal for 4 generations" in view.console.export_text()
+
+
+def test_plain_lines_say_once_what_is_wrong_and_again_when_it_returns():
+    view = Lines(terminal())
+    some = [*silent(5), *[made(0) for _ in range(WINDOW)], *silent(3)]
+    for generation, one in enumerate(some):
+        view.generation(replace(one, generation=generation))
+    said = [one for one in view._console.export_text().splitlines() if "no signal" in one]
+    assert len(said) == 2
+    assert said[0].startswith("  no signal for 3 generations")
+
+
+# --- on the page
+
+
+def page(run):
+    return Page(write_report([run.path], run.path / "page.html"))
+
+
+def test_the_page_has_a_section_of_signals(run):
+    for generation in range(4):
+        run.write(made(generation, agreement=generation / 4), BATCH)
+    shown = page(run)
+    assert "Nothing is wrong with the signal of the latest generations" in shown.text
+    assert re.search(r"agreement of halves\s*0\.125\s*0\.625", shown.text)
+    assert re.search(r"signal to noise\s*0\.286\s*3\.33", shown.text)  # of the mean agreement
+    assert re.search(r"served weights that move\s*75 %\s*75 %", shown.text)
+    alts = [value for name, value in shown.attributes if name == "aria-label" and value]
+    assert any("examples that tell members apart go from 50 % to 50 %" in alt for alt in alts)
+    assert any("its mean goes from 0 to 0.75" in alt for alt in alts)
+    assert any("served weights that each update changes, from 75 % to 75 %" in alt for alt in alts)
+
+
+def test_the_page_says_what_is_wrong(run):
+    for one in silent(3):
+        run.write(one, BATCH)
+    text = page(run).text
+    assert "no signal for 3 generations, all members are equally good" in text
+    assert "In 3 of 3 generations all members were equally good" in text
+
+
+def test_the_page_of_an_older_run_says_that_signals_were_not_recorded(run):
+    run.write(record(0), BATCH)
+    shown = page(run)
+    assert "did not record its signals" in shown.text
+    assert "What the signals say" not in shown.text
+
+
+def test_steps_are_those_of_generations_that_taught_something():
+    some = [*rows(1), generation_row(silent(1)[0])]
+    [moved] = [one for one in signals.readings(some * 2) if one.name == "served weights that move"]
+    assert (moved.start, moved.end) == ("75 %", "75 %")
+
+
+def test_what_a_run_does_not_have_is_neither_drawn_nor_listed():
+    whole = replace(STEP, moved=1.0)
+    bare = rows(3, informative_pairs=None, agreement=None, signal_to_noise=None, step=whole)
+    assert [chart.name for chart in signals.charts(bare)] == ["signal-shares"]
+    names = [one.name for one in signals.readings(bare)]
+    assert "pairs that differ" not in names
+    assert "agreement of halves" not in names
+
+
+def test_sigma_is_drawn_where_it_moves():
+    some = [row | {"sigma": 0.1 / (1 + place)} for place, row in enumerate(rows(3))]
+    [chart] = [one for one in signals.charts(some) if one.name == "sigma"]
+    assert "from 0.1 to 0.0333" in chart.alt
+    assert "sigma" not in [one.name for one in signals.charts(rows(3))]

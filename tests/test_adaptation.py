@@ -282,7 +282,7 @@ def test_a_generation_without_signal_may_move_nothing(tmp_path):
         assert {update.skipped for update in entries(path)} == {still}
 
 
-def test_sigma_answers_generations_without_signal():
+def test_sigma_answers_silence():
     silence = Silence(Grow(factor=2.0, most=3.0))
     for generation, silent in enumerate([True, True, True, False, False, False]):
         silence.tell(generation, silent=silent)

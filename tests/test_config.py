@@ -261,7 +261,7 @@ def test_a_config_survives_json():
         ("shaping={kind: raw, clip: 1}", r"shaping\.clip: unknown setting.*here: elite, kind"),
         ("strategy.sigma=0", r"strategy\.sigma: .*greater than 0.*found 0"),
         ("strategy.sigma=nan", r"strategy\.sigma: .*finite"),
-        ("strategy.population=1", r"strategy\.population: .*at least|greater than or equal to 2"),
+        ("strategy.population=1", r"strategy: population=1 has nobody to be compared with"),
         (
             "strategy.population=5",
             r"population=5 is odd .*use population=6 or antithetic=false",

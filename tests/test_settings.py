@@ -21,6 +21,11 @@ from tests.toy_runs import SETTINGS, run, settings
 COSINE_SIGMA = ["generations=3", "strategy.sigma={kind: cosine, start: 0.3, end: 0.1}"]
 COSINE_RATE = ["generations=4", "strategy.learning_rate={kind: cosine, start: 0.3, end: 0.1}"]
 PLATEAU = ["generations=5", "strategy.sigma={kind: plateau, start: 0.3, patience: 1}"]
+SUCCESS = ["generations=3", "strategy.sigma={kind: success, start: 0.3}"]
+UNPAIRED = ["shaping=raw", "strategy.antithetic=false", "strategy.learning_rate=0.01"]
+RUNNING = [*UNPAIRED, "generations=3", "strategy.baseline=running"]
+# Members so near that all are equally good: weight decay acts all the same, unless it is skipped.
+SILENT = ["task.temperature=0", "strategy.sigma=1e-7", "strategy.optimizer.weight_decay=0.5"]
 
 # setting: (what it is compared with, the change), seen in the digests of two generations or more.
 CHANGES_THE_WEIGHTS = {
@@ -55,6 +60,13 @@ CHANGES_THE_WEIGHTS = {
     "strategy.sigma.factor": (PLATEAU, "strategy.sigma.factor=0.3"),
     "strategy.sigma.patience": (PLATEAU, "strategy.sigma.patience=3"),
     "strategy.sigma.min": (PLATEAU, "strategy.sigma.min=0.25"),
+    "strategy.sigma.target": (SUCCESS, "strategy.sigma.target=0.4"),
+    "strategy.sigma.rate": (SUCCESS, "strategy.sigma.rate=1"),
+    "strategy.sigma.max": (SUCCESS, "strategy.sigma.max=0.31"),
+    "strategy.noise_reuse": ([], "strategy.noise_reuse=2"),
+    "strategy.baseline.kind": (UNPAIRED, "strategy.baseline=running"),
+    "strategy.baseline.decay": (RUNNING, "strategy.baseline.decay=0.1"),
+    "strategy.zero_signal.kind": (SILENT, "strategy.zero_signal=skip"),
     "strategy.sigma_unit": ([], "strategy.sigma_unit=mean_abs"),
     "strategy.learning_rate": ([], "strategy.learning_rate=0.2"),
     "strategy.learning_rate.start": (
@@ -96,6 +108,8 @@ SEEN_ELSEWHERE = {
     "engine.threads": "test_threads_are_set",
     "engine.centre": "tests of engines: where masters live changes no bit",
     "strategy.kind": "has one value",
+    "strategy.zero_signal.factor": "tests of adaptation: test_sigma_answers_silence",
+    "strategy.zero_signal.most": "tests of adaptation: test_sigma_answers_silence",
     "fleet.kind": "has one value",
     "fleet.engines": "tests of engine processes: as many run as asked for",
     "fleet.devices": "test_every_engine_has_its_device",

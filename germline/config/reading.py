@@ -26,8 +26,11 @@ def load_config(source: Path | str | Mapping[str, Any], overrides: Sequence[str]
     Relative paths inside a config are relative to the working directory, as in every other command.
     The configs that come with germline go by name as well, such as `demo`.
 
+    An override may also be a YAML file of settings, laid over those before it; a section of another
+    kind takes the whole place of the one below.
+
     Raises:
-        GermlineError: the file is missing or not YAML, or a setting is unknown or out of range.
+        GermlineError: a file is missing or not YAML, or a setting is unknown or out of range.
     """
     if not isinstance(source, (str, Path, Mapping)):
         raise GermlineError(
@@ -102,10 +105,15 @@ def _shown(value: object) -> str:
 
 
 def _override(values: dict[str, Any], override: str) -> dict[str, Any]:
+    if _is_file(override):
+        return _laid_over(values, read_file(Path(override)))
     key, equals, text = override.partition("=")
     path = key.split(".")
     if not equals or not all(path):
-        raise GermlineError(f"config: override {override!r} must look like strategy.sigma=0.002")
+        raise GermlineError(
+            f"config: override {override!r} must look like strategy.sigma=0.002, or "
+            "be a .yaml file of settings"
+        )
     try:
         value = read_value(text) if text else ""
     except StandsTwice as error:
@@ -113,6 +121,26 @@ def _override(values: dict[str, Any], override: str) -> dict[str, Any]:
     if isinstance(value, str):
         value = _number(value)
     return _set(values, path, value)
+
+
+def _is_file(override: str) -> bool:
+    """Tell a file of settings from one setting, whose value may be the name of such a file."""
+    path = Path(override)
+    return path.suffix in (".yaml", ".yml") and ("=" not in override or path.is_file())
+
+
+def _laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        old = merged.get(key)
+        if isinstance(value, Mapping):
+            old = {"kind": old} if isinstance(old, str) else old or {}
+            # Settings of one kind mean nothing to another.
+            same = "kind" not in value or old.get("kind", value["kind"]) == value["kind"]
+            merged[key] = _laid_over(old, value) if same else value
+        else:
+            merged[key] = value
+    return merged
 
 
 def _number(text: str) -> object:

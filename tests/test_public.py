@@ -32,6 +32,7 @@ CLASSES = {
     "Config": {
         "batch",
         "cell",
+        "choices",
         "engine",
         "fleet",
         "generations",

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from germline.cli import wording
 from germline.record import HeldOut, RunDirectory
+from germline.report.odds import likeliest
 
 SHOWN_SAMPLES = 5
 
@@ -17,7 +18,7 @@ def result(console: Console, run: RunDirectory, *, quiet: bool) -> None:
     scores = run.held_out()
     if not quiet and len(scores) > 1 and scores[0].samples and scores[-1].samples:
         console.print(before_and_after(scores[0], scores[-1], console.width))
-    for line in (*_scores(scores), *_voters(run), *_paths(run)):
+    for line in (*_scores(scores), *_voters(run), *_choices(run), *_paths(run)):
         _say(console, line)
 
 
@@ -78,6 +79,12 @@ def _voters(run: RunDirectory) -> list[str]:
         return []
     alone = wording.number(voters[0]["score"])
     return [f"by vote of {len(voters)} members; the best in training alone scores {alone}"]
+
+
+def _choices(run: RunDirectory) -> list[str]:
+    rows = run.generations()
+    chosen = likeliest(rows[-1].get("choices", {})) if rows else []
+    return [f"the centre plays with {', '.join(chosen)}"] if chosen else []
 
 
 def _paths(run: RunDirectory) -> list[str]:

@@ -20,8 +20,9 @@ from germline.cli import wording
 from germline.protocols import Tracker
 from germline.record import RunDirectory
 from germline.record.lines import Row
-from germline.record.rows import fitness_summary, generation_row
+from germline.record.rows import fitness_summary, generation_row, odds
 from germline.report.advice import WINDOW, advice, mean, moving, percent
+from germline.report.odds import likeliest
 from germline.types import GenerationRecord, Score
 
 FRAMES_PER_SECOND = 4
@@ -167,6 +168,8 @@ class LiveView:
             grid.add_row("", Text(wording.sparkline(self.means, min(width, 60)), style="blue"))
             if self.record.signals:
                 grid.add_row("signal", _signal(self.latest))
+            if chosen := likeliest(odds(self.run.config.choices, self.record.update)):
+                grid.add_row("choices", Text(", ".join(chosen)))
             grid.add_row("speed", _speed(self.record))
         grid.add_row("held-out", self._held_out())
         if self.sample is not None:
@@ -247,7 +250,9 @@ def _signal(latest: Sequence[Row]) -> Text:
         "halves agree": (mean(latest, "agreement"), wording.number),
         "weights move": (mean(moving(latest), "step.moved"), percent),
     }
-    known = [f"{name} {write(value)}" for name, (value, write) in parts.items() if value is not None]
+    known = [
+        f"{name} {write(value)}" for name, (value, write) in parts.items() if value is not None
+    ]
     warning = next(iter(advice(latest).values()), None)
     return Text.assemble("  ".join(known), (f"\n{warning}" if warning else "", "yellow"))
 

@@ -4,6 +4,7 @@ A config is YAML (or a mapping), plus dotted overrides such as `strategy.sigma=0
 config is written to the run directory, so a run never depends on a default that moved.
 """
 
+from germline.config.choices import Choices
 from germline.config.engines import EngineConfig, InProcess, Toy
 from germline.config.fleets import Cell, FleetConfig, Local
 from germline.config.methods import Es, MethodConfig, RandOpt
@@ -64,6 +65,7 @@ __all__ = [
     "Arithmetic",
     "Cell",
     "CentredRanks",
+    "Choices",
     "Conciseness",
     "Config",
     "Cosine",

@@ -6,6 +6,7 @@ sections with a choice of kinds are in the files beside this one.
 
 from pydantic import Field, model_validator
 
+from germline.config.choices import Choices, refuse_unplayed
 from germline.config.engines import EngineConfig, InProcess, Toy
 from germline.config.fleets import Cell, FleetConfig, Local
 from germline.config.methods import Es, MethodConfig, RandOpt, refuse_unfit
@@ -114,6 +115,7 @@ class Config(Section):
     space: SpaceConfig = LowRank()
     method: MethodConfig = Es()
     strategy: StrategyConfig = Nes()
+    choices: Choices = Choices()
     shaping: ShapingConfig = ZScore()
     engine: EngineConfig = InProcess()
     fleet: FleetConfig = Local()
@@ -162,6 +164,7 @@ class Config(Section):
     @model_validator(mode="after")
     def _the_method_ignores_nothing(self) -> "Config":
         refuse_unfit(self.method, self.strategy, self.shaping, self.generations)
+        refuse_unplayed(self.choices, self.task, self.method.kind, self.strategy.kind)
         return self
 
     @model_validator(mode="after")

@@ -202,6 +202,8 @@ class RunDirectory:
         rollouts = rows.rollout_rows(record, batch, self.config.record.rollouts)
         append_rows(self._rollouts, rollouts)
         row = rows.generation_row(record) | rows.machine_state(peak_memory_mb)
+        if odds := rows.odds(self.config.choices, record.update):
+            row["choices"] = odds
         append_rows(self._generations, [row])
         if record.held_out is not None:
             append_rows(self._held_out, [rows.held_out_row(record.held_out)])

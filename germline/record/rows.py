@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from germline.types import Example, GenerationRecord, Rollout, Score, Update
+from germline.config import Choices
+from germline.types import Example, GenerationRecord, Move, Rollout, Score, Update
 
 MAX_SAMPLES = 20
 """Held-out completions kept with a score."""
@@ -80,6 +81,15 @@ def _sigmas(sigmas: Mapping[str, float]) -> tuple[float, dict[str, float]]:
     values = np.array(list(sigmas.values()))
     mean = float(np.exp(np.log(values).mean()))
     return mean, {"min": float(values.min()), "max": float(values.max())}
+
+
+def odds(choices: Choices, update: Update | Move) -> dict[str, dict[str, float]]:
+    """Return how likely every option is after an update, by setting; empty without a search."""
+    known = update.choices if isinstance(update, Update) else ()
+    return {
+        name: dict(zip(map(str, options), one, strict=True))
+        for (name, options), one in zip(choices.options.items(), known, strict=False)
+    }
 
 
 def machine_state(peak_memory_mb: Mapping[str, float] | None) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from germline.record.lines import write_atomically
-from germline.report import charts, curves, differences, signals, wording
+from germline.report import charts, curves, differences, odds, signals, wording
 from germline.report.advice import advice
 from germline.report.charts import Chart, Drawing
 from germline.report.facts import RunFacts, short
@@ -90,6 +90,7 @@ def render(runs: Sequence[RunFacts]) -> str:
             "signals": figures.draw(signals.charts(run.rows)),
             "advice": advice(run.rows),
             "readings": signals.readings(run.rows),
+            "choices": figures.draw(odds.charts(run.rows)),
             "time_figure": figures.next_number() if run.parts else None,
             "numbers": _numbers(run),
             "settings": _yaml(differences.settings(run.config)),

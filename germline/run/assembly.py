@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from germline.baselines import make_method
 from germline.baselines.randopt import Ensemble
 from germline.config import Config, InProcess, RandOpt, TaskConfig
 from germline.engines import ENGINES
@@ -14,6 +13,7 @@ from germline.optimizers import make_optimizer
 from germline.protocols import Engine, Fleet, Shaping, Strategy, Task
 from germline.registry import resolve
 from germline.run.fleets import make_fleet, say_what_is_slow
+from germline.run.methods import make_method
 from germline.shaping import utilities
 from germline.spaces import make_space
 from germline.strategies import make_strategy

@@ -6,7 +6,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from germline.baselines import make_method
 from germline.baselines.randopt import Ensemble, RandomSearch
 from germline.checkpoint import restore
 from germline.config import Config, RandOpt, TaskBase, TaskConfig, load_config
@@ -17,6 +16,7 @@ from germline.record import RunDirectory
 from germline.record.lines import refuse_unwritable, write_atomically, writing
 from germline.run.arguments import choice_of, limit_of, path_of, texts_of
 from germline.run.assembly import decoding, make_engine, make_graders, make_task
+from germline.run.methods import make_method
 from germline.strategies import make_strategy
 from germline.types import (
     Completion,

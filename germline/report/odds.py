@@ -1,0 +1,57 @@
+"""What was chosen beside the weights: how likely every option became, as curves and in words."""
+
+from collections.abc import Mapping, Sequence
+
+from germline.record.lines import Row
+from germline.report.charts import Chart, Curve, thin
+from germline.report.curves import generations, tone
+from germline.report.wording import visible
+
+LONGEST_OPTION = 40
+"""Characters of a template that stand for it."""
+
+Odds = Mapping[str, Mapping[str, float]]
+"""Setting -> option -> probability."""
+
+
+def charts(rows: Sequence[Row]) -> list[Chart]:
+    """Draw the probabilities of every setting that was searched, a line per option."""
+    searched = [row for row in rows if row.get("choices")]
+    return [_chart(name, searched) for name in (searched[-1]["choices"] if searched else ())]
+
+
+def likeliest(odds: Odds) -> list[str]:
+    """Name the most likely option of every setting, with its probability."""
+    found = []
+    for name, options in odds.items():
+        option = max(options, key=lambda one: options[one])
+        found.append(f"{visible(name)} {_short(option)} ({options[option]:.0%})")
+    return found
+
+
+def _chart(name: str, rows: Sequence[Row]) -> Chart:
+    options = list(rows[-1]["choices"][name])
+    ends = "; ".join(f"{_short(one)} {rows[-1]['choices'][name][one]:.0%}" for one in options)
+    return Chart(
+        name=f"choice-{name}",
+        caption=f"Probability with which a member plays with each {name}, after every generation. "
+        "The centre plays with the likeliest.",
+        alt=f"Line chart of the probability of each {name} over {len(rows)} generations. At the "
+        f"end: {ends}.",
+        x_label="generation",
+        y_label="probability",
+        marks=[
+            Curve(
+                _short(one),
+                tone(place),
+                generations(rows),
+                thin([row["choices"][name][one] for row in rows]),
+            )
+            for place, one in enumerate(options)
+        ],
+    )
+
+
+def _short(option: str) -> str:
+    shown = visible(" ".join(option.split()))
+    return shown if len(shown) <= LONGEST_OPTION else shown[: LONGEST_OPTION - 1] + "…"

@@ -1,0 +1,44 @@
+"""What stands around a strategy and a fleet: a search over discrete settings, or another method."""
+
+from dataclasses import dataclass
+
+from germline.baselines.randopt import Ensemble, RandomSearch, VotingFleet
+from germline.config import Config, RandOpt
+from germline.fleet.choosing import ChoosingFleet
+from germline.protocols import Fleet, Strategy, Task
+from germline.strategies.choosing import Choosing
+from germline.tasks.presenting import Presenter
+
+
+@dataclass(frozen=True)
+class Method:
+    """What the loop is given.
+
+    Attributes:
+        ensemble: the members that vote for the centre, where a method keeps some.
+    """
+
+    strategy: Strategy
+    fleet: Fleet
+    ensemble: Ensemble | None = None
+
+
+def make_method(config: Config, strategy: Strategy, fleet: Fleet, task: Task) -> Method:
+    """Put what a config asks for around a strategy and a fleet.
+
+    Raises:
+        GermlineError: the task has not what is to be chosen from.
+    """
+    if isinstance(config.method, RandOpt):
+        ensemble = Ensemble(config.method.keep)
+        return Method(
+            RandomSearch(config.method, strategy, ensemble),
+            VotingFleet(fleet, ensemble, task),
+            ensemble,
+        )
+    if config.choices.options:
+        choosing = Choosing(config.choices, strategy, config.seed)
+        most = max(config.choices.shots, default=0)
+        presenter = Presenter(task.examples("train"), config.seed, most)
+        return Method(choosing, ChoosingFleet(fleet, presenter.present, choosing.likeliest))
+    return Method(strategy, fleet)

@@ -1,0 +1,291 @@
+"""The search beside the weights: what members draw, how the odds move, and how it is played."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import germline
+from germline.config import Choices, Nes, load_config
+from germline.fleet.choosing import ChoosingFleet
+from germline.record import RunDirectory
+from germline.report.odds import likeliest
+from germline.run import assemble
+from germline.strategies import make_strategy
+from germline.strategies.choosing import Choosing
+from germline.tasks.presenting import Presenter
+from germline.types import Choice, Example, GermlineError
+from tests.toy_runs import finish, journal, run, settings, stopped_after
+
+TWO = "choices={template: ['{prompt}', 'So: {prompt}'], temperature: [0, 0.7, 1.0]}"
+TOY = ("task.temperature=0", TWO)
+
+
+def choosing(population=8, antithetic=True, **section):
+    section = section or {"temperature": [0, 1], "shots": [0, 1, 2]}
+    nes = Nes(population=population, antithetic=antithetic)
+    strategy = make_strategy(nes, run_seed=3, generations=100)
+    return Choosing(Choices.model_validate(section), strategy, run_seed=3)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("whole") / "run", *TOY)
+
+
+# --- what members draw
+
+
+def test_the_two_of_a_pair_play_with_the_same():
+    choices = choosing(population=32).ask(0).choices
+    assert all(one == other for one, other in zip(choices[::2], choices[1::2], strict=True))
+    assert len(set(choices)) > 2
+
+
+def test_without_pairs_everyone_draws_alone():
+    choices = choosing(population=64, antithetic=False).ask(0).choices
+    assert any(one != other for one, other in zip(choices[::2], choices[1::2], strict=True))
+
+
+def test_settings_and_generations_are_drawn_independently():
+    strategy = choosing(population=400, temperature=[0, 1], shots=[0, 1])
+    drawn = [(one.temperature, one.shots) for one in strategy.ask(0).choices[::2]]
+    counts = [drawn.count(pair) for pair in ((0, 0), (0, 1), (1, 0), (1, 1))]
+    assert min(counts) > 30
+    population = strategy.ask(0)
+    strategy.tell(population, np.zeros(400))
+    assert strategy.ask(1).choices != population.choices
+
+
+def test_options_are_drawn_as_often_as_is_likely():
+    strategy = choosing(population=2000, temperature=[0, 1], rate=1.0)
+    population = strategy.ask(0)
+    wanted = [0.3 if one.temperature == 1 else -0.3 for one in population.choices]
+    strategy.tell(population, np.array(wanted))
+    share = np.mean([one.temperature == 1 for one in strategy.ask(1).choices])
+    assert share == pytest.approx(strategy.odds[0][1], abs=0.04)
+    assert share > 0.55
+
+
+# --- how the odds move
+
+
+def test_odds_move_as_the_equation_written_out_says():
+    strategy = choosing(population=12, antithetic=False, temperature=[0, 0.5, 1], floor=0)
+    random = np.random.default_rng(1)
+    expected = np.full(3, 1 / 3)
+    for generation in range(10):
+        population = strategy.ask(generation)
+        utilities = random.normal(size=12)
+        update = strategy.tell(population, utilities)
+        shown = np.array(
+            [[one.temperature == t for t in (0, 0.5, 1)] for one in population.choices]
+        )
+        expected = expected + 0.3 / 12 * (utilities[:, None] * (shown - expected)).sum(0)
+        np.testing.assert_allclose(update.choices[0], expected, rtol=1e-12)
+
+
+def test_no_option_becomes_less_likely_than_the_floor():
+    strategy = choosing(population=16, temperature=[0, 0.5, 1], rate=1.0, floor=0.1)
+    for generation in range(40):
+        population = strategy.ask(generation)
+        odds = strategy.tell(
+            population, np.array([1.0 if one.temperature else -1.0 for one in population.choices])
+        ).choices[0]
+        assert math.fsum(odds) == pytest.approx(1, abs=1e-12)
+        assert min(odds) >= 0.1 - 1e-12
+    assert odds[0] == pytest.approx(0.1)
+
+
+def test_without_differences_the_odds_stay():
+    strategy = choosing()
+    assert strategy.tell(strategy.ask(0), np.zeros(8)).choices == strategy.odds
+    assert strategy.odds == ((0.5, 0.5), pytest.approx((1 / 3,) * 3))
+
+
+def test_the_centre_plays_the_likeliest_and_of_equals_the_first():
+    strategy = choosing(temperature=[1, 0])
+    assert strategy.likeliest() == Choice(temperature=1.0)
+    population = strategy.ask(0)
+    strategy.tell(population, np.array([1 - 2 * one.temperature for one in population.choices]))
+    assert strategy.likeliest() == Choice(temperature=0.0)
+
+
+def test_the_weights_learn_as_without_choices():
+    utilities = np.arange(8.0)
+    plain = choosing().inner
+    strategy = choosing()
+    update = strategy.tell(strategy.ask(0), utilities)
+    assert update.coefficients == plain.tell(plain.ask(0), utilities).coefficients
+
+
+def test_a_generation_is_asked_once_those_before_it_were_told():
+    with pytest.raises(GermlineError, match="choices in generation 1 depends on"):
+        choosing().ask(1)
+
+
+# --- how it is put to a model
+
+TRAIN = [Example(n, f"{n}?", str(n), chat=True) for n in range(6)]
+
+
+def test_solved_examples_stand_before_the_prompt_and_never_the_example_itself():
+    presenter = Presenter(TRAIN, run_seed=0, most=3)
+    for example in TRAIN:
+        *shown, prompt = presenter.present(example, Choice(shots=3)).prompt.split("\n\n")
+        assert prompt == example.prompt
+        assert len(set(shown)) == 3
+        assert all(one == f"{one[0]}?\n{one[0]}" for one in shown)
+        assert not any(one.startswith(example.prompt) for one in shown)
+
+
+def test_fewer_shots_are_the_first_of_more():
+    presenter = Presenter(TRAIN, run_seed=0, most=3)
+    outside = Example(9, "9?", "9", chat=True)
+    three = presenter.present(outside, Choice(shots=3)).prompt.split("\n\n")
+    assert presenter.present(outside, Choice(shots=2)).prompt.split("\n\n")[:2] == three[:2]
+
+
+def test_a_template_goes_around_every_prompt():
+    presenter = Presenter(TRAIN, run_seed=0, most=1)
+    prompt = presenter.present(TRAIN[0], Choice(template="Q {prompt}!", shots=1)).prompt
+    assert [one.splitlines()[0][:2] for one in prompt.split("\n\n")] == ["Q ", "Q "]
+    assert prompt.endswith("Q 0?!")
+
+
+def test_without_chat_an_answer_goes_on_from_its_prompt():
+    raw = [replace(one, chat=False) for one in TRAIN]
+    shown = Presenter(raw, run_seed=0, most=1).present(raw[0], Choice(shots=1)).prompt
+    number = shown[0]
+    assert shown == f"{number}? {number}\n\n0?"
+
+
+def test_too_few_solved_examples_are_told():
+    unsolved = [replace(one, answer="") for one in TRAIN[2:]]
+    with pytest.raises(GermlineError, match=r"up to 2 solved .* has 2 with an answer"):
+        Presenter([*TRAIN[:2], *unsolved], run_seed=0, most=2)
+
+
+# --- how it is played
+
+
+def test_every_member_is_played_with_what_it_chose_and_graded_in_its_place():
+    with assemble(settings(*TOY)) as parts:
+        population, batch = parts.strategy.ask(0), parts.batch(0)
+        together = parts.fleet.evaluate(population, batch, parts.decoding)
+        inner = parts.fleet.inner
+        for place, (member, choice) in enumerate(
+            zip(population.members, population.choices, strict=True)
+        ):
+            shown = [
+                replace(one, prompt=choice.template.replace("{prompt}", one.prompt))
+                for one in batch
+            ]
+            alone = inner.evaluate(
+                replace(population, members=(member,), choices=()),
+                shown,
+                replace(parts.decoding, temperature=choice.temperature),
+            )
+            assert together.rewards[place].tolist() == alone.rewards[0].tolist()
+            texts = [one.completion for one in together.rollouts if one.member == place]
+            assert texts == [one.completion for one in alone.rollouts]
+
+
+def test_rollouts_are_told_by_the_tasks_own_prompt(whole):
+    prompts = {row["prompt"] for row in RunDirectory.open(whole).rollouts()}
+    assert not any(one.startswith("So: ") for one in prompts)
+
+
+def test_without_choices_nothing_stands_around_the_fleet():
+    with assemble(settings()) as parts:
+        assert not isinstance(parts.fleet, ChoosingFleet)
+        assert parts.strategy.ask(0).choices == ()
+
+
+def test_the_number_of_engines_changes_no_bit(whole, tmp_path):
+    path = run(tmp_path / "run", *TOY, "generations=1", "fleet.engines=2")
+    assert journal(path) == journal(whole).splitlines(keepends=True)[0]
+
+
+def test_a_stopped_run_goes_on_with_the_same_odds(whole, tmp_path):
+    path = stopped_after(germline.train(settings(*TOY), tmp_path / "run"), 1)
+    stopped_after(germline.resume(path), 2)
+    finish(germline.resume(path))
+    assert journal(path) == journal(whole)
+    assert [one.score for one in RunDirectory.open(path).held_out()] == [
+        one.score for one in RunDirectory.open(whole).held_out()
+    ]
+
+
+def test_a_run_is_replayed_to_the_same_bits(whole):
+    last = RunDirectory.open(whole).journal.read()[-1]
+    assert germline.replay(whole, last.update.generation) == last.digest
+
+
+def test_eval_plays_as_the_centre_of_the_run_does(whole):
+    score, _ = germline.evaluate(str(whole), limit=5)
+    assert score.mean == RunDirectory.open(whole).held_out()[-1].score.mean
+
+
+def test_every_generation_records_the_odds(whole):
+    directory = RunDirectory.open(whole)
+    for row, entry in zip(directory.generations(), directory.journal.read(), strict=True):
+        assert list(row["choices"]) == ["template", "temperature"]
+        assert tuple(row["choices"]["temperature"].values()) == entry.update.choices[1]
+
+
+def test_the_report_draws_the_odds(whole):
+    page = (whole / "report.html").read_text()
+    assert "What was chosen beside the weights" in page
+    assert page.count("Probability with which a member plays") == 2
+
+
+def test_the_likeliest_is_named_in_words():
+    odds = {"temperature": {"0": 0.2, "0.7": 0.8}, "template": {"a\n" * 40: 1.0}}
+    assert likeliest(odds) == ["temperature 0.7 (80%)", f"template {'a ' * 19}a… (100%)"]
+
+
+def test_the_shipped_run_finds_the_better_template(tmp_path):
+    shipped = Path(__file__).parents[1] / "configs" / "choices.yaml"
+    small = ["generations=4", "batch=8", "held_out.examples=4", "record.tensorboard=false"]
+    path = finish(germline.train(load_config(shipped, small), tmp_path / "run"))
+    template = RunDirectory.open(path).generations()[-1]["choices"]["template"]
+    assert template["{prompt}"] > 0.7
+
+
+# --- bad input
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["choices.temperatur=[0, 1]"], "did you mean"),
+        (["choices.temperature=[0.7]"], r"temperature=\[0\.7\] leaves nothing to choose"),
+        (["choices.shots=[1, 1]"], r"shots=\[1, 1\] has an option twice"),
+        (["choices.shots=[0, -1]"], r"choices\.shots"),
+        (["choices.template=['{prompt}', 'hello']"], "does not say where the task's prompt goes"),
+        (["choices={shots: [0, 1, 2], floor: 0.4}"], r"floor=0\.4 for each of the 3 options"),
+        (["choices.rate=0.1"], r"rate=0\.1 would be ignored"),
+        (
+            ["choices.temperature=[0, 1]", "task.temperature=0.5"],
+            r"task\.temperature=0\.5 would be ignored",
+        ),
+        (["choices.shots=[0, 1]", "method=randopt"], r"cannot be searched by method\.kind=randopt"),
+    ],
+)
+def test_choices_that_are_none_are_refused(overrides, said):
+    with pytest.raises(GermlineError, match=said):
+        load_config({}, overrides)
+
+
+def test_solved_examples_are_refused_where_a_task_has_no_answers(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "train = [{'prompt': f'{n}'} for n in range(9)]\n"
+        "def reward(completion, example):\n"
+        "    return float(len(completion))\n"
+    )
+    task = f"task={{kind: {tmp_path / 'mine.py'}}}"
+    with pytest.raises(GermlineError, match=r"choices\.shots asks for up to 1 .* has 0"):
+        assemble(settings(task, "choices.shots=[0, 1]"))

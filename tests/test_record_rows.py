@@ -10,8 +10,23 @@ import pytest
 
 from germline.record.lines import append_rows, keep_rows, read_rows, write_atomically
 from germline.record.rows import generation_row, rollout_rows, spread
+from germline.signals import Signals, UpdateSize
 from germline.types import GenerationRecord, GermlineError
 from tests.synthetic_runs import BATCH, record, rollout, score
+
+SIGNALS = Signals(
+    informative_examples=0.5,
+    informative_pairs=None,
+    tied=0.25,
+    empty=0.0,
+    zero=False,
+    zeros=0,
+    zeros_in_a_row=0,
+    agreement=None,
+    signal_to_noise=None,
+    directions=2.0,
+    step=UpdateSize(rms=0.5, in_roundings=2.0, least_in_roundings=1.0, moved=0.75),
+)
 
 
 def test_what_is_not_finite_is_null_in_a_row(tmp_path: Path) -> None:
@@ -63,6 +78,17 @@ def test_a_generation_row_gives_speed_timing_and_settings() -> None:
 def test_a_generation_without_signal_is_flagged() -> None:
     assert generation_row(record(0, [[1.0, 0.0], [0.0, 1.0]]))["zero_signal"] is True
     assert generation_row(record(0))["zero_signal"] is False
+
+
+def test_a_generation_row_holds_the_signals_and_their_own_word_on_silence(tmp_path: Path) -> None:
+    row = generation_row(dataclasses.replace(record(0), signals=SIGNALS))
+    assert row["signals"]["informative_examples"] == 0.5
+    assert row["signals"]["step"]["moved"] == 0.75
+    assert row["zero_signal"] is False
+    silent = dataclasses.replace(SIGNALS, zero=True)
+    assert generation_row(dataclasses.replace(record(0), signals=silent))["zero_signal"] is True
+    append_rows(tmp_path / "rows", [row])
+    assert read_rows(tmp_path / "rows") == [row]
 
 
 def test_a_generation_row_counts_failures_by_reason() -> None:
@@ -122,6 +148,15 @@ def test_tensorboard_events_carry_fitness_speed_and_held_out_scores(tmp_path: Pa
         "speed/tokens_per_s": [(0, 200.0)],
         "held_out/exact": [(1, 0.5)],
     }
+
+
+def test_tensorboard_events_carry_the_signals_that_exist(tmp_path: Path) -> None:
+    found = _scalars(tmp_path, [(0, dataclasses.replace(record(0), signals=SIGNALS))])
+    named = {name: values for name, values in found.items() if name.startswith(("signals", "step"))}
+    assert named["signals/informative_examples"] == [(0, 0.5)]
+    assert named["signals/zero"] == [(0, 0.0)]
+    assert named["step/moved"] == [(0, 0.75)]
+    assert "signals/agreement" not in named
 
 
 def test_a_resume_purges_events_of_generations_that_never_happened(tmp_path: Path) -> None:

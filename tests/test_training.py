@@ -12,7 +12,7 @@ from germline.rollout import PlayedCell, cells, gather
 from germline.run import Training, assemble, resume
 from germline.training import batches, generations
 from germline.types import Example, GermlineError, Grade
-from tests.toy_runs import GradedHere, finish, journal, run, settings
+from tests.toy_runs import GradedHere, finish, journal, run, settings, stopped_after
 
 
 class LocalVariant(LocalFleet):
@@ -238,3 +238,64 @@ def test_the_batch_of_a_generation_needs_no_history():
 @pytest.mark.parametrize("size", [10, 64])
 def test_a_batch_as_large_as_the_task_plays_everything_in_order(size):
     assert numbers(5, size) == list(range(10))
+
+
+# --- signals
+
+
+def silenced(parts):
+    """Let every member write the end of the sequence and nothing else."""
+    tensors = parts.fleet.engine.weights.tensors
+    tensors["layers.0.mix.bias"].fill_(1e3)  # tanh is 1 then, whatever the prompt
+    tensors["layers.0.read.weight"][-1] = 1e3
+    return LocalVariant(parts)
+
+
+def test_mistake_11_a_generation_of_nothing_but_the_end_of_sequence_is_counted_as_it_happens():
+    records, _ = loop(silenced, settings("generations=2"))
+    for record in records:
+        assert {one.completion.text for one in record.evaluation.rollouts} == {""}
+        assert all(one.completion.tokens for one in record.evaluation.rollouts)
+        assert record.signals.empty == 1
+    assert loop(config=settings("generations=1"))[0][0].signals.empty < 1
+
+
+def test_mistake_12_generations_without_a_difference_are_counted_as_they_happen():
+    records, _ = loop(silenced, settings("generations=3"))
+    assert [one.signals.zero for one in records] == [True] * 3
+    assert [one.signals.zeros for one in records] == [1, 2, 3]
+    assert {one.signals.informative_examples for one in records} == {0}
+    assert not any(records[-1].update.coefficients)
+
+
+def test_every_generation_says_what_there_was_to_learn_and_how_far_theta_went():
+    for record in loop()[0]:
+        signals = record.signals
+        assert not signals.zero
+        assert 0 < signals.informative_examples <= 1
+        assert -1 <= signals.agreement <= 1
+        assert signals.step.moved > 0.9
+        assert 1 <= signals.step.rank <= signals.directions <= 3
+        assert record.timing["signals_s"] > 0
+
+
+def test_what_is_measured_changes_nothing_that_is_learnt(monkeypatch):
+    expected = [one.digest for one in loop()[0]]
+    monkeypatch.setattr("germline.engines.toy.UpdateGauge.read", lambda self, update: None)
+    records, _ = loop()
+    assert [one.digest for one in records] == expected
+    assert records[0].signals.step is None
+
+
+def test_a_resumed_run_counts_silent_generations_on_from_its_journal(tmp_path):
+    config = settings("generations=4")
+    with assemble(config) as parts:
+        silenced(parts)
+        directory = RunDirectory.create(tmp_path / "run", config, parts.fleet.digest(), 1)
+        stopped_after(Training(replace(parts, fleet=silenced(parts)), directory, 0), 2)
+    with assemble(config) as parts:
+        again = Training(replace(parts, fleet=silenced(parts)), directory, 2)
+        records = list(again)
+    assert [one.signals.zeros_in_a_row for one in records] == [3, 4]
+    rows = directory.generations()
+    assert [row["signals"]["zeros"] for row in rows] == [1, 2, 3, 4]

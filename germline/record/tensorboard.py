@@ -1,7 +1,8 @@
 """A tracker that writes TensorBoard events: the only door to tensorboardX.
 
-Scalars: `fitness/{mean,p20,p80,best}` and `speed/tokens_per_s` by generation, `held_out/<metric>`
-by updates applied. Events of a resumed run purge those of generations that never happened.
+Scalars: `fitness/{mean,p20,p80,best}`, `signals/<name>`, `step/<name>` and `speed/tokens_per_s` by
+generation, `held_out/<metric>` by updates applied. Events of a resumed run purge those of
+generations that never happened.
 
 Records are written here and now, without the library's `SummaryWriter`: that has a thread of its
 own, which dies of a full disk, and then whoever writes to it waits for ever.
@@ -9,8 +10,9 @@ own, which dies of a full disk, and then whoever writes to it waits for ever.
 
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 
 from tensorboardX.proto.event_pb2 import Event, SessionLog
@@ -19,6 +21,7 @@ from tensorboardX.summary import scalar
 
 from germline.record.lines import writing
 from germline.record.rows import fitness_summary
+from germline.signals import Signals
 from germline.types import GenerationRecord, Score
 
 FLUSH_S = 5
@@ -53,6 +56,7 @@ class TensorBoard:
             "fitness/p20": fitness["p20"],
             "fitness/p80": fitness["p80"],
             "fitness/best": fitness["max"],
+            **_signals(record.signals),
         }
         if record.evaluation.generation_s > 0:
             seconds = record.evaluation.generation_s
@@ -92,3 +96,14 @@ class TensorBoard:
                 with suppress(OSError):
                     self._file.close()
                 raise
+
+
+def _signals(signals: Signals | None) -> Mapping[str, float | None]:
+    """Name the signals of a generation, and those of its step; none where none were measured."""
+    if signals is None:
+        return {}
+    found = asdict(signals)
+    step = found.pop("step") or {}
+    named = {f"signals/{name}": value for name, value in found.items()}
+    named |= {f"step/{name}": value for name, value in step.items()}
+    return {name: None if value is None else float(value) for name, value in named.items()}

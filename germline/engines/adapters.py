@@ -54,18 +54,15 @@ class AdapterMembers:
         return Factors(everyone.a.to(self._like), everyone.b.to(self._like))
 
     def _centre(self) -> Factors:
-        factors = self.corrections.empty(1)
-        for layer in self.masters.adapted:
-            a, b = (self.masters.tensors[name].cpu() for name in layer.adapter_names)
-            self._place(factors, layer, a[None], b[None])
-        return factors
+        return self._laid_out(lambda name: self.masters.tensors[name].cpu()[None])
 
     def _seeded_moves(self, members: Sequence[Perturbation | None]) -> Factors:
         """Scale the noise of each member's direction; a pair shares what is drawn."""
         shared = Shared.of([one if one is None else as_seeded(one) for one in members])
 
         def noises(info: TensorInfo) -> Tensor:
-            return self.space.noises(shared.drawn, info).mul_(self.masters.units[info.name])
+            drawn, unit = self.space.noises(shared.drawn, info), self.masters.units[info.name]
+            return drawn if unit == 1 else drawn.mul_(unit)
 
         moves = self._moves(noises, len(shared.drawn)).of(shared.which)
         for move in moves:
@@ -74,17 +71,18 @@ class AdapterMembers:
 
     def _moves(self, of: Callable[[TensorInfo], Tensor], members: int) -> Factors:
         """Lay out how far each member moves each searched tensor; 0 where A is frozen."""
-        factors = self.corrections.empty(members)
         searched = {info.name: info for info in self.masters.searched}
-        for layer in self.masters.adapted:
-            a, b = (
-                of(searched[name]) if name in searched else torch.zeros(1, 1, 1)
-                for name in layer.adapter_names
-            )
-            self._place(factors, layer, a, b)
-        return factors
 
-    def _place(self, factors: Factors, layer: TensorInfo, a: Tensor, b: Tensor) -> None:
+        def move(name: str) -> Tensor:
+            if name in searched:
+                return of(searched[name])
+            return torch.zeros(members, *self.masters.tensors[name].shape)
+
+        return self._laid_out(move)
+
+    def _laid_out(self, of: Callable[[str], Tensor]) -> Factors:
         """Put A `[members, rank, in]` and B `[members, out, rank]` where corrections want them."""
-        self.corrections.b(factors, layer.name).copy_(a)
-        self.corrections.a(factors, layer.name).copy_(b.mT).mul_(self.space.scale)
+        parts = [layer.adapter_names for layer in self.corrections.layers]
+        b = torch.cat([of(name).flatten(1) for name, _ in parts], dim=1)
+        a = torch.cat([of(name).mT.flatten(1) for _, name in parts], dim=1)
+        return Factors(a.mul_(self.space.scale), b)

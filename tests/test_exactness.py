@@ -164,13 +164,19 @@ def test_a_member_equals_a_plain_model_with_its_perturbation_merged(model, space
 
 
 @pytest.mark.parametrize(
-    ("model", "space"),
-    [("qwen2", "rank 2"), ("llama", "full"), ("gemma3", "lora"), ("gpt2", "rank 2")],
+    ("model", "space", "stacked"),
+    [
+        ("qwen2", "rank 2", "auto"),
+        ("llama", "full", 1),
+        ("llama", "full", 4),
+        ("gemma3", "lora", "auto"),
+        ("gpt2", "rank 2", "auto"),
+    ],
 )
 @torch.inference_mode()
-def test_logits_while_decoding_equal_those_of_the_merged_model(model, space, monkeypatch):
+def test_logits_while_decoding_equal_those_of_the_merged_model(model, space, stacked, monkeypatch):
     """Padding, the shared prefix and the cache included: what the tokens are chosen from."""
-    engine = inprocess(model, SPACES[space])
+    engine = inprocess(model, SPACES[space], stacked=stacked)
     everyone = list(population(4).members)
     batch = [Example(i, f"What is the {one.prompt}", "", True) for i, one in enumerate(PROMPTS)] * 2
     prompts = [engine._encode(example) for example in batch]
@@ -184,7 +190,7 @@ def test_logits_while_decoding_equal_those_of_the_merged_model(model, space, mon
     monkeypatch.setattr(decode, "choose", listen)
     monkeypatch.setattr(decode, "LEAVE_AT", 0)
     found = engine.generate(everyone, batch, Decoding(NEW))
-    rounds = len(everyone) if space == "full" else 1
+    rounds = len(everyone) if stacked == 1 else 1
     decoded = torch.cat([torch.stack(steps[i * NEW : (i + 1) * NEW], 1) for i in range(rounds)])
     decoded = decoded.view(len(everyone), len(batch), NEW, -1)
     for member, row, logits in zip(everyone, found, decoded, strict=True):
@@ -322,7 +328,7 @@ def test_mistake_19_the_update_uses_the_noise_members_played_redrawn_not_recover
 
 
 def test_mistake_19_a_dense_member_is_the_rounded_sum_of_centre_and_redrawn_noise():
-    engine = inprocess("qwen2", SPACES["full"])
+    engine = inprocess("qwen2", SPACES["full"], stacked=1)
     member = Seeded(3, 0, 0, -1, 0.01)
     standing = []
     handle = engine.model.register_forward_hook(

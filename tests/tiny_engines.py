@@ -75,7 +75,7 @@ def inprocess(
     optimizer: Optimizer | None = None,
     sigma_unit: str = "constant",
     run_seed: int = 0,
-    **settings: str,
+    **settings: str | int,
 ) -> InProcessEngine:
     """Build an engine over a model of `MODELS`, or over a folder, on one thread in fp32."""
     source = str(folder(model)) if model in MODELS else model

@@ -50,8 +50,10 @@ TABLE_DIGEST = "8babbcaf96568f10165a1eab530c0e5c92d04de96761b6dbb3dadfa94baba37f
 _TABLE_PATH = Path(__file__).with_name("noise_table.npy")
 _SAMPLES_PER_BLOCK = 16
 _WORDS_PER_BLOCK = 4
-# 32,768 samples at a time: their words, indices and results (0.5 MB) stay in the cache of one core.
-_CHUNK_BLOCKS = 2048
+# 65,536 samples at a time: their words, indices and results (0.9 MB) stay in the cache of one core.
+_CHUNK_BLOCKS = 4096
+# From so many words on, the other threads are worth more than the microseconds of asking.
+_LONG = 4096
 _THREAD = threading.local()
 
 
@@ -81,14 +83,16 @@ def normals(
     name: str,
     count: int,
     start: int = 0,
+    out: Float32[np.ndarray, "directions {count}"] | None = None,
 ) -> Float32[np.ndarray, "directions {count}"]:
     """Draw one tensor's noise for many directions: row k equals `normal` at `directions[k]`.
 
-    Much faster than one call per direction when tensors are small, as low-rank factors are.
+    Much faster than one call per direction when tensors are small, as low-rank factors are. They
+    are written into `out` where it is given, and returned in any case.
     """
     _check_not_negative(generation=generation, count=count, start=start)
     stream = _Stream("weights", run_seed, generation, name)
-    samples = np.empty((len(directions), count), dtype=np.float32)
+    samples = np.empty((len(directions), count), dtype=np.float32) if out is None else out
     if samples.size == 0:
         return samples
     first, last = start // _SAMPLES_PER_BLOCK, -(-(start + count) // _SAMPLES_PER_BLOCK)
@@ -103,10 +107,10 @@ def normals(
             right = min(stop_block * _SAMPLES_PER_BLOCK, start + count)
             skip = left - block * _SAMPLES_PER_BLOCK
             entries = words.view("<u2")[:, skip : skip + right - left]
-            # "clip" writes into `out` unbuffered; 16 bits cannot leave a table of 65,536 anyway.
-            # `out` is contiguous: these are whole rows, or a part of one row.
-            out = samples[row : row + len(rows), left - start : right - start]
-            NORMAL_TABLE.take(entries, out=out, mode="clip")
+            # "clip" writes unbuffered; 16 bits cannot leave a table of 65,536 anyway.
+            # Contiguous, as `take` needs it: these are whole rows, or a part of one row.
+            into = samples[row : row + len(rows), left - start : right - start]
+            NORMAL_TABLE.take(entries, out=into, mode="clip")
     return samples
 
 
@@ -207,6 +211,8 @@ class _Stream:
     ) -> UInt64[np.ndarray, "rows words"]:
         """Draw the words of blocks `first_block` to `last_block - 1` of each row."""
         count = (last_block - first_block) * _WORDS_PER_BLOCK
+        if len(rows) == 1:
+            return self.raw(rows[0], first_block, count)[None]
         words = np.empty((len(rows), count), dtype=np.uint64)
         for place, row in enumerate(rows):
             words[place] = self.raw(row, first_block, count)
@@ -221,8 +227,22 @@ class _Stream:
         self._counter[1] = row
         # mypy knows the state as a typed dict with a private name.
         self._philox.state = self._state  # type: ignore[assignment]
+        if count >= _LONG and _integers_are_raw():
+            return _whole_words(np.random.Generator(self._philox), count)
         raw: UInt64[np.ndarray, "words"] = self._philox.random_raw(count)
         return raw
+
+
+def _whole_words(generator: np.random.Generator, count: int) -> UInt64[np.ndarray, " {count}"]:
+    """Draw raw words while other threads run, which `random_raw` does not let them."""
+    return generator.integers(0, 2**64 - 1, count, dtype=np.uint64, endpoint=True)
+
+
+@lru_cache(maxsize=1)
+def _integers_are_raw() -> bool:
+    """Ask whether integers of the full range are the raw words: numpy promises only those."""
+    drawn = _whole_words(np.random.Generator(np.random.Philox(key=1)), 9)
+    return np.array_equal(drawn, np.random.Philox(key=1).random_raw(9))
 
 
 def _philox() -> np.random.Philox:

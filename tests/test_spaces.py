@@ -4,13 +4,13 @@ import pytest
 import torch
 from torch import nn
 
-import germline.spaces.full
 from germline import noise
 from germline.config import Full, Lora, LowRank
 from germline.engines.weights import describe
 from germline.protocols import DenseSpace, LowRankSpace
 from germline.spaces import make_space
 from germline.spaces.selection import parse_layers
+from germline.tensor_noise import host
 from germline.types import GermlineError, Seeded, TensorInfo, Update
 from tests.tiny_engines import inprocess
 
@@ -191,12 +191,12 @@ def test_an_unknown_space_is_refused_with_the_nearest_name():
         make_space(section)
 
 
-def test_a_gradient_in_chunks_has_the_bits_of_one_in_a_piece(monkeypatch):
+def test_a_gradient_in_pieces_has_the_bits_of_one_in_a_piece(monkeypatch):
     tensor = TensorInfo("model.layers.0.mlp.up_proj.weight", (37, 29), "linear", 0)
     update = Update(5, 2, 0.1, 1.0, (0.3, -0.2, 0.7))
     whole = make_space(Full()).gradient(update, tensor)
-    for chunk in (1000, 64, 17):
-        monkeypatch.setattr(germline.spaces.full, "CHUNK", chunk)
+    for piece in (1000, 64, 17):
+        monkeypatch.setattr(host, "PIECE", piece)
         assert torch.equal(make_space(Full()).gradient(update, tensor), whole)
 
 

@@ -1,38 +1,39 @@
-"""Dense noise on small tensors, such as adapters and coordinates: drawn for all members at once."""
+"""Dense noise on whole tensors: every number of theta moves by itself."""
 
 import math
 from collections.abc import Sequence
 
 import torch
 
-from germline import noise
+from germline import tensor_noise
+from germline.tensor_noise import Stream
 from germline.types import Seeded, TensorInfo, Update
-
-SCRATCH = 1 << 22
-"""Samples drawn at once for a gradient, over all directions (16 MB)."""
 
 
 class DenseNoise:
-    """What spaces have in common whose theta is small beside the model."""
+    """What spaces have in common whose members move tensors and not factors of them."""
 
-    def noises(self, members: Sequence[Seeded], tensor: TensorInfo) -> torch.Tensor:
-        """Draw the unit noise of the members' directions, fp32 `[members, *shape]`."""
+    def noises(
+        self, members: Sequence[Seeded], tensor: TensorInfo, device: torch.device | None = None
+    ) -> torch.Tensor:
+        """Draw the unit noise of the members' directions, fp32 `[members, *shape]`.
+
+        Args:
+            members: all of one generation.
+            tensor: what they move.
+            device: where the noise is wanted, and drawn; the CPU unless told.
+        """
         first = members[0]
         directions = [member.direction for member in members]
-        size = math.prod(tensor.shape)
-        drawn = noise.normals(first.run_seed, first.generation, directions, tensor.name, size)
-        return torch.from_numpy(drawn).reshape(-1, *tensor.shape)
+        stream = Stream(first.run_seed, first.generation, tensor.name)
+        drawn = tensor_noise.normals(stream, directions, math.prod(tensor.shape), device=device)
+        return drawn.view(-1, *tensor.shape)
 
-    def gradient(self, update: Update, tensor: TensorInfo) -> torch.Tensor:
+    def gradient(
+        self, update: Update, tensor: TensorInfo, device: torch.device | None = None
+    ) -> torch.Tensor:
         """Sum coefficients times noise in order (fp32 multiply, then add: same bits anywhere)."""
-        directions = range(len(update.coefficients))
-        total = torch.zeros(math.prod(tensor.shape))
-        at_once = max(1, SCRATCH // len(directions))
-        for start in range(0, len(total), at_once):
-            chunk = total[start : start + at_once]
-            rows = noise.normals(
-                update.run_seed, update.generation, directions, tensor.name, len(chunk), start
-            )
-            for row, coefficient in zip(torch.from_numpy(rows), update.coefficients, strict=True):
-                chunk.add_(row.mul_(coefficient))
-        return total.reshape(tensor.shape)
+        stream = Stream(update.run_seed, update.generation, tensor.name)
+        size = math.prod(tensor.shape)
+        total = tensor_noise.weighted_sum(stream, update.coefficients, size, device=device)
+        return total.view(tensor.shape)

@@ -1,0 +1,81 @@
+"""Weight noise on a CPU: `germline.noise`, pieces that fit the cache shared out among threads."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+from jaxtyping import Float32
+
+from germline import noise
+from germline.tensor_noise.stream import Stream
+
+PIECE = 1 << 16
+"""Samples worked on at once: what one direction needs of them (1.2 MB) stays in a core's cache."""
+
+
+def normals(
+    stream: Stream, directions: Sequence[int], count: int, start: int, device: torch.device
+) -> torch.Tensor:
+    """Draw rows; see `tensor_noise.normals`."""
+    drawn = np.empty((len(directions), count), dtype=np.float32)
+    if count <= PIECE or torch.get_num_threads() == 1:
+        _draw(stream, directions, drawn, start)
+        return torch.from_numpy(drawn)
+
+    def draw(first: int) -> None:
+        for row, direction in zip(drawn, directions, strict=True):
+            _draw(stream, (direction,), row[None, first : first + PIECE], start + first)
+
+    _in_threads(draw, range(0, count, PIECE))
+    return torch.from_numpy(drawn)
+
+
+def weighted_sum(
+    stream: Stream,
+    weights: Sequence[tuple[int, float]],
+    count: int,
+    start: int,
+    device: torch.device,
+) -> torch.Tensor:
+    """Sum rows in order, piece by piece; see `tensor_noise.weighted_sum`."""
+    total = np.zeros(count, dtype=np.float32)
+
+    def add(first: int) -> None:
+        part = total[first : first + PIECE]
+        at_once = min(len(weights), max(1, PIECE // len(part)))
+        rows = np.empty((at_once, len(part)), dtype=np.float32)
+        for begin in range(0, len(weights), at_once):
+            some = weights[begin : begin + at_once]
+            _draw(stream, [direction for direction, _ in some], rows[: len(some)], start + first)
+            for row, (_, coefficient) in zip(rows, some, strict=False):
+                # Two operations, each rounded: see optimizers/arithmetic.py.
+                np.multiply(row, np.float32(coefficient), out=row)
+                np.add(part, row, out=part)
+
+    _in_threads(add, range(0, count, PIECE))
+    return torch.from_numpy(total)
+
+
+def _draw(
+    stream: Stream,
+    directions: Sequence[int],
+    into: Float32[np.ndarray, "directions count"],
+    start: int,
+) -> None:
+    count = into.shape[1]
+    noise.normals(
+        stream.run_seed, stream.generation, directions, stream.name, count, start, out=into
+    )
+
+
+def _in_threads(work: Callable[[int], None], pieces: Sequence[int]) -> None:
+    """Work on pieces that share nothing, in any order: drawing and arithmetic release the GIL."""
+    threads = min(torch.get_num_threads(), len(pieces))
+    if threads == 1:
+        for piece in pieces:
+            work(piece)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in pool.map(work, pieces):
+            pass

@@ -1,0 +1,188 @@
+"""Noise as tensors: the bits of `noise.py` on every device, and sums rounded as on a CPU."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+
+from germline import noise, tensor_noise
+from germline.tensor_noise import Stream, host, integers
+
+CPU = torch.device("cpu")
+STREAM = Stream(-7, 3, "model.layers.0.self_attn.q_proj.weight")
+DIRECTIONS = [5, 2**63, 0]
+SHARDS = [(1, 0), (40, 2**36 - 7), (5000, 3), (33, 16)]
+"""Number of elements, and the first of them."""
+COEFFICIENTS = [0.3, 0.0, -1e-7, 1.7, 0.0]
+
+needs_triton = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="Triton is not installed"
+)
+
+
+def same_bits(found, expected):
+    return found.dtype == torch.float32 and np.array_equal(
+        found.cpu().numpy().view("u4"), expected.view("u4")
+    )
+
+
+def rows(stream, directions, count, start):
+    return noise.normals(stream.run_seed, stream.generation, directions, stream.name, count, start)
+
+
+def summed(stream, coefficients, count, start):
+    """Multiply, round, add, round: in the order of directions."""
+    total = np.zeros(count, dtype=np.float32)
+    for direction, coefficient in enumerate(coefficients):
+        drawn = rows(stream, [direction], count, start)[0]
+        total = total + drawn * np.float32(coefficient)
+    return total
+
+
+# --- the same bits however they are computed
+
+
+@pytest.mark.parametrize(("count", "start"), SHARDS)
+@pytest.mark.parametrize("way", [host, integers])
+def test_noise_has_the_frozen_bits_a_shard_alone_included(way, count, start):
+    drawn = way.normals(STREAM, DIRECTIONS, count, start, CPU)
+    assert same_bits(drawn, rows(STREAM, DIRECTIONS, count, start))
+
+
+@pytest.mark.parametrize(("count", "start"), SHARDS)
+@pytest.mark.parametrize("way", [host, integers])
+def test_a_sum_is_rounded_after_every_product_and_every_addition(way, count, start, monkeypatch):
+    monkeypatch.setattr(way, "PIECE", 1000)
+    weights = list(enumerate(COEFFICIENTS))
+    total = way.weighted_sum(STREAM, weights, count, start, CPU)
+    assert same_bits(total, summed(STREAM, COEFFICIENTS, count, start))
+
+
+def test_high_halves_of_products_are_those_of_whole_numbers():
+    words = [0, 1, 2**32 - 1, 2**32, 2**63 - 1, 2**63, 2**64 - 1, 0x0123456789ABCDEF]
+    tensor = torch.tensor(np.array(words, dtype=np.uint64).view(np.int64))
+    for factor in (0xD2E7470EE14C6C93, 0xCA5A826395121157, 2**64 - 1):
+        found = integers._high(factor, tensor).numpy().view(np.uint64).tolist()
+        assert found == [(factor * word) >> 64 for word in words]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_any_number_of_threads_draws_and_sums_the_same(threads, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    monkeypatch.setattr(host, "PIECE", 1 << 10)
+    drawn = host.normals(STREAM, DIRECTIONS, 10_007, 5, CPU)
+    assert same_bits(drawn, rows(STREAM, DIRECTIONS, 10_007, 5))
+    total = host.weighted_sum(STREAM, list(enumerate(COEFFICIENTS)), 10_007, 5, CPU)
+    assert same_bits(total, summed(STREAM, COEFFICIENTS, 10_007, 5))
+
+
+def test_threads_of_a_caller_may_draw_long_rows_at_once():
+    alone = rows(STREAM, range(4), 200_000, 0)
+    with ThreadPoolExecutor(2) as pool:
+        drawn = pool.map(lambda d: tensor_noise.normals(STREAM, [d], 200_000), range(4))
+    assert all(same_bits(one[0], row) for one, row in zip(drawn, alone, strict=True))
+
+
+# --- what is asked for
+
+
+def test_the_cpu_is_where_noise_lies_unless_told():
+    assert tensor_noise.normals(STREAM, [1], 5).device == CPU
+    assert same_bits(tensor_noise.normals(STREAM, [1], 5), rows(STREAM, [1], 5, 0))
+
+
+@pytest.mark.parametrize("directions", [[], [1, 2]])
+def test_nothing_is_drawn_of_nothing(directions):
+    assert tensor_noise.normals(STREAM, directions, 0).shape == (len(directions), 0)
+    assert tensor_noise.normals(STREAM, [], 4).shape == (0, 4)
+
+
+def test_directions_without_a_coefficient_are_not_drawn(monkeypatch):
+    asked = []
+
+    def draw(stream, directions, into, start):
+        asked.extend(directions)
+        into[:] = 1
+
+    monkeypatch.setattr(host, "_draw", draw)
+    total = tensor_noise.weighted_sum(STREAM, COEFFICIENTS, 50)
+    assert asked == [0, 2, 3]
+    assert total.tolist() == pytest.approx([2.0] * 50)
+
+
+def test_no_coefficients_sum_to_zero():
+    assert torch.equal(tensor_noise.weighted_sum(STREAM, [0.0, 0.0], 3), torch.zeros(3))
+
+
+# --- on a GPU
+
+INTERPRETED = """
+import numpy as np, torch
+from germline.tensor_noise import kernels
+from tests.test_tensor_noise import *
+assert sum(1 for _ in SHARDS) == 4
+for count, start in SHARDS:
+    drawn = kernels.normals(STREAM, DIRECTIONS, count, start, CPU)
+    assert same_bits(drawn, rows(STREAM, DIRECTIONS, count, start)), (count, start)
+    weights = [pair for pair in enumerate(COEFFICIENTS) if pair[1]]
+    total = kernels.weighted_sum(STREAM, weights, count, start, CPU)
+    assert same_bits(total, summed(STREAM, COEFFICIENTS, count, start)), (count, start)
+print("equal")
+"""
+
+COMPILED = """
+import triton
+from triton.backends.compiler import GPUTarget
+from germline.tensor_noise import kernels
+pointers = {"out": "*fp32", "table": "*fp32", "addresses": "*i64"}
+numbers = {"start": "i32", "count": "i32", "BLOCKS": "constexpr"}
+summing = {"coefficients": "*fp32", "rows": "i32"}
+for kernel, more in ((kernels._normals, {}), (kernels._weighted_sum, summing)):
+    source = triton.compiler.ASTSource(
+        kernel, {**pointers, **more, **numbers}, constexprs={"BLOCKS": kernels.BLOCKS}
+    )
+    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=dict(kernels._EXACTLY))
+    assert "st.global" in made.asm["ptx"]
+    assert "fma" not in made.asm["ptx"]
+print("exact")
+"""
+
+
+def python(script, **environment):
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@needs_triton
+def test_the_kernels_compute_the_frozen_bits_in_the_interpreter():
+    assert python(INTERPRETED, TRITON_INTERPRET="1") == "equal"
+
+
+@needs_triton
+def test_the_kernels_compile_for_a_gpu_without_fusing_products_and_sums(tmp_path):
+    assert python(COMPILED, TRITON_CACHE_DIR=str(tmp_path)) == "exact"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("count", "start"), [*SHARDS, (5_000_000, 77)])
+@pytest.mark.parametrize("way", ["chosen", "integers"])
+def test_a_gpu_draws_and_sums_the_bits_of_a_cpu(way, count, start):
+    module = integers if way == "integers" else tensor_noise._way(torch.device("cuda"))
+    drawn = module.normals(STREAM, DIRECTIONS, count, start, torch.device("cuda"))
+    assert drawn.device.type == "cuda"
+    assert same_bits(drawn, rows(STREAM, DIRECTIONS, count, start))
+    weights = list(enumerate(COEFFICIENTS))
+    total = module.weighted_sum(STREAM, weights, count, start, torch.device("cuda"))
+    assert same_bits(total, summed(STREAM, COEFFICIENTS, count, start))

@@ -5,7 +5,7 @@
 
 Promised: the peak of training is at most that of inference on the same batch, plus 10 % of the
 weights' bytes for `low_rank` and `lora`, plus one copy of the weights for `full` with
-`centre: device`.
+`centre: device` and `stacked: 1` (every member more that stands at once takes a copy more).
 
 Every figure comes from a process of its own. *Tensors* are the bytes of all tensor storage alive at
 once, counted exactly, operation by operation; scratch space inside an operation and numpy arrays
@@ -158,7 +158,7 @@ def configured(space: str, members: int, examples: int, tokens: int) -> Config:
             "task": {"kind": "conciseness", "max_new_tokens": tokens},
             "space": space,
             "strategy": {"population": members},
-            "engine": {"kind": "inprocess", "device": "cpu", "centre": "device"},
+            "engine": {"kind": "inprocess", "device": "cpu", "centre": "device", "stacked": 1},
             "cell": {"members": members, "examples": examples},
             "batch": examples,
             "generations": 2,

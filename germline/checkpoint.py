@@ -6,16 +6,17 @@ model, a damaged snapshot or another arithmetic cannot pass unnoticed.
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from germline import noise
-from germline.protocols import Weights
+from germline.protocols import Strategy, Weights
 from germline.record import Entry
 from germline.record.lines import replacing
-from germline.types import GermlineError
+from germline.types import GermlineError, Move
 
 
 def save_snapshot(weights: Weights, folder: Path, generation: int, *, keep: int) -> Path:
@@ -46,6 +47,7 @@ def restore(
     folder: Path | None,
     base_digest: str,
     generation: int,
+    strategy: Strategy | None = None,
 ) -> str:
     """Bring base weights to the state after `generation` (-1: the base); return its digest.
 
@@ -55,6 +57,8 @@ def restore(
         folder: where snapshots lie; None uses the journal alone.
         base_digest: digest recorded when the run began.
         generation: the last update to include.
+        strategy: as it was when the run began; needed where a journal keeps what it was told and
+            not where that led.
 
     Raises:
         GermlineError: the base model is another one, the journal is too short, or a digest differs.
@@ -72,7 +76,10 @@ def restore(
             "space.start, if the run has one) back its place"
         )
     start = _load_newest(weights, entries, folder, generation) if folder else -1
-    for entry in entries[start + 1 : generation + 1]:
+    included = entries[: generation + 1]
+    if strategy and start < generation and isinstance(entries[0].update, Move):
+        included = recalled(strategy, included)
+    for entry in included[start + 1 :]:
         if entry.noise_version != noise.NOISE_VERSION:
             raise GermlineError(
                 f"journal: generation {entry.update.generation} was drawn with noise "
@@ -90,6 +97,16 @@ def restore(
             "the journal or a snapshot was changed, or this machine's arithmetic differs"
         )
     return digest
+
+
+def recalled(strategy: Strategy, entries: Sequence[Entry]) -> list[Entry]:
+    """Show a strategy what a stopped run told; return the entries with what a journal leaves out.
+
+    Raises:
+        GermlineError: telling it again leads elsewhere: the arithmetic differs.
+    """
+    updates = strategy.recall([entry.update for entry in entries])
+    return [replace(one, update=update) for one, update in zip(entries, updates, strict=True)]
 
 
 def _load_newest(weights: Weights, entries: Sequence[Entry], folder: Path, generation: int) -> int:

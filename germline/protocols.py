@@ -73,8 +73,11 @@ class Strategy(Protocol):
         that of the centre is given where `population.centre` asks for it.
         """
 
-    def recall(self, updates: Sequence[Update | Move]) -> None:
-        """Be shown all updates of a stopped run, and ask on as if it had told them itself."""
+    def recall(self, updates: Sequence[Update | Move]) -> Sequence[Update | Move]:
+        """Be shown all updates of a stopped run, and ask on as if it had told them itself.
+
+        Returns the updates, with the offsets that a journal leaves out of moves.
+        """
 
 
 @runtime_checkable
@@ -200,7 +203,13 @@ class CoordinateSpace(Space, Protocol):
 
 @runtime_checkable
 class Weights(Protocol):
-    """The fp32 masters: everything a journal can rebuild."""
+    """The fp32 masters: everything a journal can rebuild.
+
+    Attributes:
+        dimension: how many numbers are searched.
+    """
+
+    dimension: int
 
     def apply(self, update: Update | Move) -> None:
         """Move theta by one update; the only place where masters change."""
@@ -287,6 +296,9 @@ class Fleet(Protocol):
 
     def scales(self) -> Mapping[str, float]:
         """Return by how much each searched tensor's sigma differs from that of its members."""
+
+    def dimension(self) -> int:
+        """Return how many numbers are searched."""
 
     def digest(self) -> str:
         """Return the digest all engines agree on."""

@@ -206,14 +206,19 @@ CPU_IS_FULL = "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tr
 
 
 @pytest.mark.parametrize(
-    ("space", "setting"),
-    [("rank 1", "cell.rows=15"), ("lora", "cell.rows=15"), ("full", "cell.examples=3")],
+    ("space", "stacked", "setting"),
+    [
+        ("rank 1", 1, "cell.rows=15"),
+        ("lora", 1, "cell.rows=15"),
+        ("full", 1, "cell.examples=3"),
+        ("full", 5, "engine.stacked=2"),
+    ],
 )
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("full"), RuntimeError(CPU_IS_FULL)])
 def test_out_of_memory_names_the_setting_that_makes_cells_smaller(
-    space, setting, error, monkeypatch
+    space, stacked, setting, error, monkeypatch
 ):
-    engine = inprocess("qwen2", SPACES[space])
+    engine = inprocess("qwen2", SPACES[space], stacked=stacked)
     digest, before = engine.weights.digest(), bits(engine)
 
     def is_full(*_args, **_kwargs):

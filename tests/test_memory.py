@@ -4,7 +4,10 @@ import pytest
 import torch
 
 from benchmarks.memory import PROMISED_SHARE, LiveTensors, configured, endless, prepared
+from germline.run.assembly import make_task
 from germline.spaces import make_space
+from germline.strategies import make_strategy
+from germline.types import Decoding
 
 
 def peak(space, work, examples=8):
@@ -29,6 +32,32 @@ def test_full_needs_one_copy_of_the_weights_more_than_inference():
     inference, weights = peak("full", "inference", examples=48)
     training, _ = peak("full", "training", examples=48)
     assert training <= inference + PROMISED_SHARE["full"] * weights
+
+
+def test_members_that_stand_together_need_a_copy_each():
+    config = configured("full", members=4, examples=24, tokens=8)
+    engines = [
+        endless(
+            config.model_copy(update={"engine": config.engine.model_copy(update={"stacked": n})}),
+            make_space(config.space, 0),
+        )
+        for n in (1, 4)
+    ]
+    examples = list(make_task(config.task).examples("train")[: config.batch])
+    members = make_strategy(config.strategy, run_seed=0, generations=1).ask(0).members
+    peaks = []
+    # The same rows: four of the centre, against four members of their own.
+    for engine, who, texts in (
+        (engines[0], [None], examples * 4),
+        (engines[1], members, examples),
+    ):
+        with LiveTensors() as live:
+            engine.generate(who, texts, Decoding(8))
+        peaks.append(live.peak)
+    sizes = [one.nbytes for one in engines[0].serving.values()]
+    assert engines[1]._dense is not None
+    # Of an inference, the masters are no part; the noise of one tensor is scratch.
+    assert peaks[1] <= peaks[0] + (1 + 4) * sum(sizes) + (4 + 1) * max(sizes)
 
 
 def test_live_tensors_counts_what_is_alive_at_once():

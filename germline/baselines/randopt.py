@@ -158,12 +158,13 @@ class RandomSearch:
             told=tuple(fitness.tolist()),
         )
 
-    def recall(self, updates: Sequence[Update | Move]) -> None:
+    def recall(self, updates: Sequence[Update | Move]) -> Sequence[Update | Move]:
         """Let the ensemble consider again what it was told before."""
         for update in updates:
             if isinstance(update, Update):
                 members = self.ask(update.generation).seeded()
                 self.ensemble.consider(members, update.told)
+        return updates
 
 
 class VotingFleet(OuterFleet):

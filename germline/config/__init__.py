@@ -5,9 +5,11 @@ config is written to the run directory, so a run never depends on a default that
 """
 
 from germline.config.choices import Choices
+from germline.config.cma import Cma, CoordinateStrategy, SepCma
 from germline.config.engines import EngineConfig, InProcess, Toy
 from germline.config.fleets import Cell, FleetConfig, Local
 from germline.config.methods import Es, MethodConfig, RandOpt
+from germline.config.optimizers import Adam, OptimizerConfig, Sgd
 from germline.config.reading import load_config, smoke, validated
 from germline.config.schedules import (
     Adaptive,
@@ -36,16 +38,7 @@ from germline.config.shaping import (
     ZScore,
 )
 from germline.config.spaces import Full, Lora, LowRank, Singular, SpaceBase, SpaceConfig, Subspace
-from germline.config.strategies import (
-    Adam,
-    Grow,
-    Nes,
-    OptimizerConfig,
-    RunningMean,
-    Sgd,
-    Skip,
-    StrategyConfig,
-)
+from germline.config.strategies import Grow, Nes, RunningMean, Skip, StrategyConfig
 from germline.config.tasks import (
     Arithmetic,
     Conciseness,
@@ -66,8 +59,10 @@ __all__ = [
     "Cell",
     "CentredRanks",
     "Choices",
+    "Cma",
     "Conciseness",
     "Config",
+    "CoordinateStrategy",
     "Cosine",
     "Countdown",
     "EngineConfig",
@@ -99,6 +94,7 @@ __all__ = [
     "RunningMean",
     "Scheduled",
     "Section",
+    "SepCma",
     "Sgd",
     "ShapingBase",
     "ShapingConfig",

@@ -58,7 +58,7 @@ def smoke(config: Config) -> Config:
     if config.model != "nano" and isinstance(config.space, Lora | Singular):
         small.append("space.start=null")  # An adapter is of one model only.
     for name in ("sigma", "learning_rate"):
-        if isinstance(getattr(config.strategy, name), Cosine):
+        if isinstance(getattr(config.strategy, name, None), Cosine):
             small.append(f"strategy.{name}.warmup=0")
     return load_config(values, small)
 

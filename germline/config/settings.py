@@ -7,9 +7,11 @@ sections with a choice of kinds are in the files beside this one.
 from pydantic import Field, model_validator
 
 from germline.config.choices import Choices, refuse_unplayed
+from germline.config.cma import Cma, SepCma, refuse_undriven
 from germline.config.engines import EngineConfig, InProcess, Toy
 from germline.config.fleets import Cell, FleetConfig, Local
 from germline.config.methods import Es, MethodConfig, RandOpt, refuse_unfit
+from germline.config.optimizers import Adam, Sgd
 from germline.config.schedules import SCHEDULES, Cosine
 from germline.config.sections import Section
 from germline.config.shaping import (
@@ -22,13 +24,11 @@ from germline.config.shaping import (
 )
 from germline.config.spaces import Full, Lora, LowRank, Singular, SpaceConfig, Subspace
 from germline.config.strategies import (
-    Adam,
     Count,
     Grow,
     Nes,
     PopulationMean,
     RunningMean,
-    Sgd,
     Skip,
     StrategyConfig,
 )
@@ -168,9 +168,14 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def _the_strategy_can_drive_the_space(self) -> "Config":
+        refuse_undriven(self.strategy, self.space)
+        return self
+
+    @model_validator(mode="after")
     def _a_warmup_ends_before_the_run(self) -> "Config":
         for name in ("sigma", "learning_rate"):
-            schedule = getattr(self.strategy, name)
+            schedule = getattr(self.strategy, name, None)
             if isinstance(schedule, Cosine) and 0 < schedule.warmup > self.generations - 2:
                 raise ValueError(
                     f"strategy.{name}.warmup={schedule.warmup} leaves no way from start to end in "
@@ -206,7 +211,7 @@ KINDS: dict[str, dict[str, type[Section]]] = {
     },
     "engine": {"toy": Toy, "inprocess": InProcess},
     "method": {"es": Es, "randopt": RandOpt},
-    "strategy": {"nes": Nes},
+    "strategy": {"nes": Nes, "cma": Cma, "sep_cma": SepCma},
     "baseline": {"population": PopulationMean, "running": RunningMean},
     "zero_signal": {"count": Count, "skip": Skip, "grow": Grow},
     "sigma": SCHEDULES,

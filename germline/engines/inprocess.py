@@ -195,7 +195,9 @@ class InProcessEngine:
 
     def _does_not_fit(self, members: int, examples: int) -> GermlineError:
         rows = members * examples
-        setting, value = ("cell.rows", rows) if members > 1 else ("cell.examples", examples)
+        setting, value = "cell.examples", examples
+        if members > 1:
+            setting, value = ("engine.stacked", members) if self._dense else ("cell.rows", rows)
         return GermlineError(
             f"out of memory on {self.device}: {members} members x {examples} examples are {rows} "
             "rows at once, which do not fit. Cells are never made smaller by themselves, because "

@@ -58,6 +58,15 @@ class Scales:
 
 
 @dataclass(frozen=True)
+class Dimension:
+    """Say how many numbers are searched."""
+
+    def __call__(self, engine: Engine) -> int:
+        """Return their number."""
+        return engine.weights.dimension
+
+
+@dataclass(frozen=True)
 class Digest:
     """Say what the masters are."""
 

@@ -39,6 +39,10 @@ class LocalFleet:
         """Return by how much each searched tensor's sigma differs from that of its members."""
         return self.engine.weights.scales()
 
+    def dimension(self) -> int:
+        """Return how many numbers are searched."""
+        return self.engine.weights.dimension
+
     def digest(self) -> str:
         """Return the digest of the masters."""
         return self.engine.weights.digest()

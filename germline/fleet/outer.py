@@ -33,6 +33,10 @@ class OuterFleet:
         """Return by how much each searched tensor's sigma differs from that of its members."""
         return self.inner.scales()
 
+    def dimension(self) -> int:
+        """Return how many numbers are searched."""
+        return self.inner.dimension()
+
     def digest(self) -> str:
         """Return the digest all engines agree on."""
         return self.inner.digest()

@@ -18,7 +18,7 @@ from typing import Any
 
 from germline.config import Cell
 from germline.fleet.crew import Crew, EngineFault, Seat
-from germline.fleet.jobs import Apply, Digest, Job, Play, Restore, SaveSnapshot, Scales
+from germline.fleet.jobs import Apply, Digest, Dimension, Job, Play, Restore, SaveSnapshot, Scales
 from germline.noise import NOISE_VERSION
 from germline.record import Entry
 from germline.rollout import Graders, PlayedCell, centre_cell, cut, gather
@@ -79,6 +79,10 @@ class RemoteFleet:
         self._settle()
         scales: Mapping[str, float] = self._by_anyone(Scales())
         return scales
+
+    def dimension(self) -> int:
+        """Return how many numbers are searched."""
+        return int(self._by_anyone(Dimension()))
 
     def digest(self) -> str:
         """Return the digest all engines agree on.

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from germline.config import Config
+from germline.config import Config, Nes
 from germline.types import Score
 
 JOINERS = "\u200c\u200d"
@@ -65,10 +65,12 @@ def title(config: Config) -> tuple[str, str]:
     strategy = config.strategy
     rank = f" r = {config.space.rank}" if hasattr(config.space, "rank") else ""
     model = Path(config.model).name
+    steps = [f"sigma {_setting(strategy.sigma)}"]
+    if isinstance(strategy, Nes):
+        steps.append(f"learning rate {_setting(strategy.learning_rate)}")
     return (
         f"{config.task.title} · {model} · {config.space.kind}{rank} · {strategy.kind}",
-        f"N = {strategy.population}, sigma {_setting(strategy.sigma)}, "
-        f"learning rate {_setting(strategy.learning_rate)}, run seed {config.seed}",
+        f"N = {strategy.population}, {', '.join(steps)}, run seed {config.seed}",
     )
 
 

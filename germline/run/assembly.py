@@ -1,6 +1,7 @@
 """Names to objects: load the model, make the task, the strategy and the fleet a config names."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -68,14 +69,20 @@ def assemble(config: Config) -> Parts:
         GermlineError: something named in the config cannot be had.
     """
     task = make_task(config.task)
-    strategy = make_strategy(config.strategy, run_seed=config.seed, generations=config.generations)
-    graders = make_graders(config, task)
-    try:
+    with ExitStack() as opened:
+        graders = make_graders(config, task)
+        opened.callback(graders.close)
         fleet = make_fleet(config, make_engine, graders)
+        opened.callback(fleet.close)
+        strategy = make_strategy(
+            config.strategy,
+            run_seed=config.seed,
+            generations=config.generations,
+            dimension=fleet.dimension(),
+        )
+        config = _with_population(config, strategy)
         say_what_is_slow(config, len(task.examples("train")))
-    except BaseException:
-        graders.close()
-        raise
+        opened.pop_all()
     method = make_method(config, strategy, fleet, task)
     return Parts(
         config=config,
@@ -87,6 +94,14 @@ def assemble(config: Config) -> Parts:
         decoding=decoding(config, task),
         ensemble=method.ensemble,
     )
+
+
+def _with_population(config: Config, strategy: Strategy) -> Config:
+    """Write down how many members there are where that was left to the strategy."""
+    if config.strategy.population is not None:
+        return config
+    section = config.strategy.model_copy(update={"population": len(strategy.ask(0))})
+    return config.model_copy(update={"strategy": section})
 
 
 def make_task(config: TaskConfig) -> Task:

@@ -65,7 +65,7 @@ def threads(config: Config) -> int:
 def say_what_is_slow(config: Config, examples: int) -> None:
     """Tell what several engines gain nothing from, on so many training examples."""
     engines, population = config.fleet.engines, config.strategy.population
-    if engines == 1:
+    if engines == 1 or population is None:
         return
     caution = " (it may change the last bits of an evaluation, so choose it when a run begins)"
     if _crowded(config):

@@ -55,7 +55,12 @@ def replay(
     folder = None if out is None else _free(path_of("out", out))
     engine = make_engine(directory.config)
     digest = restore(
-        engine.weights, directory.journal.read(), None, directory.base_digest, generation
+        engine.weights,
+        directory.journal.read(),
+        None,
+        directory.base_digest,
+        generation,
+        _strategy(directory.config, engine.weights.dimension),
     )
     if folder is not None:
         engine.refresh()
@@ -172,7 +177,8 @@ def _rebuilt(directory: RunDirectory, config: Config | None = None) -> Engine:
     engine = make_engine(config or directory.config)
     entries = directory.journal.read()
     last = len(entries) - 1
-    restore(engine.weights, entries, directory.snapshots, directory.base_digest, last)
+    strategy = _strategy(directory.config, engine.weights.dimension)
+    restore(engine.weights, entries, directory.snapshots, directory.base_digest, last, strategy)
     engine.refresh()
     return engine
 
@@ -183,21 +189,25 @@ def _alone(directory: RunDirectory) -> Engine:
     method = directory.config.method
     if isinstance(method, RandOpt):
         ensemble = Ensemble(method.keep)
-        _recalled(directory, RandomSearch(method, _strategy(directory.config), ensemble))
+        inner = _strategy(directory.config, engine.weights.dimension)
+        _recalled(directory, RandomSearch(method, inner, ensemble))
         engine.apply(ensemble.best())
     return engine
 
 
 def _as_learnt(directory: RunDirectory, fleet: Fleet, task: Task) -> Fleet:
     """Let a fleet play as the centre of a run does, which may be more than its weights."""
-    method = make_method(directory.config, _strategy(directory.config), fleet, task)
+    strategy = _strategy(directory.config, fleet.dimension())
+    method = make_method(directory.config, strategy, fleet, task)
     if method.fleet is not fleet:
         _recalled(directory, method.strategy)
     return method.fleet
 
 
-def _strategy(config: Config) -> Strategy:
-    return make_strategy(config.strategy, run_seed=config.seed, generations=config.generations)
+def _strategy(config: Config, dimension: int) -> Strategy:
+    return make_strategy(
+        config.strategy, run_seed=config.seed, generations=config.generations, dimension=dimension
+    )
 
 
 def _recalled(directory: RunDirectory, strategy: Strategy) -> None:

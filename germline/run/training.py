@@ -8,6 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from germline.checkpoint import recalled
 from germline.config import Config, InProcess, Lora, Singular, load_config
 from germline.diagnosis import Diagnosis
 from germline.evaluation import HELD_OUT_NOISE, held_out
@@ -182,8 +183,8 @@ def resume(path: Path | str, overrides: Sequence[str] = ()) -> Training:
         )
     parts = assemble(_with_threads(config, directory.environment["threads"]))
     try:
-        parts.fleet.restore(entries, directory.snapshots, directory.base_digest)
-        parts.strategy.recall([entry.update for entry in entries])
+        complete = recalled(parts.strategy, entries)
+        parts.fleet.restore(complete, directory.snapshots, directory.base_digest)
         directory.truncate(len(entries) - 1)
         directory.update_config(config)
     except BaseException:

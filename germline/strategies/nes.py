@@ -26,7 +26,7 @@ from germline.config import Nes, RunningMean, Skip
 from germline.schedules import scheduled
 from germline.strategies.step_size import StepSize, success
 from germline.strategies.told import Baseline
-from germline.types import GermlineError, Population, Seeded, Update
+from germline.types import GermlineError, Move, Population, Seeded, Update
 
 
 class NaturalEvolution:
@@ -99,10 +99,12 @@ class NaturalEvolution:
         self._take_in(update)
         return update
 
-    def recall(self, updates: Sequence[Update]) -> None:
+    def recall(self, updates: Sequence[Update | Move]) -> Sequence[Update | Move]:
         """Be shown the updates of the generations before, when a stopped run is taken up."""
         for update in updates:
-            self._take_in(update)
+            if isinstance(update, Update):
+                self._take_in(update)
+        return updates
 
     def _take_in(self, update: Update) -> None:
         self.sigma.tell(update)

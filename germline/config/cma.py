@@ -1,0 +1,83 @@
+"""Settings of CMA-ES: strategies that adapt their step size, and the shape of their population."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from germline.config.optimizers import Sgd
+from germline.config.sections import Section
+from germline.config.spaces import LowRank, SpaceConfig
+
+
+class CoordinateStrategy(Section):
+    """What strategies have in common whose members are coordinates and not directions."""
+
+    population: int | None = Field(
+        None,
+        ge=4,
+        description="Members per generation (N); default: 4 + 3 ln d, for d searched numbers.",
+    )
+    sigma: float = Field(
+        0.02,
+        gt=0,
+        description="Step size in generation 0, in `sigma_unit`; it adapts from there.",
+    )
+    sigma_unit: Literal["constant", "mean_abs", "std"] = Field(
+        "constant",
+        description=(
+            "Unit of sigma per tensor: weight units, mean |W|, or std W of the starting weights; "
+            "for an adapter, those of the layer it stands beside."
+        ),
+    )
+    covariance_rate: float = Field(
+        1.0,
+        ge=0,
+        le=1,
+        description=(
+            "Multiplies how fast the covariance learns; lower for noisy rewards, 0 adapts the step "
+            "size alone."
+        ),
+    )
+
+    @property
+    def optimizer(self) -> Sgd:
+        """Say that no moments are kept: the strategy has means of its own to look back."""
+        return Sgd()
+
+    @property
+    def whole_run(self) -> None:
+        """Say that nothing is laid out over all generations: more of them bend nothing."""
+        return
+
+
+class Cma(CoordinateStrategy):
+    """CMA-ES: learns how the searched numbers hang together, up to about 2,000 of them."""
+
+    kind: Literal["cma"] = "cma"
+    lr_adapt: bool = Field(
+        default=False,
+        description=(
+            "Let the strategy learn slower where fitness is noisy or rugged (LRA-CMA-ES), at three "
+            "times the computation."
+        ),
+    )
+
+
+class SepCma(CoordinateStrategy):
+    """Separable CMA-ES: a variance for every searched number, up to about a million of them."""
+
+    kind: Literal["sep_cma"] = "sep_cma"
+
+
+def refuse_undriven(strategy: Section, space: SpaceConfig) -> None:
+    """Refuse a space whose members have no coordinates to give.
+
+    Raises:
+        ValueError: the strategy asks for coordinates, and the space draws directions.
+    """
+    if isinstance(strategy, Cma | SepCma) and isinstance(space, LowRank):
+        raise ValueError(
+            f"strategy.kind={strategy.kind} cannot drive space.kind={space.kind}, whose members "
+            "are products of random vectors and have no coordinates of their own: use "
+            "space.kind=subspace, singular or lora, or full with few tensors (space.include)"
+        )

@@ -1,0 +1,62 @@
+"""Settings of optimizers: what an estimated gradient becomes."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from germline.config.sections import Section, named
+
+
+class OptimizerBase(Section):
+    """What every optimizer can do."""
+
+    weight_decay: float = Field(
+        0.0,
+        ge=0,
+        description=(
+            "Times the learning rate: share of its distance to `decay_to` that theta gives up "
+            "per generation."
+        ),
+    )
+    decay_to: Literal["zero", "start"] = Field(
+        "zero",
+        description=(
+            "Where weight decay leads: to zero, or to the starting weights (a copy is kept)."
+        ),
+    )
+
+    @model_validator(mode="after")
+    def _decay_has_a_rate(self) -> "OptimizerBase":
+        if self.decay_to == "start" and self.weight_decay == 0:
+            raise ValueError(
+                "decay_to=start would be ignored with weight_decay=0: set weight_decay, "
+                "such as 0.1, or drop it"
+            )
+        return self
+
+
+class Sgd(OptimizerBase):
+    """Plain ascent along the estimated gradient; with momentum, 4 bytes per searched number."""
+
+    kind: Literal["sgd"] = "sgd"
+    momentum: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description=(
+            "Share of the last step added to the next; steady gradients go 1 / (1 - momentum) "
+            "times as far."
+        ),
+    )
+
+
+class Adam(OptimizerBase):
+    """Adam; its moments cost 8 bytes per searched number."""
+
+    kind: Literal["adam"] = "adam"
+    beta1: float = Field(0.9, ge=0, lt=1, description="Decay of the first moment.")
+    beta2: float = Field(0.999, ge=0, lt=1, description="Decay of the second moment.")
+    epsilon: float = Field(1e-8, gt=0, description="Added to the root of the second moment.")
+
+
+OptimizerConfig = Annotated[Annotated[Sgd | Adam, Field(discriminator="kind")], named("sgd")]

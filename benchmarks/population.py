@@ -2,6 +2,7 @@
 
     python -m benchmarks.population                # the table of docs/benchmarks.md
     python -m benchmarks.population --prompts 2 32 --repeats 5
+    python -m benchmarks.population --members 128 --prompts 32 --variants plain low_rank floor
 
 Every variant runs in turn, several times over, in one process; medians are compared. Texts are made
 to run for the full number of new tokens, so all variants do the same work; the last line of a block
@@ -37,7 +38,7 @@ from germline.spaces import make_space
 from germline.strategies import make_strategy
 from germline.types import Decoding, Example, Grade, Perturbation
 
-MEMBERS = 30
+VARIANTS = ("field", "plain", "low_rank", "lora", "floor")
 NEW_TOKENS = 16
 SIGMA = 0.001
 
@@ -65,13 +66,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Population evaluation against the field's way.")
     parser.add_argument("--model", default="nano")
     parser.add_argument("--prompts", type=int, nargs="+", default=[2, 32, 200])
+    parser.add_argument("--members", type=int, default=30)
+    parser.add_argument("--variants", nargs="+", default=VARIANTS, choices=VARIANTS)
     parser.add_argument("--repeats", type=int, default=3)
     arguments = parser.parse_args()
     config = load_config(
-        {"model": arguments.model, "strategy": {"population": MEMBERS, "sigma": SIGMA}}
+        {"model": arguments.model, "strategy": {"population": arguments.members, "sigma": SIGMA}}
     )
     print(
-        f"{arguments.model}, {MEMBERS} members, {NEW_TOKENS} new tokens, "
+        f"{arguments.model}, {arguments.members} members, {NEW_TOKENS} new tokens, "
         f"{torch.get_num_threads()} threads, torch {torch.__version__}, "
         f"medians of {arguments.repeats}\n"
     )
@@ -79,27 +82,34 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|---|")
     for prompts in arguments.prompts:
         for endless in (True, False):
-            timings = compare(config, prompts, arguments.repeats, endless=endless)
+            timings = compare(
+                config, prompts, arguments.repeats, arguments.variants, endless=endless
+            )
             print_rows(prompts, timings, "all 16" if endless else "by themselves")
+    if set(arguments.variants) != set(VARIANTS):
+        return
     print("\n| task | generations | generation, s | outside generation |")
     print("|---|---|---|---|")
     for task in ("arithmetic", "conciseness", "countdown"):
         print(share_outside(task))
 
 
-def compare(config: Config, prompts: int, repeats: int, *, endless: bool) -> dict[str, Timing]:
-    """Time every variant in turn, several times over, on so many prompts per member."""
+def compare(
+    config: Config, prompts: int, repeats: int, wanted: Sequence[str], *, endless: bool
+) -> dict[str, Timing]:
+    """Time the wanted variants in turn, several times over, on so many prompts per member."""
     engine = engine_of(config, "low_rank", endless=endless)
     adapters = engine_of(config, "lora", endless=endless)
     examples = [Example(i, f"What is {i % 20} + {i // 20}?", "", chat=True) for i in range(prompts)]
     members = make_strategy(config.strategy, run_seed=0, generations=1).ask(0).members
+    population = len(members)
     tokenizer = engine.pretrained.tokenizer
     ids = [encode(tokenizer, example) for example in examples]
     padded = tokenizer.pad({"input_ids": ids}, padding_side="left", return_tensors="pt")
 
     def field() -> int:
         model = engine.pretrained.model
-        answers = evaluate_one_at_a_time(model, padded, range(MEMBERS), SIGMA, NEW_TOKENS)
+        answers = evaluate_one_at_a_time(model, padded, range(population), SIGMA, NEW_TOKENS)
         return sum(_written(row, engine.end_ids) for answer in answers for row in answer.tolist())
 
     def ours(on: InProcessEngine, who: Sequence[Perturbation | None]) -> int:
@@ -109,21 +119,22 @@ def compare(config: Config, prompts: int, repeats: int, *, endless: bool) -> dic
         rows = members_per_cell(config.cell, prompts) * min(config.cell.examples, prompts)
         linear_floor(
             engine.pretrained.model,
-            rows=MEMBERS * prompts,
+            rows=population * prompts,
             prompt_tokens=max(len(one) for one in ids),
             new_tokens=NEW_TOKENS,
             cell_rows=rows,
         )
-        return MEMBERS * prompts * NEW_TOKENS
+        return population * prompts * NEW_TOKENS
 
     variants: dict[str, Callable[[], int]] = {
         "field": field,
-        "plain": lambda: ours(engine, [None] * MEMBERS),
+        "plain": lambda: ours(engine, [None] * population),
         "low_rank": lambda: ours(engine, members),
         "lora": lambda: ours(adapters, members),
     }
     if endless:
         variants["floor"] = floor
+    variants = {name: variant for name, variant in variants.items() if name in wanted}
     seconds: dict[str, list[float]] = {name: [] for name in variants}
     tokens = {name: variant() for name, variant in variants.items()}  # also warms up
     for _ in range(repeats):

@@ -116,8 +116,9 @@ def test_a_section_may_be_given_as_its_short_name_alone(room):
     for kind, section in KINDS[room].items():
         if any(field.is_required() for field in section.model_fields.values()):
             continue  # a task made of a file, which has a short form of its own
-        config = load_config({room: kind})
-        assert config == load_config({room: {"kind": kind}})
+        space = {"space": "full"} if room == "strategy" else {}  # one that every strategy can drive
+        config = load_config({**space, room: kind})
+        assert config == load_config({**space, room: {"kind": kind}})
         assert isinstance(getattr(config, room), section)
 
 

@@ -87,15 +87,22 @@ class Space(Protocol):
     def select(self, tensors: Sequence[TensorInfo]) -> tuple[TensorInfo, ...]:
         """Keep the tensors that are searched, in the order given."""
 
-    def gradient(self, update: Update, tensor: TensorInfo) -> "torch.Tensor":
-        """Sum coefficients times noise over directions, in a fixed order, as fp32."""
+    def gradient(
+        self, update: Update, tensor: TensorInfo, device: "torch.device | None" = None
+    ) -> "torch.Tensor":
+        """Sum coefficients times noise over directions, in a fixed order, as fp32.
+
+        It is computed where it is wanted: on the device, which is the CPU unless told.
+        """
 
 
 @runtime_checkable
 class DenseSpace(Space, Protocol):
     """A space whose members change whole tensors: served one member after another, in place."""
 
-    def noise(self, member: Seeded, tensor: TensorInfo) -> "torch.Tensor":
+    def noise(
+        self, member: Seeded, tensor: TensorInfo, device: "torch.device | None" = None
+    ) -> "torch.Tensor":
         """Draw the unit noise of a member's direction (without sign and sigma), as fp32."""
 
 
@@ -159,7 +166,9 @@ class AdapterSpace(Space, Protocol):
     def begin(self, base: Base) -> "Mapping[TensorInfo, torch.Tensor]":
         """Return the starting adapter, as fp32 on the CPU, in canonical order."""
 
-    def noises(self, members: Sequence[Seeded], tensor: TensorInfo) -> "torch.Tensor":
+    def noises(
+        self, members: Sequence[Seeded], tensor: TensorInfo, device: "torch.device | None" = None
+    ) -> "torch.Tensor":
         """Draw the unit noise of the members' directions, fp32 `[members, *shape]`."""
 
 
@@ -197,7 +206,9 @@ class CoordinateSpace(Space, Protocol):
     def unit(self, coordinates: TensorInfo) -> float:
         """Return what sigma and learning rate of some coordinates are multiples of."""
 
-    def noises(self, members: Sequence[Seeded], tensor: TensorInfo) -> "torch.Tensor":
+    def noises(
+        self, members: Sequence[Seeded], tensor: TensorInfo, device: "torch.device | None" = None
+    ) -> "torch.Tensor":
         """Draw the unit noise of the members' directions, fp32 `[members, *shape]`."""
 
 

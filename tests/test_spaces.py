@@ -208,6 +208,22 @@ def test_dense_noise_is_the_stream_of_the_canonical_name():
     assert (found.flatten().numpy() == noise.normal(7, 3, 4, tensor.name, 60)).all()
 
 
+@pytest.mark.parametrize("section", [Full(), LowRank(rank=2)])
+def test_an_update_is_summed_up_on_the_device_that_wants_it(section):
+    tensor = TensorInfo("model.layers.0.mlp.up_proj.weight", (37, 29), "linear", 0)
+    update = Update(5, 2, 0.1, 1.0, (0.3, -0.2, 0.7))
+    far = make_space(section).gradient(update, tensor, torch.device("meta"))
+    assert (far.device.type, tuple(far.shape)) == ("meta", tensor.shape)
+
+
+def test_dense_noise_is_drawn_on_the_device_that_wants_it():
+    tensor = TensorInfo("model.embed_tokens.weight", (12, 5), "embedding", None)
+    space = make_space(Full())
+    assert isinstance(space, DenseSpace)
+    far = space.noise(Seeded(7, 3, 4, -1, 0.1), tensor, torch.device("meta"))
+    assert (far.device.type, tuple(far.shape)) == ("meta", tensor.shape)
+
+
 @pytest.mark.parametrize("rank", [1, 2, 5])
 def test_a_low_rank_update_has_rank_members_times_rank(rank):
     tensor = TensorInfo("model.layers.0.mlp.up_proj.weight", (40, 30), "linear", 0)

@@ -163,7 +163,7 @@ class Masters:
         if isinstance(member, Coordinates):
             return self._by_coordinates(member.offsets, info).to(device)
         scale = member.sign * member.sigma * self.units[info.name]
-        return self._noise(member, info).to(device).mul_(scale)
+        return self._noise(member, info, device).mul_(scale)
 
     def _by_coordinates(
         self, offsets: Float32[np.ndarray, " dimension"], info: TensorInfo
@@ -177,17 +177,17 @@ class Masters:
         moved = offsets[self._coordinates[info.name]] * np.float32(self.units[info.name])
         return torch.from_numpy(moved).reshape(info.shape)
 
-    def _noise(self, member: Seeded, info: TensorInfo) -> Tensor:
+    def _noise(self, member: Seeded, info: TensorInfo, device: torch.device) -> Tensor:
         space = self.space
         if isinstance(space, DenseSpace):
-            return space.noise(member, info)
+            return space.noise(member, info, device)
         if isinstance(space, AdapterSpace | CoordinateSpace):
-            return space.noises([member], info)[0]
+            return space.noises([member], info, device)[0]
         if isinstance(space, LowRankSpace):
             a, b = space.factors([member], info)
-            return a[0] @ b[0].T
+            return (a[0] @ b[0].T).to(device)
         self.refuse_members([member])
-        return torch.zeros(info.shape)
+        return torch.zeros(info.shape, device=device)
 
     def apply(self, update: Update | Move) -> None:
         """Move theta by one update, tensor after tensor: scratch memory is one tensor.
@@ -209,7 +209,7 @@ class Masters:
             self.optimizer.step(
                 info.name,
                 master,
-                self.space.gradient(drawn, info).to(master.device),
+                self.space.gradient(drawn, info, master.device),
                 update.learning_rate,
                 update.generation,
                 self.units[info.name],

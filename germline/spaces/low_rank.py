@@ -77,18 +77,22 @@ class LowRank:
                     part.mul_(1 / math.sqrt(self.rank))
         return drawn
 
-    def gradient(self, update: Update, tensor: TensorInfo) -> torch.Tensor:
+    def gradient(
+        self, update: Update, tensor: TensorInfo, device: torch.device | None = None
+    ) -> torch.Tensor:
         """Sum coefficients times A B^T in order (fp32 multiply, then add: the same bits anywhere).
 
         A matrix product would be faster but its summation order depends on the library and the
         thread count.
         """
         directions = range(len(update.coefficients))
-        a, b = self._draw(update.run_seed, update.generation, directions, tensor)
-        scaled = a * torch.tensor(update.coefficients, dtype=torch.float32)[:, None, None]
-        total = torch.zeros(tensor.shape)
+        drawn = self._draw(update.run_seed, update.generation, directions, tensor)
+        a, b = (side.to(device or "cpu") for side in drawn)
+        coefficients = torch.tensor(update.coefficients, dtype=torch.float32, device=a.device)
+        scaled = a * coefficients[:, None, None]
+        total = torch.zeros(tensor.shape, device=a.device)
         at_once = max(1, SCRATCH // tensor.shape[1])
-        product = torch.empty(min(at_once, tensor.shape[0]), tensor.shape[1])
+        product = total.new_empty(min(at_once, tensor.shape[0]), tensor.shape[1])
         for start in range(0, tensor.shape[0], at_once):
             block = total[start : start + at_once]
             _add_products(block, scaled[:, start : start + at_once], b, product[: len(block)])

@@ -1,0 +1,178 @@
+"""What is shipped for testing plugins: problems are what they say, broken plugins are caught."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from germline import noise
+from germline.config import Nes, load_config
+from germline.schedules import scheduled
+from germline.strategies import make_strategy
+from germline.strategies.nes import NaturalEvolution
+from germline.testing import (
+    StrategyConformance,
+    VectorFleet,
+    noisy_steps,
+    rosenbrock,
+    rotated_ellipsoid,
+    sphere,
+)
+from germline.types import Population
+
+TOP = noise.normal(7, 0, 0, "top", 10).astype(np.float64)
+
+
+@pytest.mark.parametrize("problem", [sphere(), rotated_ellipsoid(), rosenbrock()])
+def test_exact_problems_are_zero_at_the_top_and_below_it_elsewhere(problem):
+    points = np.stack([TOP, TOP + 0.1, TOP - 0.1, problem.start])
+    top, *others = problem.rewards(points, 0)[:, 0]
+    assert top == 0
+    assert max(others) < 0
+
+
+def test_the_ellipsoid_has_its_condition_along_no_coordinate():
+    problem = rotated_ellipsoid(4, condition=1e4)
+    top = noise.normal(7, 0, 0, "top", 4).astype(np.float64)
+    hessian = np.empty((4, 4))
+    for i in range(4):
+        for j in range(4):
+            e, f = np.eye(4)[i], np.eye(4)[j]
+            value = problem.rewards(np.stack([top + e + f, top + e - f]), 0)[:, 0]
+            hessian[i, j] = -(value[0] - value[1]) / 4
+    curvature = np.linalg.eigvalsh(hessian)
+    assert curvature[-1] / curvature[0] == pytest.approx(1e4, rel=1e-6)
+    assert np.abs(hessian - np.diag(np.diag(hessian))).max() > 100
+
+
+def test_rosenbrock_is_the_function_of_two_numbers_everybody_knows():
+    top = noise.normal(7, 0, 0, "top", 2).astype(np.float64)
+    x, y = -1.2, 1.0
+    value = rosenbrock(2).rewards((top - 1 + [x, y])[None], 0)[0, 0]
+    assert value == pytest.approx(-(100 * (y - x**2) ** 2 + (1 - x) ** 2))
+
+
+def test_noisy_steps_are_flat_nearby_and_differ_from_generation_to_generation():
+    problem = noisy_steps()
+    near = problem.rewards(np.stack([problem.start, problem.start + 1e-9]), 3)
+    assert near.shape == (2, 16)
+    assert np.array_equal(near[0], near[1])
+    assert not np.array_equal(near, problem.rewards(np.stack([problem.start] * 2), 4))
+
+
+# --- nes step for step
+
+
+def noise_of(seed, generation, direction):
+    halves = [noise.normal(seed, generation, direction, f"half.{k}", 5) for k in range(2)]
+    return np.concatenate(halves)
+
+
+def reference(config, problem, seed, generations):
+    """Climb with nes in numpy, in fp32 where masters are: every step of the equations."""
+    theta = problem.start.astype(np.float32)
+    for g in range(generations):
+        sigma = scheduled(config.sigma, g, generations)
+        signs = (1, -1) if config.antithetic else (1,)
+        count = config.population // len(signs)
+        drawn = [noise_of(seed, g - g % config.noise_reuse, k) for k in range(count)]
+        members = [(k, s) for k in range(count) for s in signs]
+        points = [theta + np.float32(s * sigma) * drawn[k] for k, s in members]
+        fitness = problem.rewards(np.stack(points).astype(np.float64), g).mean(axis=1)
+        away = fitness - fitness.mean()
+        utility = away / away.std()
+        step = np.zeros(problem.dimension, np.float32)
+        for k in range(count):
+            c = sum(u * s for (j, s), u in zip(members, utility, strict=True) if j == k)
+            step += np.float32(c / len(members)) * drawn[k]
+        theta = theta + np.float32(scheduled(config.learning_rate, g, generations)) * step
+    return theta
+
+
+SCHEDULES = {
+    "sigma": {"start": 0.3, "end": 0.1},
+    "learning_rate": {"kind": "cosine", "start": 0.3, "end": 0.05, "warmup": 2},
+}
+
+
+@pytest.mark.parametrize("problem", [sphere(), rosenbrock()], ids=["sphere", "rosenbrock"])
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"antithetic": False}, SCHEDULES, {"noise_reuse": 3}],
+    ids=["pairs", "no pairs", "schedules", "noise played again"],
+)
+def test_nes_agrees_step_for_step_with_twenty_lines_of_numpy(settings, problem):
+    section = {"population": 8, "sigma": 0.1, "learning_rate": 0.02, **settings}
+    config = Nes.model_validate(section)
+    fleet = VectorFleet(problem)
+    strategy = make_strategy(config, run_seed=5, generations=12)
+    for record in fleet.climb(strategy, range(12)):
+        done = record.generation + 1
+    # The mean of fitness is rounded once here and once more there: an ulp of fp32 in a coefficient.
+    expected = reference(config, problem, 5, done)
+    assert fleet.theta == pytest.approx(expected, rel=2e-6, abs=2e-6)
+
+
+# --- broken strategies are caught
+
+
+class Sound(NaturalEvolution):
+    """The strategy nes, as a plugin would bring it."""
+
+    def __init__(self, run_seed, generations):
+        section = {"population": 8, "sigma": {"kind": "plateau", "start": 0.1, "patience": 1}}
+        config = load_config({"strategy": {**section, "learning_rate": 0.3}}).strategy
+        assert isinstance(config, Nes)
+        super().__init__(config, run_seed, generations)
+
+
+class ForgetsItsSeed(Sound):
+    def __init__(self, run_seed, generations):
+        super().__init__(0, generations)
+
+
+class Forgets(Sound):
+    def recall(self, updates):
+        for update in updates:
+            self._take_in(replace(update, fitness=0.0))
+
+
+class ClimbsDown(Sound):
+    def tell(self, population, utilities, fitness=None, centre=None):
+        return super().tell(population, -utilities, fitness, centre)
+
+
+class RepeatsItself(Sound):
+    def ask(self, generation):
+        asked = super().ask(generation)
+        return Population(generation, asked.members[:1] * 8, antithetic=True)
+
+
+def conformance(strategy):
+    class Conformance(StrategyConformance):
+        def make(self, run_seed, generations, dimension):
+            return strategy(run_seed, generations)
+
+    return Conformance()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "test"),
+    [
+        (ForgetsItsSeed, "test_what_is_asked_follows_from_the_run_seed_and_what_was_told"),
+        (Forgets, "test_recalling_a_journal_and_going_on_equals_never_stopping"),
+        (ClimbsDown, "test_it_climbs"),
+        (RepeatsItself, "test_the_members_of_a_generation_differ"),
+    ],
+)
+def test_a_broken_strategy_fails_the_test_of_its_promise(strategy, test):
+    with pytest.raises(AssertionError):
+        getattr(conformance(strategy), test)()
+
+
+def test_a_sound_strategy_of_a_plugin_passes():
+    suite = conformance(Sound)
+    tests = [name for name in dir(suite) if name.startswith("test_")]
+    assert len(tests) == 8
+    for name in tests:
+        getattr(suite, name)()

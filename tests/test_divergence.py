@@ -16,7 +16,7 @@ from germline.spaces import make_space
 from germline.types import Completion, Decoding, Example, Seeded, Update
 from tests.tiny_engines import inprocess
 
-SPACES = {"low_rank": LowRank(rank=1), "full": Full()}
+SPACES: dict[str, Full | LowRank] = {"low_rank": LowRank(rank=1), "full": Full()}
 EXAMPLES = [
     Example(index, prompt, "", chat=False)
     for index, prompt in enumerate(("What is 1 + 2?", "fox", "the quick brown fox jumps."))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from germline.config import load_config
+from germline.config import LowRank, load_config
 from germline.types import GermlineError
 
 BASE = {"task": "arithmetic", "space": "low_rank", "strategy": {"population": 6, "sigma": 0.1}}
@@ -40,7 +40,8 @@ def test_a_section_of_another_kind_takes_the_whole_place(file):
 def test_a_section_of_the_same_kind_is_refined_however_it_is_spelt(file):
     refined = file("space: {kind: low_rank, rank: 2}\ntask: {max_new_tokens: 5}\n")
     config = load_config(BASE, [refined])
-    assert (config.space.rank, config.task.kind, config.task.max_new_tokens) == (2, "arithmetic", 5)
+    assert config.space == LowRank(rank=2)
+    assert (config.task.kind, config.task.max_new_tokens) == ("arithmetic", 5)
 
 
 def test_the_value_of_a_setting_may_look_like_a_file():

@@ -10,7 +10,16 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from germline.cli import examining, listing, own_tasks, playing, rebuilding, reporting, training
+from germline.cli import (
+    examining,
+    listing,
+    own_tasks,
+    playing,
+    probing,
+    rebuilding,
+    reporting,
+    training,
+)
 from germline.cli.stopping import INTERRUPTED
 
 
@@ -78,6 +87,7 @@ def germline(
 
 for name, verb, lines in (
     ("train", training.train, training.TRAIN_EXAMPLES),
+    ("probe", probing.probe, probing.PROBE_EXAMPLES),
     ("resume", training.resume, training.RESUME_EXAMPLES),
     ("replay", rebuilding.replay, rebuilding.REPLAY_EXAMPLES),
     ("export", rebuilding.export, rebuilding.EXPORT_EXAMPLES),

@@ -51,7 +51,10 @@ def tasks(incomplete: str) -> list[tuple[str, str]]:
 
 
 def settings(incomplete: str) -> list[tuple[str, str]]:
-    """Offer `strategy.sigma=0.005`: settings with their default, and after `=` their choices."""
+    """Offer `strategy.sigma=0.005`: settings with their default, and after `=` their choices.
+
+    Where no setting begins so, offer files of settings.
+    """
     from germline.config.catalogue import OPEN, REQUIRED, entries
 
     name, equals, typed = _split_by_bash() or incomplete.partition("=")
@@ -64,7 +67,7 @@ def settings(incomplete: str) -> list[tuple[str, str]]:
         default = entry.setting.default
         word = "" if default in (OPEN, REQUIRED) else default
         offers[f"{entry.name}={word}"] = entry.setting.meaning
-    return _fitting(offers, incomplete)
+    return _fitting(offers, incomplete) or _files(incomplete, (".yaml", ".yml"))
 
 
 def evaluation_settings(incomplete: str) -> list[tuple[str, str]]:

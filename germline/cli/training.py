@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="KEY=VALUE",
-        help="Settings that replace those of the config.",
+        metavar="KEY=VALUE|FILE",
+        help="Settings, or YAML files of settings, that replace those of the config in this order.",
         autocompletion=completing.settings,
     ),
 ]
@@ -26,6 +26,7 @@ TRAIN_EXAMPLES = (
     "germline train configs/conciseness.yaml",
     "germline train configs/countdown.yaml strategy.sigma=0.002 seed=3",
     "germline train configs/arithmetic.yaml --out runs/sums --quiet",
+    "germline train configs/arithmetic.yaml probes/sums/probe.yaml",
 )
 RESUME_EXAMPLES = (
     "germline resume runs/sums",

@@ -6,7 +6,8 @@ colour-blind readers; lines differ in width and marks too, so the picture surviv
 """
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -44,6 +45,68 @@ def evolution(run: RunDirectory) -> Figure:
     lower.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=10, steps=[1, 2, 5, 10]))
     figure.align_ylabels()
     return figure
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One set of axes over a shared horizontal one.
+
+    Attributes:
+        label: of the vertical axis.
+        curves: name -> (places, values).
+        level: a value to compare with, and what it is.
+        decades: whether the vertical axis is logarithmic; what is not above 0 is left out.
+    """
+
+    label: str
+    curves: Mapping[str, tuple[Sequence[float], Sequence[float]]]
+    level: tuple[float, str] | None = None
+    decades: bool = False
+
+
+def draw_panels(
+    path: Path, title: str, axis: str, panels: Sequence[Panel], marks: Mapping[str, float]
+) -> None:
+    """Draw panels below each other over one logarithmic axis.
+
+    Args:
+        path: the PNG file.
+        title: above all.
+        axis: name of the horizontal axis.
+        panels: from above.
+        marks: name -> place of a vertical line through all panels.
+    """
+    figure = Figure(figsize=(8, 1.2 + 1.6 * len(panels)), dpi=150, layout="constrained")
+    figure.suptitle(title, fontsize=11, color=INK, x=0.01, ha="left")
+    rows = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
+    for row, (axes, panel) in enumerate(zip(rows, panels, strict=True)):
+        _draw_panel(axes, panel)
+        for (name, place), style in zip(marks.items(), ("-", "--", ":"), strict=False):
+            label = "" if row else name  # said once is enough
+            axes.axvline(place, color=FAINT, linewidth=1.2, linestyle=style, label=label)
+        _legend(axes)
+    rows[-1].set_xscale("log")
+    rows[-1].set_xlabel(axis, color=INK)
+    figure.align_ylabels()
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    write_atomically(path, buffer.getvalue())
+
+
+def _draw_panel(axes: Axes, panel: Panel) -> None:
+    _style(axes, panel.label)
+    for (name, (places, values)), color in zip(
+        panel.curves.items(), (BLUE, ORANGE, GREEN), strict=False
+    ):
+        pairs = [(x, y) for x, y in zip(places, values, strict=True) if y > 0 or not panel.decades]
+        x, y = [x for x, _ in pairs], [y for _, y in pairs]
+        axes.plot(x, y, color=color, marker="o", markersize=4, label=name)
+    if panel.level is not None:
+        value, name = panel.level
+        axes.axhline(value, color=INK, linewidth=0.8, linestyle=":", label=name)
+    if panel.decades:
+        axes.set_yscale("log")
+    axes.margins(y=0.12)
 
 
 def _draw_fitness(axes: Axes, generations: Sequence[Row]) -> None:

@@ -1,0 +1,167 @@
+"""What a probe recommends: the pair, the reasons in plain words, and the files that keep them."""
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import yaml
+
+from germline.record.lines import write_atomically, writing
+from germline.report.figures import Panel, draw_panels
+from germline.studies.sounding import Sounding
+from germline.studies.trials import Trial
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What the probe found, and what it recommends.
+
+    Attributes:
+        sigma: recommended, in `strategy.sigma_unit`.
+        learning_rate: recommended; None where the strategy has none.
+        generations: the run was laid out for.
+        edge: sigma at which random members begin to break.
+        step: rms of a step per searched number at learning rate 1, in `sigma_unit`; None where
+            the strategy has no learning rate.
+        centre: the start itself, on the batches of the soundings.
+        soundings: by rising sigma.
+        trials: in order of preference, with their scores; empty where there was no time.
+        notes: what a reader should know, such as that time ran out.
+        seconds: how long it took.
+    """
+
+    sigma: float
+    learning_rate: float | None
+    edge: float
+    step: float | None
+    generations: int
+    centre: Sounding
+    soundings: tuple[Sounding, ...]
+    trials: tuple[Trial, ...]
+    notes: tuple[str, ...]
+    seconds: float
+
+    @property
+    def overrides(self) -> dict[str, dict[str, float]]:
+        """The recommendation, as a config says it."""
+        rate = {} if self.learning_rate is None else {"learning_rate": self.learning_rate}
+        return {"strategy": {"sigma": self.sigma, **rate}}
+
+    def verdict(self, sounding: Sounding) -> str:
+        """Say in a word or two what members at a sigma are like."""
+        if sounding.sigma == self.sigma:
+            return "recommended"
+        if sounding.sigma > self.edge:
+            return "broken"
+        return "too alike" if not (sounding.agreement or 0) > 0 else "sane"
+
+    def reasons(self) -> Iterator[str]:
+        """Say why, a paragraph each."""
+        yield self._why_sigma()
+        if self.learning_rate is not None and self.step is not None:
+            yield self._why_rate(self.learning_rate, self.step)
+        if self.trials:
+            yield self._what_trials_said()
+
+    def _why_sigma(self) -> str:
+        chosen = next(one for one in self.soundings if one.sigma == self.sigma)
+        text = (
+            f"sigma {self.sigma:g}: members still write like the model they come from (KL "
+            f"{chosen.divergence:.2g} nats per token, {chosen.garbage:.0%} garbage), and differ "
+            f"on {chosen.informative:.0%} of the examples"
+        )
+        if chosen.agreement is not None:
+            text += (
+                f"; two halves of the examples agree on the update (cosine {chosen.agreement:.2f})"
+            )
+        broken = next((one for one in self.soundings if one.sigma > self.edge), None)
+        if broken is not None:
+            text += (
+                f". At {broken.sigma:g} the KL is {broken.divergence:.2g} and "
+                f"{broken.garbage:.0%} is garbage: random members break at about {self.edge:.2g}"
+            )
+        return text + "."
+
+    def _why_rate(self, rate: float, step: float) -> str:
+        distance = rate * step * math.sqrt(self.generations)
+        return (
+            f"learning_rate {rate:g}: one update moves a weight by {step:.2g} times the rate. Most "
+            f"of that is luck, and the luck of {self.generations} generations adds up like a "
+            f"random walk: to {rate:g} x {step:.2g} x sqrt({self.generations}) = {distance:.2g}, "
+            f"which must not pass the {self.edge:.2g} where random members break. For another "
+            "number of generations, divide the rate by the root of the ratio."
+        )
+
+    def _what_trials_said(self) -> str:
+        done = max(place for trial in self.trials for place, _ in trial.scores)
+        return (
+            f"Of {len(self.trials)} short trainings this pair came furthest on examples it did "
+            f"not train on, in {done} generations."
+        )
+
+
+def write(advice: Advice, folder: Path, command: str) -> Path:
+    """Write `probe.yaml` (for `germline train`), `probe.json` (all numbers) and `probe.png`.
+
+    Args:
+        advice: what was found.
+        folder: new, empty or of an earlier probe.
+        command: what was typed, for the first line of the override file.
+
+    Returns:
+        the override file.
+    """
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "probe.yaml"
+    text = f"# Recommended by: {command}\n{yaml.safe_dump(advice.overrides, sort_keys=False)}"
+    write_atomically(file, text.encode())
+    write_atomically(folder / "probe.json", _numbers(advice).encode())
+    marks = {"recommended": advice.sigma, "members break": advice.edge}
+    draw_panels(folder / "probe.png", _title(advice), "sigma", _panels(advice), marks)
+    return file
+
+
+def _numbers(advice: Advice) -> str:
+    """Write everything that was measured, without what only a program can use."""
+    values = {
+        "sigma": advice.sigma,
+        "learning_rate": advice.learning_rate,
+        "edge": advice.edge,
+        "step": advice.step,
+        "generations": advice.generations,
+        "centre": asdict(advice.centre),
+        "soundings": [asdict(one) for one in advice.soundings],
+        "trials": [
+            {"sigma": one.sigma, "learning_rate": one.learning_rate, "scores": one.scores}
+            for one in advice.trials
+        ],
+        "notes": list(advice.notes),
+        "seconds": round(advice.seconds, 1),
+    }
+    return json.dumps(values, indent=2) + "\n"
+
+
+def _title(advice: Advice) -> str:
+    rate = "" if advice.learning_rate is None else f", learning rate {advice.learning_rate:g}"
+    return f"recommended: sigma {advice.sigma:g}{rate}"
+
+
+def _panels(advice: Advice) -> list[Panel]:
+    def over(name: str) -> tuple[list[float], list[float]]:
+        """Return the sigmas and one number of the soundings, where there is one."""
+        pairs = [(one.sigma, getattr(one, name)) for one in advice.soundings]
+        known = [(x, y) for x, y in pairs if y is not None and math.isfinite(y)]
+        return [x for x, _ in known], [y for _, y in known]
+
+    return [
+        Panel("KL", {"nats per token": over("divergence")}, decades=True),
+        Panel(
+            "shares",
+            {"garbage texts": over("garbage"), "examples that tell": over("informative")},
+        ),
+        Panel("signal", {"agreement of halves": over("agreement")}),
+        Panel("reward", {"members": over("reward")}, level=(advice.centre.reward, "the start")),
+    ]

@@ -1,0 +1,191 @@
+"""How many numbers a task needs: the smallest random subspace that keeps most of an improvement.
+
+A config is trained as it is, and then in `space=subspace` at growing dimensions, on the same
+layers, batches and run seeds. With S the held-out score of a centre, better upwards,
+
+    (1)  kept(d) = mean over seeds of S_end(d) - S_start  /  that of the config as it is
+
+and the intrinsic dimension is the smallest d with kept(d) of at least `share`: 0.9, as in Li et al.
+2018 (arXiv 1804.08838), who measured it with gradients and compared scores; improvements are
+compared here, as a pretrained model has a score to begin with.
+
+The subspaces of a run seed are nested (see spaces/subspace.py), so a larger one can do whatever a
+smaller one can; that it sometimes does not, at equal budget, is the strategy's part of the result.
+Every run is an ordinary run directory in the folder of the study: finished ones are taken as they
+are, interrupted ones go on.
+
+Limits: sigma and learning rate of the config serve all dimensions (a subspace keeps their meaning:
+change per weight); with few held-out examples or seeds, a neighbour of d is as likely as d.
+"""
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from germline.config import Config, load_config
+from germline.record import RunDirectory
+from germline.report.differences import between
+from germline.report.figures import Panel, draw_panels
+from germline.run import Training, resume, train
+from germline.run.assembly import make_task
+from germline.types import GermlineError, Score
+
+SHARE = 0.9
+"""Of the improvement of the config as it is."""
+
+PLACES = ("model", "task.path", "task.test_path", "space.start")
+"""Settings that a run directory spells as absolute paths."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One run.
+
+    Attributes:
+        dimension: of its subspace; None for the config as it is.
+    """
+
+    dimension: int | None
+    seed: int
+    start: Score
+    end: Score
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What the runs of a study say together.
+
+    Attributes:
+        higher_is_better: which way the score goes.
+        share: of the improvement that must be kept.
+    """
+
+    outcomes: tuple[Outcome, ...]
+    higher_is_better: bool
+    share: float = SHARE
+
+    @property
+    def dimensions(self) -> list[int]:
+        """Return the dimensions tried, growing."""
+        return sorted({one.dimension for one in self.outcomes if one.dimension is not None})
+
+    def end(self, dimension: int | None) -> float:
+        """Return the mean held-out score that runs of a dimension ended with."""
+        return statistics.fmean(one.end.mean for one in self._of(dimension))
+
+    def improvement(self, dimension: int | None) -> float:
+        """Return the mean improvement over run seeds, better upwards."""
+        gains = [one.end.mean - one.start.mean for one in self._of(dimension)]
+        return statistics.fmean(gains) * (1 if self.higher_is_better else -1)
+
+    def kept(self, dimension: int) -> float:
+        """Return the share of the improvement that a dimension keeps: equation (1).
+
+        Raises:
+            GermlineError: the config as it is improves nothing.
+        """
+        reference = self.improvement(None)
+        if reference <= 0:
+            raise GermlineError(
+                f"study: the config as it is does not improve its held-out score (by "
+                f"{reference:.3g}), so there is nothing to keep: train longer (generations), or "
+                "find sigma and learning rate with `germline probe`"
+            )
+        return self.improvement(dimension) / reference
+
+    @property
+    def smallest(self) -> int | None:
+        """Return the intrinsic dimension; None where no dimension tried is enough."""
+        enough = (one for one in self.dimensions if self.kept(one) >= self.share)
+        return next(enough, None)
+
+    def _of(self, dimension: int | None) -> list[Outcome]:
+        return [one for one in self.outcomes if one.dimension == dimension]
+
+
+def outcomes(
+    config: Config, dimensions: Sequence[int], seeds: Sequence[int], out: Path, cma_up_to: int = 0
+) -> Iterator[Outcome]:
+    """Train what is not trained yet, seed after seed, yielding each run once it is finished.
+
+    Args:
+        config: as it is trained for comparison.
+        dimensions: of the subspaces.
+        seeds: run seeds; each has a subspace of its own.
+        out: folder of the run directories.
+        cma_up_to: largest dimension that full CMA-ES searches, from the config's sigma; above it,
+            the strategy of the config does.
+
+    Raises:
+        GermlineError: the folder holds runs of another config.
+    """
+    for seed in seeds:
+        for dimension in (None, *dimensions):
+            name = "as-it-is" if dimension is None else f"dimension-{dimension:06d}"
+            wanted = _config(config, dimension, seed, cma_up_to)
+            training = _begun(wanted, out / f"{name}-seed-{seed}")
+            for _ in training or ():
+                pass
+            run = RunDirectory.open(out / f"{name}-seed-{seed}")
+            scores = [one.score for one in run.held_out()]
+            yield Outcome(dimension, seed, scores[0], scores[-1])
+
+
+def finding(config: Config, found: Sequence[Outcome], share: float = SHARE) -> Finding:
+    """Put outcomes together."""
+    return Finding(tuple(found), make_task(config.task).metric_higher_is_better, share)
+
+
+def draw(found: Finding, title: str, path: Path) -> None:
+    """Draw the share kept over the dimension."""
+    dimensions = found.dimensions
+    curve = {"mean over run seeds": (dimensions, [found.kept(one) for one in dimensions])}
+    level = (found.share, f"{found.share:.0%}")
+    panel = Panel("share of the improvement", curve, level)
+    marks = {} if found.smallest is None else {f"{found.smallest} dimensions": found.smallest}
+    draw_panels(path, title, "dimension of the subspace", [panel], marks)
+
+
+def _config(config: Config, dimension: int | None, seed: int, cma_up_to: int) -> Config:
+    values: dict[str, Any] = config.model_dump()
+    values["seed"] = seed
+    # Held-out scores before and after are all that is asked for.
+    values["held_out"]["every"] = config.generations
+    values["record"]["tensorboard"] = False
+    if dimension is not None:
+        section = values["space"]
+        chosen = ("include", "exclude", "layers", "unsupported")
+        kept = {name: section[name] for name in chosen if name in section}
+        values["space"] = {"kind": "subspace", "dimension": dimension, **kept}
+        if dimension <= cma_up_to:
+            values["strategy"] = _cma(values["strategy"])
+    return load_config(values)
+
+
+def _cma(strategy: Mapping[str, Any]) -> dict[str, Any]:
+    """Search with full CMA-ES, as many members a generation and a first sigma like the config's."""
+    sigma = strategy["sigma"]
+    return {
+        "kind": "cma",
+        "population": strategy["population"],
+        "sigma": sigma if isinstance(sigma, float) else sigma["start"],
+        "sigma_unit": strategy["sigma_unit"],
+    }
+
+
+def _begun(wanted: Config, path: Path) -> Training | None:
+    """Begin a run, take it up again, or leave a finished one alone."""
+    if not (path / "run.json").exists():
+        return train(wanted, path)
+    directory = RunDirectory.open(path)
+    changed = [name for name in between([directory.config, wanted]) if name not in PLACES]
+    if changed:
+        raise GermlineError(
+            f"study: {path} was run with another {changed[0]}: choose another folder (--out), or "
+            "remove that one"
+        )
+    if directory.journal.last_generation() + 1 < wanted.generations:
+        return resume(path)
+    return None

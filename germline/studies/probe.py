@@ -1,0 +1,261 @@
+"""Which sigma, which learning rate: measured on the model and the task of a config, in minutes.
+
+1. **Sigma.** Over decades of sigma a handful of members plays a few batches. Too small, and members
+   write what the centre writes: no differences, no signal. Too large, and they write garbage. What
+   is wanted is the sane sigma at which two halves of the examples agree best on where to go. The
+   `edge` is where the exact KL of members to the start passes `SANE_KL` per token: beyond it,
+   random directions break the model.
+2. **Learning rate.** Most of an update is luck. With a step of
+
+       (1)  s = rms of a step per searched number, at learning rate 1
+
+   measured on one real update, the luck of T generations adds up like a random walk, to a
+   distance of
+
+       (2)  rate * s * sqrt(T)
+
+   and as random directions break the model at the edge, the largest rate that leaves it whole is
+
+       (3)  rate = edge / (s * sqrt(T)),       T = `generations`
+
+   Smaller is slower; larger climbs faster at first and falls later, when utilities, which know
+   no small differences, push as hard as ever.
+3. **Trials.** Short real trainings at the two best sigmas, at the rate of (3) and a third of it,
+   judged on training examples they do not train on. The worse half ends after every round.
+
+Limits: (2) takes steps for independent; trials are shorter than the run; a sigma that follows a
+schedule is probed as a constant one. Held-out examples are never played.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from germline.config import Config, Nes
+from germline.studies.advice import Advice
+from germline.studies.bench import Bench, opened
+from germline.studies.sounding import Sounding, sound, sound_centre
+from germline.studies.trials import Trial, begin, halve
+from germline.types import GermlineError
+
+SANE_KL = 0.1
+"""Nats per token: where members of the nano model, and of larger ones, begin to write nonsense."""
+
+SANE_GARBAGE = 0.1
+"""More garbage than the centre writes, by so much of all texts, is not sane."""
+
+DECADES = 4
+"""Sigma is looked at from 1e-4 to 1 times the size of the weights."""
+
+ROUNDS = (5, 10)
+"""Generations that trials have had after each round."""
+
+
+def probe(
+    config: Config,
+    *,
+    minutes: float = 3.0,
+    seed: int = 0,
+    watch: Callable[[str], None] = lambda _line: None,
+) -> Advice:
+    """Look for a sigma and a learning rate for a config.
+
+    The same config, seed and machine give the same advice, unless time runs out.
+
+    Args:
+        config: what is to be trained.
+        minutes: the most it may take.
+        seed: of the noise here, which shares nothing with that of runs.
+        watch: is told what goes on.
+
+    Raises:
+        GermlineError: something in the config cannot be had, or cannot be probed.
+    """
+    _refuse(config, minutes)
+    clock = _Clock(60 * minutes)
+    with opened(config, seed) as bench:
+        watch("the start")
+        centre = sound_centre(bench)
+        soundings = _soundings(bench, centre, clock, watch)
+        sane = [one for one in soundings if is_sane(one, centre)]
+        if not sane:
+            raise GermlineError(
+                f"probe: members break at sigma={soundings[0].sigma:g} already, the smallest that "
+                f"was tried: {soundings[0].garbage:.0%} of their texts are no answers, "
+                f"{centre.garbage:.0%} of the model's own; look at them with `germline generate`"
+            )
+        edge = _edge(soundings, centre)
+        sigmas = _best(sane)
+        watch(f"one generation at sigma {sigmas[0]:g}")
+        step = _rehearsed(bench, sigmas[0], clock)
+        rates = _rates(step, edge, config.generations)
+        trials = [
+            begin(bench, sigma, rate, config.generations) for rate in rates for sigma in sigmas
+        ]
+        watch(f"{len(trials)} short trainings")
+        rounds = sorted({min(done, config.generations) for done in ROUNDS})
+        best = halve(bench, trials, rounds, clock.allows)
+    return Advice(
+        sigma=best.sigma,
+        learning_rate=best.learning_rate,
+        edge=edge,
+        step=step,
+        generations=config.generations,
+        centre=centre,
+        soundings=tuple(soundings),
+        trials=tuple(trials) if best.scores else (),
+        notes=tuple(_notes(soundings, centre, best, rounds)),
+        seconds=clock.gone_s,
+    )
+
+
+def is_sane(sounding: Sounding, centre: Sounding) -> bool:
+    """Say whether members still write like the model they come from.
+
+    Their reward may not have collapsed either: below that of the centre by more than twice what
+    they differ by.
+    """
+    return (
+        sounding.divergence <= SANE_KL
+        and sounding.garbage <= centre.garbage + SANE_GARBAGE
+        and not centre.reward - sounding.reward > 2 * sounding.spread
+    )
+
+
+def ladder(size: float) -> list[float]:
+    """List sigmas in half decades, in round numbers, up to the size of the weights."""
+    top = math.ceil(2 * math.log10(size) - 1e-9)
+    return [_half_decade(place) for place in range(top - 2 * DECADES, top + 1)]
+
+
+def _half_decade(place: int) -> float:
+    decade, half = divmod(place, 2)
+    return float(f"{'3' if half else '1'}e{decade}")
+
+
+def _soundings(
+    bench: Bench, centre: Sounding, clock: "_Clock", watch: Callable[[str], None]
+) -> list[Sounding]:
+    """Sound every sigma of the ladder from below, until two in a row are broken."""
+    found: list[Sounding] = []
+    for sigma in ladder(bench.size()):
+        if found and clock.gone_s > clock.limit_s / 2:
+            break
+        watch(f"sigma {sigma:g}")
+        found.append(sound(bench, sigma))
+        if len(found) > 1 and not any(is_sane(one, centre) for one in found[-2:]):
+            break
+    return found
+
+
+def _edge(soundings: Sequence[Sounding], centre: Sounding) -> float:
+    """Return where members begin to break: between the last sane sigma and the next.
+
+    The KL grows like a power of sigma, so that it is a line in logarithms; where something else
+    broke first, or a KL is 0, the edge is taken to lie halfway.
+    """
+    sane = [is_sane(one, centre) for one in soundings]
+    if all(sane):
+        return soundings[-1].sigma
+    if not any(sane):
+        return soundings[0].sigma
+    last = max(place for place, one in enumerate(sane) if one)
+    if last + 1 == len(soundings):
+        return soundings[last].sigma
+    below, above = soundings[last], soundings[last + 1]
+    share = 0.5
+    if 0 < below.divergence < SANE_KL < above.divergence < math.inf:
+        share = math.log(SANE_KL / below.divergence) / math.log(above.divergence / below.divergence)
+    return below.sigma * (above.sigma / below.sigma) ** share
+
+
+def _best(sane: Sequence[Sounding]) -> list[float]:
+    """Return the two sane sigmas whose signal is clearest: where halves of the examples agree.
+
+    Where they do not, more examples that tell members apart are better than fewer; of equals, the
+    larger sigma.
+    """
+    ordered = sorted(sane, key=lambda one: (max(0.0, one.agreement or 0.0), one.informative))
+    return [one.sigma for one in ordered[:-3:-1]]
+
+
+def _rehearsed(bench: Bench, sigma: float, clock: "_Clock") -> float | None:
+    """Play one real generation: measure equation (1), and how long it takes.
+
+    Returns:
+        the step at learning rate 1; None where the strategy has no learning rate.
+    """
+    section = bench.config.strategy
+    rate = sigma if isinstance(section, Nes) else None
+    began = time.perf_counter()
+    for _ in bench.train(begin(bench, sigma, rate, 1).strategy, range(1)):
+        clock.generation_s = time.perf_counter() - began
+    moved = bench.moved()
+    bench.restart()
+    if not isinstance(section, Nes) or rate is None:
+        return None
+    # A velocity goes on pushing: in the end a step counts 1 / (1 - momentum) times.
+    momentum = getattr(section.optimizer, "momentum", 0.0)
+    # A generation without signal moves nothing; one with z-scores moves about so far.
+    return (moved / rate or 1 / math.sqrt(section.population)) / (1 - momentum)
+
+
+def _rates(step: float | None, edge: float, generations: int) -> list[float | None]:
+    """Return the rates to try: that of equation (3), and a third of it."""
+    if step is None:
+        return [None]
+    largest = edge / (step * math.sqrt(generations))
+    return [_rounded(largest), _rounded(largest / 3)]
+
+
+def _notes(
+    soundings: Sequence[Sounding], centre: Sounding, best: Trial, rounds: Sequence[int]
+) -> Iterator[str]:
+    """Say what makes the advice weaker than it looks."""
+    if is_sane(soundings[-1], centre):
+        yield (
+            f"members were still sane at sigma {soundings[-1].sigma:g}, the largest tried: the "
+            "edge may lie higher"
+        )
+    if not any((one.agreement or 0) > 0 for one in soundings if is_sane(one, centre)):
+        yield (
+            "no sane sigma tells better members from worse ones: the reward is the same whatever "
+            "they do; try a larger batch, a reward in finer steps, or examples the model can "
+            "sometimes solve"
+        )
+    if not best.scores:
+        yield "no time was left for short trainings: the rules alone speak; give more --minutes"
+    elif len(best.updates) < rounds[-1]:
+        yield "time ran out before the last round of the short trainings; give more --minutes"
+
+
+def _rounded(value: float) -> float:
+    """Keep two digits: more would claim what nobody measured."""
+    return float(f"{value:.2g}")
+
+
+def _refuse(config: Config, minutes: float) -> None:
+    if not minutes > 0:
+        raise GermlineError(f"probe: --minutes={minutes:g} leaves no time: use more than 0, or 3")
+    if config.method.kind != "es":
+        raise GermlineError(
+            f"probe: method.kind={config.method.kind} has no learning rate to look for: probe the "
+            "config with method=es"
+        )
+
+
+class _Clock:
+    """How much of the time is gone, and whether so many generations fit into the rest."""
+
+    def __init__(self, limit_s: float) -> None:
+        self.limit_s = limit_s
+        self.generation_s = 0.0
+        self._began = time.perf_counter()
+
+    @property
+    def gone_s(self) -> float:
+        return time.perf_counter() - self._began
+
+    def allows(self, generations: int) -> bool:
+        """Say whether so many fit, with a tenth to spare for scores and surprises."""
+        return self.gone_s + 1.1 * generations * self.generation_s <= self.limit_s

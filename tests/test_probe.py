@@ -1,0 +1,259 @@
+"""The probe: sane sigmas told from broken ones, a rate from the edge, files that train takes."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from germline.cli.application import app
+from germline.config import Nes, load_config
+from germline.studies import probe as probing
+from germline.studies.advice import Advice, write
+from germline.studies.bench import opened
+from germline.studies.probe import is_sane, ladder, probe
+from germline.studies.sounding import Sounding, sound, sound_centre
+from germline.studies.trials import Trial, advance, begin, halve
+from germline.types import GermlineError
+from tests.toy_runs import SETTINGS, settings
+
+CENTRE = Sounding(0.0, -4.0, 0.0, 0.0, None, 0.05, 0.0)
+SANE = Sounding(0.1, -4.1, 0.5, 0.5, 0.8, 0.1, 0.02)
+
+
+@pytest.fixture(scope="module")
+def config():
+    return settings("graders.workers=1", "generations=6")
+
+
+@pytest.fixture(scope="module")
+def bench(config):
+    with opened(config, seed=0) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def advice(config):
+    return probe(config)
+
+
+def levels(*divergences):
+    """Return soundings a decade apart, with these divergences and otherwise sane."""
+    return [
+        replace(SANE, sigma=10.0**place, divergence=one)
+        for place, one in enumerate(divergences, start=-3)
+    ]
+
+
+def test_a_ladder_is_of_half_decades_in_round_numbers_up_to_the_size_of_the_weights():
+    assert ladder(0.069) == [1e-05, 3e-05, 1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1]
+    assert ladder(1.0) == [1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"divergence": 0.11}, {"garbage": 0.16}, {"reward": -5.1}, {"divergence": math.inf}],
+)
+def test_members_that_diverge_write_garbage_or_collapse_are_not_sane(change):
+    assert is_sane(SANE, CENTRE)
+    assert not is_sane(replace(SANE, **change), CENTRE)
+
+
+def test_the_edge_lies_where_the_line_through_the_logarithms_meets_the_bound():
+    # From 0.001 at 0.01 to 10 at 0.1: the KL grows with the fourth power of sigma.
+    edge = probing._edge(levels(1e-5, 0.001, 10.0), CENTRE)
+    assert edge == pytest.approx(0.01 * 100**0.25)
+
+
+def test_where_garbage_comes_first_the_edge_is_taken_halfway():
+    soundings = levels(0.001, 0.002, 0.003)
+    soundings[2] = replace(soundings[2], garbage=0.9)
+    assert probing._edge(soundings, CENTRE) == pytest.approx(math.sqrt(0.01 * 0.1))
+
+
+def rates(generations):
+    found = probing._rates(step=0.2, edge=0.05, generations=generations)
+    return [one for one in found if one is not None]
+
+
+def test_the_rate_takes_the_luck_of_the_whole_run_as_far_as_the_edge():
+    largest, smaller = rates(25)
+    assert largest * 0.2 * math.sqrt(25) == pytest.approx(0.05)
+    assert smaller == pytest.approx(largest / 3, rel=0.05)
+    assert rates(100)[0] == largest / 2
+
+
+def test_a_step_is_the_rms_of_what_the_update_moves(bench):
+    clock = probing._Clock(60.0)
+    step = probing._rehearsed(bench, 0.3, clock)
+    strategy = begin(bench, 0.3, 1.0, 1).strategy
+    before = {name: one.clone() for name, one in bench.engine.weights.state().items()}
+    ((record),) = bench.train(strategy, range(1))
+    moved = torch.cat(
+        [(bench.engine.weights.tensors[name] - one).flatten() for name, one in before.items()]
+    )
+    bench.restart()
+    assert record.update.learning_rate == 1.0
+    assert step == pytest.approx(float(moved.square().mean().sqrt()), rel=1e-4)
+    assert clock.generation_s > 0
+
+
+def test_momentum_lets_a_step_count_for_all_it_will_push(config):
+    heavy = load_config(config.model_dump(), ["strategy.optimizer.momentum=0.9"])
+    with opened(heavy, seed=0) as heavier, opened(config, seed=0) as plain:
+        heavy_step, step = (
+            probing._rehearsed(one, 0.3, probing._Clock(60.0)) for one in (heavier, plain)
+        )
+    assert step is not None
+    assert heavy_step == pytest.approx(10 * step, rel=1e-4)
+
+
+def test_a_restart_brings_back_every_bit(config):
+    adam = load_config(config.model_dump(), ["strategy.optimizer=adam"])
+    with opened(adam, seed=0) as one:
+        digest = one.engine.weights.digest()
+        trial = begin(one, 0.3, 0.1, 4)
+        advance(one, trial, 2)
+        assert one.engine.weights.digest() != digest
+        one.restart()
+        assert one.engine.weights.digest() == digest
+        assert one.moved() == 0
+
+
+def test_a_trial_in_two_parts_comes_as_far_as_one_in_one(bench):
+    halved, whole = (begin(bench, 0.3, 0.1, 4) for _ in range(2))
+    advance(bench, halved, 2)
+    advance(bench, begin(bench, 0.1, 0.3, 4), 3)  # another one in between
+    advance(bench, halved, 4)
+    advance(bench, whole, 4)
+    bench.restart()
+    assert halved.updates == whole.updates
+    assert halved.scores[-1] == whole.scores[-1]
+
+
+def test_the_worse_half_ends_and_the_first_of_equals_is_kept(bench, monkeypatch):
+    scores = {0.1: 3.0, 0.2: 5.0, 0.3: 5.0, 0.4: 1.0}
+    trials = [begin(bench, sigma, 0.1, 4) for sigma in scores]
+    current: list[float] = []
+    monkeypatch.setattr(type(bench), "score", lambda _bench, _examples: scores[current[0]])
+    original = type(bench).train
+
+    def watched(self, strategy, span):
+        current[:] = [strategy.ask(0).members[0].sigma]
+        return original(self, strategy, span)
+
+    monkeypatch.setattr(type(bench), "train", watched)
+    best = halve(bench, trials, [1, 2], lambda _generations: True)
+    assert best is trials[1]
+    assert [len(trial.scores) for trial in trials] == [1, 2, 2, 1]
+
+
+def test_a_round_that_does_not_fit_into_the_time_is_not_begun(bench):
+    trials = [begin(bench, 0.3, rate, 4) for rate in (0.1, 0.03)]
+    asked: list[int] = []
+
+    def in_time(more):
+        asked.append(more)
+        return more <= 2
+
+    best = halve(bench, trials, [1, 3], in_time)
+    assert asked == [2, 2]
+    assert len(best.updates) == 3
+    assert halve(bench, [Trial(1.0, 1.0, trials[0].strategy)], [1], lambda _: False).scores == []
+
+
+def test_the_examples_that_judge_are_trained_on_by_no_trial(bench):
+    judges = {example.index for example in bench.fresh}
+    played = {example.index for place in range(50) for example in bench.batch_of(place)}
+    assert judges
+    assert not judges & played
+
+
+def test_seeds_of_the_probe_and_of_the_run_share_nothing(config):
+    with opened(config, 0) as one, opened(config, 1) as other:
+        assert len({one.run_seed, other.run_seed, config.seed}) == 3
+
+
+def test_soundings_see_no_difference_at_tiny_sigmas_and_a_broken_model_at_large_ones(bench):
+    centre, tiny, large = sound_centre(bench), sound(bench, 1e-6), sound(bench, 3.0)
+    assert (centre.divergence, centre.spread, centre.agreement) == (0.0, 0.0, None)
+    assert tiny.divergence < 1e-6
+    assert (tiny.informative, tiny.reward) == (0.0, centre.reward)
+    assert large.divergence > 1
+    assert large.informative == 1
+
+
+def test_the_same_seed_gives_the_same_advice(config, advice):
+    again = probe(config)
+    assert again.overrides == advice.overrides
+    assert again.soundings == advice.soundings
+    assert [one.scores for one in again.trials] == [one.scores for one in advice.trials]
+
+
+def test_the_advice_is_a_sane_sigma_and_a_rate_no_larger_than_the_rule_allows(advice):
+    chosen = next(one for one in advice.soundings if one.sigma == advice.sigma)
+    assert is_sane(chosen, advice.centre)
+    assert advice.learning_rate is not None
+    assert advice.step is not None
+    assert advice.learning_rate <= 1.05 * advice.edge / (advice.step * math.sqrt(6))
+    assert advice.soundings[-1].sigma > advice.edge
+
+
+def test_reasons_name_what_is_recommended(advice):
+    text = " ".join(advice.reasons())
+    assert f"sigma {advice.sigma:g}" in text
+    assert f"learning_rate {advice.learning_rate:g}" in text
+
+
+def test_without_time_for_trials_the_rules_speak_and_say_so(config):
+    found = probe(config, minutes=1e-4)
+    assert found.trials == ()
+    assert any("no time was left" in note for note in found.notes)
+
+
+def test_what_is_written_is_a_file_of_overrides_and_all_numbers(advice: Advice, tmp_path):
+    file = write(advice, tmp_path / "probe", "germline probe toy.yaml")
+    assert file.read_text().startswith("# Recommended by: germline probe toy.yaml\n")
+    config = load_config(SETTINGS, [str(file)])
+    assert isinstance(config.strategy, Nes)
+    assert config.strategy.sigma == advice.sigma
+    assert config.strategy.learning_rate == advice.learning_rate
+    numbers = json.loads((file.parent / "probe.json").read_text())
+    assert len(numbers["soundings"]) == len(advice.soundings)
+    assert (file.parent / "probe.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_train_takes_the_file_by_the_command_that_is_printed(config, tmp_path):
+    source = tmp_path / "toy.json.yaml"
+    source.write_text(config.model_dump_json())
+    words = ["probe", str(source), "generations=2", "--out", str(tmp_path / "probe")]
+    shown = CliRunner().invoke(app, words)
+    assert shown.exit_code == 0, shown.output
+    command = shown.stdout.strip().splitlines()[-1].split()
+    assert command[:2] == ["germline", "train"]
+    run = CliRunner().invoke(app, [*command[1:], "--out", str(tmp_path / "run"), "-q"])
+    assert run.exit_code == 0, run.output
+    used = json.loads((tmp_path / "run" / "run.json").read_text())["config"]["strategy"]
+    advised = json.loads((tmp_path / "probe" / "probe.json").read_text())
+    assert used["sigma"] == advised["sigma"]
+    assert used["learning_rate"] == advised["learning_rate"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "minutes", "message"),
+    [
+        ([], 0.0, r"--minutes=0 leaves no time"),
+        ([], -1.0, r"--minutes=-1 leaves no time"),
+        (
+            ["strategy={population: 6}", "method=randopt", "method.keep=2"],
+            3.0,
+            r"method.kind=randopt has no learning rate",
+        ),
+    ],
+)
+def test_what_cannot_be_probed_is_refused_by_name(config, overrides, minutes, message):
+    changed = load_config(config.model_dump(), overrides)
+    with pytest.raises(GermlineError, match=message):
+        probe(changed, minutes=minutes)

@@ -330,7 +330,11 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A held-out result: mean of the task's metric with its standard error over examples."""
+    """A held-out result: mean of the task's metric with its standard error over examples.
+
+    Attributes:
+        proportion: whether the mean is a share of the examples, each of them right or wrong.
+    """
 
     generation: int
     metric: str
@@ -338,6 +342,7 @@ class Score:
     standard_error: float
     n: int
     reward: float
+    proportion: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -208,7 +208,7 @@ def test_the_summary_shows_before_and_after(run: RunDirectory) -> None:
     result(console, run, quiet=False)
     shown = console.export_text()
     assert "│ question 7? │ answer 7 │ says 0 │ says 5 │" in shown
-    assert "held-out exact: 0.25 ± 0.05 -> 0.75 ± 0.05 (mean ± standard error, n 100)" in shown
+    assert "held-out exact: 0.25 ± 0.05 -> 0.75 ± 0.05 (mean and standard error, n 100)" in shown
     assert f"run directory: {run.path}" in shown
 
 

@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 
 from germline.cli.application import app
 from germline.record import Journal, RunDirectory
+from germline.types import Update
 
 CONFIG = """
 task: conciseness
@@ -91,8 +92,9 @@ def test_mistake_17_an_override_reaches_the_run(config: Path, tmp_path: Path) ->
     run = tmp_path / "run"
     words = ("generations=2", "strategy.sigma=2e-1", "seed=5", "space=full")
     assert germline("train", config, *words, "--out", run, "-q").exit_code == 0
-    entry = RunDirectory.open(run).journal.read()[-1]
-    assert (entry.update.generation, entry.update.sigma, entry.update.run_seed) == (1, 0.2, 5)
+    update = RunDirectory.open(run).journal.read()[-1].update
+    assert isinstance(update, Update)
+    assert (update.generation, update.sigma, update.run_seed) == (1, 0.2, 5)
     assert RunDirectory.open(run).config.space.kind == "full"
 
 
@@ -176,7 +178,7 @@ def test_eval_prints_the_score_and_writes_the_completions(
     out = tmp_path / "completions.jsonl"
     shown = germline("eval", trained[0], "--limit", 3, "--out", out)
     assert shown.exit_code == 0
-    assert re.match(r"\w+ [\d.]+ ± [\d.]+ \(mean ± standard error, n 3\), mean", shown.stdout)
+    assert re.match(r"\w+ [\d.]+ ± [\d.]+ \(mean and standard error, n 3\), mean", shown.stdout)
     assert shown.stdout.endswith(f"completions: {out}\n")
     assert len(out.read_text().splitlines()) == 3
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from germline.config import Cell
-from germline.evaluation import held_out, mean_and_error
+from germline.evaluation import held_out, interval, mean_and_error
 from germline.fleet import LocalFleet
 from germline.run.assembly import decoding, make_engine, make_task
-from germline.types import Grade
+from germline.types import Grade, Score
 from tests.toy_runs import GradedHere, settings
 
 CONFIG = settings()
@@ -77,6 +77,40 @@ def test_one_example_has_no_standard_error():
     mean, error = mean_and_error([3.0])
     assert mean == 3.0
     assert math.isnan(error)
+
+
+@pytest.mark.parametrize(
+    ("share", "n", "low", "high"),
+    [
+        (1.0, 100, 100 / (100 + 1.96**2), 1.0),
+        (0.0, 100, 0.0, 1.96**2 / (100 + 1.96**2)),
+        (0.5, 10, 0.2366, 0.7634),
+    ],
+)
+def test_the_interval_of_a_share_is_wilsons(share, n, low, high):
+    score = Score(0, "exact", share, 0.0, n, share, proportion=True)
+    assert interval(score) == (pytest.approx(low, abs=5e-5), pytest.approx(high, abs=5e-5))
+    assert interval(score)[0] <= share <= interval(score)[1]
+
+
+def test_the_interval_of_a_mean_is_1_96_standard_errors_to_each_side():
+    assert interval(Score(0, "length", 5.0, 0.5, 10, -5.0)) == (5 - 0.98, 5 + 0.98)
+    assert math.isnan(interval(Score(0, "length", 5.0, math.nan, 1, -5.0))[0])
+
+
+def test_right_and_wrong_make_a_share_and_costs_do_not():
+    config = settings("task=arithmetic")
+    task = make_task(config.task)
+    fleet = LocalFleet(make_engine(config), GradedHere(task), Cell())
+    score, _ = held_out(fleet, task, task.examples("test")[:9], decoding(config, task), 0)
+    assert (score.mean, score.proportion) == (0.0, True)
+
+    class AllRight(GradedHere):
+        def _grade(self, text, example):
+            return Grade(0.0, {"length": 0.0, "length_difference": 0.0})
+
+    fleet = LocalFleet(make_engine(CONFIG), AllRight(TASK), Cell())
+    assert held_out(fleet, TASK, EXAMPLES, DECODING, 0)[0].proportion is False
 
 
 def test_held_out_luck_is_its_own():

@@ -44,9 +44,9 @@ def test_generations_have_whole_ticks():
 @pytest.mark.parametrize("values", [[3.0, -1e6], [0.5, 0.5], [1e-9, 2e-9], [0.0]])
 def test_everything_drawn_stays_inside_the_picture(width, values):
     x = [float(place) for place in range(len(values))]
-    half = [abs(value) for value in values]
+    low, high = [value - abs(value) for value in values], [2 * abs(value) for value in values]
     shown = drawing(
-        Curve("c", "mean", x, values), Points("p", "held", x, values, half), width=width
+        Curve("c", "mean", x, values), Points("p", "held", x, values, low, high), width=width
     )
     for shape in shown.shapes:
         for at, up in shape.dots:
@@ -76,7 +76,8 @@ def test_a_single_generation_is_a_dot():
 
 
 def test_whiskers_span_the_interval():
-    [points] = drawing(Points("p", "held", [0.0, 1.0], [1.0, 2.0], [0.5, math.nan])).shapes
+    marks = Points("p", "held", [0.0, 1.0], [1.0, 2.0], [0.5, math.nan], [1.25, math.nan])
+    [points] = drawing(marks).shapes
     [first, second] = points.dots
     heights = sorted({one for _, one in re.findall(r"M([\d.]+),([\d.]+)h", points.whiskers)})
     assert float(heights[0]) < first[1] or float(heights[1]) > first[1]

@@ -81,6 +81,16 @@ def test_the_page_says_the_held_out_score_before_and_after_with_errors_and_direc
     assert "held-out exact, higher is better 0.25 → 0.75 ± 0.05 → ± 0.05" in text
 
 
+def test_a_share_has_an_interval_also_where_all_are_right(run):
+    run.write_held_out(replace(score(0, 0.25), proportion=True), [], BATCH)
+    right = replace(score(1, 1.0), standard_error=0.0, proportion=True)
+    run.write(record(0, held_out=right), BATCH)
+    shown = page(run)
+    assert "0.25 → 1 [0.175, 0.343] → [0.963, 1] (95 % interval, n 100)" in shown.text
+    alts = [value for name, value in shown.attributes if name == "aria-label" and value]
+    assert any("0.25 [0.175, 0.343] after 0 updates, 1 [0.963, 1] after 1" in alt for alt in alts)
+
+
 @pytest.mark.parametrize(
     ("after", "verdict", "said"),
     [(0.75, "better", False), (0.1, "worse", True), (0.25, None, False)],
@@ -257,7 +267,7 @@ def test_several_runs_share_curves_where_they_share_task_and_metric(run, finishe
     shown = page(run, wider.path, finished)
     alts = [value for name, value in shown.attributes if name == "aria-label" and value]
     assert any("task arithmetic, a line per run: run from" in alt for alt in alts)
-    assert any("; wider from 0.25 ± 0.098 to 0.25 ± 0.098" in alt for alt in alts)
+    assert any("; wider from 0.25 [0.152, 0.348] to 0.25 [0.152, 0.348]" in alt for alt in alts)
     assert {alt.count(" from ") for alt in alts if "task arithmetic" in alt} == {2}
     assert "3 runs side by side" in shown.text
 

@@ -63,7 +63,8 @@ def evaluate(
 ) -> None:
     """Score a run or a model on a task.
 
-    Prints mean, standard error and number of examples, and writes the completions.
+    Prints the mean with its standard error, or a share with its 95 % interval, and the number of
+    examples, and writes the completions.
     """
     settings = overrides or []
     others = _evaluation_settings(settings)
@@ -76,7 +77,8 @@ def evaluate(
         source, played, split=split, limit=limit, overrides=others, out=out
     )
     typer.echo(
-        f"{score.metric} {wording.score(score)} (mean ± standard error, n {score.n}), "
+        f"{score.metric} {wording.score(score)} "
+        f"(mean and {wording.kind_of_error(score)}, n {score.n}), "
         f"mean reward {wording.number(score.reward)}"
     )
     typer.echo(f"completions: {completions}")

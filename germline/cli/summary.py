@@ -70,7 +70,8 @@ def _scores(scores: list[HeldOut]) -> list[str]:
     values = wording.score(first)
     if last.generation != first.generation:
         values += f" -> {wording.score(last)}"
-    return [f"held-out {last.metric}: {values} (mean ± standard error, n {last.n})"]
+    error = wording.kind_of_error(last)
+    return [f"held-out {last.metric}: {values} (mean and {error}, n {last.n})"]
 
 
 def _voters(run: RunDirectory) -> list[str]:

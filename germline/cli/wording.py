@@ -4,9 +4,9 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-from germline.report.wording import duration, number, score, visible
+from germline.report.wording import duration, kind_of_error, number, score, visible
 
-__all__ = ["duration", "excerpt", "number", "score", "sparkline", "visible"]
+__all__ = ["duration", "excerpt", "kind_of_error", "number", "score", "sparkline", "visible"]
 
 BARS = "▁▂▃▄▅▆▇█"
 

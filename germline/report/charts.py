@@ -43,7 +43,7 @@ class Band:
 
 @dataclass(frozen=True)
 class Points:
-    """Measured points with the half widths of their intervals, joined by a line.
+    """Measured points with their intervals (NaN: not known), joined by a line.
 
     `named` are the places whose values are written above them; `shift` moves the points sideways,
     in pixels, so that those of several runs do not cover each other.
@@ -53,7 +53,8 @@ class Points:
     tone: str
     x: Sequence[float]
     y: Sequence[float]
-    half: Sequence[float]
+    low: Sequence[float]
+    high: Sequence[float]
     named: Sequence[int] = ()
     shift: float = 0.0
 
@@ -178,9 +179,7 @@ def _shape(mark: Mark, x: Scale, y: Scale) -> Shape:
 
 def _pointed(mark: Points, x: Scale, y: Scale) -> Shape:
     dots = [(x(at), y(value)) for at, value in zip(mark.x, mark.y, strict=True)]
-    halves = [half if math.isfinite(half) else 0.0 for half in mark.half]
-    tops = [y(value + half) for value, half in zip(mark.y, halves, strict=True)]
-    floors = [y(value - half) for value, half in zip(mark.y, halves, strict=True)]
+    floors, tops = ([y(end) for end in ends] for ends in zip(*_intervals(mark), strict=True))
     whiskers = [
         f"M{at - 4:.1f},{top}h8M{at},{top}V{floor}M{at - 4:.1f},{floor}h8"
         for (at, _), top, floor in zip(dots, tops, floors, strict=True)
@@ -227,9 +226,15 @@ def _values(mark: Mark) -> list[Number]:
         return [*mark.low, *mark.high]
     if isinstance(mark, Curve):
         return list(mark.y)
-    halves = [half if math.isfinite(half) else 0.0 for half in mark.half]
-    ends = [(value - half, value + half) for value, half in zip(mark.y, halves, strict=True)]
-    return [value for pair in ends for value in pair]
+    return [value for pair in _intervals(mark) for value in pair]
+
+
+def _intervals(mark: Points) -> list[tuple[float, float]]:
+    """Return the ends of the intervals; of one that is not known, the point itself."""
+    return [
+        (low, high) if math.isfinite(low) and math.isfinite(high) else (value, value)
+        for value, low, high in zip(mark.y, mark.low, mark.high, strict=True)
+    ]
 
 
 def _extent(values: Sequence[Number], *, whole: bool = False) -> tuple[float, float]:

@@ -2,14 +2,12 @@
 
 from collections.abc import Sequence
 
+from germline.evaluation.scores import Z_95, interval
 from germline.record.lines import Row
 from germline.report.charts import Band, Chart, Curve, Mark, Number, Points, thin
 from germline.report.facts import LONGEST_NAME, RunFacts, short
 from germline.report.wording import number
 from germline.types import Score
-
-Z_95 = 1.96
-"""Half width of a 95 % interval, in standard errors."""
 
 MOST_BANDS = 3
 """Runs whose bands are drawn in one picture; more would be mud."""
@@ -50,7 +48,7 @@ def held_out(run: RunFacts) -> Chart | None:
     return Chart(
         name="held-out",
         caption=f"Held-out {metric} of the centre on {last.n} examples it is not trained on, "
-        f"with 95 % intervals (± {Z_95} standard errors over examples)"
+        f"with 95 % intervals over examples ({_intervals(last)})"
         f"{'; ' + run.better if run.better else ''}.",
         alt=f"Point chart of held-out {metric} after each of {len(run.scores)} evaluations: "
         f"{_measured(first)} after {first.generation} updates"
@@ -124,8 +122,8 @@ def _scores_of(task: str, runs: Sequence[tuple[int, RunFacts]]) -> Chart | None:
     )
     return Chart(
         name=f"held-out-{scored[0][0]}",
-        caption=f"Task {task}: held-out {metric} of the centre, with 95 % intervals (± {Z_95} "
-        f"standard errors over examples){'; ' + one.better if one.better else ''}.",
+        caption=f"Task {task}: held-out {metric} of the centre, with 95 % intervals over "
+        f"examples ({_intervals(one.scores[-1])}){'; ' + one.better if one.better else ''}.",
         alt=f"Point chart of held-out {metric} on task {task}, a line per run: {ends}.",
         x_label="updates",
         y_label=metric,
@@ -153,7 +151,8 @@ def _points(
         tone,
         x=[float(score.generation) for score in scores],
         y=[score.mean for score in scores],
-        half=[Z_95 * score.standard_error for score in scores],
+        low=[low for low, _ in map(interval, scores)],
+        high=[high for _, high in map(interval, scores)],
         named=sorted({0, len(scores) - 1}) if name else (),
         shift=shift,
     )
@@ -175,4 +174,9 @@ def _known(row: Row) -> bool:
 
 
 def _measured(score: Score) -> str:
-    return f"{number(score.mean)} ± {number(Z_95 * score.standard_error)}"
+    low, high = map(number, interval(score))
+    return f"{number(score.mean)} [{low}, {high}]"
+
+
+def _intervals(score: Score) -> str:
+    return "Wilson's" if score.proportion else f"± {Z_95} standard errors"

@@ -16,14 +16,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from germline.evaluation import interval
 from germline.record import HeldOut, RunDirectory
 from germline.record.lines import Row, write_atomically
 from germline.report.wording import title
 from germline.types import Score
 
 BLUE, ORANGE, GREEN, INK, FAINT = "#0072B2", "#E69F00", "#009E73", "#222222", "#8A8A8A"
-Z_95 = 1.96
-"""Half width of a 95 % interval, in standard errors."""
 
 
 def draw_evolution(run: RunDirectory) -> Path:
@@ -136,17 +135,18 @@ def _draw_held_out(axes: Axes, held_out: Sequence[HeldOut]) -> None:
     if not scores:
         _say(axes, "no held-out score yet")
         return
+    known = [(score.mean, *interval(score)) for score in scores]
     axes.errorbar(
         [score.generation for score in scores],
         [score.mean for score in scores],
-        yerr=[Z_95 * score.standard_error for score in scores],
+        yerr=np.array([(mean - low, high - mean) for mean, low, high in known]).T,
         color=GREEN,
         marker="o",
         markersize=4,
         linewidth=1.5,
         capsize=3,
         elinewidth=1.0,
-        label=f"centre, {scores[-1].n} examples, ±{Z_95} standard errors",
+        label=f"centre, {scores[-1].n} examples, 95 % intervals",
     )
     axes.margins(x=0.08, y=0.12)
     _label(axes, scores[0], "right")

@@ -219,6 +219,9 @@ def _environment() -> Environment:
     )
     environment.filters |= {
         "number": _number,
+        "score": wording.score,
+        "error": wording.error,
+        "kind_of_error": wording.kind_of_error,
         "duration": wording.duration,
         "seconds": wording.seconds,
         "size": lambda count: wording.size(float(count)),

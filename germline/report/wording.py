@@ -6,6 +6,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from germline.config import Config, Nes
+from germline.evaluation import interval
 from germline.types import Score
 
 JOINERS = "\u200c\u200d"
@@ -45,8 +46,20 @@ def size(count: float) -> str:
 
 
 def score(value: Score) -> str:
-    """Write a held-out score with its standard error."""
-    return f"{number(value.mean)} ± {number(value.standard_error)}"
+    """Write a held-out score with its standard error, or a share with its interval."""
+    return f"{number(value.mean)} {error(value)}"
+
+
+def error(value: Score) -> str:
+    """Write how sure a held-out score is; `kind_of_error` says what that is."""
+    if not value.proportion:
+        return f"± {number(value.standard_error)}"
+    return "[{}, {}]".format(*map(number, interval(value)))
+
+
+def kind_of_error(value: Score) -> str:
+    """Name what `error` writes."""
+    return "95 % interval" if value.proportion else "standard error"
 
 
 def visible(text: str) -> str:

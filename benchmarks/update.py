@@ -1,0 +1,147 @@
+"""How long a dense update of 30 members takes, against the field's loop, and what it needs beside.
+
+    python -m benchmarks.update                     # the table of docs/benchmarks.md
+    python -m benchmarks.update --models nano --repeats 15
+
+`field` is the update of the scripts and libraries ES for language models started with (see
+`field_way.py`): member by member and tensor by tensor, seed a generator, draw the noise of the
+tensor again, scale it and add it to the weights. Ours is the update of a run, `Masters.apply`: the
+same sum over members in a fixed order, in fp32, then the optimizer.
+
+`full, independent` has a direction per member, as the field's members have; `full, antithetic` has
+one per pair, which is half the draws for the same population, and what a run does unless told
+otherwise. `low_rank` is of rank 1.
+
+`beside` is the most memory alive at once beside the weights: tensors, counted operation by
+operation, and numpy's arrays, each at their peak, in a run that is not timed.
+"""
+
+import argparse
+import statistics
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import numpy as np
+import torch
+from torch import nn
+
+from benchmarks.field_way import add_noise
+from benchmarks.memory import MEGABYTE, LiveTensors
+from germline.config import Full, LowRank
+from germline.engines.pretrained import load_pretrained
+from germline.engines.weights import Masters, describe
+from germline.nano import NANO_DIR
+from germline.optimizers import Sgd
+from germline.spaces import make_space
+from germline.types import Update
+
+MEMBERS = 30
+SIGMA, LEARNING_RATE = 1e-3, 5e-4
+VARIANTS: dict[str, tuple[Full | LowRank, int]] = {
+    "full, independent": (Full(), MEMBERS),
+    "full, antithetic": (Full(), MEMBERS // 2),
+    "low_rank, independent": (LowRank(), MEMBERS),
+    "low_rank, antithetic": (LowRank(), MEMBERS // 2),
+}
+"""Space and number of directions."""
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description="Time updates against the field's loop.")
+    parser.add_argument("--models", nargs="+", choices=["nano", "large"], default=["nano", "large"])
+    parser.add_argument("--repeats", type=int, help="rounds; by default 15 of nano, 3 of large")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    print(f"{MEMBERS} members, {arguments.threads} threads, torch {torch.__version__}\n")
+    print("| model | numbers | update | directions | seconds | field / it | beside, MB |")
+    print("|---|---|---|---|---|---|---|")
+    for name in arguments.models:
+        repeats = arguments.repeats or (15 if name == "nano" else 3)
+        for line in table(name, repeats):
+            print(line, flush=True)
+
+
+def table(name: str, repeats: int) -> Iterator[str]:
+    """Time all variants of one model in turn."""
+    model = load_pretrained(str(NANO_DIR)).model if name == "nano" else large()
+    size = sum(parameter.numel() for parameter in model.parameters())
+    work: dict[str, Callable[[], None]] = {"field": partial(field, model)}
+    work |= {variant: ours(model, *how) for variant, how in VARIANTS.items()}
+    beside = {variant: memory_beside(model, one) for variant, one in work.items()}
+    seconds: dict[str, list[float]] = {variant: [] for variant in work}
+    for _ in range(repeats):
+        for variant, one in work.items():
+            began = time.perf_counter()
+            one()
+            seconds[variant].append(time.perf_counter() - began)
+    medians = {variant: statistics.median(taken) for variant, taken in seconds.items()}
+    for variant, median in medians.items():
+        directions = VARIANTS[variant][1] if variant in VARIANTS else MEMBERS
+        cells = f"{name} | {size / 1e6:.1f} M | {variant} | {directions} | {median:.3f}"
+        yield f"| {cells} | {medians['field'] / median:.2f} | {beside[variant] / MEGABYTE:.1f} |"
+
+
+def large() -> nn.Module:
+    """Build a model of 101 million numbers in the shapes of a decoder, whatever they are."""
+    blocks = [
+        nn.ModuleDict(
+            {
+                **{side: nn.Linear(1024, 1024, bias=False) for side in "qkvo"},
+                "up": nn.Linear(1024, 2048, bias=False),
+                "down": nn.Linear(2048, 1024, bias=False),
+                "norm": nn.LayerNorm(1024),
+            }
+        )
+        for _ in range(8)
+    ]
+    return nn.ModuleDict({"embed": nn.Embedding(32_768, 1024), "layers": nn.ModuleList(blocks)})
+
+
+def utilities() -> np.ndarray:
+    """Return utilities of mean zero and variance one."""
+    values = np.sin(np.arange(MEMBERS) * 2.7)
+    return (values - values.mean()) / values.std()
+
+
+def field(model: nn.Module) -> None:
+    """Update as the field does; see `field_way.add_noise` for why the noise is what it is."""
+    for seed, utility in enumerate(utilities()):
+        add_noise(model, seed, LEARNING_RATE / MEMBERS * float(utility))
+
+
+def ours(model: nn.Module, section: Full | LowRank, directions: int) -> Callable[[], None]:
+    """Return an update as a run does it, on weights of its own model."""
+    tensors = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    masters = Masters(tensors, describe(model), make_space(section), Sgd(), "constant")
+    coefficients = tuple((utilities()[:directions] / MEMBERS).tolist())
+    update = Update(0, 0, SIGMA, LEARNING_RATE, coefficients)
+
+    def apply() -> None:
+        with torch.no_grad():
+            masters.apply(update)
+
+    return apply
+
+
+def memory_beside(model: nn.Module, work: Callable[[], None]) -> float:
+    """Return the most bytes of tensors and of numpy arrays alive at once beside the weights.
+
+    A tensor that shares an array's memory counts twice, so this is an upper bound.
+    """
+    tracemalloc.start()
+    with LiveTensors() as live:
+        for parameter in model.parameters():
+            parameter.detach()  # seen before the work begins
+        weights = live.peak
+        work()
+    arrays = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return live.peak - weights + arrays
+
+
+if __name__ == "__main__":
+    main()

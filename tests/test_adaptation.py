@@ -12,6 +12,8 @@ from germline.config import Full, Grow, Lora, LowRank, Natural, Nes, RunningMean
 from germline.engines.tensor_sigmas import mean_squares
 from germline.optimizers import Sgd
 from germline.record import RunDirectory
+from germline.report import curves
+from germline.report.facts import RunFacts
 from germline.run import resume, train
 from germline.schedules import grown
 from germline.shaping import utilities
@@ -88,6 +90,14 @@ def test_what_adapts_is_recorded(wholes):
     first, *_, last = RunDirectory.open(wholes["natural, full, adam"]).generations()
     assert first["sigmas"] == {"min": 0.3, "max": 0.3}
     assert last["sigmas"]["min"] < last["sigma"] < last["sigmas"]["max"]
+
+
+def test_a_sigma_that_changed_is_drawn_in_the_report(wholes, tmp_path):
+    assert curves.sigma(RunFacts(run(tmp_path / "constant", "generations=2"))) is None
+    (curve,) = curves.sigma(RunFacts(wholes["success"])).marks
+    assert list(curve.y) == [update.sigma for update in entries(wholes["success"])]
+    band, mean = curves.sigma(RunFacts(wholes["natural, full, adam"])).marks
+    assert band.low[-1] < mean.y[-1] < band.high[-1]
 
 
 # --- sigma by success

@@ -145,6 +145,7 @@ def test_tensorboard_events_carry_fitness_speed_and_held_out_scores(tmp_path: Pa
         "fitness/p20": [(0, pytest.approx(0.4))],
         "fitness/p80": [(0, pytest.approx(0.475))],
         "fitness/best": [(0, 0.5)],
+        "search/sigma": [(0, pytest.approx(0.1))],
         "speed/tokens_per_s": [(0, 200.0)],
         "held_out/exact": [(1, 0.5)],
     }

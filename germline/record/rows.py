@@ -58,7 +58,7 @@ def generation_row(record: GenerationRecord) -> dict[str, Any]:
         "best_member": best_member(record.fitness),
         "utilities_std": float(np.std(record.utilities)),
         "zero_signal": record.signals.zero if record.signals else not any(record.utilities),
-        "sigma": record.update.sigma,
+        "sigma": mean_sigma(record),
         "learning_rate": getattr(record.update, "learning_rate", None),
         "rollouts": len(evaluation.rollouts),
         "tokens": evaluation.tokens,
@@ -70,17 +70,18 @@ def generation_row(record: GenerationRecord) -> dict[str, Any]:
     if isinstance(record.update, Update) and record.update.success is not None:
         row["success"] = record.update.success
     if record.sigmas:
-        row["sigma"], row["sigmas"] = _sigmas(record.sigmas)
+        values = record.sigmas.values()
+        row["sigmas"] = {"min": min(values), "max": max(values)}
     if record.signals:
         row["signals"] = asdict(record.signals)
     return row if record.held_out is None else row | {"held_out": asdict(record.held_out)}
 
 
-def _sigmas(sigmas: Mapping[str, float]) -> tuple[float, dict[str, float]]:
-    """Sum up the sigmas of tensors: their geometric mean, and the smallest and largest."""
-    values = np.array(list(sigmas.values()))
-    mean = float(np.exp(np.log(values).mean()))
-    return mean, {"min": float(values.min()), "max": float(values.max())}
+def mean_sigma(record: GenerationRecord) -> float:
+    """Return the sigma of a generation: of its members, or the geometric mean over tensors."""
+    if not record.sigmas:
+        return record.update.sigma
+    return float(np.exp(np.log(list(record.sigmas.values())).mean()))
 
 
 def odds(choices: Choices, update: Update | Move) -> dict[str, dict[str, float]]:

@@ -1,8 +1,8 @@
 """A tracker that writes TensorBoard events: the only door to tensorboardX.
 
-Scalars: `fitness/{mean,p20,p80,best}`, `signals/<name>`, `step/<name>` and `speed/tokens_per_s` by
-generation, `held_out/<metric>` by updates applied. Events of a resumed run purge those of
-generations that never happened.
+Scalars: `fitness/{mean,p20,p80,best}`, `search/sigma`, `signals/<name>`, `step/<name>` and
+`speed/tokens_per_s` by generation, `held_out/<metric>` by updates applied. Events of a resumed run
+purge those of generations that never happened.
 
 Records are written here and now, without the library's `SummaryWriter`: that has a thread of its
 own, which dies of a full disk, and then whoever writes to it waits for ever.
@@ -20,7 +20,7 @@ from tensorboardX.record_writer import RecordWriter
 from tensorboardX.summary import scalar
 
 from germline.record.lines import writing
-from germline.record.rows import fitness_summary
+from germline.record.rows import fitness_summary, mean_sigma
 from germline.signals import Signals
 from germline.types import GenerationRecord, Score
 
@@ -56,6 +56,7 @@ class TensorBoard:
             "fitness/p20": fitness["p20"],
             "fitness/p80": fitness["p80"],
             "fitness/best": fitness["max"],
+            "search/sigma": mean_sigma(record),
             **_signals(record.signals),
         }
         if record.evaluation.generation_s > 0:

@@ -59,6 +59,28 @@ def held_out(run: RunFacts) -> Chart | None:
     )
 
 
+def sigma(run: RunFacts) -> Chart | None:
+    """Draw sigma by generation; None where it never changed."""
+    values = [row["sigma"] for row in run.rows]
+    if len(set(values)) < 2:
+        return None
+    marks: list[Mark] = [Curve("sigma", "mean", generations(run.rows), thin(values))]
+    said = "Sigma of the members"
+    if all("sigmas" in row for row in run.rows):
+        low, high = (thin([row["sigmas"][end] for row in run.rows]) for end in ("min", "max"))
+        marks.insert(0, Band("smallest to largest", "mean", generations(run.rows), low, high))
+        said = "Sigma of the tensors: their geometric mean, and the band from smallest to largest"
+    return Chart(
+        name="sigma",
+        caption=f"{said}, in the unit of strategy.sigma_unit.{_grouped(run)}",
+        alt=f"Line chart of sigma over {len(values)} generations, from {number(values[0])} to "
+        f"{number(values[-1])}.",
+        x_label="generation",
+        y_label="sigma",
+        marks=marks,
+    )
+
+
 def compared(runs: Sequence[RunFacts]) -> list[Chart]:
     """Draw runs over each other: a pair of charts for those that share task and metric."""
     charts = []

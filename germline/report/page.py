@@ -86,7 +86,13 @@ def render(runs: Sequence[RunFacts]) -> str:
             "anchor": f"run-{place}",
             "tone": curves.tone(place),
             "title": [wording.visible(line) for line in wording.title(run.config)],
-            "curves": figures.draw([c for c in (curves.fitness(run), curves.held_out(run)) if c]),
+            "curves": figures.draw(
+                [
+                    chart
+                    for draw in (curves.fitness, curves.held_out, curves.sigma)
+                    if (chart := draw(run))
+                ]
+            ),
             "signals": figures.draw(signals.charts(run.rows)),
             "advice": advice(run.rows),
             "readings": signals.readings(run.rows),

@@ -12,11 +12,13 @@ from germline.testing.problems import (
     sphere,
 )
 from germline.testing.strategies import StrategyConformance
+from germline.testing.tasks import TaskConformance
 from germline.testing.vectors import VectorFleet
 
 __all__ = [
     "Problem",
     "StrategyConformance",
+    "TaskConformance",
     "VectorFleet",
     "noisy_steps",
     "rosenbrock",

@@ -226,7 +226,7 @@ def paper_update():
 
 def test_mistake_1_weights_are_not_restored_by_subtracting_noise_in_half_precision():
     engine = inprocess("qwen2", SPACES["full"], dtype="bfloat16")
-    members = population(MEMBERS, SIGMA).members
+    members = population(MEMBERS, SIGMA).seeded()
     before = bits(engine)
     subtracted = {name: tensor.clone() for name, tensor in engine.serving.items()}
     for member in members:
@@ -267,7 +267,7 @@ def test_mistake_2_the_update_is_added_in_fp32_whatever_is_served(space):
 @pytest.mark.parametrize("space", ["full", "rank 1", "rank 6"])
 def test_mistake_3_tensors_of_the_same_shape_get_noise_of_their_own(space):
     engine = inprocess("llama", SPACES[space])
-    member = population(2).members[0]
+    member = population(2).seeded()[0]
     update = Update(3, 0, 0.02, 1.0, (1.0,))
     before = bits(engine)
     engine.apply(update)

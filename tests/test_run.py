@@ -13,7 +13,7 @@ from germline.checkpoint import snapshots
 from germline.record import RunDirectory
 from germline.record.rows import MACHINE
 from germline.run import assemble, replay, resume, train
-from germline.types import GermlineError
+from germline.types import GermlineError, Update
 from tests.toy_runs import finish, journal, run, settings, stopped_after
 
 VARIANTS = [
@@ -102,7 +102,9 @@ def test_the_same_config_and_seed_give_the_same_bytes(plain, tmp_path):
 def test_mistake_6_seed_0_42_and_1_are_three_runs(plain, tmp_path):
     journals = [journal(run(tmp_path / seed, f"seed={seed}")) for seed in ("42", "1")]
     assert len({journal(plain), *journals}) == 3
-    assert RunDirectory.open(plain).journal.read()[0].update.run_seed == 0
+    first = RunDirectory.open(plain).journal.read()[0].update
+    assert isinstance(first, Update)
+    assert first.run_seed == 0
 
 
 def test_a_config_may_be_a_mapping_or_a_file(plain, tmp_path):

@@ -62,7 +62,7 @@ def update_of(generation=0, learning_rate=0.5):
 
 def direction(update, info, section):
     """The estimated gradient times sigma, in fp64."""
-    members = population(len(UTILITIES), generation=update.generation).members[::2]
+    members = population(len(UTILITIES), generation=update.generation).seeded()[::2]
     pairs = zip(update.coefficients, members, strict=True)
     return sum(c * drawn(member, info, section) for c, member in pairs)
 

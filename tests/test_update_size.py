@@ -46,7 +46,7 @@ def measured(before, after, dtype, **more):
     ],
 )
 def test_the_spacing_is_the_distance_to_the_next_number(dtype, value, spacing):
-    assert _spacing(torch.tensor([value]), dtype) == [spacing]
+    assert _spacing(torch.tensor([value]), dtype).tolist() == [spacing]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

@@ -17,7 +17,6 @@ directly, and around zero they have no spacing to speak of.
 """
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -47,10 +46,11 @@ class UpdateGauge:
         """Measure the step that was taken since; None where there is nothing to measure."""
         if not self._infos:
             return None
-        before, after = self._before, self._samples()
-        measured = [_measured(b, a, self._dtype) for b, a in zip(before, after, strict=True)]
-        squares, roundings, moved = (np.array(column) for column in zip(*measured, strict=True))
-        sizes = np.array([math.prod(info.shape) for info in self._infos], dtype=np.float64)
+        before, after = torch.cat(self._before), torch.cat(self._samples())
+        squares = self._means((after.double() - before.double()).square())
+        roundings = np.sqrt(squares / self._means(_spacing(after, self._dtype).square()))
+        moved = self._means((after.to(self._dtype) != before.to(self._dtype)).double())
+        sizes = [math.prod(info.shape) for info in self._infos]
         return UpdateSize(
             rms=math.sqrt(float(np.average(squares, weights=sizes))),
             in_roundings=float(np.median(roundings)),
@@ -59,10 +59,15 @@ class UpdateGauge:
             rank=self._rank(update),
         )
 
-    def _samples(self) -> Sequence[Tensor]:
-        drawn = [_sample(self._masters.tensors[info.name], info) for info in self._infos]
-        # One copy off the device for all tensors.
-        return torch.cat(drawn).cpu().split([len(one) for one in drawn]) if drawn else ()
+    def _samples(self) -> list[Tensor]:
+        return [_sample(self._masters.tensors[info.name], info) for info in self._infos]
+
+    def _means(self, values: Tensor) -> Float64[np.ndarray, " tensors"]:
+        """Average over the sample of each tensor."""
+        sizes = [len(one) for one in self._before]
+        starts = np.cumsum([0, *sizes[:-1]])
+        sums: np.ndarray = np.add.reduceat(values.numpy(), starts)
+        return sums / sizes
 
     def _rank(self, update: Update | Move) -> float | None:
         """Return the effective rank of the step in the middle matrix: equation (3)."""
@@ -76,25 +81,17 @@ class UpdateGauge:
 
 
 def _sample(tensor: Tensor, info: TensorInfo) -> Tensor:
-    """Copy numbers at even steps that visit all columns in turn."""
+    """Copy numbers to the host, at even steps that visit all columns in turn."""
     step = -(-tensor.numel() // SAMPLE)
     columns = info.shape[-1] if info.shape else 1
     while step > 1 and math.gcd(step, columns) > 1:
         step += 1
-    return tensor.reshape(-1)[::step].clone()
+    return tensor.reshape(-1)[::step].to("cpu", copy=True)
 
 
-def _measured(before: Tensor, after: Tensor, dtype: torch.dtype) -> tuple[float, float, float]:
-    """Return mean square, size in roundings and moved share of a step: equations (1) and (2)."""
-    square = float((after.double() - before.double()).square().mean())
-    rounding = float((_spacing(after, dtype) ** 2).mean())
-    moved = float((after.to(dtype) != before.to(dtype)).double().mean())
-    return square, math.sqrt(square / rounding), moved
-
-
-def _spacing(values: Tensor, dtype: torch.dtype) -> Float64[np.ndarray, " numbers"]:
-    """Return the distance to the next number of a dtype; at 0, that of the smallest ones."""
+def _spacing(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the distance to the next number of a dtype, in fp64; at 0, of the smallest ones."""
     limits = torch.finfo(dtype)
-    _mantissas, exponents = np.frexp(values.double().numpy())
+    _mantissas, exponents = np.frexp(values.numpy())
     spacing = np.where(values == 0, 0.0, np.ldexp(limits.eps / 2, exponents))
-    return np.maximum(spacing, limits.smallest_normal * limits.eps)
+    return torch.from_numpy(np.maximum(spacing, limits.smallest_normal * limits.eps))

@@ -1,13 +1,18 @@
 """Training needs little more memory than inference: in tensor bytes, which repeat exactly."""
 
+import tracemalloc
+
 import pytest
 import torch
 
 from benchmarks.memory import PROMISED_SHARE, LiveTensors, configured, endless, prepared
+from germline.config import Full, LowRank
+from germline.engines.weights import Masters
+from germline.optimizers import Sgd
 from germline.run.assembly import make_task
 from germline.spaces import make_space
 from germline.strategies import make_strategy
-from germline.types import Decoding
+from germline.types import Decoding, TensorInfo, Update
 
 
 def peak(space, work, examples=8):
@@ -68,3 +73,27 @@ def test_live_tensors_counts_what_is_alive_at_once():
         view = other[10:] + 1
         del view
     assert live.peak == 4000
+
+
+BIG = [TensorInfo(f"layers.{n}.up.weight", (2048, 1024), "linear", n) for n in range(3)]
+"""Three tensors of 8 MB."""
+
+
+@pytest.mark.parametrize("section", [Full(), LowRank(), LowRank(rank=2)])
+def test_an_update_needs_one_tensor_beside_the_weights_however_many_members(section):
+    tensors = {info.name: torch.zeros(info.shape) for info in BIG}
+    masters = Masters(tensors, BIG, make_space(section), Sgd(), "constant")
+    update = Update(0, 0, 0.1, 1.0, tuple(0.1 * k + 0.1 for k in range(8)))
+    tracemalloc.start()
+    with LiveTensors() as live:
+        for tensor in tensors.values():
+            tensor.detach()  # seen before there is anything else
+        weights = live.peak
+        masters.apply(update)
+    arrays = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    one, scratch = 2**23, 2**22  # that of the optimizer
+    assert weights == 3 * one
+    assert live.peak - weights <= one + scratch + 2**20
+    # numpy's: the sum itself, whose memory the tensor shares, and a piece per thread.
+    assert arrays <= one + 2**21 * torch.get_num_threads()

@@ -241,6 +241,14 @@ def test_train_takes_the_file_by_the_command_that_is_printed(config, tmp_path):
     assert used["learning_rate"] == advised["learning_rate"]
 
 
+def test_a_strategy_without_a_learning_rate_gets_a_sigma_alone():
+    small = ["space={kind: subspace, dimension: 6}", "strategy={kind: cma, population: 6}"]
+    found = probe(settings("graders.workers=1", "generations=3", *small))
+    assert found.overrides == {"strategy": {"sigma": found.sigma}}
+    assert {trial.learning_rate for trial in found.trials} == {None}
+    assert f"sigma {found.sigma:g}" in " ".join(found.reasons())
+
+
 @pytest.mark.parametrize(
     ("overrides", "minutes", "message"),
     [

@@ -71,7 +71,12 @@ class Bench:
     def strategy(self, generations: int, **changes: object) -> Strategy:
         """Make the config's strategy with some of its settings replaced."""
         section = self.config.strategy.model_copy(update=changes)
-        return make_strategy(section, run_seed=self.run_seed, generations=generations)
+        return make_strategy(
+            section,
+            run_seed=self.run_seed,
+            generations=generations,
+            dimension=self.engine.weights.dimension,
+        )
 
     def directions(self, sigma: float, most: int, generations: int) -> Strategy:
         """Make what asks for members in random directions, so many at most.

@@ -8,11 +8,26 @@ import pytest
 from germline.config import load_config
 from germline.record import RunDirectory
 from germline.report.page import write_report
+from germline.signals import Signals, UpdateSize
 from germline.types import Score
 from tests import browser
 from tests.synthetic_runs import BATCH, DIGEST, record, rollout
 from tests.test_report_page import HOSTILE
 
+STEP = UpdateSize(rms=0.002, in_roundings=0.5, least_in_roundings=0.125, moved=0.375, rank=6.0)
+SIGNALS = Signals(
+    informative_examples=0.5,
+    informative_pairs=0.75,
+    tied=0.25,
+    empty=0.75,
+    zero=False,
+    zeros=0,
+    zeros_in_a_row=0,
+    agreement=0.5,
+    signal_to_noise=2.0,
+    directions=8.0,
+    step=STEP,
+)
 WIDTHS, SCHEMES = (375, 1440), ("light", "dark")
 LONG = "n" * 150
 
@@ -87,7 +102,8 @@ def written(folder, **settings):
         rollouts.reverse()
         rollouts = [replace(one, example=place) for place, one in enumerate(rollouts)]
     for generation in range(4):
-        run.write(record(generation, failure=f"timeout {LONG}"), BATCH, {"host": 856.0})
+        one = replace(record(generation, failure=f"timeout {LONG}"), signals=SIGNALS)
+        run.write(one, BATCH, {"host": 856.0})
     return run.path
 
 
@@ -138,7 +154,7 @@ def test_pictures_fit_the_page(chromium, pages, width, fitting):
         "[...document.querySelectorAll('figure > svg')].filter(one =>"
         " getComputedStyle(one).display !== 'none').map(one => one.classList.value)"
     )
-    assert shown == [fitting] * 2
+    assert shown == [fitting] * 5  # fitness, scores, and three of signals
     # Text in a picture shrinks with it: never below 11 pixels.
     height = chromium.ask(
         f"document.querySelector('svg.{fitting} text').getBoundingClientRect().height"

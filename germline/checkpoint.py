@@ -16,7 +16,7 @@ from germline import noise
 from germline.protocols import Strategy, Weights
 from germline.record import Entry
 from germline.record.lines import replacing
-from germline.types import GermlineError, Move
+from germline.types import GermlineError, Move, Update
 
 
 def save_snapshot(weights: Weights, folder: Path, generation: int, *, keep: int) -> Path:
@@ -80,6 +80,8 @@ def restore(
     if strategy and start < generation and isinstance(entries[0].update, Move):
         included = recalled(strategy, included)
     for entry in included[start + 1 :]:
+        if isinstance(entry.update, Update) and entry.update.backpropagated:
+            raise GermlineError(_unrepeatable(entry.update.generation, folder))
         if entry.noise_version != noise.NOISE_VERSION:
             raise GermlineError(
                 f"journal: generation {entry.update.generation} was drawn with noise "
@@ -109,13 +111,39 @@ def recalled(strategy: Strategy, entries: Sequence[Entry]) -> list[Entry]:
     return [replace(one, update=update) for one, update in zip(entries, updates, strict=True)]
 
 
+def newest_snapshot(folder: Path) -> int:
+    """Return the generation of the newest snapshot, -1 without one."""
+    return max((_generation_of(path) for path in snapshots(folder)), default=-1)
+
+
+def _generation_of(snapshot: Path) -> int:
+    return int(re.sub(r"\D", "", snapshot.stem))
+
+
+def _unrepeatable(generation: int, folder: Path | None) -> str:
+    """Say what can be had of a run whose steps are gradients."""
+    why = (
+        f"generation {generation} followed a gradient found by backpropagation "
+        "(method.kind=es_sample_gd), which seeds cannot repeat"
+    )
+    if folder is None:
+        return (
+            f"{why}: only snapshots hold such weights. `germline export` writes the newest ones; "
+            "generation -1, the base model, can be rebuilt"
+        )
+    return (
+        f"{why}, and there is no snapshot of it in {folder} that can be read: `germline resume` "
+        "goes on from the newest one"
+    )
+
+
 def _load_newest(weights: Weights, entries: Sequence[Entry], folder: Path, generation: int) -> int:
     """Load the newest usable snapshot up to `generation`; return its generation, or -1 (the base).
 
     A snapshot that cannot be read, or is not what the journal says, costs only time: an older one
     serves.
     """
-    numbered = [(int(re.sub(r"\D", "", path.stem)), path) for path in snapshots(folder)]
+    numbered = [(_generation_of(path), path) for path in snapshots(folder)]
     usable = [(number, path) for number, path in reversed(numbered) if number <= generation]
     base = {name: tensor.clone() for name, tensor in weights.state().items()} if usable else {}
     for number, path in usable:

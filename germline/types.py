@@ -300,8 +300,9 @@ class Update:
 
     @property
     def is_silent(self) -> bool:
-        """Whether its generation said nothing: no direction and no sigma has a coefficient."""
-        return not any(self.coefficients) and not (self.stretch and any(self.stretch.coefficients))
+        """Whether its generation said nothing: no coefficient is not 0, and none was fitter."""
+        stretched = self.stretch is not None and any(self.stretch.coefficients)
+        return not (any(self.coefficients) or stretched or len(set(self.told)) > 1)
 
     def as_drawn(self) -> "Update":
         """Return it under the generation whose noise it is the sum of, as spaces draw it."""

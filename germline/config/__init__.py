@@ -8,7 +8,7 @@ from germline.config.choices import Choices
 from germline.config.cma import Cma, CoordinateStrategy, SepCma
 from germline.config.engines import EngineConfig, InProcess, Toy
 from germline.config.fleets import Cell, FleetConfig, Local
-from germline.config.methods import Es, MethodConfig, RandOpt
+from germline.config.methods import Es, EsSampleGd, MethodConfig, RandOpt
 from germline.config.optimizers import Adam, OptimizerConfig, Sgd
 from germline.config.reading import load_config, smoke, validated
 from germline.config.schedules import (
@@ -67,6 +67,7 @@ __all__ = [
     "Countdown",
     "EngineConfig",
     "Es",
+    "EsSampleGd",
     "FleetConfig",
     "Full",
     "Graders",

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from germline.config.schedules import Natural
 from germline.config.sections import Section, named
 from germline.config.shaping import ShapingConfig, ZScore
 from germline.config.strategies import Nes, StrategyConfig
@@ -30,7 +31,49 @@ class RandOpt(Section):
     )
 
 
-MethodConfig = Annotated[Annotated[Es | RandOpt, Field(discriminator="kind")], named("es")]
+class EsSampleGd(Section):
+    """Sample with ES, optimise with gradients: backpropagation on what perturbed members wrote."""
+
+    kind: Literal["es_sample_gd"] = "es_sample_gd"
+    explore: Literal["weights", "temperature"] = Field(
+        "weights",
+        description=(
+            "Who writes: `weights`, perturbed members, as `strategy` says; `temperature`, the "
+            "centre, as often as there are members, by sampling at `task.temperature`."
+        ),
+    )
+    advantage: Literal["example", "member"] = Field(
+        "example",
+        description=(
+            "What `shaping` compares: `example`, the members' rewards on each example; `member`, "
+            "their fitness, as in ES."
+        ),
+    )
+    clip: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description=(
+            "Weigh tokens by how much likelier they are under the centre than under their writer, "
+            "within 1 ± clip; default: not at all."
+        ),
+    )
+    rows: int = Field(
+        32,
+        ge=1,
+        description=(
+            "Completions per backward pass: fewer need less memory. Another number may change the "
+            "last bits."
+        ),
+    )
+
+
+MethodConfig = Annotated[
+    Annotated[Es | RandOpt | EsSampleGd, Field(discriminator="kind")], named("es")
+]
+
+GRADIENTS_OF = ("full", "low_rank")
+"""Spaces whose tensors belong to the model, which backpropagation reaches."""
 
 SAMPLES = ("kind", "population", "antithetic", "sigma", "sigma_unit")
 """Settings of nes that say which members play; the others say what is learnt from them."""
@@ -44,12 +87,23 @@ def refuse_unfit(
     Raises:
         ValueError: a setting is of no use to the method, or more members are kept than play.
     """
-    if not isinstance(method, RandOpt):
+    if isinstance(method, Es):
         return
-    nes = _seeded(method.kind, strategy)
+    if not isinstance(strategy, Nes):
+        raise ValueError(
+            f"strategy.kind={strategy.kind} cannot be used by method.kind={method.kind}, whose "
+            "members are seeds: use strategy.kind=nes"
+        )
+    if isinstance(method, RandOpt):
+        _refuse_unvoted(method, strategy, shaping, generations)
+    else:
+        _refuse_unfollowed(method, strategy)
+
+
+def _refuse_unvoted(method: RandOpt, nes: Nes, shaping: ShapingConfig, generations: int) -> None:
     why = f"by method.kind={method.kind}, as its members vote and theta never moves: drop it"
-    for name, field in Nes.model_fields.items():
-        if name not in SAMPLES and getattr(nes, name) != field.get_default():
+    for name in _changed(nes):
+        if name not in SAMPLES:
             raise ValueError(f"strategy.{name} would be ignored {why}")
     if shaping != ZScore():
         raise ValueError(f"shaping.kind={shaping.kind} would be ignored {why}")
@@ -58,7 +112,7 @@ def refuse_unfit(
             f"strategy.sigma.kind={nes.sigma.kind} cannot be used by method.kind={method.kind}: "
             "give a number, or method.sigmas=[...] for several"
         )
-    if method.sigmas is not None and nes.sigma != Nes.model_fields["sigma"].default:
+    if method.sigmas is not None and "sigma" in _changed(nes):
         raise ValueError(
             f"strategy.sigma={nes.sigma:g} would be ignored beside method.sigmas="
             f"{list(method.sigmas)}: drop one of them"
@@ -70,10 +124,71 @@ def refuse_unfit(
         )
 
 
-def _seeded(kind: str, strategy: StrategyConfig) -> Nes:
-    if not isinstance(strategy, Nes):
+def _refuse_unfollowed(method: EsSampleGd, nes: Nes) -> None:
+    why = f"by method.kind={method.kind}"
+    if isinstance(nes.sigma, Natural):
         raise ValueError(
-            f"strategy.kind={strategy.kind} cannot be used by method.kind={kind}, whose members "
-            "are seeds: use strategy.kind=nes"
+            f"strategy.sigma.kind=natural cannot be used {why}, whose gradient says nothing about "
+            "sigma: give a number or another schedule"
         )
-    return strategy
+    if "baseline" in _changed(nes):
+        raise ValueError(
+            f"strategy.baseline.kind={nes.baseline.kind} would be ignored {why}, which compares "
+            "completions with each other: drop it"
+        )
+    if method.explore == "weights":
+        return
+    for name in ("sigma", "antithetic", "noise_reuse"):
+        if name in _changed(nes):
+            raise ValueError(
+                f"strategy.{name} would be ignored {why} with method.explore=temperature, where "
+                "nobody is perturbed: drop it"
+            )
+    if method.clip is not None:
+        raise ValueError(
+            f"method.clip={method.clip:g} would do nothing with method.explore=temperature, where "
+            "the centre itself wrote what it learns from: drop it"
+        )
+
+
+def _changed(nes: Nes) -> list[str]:
+    """Name the settings that are not at their default."""
+    return [
+        name
+        for name, field in Nes.model_fields.items()
+        if getattr(nes, name) != field.get_default()
+    ]
+
+
+def refuse_no_gradient(
+    method: MethodConfig, space: str, engine: str, engines: int, heat: float
+) -> None:
+    """Refuse to backpropagate where there are no gradients, and to sample where there is no luck.
+
+    Args:
+        method: any; others than `es_sample_gd` need no gradient.
+        space: its kind.
+        engine: its kind.
+        engines: how many.
+        heat: the sampling temperature.
+
+    Raises:
+        ValueError: there is nothing to backpropagate through, or all samples would be the same.
+    """
+    if not isinstance(method, EsSampleGd):
+        return
+    found = f"cannot be used by method.kind={method.kind}"
+    if space not in GRADIENTS_OF:
+        raise ValueError(
+            f"space.kind={space} {found}, whose gradient moves whole tensors of the model: use "
+            f"space.kind={' or '.join(GRADIENTS_OF)}"
+        )
+    if engine != "inprocess":
+        raise ValueError(f"engine.kind={engine} {found}, as it has no gradients: use inprocess")
+    if engines > 1:
+        raise ValueError(f"fleet.engines={engines} {found}, which runs one model: use 1")
+    if method.explore == "temperature" and heat == 0:
+        raise ValueError(
+            "task.temperature=0 writes the same completion every time, so method.explore="
+            "temperature has nothing to compare: set task.temperature=1"
+        )

@@ -10,7 +10,14 @@ from germline.config.choices import Choices, refuse_unplayed
 from germline.config.cma import Cma, SepCma, refuse_undriven
 from germline.config.engines import EngineConfig, InProcess, Toy
 from germline.config.fleets import Cell, FleetConfig, Local
-from germline.config.methods import Es, MethodConfig, RandOpt, refuse_unfit
+from germline.config.methods import (
+    Es,
+    EsSampleGd,
+    MethodConfig,
+    RandOpt,
+    refuse_no_gradient,
+    refuse_unfit,
+)
 from germline.config.optimizers import Adam, Sgd
 from germline.config.schedules import SCHEDULES, Cosine
 from germline.config.sections import Section
@@ -164,6 +171,13 @@ class Config(Section):
     @model_validator(mode="after")
     def _the_method_ignores_nothing(self) -> "Config":
         refuse_unfit(self.method, self.strategy, self.shaping, self.generations)
+        refuse_no_gradient(
+            self.method,
+            self.space.kind,
+            self.engine.kind,
+            self.fleet.engines,
+            self.task.temperature,
+        )
         refuse_unplayed(self.choices, self.task, self.method.kind, self.strategy.kind)
         return self
 
@@ -210,7 +224,7 @@ KINDS: dict[str, dict[str, type[Section]]] = {
         "per_example": PerExample,
     },
     "engine": {"toy": Toy, "inprocess": InProcess},
-    "method": {"es": Es, "randopt": RandOpt},
+    "method": {"es": Es, "randopt": RandOpt, "es_sample_gd": EsSampleGd},
     "strategy": {"nes": Nes, "cma": Cma, "sep_cma": SepCma},
     "baseline": {"population": PopulationMean, "running": RunningMean},
     "zero_signal": {"count": Count, "skip": Skip, "grow": Grow},

@@ -20,7 +20,7 @@ from germline.engines.members import DenseMembers, LowRankMembers
 from germline.engines.merging import merged, save_adapter
 from germline.engines.pretrained import Pretrained, save_pretrained
 from germline.engines.prompts import encode, pad
-from germline.engines.reading import lay_out
+from germline.engines.reading import Sheet, lay_out
 from germline.engines.sampling import draw_luck
 from germline.engines.stacked import StackedMembers, members_together
 from germline.engines.update_size import UpdateGauge
@@ -105,11 +105,17 @@ class InProcessEngine:
         completions: Sequence[Sequence[Completion]],
     ) -> list[list[Tensor]]:
         """Return the logits each member has where its completions were written, one by one."""
-        prompts = [self._encode(example) for example in examples]
-        sheet = lay_out(prompts, completions, _padding_id(self.pretrained, self._known_tokens))
+        sheet = self.lay_out(examples, completions)
         logits = self._read(members, sheet.rows, sheet.keep)
         read = [row[span] for row, span in zip(logits, sheet.spans, strict=True)]
         return [read[row : row + len(examples)] for row in range(0, len(read), len(examples))]
+
+    def lay_out(
+        self, examples: Sequence[Example], completions: Sequence[Sequence[Completion]]
+    ) -> Sheet:
+        """Lay out completions `[members][examples]` to be read after the examples' prompts."""
+        prompts = [self._encode(example) for example in examples]
+        return lay_out(prompts, completions, _padding_id(self.pretrained, self._known_tokens))
 
     @torch.inference_mode()
     def logits(self, member: Perturbation | None, tokens: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from germline.noise import NOISE_VERSION
-from germline.record.lines import append, complete_lines, sync_folder
+from germline.record.lines import append, complete_lines, sync_folder, write_atomically
 from germline.types import GermlineError, Move, Stretch, Update
 
 
@@ -87,6 +87,13 @@ class Journal:
                 )
             entries.append(entry)
         return entries
+
+    def cut(self, generations: int) -> None:
+        """Drop all but the first so many generations, in one atomic step."""
+        lines = complete_lines(self.path)
+        if len(lines) > generations:
+            write_atomically(self.path, b"".join(line + b"\n" for line in lines[:generations]))
+        self._next = None
 
     def last_generation(self) -> int:
         """Return the last generation that was committed, -1 before the first."""

@@ -8,8 +8,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from germline.checkpoint import recalled
-from germline.config import Config, InProcess, Lora, Singular, load_config
+from germline.checkpoint import newest_snapshot, recalled
+from germline.config import Config, EsSampleGd, InProcess, Lora, Singular, load_config
 from germline.diagnosis import Diagnosis
 from germline.evaluation import HELD_OUT_NOISE, held_out
 from germline.record import RunDirectory
@@ -109,14 +109,20 @@ class Training:
             self.directory.write(one, parts.batch(one.generation), peak_memory_mb())
             if tracker:
                 tracker.generation(one)
-            if last or done % record.snapshot_every == 0:
-                folder, keep = self.directory.snapshots, record.keep_snapshots
-                parts.fleet.save_snapshot(folder, one.generation, keep)
+            saved = last or done % record.snapshot_every == 0
+            if saved:
+                self._save(one.generation)
             if done % record.figure_every == 0 and not last:
                 draw_evolution(self.directory)
             yield one
             if self._stopping:
+                if not saved:  # stopped between generations
+                    self._save(one.generation)
                 return
+
+    def _save(self, generation: int) -> None:
+        keep = self.config.record.keep_snapshots
+        self._parts.fleet.save_snapshot(self.directory.snapshots, generation, keep)
 
     def _with_score(self, record: GenerationRecord, done: int) -> GenerationRecord:
         started = time.perf_counter()
@@ -181,10 +187,14 @@ def resume(path: Path | str, overrides: Sequence[str] = ()) -> Training:
             f"generations={config.generations}, but the run already has {len(entries)}: "
             "use `germline replay` for an earlier generation"
         )
+    if isinstance(config.method, EsSampleGd):
+        # What followed the newest snapshot cannot be repeated from seeds: it is played again.
+        entries = entries[: newest_snapshot(directory.snapshots) + 1]
     parts = assemble(_with_threads(config, directory.environment["threads"]))
     try:
         complete = recalled(parts.strategy, entries)
         parts.fleet.restore(complete, directory.snapshots, directory.base_digest)
+        directory.journal.cut(len(entries))
         directory.truncate(len(entries) - 1)
         directory.update_config(config)
     except BaseException:

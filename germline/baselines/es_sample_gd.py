@@ -1,0 +1,181 @@
+"""Sample with an evolution strategy, optimise with gradients: which of the two makes ES work?
+
+An evolution strategy explores by perturbing weights and learns by weighing the perturbations. Here
+the two come apart: rollouts are written by perturbed members, as the strategy asks for them, and
+theta follows a policy gradient on those rollouts, found by backpropagation (`policy_gradient`). Or
+the centre explores by sampling tokens, as policy gradient methods do, and all else stays the same.
+
+    explore: weights        member i writes with theta + s_i sigma eps_i
+    explore: temperature    "member" i is the centre, with sampling luck of its own
+    advantage: example      each reward is shaped among those of the members on its example
+    advantage: member       every completion of a member has the member's utility, as in ES
+
+Then theta <- theta + step(g), by the optimizer of the strategy. What moves is what the space
+selects, in whole tensors: with `space.kind=low_rank` members explore by low-rank noise, and the
+step has full rank.
+
+Limits: seeds cannot repeat a gradient. A run resumes from its newest snapshot, to the same bits on
+the same machine, and cannot be replayed from its journal. One engine; its model is run forwards and
+backwards in one process.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from jaxtyping import Float
+
+from germline.baselines.policy_gradient import PolicyGradient, Weighed
+from germline.config import EsSampleGd
+from germline.engines.inprocess import InProcessEngine
+from germline.fleet import LocalFleet
+from germline.fleet.outer import OuterFleet
+from germline.protocols import Shaping, Strategy
+from germline.signals import UpdateSize
+from germline.types import (
+    Decoding,
+    Evaluation,
+    Example,
+    GermlineError,
+    Move,
+    Population,
+    Rollout,
+    Update,
+)
+
+
+class Sampling:
+    """The strategy: asks another one who plays, and says that a gradient is to be followed."""
+
+    def __init__(self, config: EsSampleGd, inner: Strategy) -> None:
+        self.config = config
+        self.inner = inner
+
+    def ask(self, generation: int) -> Population:
+        """Name the members; where the centre explores, all stand where it does."""
+        population = self.inner.ask(generation)
+        if self.config.explore == "weights":
+            return population
+        members = tuple(replace(one, sigma=0.0) for one in population.seeded())
+        return replace(population, members=members, antithetic=False)
+
+    def tell(
+        self,
+        population: Population,
+        utilities: Float[np.ndarray, "members"],
+        fitness: Float[np.ndarray, "members"] | None = None,
+        centre: float | None = None,
+    ) -> Update | Move:
+        """Return the other strategy's update, marked: its coefficients are not what is followed."""
+        update = self.inner.tell(population, utilities, fitness, centre)
+        return replace(update, backpropagated=True) if isinstance(update, Update) else update
+
+    def recall(self, updates: Sequence[Update | Move]) -> Sequence[Update | Move]:
+        """Let the other strategy recall what it told."""
+        return self.inner.recall(updates)
+
+
+class GradientFleet(OuterFleet):
+    """A fleet of one engine that follows the policy gradient of what it played last."""
+
+    def __init__(self, inner: LocalFleet, config: EsSampleGd, shape: Shaping) -> None:
+        super().__init__(inner)
+        self.config = config
+        self.shape = shape
+        self.engine = inner.engine
+        self._played: tuple[Population, Sequence[Example], Evaluation, Decoding] | None = None
+
+    def evaluate(
+        self, population: Population, batch: Sequence[Example], decoding: Decoding
+    ) -> Evaluation:
+        """Play the batch with every member, or as often with the centre and other luck."""
+        if self.config.explore == "weights":
+            evaluation = self.inner.evaluate(population, batch, decoding)
+        else:
+            evaluation = self._sampled(len(population), batch, decoding)
+        self._played = population, batch, evaluation, decoding
+        return evaluation
+
+    def apply(self, update: Update | Move) -> UpdateSize | None:
+        """Follow the gradient of what was played last: g, then a step of the optimizer.
+
+        Raises:
+            GermlineError: nothing was played, the engine has no gradients, or the step is too far.
+        """
+        engine = self.engine
+        if not isinstance(engine, InProcessEngine) or self._played is None:
+            raise GermlineError(
+                "method.kind=es_sample_gd follows the gradient of what an engine of "
+                "engine.kind=inprocess has just played"
+            )
+        if isinstance(update, Move) or update.skipped:
+            return self.inner.apply(update)
+        population, batch, evaluation, decoding = self._played
+        rows = self._weighed(population, batch, evaluation)
+        method = PolicyGradient(decoding.temperature or 1.0, self.config.clip, self.config.rows)
+        gradient = method.of(engine, rows, evaluation.rewards.size)
+        weights = engine.weights
+        for info in weights.searched:
+            master = weights.tensors[info.name]
+            weights.optimizer.step(
+                info.name,
+                master,
+                gradient[info.name].to(master.device),
+                update.learning_rate,
+                update.generation,
+                weights.units[info.name],
+            )
+        weights.refuse_not_finite(update)
+        engine.refresh()
+        self._played = None
+        return None
+
+    def _sampled(self, count: int, batch: Sequence[Example], decoding: Decoding) -> Evaluation:
+        """Let the centre write `count` completions to every example."""
+        parts = [
+            self.inner.evaluate_centre(
+                batch, replace(decoding, noise_name=f"{decoding.noise_name} {number}")
+            )
+            for number in range(count)
+        ]
+        rollouts = [
+            replace(one, member=number)
+            for number, part in enumerate(parts)
+            for one in part.rollouts
+        ]
+        return Evaluation(
+            np.concatenate([part.rewards for part in parts]),
+            tuple(rollouts),
+            tokens=sum(part.tokens for part in parts),
+            generation_s=sum(part.generation_s for part in parts),
+        )
+
+    def _weighed(
+        self, population: Population, batch: Sequence[Example], evaluation: Evaluation
+    ) -> list[Weighed]:
+        """Give completions their advantages, and leave out those with none."""
+        advantages = self._advantages(population, evaluation)
+        place_of = {example.index: place for place, example in enumerate(batch)}
+        centre = self.config.explore == "temperature"
+
+        def weighed(one: Rollout) -> Weighed:
+            place = place_of[one.example]
+            member = None if centre else population.members[one.member]
+            advantage = float(advantages[one.member, place])
+            return Weighed(member, batch[place], one.completion, advantage)
+
+        rows = [weighed(one) for one in evaluation.rollouts]
+        return [row for row in rows if row.advantage]
+
+    def _advantages(
+        self, population: Population, evaluation: Evaluation
+    ) -> Float[np.ndarray, "members examples"]:
+        rewards = evaluation.rewards
+        if self.config.advantage == "member":
+            utilities = self.shape(evaluation, antithetic=population.antithetic)
+            return np.where(np.isnan(rewards), 0.0, utilities[:, None])
+        columns = [
+            self.shape(replace(evaluation, rewards=rewards[:, [place]]), antithetic=False)
+            for place in range(rewards.shape[1])
+        ]
+        return np.stack(columns, axis=1)

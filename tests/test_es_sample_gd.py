@@ -1,0 +1,313 @@
+"""Sample with ES, optimise with gradients: the gradient, what it is taken of, and going on."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import germline
+from germline.baselines.es_sample_gd import GradientFleet
+from germline.baselines.policy_gradient import PolicyGradient, Weighed
+from germline.checkpoint import snapshots
+from germline.config import load_config
+from germline.record import RunDirectory
+from germline.run import assemble
+from germline.types import Evaluation, GermlineError
+from tests.tiny import save_tiny
+from tests.toy_runs import finish, journal, stopped_after
+
+GENERATIONS = 4
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return save_tiny(tmp_path_factory.mktemp("model"))
+
+
+def config(model, *overrides):
+    values = {
+        "model": str(model),
+        "task": {"kind": "conciseness", "max_new_tokens": 5},
+        "method": "es_sample_gd",
+        "space": "full",
+        "strategy": {"population": 4, "optimizer": "adam", "learning_rate": 0.001},
+        "batch": 3,
+        "generations": GENERATIONS,
+        "held_out": {"every": 2, "examples": 2},
+        "record": {"snapshot_every": 2, "tensorboard": False, "figure_every": 1000},
+    }
+    overrides = overrides or ("strategy.sigma=0.05",)
+    return load_config(values, overrides)
+
+
+@pytest.fixture(scope="module")
+def played(model):
+    """Parts of a run that has played a generation, and what was written in it."""
+    with assemble(config(model)) as parts:
+        population, batch = parts.strategy.ask(0), parts.batch(0)
+        evaluation = parts.fleet.evaluate(population, batch, parts.decoding)
+        rows = [
+            Weighed(
+                population.members[one.member],
+                next(example for example in batch if example.index == one.example),
+                one.completion,
+                (-1.0) ** number * (1 + number / 7),
+            )
+            for number, one in enumerate(evaluation.rollouts)
+        ]
+        yield parts, evaluation, rows
+
+
+@pytest.fixture(scope="module")
+def whole(model, tmp_path_factory):
+    return finish(germline.train(config(model), tmp_path_factory.mktemp("whole") / "run"))
+
+
+# --- the gradient
+
+
+def objective(engine, rows):
+    """Equation (1) read off the logits, in fp64."""
+    total = 0.0
+    for row in rows:
+        logits = engine.read([None], [row.example], [[row.completion]])[0][0].double()
+        chosen = torch.tensor(row.completion.tokens)
+        total += row.advantage * float(logits.log_softmax(-1)[range(len(chosen)), chosen].sum())
+    return total / len(rows)
+
+
+def test_the_gradient_is_the_slope_of_the_objective(played):
+    parts, _, rows = played
+    engine = parts.fleet.engine
+    gradient = PolicyGradient().of(engine, rows, len(rows))
+    for info in engine.weights.searched[:3]:
+        master, slope = engine.weights.tensors[info.name], gradient[info.name]
+        direction = slope / slope.norm()
+        before, values = master.clone(), []
+        for step in (1e-2, -1e-2):
+            master.copy_(before + step * direction)
+            engine.refresh()
+            values.append(objective(engine, rows))
+        master.copy_(before)
+        engine.refresh()
+        assert (values[0] - values[1]) / 2e-2 == pytest.approx(float(slope.norm()), rel=0.02)
+
+
+def test_completions_at_once_change_the_rounding_only(played):
+    parts, _, rows = played
+    together, apart = (
+        PolicyGradient(at_once=number).of(parts.fleet.engine, rows, 12) for number in (12, 5)
+    )
+    for name, values in together.items():
+        torch.testing.assert_close(apart[name], values, rtol=1e-3, atol=1e-5)
+
+
+def test_taking_a_gradient_leaves_no_trace(played):
+    parts, _, rows = played
+    engine = parts.fleet.engine
+    before = engine.weights.digest()
+    PolicyGradient().of(engine, rows, len(rows))
+    assert engine.weights.digest() == before
+    assert all(p.grad is None and not p.requires_grad for p in engine.model.parameters())
+
+
+def test_what_the_centre_itself_wrote_is_not_clipped(played):
+    parts, _, rows = played
+    own = [replace(row, member=None) for row in rows]
+    plain = PolicyGradient().of(parts.fleet.engine, own, len(own))
+    clipped = PolicyGradient(clip=0.2).of(parts.fleet.engine, own, len(own))
+    for name, values in plain.items():
+        torch.testing.assert_close(clipped[name], values, rtol=1e-3, atol=1e-5)
+
+
+def test_a_token_far_likelier_than_it_was_pushes_no_further(played):
+    _, _, rows = played
+    likely = torch.tensor([0.0, 0.0, 0.0], requires_grad=True)
+    before = torch.tensor([-1.0, 0.0, 1.0])
+    method = PolicyGradient(clip=0.2)
+    method._objective([likely], [replace(rows[0], advantage=1.0)], [before]).backward()
+    # Ratios e, 1 and 1/e: above 1.2 nothing more is gained, below 0.8 all still is.
+    torch.testing.assert_close(likely.grad, torch.tensor([0.0, 1.0, float(np.exp(-1))]))
+
+
+def test_the_temperature_of_sampling_is_that_of_the_probabilities(played):
+    parts, _, rows = played
+    hot = PolicyGradient(temperature=2.0)._likelihoods(parts.fleet.engine, rows[:1])[0]
+    logits = parts.fleet.engine.read([None], [rows[0].example], [[rows[0].completion]])[0][0]
+    tokens = torch.tensor(rows[0].completion.tokens)[:, None]
+    expected = (logits / 2).log_softmax(-1).gather(-1, tokens)[:, 0]
+    torch.testing.assert_close(hot.detach(), expected.clone(), rtol=1e-4, atol=1e-5)
+
+
+# --- what it is taken of
+
+
+def advantages(model, rewards, *overrides):
+    with assemble(config(model, "strategy.sigma=0.05", *overrides)) as parts:
+        assert isinstance(parts.fleet, GradientFleet)
+        evaluation = Evaluation(np.array(rewards), (), tokens=0, generation_s=0.0)
+        return parts.fleet._advantages(parts.strategy.ask(0), evaluation)
+
+
+REWARDS = [[1.0, 5.0], [2.0, 5.0], [3.0, 5.0], [2.0, 9.0]]
+
+
+def test_rewards_are_compared_on_each_example(model):
+    found = advantages(model, REWARDS)
+    first = np.array([1.0, 2, 3, 2])
+    np.testing.assert_allclose(found[:, 0], (first - 2) / first.std())
+    assert found[:3, 1].tolist() == [found[0, 1]] * 3
+
+
+def test_or_members_are_compared_as_in_es(model):
+    found = advantages(model, REWARDS, "method.advantage=member", "shaping=raw")
+    fitness = np.mean(REWARDS, axis=1)
+    np.testing.assert_allclose(found, np.repeat((fitness - fitness.mean())[:, None], 2, axis=1))
+
+
+@pytest.mark.parametrize("advantage", ["example", "member"])
+def test_a_missing_reward_has_no_say(model, advantage):
+    rewards = [[np.nan, 5.0], *REWARDS[1:]]
+    assert advantages(model, rewards, f"method.advantage={advantage}")[0, 0] == 0
+
+
+def test_theta_takes_one_step_along_the_gradient(model):
+    with assemble(config(model, "strategy.sigma=0.05", "strategy.optimizer=sgd")) as parts:
+        engine, population = parts.fleet.engine, parts.strategy.ask(0)
+        evaluation = parts.fleet.evaluate(population, parts.batch(0), parts.decoding)
+        rows = parts.fleet._weighed(population, parts.batch(0), evaluation)
+        gradient = PolicyGradient().of(engine, rows, evaluation.rewards.size)
+        before = {
+            one.name: engine.weights.tensors[one.name].clone() for one in engine.weights.searched
+        }
+        parts.fleet.apply(parts.strategy.tell(population, np.zeros(4)))
+        for name, values in before.items():
+            torch.testing.assert_close(
+                engine.weights.tensors[name] - values, 0.001 * gradient[name], rtol=1e-2, atol=1e-7
+            )
+
+
+def test_low_rank_members_explore_for_whole_matrices(model):
+    values = config(model, "space=low_rank", "space.layers=0", "strategy.sigma=0.05")
+    with assemble(values) as parts:
+        weights, population = parts.fleet.engine.weights, parts.strategy.ask(0)
+        name = weights.searched[0].name
+        before = weights.tensors[name].clone()
+        parts.fleet.evaluate(population, parts.batch(0), parts.decoding)
+        parts.fleet.apply(parts.strategy.tell(population, np.zeros(4)))
+        assert torch.linalg.matrix_rank(weights.tensors[name] - before) > 4
+
+
+def test_a_sampling_centre_writes_differently_each_time(model):
+    values = config(model, "method.explore=temperature", "task.temperature=1")
+    with assemble(values) as parts:
+        population, batch = parts.strategy.ask(0), parts.batch(0)
+        evaluation = parts.fleet.evaluate(population, batch, parts.decoding)
+        texts = [
+            one.completion.text for one in evaluation.rollouts if one.example == batch[0].index
+        ]
+        assert len(set(texts)) > 1
+        assert evaluation.rewards.shape == (4, 3)
+        rows = parts.fleet._weighed(population, batch, evaluation)
+        assert {row.member for row in rows} == {None}
+        again = parts.fleet.evaluate(population, batch, parts.decoding)
+        assert [one.completion for one in again.rollouts] == [
+            one.completion for one in evaluation.rollouts
+        ]
+
+
+# --- the run
+
+
+def test_a_stopped_run_goes_on_to_the_same_bits(model, whole, tmp_path):
+    path = stopped_after(germline.train(config(model), tmp_path / "run"), 1)
+    stopped_after(germline.resume(path), 2)
+    finish(germline.resume(path))
+    assert journal(path) == journal(whole)
+
+
+def test_a_killed_run_goes_on_from_its_newest_snapshot_to_the_same_bits(model, whole, tmp_path):
+    path = stopped_after(germline.train(config(model), tmp_path / "run"), 3)
+    snapshots(path / "snapshots")[-1].unlink()  # a kill writes no last one
+    training = germline.resume(path)
+    assert len(training.directory.journal.read()) == 2
+    finish(training)
+    assert journal(path) == journal(whole)
+    assert len(RunDirectory.open(path).generations()) == GENERATIONS
+
+
+def test_without_any_snapshot_a_run_begins_again(model, whole, tmp_path):
+    path = stopped_after(germline.train(config(model), tmp_path / "run"), 1)
+    shutil.rmtree(path / "snapshots")
+    finish(germline.resume(path))
+    assert journal(path) == journal(whole)
+
+
+def test_replay_says_why_it_cannot(whole):
+    with pytest.raises(GermlineError, match=r"generation 0 followed a gradient .* only snapshots"):
+        germline.replay(whole, 2)
+    assert germline.replay(whole, -1) == RunDirectory.open(whole).base_digest
+
+
+def test_the_newest_weights_are_exported(whole, tmp_path):
+    germline.export(whole, tmp_path / "model")
+    prompts = ["What is 1 + 2?"]
+    assert germline.generate(str(tmp_path / "model"), prompts, max_new_tokens=5) == (
+        germline.generate(str(whole), prompts, max_new_tokens=5)
+    )
+
+
+def test_weights_lost_with_a_kill_are_told(model, tmp_path):
+    path = stopped_after(germline.train(config(model), tmp_path / "run"), 3)
+    snapshots(path / "snapshots")[-1].unlink()
+    with pytest.raises(GermlineError, match=r"generation 2 followed .*`germline resume`"):
+        germline.export(path, tmp_path / "model")
+
+
+def test_the_report_is_written(whole):
+    assert "es_sample_gd" in (whole / "report.html").read_text()
+
+
+def test_the_shipped_run_learns_in_three_generations(tmp_path):
+    shipped = Path(__file__).parents[1] / "configs" / "es_sample_gd.yaml"
+    small = ["generations=3", "batch=16", "held_out.examples=2", "record.tensorboard=false"]
+    small += ["strategy.population=16", "task.max_new_tokens=8"]
+    path = finish(germline.train(load_config(shipped, small), tmp_path / "run"))
+    means = [row["fitness"]["mean"] for row in RunDirectory.open(path).generations()]
+    assert means[-1] > means[0] + 0.2
+
+
+# --- bad input
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["space=lora"], r"space\.kind=lora cannot be used .* space\.kind=full or low_rank"),
+        (["engine=toy"], r"engine\.kind=toy cannot be used .* no gradients"),
+        (["fleet.engines=2"], r"fleet\.engines=2 cannot be used"),
+        (["method.explore=temperature"], r"task\.temperature=0 writes the same"),
+        (
+            ["method.explore=temperature", "task.temperature=1", "strategy.sigma=0.1"],
+            r"strategy\.sigma would be ignored",
+        ),
+        (
+            ["method.explore=temperature", "task.temperature=1", "method.clip=0.2"],
+            r"method\.clip=0\.2 would do nothing",
+        ),
+        (["strategy.sigma={kind: natural, start: 0.1}"], r"sigma\.kind=natural cannot be used"),
+        (
+            ["strategy={antithetic: false, baseline: running}", "shaping=raw"],
+            r"baseline\.kind=running would be ignored",
+        ),
+        (["method.clip=0"], r"method\.clip"),
+        (["method.rows=0"], r"method\.rows"),
+        (["choices.shots=[0, 1]"], r"cannot be searched by method\.kind=es_sample_gd"),
+    ],
+)
+def test_what_has_no_gradient_or_no_say_is_refused(overrides, said):
+    with pytest.raises(GermlineError, match=said):
+        load_config({"method": "es_sample_gd", "space": "full"}, overrides)

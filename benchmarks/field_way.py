@@ -79,6 +79,7 @@ def linear_floor(
     prompt_tokens: int,
     new_tokens: int,
     cell_rows: int | None = None,
+    shared: tuple[int, int] = (0, 1),
 ) -> float:
     """Time the matrix products of prefill and decoding, and nothing else: a lower bound.
 
@@ -92,6 +93,8 @@ def linear_floor(
         prompt_tokens: length of a prompt; the head sees its last position only.
         new_tokens: tokens generated per sequence, the first of them by the prefill.
         cell_rows: sequences in one product, for an engine that works cell by cell; default: all.
+        shared: how many tokens prompts begin with in common, and how many sequences of a member
+            share them, for an engine that computes those once per member.
 
     Returns:
         Seconds of one pass over all rows, after an untimed pass over one cell.
@@ -99,7 +102,13 @@ def linear_floor(
     inner, head = _linear_weights(model)
     size = min(cell_rows or rows, rows)
     cells = [min(size, rows - start) for start in range(0, rows, size)]
-    prefill = {n: _products(inner, n * prompt_tokens) + _products([head], n) for n in set(cells)}
+    prefix, sharing = shared
+    prefill = {
+        n: _products(inner, n // sharing * prefix)
+        + _products(inner, n * (prompt_tokens - prefix))
+        + _products([head], n)
+        for n in set(cells)
+    }
     decode = {n: _products([*inner, head], n) for n in set(cells)}
 
     def play(cell: int) -> None:

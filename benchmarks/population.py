@@ -12,7 +12,8 @@ lets them end where the model ends them, as in training.
 - plain: this project's engine on the same rows without perturbations.
 - low_rank: this project's engine, the population of a generation, rank 1.
 - lora: the same in the space of an adapter of rank 1 beside the same layers.
-- floor: the model's matrix products alone.
+- floor: the matrix products alone, for the same rows and tokens: what all prompts begin with
+  is computed once per member, as the engine does.
 """
 
 import argparse
@@ -30,7 +31,7 @@ from germline import train
 from germline.config import Config, InProcess, load_config
 from germline.engines.inprocess import InProcessEngine
 from germline.engines.pretrained import load_pretrained
-from germline.engines.prompts import encode
+from germline.engines.prompts import encode, pad
 from germline.nano import NANO_DIR
 from germline.optimizers import Sgd
 from germline.rollout import members_per_cell, play
@@ -39,8 +40,13 @@ from germline.strategies import make_strategy
 from germline.types import Decoding, Example, Grade, Perturbation
 
 VARIANTS = ("field", "plain", "low_rank", "lora", "floor")
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 NEW_TOKENS = 16
 SIGMA = 0.001
+
+
+Variant = Callable[[], int]
+"""Plays once and returns the tokens written."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,12 @@ def main() -> None:
     parser.add_argument("--members", type=int, default=30)
     parser.add_argument("--variants", nargs="+", default=VARIANTS, choices=VARIANTS)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument(
+        "--clock",
+        choices=CLOCKS,
+        default="wall",
+        help="cpu: seconds of all threads of this process, steadier on a machine that is shared",
+    )
     arguments = parser.parse_args()
     config = load_config(
         {"model": arguments.model, "strategy": {"population": arguments.members, "sigma": SIGMA}}
@@ -76,15 +88,14 @@ def main() -> None:
     print(
         f"{arguments.model}, {arguments.members} members, {NEW_TOKENS} new tokens, "
         f"{torch.get_num_threads()} threads, torch {torch.__version__}, "
-        f"medians of {arguments.repeats}\n"
+        f"medians of {arguments.repeats}, {arguments.clock} time\n"
     )
     print("| prompts | end | variant | seconds | tokens/s | field / it | plain / it | floor / it |")
     print("|---|---|---|---|---|---|---|---|")
     for prompts in arguments.prompts:
         for endless in (True, False):
-            timings = compare(
-                config, prompts, arguments.repeats, arguments.variants, endless=endless
-            )
+            variants = prepared(config, prompts, arguments.variants, endless=endless)
+            timings = timed(variants, arguments.repeats, CLOCKS[arguments.clock])
             print_rows(prompts, timings, "all 16" if endless else "by themselves")
     if set(arguments.variants) != set(VARIANTS):
         return
@@ -94,10 +105,10 @@ def main() -> None:
         print(share_outside(task))
 
 
-def compare(
-    config: Config, prompts: int, repeats: int, wanted: Sequence[str], *, endless: bool
-) -> dict[str, Timing]:
-    """Time the wanted variants in turn, several times over, on so many prompts per member."""
+def prepared(
+    config: Config, prompts: int, wanted: Sequence[str], *, endless: bool
+) -> dict[str, Variant]:
+    """Load what the wanted variants need; each plays so many prompts per member once."""
     engine = engine_of(config, "low_rank", endless=endless)
     adapters = engine_of(config, "lora", endless=endless)
     examples = [Example(i, f"What is {i % 20} + {i // 20}?", "", chat=True) for i in range(prompts)]
@@ -105,11 +116,11 @@ def compare(
     population = len(members)
     tokenizer = engine.pretrained.tokenizer
     ids = [encode(tokenizer, example) for example in examples]
-    padded = tokenizer.pad({"input_ids": ids}, padding_side="left", return_tensors="pt")
+    in_batch = tokenizer.pad({"input_ids": ids}, padding_side="left", return_tensors="pt")
 
     def field() -> int:
         model = engine.pretrained.model
-        answers = evaluate_one_at_a_time(model, padded, range(population), SIGMA, NEW_TOKENS)
+        answers = evaluate_one_at_a_time(model, in_batch, range(population), SIGMA, NEW_TOKENS)
         return sum(_written(row, engine.end_ids) for answer in answers for row in answer.tolist())
 
     def ours(on: InProcessEngine, who: Sequence[Perturbation | None]) -> int:
@@ -123,10 +134,11 @@ def compare(
             prompt_tokens=max(len(one) for one in ids),
             new_tokens=NEW_TOKENS,
             cell_rows=rows,
+            shared=(len(pad(ids, 0).prefix), min(config.cell.examples, prompts)),
         )
         return population * prompts * NEW_TOKENS
 
-    variants: dict[str, Callable[[], int]] = {
+    variants: dict[str, Variant] = {
         "field": field,
         "plain": lambda: ours(engine, [None] * population),
         "low_rank": lambda: ours(engine, members),
@@ -134,14 +146,20 @@ def compare(
     }
     if endless:
         variants["floor"] = floor
-    variants = {name: variant for name, variant in variants.items() if name in wanted}
+    return {name: variant for name, variant in variants.items() if name in wanted}
+
+
+def timed(
+    variants: dict[str, Variant], repeats: int, clock: Callable[[], float]
+) -> dict[str, Timing]:
+    """Time all variants in turn, several times over; return medians."""
     seconds: dict[str, list[float]] = {name: [] for name in variants}
     tokens = {name: variant() for name, variant in variants.items()}  # also warms up
     for _ in range(repeats):
         for name, variant in variants.items():
-            began = time.perf_counter()
+            began = clock()
             variant()
-            seconds[name].append(time.perf_counter() - began)
+            seconds[name].append(clock() - began)
     return {name: Timing(statistics.median(seconds[name]), tokens[name]) for name in variants}
 
 

@@ -1,0 +1,84 @@
+"""Members of `full` that stand in a model together, against one after another, on the nano model.
+
+    python -m benchmarks.stacked                         # the table of docs/benchmarks.md
+    python -m benchmarks.stacked --prompts 4 --stacked 4 8 16
+
+Every variant runs in turn, several times over, in one process; medians are compared. All play the
+same members, and every text runs for all its new tokens. Drawing the noise and writing the weights
+is part of the time.
+"""
+
+import argparse
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+
+from benchmarks.population import CLOCKS, NEW_TOKENS, SIGMA, NoGraders, Variant, engine_of, timed
+from germline.config import Cell, load_config
+from germline.engines.inprocess import InProcessEngine
+from germline.engines.stacked import StackedMembers
+from germline.rollout import play
+from germline.strategies import make_strategy
+from germline.types import Decoding, Example, Perturbation
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description="Stacked members against one after another.")
+    parser.add_argument("--prompts", type=int, nargs="+", default=[2, 4, 8])
+    parser.add_argument("--stacked", nargs="+", default=["1", "auto"], help="1 is compared with")
+    parser.add_argument("--members", type=int, default=30)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--clock", choices=CLOCKS, default="wall")
+    arguments = parser.parse_args()
+    print(
+        f"nano, space full, {arguments.members} members, {NEW_TOKENS} new tokens, "
+        f"{torch.get_num_threads()} threads, torch {torch.__version__}, "
+        f"medians of {arguments.repeats}, {arguments.clock} time\n"
+    )
+    print("| prompts | engine.stacked | together | seconds | tokens/s | one after another / it |")
+    print("|---|---|---|---|---|---|")
+    together, variants = prepared(arguments.members, arguments.prompts, arguments.stacked)
+    for prompts, of_prompts in variants.items():
+        timings = timed(of_prompts, arguments.repeats, CLOCKS[arguments.clock])
+        base = timings[arguments.stacked[0]].seconds
+        for name, one in timings.items():
+            rate, gain = one.tokens / one.seconds, base / one.seconds
+            shown = f"{one.seconds:.3f} | {rate:,.0f} | {gain:.2f}"
+            print(f"| {prompts} | {name} | {together[name]} | {shown} |", flush=True)
+
+
+def prepared(
+    members: int, prompts: list[int], stacked: list[str]
+) -> tuple[dict[str, int], dict[int, dict[str, Variant]]]:
+    """Load an engine per setting; return how many members each lets stand, and what it plays."""
+    together: dict[str, int] = {}
+    variants: dict[int, dict[str, Variant]] = {each: {} for each in prompts}
+    for name in stacked:
+        config = load_config(
+            {
+                "engine": {"stacked": name if name == "auto" else int(name)},
+                "strategy": {"population": members, "sigma": SIGMA},
+            }
+        )
+        engine = engine_of(config, "full", endless=True)
+        dense = engine._dense
+        together[name] = dense.together if isinstance(dense, StackedMembers) else 1
+        who = make_strategy(config.strategy, run_seed=0, generations=1).ask(0).members
+        for each in prompts:
+            texts = [f"What is {i % 20} + {i // 20}?" for i in range(each)]
+            examples = [Example(i, text, "", chat=True) for i, text in enumerate(texts)]
+            variants[each][name] = partial(written, engine, who, examples, config.cell)
+    return together, variants
+
+
+def written(
+    engine: InProcessEngine, members: Sequence[Perturbation], examples: list[Example], cell: Cell
+) -> int:
+    """Let the members answer, and count the tokens."""
+    return play(engine, NoGraders(), members, examples, cell, Decoding(NEW_TOKENS)).tokens
+
+
+if __name__ == "__main__":
+    main()

@@ -16,7 +16,7 @@ from germline.run import assemble
 from germline.strategies import make_strategy
 from germline.strategies.choosing import Choosing
 from germline.tasks.presenting import Presenter
-from germline.types import Choice, Example, GermlineError
+from germline.types import Choice, Example, GermlineError, Update
 from tests.toy_runs import finish, journal, run, settings, stopped_after
 
 TWO = "choices={template: ['{prompt}', 'So: {prompt}'], temperature: [0, 0.7, 1.0]}"
@@ -175,10 +175,13 @@ def test_every_member_is_played_with_what_it_chose_and_graded_in_its_place():
     with assemble(settings(*TOY)) as parts:
         population, batch = parts.strategy.ask(0), parts.batch(0)
         together = parts.fleet.evaluate(population, batch, parts.decoding)
+        assert isinstance(parts.fleet, ChoosingFleet)
         inner = parts.fleet.inner
         for place, (member, choice) in enumerate(
             zip(population.members, population.choices, strict=True)
         ):
+            assert choice.template is not None
+            assert choice.temperature is not None
             shown = [
                 replace(one, prompt=choice.template.replace("{prompt}", one.prompt))
                 for one in batch
@@ -233,6 +236,7 @@ def test_every_generation_records_the_odds(whole):
     directory = RunDirectory.open(whole)
     for row, entry in zip(directory.generations(), directory.journal.read(), strict=True):
         assert list(row["choices"]) == ["template", "temperature"]
+        assert isinstance(entry.update, Update)
         assert tuple(row["choices"]["temperature"].values()) == entry.update.choices[1]
 
 

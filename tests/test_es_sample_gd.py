@@ -13,6 +13,7 @@ from germline.baselines.es_sample_gd import GradientFleet
 from germline.baselines.policy_gradient import PolicyGradient, Weighed
 from germline.checkpoint import snapshots
 from germline.config import load_config
+from germline.engines.inprocess import InProcessEngine
 from germline.record import RunDirectory
 from germline.run import assemble
 from germline.types import Evaluation, GermlineError
@@ -176,7 +177,9 @@ def test_a_missing_reward_has_no_say(model, advantage):
 
 def test_theta_takes_one_step_along_the_gradient(model):
     with assemble(config(model, "strategy.sigma=0.05", "strategy.optimizer=sgd")) as parts:
+        assert isinstance(parts.fleet, GradientFleet)
         engine, population = parts.fleet.engine, parts.strategy.ask(0)
+        assert isinstance(engine, InProcessEngine)
         evaluation = parts.fleet.evaluate(population, parts.batch(0), parts.decoding)
         rows = parts.fleet._weighed(population, parts.batch(0), evaluation)
         gradient = PolicyGradient().of(engine, rows, evaluation.rewards.size)
@@ -193,7 +196,10 @@ def test_theta_takes_one_step_along_the_gradient(model):
 def test_low_rank_members_explore_for_whole_matrices(model):
     values = config(model, "space=low_rank", "space.layers=0", "strategy.sigma=0.05")
     with assemble(values) as parts:
-        weights, population = parts.fleet.engine.weights, parts.strategy.ask(0)
+        assert isinstance(parts.fleet, GradientFleet)
+        engine, population = parts.fleet.engine, parts.strategy.ask(0)
+        assert isinstance(engine, InProcessEngine)
+        weights = engine.weights
         name = weights.searched[0].name
         before = weights.tensors[name].clone()
         parts.fleet.evaluate(population, parts.batch(0), parts.decoding)
@@ -204,6 +210,7 @@ def test_low_rank_members_explore_for_whole_matrices(model):
 def test_a_sampling_centre_writes_differently_each_time(model):
     values = config(model, "method.explore=temperature", "task.temperature=1")
     with assemble(values) as parts:
+        assert isinstance(parts.fleet, GradientFleet)
         population, batch = parts.strategy.ask(0), parts.batch(0)
         evaluation = parts.fleet.evaluate(population, batch, parts.decoding)
         texts = [

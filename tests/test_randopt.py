@@ -8,14 +8,15 @@ import pytest
 
 import germline
 from germline.baselines.ballots import answers_of, elected
-from germline.baselines.randopt import Ensemble, RandomSearch
+from germline.baselines.randopt import Ensemble, RandomSearch, VotingFleet
 from germline.config import Nes, RandOpt, load_config, smoke
+from germline.fleet import LocalFleet
 from germline.protocols import Answers
 from germline.record import RunDirectory
 from germline.run import assemble
 from germline.run.assembly import make_task
 from germline.strategies import make_strategy
-from germline.types import Completion, Example, GermlineError, Grade, Rollout, Seeded
+from germline.types import Completion, Example, GermlineError, Grade, Rollout, Seeded, Update
 from tests.toy_runs import finish, journal, run, settings, stopped_after
 
 
@@ -33,6 +34,11 @@ def train(folder, *overrides):
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     return train(tmp_path_factory.mktemp("whole") / "run")
+
+
+def updates_of(folder):
+    entries = RunDirectory.open(folder).journal.read()
+    return [one.update for one in entries if isinstance(one.update, Update)]
 
 
 def member(direction, generation=0):
@@ -69,7 +75,7 @@ def test_a_member_whose_rewards_are_missing_is_not_kept():
 
 def test_the_kept_members_of_a_run_are_those_of_the_largest_fitness(whole):
     directory = RunDirectory.open(whole)
-    told = sorted((f for one in directory.journal.read() for f in one.update.told), reverse=True)
+    told = sorted((f for one in updates_of(whole) for f in one.told), reverse=True)
     assert [row["fitness"] for row in directory.ensemble()] == told[:3]
 
 
@@ -77,7 +83,7 @@ def test_sigmas_go_in_turn_over_all_directions():
     config = RandOpt(sigmas=(0.1, 0.2, 0.3))
     nes = make_strategy(Nes(population=4, antithetic=False), run_seed=0, generations=9)
     search = RandomSearch(config, nes, Ensemble(1))
-    asked = [one.sigma for generation in (0, 1) for one in search.ask(generation).members]
+    asked = [one.sigma for generation in (0, 1) for one in search.ask(generation).seeded()]
     assert asked == [0.1, 0.2, 0.3, 0.1, 0.2, 0.3, 0.1, 0.2]
 
 
@@ -85,7 +91,7 @@ def test_a_pair_shares_its_sigma():
     config = RandOpt(sigmas=(0.1, 0.2))
     nes = make_strategy(Nes(population=4), run_seed=0, generations=9)
     search = RandomSearch(config, nes, Ensemble(1))
-    assert [one.sigma for one in search.ask(0).members] == [0.1, 0.1, 0.2, 0.2]
+    assert [one.sigma for one in search.ask(0).seeded()] == [0.1, 0.1, 0.2, 0.2]
 
 
 def test_all_generations_play_the_same_examples():
@@ -172,7 +178,9 @@ def test_the_held_out_score_of_a_run_is_that_of_the_vote(whole):
     config = directory.config
     with assemble(config) as parts:
         parts.strategy.recall([one.update for one in directory.journal.read()])
-        kept = [one.member for one in parts.ensemble.kept]
+        assert isinstance(parts.fleet, VotingFleet)
+        assert isinstance(parts.fleet.inner, LocalFleet)
+        kept = [one.member for one in parts.fleet.ensemble.kept]
         examples = parts.task.examples("test")[: config.held_out.examples]
         luck = replace(parts.decoding, noise_name="held out")
         engine = parts.fleet.inner.engine
@@ -231,6 +239,8 @@ def test_alone_a_run_speaks_as_its_best_member(whole):
     with assemble(randopt()) as parts:
         example = Example(0, "What is a cow?", "", chat=True)
         luck = replace(parts.decoding, max_new_tokens=40, temperature=0.0, stop=())
+        assert isinstance(parts.fleet, VotingFleet)
+        assert isinstance(parts.fleet.inner, LocalFleet)
         wanted = parts.fleet.inner.engine.generate([kept], [example], luck)[0][0].text
     found = germline.generate(str(whole), [example.prompt], max_new_tokens=40)[0].text
     assert found == wanted

@@ -118,10 +118,10 @@ def _tracked(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
     """Let gradients be taken of some parameters during a `with` block."""
     try:
         for parameter in parameters:
-            parameter.requires_grad_(requires_grad=True)
+            parameter.requires_grad = True
         with torch.enable_grad():
             yield
     finally:
         for parameter in parameters:
-            parameter.requires_grad_(requires_grad=False)
+            parameter.requires_grad = False
             parameter.grad = None

@@ -105,8 +105,13 @@ class Choosing:
         return [places for places in zip(*by_setting, strict=True) for _ in range(together)]
 
     def _choice(self, places: Sequence[int]) -> Choice:
-        options = self.config.options
-        return Choice(**{name: options[name][k] for name, k in zip(options, places, strict=True)})
+        config = self.config
+        place = dict(zip(config.options, places, strict=True))
+        return Choice(
+            temperature=config.temperature[place["temperature"]] if config.temperature else None,
+            shots=config.shots[place["shots"]] if config.shots else None,
+            template=config.template[place["template"]] if config.template else None,
+        )
 
     def _moved(
         self, odds: Sequence[float], options: Sequence[int], utilities: Sequence[float]

@@ -18,6 +18,7 @@ from germline.cli import (
     probing,
     rebuilding,
     reporting,
+    studying,
     training,
 )
 from germline.cli.stopping import INTERRUPTED
@@ -102,3 +103,4 @@ for name, verb, lines in (
 
 app.add_typer(own_tasks.new, name="new")
 app.add_typer(own_tasks.check, name="check")
+app.add_typer(studying.study, name="study")

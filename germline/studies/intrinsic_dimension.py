@@ -140,11 +140,12 @@ def finding(config: Config, found: Sequence[Outcome], share: float = SHARE) -> F
 
 def draw(found: Finding, title: str, path: Path) -> None:
     """Draw the share kept over the dimension."""
-    dimensions = found.dimensions
-    curve = {"mean over run seeds": (dimensions, [found.kept(one) for one in dimensions])}
+    places = [float(one) for one in found.dimensions]
+    curve = {"mean over run seeds": (places, [found.kept(one) for one in found.dimensions])}
     level = (found.share, f"{found.share:.0%}")
     panel = Panel("share of the improvement", curve, level)
-    marks = {} if found.smallest is None else {f"{found.smallest} dimensions": found.smallest}
+    enough = found.smallest
+    marks = {} if enough is None else {f"{enough} dimensions": float(enough)}
     draw_panels(path, title, "dimension of the subspace", [panel], marks)
 
 

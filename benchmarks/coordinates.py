@@ -1,0 +1,98 @@
+"""Members that differ in coordinates: their speed beside the plain batch, and their memory.
+
+    python -m benchmarks.coordinates
+
+The nano model plays the same rows as 32 members of each space and as its own centre; variants take
+turns in one process, and medians are compared. `directions` are the factors a space keeps for all
+members together, in the serving dtype; a member's own are its coordinates.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Sequence
+
+import torch
+
+from germline.config import InProcess, SpaceConfig, load_config
+from germline.engines.inprocess import InProcessEngine
+from germline.engines.pretrained import load_pretrained
+from germline.nano import NANO_DIR
+from germline.optimizers import Sgd
+from germline.protocols import CoordinateSpace
+from germline.spaces import make_space
+from germline.strategies import make_strategy
+from germline.types import Decoding, Example, Perturbation
+
+SPACES = {
+    "low_rank, rank 1": "low_rank",
+    "subspace, dimension 16": "{kind: subspace, dimension: 16}",
+    "subspace, dimension 64": "{kind: subspace, dimension: 64}",
+    "subspace, dimension 256": "{kind: subspace, dimension: 256}",
+    "singular, top_k 16": "{kind: singular, top_k: 16}",
+}
+MEMBERS, NEW_TOKENS = 32, 16
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description="Time spaces of coordinates.")
+    parser.add_argument("--prompts", type=int, default=32)
+    parser.add_argument("--repeats", type=int, default=5)
+    arguments = parser.parse_args()
+    config = load_config({"strategy": {"population": MEMBERS, "sigma": 0.001}})
+    members: Sequence[Perturbation | None] = (
+        make_strategy(config.strategy, run_seed=0, generations=1).ask(0).members
+    )
+    examples = [
+        Example(i, f"What is {i % 20} + {i // 20}?", "", chat=True)
+        for i in range(arguments.prompts)
+    ]
+    engines = {
+        name: _engine(load_config({}, [f"space={space}"]).space) for name, space in SPACES.items()
+    }
+    plain = engines["low_rank, rank 1"]
+    variants = {"plain": (plain, [None] * MEMBERS)}
+    variants |= {name: (engine, [*members]) for name, engine in engines.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in variants}
+    for repeat in range(arguments.repeats + 1):
+        for name, (engine, who) in variants.items():
+            began = time.perf_counter()
+            engine.generate(who, examples, Decoding(NEW_TOKENS))
+            if repeat:  # the first warms up
+                seconds[name].append(time.perf_counter() - began)
+    print(
+        f"nano, {MEMBERS} members x {arguments.prompts} prompts, {NEW_TOKENS} new tokens, "
+        f"{torch.get_num_threads()} threads, torch {torch.__version__}, "
+        f"medians of {arguments.repeats}\n"
+    )
+    print("| variant | seconds | plain / it | searched numbers | directions, MB |")
+    print("|---|---|---|---|---|")
+    base = statistics.median(seconds["plain"])
+    for name, (engine, _) in variants.items():
+        median = statistics.median(seconds[name])
+        searched = "" if name == "plain" else f"{engine.weights.dimension:,}"
+        print(
+            f"| {name} | {median:.3f} | {base / median:.2f} | {searched} | {_directions(engine)} |"
+        )
+
+
+def _engine(space: SpaceConfig) -> InProcessEngine:
+    """Load the model; nothing ends a text, so that all variants do the same work."""
+    pretrained = load_pretrained(str(NANO_DIR))
+    pretrained.model.generation_config.eos_token_id = None
+    pretrained.model.config.eos_token_id = None
+    pretrained.tokenizer.eos_token = None
+    return InProcessEngine(pretrained, make_space(space), Sgd(), InProcess(device="cpu"))
+
+
+def _directions(engine: InProcessEngine) -> str:
+    space = engine.weights.space
+    if not isinstance(space, CoordinateSpace):
+        return ""
+    parts = [space.directions(matrix) for matrix in space.matrices]
+    return f"{sum(4 * (one.a.numel() + one.b.numel()) for one in parts) / 1e6:.2f}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""The study of intrinsic dimension: what it concludes, which runs it makes, and what it prints."""
+
+import re
+import shutil
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from germline.cli.application import app
+from germline.config import Cma, Subspace
+from germline.record import RunDirectory
+from germline.run import train
+from germline.studies.intrinsic_dimension import Finding, Outcome, finding, outcomes
+from germline.types import GermlineError, Score
+from tests.toy_runs import settings
+
+SMALL = (
+    "generations=3",
+    "held_out.examples=20",
+    "space={kind: low_rank, include: ['*mix*']}",
+    "strategy.learning_rate=0.3",
+)
+"""A toy run that ends better than it began."""
+
+
+def outcome(dimension, end, *, seed=0, start=0.2):
+    scores = (Score(at, "exact", mean, 0.0, 9, mean) for at, mean in ((0, start), (5, end)))
+    return Outcome(dimension, seed, *scores)
+
+
+def test_the_smallest_dimension_that_keeps_the_share_is_found():
+    ends = {None: 1.0, 2: 0.3, 4: 0.91, 8: 0.93, 16: 0.95}
+    found = Finding(tuple(outcome(d, end) for d, end in ends.items()), higher_is_better=True)
+    assert found.dimensions == [2, 4, 8, 16]
+    assert found.kept(4) == pytest.approx(0.71 / 0.8)
+    assert found.smallest == 8
+    assert Finding(found.outcomes, higher_is_better=True, share=0.99).smallest is None
+
+
+def test_a_score_that_falls_can_be_the_better_one():
+    runs = (
+        outcome(None, 0.0, start=20.0),
+        outcome(2, 10.0, start=20.0),
+        outcome(4, 1.0, start=20.0),
+    )
+    found = Finding(runs, higher_is_better=False)
+    assert found.kept(2) == pytest.approx(0.5)
+    assert found.smallest == 4
+
+
+def test_run_seeds_are_averaged():
+    runs = [outcome(None, 1.0, seed=seed) for seed in (0, 1)]
+    runs += [outcome(2, 0.2), outcome(2, 1.0, seed=1)]
+    found = Finding(tuple(runs), higher_is_better=True)
+    assert found.kept(2) == pytest.approx(0.5)
+    assert found.end(2) == pytest.approx(0.6)
+
+
+def test_a_config_that_improves_nothing_has_no_dimension():
+    found = Finding((outcome(None, 0.2), outcome(2, 0.3)), higher_is_better=True)
+    with pytest.raises(GermlineError, match=r"does not improve its held-out score \(by 0\)"):
+        _ = found.smallest
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    """A study of toy runs: its folder, its config and what it found."""
+    folder = tmp_path_factory.mktemp("study") / "runs"
+    config = settings(*SMALL)
+    return folder, config, list(outcomes(config, [3, 5], [0], folder, cma_up_to=3))
+
+
+def test_runs_are_the_config_as_it_is_and_in_subspaces_of_its_layers(study):
+    folder, config, found = study
+    runs = {path.name: RunDirectory.open(path).config for path in folder.iterdir()}
+    assert [(one.dimension, one.seed) for one in found] == [(None, 0), (3, 0), (5, 0)]
+    assert runs["as-it-is-seed-0"].space == config.space
+    assert runs["as-it-is-seed-0"].strategy == config.strategy
+    assert runs["dimension-000005-seed-0"].space == Subspace(dimension=5, include=("*mix*",))
+    assert runs["dimension-000005-seed-0"].strategy == config.strategy
+    cma = runs["dimension-000003-seed-0"].strategy
+    assert isinstance(cma, Cma)
+    assert (cma.population, cma.sigma) == (6, 0.3)
+    scores = RunDirectory.open(folder / "dimension-000003-seed-0").held_out()
+    assert (found[1].start, found[1].end) == (scores[0].score, scores[-1].score)
+
+
+def test_a_score_is_better_in_the_direction_of_its_task(study):
+    assert finding(study[1], study[2]).higher_is_better is False
+
+
+def test_finished_runs_are_taken_as_they_are_and_stopped_ones_go_on(study):
+    folder, config, found = study
+    finished = folder / "as-it-is-seed-0/journal.jsonl"
+    stopped = folder / "dimension-000005-seed-0"
+    before, whole = finished.stat().st_mtime_ns, (stopped / "journal.jsonl").read_bytes()
+    wanted = RunDirectory.open(stopped).config
+    shutil.rmtree(stopped)
+    training = train(wanted, stopped)
+    for _ in training:
+        training.stop()
+    assert list(outcomes(config, [3, 5], [0], folder, cma_up_to=3)) == found
+    assert finished.stat().st_mtime_ns == before
+    assert (stopped / "journal.jsonl").read_bytes() == whole
+
+
+def test_a_folder_with_runs_of_another_config_is_refused(study):
+    other = settings(*SMALL, "strategy.sigma=0.1")
+    with pytest.raises(GermlineError, match=r"run with another strategy\.sigma: choose another fo"):
+        list(outcomes(other, [3], [0], study[0]))
+
+
+def test_the_command_prints_a_table_and_draws(study, tmp_path):
+    folder, config, _ = study
+    file = tmp_path / "toy.yaml"
+    file.write_text(yaml.safe_dump(config.model_dump(mode="json")))
+    words = ["study", "intrinsic-dimension", file, "-d", "5", "-d", "3", "--cma-up-to", "3"]
+    shown = CliRunner().invoke(app, [str(word) for word in [*words, "--out", folder]])
+    assert shown.exit_code == 0, shown.output
+    assert "... dimension 3, seed 0: length_difference " in shown.output
+    assert re.search(r"as it is\t\S+\t100 %\n3\t\S+\t-?\d+ %\n5\t", shown.output)
+    assert "of the improvement" in shown.output
+    assert (folder / "intrinsic-dimension.png").stat().st_size > 10_000

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 from germline import noise
 from germline.config import Lora, Singular, Subspace, load_config, smoke
 from germline.engines.merging import merged
-from germline.protocols import Base
+from germline.protocols import Base, CoordinateSpace
 from germline.run import export, replay, resume, train
 from germline.spaces import make_space
 from germline.types import Decoding, GermlineError, TensorInfo, Update
@@ -42,6 +42,19 @@ def refusal(call, *arguments, **settings):
     return str(caught.value)
 
 
+def coordinate_space(weights):
+    assert isinstance(weights.space, CoordinateSpace)
+    return weights.space
+
+
+def begun(section, run_seed=0, weights=None):
+    """Begin a space on one layer."""
+    space = make_space(section, run_seed)
+    assert isinstance(space, CoordinateSpace)
+    space.begin(Base("", (LAYER,), str, weights or {}))
+    return space
+
+
 def plain(model):
     return AutoModelForCausalLM.from_pretrained(folder(model), dtype=torch.float32).eval()
 
@@ -63,9 +76,7 @@ def adapter(tmp_path_factory):
 
 
 def test_directions_follow_from_run_seed_and_name_of_the_layer():
-    space = make_space(Subspace(dimension=5), run_seed=7)
-    space.begin(Base("", (LAYER,), str))
-    found = space.directions(LAYER)
+    found = begun(Subspace(dimension=5), 7).directions(LAYER)
     assert found.coordinates == "subspace.coordinates"
     for k in range(5):
         a = noise.normal(7, 0, k, f"{LAYER.name}/subspace/a", 96) * np.float32(1 / math.sqrt(5))
@@ -75,9 +86,7 @@ def test_directions_follow_from_run_seed_and_name_of_the_layer():
 
 
 def test_a_smaller_subspace_lies_in_a_larger_one():
-    small, large = (make_space(Subspace(dimension=d), run_seed=7) for d in (4, 16))
-    for space in (small, large):
-        space.begin(Base("", (LAYER,), str))
+    small, large = (begun(Subspace(dimension=d), 7) for d in (4, 16))
     found, wider = small.directions(LAYER), large.directions(LAYER)
     torch.testing.assert_close(found.a, 2 * wider.a[:, :4])
     assert torch.equal(found.b, wider.b[:, :4])
@@ -90,7 +99,7 @@ def test_sigma_is_the_change_of_a_weight(section, sigma_unit):
     member = population(2, sigma=0.1).members[0]
     moved = merged(weights, member)
     ratios = []
-    for layer in weights.space.matrices:
+    for layer in coordinate_space(weights).matrices:
         before = weights.tensors[layer.name]
         unit = 1.0 if sigma_unit == "constant" else float(before.abs().mean())
         ratios.append(float((moved[layer.name] - before).square().mean().sqrt()) / unit)
@@ -123,7 +132,7 @@ def test_offsets_are_added_to_the_largest_singular_values(model):
     for info in weights.searched:
         weights.tensors[info.name].copy_(offsets)
     after = merged(weights)
-    for layer in weights.space.matrices:
+    for layer in coordinate_space(weights).matrices:
         before, now = (singular_values(one[layer.name], 9) for one in (weights.tensors, after))
         expected = before + torch.cat([offsets, torch.zeros(6)])
         torch.testing.assert_close(now, expected.sort(descending=True).values)
@@ -149,9 +158,7 @@ def test_the_directions_have_the_same_bits_for_any_thread_count():
     try:
         for threads in (1, 2):
             torch.set_num_threads(threads)
-            space = make_space(Singular())
-            space.begin(Base("", (LAYER,), str, {LAYER.name: values}))
-            found.append(space.directions(LAYER))
+            found.append(begun(Singular(), weights={LAYER.name: values}).directions(LAYER))
     finally:
         torch.set_num_threads(before)
     assert torch.equal(found[0].a, found[1].a)
@@ -279,9 +286,9 @@ def test_an_exported_model_gives_the_logits_of_the_engine(model, section, tmp_pa
 def test_directions_of_the_engine_are_those_of_the_definition():
     for section in (Subspace(dimension=12), Singular(top_k=4)):
         weights = engine("gpt2", section).weights
-        for layer in weights.space.matrices:
+        for layer in coordinate_space(weights).matrices:
             name, a, b = directions(weights, layer, section)
-            found = weights.space.directions(layer)
+            found = coordinate_space(weights).directions(layer)
             assert found.coordinates == name
             product = (found.a @ found.b.T).double().numpy()
             np.testing.assert_allclose(product, a @ b.T, atol=1e-4)

@@ -4,6 +4,7 @@ A class of tests for each room that plugins extend: make one in a file pytest co
 promise of the contract is tested. Nothing here needs pytest to be installed.
 """
 
+from germline.testing.engines import EngineConformance
 from germline.testing.problems import (
     Problem,
     noisy_steps,
@@ -11,12 +12,15 @@ from germline.testing.problems import (
     rotated_ellipsoid,
     sphere,
 )
+from germline.testing.spaces import SpaceConformance
 from germline.testing.strategies import StrategyConformance
 from germline.testing.tasks import TaskConformance
 from germline.testing.vectors import VectorFleet
 
 __all__ = [
+    "EngineConformance",
     "Problem",
+    "SpaceConformance",
     "StrategyConformance",
     "TaskConformance",
     "VectorFleet",

@@ -1,20 +1,27 @@
 """KL to the start model: exact, against plain transformers; zero for who did not move."""
 
 import math
+import re
 from dataclasses import replace
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
+from typer.testing import CliRunner
 
+from germline.cli.application import app
 from germline.config import Full, LowRank
 from germline.engines.toy import ToyEngine
 from germline.evaluation.divergence import POSITIONS_AT_ONCE, Divergence, Reading, read
 from germline.optimizers import Sgd
 from germline.protocols import Reader
+from germline.record import RunDirectory
+from germline.run.assembly import decoding, make_engine, make_task
+from germline.run.diverging import diverged
 from germline.spaces import make_space
 from germline.types import Completion, Decoding, Example, Seeded, Update
 from tests.tiny_engines import inprocess
+from tests.toy_runs import run
 
 SPACES: dict[str, Full | LowRank] = {"low_rank": LowRank(rank=1), "full": Full()}
 EXAMPLES = [
@@ -140,3 +147,49 @@ def test_a_completion_reads_as_one_even_where_prompts_differ_in_length():
     read_alone = engine.read([None], EXAMPLES[1:2], [texts[0][1:]])[0]
     assert [len(one) for one in read_together] == [3, 1]
     torch.testing.assert_close(read_together[1], read_alone[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("runs") / "toy", "strategy.learning_rate=0.5")
+
+
+def test_a_run_is_compared_with_its_own_start(trained):
+    config = RunDirectory.open(trained).config
+    far, texts = diverged(trained, limit=6)
+    tuned, start = make_engine(config), make_engine(config)
+    for entry in RunDirectory.open(trained).journal.read():
+        tuned.apply(entry.update)
+    task = make_task(config.task)
+    luck = replace(decoding(config, task), noise_name="held out")
+    examples = task.examples("test")[:6]
+    written = tuned.generate([None], examples, luck)
+    assert isinstance(tuned, Reader)
+    assert isinstance(start, Reader)
+    expected = Divergence.of(read(tuned, start, [None], examples, written)[0])
+    assert far.per_text == pytest.approx(expected.per_text, rel=1e-5)
+    assert far.per_text > 0.01
+    assert (far.texts, texts.texts) == (6, 6)
+
+
+def test_eval_tells_how_far_a_run_went(trained, tmp_path):
+    words = ["eval", str(trained), "--kl", "--limit", "4", "--out", str(tmp_path / "c")]
+    shown = CliRunner().invoke(app, words)
+    assert shown.exit_code == 0, shown.output
+    first, far, texts, _where = shown.stdout.splitlines()
+    assert first.startswith("length_difference")
+    assert re.match(r"KL\(now \|\| start\) [\d.]+ nats per token, .* 4 completions", far)
+    assert re.match(r"no answers \d+%: empty \d+%, special tokens only", texts)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nano", "--task", "arithmetic", "--kl"], "found --task arithmetic: name a run"),
+        (["nano", "--kl"], "nano is no run directory, so name a task"),
+    ],
+)
+def test_what_has_no_start_is_not_compared_with_it(words, message):
+    shown = CliRunner().invoke(app, ["eval", *words])
+    assert shown.exit_code == 2
+    assert message in shown.stderr

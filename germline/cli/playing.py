@@ -25,7 +25,7 @@ EVALUATION_SETTINGS = ("engine.", "cell.", "graders.")
 """Settings besides `task.` that change an evaluation; the rest is refused, not ignored."""
 
 EVALUATE_EXAMPLES = (
-    "germline eval runs/sums --split test",
+    "germline eval runs/sums --split test --kl",
     "germline eval nano --task countdown --limit 200",
     "germline eval Qwen/Qwen2.5-0.5B --task countdown engine.dtype=bfloat16",
 )
@@ -60,15 +60,23 @@ def evaluate(
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Where the completions go.")
     ] = None,
+    *,
+    kl: Annotated[
+        bool,
+        typer.Option("--kl", help="Say how far a run went from its start, and how its texts look."),
+    ] = False,
 ) -> None:
     """Score a run or a model on a task.
 
     Prints the mean with its standard error, or a share with its 95 % interval, and the number of
-    examples, and writes the completions.
+    examples, and writes the completions. With --kl, also the exact KL from a run's weights to those
+    it began with, along what it writes, and the share of texts that are no answers.
     """
     settings = overrides or []
     others = _evaluation_settings(settings)
     played = _task(source, task, [one for one in settings if one.startswith("task.")])
+    if kl:
+        _refuse_kl(source, task)
 
     from germline import run  # after the complaints, because it brings torch
     from germline.cli import wording
@@ -81,6 +89,8 @@ def evaluate(
         f"(mean and {wording.kind_of_error(score)}, n {score.n}), "
         f"mean reward {wording.number(score.reward)}"
     )
+    if kl:
+        _show_divergence(source, split, limit, settings)
     typer.echo(f"completions: {completions}")
 
 
@@ -129,6 +139,34 @@ def _task(source: str, task: str | None, overrides: Sequence[str]) -> "TaskConfi
     if not overrides:
         return None
     return load_config(RunDirectory.open(Path(source)).config.model_dump(), overrides).task
+
+
+def _refuse_kl(source: str, task: str | None) -> None:
+    from germline.types import GermlineError
+
+    if task is not None or not (Path(source) / "run.json").exists():
+        found = f"--task {task}" if task is not None else f"{source}, which is no run directory"
+        raise GermlineError(
+            f"eval: --kl compares a run with its start on its own task, found {found}: name a run"
+        )
+
+
+def _show_divergence(
+    source: str, split: Literal["train", "test"], limit: int | None, settings: Sequence[str]
+) -> None:
+    from germline.run.diverging import diverged
+
+    far, texts = diverged(source, split=split, limit=limit, overrides=settings)
+    typer.echo(
+        f"KL(now || start) {far.per_token:.3g} nats per token, {far.per_text:.3g} ± "
+        f"{far.standard_error:.2g} per text (exact, along {far.texts} completions); "
+        f"perplexity under the start {far.perplexity:.3g}"
+    )
+    typer.echo(
+        f"no answers {texts.garbage:.0%}: empty {texts.empty:.0%}, special tokens only "
+        f"{texts.special_only:.0%}, loops {texts.looping:.0%}, improbable under the start "
+        f"{texts.improbable or 0:.0%}"
+    )
 
 
 def _evaluation_settings(overrides: Sequence[str]) -> list[str]:

@@ -122,7 +122,7 @@ def evaluate(
     folder = directory.path if directory else Path()
     file = file or folder / f"completions-{played.name}-{split}.jsonl"
     refuse_unwritable(file)
-    engine = _rebuilt(directory, config) if directory else make_engine(config, searched=False)
+    engine = rebuilt(directory, config) if directory else make_engine(config, searched=False)
     with make_graders(config, played) as graders:
         fleet: Fleet = LocalFleet(engine, graders, config.cell)
         if directory:
@@ -172,7 +172,7 @@ def _source(
     return directory, load_config(values, overrides)
 
 
-def _rebuilt(directory: RunDirectory, config: Config | None = None) -> Engine:
+def rebuilt(directory: RunDirectory, config: Config | None = None) -> Engine:
     """Return an engine with the newest weights of a run."""
     engine = make_engine(config or directory.config)
     entries = directory.journal.read()
@@ -185,7 +185,7 @@ def _rebuilt(directory: RunDirectory, config: Config | None = None) -> Engine:
 
 def _alone(directory: RunDirectory) -> Engine:
     """Return an engine with the weights that stand for a run alone: of voters, the best."""
-    engine = _rebuilt(directory)
+    engine = rebuilt(directory)
     method = directory.config.method
     if isinstance(method, RandOpt):
         ensemble = Ensemble(method.keep)

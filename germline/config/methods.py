@@ -104,7 +104,7 @@ def _refuse_unvoted(method: RandOpt, nes: Nes, shaping: ShapingConfig, generatio
     why = f"by method.kind={method.kind}, as its members vote and theta never moves: drop it"
     for name in _changed(nes):
         if name not in SAMPLES:
-            raise ValueError(f"strategy.{name} would be ignored {why}")
+            raise ValueError(f"strategy.{name} would be ignored {why}{_or_default(name)}")
     if shaping != ZScore():
         raise ValueError(f"shaping.kind={shaping.kind} would be ignored {why}")
     if not isinstance(nes.sigma, float):
@@ -142,13 +142,20 @@ def _refuse_unfollowed(method: EsSampleGd, nes: Nes) -> None:
         if name in _changed(nes):
             raise ValueError(
                 f"strategy.{name} would be ignored {why} with method.explore=temperature, where "
-                "nobody is perturbed: drop it"
+                f"nobody is perturbed: drop it{_or_default(name)}"
             )
     if method.clip is not None:
         raise ValueError(
             f"method.clip={method.clip:g} would do nothing with method.explore=temperature, where "
             "the centre itself wrote what it learns from: drop it"
         )
+
+
+def _or_default(name: str) -> str:
+    """Name the default of a setting, for those whose config file sets it."""
+    default = Nes.model_fields[name].get_default()
+    plain = isinstance(default, bool | int | float | str)
+    return f", or set it to its default, {default}" if plain else ""
 
 
 def _changed(nes: Nes) -> list[str]:

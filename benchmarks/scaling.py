@@ -125,7 +125,7 @@ def grid(sizes: Sequence[int]) -> list[Point]:
 
 
 def shape(hidden: int) -> Shape:
-    """Return the model of a hidden size: from 0.2 to 7 million weights."""
+    """Return the model of a hidden size: from 0.2 to 10 million weights."""
     layers = max(2, hidden // 40)
     return Shape(str(hidden), hidden, 3 * hidden, layers, hidden // 32, hidden // 64, 1023)
 

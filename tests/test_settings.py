@@ -106,6 +106,8 @@ SEEN_ELSEWHERE = {
     "engine.kind": "test_the_model_and_the_dtype_change_what_is_served",
     "engine.device": "test_a_device_that_is_not_there_is_refused",
     "engine.threads": "test_threads_are_set",
+    "engine.stacked": "tests of stacked: test_members_are_cut_into_groups_of_nearly_equal_size",
+    "engine.steps": "tests of steps: test_the_setting_reaches_the_decoder",
     "engine.centre": "tests of engines: where masters live changes no bit",
     "method.kind": "tests of randopt: test_theta_never_moves",
     "method.keep": "tests of randopt: test_the_kept_members_of_a_run_are_those_of_the_largest_fitness",

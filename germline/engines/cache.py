@@ -1,6 +1,7 @@
 """A key-value cache allocated once per cell: no growing copies; rows can leave or repeat.
 
-It plugs into `transformers` as a cache layer, so any decoder there works with it.
+It plugs into `transformers` as a cache layer, so any decoder there works with it. Once fixed, it
+writes where a tensor says and shows all of its capacity, so that shapes stay the same (`steps.py`).
 """
 
 import torch
@@ -15,6 +16,7 @@ class _BufferedLayer(DynamicLayer):
         super().__init__()
         self.capacity = capacity
         self.length = 0
+        self.place: Tensor | None = None
         self.is_initialized = False
 
     def update(
@@ -25,6 +27,10 @@ class _BufferedLayer(DynamicLayer):
             self.keys = _buffer(key_states, self.capacity)
             self.values = _buffer(value_states, self.capacity)
             self.is_initialized = True
+        if self.place is not None:
+            self.keys.index_copy_(2, self.place, key_states)
+            self.values.index_copy_(2, self.place, value_states)
+            return self.keys, self.values
         start, self.length = self.length, self.length + key_states.shape[2]
         self.keys[:, :, start : self.length] = key_states
         self.values[:, :, start : self.length] = value_states
@@ -33,6 +39,13 @@ class _BufferedLayer(DynamicLayer):
     def get_seq_length(self) -> int:
         """Return the filled positions."""
         return self.length
+
+    def fix(self, place: Tensor) -> None:
+        """Write at this place from now on."""
+        self.place = place
+        # Hidden places count for nothing, unless memory happens to hold what is no number there.
+        self.keys[:, :, self.length :] = 0
+        self.values[:, :, self.length :] = 0
 
     def take(self, rows: Tensor) -> None:
         """Keep these rows, in this order; a row may be taken more than once."""
@@ -45,6 +58,16 @@ class BufferedCache(Cache):
 
     def __init__(self, capacity: int) -> None:
         super().__init__(layer_class_to_replicate=lambda: _BufferedLayer(capacity))
+
+    def fix(self, place: Tensor) -> None:
+        """Write at this place `[1]` from now on, whatever number it holds by then."""
+        for layer in self.layers:
+            layer.fix(place)
+
+    def advance(self) -> None:
+        """Count one place more as filled, after a fixed write."""
+        for layer in self.layers:
+            layer.length += 1
 
     def take(self, rows: Tensor) -> None:
         """Keep these rows of every layer."""

@@ -16,6 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from germline.engines.cache import BufferedCache
 from germline.engines.prompts import PaddedPrompts
 from germline.engines.sampling import choose
+from germline.engines.steps import FixedSteps
 from germline.engines.windows import Window
 from germline.types import Completion, Decoding, Finish
 
@@ -34,6 +35,7 @@ class Decoder:
     tokenizer: PreTrainedTokenizerBase
     end_ids: frozenset[int]
     members_left: Callable[[Tensor], None]
+    fixed_steps: bool = False
 
     def generate(
         self, members: int, prompts: PaddedPrompts, luck: Tensor, decoding: Decoding
@@ -51,6 +53,7 @@ class Decoder:
         slots = max(examples, -(-SMALLEST_BATCH // members))
         example_of = torch.tensor([slot if slot < examples else 0 for slot in range(slots)])
         batch = _Batch.of(self.model, members, example_of, prompts, decoding.max_new_tokens)
+        batch.has_fixed_steps = self.fixed_steps
         texts = _Texts(self, decoding, members * slots)
         texts.ignore([m * slots + s for m in range(members) for s in range(examples, slots)])
         luck = luck[example_of].repeat(members, 1).to(self.model.device)
@@ -94,6 +97,8 @@ class _Batch:
         mask: additive attention mask over the whole capacity, `[batch, 1, 1, capacity]`.
         position: position of the next token of each row, `[batch]`.
         window: of the layers that see only the last tokens, where texts outgrow it.
+        filled: places of the cache taken.
+        has_fixed_steps: whether steps are one program of fixed shapes.
     """
 
     model: PreTrainedModel
@@ -105,6 +110,8 @@ class _Batch:
     position: Tensor
     window: Window | None
     filled: int = 0
+    has_fixed_steps: bool = False
+    _steps: FixedSteps | None = None
 
     @classmethod
     def of(
@@ -154,16 +161,26 @@ class _Batch:
 
     def step(self, tokens: Tensor) -> Tensor:
         """Append one token to every row and return the logits after it."""
-        mask = self.mask[..., : self.filled + 1]
-        logits = self._forward(tokens[:, None], self.position[:, None], mask)
+        if self.has_fixed_steps:
+            logits = self._fixed_step(tokens)
+        else:
+            mask = self.mask[..., : self.filled + 1]
+            logits = self._forward(tokens[:, None], self.position[:, None], mask)
         self.position = self.position + 1
         return logits
+
+    def _fixed_step(self, tokens: Tensor) -> Tensor:
+        if self._steps is None:
+            self._steps = FixedSteps(self._run, self.cache, self.mask, self.position, self.filled)
+        self.filled += 1
+        return self._steps(tokens)
 
     def keep(self, stay: Tensor, members: int) -> None:
         """Keep these rows of the batch, now of so many members."""
         self.rows = self.rows.flatten()[stay].view(members, -1)
         stay = stay.to(self.model.device)
         self.cache.take(stay)
+        self._steps = None
         self.mask = self.mask[stay]
         self.position = self.position[stay]
         if self.window:
@@ -172,9 +189,11 @@ class _Batch:
     def _forward(self, ids: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
         self.filled += ids.shape[1]
         device = self.model.device
-        positions = positions.to(device)
+        return self._run(ids.to(device), positions.to(device), mask)
+
+    def _run(self, ids: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
         output = self.model(
-            input_ids=ids.to(device),
+            input_ids=ids,
             position_ids=positions,
             attention_mask=self.window.masks(mask, positions) if self.window else mask,
             past_key_values=self.cache,

@@ -72,7 +72,13 @@ class InProcessEngine:
         self._known_tokens = int(model.get_input_embeddings().num_embeddings)
         self.end_ids = _end_ids(pretrained)
         self.special_ids = self.end_ids | frozenset(pretrained.tokenizer.all_special_ids)
-        self._decoder = Decoder(self.model, pretrained.tokenizer, self.end_ids, self._members_left)
+        self._decoder = Decoder(
+            self.model,
+            pretrained.tokenizer,
+            self.end_ids,
+            self._members_left,
+            fixed_steps=config.steps == "fixed",
+        )
 
     @torch.inference_mode()
     def generate(

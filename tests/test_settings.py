@@ -134,7 +134,6 @@ SEEN_ELSEWHERE = {
     "held_out.every": "test_what_is_recorded_follows_the_settings",
     "held_out.examples": "test_what_is_recorded_follows_the_settings",
     "record.snapshot_every": "test_what_is_recorded_follows_the_settings",
-    "engine.stacked": "tests of stacked: test_members_are_cut_into_groups_of_nearly_equal_size",
     "record.keep_snapshots": "test_what_is_recorded_follows_the_settings",
     "record.rollouts": "test_what_is_recorded_follows_the_settings",
     "record.tensorboard": "test_what_is_recorded_follows_the_settings",

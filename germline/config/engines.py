@@ -42,6 +42,14 @@ class InProcess(Section):
             "hold. Part of what fixes the bits of an evaluation."
         ),
     )
+    steps: Literal["plain", "fixed"] = Field(
+        "plain",
+        description=(
+            "How tokens follow each other. `fixed`: every step is one program of fixed shapes, "
+            "recorded as a CUDA graph on a GPU (never measured on one yet; on a CPU it is only "
+            "slower). Part of what fixes the bits of an evaluation."
+        ),
+    )
     threads: int | None = Field(
         None,
         ge=1,

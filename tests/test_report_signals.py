@@ -216,10 +216,3 @@ def test_what_a_run_does_not_have_is_neither_drawn_nor_listed():
     names = [one.name for one in signals.readings(bare)]
     assert "pairs that differ" not in names
     assert "agreement of halves" not in names
-
-
-def test_sigma_is_drawn_where_it_moves():
-    some = [row | {"sigma": 0.1 / (1 + place)} for place, row in enumerate(rows(3))]
-    [chart] = [one for one in signals.charts(some) if one.name == "sigma"]
-    assert "from 0.1 to 0.0333" in chart.alt
-    assert "sigma" not in [one.name for one in signals.charts(rows(3))]

@@ -279,6 +279,14 @@ def test_every_generation_says_what_there_was_to_learn_and_how_far_theta_went():
         assert record.timing["signals_s"] > 0
 
 
+def test_members_given_by_coordinates_have_signals_but_no_directions():
+    config = settings("strategy={kind: sep_cma, population: 6, sigma: 0.3}", "space=full")
+    signals = loop(config=config, span=range(1))[0][0].signals
+    assert signals.informative_examples > 0
+    assert (signals.agreement, signals.directions, signals.step.rank) == (None, None, None)
+    assert signals.step.moved > 0.9
+
+
 def test_what_is_measured_changes_nothing_that_is_learnt(monkeypatch):
     expected = [one.digest for one in loop()[0]]
     monkeypatch.setattr("germline.engines.toy.UpdateGauge.read", lambda self, update: None)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from germline.diagnosis import signal_to_noise
 from germline.record.lines import Row
 from germline.report.advice import WINDOW, mean, moving, percent, signal
-from germline.report.charts import Band, Chart, Curve, Mark, Number, thin
+from germline.report.charts import Chart, Curve, Mark, Number, thin
 from germline.report.curves import generations
 from germline.report.wording import number
 
@@ -24,10 +24,10 @@ class Reading:
 
 
 def charts(rows: Sequence[Row]) -> list[Chart]:
-    """Draw what there is to draw: shares, agreement of halves, steps, and a sigma that moves."""
+    """Draw what there is to draw: shares, agreement of halves, served weights that move."""
     recorded = [row for row in rows if row.get("signals")]
     drawn = (_shares(recorded), _agreement(recorded), _steps(recorded)) if recorded else ()
-    return [chart for chart in (*drawn, _sigma(rows)) if chart]
+    return [chart for chart in drawn if chart]
 
 
 def readings(rows: Sequence[Row]) -> list[Reading]:
@@ -178,29 +178,6 @@ def _steps(rows: Sequence[Row]) -> Chart | None:
         x_label="generation",
         y_label="share",
         marks=[_curve("served weights that move", "mean", rows, "step.moved")],
-    )
-
-
-def _sigma(rows: Sequence[Row]) -> Chart | None:
-    """Draw sigma where it is not constant, with the range over tensors where each has its own."""
-    sigmas = [row["sigma"] for row in rows]
-    if len(set(sigmas)) < 2:
-        return None
-    marks: list[Mark] = [Curve("sigma", "mean", generations(rows), thin(sigmas))]
-    if any("sigmas" in row for row in rows):
-        low, high = (
-            thin([row.get("sigmas", {}).get(end) for row in rows]) for end in ("min", "max")
-        )
-        marks.insert(0, Band("all tensors", "mean", generations(rows), low, high))
-        marks[1] = Curve("their mean", "mean", generations(rows), thin(sigmas))
-    return Chart(
-        name="sigma",
-        caption="Sigma, the standard deviation of the perturbations, in each generation.",
-        alt=f"Line chart of sigma over {len(rows)} generations, from {number(sigmas[0])} to "
-        f"{number(sigmas[-1])}.",
-        x_label="generation",
-        y_label="sigma",
-        marks=marks,
     )
 
 

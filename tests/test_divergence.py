@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
 from germline.cli.application import app
-from germline.config import Full, LowRank
+from germline.config import Full, Lora, LowRank, Subspace
 from germline.engines.toy import ToyEngine
 from germline.evaluation.divergence import POSITIONS_AT_ONCE, Divergence, Reading, read
 from germline.optimizers import Sgd
@@ -23,7 +23,12 @@ from germline.types import Completion, Decoding, Example, Seeded, Update
 from tests.tiny_engines import inprocess
 from tests.toy_runs import run
 
-SPACES: dict[str, Full | LowRank] = {"low_rank": LowRank(rank=1), "full": Full()}
+SPACES: dict[str, Full | LowRank | Lora | Subspace] = {
+    "low_rank": LowRank(rank=1),
+    "full": Full(),
+    "lora": Lora(rank=2, alpha=3, init_scale_b=0.5),
+    "subspace": Subspace(dimension=4),
+}
 EXAMPLES = [
     Example(index, prompt, "", chat=False)
     for index, prompt in enumerate(("What is 1 + 2?", "fox", "the quick brown fox jumps."))
@@ -51,8 +56,17 @@ def by_hand(tuned, start, engine, examples, row):
     return sums
 
 
-@pytest.mark.parametrize("space", SPACES)
-@pytest.mark.parametrize("model", ["qwen2", "gpt2", "mistral"])
+@pytest.mark.parametrize(
+    ("model", "space"),
+    [
+        ("qwen2", "low_rank"),
+        ("qwen2", "full"),
+        ("qwen2", "lora"),
+        ("gpt2", "full"),
+        ("gpt2", "subspace"),
+        ("mistral", "low_rank"),
+    ],
+)
 def test_a_member_s_divergence_is_that_of_plain_transformers(model, space, tmp_path):
     engine = inprocess(model, SPACES[space])
     written = engine.generate(MEMBERS, EXAMPLES, DECODING)

@@ -138,6 +138,7 @@ class TensorInfo:
         layer: index of the decoder block it belongs to, or None outside the blocks.
         transposed: whether a linear weight is stored `[in, out]`, as GPT-2's Conv1D does, and not
             `[out, in]`.
+        aliases: the other names of a tied tensor.
     """
 
     name: str
@@ -145,6 +146,7 @@ class TensorInfo:
     kind: TensorKind
     layer: int | None
     transposed: bool = False
+    aliases: tuple[str, ...] = ()
 
     @property
     def sides(self) -> tuple[int, int]:

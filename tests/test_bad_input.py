@@ -42,6 +42,16 @@ WHERE: dict[str, tuple[str, ...]] = {
     ),
     "layers out of range": (
         "test_spaces::test_layers_the_model_does_not_have_are_refused_with_those_it_has",
+        "test_coordinates::test_layers_the_model_does_not_have_are_refused_in_every_space",
+    ),
+    "tied embeddings selected twice": (
+        "test_spaces::test_a_tied_head_is_searched_once_under_the_name_of_the_embedding",
+        "test_spaces::test_a_tied_head_selected_beside_its_embedding_is_refused_with_the_one_name",
+    ),
+    "more coordinates or singular values than there are": (
+        "test_coordinates::test_more_coordinates_than_weights_are_refused",
+        "test_coordinates::test_a_top_k_above_a_matrix_is_refused_with_the_largest_that_fits",
+        "test_coordinates::test_a_factor_of_zeros_is_refused",
     ),
     "missing or corrupt model folder": (
         f"{MODELS}::test_a_damaged_model_folder_is_told_by_what_is_wrong",

@@ -17,6 +17,7 @@ from germline.run import export, replay, resume, train
 from germline.spaces import make_space
 from germline.types import Decoding, GermlineError, TensorInfo, Update
 from tests.tiny_engines import (
+    SPACES,
     bits,
     directions,
     engine,
@@ -239,6 +240,16 @@ def test_an_adapter_with_nothing_beside_the_selected_layers_is_refused(adapter):
 def test_there_is_no_adapter_to_write_without_one(section, tmp_path):
     message = refusal(inprocess("llama", section).save_adapter, tmp_path)
     assert "or singular with space.start" in message
+
+
+# --- every space
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_layers_the_model_does_not_have_are_refused_in_every_space(space):
+    section = SPACES[space].model_copy(update={"layers": "1-4"})
+    message = refusal(inprocess, "llama", section)
+    assert "space.layers: '1-4' asks for layers [3, 4]; the model has layers 0-2" in message
 
 
 # --- engines

@@ -42,6 +42,17 @@ def test_a_tied_head_is_searched_once_under_the_name_of_the_embedding(tied):
     assert "lm_head.weight" not in found
 
 
+@pytest.mark.parametrize("setting", ["include", "exclude"])
+def test_a_tied_head_selected_beside_its_embedding_is_refused_with_the_one_name(tied, setting):
+    both = ("model.embed_tokens.weight", "lm_head.*")
+    message = refusal(Full(**{setting: both}), tied)
+    assert message == (
+        f"space.{setting}: 'lm_head.*' is lm_head.weight, which this model ties to "
+        "model.embed_tokens.weight: they are one tensor, searched once; write "
+        "model.embed_tokens.weight"
+    )
+
+
 def test_an_untied_head_is_searched_by_the_full_space(untied):
     assert {"model.embed_tokens.weight", "lm_head.weight"} <= set(names(Full(), untied))
 

@@ -41,6 +41,9 @@ from germline.types import (
 def describe(model: nn.Module) -> tuple[TensorInfo, ...]:
     """List a model's parameters by canonical name; tied ones once, under the first name."""
     infos = []
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
     for name, parameter in model.named_parameters():
         owner = model.get_submodule(name.rpartition(".")[0])
         layer = re.search(r"\.(\d+)\.", name)
@@ -51,6 +54,7 @@ def describe(model: nn.Module) -> tuple[TensorInfo, ...]:
                 kind=_kind(owner, name),
                 layer=int(layer[1]) if layer else None,
                 transposed=_is_conv1d(owner) and parameter.dim() == 2,
+                aliases=tuple(names[id(parameter)][1:]),
             )
         )
     return tuple(infos)

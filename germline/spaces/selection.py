@@ -19,7 +19,7 @@ def select(tensors: Sequence[TensorInfo], config: SpaceBase) -> tuple[TensorInfo
     for setting, patterns in (("include", config.include), ("exclude", config.exclude)):
         for pattern in patterns:
             if not any(fnmatchcase(name, pattern) for name in names):
-                raise GermlineError(_matches_nothing(setting, pattern, names))
+                raise GermlineError(_matches_nothing(setting, pattern, tensors))
     layers = None if config.layers is None else parse_layers(config.layers, tensors)
     kept = tuple(
         tensor
@@ -103,7 +103,15 @@ def parse_layers(text: str, tensors: Sequence[TensorInfo]) -> frozenset[int]:
     return frozenset(wanted)
 
 
-def _matches_nothing(setting: str, pattern: str, names: Sequence[str]) -> str:
+def _matches_nothing(setting: str, pattern: str, tensors: Sequence[TensorInfo]) -> str:
+    for tensor in tensors:
+        for alias in tensor.aliases:
+            if fnmatchcase(alias, pattern):
+                return (
+                    f"space.{setting}: {pattern!r} is {alias}, which this model ties to "
+                    f"{tensor.name}: they are one tensor, searched once; write {tensor.name}"
+                )
+    names = [tensor.name for tensor in tensors]
     return (
         f"space.{setting}: the pattern {pattern!r} matches none of the {len(names)} tensors; "
         f"patterns are globs over whole names, such as '*.mlp.*'; near: "

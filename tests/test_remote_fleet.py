@@ -68,6 +68,15 @@ def test_every_engine_applies_every_update_itself():
     assert {one.digest() for one in engines} == {alone.digest()}
 
 
+def test_an_update_is_measured_as_an_engine_here_measures_it():
+    fleet, alone = fleet_of(crew(2)), local()
+    for update in UPDATES[:2]:
+        measured = fleet.apply(update)
+        assert measured is not None
+        assert measured == alone.apply(update)
+        fleet.digest()
+
+
 def test_updates_need_not_be_asked_about_one_by_one():
     fleet, alone = fleet_of(crew(2)), local()
     for update in UPDATES[:3]:

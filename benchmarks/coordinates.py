@@ -1,6 +1,7 @@
 """Members that differ in coordinates: their speed beside the plain batch, and their memory.
 
     python -m benchmarks.coordinates
+    OMP_NUM_THREADS=1 python -m benchmarks.coordinates --clock cpu   # beside other work
 
 The nano model plays the same rows as 32 members of each space and as its own centre; variants take
 turns in one process, and medians are compared. `directions` are the factors a space keeps for all
@@ -32,6 +33,8 @@ SPACES = {
     "singular, top_k 16": "{kind: singular, top_k: 16}",
 }
 MEMBERS, NEW_TOKENS = 32, 16
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+"""Seconds that pass, or those of all threads on a processor: steadier where others work too."""
 
 
 def main() -> None:
@@ -39,6 +42,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Time spaces of coordinates.")
     parser.add_argument("--prompts", type=int, default=32)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--clock", choices=CLOCKS, default="wall")
     arguments = parser.parse_args()
     config = load_config({"strategy": {"population": MEMBERS, "sigma": 0.001}})
     members: Sequence[Perturbation | None] = (
@@ -52,19 +56,21 @@ def main() -> None:
         name: _engine(load_config({}, [f"space={space}"]).space) for name, space in SPACES.items()
     }
     plain = engines["low_rank, rank 1"]
-    variants = {"plain": (plain, [None] * MEMBERS)}
-    variants |= {name: (engine, [*members]) for name, engine in engines.items()}
+    centre: Sequence[Perturbation | None] = [None] * MEMBERS
+    variants = {"plain": (plain, centre)}
+    variants |= {name: (engine, members) for name, engine in engines.items()}
     seconds: dict[str, list[float]] = {name: [] for name in variants}
+    clock = CLOCKS[arguments.clock]
     for repeat in range(arguments.repeats + 1):
         for name, (engine, who) in variants.items():
-            began = time.perf_counter()
+            began = clock()
             engine.generate(who, examples, Decoding(NEW_TOKENS))
             if repeat:  # the first warms up
-                seconds[name].append(time.perf_counter() - began)
+                seconds[name].append(clock() - began)
     print(
         f"nano, {MEMBERS} members x {arguments.prompts} prompts, {NEW_TOKENS} new tokens, "
         f"{torch.get_num_threads()} threads, torch {torch.__version__}, "
-        f"medians of {arguments.repeats}\n"
+        f"medians of {arguments.repeats}, {arguments.clock} clock\n"
     )
     print("| variant | seconds | plain / it | searched numbers | directions, MB |")
     print("|---|---|---|---|---|")

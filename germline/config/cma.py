@@ -26,7 +26,8 @@ class CoordinateStrategy(Section):
         "constant",
         description=(
             "Unit of sigma per tensor: weight units, mean |W|, or std W of the starting weights; "
-            "for an adapter, those of the layer it stands beside."
+            "for an adapter, those of the layer it stands beside; for coordinates, of the matrices "
+            "they move."
         ),
     )
     covariance_rate: float = Field(

@@ -81,7 +81,8 @@ class Nes(Section):
         "constant",
         description=(
             "Unit of sigma and learning rate per tensor: weight units, mean |W|, or std W of "
-            "the starting weights; for an adapter, those of the layer it stands beside."
+            "the starting weights; for an adapter, those of the layer it stands beside; for "
+            "coordinates, of the matrices they move."
         ),
     )
     learning_rate: Scheduled = Field(

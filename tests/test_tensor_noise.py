@@ -1,6 +1,7 @@
 """Noise as tensors: the bits of `noise.py` on every device, and sums rounded as on a CPU."""
 
 import importlib.util
+import logging
 import os
 import subprocess
 import sys
@@ -173,6 +174,36 @@ def test_the_kernels_compute_the_frozen_bits_in_the_interpreter():
 @needs_triton
 def test_the_kernels_compile_for_a_gpu_without_fusing_products_and_sums(tmp_path):
     assert python(COMPILED, TRITON_CACHE_DIR=str(tmp_path)) == "exact"
+
+
+@needs_triton
+def test_kernels_that_cannot_run_are_told_and_done_without(caplog):
+    # There is no GPU where the result is wanted, so Triton cannot launch anything.
+    with caplog.at_level(logging.WARNING, "germline"):
+        assert tensor_noise._of_gpu(CPU) is integers
+    assert "noise on cpu is drawn without Triton, several times slower: " in caplog.text
+
+
+def test_kernels_of_other_bits_would_be_found():
+    assert tensor_noise._agree(integers, CPU)
+
+    class Rounded:
+        """Sums in double precision."""
+
+        normals = staticmethod(integers.normals)
+
+        @staticmethod
+        def weighted_sum(stream, weights, count, start, device):
+            drawn = integers.normals(stream, [k for k, _ in weights], count, start, device)
+            return (torch.tensor([c for _, c in weights]).double() @ drawn.double()).float()
+
+    assert not tensor_noise._agree(Rounded(), CPU)
+
+
+@pytest.mark.gpu
+def test_a_gpu_with_triton_uses_its_kernels():
+    if importlib.util.find_spec("triton"):
+        assert tensor_noise._way(torch.device("cuda")) is not integers
 
 
 @pytest.mark.gpu

@@ -4,13 +4,15 @@ The same noise has three ways of being computed, chosen by the device:
 
 - a CPU: `germline.noise`, in as many threads as torch has (`host.py`);
 - a GPU with Triton, which comes with PyTorch's CUDA builds: kernels that compute every bit where it
-  is used and read nothing but the table of 65,536 values (`kernels.py`);
+  is used and read nothing but the table of 65,536 values (`kernels.py`), after they were compared
+  with the CPU once in every process;
 - any other device: torch's integer operations (`integers.py`).
 
 All of them are integer arithmetic and a table, so they agree bit for bit. A sum is fp32 multiply,
 then add, in the order of the directions, never fused; so sums agree as well.
 """
 
+import logging
 from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
@@ -22,6 +24,8 @@ from jaxtyping import Float32
 
 from germline.tensor_noise import host, integers
 from germline.tensor_noise.stream import Stream
+
+log = logging.getLogger(__name__)
 
 __all__ = ["Stream", "normals", "weighted_sum"]
 
@@ -94,11 +98,33 @@ def weighted_sum(
 def _way(device: torch.device) -> _Way:
     if device.type == "cpu":
         return host
-    return _kernels() if device.type == "cuda" and find_spec("triton") else integers
+    return _of_gpu(device) if device.type == "cuda" else integers
 
 
 @cache
-def _kernels() -> _Way:
-    # Only now: importing Triton takes a second, and most machines have none.
-    way: _Way = import_module("germline.tensor_noise.kernels")
-    return way
+def _of_gpu(device: torch.device) -> _Way:
+    """Return the kernels, once they were seen to draw and sum the right bits here."""
+    if not find_spec("triton"):
+        return integers
+    try:
+        # Only now: importing Triton takes a second, and most machines have no use for it.
+        kernels: _Way = import_module("germline.tensor_noise.kernels")
+        if _agree(kernels, device):
+            return kernels
+        found = "its kernels compute other bits"
+    except Exception as error:  # noqa: BLE001 - compilers and drivers fail in ways of their own
+        found = f"{type(error).__name__}: {error}".splitlines()[0]
+    log.warning("noise on %s is drawn without Triton, several times slower: %s", device, found)
+    return integers
+
+
+def _agree(way: _Way, device: torch.device) -> bool:
+    """Compare some bits with the CPU's."""
+    stream, count, start = Stream(0, 0, "agree"), 1000, 5
+    weights = [(0, 0.3), (1, -1.7)]
+    there = way.normals(stream, [0, 1], count, start, device)
+    sums = way.weighted_sum(stream, weights, count, start, device)
+    cpu = torch.device("cpu")
+    return torch.equal(there.cpu(), host.normals(stream, [0, 1], count, start, cpu)) and (
+        torch.equal(sums.cpu(), host.weighted_sum(stream, weights, count, start, cpu))
+    )

@@ -9,11 +9,13 @@ from its public data sheet, times the shares named below:
     step     = max(bytes of weights, keys and values / bandwidth, products / arithmetic)     (1)
     generate = cells per engine x (products of the prompts / arithmetic + steps x step)      (2)
     update   = numbers searched x (16 directions + 12) bytes / bandwidth                     (3)
-    memory   = serving weights + tokens held + rows + factors                                (4)
+    memory   = serving weights + fp32 masters + tokens held + rows + factors                 (4)
 
 all of them divided by the GPUs that share an engine. (3) is what every engine does: it adds all
 directions one after another, so that all engines get the same bits. For each direction it writes a
 product, reads it, and reads and writes the sum, 4 bytes each; more engines do not make it faster.
+Masters are taken to lie on the device: on the host (`centre: host`) the update is done there, at a
+tenth of the bandwidth or less.
 
 Left out: attention's own products, the time between GPUs of one engine, grading, and what a step
 costs however small it is (CUDA graphs do away with most of that).
@@ -65,7 +67,7 @@ class Case:
 
 CASES = tuple(
     Case(QWEN[name], gpus, per_engine, members=members)
-    for name, per_engine in (("7B", 1), ("72B", 4))
+    for name, per_engine in (("7B", 1), ("72B", 8))
     for gpus in (8, 512)
     for members in (512, 4096)
 )
@@ -120,13 +122,13 @@ def update(case: Case, gpu: Gpu | None = None) -> float:
 
 
 def memory(case: Case) -> float:
-    """Return the bytes of a cell on each GPU, masters on the host, by (4)."""
+    """Return the bytes that a cell and the masters take on each GPU, by (4)."""
     of, rows = case.shape, min(case.rows, case.members * case.prompts)
     length = case.prompt_tokens + case.new_tokens
     held = rows * length * 2 * of.kv_width * of.layers * BYTES
     activations = rows * case.prompt_tokens * of.inner * 5 * BYTES
     factors = of.sides * max(1, rows // case.prompts) * BYTES
-    return (of.numbers * BYTES + held + activations + factors) / case.per_engine
+    return (of.numbers * (BYTES + 4) + held + activations + factors) / case.per_engine
 
 
 def network(case: Case) -> tuple[int, int, float]:

@@ -102,8 +102,8 @@ def written(folder, **settings):
         rollouts.reverse()
         rollouts = [replace(one, example=place) for place, one in enumerate(rollouts)]
     for generation in range(4):
-        one = replace(record(generation, failure=f"timeout {LONG}"), signals=SIGNALS)
-        run.write(one, BATCH, {"host": 856.0})
+        made = replace(record(generation, failure=f"timeout {LONG}"), signals=SIGNALS)
+        run.write(made, BATCH, {"host": 856.0})
     return run.path
 
 

@@ -13,9 +13,10 @@ from germline.record import RunDirectory
 from germline.record.rows import generation_row
 from germline.report import signals
 from germline.report.advice import WINDOW, advice, mean, percent
+from germline.report.page import write_report
 from germline.signals import Signals, UpdateSize
 from tests.synthetic_runs import BATCH, DIGEST, record
-from tests.test_report_page import Page, write_report
+from tests.test_report_page import Page
 
 STEP = UpdateSize(rms=0.002, in_roundings=40.0, least_in_roundings=3.0, moved=0.75, rank=6.0)
 SOUND = Signals(

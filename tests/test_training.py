@@ -304,6 +304,6 @@ def test_a_resumed_run_counts_silent_generations_on_from_its_journal(tmp_path):
     with assemble(config) as parts:
         again = Training(replace(parts, fleet=silenced(parts)), directory, 2)
         records = list(again)
-    assert [one.signals.zeros_in_a_row for one in records] == [3, 4]
+    assert [one.signals and one.signals.zeros_in_a_row for one in records] == [3, 4]
     rows = directory.generations()
     assert [row["signals"]["zeros"] for row in rows] == [1, 2, 3, 4]

@@ -93,6 +93,7 @@ def test_the_middle_and_the_smallest_tensor_are_told_apart_and_shares_count_numb
     for name, steps in zip(names, (8, 2, 0), strict=True):
         weights.tensors[name].add_(steps * 2.0**-7)
     found = gauge.read(update())
+    assert found is not None
     assert (found.in_roundings, found.least_in_roundings) == (2.0, 0.0)
     assert found.moved == 0.25
     assert found.rms == pytest.approx(2.0**-7 * math.sqrt((64 + 4) / 8))
@@ -122,6 +123,7 @@ def test_the_sample_of_a_large_tensor_measures_what_all_of_it_would():
 def test_the_rank_of_a_step_is_that_of_its_directions_bounded_by_the_matrix(coefficients, rank):
     weights = masters(torch.ones(6, 8), LowRank(rank=2))
     found = UpdateGauge(weights, torch.float32).read(update(*coefficients))
+    assert found is not None
     assert found.rank == pytest.approx(rank)
 
 

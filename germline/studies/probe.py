@@ -39,7 +39,7 @@ from germline.studies.trials import Trial, begin, halve
 from germline.types import GermlineError
 
 SANE_KL = 0.1
-"""Nats per token: where members of the nano model, and of larger ones, begin to write nonsense."""
+"""Nats per token; members of the nano model write garbage from a little above it on (measured)."""
 
 SANE_GARBAGE = 0.1
 """More garbage than the centre writes, by so much of all texts, is not sane."""

@@ -148,6 +148,17 @@ def test_the_live_view_sums_up_the_signal_in_one_line(run):
     assert "germline probe" not in shown
 
 
+def test_the_live_view_tells_of_empty_texts_and_weights_that_stay_where_there_are_some(run):
+    view = LiveView(terminal(), run)
+    view.start()
+    view.generation(made(0, empty=0.25, step=replace(STEP, moved=1.0)))
+    view.close()
+    view.console.print(view.render())
+    shown = view.console.export_text()
+    assert "halves agree 0.5  empty 25 %" in shown
+    assert "weights move" not in shown
+
+
 def test_the_live_view_says_what_is_wrong(run):
     view = LiveView(terminal(), run)
     view.start()

@@ -21,7 +21,7 @@ from germline.protocols import Tracker
 from germline.record import RunDirectory
 from germline.record.lines import Row
 from germline.record.rows import fitness_summary, generation_row, odds
-from germline.report.advice import WINDOW, advice, mean, moving, percent
+from germline.report.advice import NEARLY_ALL, WINDOW, advice, mean, moving, percent
 from germline.report.odds import likeliest
 from germline.types import GenerationRecord, Score
 
@@ -244,11 +244,14 @@ def _fitness(record: GenerationRecord) -> Text:
 
 def _signal(latest: Sequence[Row]) -> Text:
     """Sum up the latest generations in a line; a second one says what is gravest, if anything."""
+    moved, empty = mean(moving(latest), "step.moved"), mean(latest[-1:], "empty")
     parts = {
         "examples": (mean(latest[-1:], "informative_examples"), percent),
         "pairs": (mean(latest[-1:], "informative_pairs"), percent),
         "halves agree": (mean(latest, "agreement"), wording.number),
-        "weights move": (mean(moving(latest), "step.moved"), percent),
+        # What is as it should be in most runs would only take room.
+        "weights move": (None if moved is None or moved > NEARLY_ALL else moved, percent),
+        "empty": (empty or None, percent),
     }
     known = [
         f"{name} {write(value)}" for name, (value, write) in parts.items() if value is not None

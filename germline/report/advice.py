@@ -17,6 +17,9 @@ WINDOW = 10
 QUIET = 3
 """Generations without a signal, in a row, that are no accident any more."""
 
+NEARLY_ALL = 0.99
+"""Share of the served weights that move, beyond which it is not worth a word."""
+
 FEW_EXAMPLES, HARDLY_AGREEING, HARDLY_MOVING = 0.1, 0.05, 0.01
 MOSTLY_EMPTY, MANY_LOST = 0.5, 0.1
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from germline.diagnosis import signal_to_noise
 from germline.record.lines import Row
-from germline.report.advice import WINDOW, mean, moving, percent, signal
+from germline.report.advice import NEARLY_ALL, WINDOW, mean, moving, percent, signal
 from germline.report.charts import Chart, Curve, Mark, Number, thin
 from germline.report.curves import generations
 from germline.report.wording import number
@@ -181,7 +181,7 @@ def _steps(rows: Sequence[Row]) -> Chart | None:
     )
 
 
-EXAMPLES, PAIRS, NEARLY_ALL = "informative_examples", "informative_pairs", 0.99
+EXAMPLES, PAIRS = "informative_examples", "informative_pairs"
 
 
 def _curve(label: str, tone: str, rows: Sequence[Row], name: str) -> Curve:

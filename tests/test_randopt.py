@@ -64,7 +64,11 @@ def test_later_members_replace_those_they_beat():
 def test_of_equally_fit_members_those_asked_first_are_kept():
     ensemble = Ensemble(2)
     ensemble.consider([member(0), member(1), member(2)], [1.0, 1.0, 1.0])
-    assert [one.member.direction for one in ensemble.kept] == [0, 1]
+    ensemble.consider([member(0, 1)], [1.0])
+    assert [(one.member.generation, one.member.direction) for one in ensemble.kept] == [
+        (0, 0),
+        (0, 1),
+    ]
 
 
 def test_a_member_whose_rewards_are_missing_is_not_kept():
@@ -203,6 +207,7 @@ def test_the_held_out_score_of_a_run_is_that_of_the_vote(whole):
 def test_theta_never_moves(whole):
     directory = RunDirectory.open(whole)
     assert {one.digest for one in directory.journal.read()} == {directory.base_digest}
+    assert all(one.skipped for one in updates_of(whole))  # no moments, no decay, no -0 to 0
 
 
 def test_the_start_is_scored_by_the_base_model_alone(whole, tmp_path):

@@ -22,6 +22,11 @@ COSINE_SIGMA = ["generations=3", "strategy.sigma={kind: cosine, start: 0.3, end:
 COSINE_RATE = ["generations=4", "strategy.learning_rate={kind: cosine, start: 0.3, end: 0.1}"]
 PLATEAU = ["generations=5", "strategy.sigma={kind: plateau, start: 0.3, patience: 1}"]
 SUCCESS = ["generations=3", "strategy.sigma={kind: success, start: 0.3}"]
+SEP_CMA = [
+    "generations=4",
+    "space={kind: full, include: ['*mix*']}",
+    "strategy={kind: sep_cma, population: 6, sigma: 0.3}",
+]
 UNPAIRED = ["shaping=raw", "strategy.antithetic=false", "strategy.learning_rate=0.01"]
 RUNNING = [*UNPAIRED, "generations=3", "strategy.baseline=running"]
 # Members so near that all are equally good: weight decay acts all the same, unless it is skipped.
@@ -47,7 +52,10 @@ CHANGES_THE_WEIGHTS = {
     "space.freeze_a": (["space=lora"], "space.freeze_a=true"),
     "space.dimension": (["space=subspace"], "space.dimension=32"),
     "space.top_k": (["space={kind: singular, top_k: 4}"], "space.top_k=8"),
+    "strategy.kind": (SEP_CMA, "strategy.kind=cma"),
     "strategy.population": ([], "strategy.population=8"),
+    "strategy.covariance_rate": (SEP_CMA, "strategy.covariance_rate=0.1"),
+    "strategy.lr_adapt": ([*SEP_CMA, "strategy.kind=cma"], "strategy.lr_adapt=true"),
     "strategy.antithetic": ([], "strategy.antithetic=false"),
     "strategy.sigma": ([], "strategy.sigma=0.2"),
     "strategy.sigma.start": (["strategy.sigma={start: 0.3, end: 0.1}"], "strategy.sigma.start=0.4"),
@@ -121,7 +129,6 @@ SEEN_ELSEWHERE = {
     "choices.shots": "tests of choices: test_solved_examples_stand_before_the_prompt",
     "choices.rate": "tests of choices: test_odds_move_as_the_equation_written_out_says",
     "choices.floor": "tests of choices: test_no_option_becomes_less_likely_than_the_floor",
-    "strategy.kind": "has one value",
     "strategy.zero_signal.factor": "tests of adaptation: test_sigma_answers_silence",
     "strategy.zero_signal.most": "tests of adaptation: test_sigma_answers_silence",
     "fleet.kind": "has one value",

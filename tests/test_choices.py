@@ -1,6 +1,7 @@
 """The search beside the weights: what members draw, how the odds move, and how it is played."""
 
 import math
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -291,5 +292,7 @@ def test_solved_examples_are_refused_where_a_task_has_no_answers(tmp_path):
         "    return float(len(completion))\n"
     )
     task = f"task={{kind: {tmp_path / 'mine.py'}}}"
+    before = threading.active_count()
     with pytest.raises(GermlineError, match=r"choices\.shots asks for up to 1 .* has 0"):
         assemble(settings(task, "choices.shots=[0, 1]"))
+    assert threading.active_count() == before  # those of the graders have ended

@@ -274,8 +274,11 @@ def test_weights_lost_with_a_kill_are_told(model, tmp_path):
         germline.export(path, tmp_path / "model")
 
 
-def test_the_report_is_written(whole):
-    assert "es_sample_gd" in (whole / "report.html").read_text()
+def test_the_report_offers_no_replay(whole):
+    page = (whole / "report.html").read_text()
+    assert "full · es_sample_gd" in page
+    assert "germline resume" in page
+    assert "germline replay" not in page
 
 
 def test_the_shipped_run_learns_in_three_generations(tmp_path):

@@ -21,8 +21,7 @@ has the luck of its generation, so members of different generations differ by th
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from itertools import groupby
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -181,8 +180,8 @@ class VotingFleet(OuterFleet):
         ensemble = self.ensemble
         if not ensemble.kept:
             return self.inner.evaluate_centre(examples, decoding)
-        played = self._play(examples, decoding)
-        by_member = [rollouts for rollouts, _ in played]
+        parts = self._play(examples, decoding)
+        by_member = [rollouts for _, rollouts in sorted(parts.by_place.items())]
         ensemble.kept = tuple(
             replace(one, score=self._score(rollouts))
             for one, rollouts in zip(ensemble.kept, by_member, strict=True)
@@ -192,34 +191,19 @@ class VotingFleet(OuterFleet):
             for ballots, example in zip(zip(*by_member, strict=True), examples, strict=True)
         )
         rewards = np.array([[rollout.grade.reward for rollout in won]])
-        parts = {id(evaluation): evaluation for _, evaluation in played}.values()
-        return Evaluation(
-            rewards,
-            won,
-            tokens=sum(part.tokens for part in parts),
-            generation_s=sum(part.generation_s for part in parts),
-        )
+        return Evaluation(rewards, won, parts.tokens, parts.generation_s)
 
-    def _play(
-        self, examples: Sequence[Example], decoding: Decoding
-    ) -> list[tuple[list[Rollout], Evaluation]]:
-        """Return what each kept member wrote, best first, and the evaluation it was part of."""
-        # Engines draw the noise of one generation at a time.
-        order = sorted(
-            range(len(self.ensemble.kept)), key=lambda i: self.ensemble.kept[i].member.generation
-        )
-        found: dict[int, tuple[list[Rollout], Evaluation]] = {}
-        for generation, places in groupby(
-            order, key=lambda i: self.ensemble.kept[i].member.generation
-        ):
-            together = list(places)
-            members = tuple(self.ensemble.kept[i].member for i in together)
+    def _play(self, examples: Sequence[Example], decoding: Decoding) -> "_Ballots":
+        """Let the kept members play, those of a generation together: engines draw one at a time."""
+        places: dict[int, list[int]] = {}
+        for place, one in enumerate(self.ensemble.kept):
+            places.setdefault(one.member.generation, []).append(place)
+        ballots = _Ballots()
+        for generation, together in places.items():
+            members = tuple(self.ensemble.kept[place].member for place in together)
             population = Population(generation, members, antithetic=False)
-            evaluation = self.inner.evaluate(population, examples, decoding)
-            for member, i in enumerate(together):
-                rollouts = [one for one in evaluation.rollouts if one.member == member]
-                found[i] = (rollouts, evaluation)
-        return [found[i] for i in range(len(found))]
+            ballots.add(self.inner.evaluate(population, examples, decoding), together)
+        return ballots
 
     def _score(self, rollouts: Sequence[Rollout]) -> float:
         parts = [one.grade.parts.get(self.task.metric) for one in rollouts]
@@ -229,6 +213,22 @@ class VotingFleet(OuterFleet):
         """Let those vote whose reward is not missing, as long as there is one."""
         graded = [one for one in ballots if not math.isnan(one.grade.reward)]
         return elected(graded or ballots, self._answer, example)
+
+
+@dataclass
+class _Ballots:
+    """What each kept member wrote, by its place, and what writing it took."""
+
+    by_place: dict[int, list[Rollout]] = field(default_factory=dict)
+    tokens: int = 0
+    generation_s: float = 0.0
+
+    def add(self, evaluation: Evaluation, places: Sequence[int]) -> None:
+        """Take in what the members at these places wrote together."""
+        for rollout in evaluation.rollouts:
+            self.by_place.setdefault(places[rollout.member], []).append(rollout)
+        self.tokens += evaluation.tokens
+        self.generation_s += evaluation.generation_s
 
 
 def _known(score: float | None) -> float | None:

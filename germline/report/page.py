@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from germline.config import EsSampleGd
 from germline.record.lines import write_atomically
 from germline.report import charts, curves, differences, odds, signals, wording
 from germline.report.advice import advice
@@ -136,7 +137,7 @@ def commands(run: RunFacts) -> list[Command]:
     elif not run.config.strategy.whole_run:
         more = f"germline resume {path} generations={2 * run.config.generations}"
         found.append(Command("Train on", more))
-    if run.done:
+    if run.done and not isinstance(run.config.method, EsSampleGd):  # whose steps no seed repeats
         middle = (run.done - 1) // 2
         replay = f"germline replay {path} --generation {middle} --out generation-{middle}"
         found.append(Command("Rebuild any generation, its digest verified", replay))

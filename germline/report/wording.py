@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from germline.config import Config, Nes
+from germline.config import Config, Es, Nes
 from germline.evaluation import interval
 from germline.types import Score
 
@@ -78,11 +78,12 @@ def title(config: Config) -> tuple[str, str]:
     strategy = config.strategy
     rank = f" r = {config.space.rank}" if hasattr(config.space, "rank") else ""
     model = Path(config.model).name
+    how = strategy.kind if isinstance(config.method, Es) else config.method.kind
     steps = [f"sigma {_setting(strategy.sigma)}"]
     if isinstance(strategy, Nes):
         steps.append(f"learning rate {_setting(strategy.learning_rate)}")
     return (
-        f"{config.task.title} · {model} · {config.space.kind}{rank} · {strategy.kind}",
+        f"{config.task.title} · {model} · {config.space.kind}{rank} · {how}",
         f"N = {strategy.population}, {', '.join(steps)}, run seed {config.seed}",
     )
 

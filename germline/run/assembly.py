@@ -82,8 +82,8 @@ def assemble(config: Config) -> Parts:
         )
         config = _with_population(config, strategy)
         say_what_is_slow(config, len(task.examples("train")))
+        method = make_method(config, strategy, fleet, task)
         opened.pop_all()
-    method = make_method(config, strategy, fleet, task)
     return Parts(
         config=config,
         task=task,

@@ -23,7 +23,7 @@ negative; nothing is quantised.
 
 Limits: U and V are held in fp32 on the CPU, 4 k (out + in) bytes a matrix, and once more on the
 device in the serving dtype where that is another. One fp64 decomposition of a square matrix takes
-0.3 s for 1024 and grows with the cube of the side (two cores).
+0.6 s on one core for a side of 1024, and grows with its cube.
 """
 
 import math

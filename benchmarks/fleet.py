@@ -64,13 +64,14 @@ def compare(config: Config, engines: Sequence[int]) -> Iterator[str]:
         for generation in range(config.generations):
             for count, loop in loops.items():
                 began = time.perf_counter()
-                digests[count] = next(loop).digest
+                record = next(loop)
+                digests[count], members = record.digest, len(record.fitness)
                 if generation >= WARM_UP:
                     seconds[count].append(time.perf_counter() - began)
     medians = {count: statistics.median(times) for count, times in seconds.items()}
     one = medians[engines[0]]
     for count, median in medians.items():
-        rate = config.strategy.population / median
+        rate = members / median
         yield (
             f"{count} | {median:.3f} | {rate:.1f} | {one / median:.2f} | {digests[count][:12]} |"
         )

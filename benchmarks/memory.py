@@ -187,7 +187,7 @@ def prepared(config: Config, engine: InProcessEngine, work: Work) -> Callable[[]
     limits = decoding(config, task)
     strategy = make_strategy(config.strategy, run_seed=0, generations=config.generations)
     one_by_one = config.space.kind == "full"
-    members = config.strategy.population
+    members = len(strategy.ask(0))
     # A second batch begins while the first one's last activation is still there: so play two.
     in_batches = ([None, None], examples) if one_by_one else ([None], examples * members)
 

@@ -14,6 +14,7 @@ from germline.config import (
     InProcess,
     Jsonl,
     Linear,
+    Nes,
     Python,
     Section,
     load_config,
@@ -170,7 +171,7 @@ def test_a_number_is_a_number_however_it_is_written(text, value, tmp_path):
 
 @pytest.mark.parametrize(("text", "value"), [("false", False), ("False", False), ("no", False)])
 def test_mistake_17_false_is_false(text, value):
-    assert load_config({}, [f"strategy.antithetic={text}"]).strategy.antithetic is value
+    assert load_config({}, [f"strategy.antithetic={text}"]).strategy == Nes(antithetic=value)
     assert load_config({}, [f"record.tensorboard={text}"]).record.tensorboard is value
 
 

@@ -1,0 +1,423 @@
+"""CMA-ES: the library's own steps, members by value, and runs that are told again."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import cmaes
+import numpy as np
+import pytest
+import torch
+from threadpoolctl import threadpool_info, threadpool_limits
+
+import germline
+from germline import noise
+from germline.config import Cma, Config, SepCma, load_config
+from germline.engines.weights import Masters
+from germline.fleet import LocalFleet
+from germline.fleet.crew import Crew
+from germline.fleet.jobs import Apply, Play
+from germline.fleet.remote import RemoteFleet
+from germline.protocols import Fleet
+from germline.record import RunDirectory
+from germline.run import assemble
+from germline.run.assembly import make_engine, make_task
+from germline.strategies import make_strategy
+from germline.strategies.cma import CovarianceMatrixAdaptation
+from germline.strategies.coordinates import CoordinateSearch
+from germline.training import generations
+from germline.types import Coordinates, GermlineError, Move
+from tests.remote_engines import Chance, Fault, Nearby, killed_at
+from tests.toy_runs import GradedHere, finish, journal, run, settings, stopped_after
+
+GENERATIONS = 12
+BY_KIND = {"cma": cmaes.CMA, "sep_cma": cmaes.SepCMA}
+MIX = "space={kind: full, include: ['*mix*']}"
+CMA = "strategy={kind: cma, population: 6, sigma: 0.3}"
+SEP_CMA = "strategy={kind: sep_cma, population: 6, sigma: 0.3}"
+RUNS = {
+    "cma on whole tensors": (MIX, CMA, "strategy.sigma_unit=std"),
+    "cma on an adapter": ("space=lora", CMA),
+    "cma on a subspace": ("space={kind: subspace, dimension: 8}", CMA, "strategy.lr_adapt=true"),
+    "sep_cma on whole tensors": ("space=full", SEP_CMA),
+}
+NANO = (
+    "engine=inprocess",
+    "generations=2",
+    "task={kind: arithmetic, max_new_tokens: 4}",
+    "space={kind: full, include: ['model.layers.3.*norm*']}",
+    "strategy={kind: cma, population: 6, sigma: 0.3}",
+)
+
+
+def searched(config: Cma | SepCma, dimension: int = 6, run_seed: int = 3) -> CoordinateSearch:
+    made = make_strategy(config, run_seed=run_seed, generations=GENERATIONS, dimension=dimension)
+    assert isinstance(made, CoordinateSearch)
+    return made
+
+
+def gone(move: Move) -> np.ndarray:
+    """Return how far a move goes."""
+    assert move.offsets is not None
+    return move.offsets
+
+
+def fitness(offsets: np.ndarray) -> float:
+    return -float((np.arange(1, 1 + len(offsets)) * (offsets - 0.5) ** 2).sum())
+
+
+def learnt(strategy: CoordinateSearch, span: range = range(GENERATIONS)) -> list[Move]:
+    """Climb, each member being worth what it is where the mean and its offsets put it."""
+    moves = []
+    for generation in span:
+        population = strategy.ask(generation)
+        mean = strategy.search.mean
+        found = [mean + one.offsets for one in population.members if isinstance(one, Coordinates)]
+        moves.append(strategy.tell(population, np.array([fitness(one) for one in found])))
+    return moves
+
+
+def refused(*overrides: str) -> str:
+    with pytest.raises(GermlineError) as caught:
+        assemble(settings(*overrides)).close()
+    return str(caught.value)
+
+
+# --- the library's own steps
+
+
+@pytest.mark.parametrize(
+    ("config", "dimension"),
+    [
+        (Cma(sigma=0.3), 5),
+        (Cma(sigma=0.3, population=9), 40),
+        (Cma(sigma=0.3, lr_adapt=True), 5),
+        (SepCma(sigma=0.3), 40),
+    ],
+)
+def test_means_and_members_are_those_of_the_library_driven_directly(config, dimension):
+    ours = searched(config, dimension)
+    more = {"lr_adapt": config.lr_adapt} if isinstance(config, Cma) else {}
+    mean, size = np.zeros(dimension), config.population
+    theirs = BY_KIND[config.kind](mean=mean, sigma=0.3, population_size=size, seed=1, **more)
+    for generation in range(GENERATIONS):
+        words = noise.uniform(3, generation, config.kind, (0,), 4)[0] * 2.0**32
+        theirs.reseed_rng(words.astype(np.uint32))
+        points = [theirs.ask() for _ in range(theirs.population_size)]
+        population = ours.ask(generation)
+        for member, point in zip(population.members, points, strict=True):
+            assert isinstance(member, Coordinates)
+            assert np.array_equal(member.offsets, (point - theirs.mean).astype(np.float32))
+        before = theirs.mean.copy()
+        values = [fitness(point) for point in points]
+        theirs.tell([(point, -value) for point, value in zip(points, values, strict=True)])
+        move = ours.tell(population, np.array(values))
+        assert np.array_equal(ours.search.mean, theirs.mean)
+        assert np.array_equal(gone(move), (theirs.mean - before).astype(np.float32))
+    assert ours.sigma == theirs._sigma != 0.3
+
+
+def test_members_are_drawn_as_the_library_draws_them_in_many_dimensions():
+    """A product of two matrices is left out for each of them, and not a bit changes."""
+    ours = searched(Cma(), 150).search
+    theirs = cmaes.CMA(mean=np.zeros(150), sigma=0.02, seed=1)
+    covariance = np.cov(noise.normals(0, 0, range(150), "columns", 400).astype(np.float64))
+    with threadpool_limits(1):
+        for one in (ours, theirs):
+            one._C = covariance.copy()
+            one.reseed_rng(7)
+        assert np.array_equal(ours.ask(), theirs.ask())
+
+
+def test_one_thread_draws_and_learns(monkeypatch):
+    strategy = searched(Cma())
+    threads: list[int] = []
+
+    def counting(_library, call):
+        def counted(*arguments):
+            blas = [one for one in threadpool_info() if one["user_api"] == "blas"]
+            threads.extend(one["num_threads"] for one in blas)
+            return call(*arguments)
+
+        return counted
+
+    for name in ("ask", "tell"):
+        call = getattr(strategy.search, name)
+        monkeypatch.setattr(strategy.search, name, counting(strategy.search, call))
+    with threadpool_limits(2, user_api="blas"):
+        learnt(strategy, range(1))
+    assert set(threads) == {1}
+
+
+@pytest.mark.parametrize("kind", [Cma, SepCma])
+def test_the_step_size_adapts_and_the_top_is_found(kind):
+    strategy = searched(kind(sigma=0.3))
+    moves = learnt(strategy, range(150))
+    assert fitness(strategy.search.mean) > 1e-6 * fitness(np.zeros(6))
+    assert moves[-1].sigma < 1e-2 * max(move.sigma for move in moves)
+
+
+@pytest.mark.parametrize("kind", [Cma, SepCma])
+def test_the_covariance_learns_as_fast_as_is_set(kind):
+    shapes = []
+    for rate in (0.0, 0.5, 1.0):
+        strategy = searched(kind(sigma=0.3, covariance_rate=rate))
+        learnt(strategy)
+        shapes.append(np.array(strategy.search._C))
+    start = searched(kind()).search._C
+    away = [float(np.abs(shape - start).max()) for shape in shapes]
+    assert away[0] == 0 < away[1] < away[2]
+
+
+def test_equally_good_members_move_neither_the_mean_nor_the_step_size():
+    strategy = searched(Cma(sigma=0.3))
+    move = strategy.tell(strategy.ask(0), np.zeros(strategy.population))
+    assert not gone(move).any()
+    assert (strategy.sigma, strategy.search.generation) == (0.3, 0)
+    assert strategy.ask(1).generation == 1
+
+
+def test_only_the_order_of_utilities_is_told():
+    one, other = searched(Cma()), searched(Cma())
+    utilities = noise.normal(0, 0, 0, "utilities", one.population).astype(np.float64)
+    moved = one.tell(one.ask(0), utilities)
+    assert np.array_equal(gone(moved), gone(other.tell(other.ask(0), np.exp(utilities))))
+
+
+def test_another_run_seed_or_generation_has_other_members():
+    asked = [searched(Cma(), run_seed=seed).ask(0) for seed in (0, 1)]
+    later = searched(Cma(), run_seed=0)
+    later.tell(later.ask(0), np.zeros(later.population))
+    offsets = [
+        member.offsets.tobytes()
+        for population in (*asked, later.ask(1))
+        for member in population.members
+        if isinstance(member, Coordinates)
+    ]
+    assert len(set(offsets)) == 3 * later.population
+
+
+# --- told again
+
+
+@pytest.fixture(scope="module", params=RUNS)
+def whole(request, tmp_path_factory):
+    """A run that never stopped, and its settings."""
+    return run(tmp_path_factory.mktemp("runs") / "whole", *RUNS[request.param]), RUNS[request.param]
+
+
+def test_told_again_it_says_the_same_and_asks_for_the_same():
+    strategy, again = searched(Cma(sigma=0.3)), searched(Cma(sigma=0.3))
+    moves = learnt(strategy)
+    recalled = again.recall([replace(move, offsets=None) for move in moves])
+    for one, other in zip(recalled, moves, strict=True):
+        assert one == other
+        assert np.array_equal(gone(one), gone(other))
+    assert again.ask(GENERATIONS) == strategy.ask(GENERATIONS)
+
+
+def test_a_journal_holds_what_was_told_and_not_where_that_led(whole):
+    folder, _ = whole
+    lines = [json.loads(line) for line in journal(folder).splitlines()]
+    named = {"checksum", "digest", "generation", "noise_version", "sigma", "utilities"}
+    assert all(set(line) == named for line in lines)
+    assert [len(line["utilities"]) for line in lines] == [6] * 4
+    moves = [entry.update for entry in RunDirectory.open(folder).journal.read()]
+    assert all(isinstance(move, Move) and move.offsets is None for move in moves)
+    assert [row["sigma"] for row in RunDirectory.open(folder).generations()] == [
+        line["sigma"] for line in lines
+    ]
+
+
+def test_a_stopped_and_resumed_run_equals_one_that_never_stopped(whole, tmp_path):
+    folder, overrides = whole
+    stopped = stopped_after(germline.train(settings(*overrides), tmp_path / "stopped"), 3)
+    assert journal(stopped) != journal(folder)
+    assert journal(finish(germline.resume(stopped))) == journal(folder)
+
+
+def test_a_replay_from_the_journal_alone_has_the_same_digests(whole):
+    folder, _ = whole
+    entries = RunDirectory.open(folder).journal.read()
+    assert len({entry.digest for entry in entries}) == 4
+    for generation in (0, 3):
+        assert germline.replay(folder, generation) == entries[generation].digest
+
+
+def test_the_newest_snapshot_serves_where_the_arithmetic_differs(whole, monkeypatch):
+    folder, _ = whole
+
+    def differs(*_arguments: object) -> None:
+        raise GermlineError("journal: told again, it differs")
+
+    monkeypatch.setattr(CoordinateSearch, "recall", differs)
+    assert germline.generate(str(folder), ["one"], max_new_tokens=2)
+    with pytest.raises(GermlineError, match="told again"):
+        germline.replay(folder, 3)
+
+
+def test_a_language_model_goes_on_and_is_rebuilt_to_the_same_bits(tmp_path):
+    config = settings(*NANO)
+    whole = finish(germline.train(config, tmp_path / "whole"))
+    stopped = stopped_after(germline.train(config, tmp_path / "stopped"), 1)
+    assert journal(finish(germline.resume(stopped))) == journal(whole)
+    directory = RunDirectory.open(whole)
+    last = directory.journal.read()[1]
+    assert germline.replay(whole, 1) == last.digest != directory.base_digest
+
+
+def test_another_arithmetic_is_noticed_where_it_first_differs():
+    strategy, again = searched(Cma(sigma=0.3)), searched(Cma(sigma=0.3))
+    moves = learnt(strategy)
+    moves[5] = replace(moves[5], sigma=float(np.nextafter(moves[5].sigma, 1)))
+    with pytest.raises(GermlineError, match=r"generation 5 has step size .* export its newest"):
+        again.recall(moves)
+
+
+# --- what is served and applied
+
+
+def test_members_and_moves_count_in_the_unit_of_each_tensor():
+    weights = make_engine(settings(*RUNS["cma on whole tensors"])).weights
+    assert isinstance(weights, Masters)
+    offsets = noise.normal(0, 0, 0, "offsets", weights.dimension)
+    before = {name: tensor.clone() for name, tensor in weights.state().items()}
+    weights.apply(Move(0, 0.3, (0.0, 1.0), offsets))
+    first = 0
+    for info in weights.searched:
+        unit, size = np.float32(weights.units[info.name]), before[info.name].numel()
+        away = torch.from_numpy(offsets[first : first + size] * unit).reshape(info.shape)
+        displaced = weights.displacements([Coordinates(0, 0, offsets)], info)
+        assert torch.equal(displaced, away[None])
+        assert torch.equal(weights.tensors[info.name], before[info.name] + away)
+        first += size
+    assert first == weights.dimension
+    assert len({weights.units[info.name] for info in weights.searched}) == 2
+
+
+@pytest.mark.parametrize("space", [RUNS[name][0] for name in RUNS])
+def test_a_member_by_value_plays_as_the_centre_does_once_it_has_moved_there(space):
+    config = settings(space, "task.stop=[]")
+    engine, moved = make_engine(config), make_engine(config)
+    offsets = noise.normal(0, 0, 0, "offsets", engine.weights.dimension)
+    moved.apply(Move(0, 0.3, (0.0, 1.0), offsets))
+    task = make_task(config.task)
+    with assemble(config) as parts:
+        examples, decoding = task.examples("train")[:3], parts.decoding
+    played = engine.generate([None, Coordinates(0, 0, offsets)], examples, decoding)
+    assert played[1] == moved.generate([None], examples, decoding)[0] != played[0]
+
+
+def test_coordinates_of_another_model_are_refused():
+    engine = make_engine(settings(MIX))
+    with pytest.raises(GermlineError, match="5 coordinates were given, but the space searches 72"):
+        engine.apply(Move(0, 0.3, (0.0, 1.0), np.zeros(5, dtype=np.float32)))
+
+
+def test_a_move_as_a_journal_holds_it_cannot_be_applied():
+    engine = make_engine(settings(MIX))
+    with pytest.raises(GermlineError, match="let the strategy recall it first"):
+        engine.apply(Move(0, 0.3, (0.0, 1.0)))
+
+
+def test_coordinates_in_a_space_of_directions_are_refused():
+    engine = make_engine(settings("engine=inprocess"))
+    member = Coordinates(0, 0, np.zeros(engine.weights.dimension, dtype=np.float32))
+    with assemble(settings()) as parts:
+        examples = parts.task.examples("train")[:1]
+        with pytest.raises(GermlineError, match="cannot be used where directions are drawn"):
+            engine.generate([member], examples, parts.decoding)
+
+
+# --- several engines
+
+
+def digests(fleet: Fleet, config: Config) -> list[str]:
+    with assemble(config) as parts:
+        loop = generations(
+            parts.strategy, parts.shape, fleet, parts.batch, parts.decoding, range(4)
+        )
+        return [record.digest for record in loop]
+
+
+def remote(config: Config, engines: int, *faults: Fault) -> RemoteFleet:
+    given = [*faults, *[None] * (engines - len(faults))]
+    nearby = [
+        Nearby(f"engine {number}", fault, lambda: make_engine(config))
+        for number, fault in enumerate(given)
+    ]
+    return RemoteFleet(Crew(nearby, Chance()), GradedHere(make_task(config.task)), config.cell)
+
+
+@pytest.mark.parametrize("engines", [1, 2, 3])
+def test_any_number_of_engines_gives_the_same_run(engines):
+    config = settings(*RUNS["cma on whole tensors"])
+    alone = LocalFleet(make_engine(config), GradedHere(make_task(config.task)), config.cell)
+    assert digests(remote(config, engines), config) == digests(alone, config)
+
+
+def test_engines_that_are_lost_are_given_every_move_again():
+    config = settings(*RUNS["cma on whole tensors"])
+    alone = LocalFleet(make_engine(config), GradedHere(make_task(config.task)), config.cell)
+    lost = remote(config, 2, killed_at(1, kind=Apply), killed_at(2, 9, kind=Play))
+    assert digests(lost, config) == digests(alone, config)
+
+
+def test_engine_processes_go_on_from_what_was_told(tmp_path: Path):
+    one = RUNS["cma on whole tensors"]
+    alone = run(tmp_path / "alone", *one)
+    several = settings(*one, "fleet.engines=2")
+    stopped = stopped_after(germline.train(several, tmp_path / "stopped"), 2)
+    assert journal(finish(germline.resume(stopped))) == journal(alone)
+
+
+# --- settings and refusals
+
+
+def test_the_population_that_was_left_open_is_written_down(tmp_path):
+    config = settings(MIX, "strategy={kind: cma, sigma: 0.3}", "generations=1")
+    folder = finish(germline.train(config, tmp_path / "run"))
+    assert config.strategy.population is None
+    assert RunDirectory.open(folder).config.strategy.population == 4 + int(3 * np.log(72))
+
+
+def test_a_dimension_too_large_is_refused_with_what_would_do():
+    message = refused("space=full", "strategy=cma", "engine=inprocess")
+    assert "strategy.kind=cma can search up to 2,000 numbers, and the space has 919,552" in message
+    for remedy in ("strategy.kind=sep_cma", "space.dimension=100", "space.include"):
+        assert remedy in message
+    with pytest.raises(GermlineError, match="sep_cma can search up to 1,000,000 numbers") as caught:
+        searched(SepCma(), 1_000_001)
+    assert "strategy.kind=sep_cma," not in str(caught.value)
+
+
+@pytest.mark.parametrize("engines", [1, 2])
+def test_a_dimension_too_large_leaves_no_run_behind(engines, tmp_path, monkeypatch):
+    monkeypatch.setattr(CovarianceMatrixAdaptation, "LARGEST", 100)
+    config = settings("space=full", f"fleet.engines={engines}", "strategy=cma")
+    with pytest.raises(GermlineError, match="up to 100 numbers"):
+        germline.train(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("kind", ["cma", "sep_cma"])
+def test_a_space_without_coordinates_is_refused(kind):
+    with pytest.raises(GermlineError) as caught:
+        load_config({"strategy": kind})
+    assert f"strategy.kind={kind} cannot drive space.kind=low_rank" in str(caught.value)
+    assert "space.kind=subspace" in str(caught.value)
+
+
+def test_one_number_is_too_few():
+    with pytest.raises(GermlineError, match="at least 2 numbers to search, and the space has 1"):
+        searched(SepCma(), 1)
+
+
+def test_generations_are_told_one_after_another():
+    strategy = searched(Cma())
+    with pytest.raises(GermlineError, match=r"has been told 0 generations.*not 1"):
+        strategy.ask(1)
+    population = strategy.ask(0)
+    strategy.tell(population, np.zeros(strategy.population))
+    with pytest.raises(GermlineError, match=r"has been told 1 generations.*not 0"):
+        strategy.tell(population, np.zeros(strategy.population))

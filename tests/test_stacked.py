@@ -5,8 +5,7 @@ import json
 import pytest
 import torch
 
-import germline
-from germline.config import Full, InProcess, load_config
+from germline.config import Config, Full, InProcess, load_config
 from germline.engines.inprocess import InProcessEngine
 from germline.engines.members import DenseMembers
 from germline.engines.pretrained import load_pretrained
@@ -146,6 +145,6 @@ def test_a_run_of_an_earlier_version_goes_on_one_member_after_another(tmp_path):
     facts = json.loads((run.path / "run.json").read_text())
     assert facts["config"]["engine"].pop("stacked") == "auto"
     (run.path / "run.json").write_text(json.dumps(facts))
-    assert RunDirectory.open(run.path).config.engine.stacked == 1
-    assert load_config(run.path).engine.stacked == 1
-    assert germline.load_config({}).engine.stacked == "auto"
+    opened, begun_anew, new = RunDirectory.open(run.path).config, load_config(run.path), Config()
+    found = [one.model_dump()["engine"]["stacked"] for one in (opened, begun_anew, new)]
+    assert found == [1, 1, "auto"]

@@ -119,6 +119,7 @@ def test_auto_follows_from_the_size_of_what_is_searched():
     size = sum(t.nbytes for t in engine.serving.values())
     assert isinstance(engine._dense, StackedMembers)
     assert engine._dense.together == AUTO_BYTES // size
+    assert AUTO_BYTES == 67_108_864  # runs that were begun with it are resumed with it
 
 
 def test_a_large_model_stands_one_member_after_another(monkeypatch):

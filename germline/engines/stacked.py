@@ -27,7 +27,10 @@ from germline.protocols import DenseSpace
 from germline.types import GermlineError, Perturbation, Seeded, TensorInfo
 
 AUTO_BYTES = 64 * 2**20
-"""Most bytes `engine.stacked=auto` lets a stack take: more leaves every cache and gains nothing."""
+"""Most bytes `engine.stacked=auto` lets a stack take: more leaves every cache and gains nothing.
+
+Frozen, as it decides what stands together when a run is resumed.
+"""
 
 
 FEW_ROWS = 8

@@ -87,6 +87,8 @@ def test_every_setting_but_the_ends_of_a_line_and_your_own_file_has_a_default():
         "Cosine.start",
         "Cosine.end",
         "Plateau.start",
+        "Success.start",
+        "Natural.start",
         "Python.path",
         "Jsonl.path",
     }

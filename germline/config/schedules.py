@@ -88,7 +88,7 @@ class Success(Adapted):
     rate: float = Field(
         0.5,
         gt=0,
-        description="ln sigma grows by this times (share - target) after each generation.",
+        description="After each generation ln sigma grows by this times (share - target).",
     )
 
 

@@ -1,8 +1,6 @@
 """CMA-ES: the library's own steps, members by value, and runs that are told again."""
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import cmaes
 import numpy as np
@@ -10,44 +8,21 @@ import pytest
 import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
-import germline
 from germline import noise
-from germline.config import Cma, Config, SepCma, load_config
+from germline.config import Cma, LowRank, SepCma, load_config
 from germline.engines.weights import Masters
-from germline.fleet import LocalFleet
-from germline.fleet.crew import Crew
-from germline.fleet.jobs import Apply, Play
-from germline.fleet.remote import RemoteFleet
-from germline.protocols import Fleet
-from germline.record import RunDirectory
 from germline.run import assemble
 from germline.run.assembly import make_engine, make_task
 from germline.strategies import make_strategy
-from germline.strategies.cma import CovarianceMatrixAdaptation
 from germline.strategies.coordinates import CoordinateSearch
-from germline.training import generations
-from germline.types import Coordinates, GermlineError, Move
-from tests.remote_engines import Chance, Fault, Nearby, killed_at
-from tests.toy_runs import GradedHere, finish, journal, run, settings, stopped_after
+from germline.types import Coordinates, Decoding, GermlineError, Move
+from tests.tiny_engines import examples, inprocess
+from tests.toy_runs import settings
 
 GENERATIONS = 12
 BY_KIND = {"cma": cmaes.CMA, "sep_cma": cmaes.SepCMA}
 MIX = "space={kind: full, include: ['*mix*']}"
-CMA = "strategy={kind: cma, population: 6, sigma: 0.3}"
-SEP_CMA = "strategy={kind: sep_cma, population: 6, sigma: 0.3}"
-RUNS = {
-    "cma on whole tensors": (MIX, CMA, "strategy.sigma_unit=std"),
-    "cma on an adapter": ("space=lora", CMA),
-    "cma on a subspace": ("space={kind: subspace, dimension: 8}", CMA, "strategy.lr_adapt=true"),
-    "sep_cma on whole tensors": ("space=full", SEP_CMA),
-}
-NANO = (
-    "engine=inprocess",
-    "generations=2",
-    "task={kind: arithmetic, max_new_tokens: 4}",
-    "space={kind: full, include: ['model.layers.3.*norm*']}",
-    "strategy={kind: cma, population: 6, sigma: 0.3}",
-)
+SPACES = (MIX, "space=full", "space=lora", "space={kind: subspace, dimension: 8}")
 
 
 def searched(config: Cma | SepCma, dimension: int = 6, run_seed: int = 3) -> CoordinateSearch:
@@ -200,12 +175,6 @@ def test_another_run_seed_or_generation_has_other_members():
 # --- told again
 
 
-@pytest.fixture(scope="module", params=RUNS)
-def whole(request, tmp_path_factory):
-    """A run that never stopped, and its settings."""
-    return run(tmp_path_factory.mktemp("runs") / "whole", *RUNS[request.param]), RUNS[request.param]
-
-
 def test_told_again_it_says_the_same_and_asks_for_the_same():
     strategy, again = searched(Cma(sigma=0.3)), searched(Cma(sigma=0.3))
     moves = learnt(strategy)
@@ -214,56 +183,6 @@ def test_told_again_it_says_the_same_and_asks_for_the_same():
         assert one == other
         assert np.array_equal(gone(one), gone(other))
     assert again.ask(GENERATIONS) == strategy.ask(GENERATIONS)
-
-
-def test_a_journal_holds_what_was_told_and_not_where_that_led(whole):
-    folder, _ = whole
-    lines = [json.loads(line) for line in journal(folder).splitlines()]
-    named = {"checksum", "digest", "generation", "noise_version", "sigma", "utilities"}
-    assert all(set(line) == named for line in lines)
-    assert [len(line["utilities"]) for line in lines] == [6] * 4
-    moves = [entry.update for entry in RunDirectory.open(folder).journal.read()]
-    assert all(isinstance(move, Move) and move.offsets is None for move in moves)
-    assert [row["sigma"] for row in RunDirectory.open(folder).generations()] == [
-        line["sigma"] for line in lines
-    ]
-
-
-def test_a_stopped_and_resumed_run_equals_one_that_never_stopped(whole, tmp_path):
-    folder, overrides = whole
-    stopped = stopped_after(germline.train(settings(*overrides), tmp_path / "stopped"), 3)
-    assert journal(stopped) != journal(folder)
-    assert journal(finish(germline.resume(stopped))) == journal(folder)
-
-
-def test_a_replay_from_the_journal_alone_has_the_same_digests(whole):
-    folder, _ = whole
-    entries = RunDirectory.open(folder).journal.read()
-    assert len({entry.digest for entry in entries}) == 4
-    for generation in (0, 3):
-        assert germline.replay(folder, generation) == entries[generation].digest
-
-
-def test_the_newest_snapshot_serves_where_the_arithmetic_differs(whole, monkeypatch):
-    folder, _ = whole
-
-    def differs(*_arguments: object) -> None:
-        raise GermlineError("journal: told again, it differs")
-
-    monkeypatch.setattr(CoordinateSearch, "recall", differs)
-    assert germline.generate(str(folder), ["one"], max_new_tokens=2)
-    with pytest.raises(GermlineError, match="told again"):
-        germline.replay(folder, 3)
-
-
-def test_a_language_model_goes_on_and_is_rebuilt_to_the_same_bits(tmp_path):
-    config = settings(*NANO)
-    whole = finish(germline.train(config, tmp_path / "whole"))
-    stopped = stopped_after(germline.train(config, tmp_path / "stopped"), 1)
-    assert journal(finish(germline.resume(stopped))) == journal(whole)
-    directory = RunDirectory.open(whole)
-    last = directory.journal.read()[1]
-    assert germline.replay(whole, 1) == last.digest != directory.base_digest
 
 
 def test_another_arithmetic_is_noticed_where_it_first_differs():
@@ -278,7 +197,7 @@ def test_another_arithmetic_is_noticed_where_it_first_differs():
 
 
 def test_members_and_moves_count_in_the_unit_of_each_tensor():
-    weights = make_engine(settings(*RUNS["cma on whole tensors"])).weights
+    weights = make_engine(settings(MIX, "strategy.sigma_unit=std")).weights
     assert isinstance(weights, Masters)
     offsets = noise.normal(0, 0, 0, "offsets", weights.dimension)
     before = {name: tensor.clone() for name, tensor in weights.state().items()}
@@ -295,7 +214,7 @@ def test_members_and_moves_count_in_the_unit_of_each_tensor():
     assert len({weights.units[info.name] for info in weights.searched}) == 2
 
 
-@pytest.mark.parametrize("space", [RUNS[name][0] for name in RUNS])
+@pytest.mark.parametrize("space", SPACES)
 def test_a_member_by_value_plays_as_the_centre_does_once_it_has_moved_there(space):
     config = settings(space, "task.stop=[]")
     engine, moved = make_engine(config), make_engine(config)
@@ -321,64 +240,13 @@ def test_a_move_as_a_journal_holds_it_cannot_be_applied():
 
 
 def test_coordinates_in_a_space_of_directions_are_refused():
-    engine = make_engine(settings("engine=inprocess"))
+    engine = inprocess("llama", LowRank())
     member = Coordinates(0, 0, np.zeros(engine.weights.dimension, dtype=np.float32))
-    with assemble(settings()) as parts:
-        examples = parts.task.examples("train")[:1]
-        with pytest.raises(GermlineError, match="cannot be used where directions are drawn"):
-            engine.generate([member], examples, parts.decoding)
-
-
-# --- several engines
-
-
-def digests(fleet: Fleet, config: Config) -> list[str]:
-    with assemble(config) as parts:
-        loop = generations(
-            parts.strategy, parts.shape, fleet, parts.batch, parts.decoding, range(4)
-        )
-        return [record.digest for record in loop]
-
-
-def remote(config: Config, engines: int, *faults: Fault) -> RemoteFleet:
-    given = [*faults, *[None] * (engines - len(faults))]
-    nearby = [
-        Nearby(f"engine {number}", fault, lambda: make_engine(config))
-        for number, fault in enumerate(given)
-    ]
-    return RemoteFleet(Crew(nearby, Chance()), GradedHere(make_task(config.task)), config.cell)
-
-
-@pytest.mark.parametrize("engines", [1, 2, 3])
-def test_any_number_of_engines_gives_the_same_run(engines):
-    config = settings(*RUNS["cma on whole tensors"])
-    alone = LocalFleet(make_engine(config), GradedHere(make_task(config.task)), config.cell)
-    assert digests(remote(config, engines), config) == digests(alone, config)
-
-
-def test_engines_that_are_lost_are_given_every_move_again():
-    config = settings(*RUNS["cma on whole tensors"])
-    alone = LocalFleet(make_engine(config), GradedHere(make_task(config.task)), config.cell)
-    lost = remote(config, 2, killed_at(1, kind=Apply), killed_at(2, 9, kind=Play))
-    assert digests(lost, config) == digests(alone, config)
-
-
-def test_engine_processes_go_on_from_what_was_told(tmp_path: Path):
-    one = RUNS["cma on whole tensors"]
-    alone = run(tmp_path / "alone", *one)
-    several = settings(*one, "fleet.engines=2")
-    stopped = stopped_after(germline.train(several, tmp_path / "stopped"), 2)
-    assert journal(finish(germline.resume(stopped))) == journal(alone)
+    with pytest.raises(GermlineError, match="cannot be used where directions are drawn"):
+        engine.generate([member], examples(), Decoding(2))
 
 
 # --- settings and refusals
-
-
-def test_the_population_that_was_left_open_is_written_down(tmp_path):
-    config = settings(MIX, "strategy={kind: cma, sigma: 0.3}", "generations=1")
-    folder = finish(germline.train(config, tmp_path / "run"))
-    assert config.strategy.population is None
-    assert RunDirectory.open(folder).config.strategy.population == 4 + int(3 * np.log(72))
 
 
 def test_a_dimension_too_large_is_refused_with_what_would_do():
@@ -389,15 +257,6 @@ def test_a_dimension_too_large_is_refused_with_what_would_do():
     with pytest.raises(GermlineError, match="sep_cma can search up to 1,000,000 numbers") as caught:
         searched(SepCma(), 1_000_001)
     assert "strategy.kind=sep_cma," not in str(caught.value)
-
-
-@pytest.mark.parametrize("engines", [1, 2])
-def test_a_dimension_too_large_leaves_no_run_behind(engines, tmp_path, monkeypatch):
-    monkeypatch.setattr(CovarianceMatrixAdaptation, "LARGEST", 100)
-    config = settings("space=full", f"fleet.engines={engines}", "strategy=cma")
-    with pytest.raises(GermlineError, match="up to 100 numbers"):
-        germline.train(config, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("kind", ["cma", "sep_cma"])

@@ -1,5 +1,6 @@
 """The search beside the weights: what members draw, how the odds move, and how it is played."""
 
+import io
 import math
 import threading
 from dataclasses import replace
@@ -7,8 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 import germline
+from germline.cli.views import LiveView
 from germline.config import Choices, Nes, load_config
 from germline.fleet.choosing import ChoosingFleet
 from germline.record import RunDirectory
@@ -245,6 +248,18 @@ def test_the_report_draws_the_odds(whole):
     page = (whole / "report.html").read_text()
     assert "What was chosen beside the weights" in page
     assert page.count("Probability with which a member plays") == 2
+
+
+def test_the_live_view_names_the_likeliest(tmp_path):
+    training = germline.train(settings(*TOY, "generations=1"), tmp_path / "run")
+    view = LiveView(Console(file=io.StringIO(), width=120), training.directory)
+    for record in training:
+        view.record = record
+    view.console.print(view.render())
+    assert isinstance(view.console.file, io.StringIO)
+    (line,) = [one for one in view.console.file.getvalue().splitlines() if "choices" in one]
+    odds = RunDirectory.open(training.directory.path).generations()[-1]["choices"]
+    assert ", ".join(likeliest(odds)) in line
 
 
 def test_the_likeliest_is_named_in_words():

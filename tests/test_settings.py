@@ -118,7 +118,7 @@ SEEN_ELSEWHERE = {
     "engine.steps": "tests of steps: test_the_setting_reaches_the_decoder",
     "engine.centre": "tests of engines: where masters live changes no bit",
     "method.kind": "tests of randopt: test_theta_never_moves",
-    "method.keep": "tests of randopt: test_the_kept_members_of_a_run_are_those_of_the_largest_fitness",
+    "method.keep": "tests of randopt: test_the_kept_members_of_a_run_are_those_of_the_largest_...",
     "method.sigmas": "tests of randopt: test_sigmas_go_in_turn_over_all_directions",
     "method.explore": "tests of es_sample_gd: test_a_sampling_centre_writes_differently_each_time",
     "method.advantage": "tests of es_sample_gd: test_or_members_are_compared_as_in_es",

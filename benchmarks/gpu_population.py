@@ -1,7 +1,7 @@
 """Evaluate populations of models as large as people train: speed, memory, share of the bandwidth.
 
     python -m benchmarks.gpu_population                        # on a GPU: the table
-    python -m benchmarks.gpu_population --shapes 0.5B --populations 8 64
+    python -m benchmarks.gpu_population --shapes 0.5B --populations 8 64 --steps fixed
     python -m benchmarks.gpu_population --shapes toy           # anywhere, in seconds
 
 Models have random weights in the shapes of Qwen2.5; every text runs for all its new tokens. Without
@@ -49,11 +49,12 @@ FEW = 4
 
 @dataclass(frozen=True)
 class Work:
-    """What every variant plays: prompts per member, new tokens, and rows of a cell."""
+    """What every variant plays: prompts per member, new tokens, rows of a cell, `engine.steps`."""
 
     prompts: int
     new_tokens: int
     rows: int
+    steps: str = "plain"
 
 
 @dataclass(frozen=True)
@@ -73,10 +74,11 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=2, help="per member")
     parser.add_argument("--new-tokens", type=int, default=64)
     parser.add_argument("--rows", type=int, default=1024, help="per cell")
+    parser.add_argument("--steps", default="plain", help="`engine.steps`: plain or fixed")
     parser.add_argument("--repeats", type=int, default=3)
     arguments = parser.parse_args()
     device = torch.device(arguments.device)
-    work = Work(arguments.prompts, arguments.new_tokens, arguments.rows)
+    work = Work(arguments.prompts, arguments.new_tokens, arguments.rows, arguments.steps)
     for line in report(arguments.shapes, arguments.populations, device, work, arguments.repeats):
         print(line, flush=True)
 
@@ -94,7 +96,8 @@ def report(
     speed = copy_speed(device)
     yield (
         f"{where}, torch {torch.__version__}, copies at {speed / 1e9:,.0f} GB/s; {work.prompts} "
-        f"prompts per member, {work.new_tokens} new tokens, medians of {repeats}\n"
+        f"prompts per member, {work.new_tokens} new tokens, {work.steps} steps, medians of "
+        f"{repeats}\n"
     )
     yield (
         "| shape | members | population, tokens/s | plain | one at a time | population / plain "
@@ -119,7 +122,7 @@ def row(
     shape: Shape, members: int, device: torch.device, work: Work, repeats: int, speed: float
 ) -> str:
     """Measure one shape and population; return its line."""
-    engine = engine_of(shape, device, LowRank(rank=1))
+    engine = engine_of(shape, device, LowRank(rank=1), work.steps)
     config = load_config({"strategy": {"population": members, "sigma": SIGMA}})
     who = make_strategy(config.strategy, run_seed=0, generations=1).ask(0).members
     cell = Cell(rows=work.rows)
@@ -130,7 +133,7 @@ def row(
     share = ideal_seconds(shape, engine, members, work, cell, speed)
     share *= population.rate / (members * work.prompts * work.new_tokens)
     del engine
-    dense = engine_of(shape, device, Full(), centre="host")
+    dense = engine_of(shape, device, Full(), work.steps)
     full = measured(partial(ours, dense, who[:FEW], work, cell), device, 1)
     cells = (
         shape.name,
@@ -148,11 +151,11 @@ def row(
 
 
 def engine_of(
-    shape: Shape, device: torch.device, space: LowRank | Full, centre: str = "host"
+    shape: Shape, device: torch.device, space: LowRank | Full, steps: str
 ) -> InProcessEngine:
     """Load random weights; masters on the host, as the promise of memory asks for."""
     section = InProcess.model_validate(
-        {"device": str(device), "centre": centre, "dtype": "auto", "stacked": 1}
+        {"device": str(device), "centre": "host", "stacked": 1, "steps": steps}
     )
     return InProcessEngine(random_model(shape, device), make_space(space), Sgd(), section)
 

@@ -134,10 +134,11 @@ def test_a_trial_in_two_parts_comes_as_far_as_one_in_one(bench):
 
 
 def test_the_worse_half_ends_and_the_first_of_equals_is_kept(bench, monkeypatch):
-    scores = {0.1: 3.0, 0.2: 5.0, 0.3: 5.0, 0.4: 1.0}
+    # The second is behind the third at first, and level with it in the end.
+    scores = {0.1: [3.0], 0.2: [5.0, 6.0], 0.3: [5.5, 6.0], 0.4: [1.0]}
     trials = [begin(bench, sigma, 0.1, 4) for sigma in scores]
     current: list[float] = []
-    monkeypatch.setattr(type(bench), "score", lambda _bench, _examples: scores[current[0]])
+    monkeypatch.setattr(type(bench), "score", lambda _bench, _examples: scores[current[0]].pop(0))
     original = type(bench).train
 
     def watched(self, strategy, span):

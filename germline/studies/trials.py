@@ -69,14 +69,14 @@ def halve(
         rounds: generations every trial still there has had after each round.
         in_time: whether so many more generations may be played; a round is played whole or not.
     """
-    left = list(trials)
+    left = list(enumerate(trials))
     for to in rounds:
-        if not in_time(sum(to - len(trial.updates) for trial in left)):
+        if not in_time(sum(to - len(trial.updates) for _, trial in left)):
             break
-        for trial in left:
+        for _, trial in left:
             advance(bench, trial, to)
-        left.sort(key=lambda trial: -trial.score)  # stable: a tie keeps the order
+        left.sort(key=lambda one: (-one[1].score, one[0]))
         if to != rounds[-1]:
             left = left[: max(1, len(left) // 2)]
     bench.restart()
-    return left[0]
+    return left[0][1]

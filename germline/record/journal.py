@@ -2,7 +2,9 @@
 
 A line holds what `apply` needs (run seed, generation, sigma, learning rate, coefficients), the
 digest the masters must have afterwards, the version of the noise, and a checksum of all that; where
-the strategy goes by it, the mean fitness too, or what else it needs to be recalled.
+the strategy goes by it, the mean fitness too, or what else it needs to be recalled. Of a strategy
+of coordinates it holds the utilities it was told, sigma and the digest: telling it again says the
+rest.
 Floats are written so that they read back to the same bits. Nothing of time or machine is in it: the
 same config and seed give the same bytes.
 

@@ -53,9 +53,8 @@ class _Cma(CMA):
     def _sample_solution(self) -> Float64[np.ndarray, " dimension"]:
         """Draw x = m + sigma B D z without the library's product of B and a matrix of D.
 
-        A product with a diagonal has one term per sum, so it is that of the columns, bit for bit;
-        in rows, as the library's is, or the next product would add up in another order.
+        A product with a diagonal has one term per sum, so it is that of the columns, bit for bit.
         """
         b, d = self._eigen_decomposition()
         z = self._rng.randn(self._n_dim)
-        return self._mean + self._sigma * np.multiply(b, d, order="C").dot(z)
+        return self._mean + self._sigma * (b * d).dot(z)

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,7 +15,7 @@ from germline.nano import NANO_DIR
 from germline.optimizers import Sgd
 from germline.record import RunDirectory
 from germline.spaces import make_space
-from germline.types import Decoding, Example, GermlineError
+from germline.types import Coordinates, Decoding, Example, GermlineError
 from tests.tiny_engines import bits, examples, inprocess, population, same_bits, tokens
 
 MODELS = ("qwen2", "llama", "mistral", "gemma3", "gpt2")
@@ -67,6 +68,21 @@ def test_every_member_stands_with_the_very_floats_it_has_alone():
     members = [*MEMBERS[:3], None, *MEMBERS[3:]]
     with together._dense.standing(members):
         for place, member in enumerate(members):
+            with alone._standing([member]):
+                for name, stack in together._dense._standing.items():
+                    assert torch.equal(stack[place], alone.serving[name])
+
+
+def test_members_given_by_coordinates_stand_together_too():
+    together, alone = both("qwen2", PARTS["norms"])
+    assert isinstance(together._dense, StackedMembers)
+    draw = np.random.default_rng(0)
+    size = together.weights.dimension
+    members = [
+        Coordinates(0, index, draw.normal(0, 0.1, size).astype(np.float32)) for index in range(3)
+    ]
+    with together._dense.standing([*members, None]):
+        for place, member in enumerate([*members, None]):
             with alone._standing([member]):
                 for name, stack in together._dense._standing.items():
                     assert torch.equal(stack[place], alone.serving[name])

@@ -274,6 +274,14 @@ def test_weights_lost_with_a_kill_are_told(model, tmp_path):
         germline.export(path, tmp_path / "model")
 
 
+def test_what_was_sampled_in_training_can_be_scored_greedily(model, tmp_path):
+    sampling = ("method.explore=temperature", "task.temperature=1", "generations=1")
+    path = finish(germline.train(config(model, *sampling), tmp_path / "run"))
+    task = RunDirectory.open(path).config.task.model_copy(update={"temperature": 0.0})
+    once, again = (germline.evaluate(str(path), task, limit=2)[0] for _ in range(2))
+    assert once == again
+
+
 def test_the_report_offers_no_replay(whole):
     page = (whole / "report.html").read_text()
     assert "full · es_sample_gd" in page

@@ -110,6 +110,12 @@ def test_without_fitness_nothing_can_be_told():
         search.tell(search.ask(0), np.zeros(2))
 
 
+def test_a_generation_without_differences_is_silent_and_no_other():
+    update = Update(0, 0, 0.1, 0.0, (), skipped=True, told=(1.0, 1.0))
+    assert update.is_silent
+    assert not replace(update, told=(1.0, 2.0)).is_silent
+
+
 # --- how they vote
 
 EXAMPLE = Example(0, "1 + 1?", "2", chat=False)

@@ -32,6 +32,10 @@ Form = Literal["adapter", "merged"]
 """How weights are written: a PEFT adapter (where one was trained), or a Hugging Face folder."""
 
 
+TRAINED_BY = ("method", "choices")
+"""Sections that say how weights were found; a task of one's own need not fit them."""
+
+
 def replay(
     path: Path | str, generation: int, out: Path | str | None = None, form: Form | None = None
 ) -> str:
@@ -169,6 +173,8 @@ def _source(
     values: dict[str, Any] = directory.config.model_dump() if directory else {"model": str(source)}
     if task is not None:
         values["task"] = task.model_dump()
+        # How a run was trained does not limit what it may be asked.
+        values = {name: value for name, value in values.items() if name not in TRAINED_BY}
     return directory, load_config(values, overrides)
 
 

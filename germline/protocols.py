@@ -190,8 +190,9 @@ class Directions(NamedTuple):
 class CoordinateSpace(Space, Protocol):
     """A space whose theta is coordinates of fixed directions: a population in one batch.
 
-    The matrices they move are frozen: weights of linear layers, or A and B of a given adapter, which
-    is served as W + scale * B A. All members share the directions and differ in the coordinates.
+    The matrices they move are frozen: weights of linear layers, or A and B of a given adapter,
+    which is served as W + scale * B A. All members share the directions and differ in the
+    coordinates.
     """
 
     scale: float

@@ -226,6 +226,9 @@ class _Correction:
         self.span = span
         self.projection = projection
         self.place = place
+        parameters = dict(layer.named_parameters(recurse=False))
+        self._stored = parameters["weight"]
+        self._bias = parameters.get("bias")
 
     def enter(self) -> None:
         """Take the place of the layer's forward."""
@@ -250,8 +253,7 @@ class _Correction:
         if self.place == 0:
             self.projection.bind(factors)
         a = self.a_of(factors)
-        weight = self.layer.weight
-        self._weight = weight.t() if isinstance(self.layer, nn.Linear) else weight
+        self._weight = self._stored.t() if isinstance(self.layer, nn.Linear) else self._stored
         if self.projection.columnwise:
             columns = a[:, :, None].unbind(1)
             self._terms = list(enumerate(columns, start=self.place * len(columns)))
@@ -263,9 +265,11 @@ class _Correction:
 
     def __call__(self, inputs: Tensor) -> Tensor:
         parts = self.projection.parts(inputs)
-        bias = self.layer.bias
         (part, a), *more = self._terms
-        output = self._product(parts[part], a) if bias is None else self._sum(bias, parts[part], a)
+        if self._bias is None:
+            output = self._product(parts[part], a)
+        else:
+            output = self._sum(self._bias, parts[part], a)
         for part, a in more:
             output.addcmul_(parts[part], a)
         into, out = self._weight.shape

@@ -171,6 +171,11 @@ class AdapterSpace(Space, Protocol):
     ) -> "torch.Tensor":
         """Draw the unit noise of the members' directions, fp32 `[members, *shape]`."""
 
+    def noises_of(
+        self, members: Sequence[Seeded], tensors: Sequence[TensorInfo]
+    ) -> "Mapping[str, torch.Tensor]":
+        """Draw the `noises` of many tensors at once, on the CPU, by name."""
+
 
 class Directions(NamedTuple):
     """How coordinates z move a frozen matrix M `[out, in]`: it is served as M + A diag(z) B^T.

@@ -9,6 +9,7 @@ from germline.config import Full, Lora, LowRank
 from germline.engines.weights import describe
 from germline.protocols import DenseSpace, LowRankSpace
 from germline.spaces import make_space
+from germline.spaces.dense_noise import DenseNoise
 from germline.spaces.selection import parse_layers
 from germline.tensor_noise import host
 from germline.types import GermlineError, Seeded, TensorInfo, Update
@@ -253,3 +254,29 @@ def test_members_of_a_cell_draw_the_factors_they_draw_alone():
         alone = space.factors([member], tensor)
         for side in range(2):
             assert torch.equal(together[side][place], alone[side][0])
+
+
+LAYERS = [
+    TensorInfo(f"model.layers.0.mlp.{name}_proj.weight", shape, "linear", 0)
+    for name, shape in (("gate", (40, 30)), ("up", (40, 30)), ("down", (30, 40)))
+]
+
+
+@pytest.mark.parametrize("rank", [1, 3])
+def test_sides_drawn_together_are_the_factors_of_each_tensor(rank):
+    space = make_space(LowRank(rank=rank))
+    assert isinstance(space, LowRankSpace)
+    members = [Seeded(1, 2, direction, 1, 0.1) for direction in (4, 0, 9)]
+    wanted = [(LAYERS[2], 1), (LAYERS[0], 0), (LAYERS[1], 1)]
+    alone = [space.factors(members, tensor)[side].flatten(1) for tensor, side in wanted]
+    assert torch.equal(space.sides(members, wanted), torch.cat(alone, dim=1))
+
+
+def test_noise_of_many_tensors_is_the_noise_of_each():
+    space = make_space(Full())
+    assert isinstance(space, DenseNoise)
+    members = [Seeded(1, 2, direction, 1, 0.1) for direction in (4, 0, 9)]
+    together = space.noises_of(members, LAYERS)
+    assert list(together) == [tensor.name for tensor in LAYERS]
+    for tensor in LAYERS:
+        assert torch.equal(together[tensor.name], space.noises(members, tensor))

@@ -60,9 +60,11 @@ class AdapterMembers:
         """Scale the noise of each member's direction; a pair shares what is drawn."""
         shared = Shared.of([one if one is None else as_seeded(one) for one in members])
 
+        drawn = self.space.noises_of(shared.drawn, self.masters.searched)
+
         def noises(info: TensorInfo) -> Tensor:
-            drawn, unit = self.space.noises(shared.drawn, info), self.masters.units[info.name]
-            return drawn if unit == 1 else drawn.mul_(unit)
+            unit = self.masters.units[info.name]
+            return drawn[info.name] if unit == 1 else drawn[info.name].mul_(unit)
 
         moves = self._moves(noises, len(shared.drawn)).of(shared.which)
         for move in moves:

@@ -1,11 +1,11 @@
 """Dense noise on whole tensors: every number of theta moves by itself."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
-from germline import tensor_noise
+from germline import noise, tensor_noise
 from germline.tensor_noise import Stream
 from germline.types import Seeded, TensorInfo, Update
 
@@ -28,6 +28,20 @@ class DenseNoise:
         stream = Stream(first.run_seed, first.generation, tensor.name)
         drawn = tensor_noise.normals(stream, directions, math.prod(tensor.shape), device=device)
         return drawn.view(-1, *tensor.shape)
+
+    def noises_of(
+        self, members: Sequence[Seeded], tensors: Sequence[TensorInfo]
+    ) -> Mapping[str, torch.Tensor]:
+        """Draw the `noises` of many small tensors at once, on the CPU, by name: faster."""
+        first = members[0]
+        sizes = {tensor.name: math.prod(tensor.shape) for tensor in tensors}
+        directions = [member.direction for member in members]
+        drawn = noise.side_by_side(first.run_seed, first.generation, directions, sizes)
+        parts = torch.from_numpy(drawn).split(list(sizes.values()), dim=1)
+        return {
+            tensor.name: part.unflatten(1, tensor.shape)
+            for tensor, part in zip(tensors, parts, strict=True)
+        }
 
     def gradient(
         self, update: Update, tensor: TensorInfo, device: torch.device | None = None

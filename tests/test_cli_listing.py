@@ -70,8 +70,8 @@ def test_what_a_plugin_offers_is_listed(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_settings_are_listed_with_default_and_meaning() -> None:
-    default, meaning = rows("settings")["strategy.population"]
-    assert (default, meaning) == ("32", "Members per generation (N). [integer ≥ 2]")
+    default, meaning = rows("settings")["held_out.examples"]
+    assert (default, meaning) == ("100", "Held-out examples per score. [integer ≥ 1]")
 
 
 def test_runs_are_listed_with_their_progress_and_scores(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_the_help_of_every_command_fits_80_columns_and_shows_examples(
     shown = germline(*words, "--help")
     assert shown.exit_code == 0
     assert [line for line in shown.output.splitlines() if len(line) > 80] == []
-    is_a_group = words in {("new",), ("check",)}
+    is_a_group = words in {("new",), ("check",), ("study",)}
     assert is_a_group or "\n    germline " in shown.output
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 INTRINSIC_DIMENSION_EXAMPLES = (
     "germline study intrinsic-dimension configs/arithmetic.yaml",
-    "germline study intrinsic-dimension demo generations=20 -d 4 -d 16 -d 64 --seeds 3",
+    "germline study intrinsic-dimension demo generations=20 -d 4 -d 64 --seeds 3",
 )
 DIMENSIONS = (2, 4, 8, 16, 32, 64, 128, 256)
 

@@ -63,7 +63,9 @@ class Diagnosis:
         self._count(update)
         halves = agreement(population, evaluation, shape)
         return Signals(
-            informative_examples=informative_examples(evaluation.rewards),
+            informative_examples=(
+                informative_examples(evaluation.rewards) if len(population.members) > 1 else None
+            ),
             informative_pairs=informative_pairs(fitness) if population.antithetic else None,
             tied=tied(fitness),
             empty=empty(evaluation),

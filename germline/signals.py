@@ -2,7 +2,8 @@
 
 Nouns only; `diagnosis` works the first out from what was played, `engines.update_size` the second
 from the weights. `docs/signals.md` says how to read them. A share is between 0 and 1; None stands
-for what does not exist in a generation (pairs without antithetic members, halves of one example).
+for what does not exist in a generation (pairs without antithetic members, halves of one example,
+differences of a member that is alone).
 """
 
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ class Signals:
     """What there was to learn from a generation.
 
     Attributes:
-        informative_examples: share of the examples on which members differ.
+        informative_examples: share of the examples on which members differ; None for one member.
         informative_pairs: share of the antithetic pairs whose two halves differ in fitness.
         tied: share of the members as fit as another one.
         empty: share of the completions without any text, special tokens left out.
@@ -46,7 +47,7 @@ class Signals:
         step: how far the update moved the weights, where an engine measured it.
     """
 
-    informative_examples: float
+    informative_examples: float | None
     informative_pairs: float | None
     tied: float
     empty: float

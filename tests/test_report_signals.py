@@ -208,6 +208,27 @@ def test_the_page_says_what_is_wrong(run):
     assert "In 3 of 3 generations all members were equally good" in text
 
 
+def test_of_a_member_that_is_alone_no_difference_is_missed(tmp_path):
+    alone = {"population": 1, "antithetic": False, "baseline": "running"}
+    config = load_config({"strategy": alone, "shaping": "raw"})
+    run = RunDirectory.create(tmp_path / "run", config, DIGEST, threads=1)
+    changes = {"informative_examples": None, "informative_pairs": None, "agreement": None}
+    for one in (silent(1)[0], made(1)):
+        run.write(replace(one, signals=replace(one.signals, **changes)), BATCH)
+    assert advice(run.generations()) == {}
+    assert "equally good" not in page(run).text
+    assert "differ from the running mean" in page(run).text
+    assert signals.charts(rows(2, **changes, step=replace(STEP, moved=1.0))) == []
+
+
+def test_a_member_that_is_as_good_as_ever_is_said_to_be():
+    found = [
+        generation_row(replace(one, signals=replace(one.signals, informative_examples=None)))
+        for one in silent(3)
+    ]
+    assert "each is as good as the running mean" in advice(found)["no signal"]
+
+
 def test_the_page_of_an_older_run_says_that_signals_were_not_recorded(run):
     run.write(record(0), BATCH)
     shown = page(run)

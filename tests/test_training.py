@@ -279,6 +279,13 @@ def test_every_generation_says_what_there_was_to_learn_and_how_far_theta_went():
         assert record.timing["signals_s"] > 0
 
 
+def test_a_member_that_is_alone_does_not_differ_from_others():
+    alone = "strategy={population: 1, antithetic: false, baseline: running, learning_rate: 0.001}"
+    records, _ = loop(config=settings(alone, "shaping=raw", "generations=2"))
+    assert [one.signals.informative_examples for one in records] == [None, None]
+    assert [one.signals.zero for one in records] == [True, False]
+
+
 def test_members_given_by_coordinates_have_signals_but_no_directions():
     config = settings("strategy={kind: sep_cma, population: 6, sigma: 0.3}", "space=full")
     signals = loop(config=config, span=range(1))[0][0].signals

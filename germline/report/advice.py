@@ -65,9 +65,11 @@ def _quiet(rows: Sequence[Row]) -> str | None:
     count = int(signal(rows[-1], "zeros_in_a_row") or 0)
     if count < QUIET:
         return None
+    alone = signal(rows[-1], "informative_examples") is None
+    why = "each is as good as the running mean" if alone else "all members are equally good"
     return (
-        f"no signal for {count} generations, all members are equally good: a larger sigma, or "
-        "more or other examples; see germline probe"
+        f"no signal for {count} generations, {why}: a larger sigma, or more or other examples; "
+        "see germline probe"
     )
 
 
@@ -94,8 +96,8 @@ def _lost(rows: Sequence[Row]) -> str | None:
 
 
 def _few_examples(rows: Sequence[Row]) -> str | None:
-    share = mean(rows, "informative_examples") or 0.0
-    if share >= FEW_EXAMPLES or _quiet(rows):
+    share = mean(rows, "informative_examples")
+    if share is None or share >= FEW_EXAMPLES or _quiet(rows):
         return None
     return (
         f"members differ on {percent(share)} of the examples: a larger sigma, or examples that "

@@ -262,6 +262,11 @@ class RunFacts:
         return sum(row["zero_signal"] for row in self.rows)
 
     @property
+    def compares_members(self) -> bool:
+        """Whether members are compared with each other: a population of one has a running mean."""
+        return getattr(self.config.strategy, "population", None) != 1
+
+    @property
     def journal_bytes(self) -> int:
         """Size of the journal, which with the base model rebuilds any generation."""
         file = self.run.journal.path

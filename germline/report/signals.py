@@ -125,12 +125,17 @@ MEANINGS: dict[str, tuple[str, Write, str]] = {
 """Signal -> its words, how its values are written, what it means and what to do."""
 
 
-def _shares(rows: Sequence[Row]) -> Chart:
-    marks: list[Mark] = [_curve("examples that tell members apart", "run-0", rows, EXAMPLES)]
+def _shares(rows: Sequence[Row]) -> Chart | None:
+    """Draw the shares that carry information; a member that is alone has next to none."""
+    marks: list[Mark] = []
+    if any(signal(row, EXAMPLES) is not None for row in rows):
+        marks.append(_curve("examples that tell members apart", "run-0", rows, EXAMPLES))
     if any(signal(row, PAIRS) is not None for row in rows):
         marks.append(_curve("pairs that differ", "run-1", rows, PAIRS))
     if any(signal(row, "empty") for row in rows):
         marks.append(_curve("empty completions", "run-3", rows, "empty"))
+    if not marks:
+        return None
     return Chart(
         name="signal-shares",
         caption="What carries information in each generation, as shares: examples on which "

@@ -116,6 +116,19 @@ def newest_snapshot(folder: Path) -> int:
     return max((_generation_of(path) for path in snapshots(folder)), default=-1)
 
 
+def within_reach(entries: Sequence[Entry], folder: Path) -> int:
+    """Return the newest generation that can be rebuilt: of gradients, that of a snapshot.
+
+    Where gradients were followed and no snapshot was kept, it is the last one, for `restore` to say
+    why it cannot be had.
+    """
+    last = len(entries) - 1
+    if not any(isinstance(one.update, Update) and one.update.backpropagated for one in entries):
+        return last
+    kept = newest_snapshot(folder)
+    return min(kept, last) if kept >= 0 else last
+
+
 def _generation_of(snapshot: Path) -> int:
     return int(re.sub(r"\D", "", snapshot.stem))
 
@@ -128,12 +141,12 @@ def _unrepeatable(generation: int, folder: Path | None) -> str:
     )
     if folder is None:
         return (
-            f"{why}: only snapshots hold such weights. `germline export` writes the newest ones; "
+            f"{why}: only snapshots hold such weights. `germline export` writes the newest one; "
             "generation -1, the base model, can be rebuilt"
         )
     return (
         f"{why}, and there is no snapshot of it in {folder} that can be read: `germline resume` "
-        "goes on from the newest one"
+        "plays it again"
     )
 
 

@@ -267,10 +267,24 @@ def test_the_newest_weights_are_exported(whole, tmp_path):
     )
 
 
+def test_of_a_killed_run_the_newest_snapshot_speaks_and_says_so(model, tmp_path, caplog):
+    path = stopped_after(germline.train(config(model), tmp_path / "run"), 2)
+    prompts = ["What is 1 + 2?"]
+    before = germline.generate(str(path), prompts, max_new_tokens=5)
+    stopped_after(germline.resume(path), 1)
+    snapshots(path / "snapshots")[-1].unlink()  # a kill writes no last one
+    assert not caplog.records
+    assert germline.generate(str(path), prompts, max_new_tokens=5) == before
+    assert "the weights of generation 1, of the newest snapshot" in caplog.text
+    assert germline.evaluate(str(path), limit=2)[0].generation == 2
+    germline.export(path, tmp_path / "model")
+    assert germline.generate(str(tmp_path / "model"), prompts, max_new_tokens=5) == before
+
+
 def test_weights_lost_with_a_kill_are_told(model, tmp_path):
-    path = stopped_after(germline.train(config(model), tmp_path / "run"), 3)
-    snapshots(path / "snapshots")[-1].unlink()
-    with pytest.raises(GermlineError, match=r"generation 2 followed .*`germline resume`"):
+    path = stopped_after(germline.train(config(model), tmp_path / "run"), 1)
+    shutil.rmtree(path / "snapshots")
+    with pytest.raises(GermlineError, match=r"generation 0 followed .*`germline resume` plays it"):
         germline.export(path, tmp_path / "model")
 
 

@@ -1,13 +1,14 @@
 """What a run left, or a model can do: replay, export, evaluate, generate."""
 
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from germline.baselines.randopt import Ensemble, RandomSearch
-from germline.checkpoint import restore
+from germline.checkpoint import restore, within_reach
 from germline.config import Config, RandOpt, TaskBase, TaskConfig, load_config
 from germline.evaluation import HELD_OUT_NOISE, held_out
 from germline.fleet import LocalFleet
@@ -27,6 +28,8 @@ from germline.types import (
     Score,
     Split,
 )
+
+log = logging.getLogger(__name__)
 
 Form = Literal["adapter", "merged"]
 """How weights are written: a PEFT adapter (where one was trained), or a Hugging Face folder."""
@@ -74,6 +77,8 @@ def replay(
 
 def export(path: Path | str, out: Path | str, form: Form | None = None) -> None:
     """Write the newest weights of a run: in fp32, what loads them writes the same tokens.
+
+    Of a run that followed gradients and was killed, the newest are those of its newest snapshot.
 
     Args:
         path: the run directory.
@@ -132,7 +137,7 @@ def evaluate(
         if directory:
             fleet = _as_learnt(directory, fleet, played)
         luck = replace(decoding(config, played), noise_name=HELD_OUT_NOISE)
-        updates = len(directory.journal.read()) if directory else 0
+        updates = 1 + _newest(directory) if directory else 0
         score, evaluation = held_out(fleet, played, examples, luck, updates)
     _write_completions(file, evaluation, examples)
     return score, file
@@ -179,18 +184,32 @@ def _source(
 
 
 def rebuilt(directory: RunDirectory, config: Config | None = None) -> Engine:
-    """Return an engine with the newest weights of a run."""
+    """Return an engine with the newest weights of a run that can be had."""
     engine = make_engine(config or directory.config)
     entries = directory.journal.read()
-    last = len(entries) - 1
+    last = within_reach(entries, directory.snapshots)
     strategy = _strategy(directory.config, engine.weights.dimension)
     restore(engine.weights, entries, directory.snapshots, directory.base_digest, last, strategy)
     engine.refresh()
     return engine
 
 
+def _newest(directory: RunDirectory) -> int:
+    """Return the newest generation that can be had, and say where the run had come further."""
+    entries = directory.journal.read()
+    newest = within_reach(entries, directory.snapshots)
+    if newest < len(entries) - 1:
+        log.warning(
+            "these are the weights of generation %d, of the newest snapshot: %d later generations "
+            "followed gradients, which seeds cannot repeat; `germline resume %s` plays them again",
+            *(newest, len(entries) - 1 - newest, directory.path),
+        )
+    return newest
+
+
 def _alone(directory: RunDirectory) -> Engine:
     """Return an engine with the weights that stand for a run alone: of voters, the best."""
+    _newest(directory)
     engine = rebuilt(directory)
     method = directory.config.method
     if isinstance(method, RandOpt):

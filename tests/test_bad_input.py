@@ -203,7 +203,10 @@ def test_a_setting_at_the_wrong_place_is_told_its_own(override: str, message: st
         ("task=null", "task: must be one of 'conciseness', "),
         ("cell=3", "cell: must be a section of settings, such as {name: value} (found 3)"),
         ("model=''", "model: must not be empty (found '')"),
-        ("generations=yes", "generations=true is no value of generations: Generations to run"),
+        (
+            "generations=yes",
+            "generations=true is no value of generations, which is never yes or no: Gen",
+        ),
         ("strategy.sigma=off", "sigma=false is no value of sigma"),
         ("strategy.population=5", "strategy: population=5 is odd but"),
     ],

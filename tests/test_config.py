@@ -199,6 +199,12 @@ def test_layers_are_read_as_they_are_written(layers):
     assert load_config({}, [f"space.layers={layers}"]).space.layers == layers
 
 
+@pytest.mark.parametrize("quote", ["'", '"'])
+def test_what_is_quoted_in_an_override_is_a_text(quote):
+    override = f"space.layers={quote}3{quote}"
+    assert load_config({}, [override]).space.layers == "3"
+
+
 def test_the_last_override_wins_and_the_source_is_left_alone():
     source = {"seed": 1, "strategy": {"population": 4}}
     config = load_config(source, ["seed=2", "seed=3", "strategy.population=8"])
@@ -290,6 +296,15 @@ def test_a_config_survives_json():
         (
             "task={kind: a.jsonl, test_path: b.jsonl, split_seed: 1}",
             r"split_seed=1 has nothing to split",
+        ),
+        ("engine.stacked=0", r"engine\.stacked: must be [a-z ]+ 1, or 'auto' \(found 0\)$"),
+        (
+            "method={kind: randopt, sigmas: []}",
+            r"method\.sigmas: must not be empty \(found \[\]\)$",
+        ),
+        (
+            "method={kind: randopt, sigmas: [0]}",
+            r"method\.sigmas\.0: must be greater than 0 [^\n]+$",
         ),
         ("seed.x=1", r"seed: .*integer.*found \{'x': 1\}"),
         ("held_out=5", r"held_out: .*found 5"),

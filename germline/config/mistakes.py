@@ -22,24 +22,45 @@ MEANINGS = {
     "model_type": "must be a section of settings, such as {name: value}",
     "invalid_key": "the name of a setting must be a text",
     "string_too_short": "must not be empty",
+    "too_short": "must not be empty",
 }
 """What pydantic says in words of its own."""
+
+TYPES = ("constrained-", "literal[", "tuple[")
+"""How pydantic's names of types begin, where a setting may be of several."""
 
 
 def told(error: ValidationError) -> str:
     """Put every mistake into a line of its own."""
     # Where a setting may be of several types, each refuses it: the first says it.
     lines: dict[str, str] = {}
-    for one in error.errors(include_url=False):
-        place = [str(part) for part in one["loc"]]
-        lines.setdefault(_setting(place), _line(place, dict(one)))
+    errors = [
+        dict(one)
+        for one in error.errors(include_url=False)
+        # A list whose entries are all refused is empty to pydantic, not to who wrote it.
+        if not (one["type"] == "too_short" and one["input"])
+    ]
+    words = {
+        _setting(place): f", or {one['ctx']['expected']}"
+        for one in errors
+        if (place := _parts(one))[-1:] and place[-1].startswith("literal[")
+    }
+    for one in errors:
+        place = _parts(one)
+        setting = _setting(place)
+        lines.setdefault(setting, _line(place, one, words.get(setting, "")))
     shown = list(lines.values())[:MOST_LINES]
     if len(lines) > len(shown):
         shown.append(f"and {len(lines) - len(shown)} mistakes more")
     return "\n        ".join(shown)
 
 
-def _line(place: Sequence[str], error: dict[str, Any]) -> str:
+def _parts(error: Mapping[str, Any]) -> list[str]:
+    return [str(part) for part in error["loc"]]
+
+
+def _line(place: Sequence[str], error: dict[str, Any], also: str) -> str:
+    """Put one mistake into a line; `also` is the word that may stand in the place of the value."""
     setting = _setting(place)
     if error["type"] == "extra_forbidden":
         return f"{setting}: unknown setting{_unknown(setting, place)}"
@@ -53,7 +74,9 @@ def _line(place: Sequence[str], error: dict[str, Any]) -> str:
             return f"{setting}: {message}".removeprefix(": ")
     shown = repr(error["input"])
     shown = shown if len(shown) < LONGEST_VALUE else shown[: LONGEST_VALUE - 3] + "..."
-    return f"{setting}: {_meaning(setting, error, message)} (found {shown})".removeprefix(": ")
+    return f"{setting}: {_meaning(setting, error, message)}{also} (found {shown})".removeprefix(
+        ": "
+    )
 
 
 def _meaning(setting: str, error: dict[str, Any], message: str) -> str:
@@ -95,11 +118,12 @@ def _unknown_kind(context: Mapping[str, Any]) -> str:
 
 
 def _setting(place: Sequence[str]) -> str:
-    """Drop the tag pydantic adds after a section's name: task.countdown.path -> task.path."""
+    """Drop the tags pydantic adds for kinds and types: task.countdown.path -> task.path."""
     return ".".join(
         part
         for index, part in enumerate(place)
         if not (index and part in {*KINDS.get(place[index - 1], {}), "number"})
+        and not part.startswith(TYPES)
     )
 
 

@@ -118,7 +118,7 @@ def _override(values: dict[str, Any], override: str) -> dict[str, Any]:
         value = read_value(text) if text else ""
     except StandsTwice as error:
         raise GermlineError(f"config: override {override!r}: {error.problem}") from None
-    if isinstance(value, str):
+    if isinstance(value, str) and not text.lstrip().startswith(("'", '"')):
         value = _number(value)
     return _set(values, path, value)
 
@@ -144,7 +144,7 @@ def _laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, 
 
 
 def _number(text: str) -> object:
-    """YAML 1.1 reads 1e-3 as a string; people mean the number."""
+    """YAML 1.1 reads 1e-3 as a string; people who did not quote it mean the number."""
     try:
         return float(text)
     except ValueError:

@@ -18,7 +18,8 @@ class Section(BaseModel):
             field = cls.model_fields.get(name)
             if isinstance(value, bool) and field and "bool" not in str(field.annotation):
                 raise ValueError(
-                    f"{name}={str(value).lower()} is no value of {name}: {field.description}"
+                    f"{name}={str(value).lower()} is no value of {name}, which is never yes or "
+                    f"no: {field.description}"
                 )
         return values
 

@@ -94,6 +94,10 @@ def parse_layers(text: str, tensors: Sequence[TensorInfo]) -> frozenset[int]:
         first, _, last = part.strip().partition("-")
         if not first.isdigit() or (last and not last.isdigit()) or (not last and "-" in part):
             raise GermlineError(f"space.layers: {text!r} must look like 0-9 or 0,3,20-23")
+        if last and int(last) < int(first):
+            raise GermlineError(
+                f"space.layers: {text!r} counts down, write the smaller layer first: {last}-{first}"
+            )
         wanted.update(range(int(first), int(last or first) + 1))
     if not wanted or not wanted <= present:
         raise GermlineError(

@@ -65,8 +65,8 @@ def copy(whole: Path, tmp_path: Path) -> Path:
     [
         (
             "journal.jsonl",
-            ("record.rollouts=0", "strategy.population=40", "strategy.antithetic=false"),
-            2000,
+            ("record.rollouts=0", "strategy.population=80", "strategy.antithetic=false"),
+            3000,
         ),
         ("rollouts.jsonl", ("record.rollouts=100",), 6000),
         ("generations.jsonl", ("record.rollouts=0", "record.snapshot_every=9"), 1500),

@@ -181,6 +181,22 @@ def test_the_factors_of_a_given_adapter_are_searched_and_nothing_else(adapter):
     assert moved == set(made.weights.state())
 
 
+def test_the_default_top_k_is_the_rank_of_a_smaller_adapter(adapter):
+    by_default, in_full = (
+        inprocess("llama", Singular(start=str(adapter), **chosen)).weights
+        for chosen in ({}, {"top_k": None})
+    )
+    sizes = {info.name: info.shape for info in by_default.searched}
+    assert set(sizes.values()) == {(4,)}
+    assert sizes == {info.name: info.shape for info in in_full.searched}
+
+
+def test_a_top_k_above_the_rank_of_an_adapter_is_refused(adapter):
+    message = refusal(inprocess, "llama", Singular(start=str(adapter), top_k=8))
+    assert "space.top_k=8" in message
+    assert "use at most 4, or top_k=null" in message
+
+
 def test_a_run_on_an_adapter_starts_as_the_adapter(adapter):
     made = inprocess("llama", Singular(start=str(adapter), top_k=2))
     lora = inprocess("llama", Lora(rank=4, alpha=6, start=str(adapter)))

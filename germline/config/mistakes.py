@@ -34,7 +34,7 @@ def told(error: ValidationError) -> str:
     """Put every mistake into a line of its own."""
     # Where a setting may be of several types, each refuses it: the first says it.
     lines: dict[str, str] = {}
-    errors = [
+    errors: list[dict[str, Any]] = [
         dict(one)
         for one in error.errors(include_url=False)
         # A list whose entries are all refused is empty to pydantic, not to who wrote it.

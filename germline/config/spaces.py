@@ -127,7 +127,12 @@ class Singular(LinearSpace):
 
     kind: Literal["singular"] = "singular"
     top_k: int | None = Field(
-        16, ge=1, description="Largest singular values searched per matrix; `null`: all of them."
+        16,
+        ge=1,
+        description=(
+            "Largest singular values searched per matrix; `null`: all of them. 16 are searched as "
+            "far as there are so many, such as in an adapter of a smaller rank."
+        ),
     )
     start: str | None = Field(
         None,

@@ -39,6 +39,9 @@ from germline.spaces.dense_noise import DenseNoise
 from germline.spaces.selection import nothing_beside, select_linear
 from germline.types import GermlineError, TensorInfo
 
+DEFAULT = config.Singular.model_fields["top_k"].default
+"""Values searched where nobody asked for a number: that a matrix has fewer is then no mistake."""
+
 
 class Singular(DenseNoise):
     """Offsets of the top singular values of linear layers, or of an adapter's factors.
@@ -118,9 +121,11 @@ class Singular(DenseNoise):
 
     def _k(self, matrix: TensorInfo) -> int:
         most, k = min(matrix.shape), self.section.top_k
-        if k is not None and k > most:
+        if k is None:
+            return most
+        if k > most and k != DEFAULT:
             raise GermlineError(
                 f"space.top_k={k} is above the smaller side of {matrix.name} "
                 f"{list(matrix.shape)}: use at most {most}, or top_k=null for all singular values"
             )
-        return k or most
+        return min(k, most)

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from germline.cli.application import app
 from germline.config import Full, Lora, LowRank, Subspace
 from germline.engines.toy import ToyEngine
-from germline.evaluation.divergence import POSITIONS_AT_ONCE, Divergence, Reading, read
+from germline.evaluation.divergence import POSITIONS_AT_ONCE, Divergence, Reading, _reading, read
 from germline.optimizers import Sgd
 from germline.protocols import Reader
 from germline.record import RunDirectory
@@ -194,6 +194,22 @@ def test_eval_tells_how_far_a_run_went(trained, tmp_path):
     assert first.startswith("length_difference")
     assert re.match(r"KL\(now \|\| start\) [\d.]+ nats per token, .* 4 completions", far)
     assert re.match(r"no answers \d+%: empty \d+%, special tokens only", texts)
+
+
+def test_no_divergence_is_negative():
+    logits = torch.randn(40, 300, generator=torch.Generator().manual_seed(0))
+    written = Completion("", (0,) * 40, "length", 1)
+    nearly = logits * (1 + 1e-7)
+    assert all(
+        _reading(nearly[:n], logits[:n], replace(written, tokens=(0,) * n)).divergence >= 0
+        for n in range(1, 41)
+    )
+
+
+def test_one_text_has_a_divergence_without_an_error(trained, tmp_path):
+    words = ["eval", str(trained), "--kl", "--limit", "1", "--out", str(tmp_path / "c")]
+    shown = CliRunner().invoke(app, words)
+    assert "± - per text" in shown.stdout
 
 
 @pytest.mark.parametrize(

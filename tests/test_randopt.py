@@ -5,16 +5,21 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import germline
 from germline.baselines.ballots import answers_of, elected
 from germline.baselines.randopt import Ensemble, RandomSearch, VotingFleet
+from germline.cli.application import app
 from germline.config import Nes, RandOpt, load_config, smoke
 from germline.fleet import LocalFleet
 from germline.protocols import Answers
 from germline.record import RunDirectory
+from germline.report.advice import advice
+from germline.report.wording import title
 from germline.run import assemble
 from germline.run.assembly import make_task
+from germline.run.diverging import diverged
 from germline.strategies import make_strategy
 from germline.types import Completion, Example, GermlineError, Grade, Rollout, Seeded, Update
 from tests.toy_runs import finish, journal, run, settings, stopped_after
@@ -261,6 +266,46 @@ def test_the_report_tells_who_votes(whole):
     page = (whole / "report.html").read_text()
     assert "Members that vote" in page
     assert "most of these 3 members give" in page
+
+
+def test_no_step_is_measured_where_theta_stays(whole):
+    rows = RunDirectory.open(whole).generations()
+    assert all(row["signals"]["step"] is None for row in rows)
+    assert "moved" not in advice(rows)
+
+
+def test_the_report_says_that_the_score_is_that_of_the_vote(whole):
+    page = (whole / "report.html").read_text()
+    assert "Held-out length difference of the vote" in page
+    assert "after 4 generations" in page
+    assert "updates" not in page.partition("<details")[0]
+
+
+def test_a_run_is_named_by_the_sigmas_its_members_have():
+    assert title(randopt())[1] == "N = 6, sigma 0.3, run seed 0"
+    several = randopt("strategy={kind: nes, population: 6}", "method.sigmas=[0.02, 0.1]")
+    assert title(several)[1] == "N = 6, sigma 0.02 or 0.1, run seed 0"
+
+
+def test_of_several_sigmas_the_record_has_the_geometric_mean():
+    config = RandOpt(sigmas=(0.1, 0.4))
+    nes = make_strategy(Nes(population=4, antithetic=False), run_seed=0, generations=1, dimension=9)
+    search = RandomSearch(config, nes, Ensemble(2))
+    update = search.tell(search.ask(0), np.zeros(4), np.arange(4.0))
+    assert update.sigma == pytest.approx(0.2)
+
+
+def test_the_divergence_of_a_vote_is_that_of_its_members(whole):
+    far, texts = diverged(whole, limit=4)
+    assert far.texts == texts.texts == 3 * 4
+    assert far.per_token > 0.01  # theta itself has gone nowhere
+
+
+def test_eval_says_that_it_was_a_vote(whole, tmp_path):
+    words = ["eval", str(whole), "--kl", "--limit", "4", "--out", str(tmp_path / "c")]
+    _score, vote, far, *_others = CliRunner().invoke(app, words).stdout.splitlines()
+    assert vote == "by vote: every answer is the one most of 3 members give"
+    assert "along 12 completions, of every member that votes" in far
 
 
 def test_a_damaged_ensemble_is_told(whole, tmp_path):

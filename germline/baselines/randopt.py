@@ -150,7 +150,7 @@ class RandomSearch:
         return Update(
             run_seed=members[0].run_seed,
             generation=population.generation,
-            sigma=members[0].sigma,
+            sigma=_middle([one.sigma for one in members]),
             learning_rate=0.0,
             coefficients=(),
             skipped=True,
@@ -193,6 +193,10 @@ class VotingFleet(OuterFleet):
         rewards = np.array([[rollout.grade.reward for rollout in won]])
         return Evaluation(rewards, won, parts.tokens, parts.generation_s)
 
+    def apply(self, update: Update | Move) -> None:
+        """Apply what leaves theta where it is; there is no step to measure."""
+        self.inner.apply(update)
+
     def _play(self, examples: Sequence[Example], decoding: Decoding) -> "_Ballots":
         """Let the kept members play, those of a generation together: engines draw one at a time."""
         places: dict[int, list[int]] = {}
@@ -229,6 +233,11 @@ class _Ballots:
             self.by_place.setdefault(places[rollout.member], []).append(rollout)
         self.tokens += evaluation.tokens
         self.generation_s += evaluation.generation_s
+
+
+def _middle(sigmas: Sequence[float]) -> float:
+    """Sum up the sigmas of a generation: the one they share, or their geometric mean."""
+    return sigmas[0] if len({*sigmas}) == 1 else float(np.exp(np.log(sigmas).mean()))
 
 
 def _known(score: float | None) -> float | None:

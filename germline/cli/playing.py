@@ -70,7 +70,8 @@ def evaluate(
 
     Prints the mean with its standard error, or a share with its 95 % interval, and the number of
     examples, and writes the completions. With --kl, also the exact KL from a run's weights to those
-    it began with, along what it writes, and the share of texts that are no answers.
+    it began with, along what it writes, and the share of texts that are no answers; where members
+    vote, that of them all, each by itself.
     """
     settings = overrides or []
     others = _evaluation_settings(settings)
@@ -89,6 +90,9 @@ def evaluate(
         f"(mean and {wording.kind_of_error(score)}, n {score.n}), "
         f"mean reward {wording.number(score.reward)}"
     )
+    voters = _voters(source)
+    if voters:
+        typer.echo(f"by vote: every answer is the one most of {voters} members give")
     if kl:
         _show_divergence(source, split, limit, settings)
     typer.echo(f"completions: {completions}")
@@ -154,12 +158,14 @@ def _refuse_kl(source: str, task: str | None) -> None:
 def _show_divergence(
     source: str, split: Literal["train", "test"], limit: int | None, settings: Sequence[str]
 ) -> None:
+    from germline.cli import wording
     from germline.run.diverging import diverged
 
     far, texts = diverged(source, split=split, limit=limit, overrides=settings)
     typer.echo(
         f"KL(now || start) {far.per_token:.3g} nats per token, {far.per_text:.3g} ± "
-        f"{far.standard_error:.2g} per text (exact, along {far.texts} completions); "
+        f"{wording.number(far.standard_error)} per text (exact, along {far.texts} completions"
+        f"{', of every member that votes' if _voters(source) else ''}); "
         f"perplexity under the start {far.perplexity:.3g}"
     )
     typer.echo(
@@ -167,6 +173,14 @@ def _show_divergence(
         f"{texts.special_only:.0%}, loops {texts.looping:.0%}, improbable under the start "
         f"{texts.improbable or 0:.0%}"
     )
+
+
+def _voters(source: str) -> int:
+    """Count the members whose vote a run answers by; 0 where it has weights of its own."""
+    from germline.record import RunDirectory
+
+    is_run = (Path(source) / "run.json").exists()
+    return RunDirectory.open(Path(source)).voters if is_run else 0
 
 
 def _evaluation_settings(overrides: Sequence[str]) -> list[str]:

@@ -23,6 +23,7 @@ from germline.record.lines import Row
 from germline.record.rows import fitness_summary, generation_row, odds
 from germline.report.advice import NEARLY_ALL, WINDOW, advice, mean, moving, percent
 from germline.report.odds import likeliest
+from germline.report.wording import counted
 from germline.types import GenerationRecord, Score
 
 FRAMES_PER_SECOND = 4
@@ -199,7 +200,7 @@ class LiveView:
         text = f"{last.metric} {wording.score(last)}"
         if first.generation != last.generation:
             text += f", at the start {wording.score(first)}"
-        return Text(f"{text}  (n {last.n}, updates {last.generation})")
+        return Text(f"{text}  (n {last.n}, {counted(self.run.config)} {last.generation})")
 
     def _recorded_scores(self) -> list[Score]:
         return [one.score for one in self.run.held_out()]

@@ -122,7 +122,8 @@ def _pieces(
 def _reading(ours: Tensor, theirs: Tensor, completion: Completion) -> Reading:
     log_p = ours.float().log_softmax(-1)
     log_q = theirs.float().to(log_p.device).log_softmax(-1)
-    divergence = (log_p.exp() * (log_p - log_q)).sum(dtype=torch.float64)
+    # No divergence is negative; rounding may bring that of equal distributions below 0.
+    divergence = (log_p.exp() * (log_p - log_q)).sum(dtype=torch.float64).clamp(min=0)
     tokens = torch.tensor(completion.tokens, device=log_q.device)[:, None]
     surprise = -log_q.gather(-1, tokens).sum(dtype=torch.float64)
     return Reading(float(divergence), float(surprise), len(tokens), log_q.shape[-1])

@@ -16,6 +16,7 @@ killed process left beyond the last journal line is dropped by `truncate` before
 """
 
 import json
+import math
 import platform
 import sys
 import weakref
@@ -24,7 +25,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from germline.config import Config, validated
+from germline.config import Config, RandOpt, validated
 from germline.config.earlier import as_it_ran
 from germline.noise import NOISE_VERSION
 from germline.record import claims, rows
@@ -39,7 +40,7 @@ from germline.record.lines import (
     write_atomically,
     writing,
 )
-from germline.types import Example, GenerationRecord, GermlineError, Rollout, Score
+from germline.types import Example, GenerationRecord, GermlineError, Rollout, Score, Update
 
 FORMAT_VERSION = 1
 """Of the run directory as a whole; raised when an older germline could misread a newer folder.
@@ -236,6 +237,15 @@ class RunDirectory:
             raise GermlineError(
                 f"{file} is damaged; delete it (`germline eval` finds the members again)"
             ) from None
+
+    @property
+    def voters(self) -> int:
+        """How many members' vote the run answers by; 0 where it has weights of its own."""
+        method = self.config.method
+        if not isinstance(method, RandOpt):
+            return 0
+        told = [one.update.told for one in self.journal.read() if isinstance(one.update, Update)]
+        return min(method.keep, sum(not math.isnan(one) for some in told for one in some))
 
     def generations(self) -> list[Row]:
         """Return the rows of all generations."""

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
+from germline.config import RandOpt
 from germline.evaluation.scores import Z_95, interval
 from germline.record.lines import Row
 from germline.report.charts import Band, Chart, Curve, Mark, Number, Points, thin
 from germline.report.facts import LONGEST_NAME, RunFacts, short
-from germline.report.wording import number
+from germline.report.wording import counted, number, speaker
 from germline.types import Score
 
 MOST_BANDS = 3
@@ -44,25 +45,26 @@ def held_out(run: RunFacts) -> Chart | None:
     if not run.scores:
         return None
     first, last = run.scores[0], run.scores[-1]
-    metric = words(run.metric)
+    metric, unit = words(run.metric), counted(run.config)
     return Chart(
         name="held-out",
-        caption=f"Held-out {metric} of the centre on {last.n} examples it is not trained on, "
+        caption=f"Held-out {metric} of the {speaker(run.config)} on {last.n} examples "
+        "it is not trained on, "
         f"with 95 % intervals over examples ({_intervals(last)})"
         f"{'; ' + run.better if run.better else ''}.",
         alt=f"Point chart of held-out {metric} after each of {len(run.scores)} evaluations: "
-        f"{_measured(first)} after {first.generation} updates"
-        + (f", {_measured(last)} after {last.generation} updates." if last != first else "."),
-        x_label="updates",
+        f"{_measured(first)} after {first.generation} {unit}"
+        + (f", {_measured(last)} after {last.generation} {unit}." if last != first else "."),
+        x_label=unit,
         y_label=metric,
         marks=[_points(f"held-out {metric}", "held", run.scores, name=True)],
     )
 
 
 def sigma(run: RunFacts) -> Chart | None:
-    """Draw sigma by generation; None where it never changed."""
+    """Draw sigma by generation; None where it never changed, or differs by member only."""
     values = [row["sigma"] for row in run.rows]
-    if len(set(values)) < 2:
+    if len(set(values)) < 2 or isinstance(run.config.method, RandOpt):
         return None
     marks: list[Mark] = [Curve("sigma", "mean", generations(run.rows), thin(values))]
     said = "Sigma of the members"
@@ -138,13 +140,14 @@ def _scores_of(task: str, runs: Sequence[tuple[int, RunFacts]]) -> Chart | None:
         return None
     one = scored[0][1]
     metric = words(one.metric)
+    said = " or the ".join(dict.fromkeys(speaker(run.config) for _, run in scored))
     ends = "; ".join(
         f"{run.name} from {_measured(run.scores[0])} to {_measured(run.scores[-1])}"
         for _, run in scored
     )
     return Chart(
         name=f"held-out-{scored[0][0]}",
-        caption=f"Task {task}: held-out {metric} of the centre, with 95 % intervals over "
+        caption=f"Task {task}: held-out {metric} of the {said}, with 95 % intervals over "
         f"examples ({_intervals(one.scores[-1])}){'; ' + one.better if one.better else ''}.",
         alt=f"Point chart of held-out {metric} on task {task}, a line per run: {ends}.",
         x_label="updates",

@@ -23,7 +23,7 @@ from germline.record.overview import State
 from germline.registry import resolve
 from germline.report import differences
 from germline.report.differences import Piece
-from germline.report.wording import visible
+from germline.report.wording import counted, speaker, visible
 from germline.tasks import TASKS
 from germline.types import GermlineError, Score
 
@@ -137,6 +137,16 @@ class RunFacts:
     def ensemble(self) -> list[Row]:
         """Members that vote for the centre, best first; empty where no method keeps some."""
         return self.run.ensemble()
+
+    @property
+    def answers_by_vote(self) -> bool:
+        """Whether members vote, so that the centre is not what is scored."""
+        return speaker(self.config) == "vote"
+
+    @property
+    def counted(self) -> str:
+        """What held-out scores are counted by."""
+        return counted(self.config)
 
     @property
     def metric(self) -> str:

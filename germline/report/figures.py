@@ -14,12 +14,12 @@ from typing import Literal
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogFormatter, MaxNLocator
 
 from germline.evaluation import interval
 from germline.record import HeldOut, RunDirectory
 from germline.record.lines import Row, write_atomically
-from germline.report.wording import title
+from germline.report.wording import speaker, title
 from germline.types import Score
 
 BLUE, ORANGE, GREEN, INK, FAINT = "#0072B2", "#E69F00", "#009E73", "#222222", "#8A8A8A"
@@ -39,7 +39,7 @@ def evolution(run: RunDirectory) -> Figure:
     figure.suptitle("\n".join(title(run.config)), fontsize=11, color=INK, x=0.01, ha="left")
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     _draw_fitness(upper, run.generations())
-    _draw_held_out(lower, run.held_out())
+    _draw_held_out(lower, run.held_out(), speaker(run.config))
     lower.set_xlabel("generation", color=INK)
     lower.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=10, steps=[1, 2, 5, 10]))
     figure.align_ylabels()
@@ -85,6 +85,8 @@ def draw_panels(
             axes.axvline(place, color=FAINT, linewidth=1.2, linestyle=style, label=label)
         _legend(axes)
     rows[-1].set_xscale("log")
+    rows[-1].xaxis.set_major_formatter(LogFormatter())
+    rows[-1].xaxis.set_minor_formatter(LogFormatter())  # 20, not 2 x 10^1
     rows[-1].set_xlabel(axis, color=INK)
     figure.align_ylabels()
     buffer = io.BytesIO()
@@ -128,7 +130,7 @@ def _draw_fitness(axes: Axes, generations: Sequence[Row]) -> None:
     _legend(axes)
 
 
-def _draw_held_out(axes: Axes, held_out: Sequence[HeldOut]) -> None:
+def _draw_held_out(axes: Axes, held_out: Sequence[HeldOut], speaker: str) -> None:
     scores = [one.score for one in held_out]
     metric = scores[0].metric.replace("_", " ") if scores else "score"
     _style(axes, f"held-out {metric}")
@@ -146,7 +148,7 @@ def _draw_held_out(axes: Axes, held_out: Sequence[HeldOut]) -> None:
         linewidth=1.5,
         capsize=3,
         elinewidth=1.0,
-        label=f"centre, {scores[-1].n} examples, 95 % intervals",
+        label=f"{speaker}, {scores[-1].n} examples, 95 % intervals",
     )
     axes.margins(x=0.08, y=0.12)
     _label(axes, scores[0], "right")

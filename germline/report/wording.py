@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from germline.config import Config, Es, Nes
+from germline.config import Config, Es, EsSampleGd, Nes, RandOpt
 from germline.evaluation import interval
 from germline.types import Score
 
@@ -79,13 +79,34 @@ def title(config: Config) -> tuple[str, str]:
     rank = f" r = {config.space.rank}" if hasattr(config.space, "rank") else ""
     model = Path(config.model).name
     how = strategy.kind if isinstance(config.method, Es) else config.method.kind
-    steps = [f"sigma {_setting(strategy.sigma)}"]
-    if isinstance(strategy, Nes):
-        steps.append(f"learning rate {_setting(strategy.learning_rate)}")
     return (
         f"{config.task.title} · {model} · {config.space.kind}{rank} · {how}",
-        f"N = {strategy.population}, {', '.join(steps)}, run seed {config.seed}",
+        ", ".join([f"N = {strategy.population}", *_steps(config), f"run seed {config.seed}"]),
     )
+
+
+def speaker(config: Config) -> str:
+    """Name who is scored on held-out examples."""
+    return "vote" if isinstance(config.method, RandOpt) else "centre"
+
+
+def counted(config: Config) -> str:
+    """Name what held-out scores are counted by: where nothing is updated, generations."""
+    return "generations" if isinstance(config.method, RandOpt) else "updates"
+
+
+def _steps(config: Config) -> list[str]:
+    """Say how far members are from the centre, and how far it goes, as far as either moves."""
+    strategy, method = config.strategy, config.method
+    sigma = _setting(strategy.sigma)
+    if isinstance(method, RandOpt):
+        several = " or ".join(f"{one:g}" for one in method.sigmas or ())
+        return [f"sigma {several or sigma}"]
+    sampling = isinstance(method, EsSampleGd) and method.explore == "temperature"
+    steps = [] if sampling else [f"sigma {sigma}"]
+    if isinstance(strategy, Nes):
+        steps.append(f"learning rate {_setting(strategy.learning_rate)}")
+    return steps
 
 
 def _setting(value: float | BaseModel) -> str:

@@ -13,7 +13,7 @@ from germline.record import RunDirectory
 from germline.rollout import centre_cell, cut
 from germline.run.arguments import choice_of, limit_of, path_of
 from germline.run.assembly import decoding, make_engine, make_task
-from germline.run.reading import rebuilt
+from germline.run.reading import rebuilt, writers
 from germline.types import Completion, GermlineError, Split
 
 
@@ -26,7 +26,8 @@ def diverged(
 ) -> tuple[Divergence, Behaviour]:
     """Let the newest weights of a run answer its task, and read the answers beside the start.
 
-    The start is the run before its first update; both are in memory at once.
+    The start is the run before its first update; both are in memory at once. Of a run that answers
+    by vote, every member that votes writes for itself.
 
     Args:
         path: the run directory.
@@ -51,9 +52,10 @@ def diverged(
     luck = replace(decoding(config, task), noise_name=HELD_OUT_NOISE)
     readings: list[Reading] = []
     texts: list[Completion] = []
-    for cell in cut([None], examples, centre_cell(config.cell)):
-        written = tuned.generate(cell.members, cell.examples, luck)
-        readings += read(tuned, start, cell.members, cell.examples, written)[0]
-        texts += written[0]
+    for who in writers(directory, tuned.weights.dimension):
+        for cell in cut([who], examples, centre_cell(config.cell)):
+            written = tuned.generate(cell.members, cell.examples, luck)
+            readings += read(tuned, start, cell.members, cell.examples, written)[0]
+            texts += written[0]
     unlikely = [one.improbable for one in readings]
     return Divergence.of(readings), behaviour(texts, tuned.special_ids, unlikely)

@@ -25,6 +25,7 @@ from germline.types import (
     Evaluation,
     Example,
     GermlineError,
+    Perturbation,
     Score,
     Split,
 )
@@ -213,11 +214,22 @@ def _alone(directory: RunDirectory) -> Engine:
     engine = rebuilt(directory)
     method = directory.config.method
     if isinstance(method, RandOpt):
-        ensemble = Ensemble(method.keep)
-        inner = _strategy(directory.config, engine.weights.dimension)
-        _recalled(directory, RandomSearch(method, inner, ensemble))
-        engine.apply(ensemble.best())
+        engine.apply(_ensemble(directory, method, engine.weights.dimension).best())
     return engine
+
+
+def writers(directory: RunDirectory, dimension: int) -> list[Perturbation | None]:
+    """Return who writes the answers of a run: its centre (None), or the members that vote."""
+    method = directory.config.method
+    if isinstance(method, RandOpt):
+        return [one.member for one in _ensemble(directory, method, dimension).kept] or [None]
+    return [None]
+
+
+def _ensemble(directory: RunDirectory, method: RandOpt, dimension: int) -> Ensemble:
+    ensemble = Ensemble(method.keep)
+    _recalled(directory, RandomSearch(method, _strategy(directory.config, dimension), ensemble))
+    return ensemble
 
 
 def _as_learnt(directory: RunDirectory, fleet: Fleet, task: Task) -> Fleet:

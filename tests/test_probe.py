@@ -208,10 +208,73 @@ def test_reasons_name_what_is_recommended(advice):
     assert f"learning_rate {advice.learning_rate:g}" in text
 
 
-def test_without_time_for_trials_the_rules_speak_and_say_so(config):
-    found = probe(config, minutes=1e-4)
+def test_without_time_for_trials_the_rules_speak_and_say_so(config, monkeypatch):
+    monkeypatch.setattr(probing._Clock, "allows", lambda _clock, _generations: False)
+    found = probe(config)
     assert found.trials == ()
     assert any("no time was left" in note for note in found.notes)
+
+
+def test_a_sweep_that_time_cuts_short_recommends_nothing_and_says_what_to_give(config):
+    with pytest.raises(GermlineError, match=r"gone at sigma .* give --minutes=\d"):
+        probe(config, minutes=1e-4)
+
+
+def test_without_a_signal_the_note_says_what_was_seen():
+    def note(**changes):
+        return " ".join(probing._without_signal([replace(SANE, **changes)]))
+
+    assert note() == ""
+    assert "the same whatever they do" in note(informative=0.0, agreement=None)
+    assert "on up to 56% of the examples" in note(informative=0.56, agreement=-0.2)
+    assert "takes a batch of two" in note(informative=0.56, agreement=None)
+
+
+def tried(advice, *scores):
+    """Return advice whose trials, the recommended one first, ended with these scores."""
+    pairs = [(advice.sigma, advice.learning_rate), (1.0, 1.0), (2.0, 1.0), (3.0, 1.0)]
+    trials = tuple(
+        Trial(*pair, advice.trials[0].strategy, [], [(5, score)])
+        for pair, score in zip(pairs, scores, strict=False)
+    )
+    return " ".join(replace(advice, trials=trials).reasons())
+
+
+def test_trials_that_tie_are_not_said_to_have_chosen(advice):
+    assert "came furthest" in tried(advice, 3.0, 1.0, 2.0)
+    assert "was behind no other" in tried(advice, 3.0, 3.0, 2.0)
+    assert "2 short trainings came equally far" in tried(advice, 3.0, 3.0)
+
+
+def test_where_no_member_broke_nothing_is_said_to_have_broken(advice):
+    whole = replace(advice, edge=advice.soundings[-1].sigma)
+    text = " ".join(whole.reasons())
+    assert "members break" not in text
+    assert "the largest sigma tried (no member broke)" in text
+
+
+def test_choices_are_said_to_be_left_out(config):
+    with_choices = load_config(
+        config.model_dump(), ["task.temperature=0", "choices.temperature=[0, 1]"]
+    )
+    (note,) = probing._unplayed(with_choices)
+    assert "choices of temperature were not played" in note
+    assert not list(probing._unplayed(config))
+
+
+def test_what_goes_by_earlier_generations_is_left_out_of_soundings(config):
+    running = ["strategy.antithetic=false", "strategy.baseline=running", "shaping=raw"]
+    with opened(load_config(config.model_dump(), running), seed=0) as one:
+        assert sound(one, 0.1).sigma == 0.1
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused_before_anything_is_played(tmp_path):
+    place = tmp_path / "taken"
+    place.write_text("mine")
+    shown = CliRunner().invoke(app, ["probe", "demo", "--out", str(place)])
+    assert shown.exit_code != 0
+    assert "..." not in shown.output
+    assert "is a file" in str(shown.exception) + shown.output
 
 
 def test_what_is_written_is_a_file_of_overrides_and_all_numbers(advice: Advice, tmp_path):
@@ -258,7 +321,15 @@ def test_a_strategy_without_a_learning_rate_gets_a_sigma_alone():
         (
             ["strategy={population: 6}", "method=randopt", "method.keep=2"],
             3.0,
-            r"method.kind=randopt has no learning rate",
+            r"method.kind=randopt cannot be probed",
+        ),
+        (
+            [
+                "strategy={population: 1, antithetic: false, baseline: running}",
+                "shaping=raw",
+            ],
+            3.0,
+            r"strategy.population=1 has no members to compare",
         ),
     ],
 )

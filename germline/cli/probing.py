@@ -51,7 +51,7 @@ def probe(
     folder = out or _new_folder(settings.task.title)
     from germline.record.lines import refuse_unwritable
 
-    refuse_unwritable(folder)
+    refuse_unwritable(folder, folder=True)
 
     from germline.studies import advice as advised
     from germline.studies.probe import probe as look

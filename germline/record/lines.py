@@ -50,14 +50,18 @@ def writing(path: Path) -> Iterator[None]:
         raise GermlineError(f"{path} cannot be written: {said}{remedy}") from error
 
 
-def refuse_unwritable(path: Path) -> None:
+def refuse_unwritable(path: Path, *, folder: bool = False) -> None:
     """Say before the work is done that a file or folder could not be made afterwards.
+
+    Args:
+        path: to be made, or to be written again.
+        folder: whether it must be a folder.
 
     Raises:
         GermlineError: a file stands where a folder should, or writing is not allowed.
     """
     place = next(one for one in (path, *path.absolute().parents) if one.exists())
-    if not place.is_dir() and place != path:
+    if not place.is_dir() and (folder or place != path):
         raise GermlineError(
             f"out: {path} cannot be made, as {place} is a file; choose a new or an empty folder "
             "(--out)"

@@ -22,7 +22,7 @@ class Advice:
         sigma: recommended, in `strategy.sigma_unit`.
         learning_rate: recommended; None where the strategy has none.
         generations: the run was laid out for.
-        edge: sigma at which random members begin to break.
+        edge: sigma at which random members begin to break; the largest tried where none did.
         step: rms of a step per searched number at learning rate 1, in `sigma_unit`; None where
             the strategy has no learning rate.
         centre: the start itself, on the batches of the soundings.
@@ -48,6 +48,11 @@ class Advice:
         """The recommendation, as a config says it."""
         rate = {} if self.learning_rate is None else {"learning_rate": self.learning_rate}
         return {"strategy": {"sigma": self.sigma, **rate}}
+
+    @property
+    def broken(self) -> Sounding | None:
+        """The first sounding beyond the edge; None where members were sane to the last."""
+        return next((one for one in self.soundings if one.sigma > self.edge), None)
 
     def verdict(self, sounding: Sounding) -> str:
         """Say in a word or two what members at a sigma are like."""
@@ -76,7 +81,7 @@ class Advice:
             text += (
                 f"; two halves of the examples agree on the update (cosine {chosen.agreement:.2f})"
             )
-        broken = next((one for one in self.soundings if one.sigma > self.edge), None)
+        broken = self.broken
         if broken is not None:
             text += (
                 f". At {broken.sigma:g} the KL is {broken.divergence:.2g} and "
@@ -90,16 +95,32 @@ class Advice:
             f"learning_rate {rate:g}: one update moves a weight by {step:.2g} times the rate. Most "
             f"of that is luck, and the luck of {self.generations} generations adds up like a "
             f"random walk: to {rate:g} x {step:.2g} x sqrt({self.generations}) = {distance:.2g}, "
-            f"which must not pass the {self.edge:.2g} where random members break. For another "
+            f"which must not pass the {self.edge:.2g} {self._what_the_edge_is}. For another "
             "number of generations, divide the rate by the root of the ratio."
         )
 
+    @property
+    def _what_the_edge_is(self) -> str:
+        if self.broken is None:
+            return "that was the largest sigma tried (no member broke)"
+        return "where random members break"
+
     def _what_trials_said(self) -> str:
         done = max(place for trial in self.trials for place, _ in trial.scores)
-        return (
-            f"Of {len(self.trials)} short trainings this pair came furthest on examples it did "
-            f"not train on, in {done} generations."
-        )
+        behind = sum(not self._is_level(trial) for trial in self.trials)
+        tried, where = f"{len(self.trials)} short trainings", "examples they did not train on"
+        if not behind:
+            return f"{tried} came equally far on {where}: the rules alone chose this pair."
+        verb = "came furthest" if behind == len(self.trials) - 1 else "was behind no other"
+        return f"Of {tried} this pair {verb} on {where}, in {done} generations."
+
+    def _is_level(self, trial: Trial) -> bool:
+        """Say whether a trial scored as the recommended one did after as many generations."""
+        pair = (self.sigma, self.learning_rate)
+        chosen = next(one for one in self.trials if (one.sigma, one.learning_rate) == pair)
+        done, score = trial.scores[-1]
+        other = dict(chosen.scores)[done]
+        return score == other or (math.isnan(score) and math.isnan(other))
 
 
 def write(advice: Advice, folder: Path, command: str) -> Path:
@@ -119,7 +140,9 @@ def write(advice: Advice, folder: Path, command: str) -> Path:
     text = f"# Recommended by: {command}\n{yaml.safe_dump(advice.overrides, sort_keys=False)}"
     write_atomically(file, text.encode())
     write_atomically(folder / "probe.json", _numbers(advice).encode())
-    marks = {"recommended": advice.sigma, "members break": advice.edge}
+    marks = {"recommended": advice.sigma}
+    if advice.broken is not None:
+        marks["members break"] = advice.edge
     draw_panels(folder / "probe.png", _title(advice), "sigma", _panels(advice), marks)
     return file
 

@@ -81,11 +81,17 @@ class Bench:
     def directions(self, sigma: float, most: int, generations: int) -> Strategy:
         """Make what asks for members in random directions, so many at most.
 
-        Other strategies than nes begin with such members too, and adapt from there.
+        Other strategies than nes begin with such members too, and adapt from there. What goes by
+        generations before, such as a running baseline, is left out.
         """
         section = self.config.strategy
         nes = section if isinstance(section, Nes) else Nes(sigma_unit=section.sigma_unit)
-        few = nes.model_copy(update={"sigma": sigma, "population": min(most, nes.population)})
+        few = Nes(
+            population=min(most, nes.population),
+            antithetic=nes.antithetic,
+            sigma=sigma,
+            sigma_unit=nes.sigma_unit,
+        )
         return make_strategy(few, run_seed=self.run_seed, generations=generations)
 
     def score(self, examples: Sequence[Example]) -> float:

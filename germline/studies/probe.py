@@ -60,7 +60,8 @@ def probe(
 ) -> Advice:
     """Look for a sigma and a learning rate for a config.
 
-    The same config, seed and machine give the same advice, unless time runs out.
+    The same config, seed and machine give the same advice, unless time runs out. There is none
+    without the time to see where members break: the rate follows from that.
 
     Args:
         config: what is to be trained.
@@ -69,7 +70,7 @@ def probe(
         watch: is told what goes on.
 
     Raises:
-        GermlineError: something in the config cannot be had, or cannot be probed.
+        GermlineError: something cannot be had or probed, or time ran out in the sweep.
     """
     _refuse(config, minutes)
     clock = _Clock(60 * minutes)
@@ -104,7 +105,7 @@ def probe(
         centre=centre,
         soundings=tuple(soundings),
         trials=tuple(trials) if best.scores else (),
-        notes=tuple(_notes(soundings, centre, best, rounds)),
+        notes=(*_unplayed(config), *_notes(soundings, centre, best, rounds)),
         seconds=clock.gone_s,
     )
 
@@ -136,16 +137,31 @@ def _half_decade(place: int) -> float:
 def _soundings(
     bench: Bench, centre: Sounding, clock: "_Clock", watch: Callable[[str], None]
 ) -> list[Sounding]:
-    """Sound every sigma of the ladder from below, until two in a row are broken."""
+    """Sound every sigma of the ladder from below, until two in a row are broken.
+
+    Raises:
+        GermlineError: time ran out before that.
+    """
     found: list[Sounding] = []
-    for sigma in ladder(bench.size()):
-        if found and clock.gone_s > clock.limit_s / 2:
-            break
+    sigmas = ladder(bench.size())
+    for sigma in sigmas:
+        if found and clock.gone_s > clock.limit_s:
+            raise GermlineError(
+                f"probe: --minutes={clock.limit_s / 60:g} were gone at sigma {found[-1].sigma:g}, "
+                f"before it was seen where members break ({len(found)} of up to {len(sigmas)} "
+                f"sigmas): give --minutes={_enough(clock, len(found), len(sigmas)):g}, or a "
+                "smaller batch"
+            )
         watch(f"sigma {sigma:g}")
         found.append(sound(bench, sigma))
         if len(found) > 1 and not any(is_sane(one, centre) for one in found[-2:]):
             break
     return found
+
+
+def _enough(clock: "_Clock", done: int, sigmas: int) -> float:
+    """Return minutes in which the whole sweep fits, and as long again for short trainings."""
+    return math.ceil(20 * clock.gone_s / 60 * sigmas / done) / 10
 
 
 def _edge(soundings: Sequence[Sounding], centre: Sounding) -> float:
@@ -217,16 +233,45 @@ def _notes(
             f"members were still sane at sigma {soundings[-1].sigma:g}, the largest tried: the "
             "edge may lie higher"
         )
-    if not any((one.agreement or 0) > 0 for one in soundings if is_sane(one, centre)):
+    yield from _without_signal([one for one in soundings if is_sane(one, centre)])
+    if not best.scores:
+        yield "no time was left for short trainings: the rules alone speak; give more --minutes"
+    elif len(best.updates) < rounds[-1]:
+        yield "time ran out before the last round of the short trainings; give more --minutes"
+
+
+def _without_signal(sane: Sequence[Sounding]) -> Iterator[str]:
+    """Say what it may be, where no sane sigma tells better members from worse ones."""
+    agreed = [one.agreement for one in sane if one.agreement is not None]
+    differing = max(one.informative for one in sane)
+    if any(one > 0 for one in agreed):
+        return
+    if not differing:
         yield (
             "no sane sigma tells better members from worse ones: the reward is the same whatever "
             "they do; try a larger batch, a reward in finer steps, or examples the model can "
             "sometimes solve"
         )
-    if not best.scores:
-        yield "no time was left for short trainings: the rules alone speak; give more --minutes"
-    elif len(best.updates) < rounds[-1]:
-        yield "time ran out before the last round of the short trainings; give more --minutes"
+    elif agreed:
+        yield (
+            f"sane members differ on up to {differing:.0%} of the examples, but halves of the "
+            "examples never agree on who is better: it may all be luck; try a larger batch, a "
+            "reward in finer steps, or examples the model can sometimes solve"
+        )
+    else:
+        yield (
+            "whether halves of the examples agree could not be seen: that takes a batch of two or "
+            "more"
+        )
+
+
+def _unplayed(config: Config) -> Iterator[str]:
+    """Say what of the config was left out."""
+    if config.choices.options:
+        yield (
+            f"choices of {', '.join(config.choices.options)} were not played: members and trials "
+            "played the task as it is without them"
+        )
 
 
 def _rounded(value: float) -> float:
@@ -239,8 +284,13 @@ def _refuse(config: Config, minutes: float) -> None:
         raise GermlineError(f"probe: --minutes={minutes:g} leaves no time: use more than 0, or 3")
     if config.method.kind != "es":
         raise GermlineError(
-            f"probe: method.kind={config.method.kind} has no learning rate to look for: probe the "
-            "config with method=es"
+            f"probe: method.kind={config.method.kind} cannot be probed: what is known of rates is "
+            "about updates of method.kind=es; probe the config with method=es"
+        )
+    if config.strategy.population == 1:
+        raise GermlineError(
+            "probe: strategy.population=1 has no members to compare: find sigma with "
+            "strategy.population=8, and learning_rate for one member by short runs"
         )
 
 

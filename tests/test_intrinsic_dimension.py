@@ -1,5 +1,6 @@
 """The study of intrinsic dimension: what it concludes, which runs it makes, and what it prints."""
 
+import json
 import re
 import shutil
 
@@ -109,6 +110,42 @@ def test_a_folder_with_runs_of_another_config_is_refused(study):
     other = settings(*SMALL, "strategy.sigma=0.1")
     with pytest.raises(GermlineError, match=r"run with another strategy\.sigma: choose another fo"):
         list(outcomes(other, [3], [0], study[0]))
+
+
+def test_other_generations_are_named_and_not_what_follows_from_them(study):
+    with pytest.raises(GermlineError, match=r"run with another generations: "):
+        list(outcomes(settings(*SMALL, "generations=2"), [3], [0], study[0]))
+
+
+def test_a_study_of_an_own_task_takes_its_finished_runs_as_they_are(tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    lines = [json.dumps({"prompt": f"p{n}", "answer": f"a{n}"}) for n in range(20)]
+    rows.write_text("\n".join(lines))
+    task = f"task={{kind: jsonl, path: {rows}, reward: exact, max_new_tokens: 4}}"
+    config = settings("generations=1", "held_out.examples=4", "batch=4", task)
+    found = list(outcomes(config, [3], [0], tmp_path / "runs"))
+    assert list(outcomes(config, [3], [0], tmp_path / "runs")) == found
+    rows.write_text("\n".join(lines[1:]))
+    with pytest.raises(GermlineError, match=r"run with another task.digest"):
+        list(outcomes(config, [3], [0], tmp_path / "runs"))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "dimension", "cma_up_to", "message"),
+    [
+        ([], 9_999_999, 0, "space.dimension=9999999 is above"),
+        ([], 1, 4, "needs at least 2 numbers"),
+        (["task.temperature=0", "choices.temperature=[0, 1]"], 4, 4, "choices of temperature"),
+        (["strategy={population: 6}", "method=randopt", "method.keep=2"], 4, 0, "moves no weights"),
+    ],
+)
+def test_what_cannot_be_studied_is_refused_before_anything_is_trained(
+    overrides, dimension, cma_up_to, message, tmp_path
+):
+    config = settings("generations=2", *overrides)
+    with pytest.raises(GermlineError, match=message):
+        next(outcomes(config, [dimension], [0], tmp_path / "runs", cma_up_to))
+    assert not (tmp_path / "runs").exists()
 
 
 def test_the_command_prints_a_table_and_draws(study, tmp_path):

@@ -21,15 +21,18 @@ change per weight); with few held-out examples or seeds, a neighbour of d is as 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from germline.config import Config, load_config
+from germline.config import Config, OwnTask, Subspace, load_config
 from germline.record import RunDirectory
 from germline.report.differences import between
 from germline.report.figures import Panel, draw_panels
 from germline.run import Training, resume, train
-from germline.run.assembly import make_task
+from germline.run.assembly import make_engine, make_task
+from germline.run.fleets import placed
+from germline.strategies import make_strategy
 from germline.types import GermlineError, Score
 
 SHARE = 0.9
@@ -110,6 +113,8 @@ def outcomes(
 ) -> Iterator[Outcome]:
     """Train what is not trained yet, seed after seed, yielding each run once it is finished.
 
+    What no run could be made of is refused before the first is.
+
     Args:
         config: as it is trained for comparison.
         dimensions: of the subspaces.
@@ -119,18 +124,23 @@ def outcomes(
             the strategy of the config does.
 
     Raises:
-        GermlineError: the folder holds runs of another config.
+        GermlineError: the folder holds runs of another config, or a run cannot be made.
     """
-    for seed in seeds:
-        for dimension in (None, *dimensions):
-            name = "as-it-is" if dimension is None else f"dimension-{dimension:06d}"
-            wanted = _config(config, dimension, seed, cma_up_to)
-            training = _begun(wanted, out / f"{name}-seed-{seed}")
-            for _ in training or ():
-                pass
-            run = RunDirectory.open(out / f"{name}-seed-{seed}")
-            scores = [one.score for one in run.held_out()]
-            yield Outcome(dimension, seed, scores[0], scores[-1])
+    config = _with_digest(config)
+    planned = [
+        (dimension, seed, _config(config, dimension, seed, cma_up_to), _path(out, dimension, seed))
+        for seed in seeds
+        for dimension in (None, *dimensions)
+    ]
+    for _, _, wanted, path in planned:
+        _refuse_another(wanted, path)
+    if not all((path / "run.json").exists() for _, _, _, path in planned):
+        _refuse_unfit([wanted for _, _, wanted, _ in planned])
+    for dimension, seed, wanted, path in planned:
+        for _ in _begun(wanted, path) or ():
+            pass
+        scores = [one.score for one in RunDirectory.open(path).held_out()]
+        yield Outcome(dimension, seed, scores[0], scores[-1])
 
 
 def finding(config: Config, found: Sequence[Outcome], share: float = SHARE) -> Finding:
@@ -147,6 +157,20 @@ def draw(found: Finding, title: str, path: Path) -> None:
     enough = found.smallest
     marks = {} if enough is None else {f"{enough} dimensions": float(enough)}
     draw_panels(path, title, "dimension of the subspace", [panel], marks)
+
+
+def _path(out: Path, dimension: int | None, seed: int) -> Path:
+    name = "as-it-is" if dimension is None else f"dimension-{dimension:06d}"
+    return out / f"{name}-seed-{seed}"
+
+
+def _with_digest(config: Config) -> Config:
+    """Note what a task of your own is made of, as its runs do: they are compared with this."""
+    if not isinstance(config.task, OwnTask):
+        return config
+    digest = getattr(make_task(config.task), "digest", None)
+    section = config.task.model_copy(update={"digest": digest})
+    return config.model_copy(update={"task": section})
 
 
 def _config(config: Config, dimension: int | None, seed: int, cma_up_to: int) -> Config:
@@ -176,17 +200,55 @@ def _cma(strategy: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _begun(wanted: Config, path: Path) -> Training | None:
-    """Begin a run, take it up again, or leave a finished one alone."""
+def _refuse_another(wanted: Config, path: Path) -> None:
+    """Refuse a folder that holds another run.
+
+    Raises:
+        GermlineError: its config is not the one wanted.
+    """
     if not (path / "run.json").exists():
-        return train(wanted, path)
-    directory = RunDirectory.open(path)
-    changed = [name for name in between([directory.config, wanted]) if name not in PLACES]
+        return
+    found = between([RunDirectory.open(path).config, wanted])
+    changed = [name for name in found if name not in PLACES]
+    if "generations" in changed:
+        changed = ["generations"]  # held_out.every follows it here
     if changed:
         raise GermlineError(
             f"study: {path} was run with another {changed[0]}: choose another folder (--out), or "
             "remove that one"
         )
+
+
+def _refuse_unfit(configs: Sequence[Config]) -> None:
+    """Refuse what cannot be compared or searched, before anything is trained.
+
+    Raises:
+        GermlineError: theta would not move, a dimension is too small for its strategy, or more
+            than the selected layers have.
+    """
+    if configs[0].method.kind == "randopt":
+        raise GermlineError(
+            "study: method.kind=randopt moves no weights, so there is no improvement of a centre "
+            "to keep: use method=es"
+        )
+    largest, most = configs[0], 0
+    for one in configs:
+        if isinstance(one.space, Subspace):
+            make_strategy(
+                one.strategy,
+                run_seed=one.seed,
+                generations=one.generations,
+                dimension=one.space.dimension,
+            )
+            largest, most = max((largest, most), (one, one.space.dimension), key=itemgetter(1))
+    make_engine(placed(largest, 0))
+
+
+def _begun(wanted: Config, path: Path) -> Training | None:
+    """Begin a run, take it up again, or leave a finished one alone."""
+    if not (path / "run.json").exists():
+        return train(wanted, path)
+    directory = RunDirectory.open(path)
     if directory.journal.last_generation() + 1 < wanted.generations:
         return resume(path)
     return None

@@ -87,8 +87,6 @@ def draw_panels(
     rows[-1].set_xscale("log")
     rows[-1].xaxis.set_major_formatter(LogFormatter())
     rows[-1].xaxis.set_minor_formatter(LogFormatter())  # 20, not 2 x 10^1
-    rows[-1].xaxis.set_major_formatter(LogFormatter())
-    rows[-1].xaxis.set_minor_formatter(LogFormatter())  # 20, not 2 x 10^1
     rows[-1].set_xlabel(axis, color=INK)
     figure.align_ylabels()
     buffer = io.BytesIO()

@@ -226,6 +226,13 @@ def test_a_sampling_centre_writes_differently_each_time(model):
         ]
 
 
+def test_any_number_of_samples_can_be_compared(model):
+    sampling = ("method.explore=temperature", "task.temperature=1", "strategy.antithetic=false")
+    with assemble(config(model, *sampling, "strategy.population=3")) as parts:
+        evaluation = parts.fleet.evaluate(parts.strategy.ask(0), parts.batch(0), parts.decoding)
+    assert evaluation.rewards.shape == (3, 3)
+
+
 # --- the run
 
 
@@ -329,6 +336,14 @@ def test_the_shipped_run_learns_in_three_generations(tmp_path):
         (
             ["method.explore=temperature", "task.temperature=1", "method.clip=0.2"],
             r"method\.clip=0\.2 would do nothing",
+        ),
+        (
+            ["method.explore=temperature", "task.temperature=1", "strategy.zero_signal=grow"],
+            r"strategy\.zero_signal would be ignored",
+        ),
+        (
+            ["space={kind: low_rank, rank: 4}", "method.explore=temperature", "task.temperature=1"],
+            r"space\.rank=4 would be ignored .* its default, 1",
         ),
         (["strategy.sigma={kind: natural, start: 0.1}"], r"sigma\.kind=natural cannot be used"),
         (

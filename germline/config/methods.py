@@ -7,7 +7,8 @@ from pydantic import Field
 from germline.config.schedules import Natural
 from germline.config.sections import Section, named
 from germline.config.shaping import ShapingConfig, ZScore
-from germline.config.strategies import Nes, StrategyConfig
+from germline.config.spaces import LowRank, SpaceConfig
+from germline.config.strategies import Grow, Nes, StrategyConfig
 
 
 class Es(Section):
@@ -138,8 +139,9 @@ def _refuse_unfollowed(method: EsSampleGd, nes: Nes) -> None:
         )
     if method.explore == "weights":
         return
-    for name in ("sigma", "antithetic", "noise_reuse"):
-        if name in _changed(nes):
+    for name in ("sigma", "noise_reuse", "zero_signal"):
+        skips = name == "zero_signal" and not isinstance(nes.zero_signal, Grow)
+        if name in _changed(nes) and not skips:
             raise ValueError(
                 f"strategy.{name} would be ignored {why} with method.explore=temperature, where "
                 f"nobody is perturbed: drop it{_or_default(name)}"
@@ -168,13 +170,13 @@ def _changed(nes: Nes) -> list[str]:
 
 
 def refuse_no_gradient(
-    method: MethodConfig, space: str, engine: str, engines: int, heat: float
+    method: MethodConfig, space: SpaceConfig, engine: str, engines: int, heat: float
 ) -> None:
     """Refuse to backpropagate where there are no gradients, and to sample where there is no luck.
 
     Args:
         method: any; others than `es_sample_gd` need no gradient.
-        space: its kind.
+        space: what is moved.
         engine: its kind.
         engines: how many.
         heat: the sampling temperature.
@@ -185,15 +187,20 @@ def refuse_no_gradient(
     if not isinstance(method, EsSampleGd):
         return
     found = f"cannot be used by method.kind={method.kind}"
-    if space not in GRADIENTS_OF:
+    if space.kind not in GRADIENTS_OF:
         raise ValueError(
-            f"space.kind={space} {found}, whose gradient moves whole tensors of the model: use "
-            f"space.kind={' or '.join(GRADIENTS_OF)}"
+            f"space.kind={space.kind} {found}, whose gradient moves whole tensors of the "
+            f"model: use space.kind={' or '.join(GRADIENTS_OF)}"
         )
     if engine != "inprocess":
         raise ValueError(f"engine.kind={engine} {found}, as it has no gradients: use inprocess")
     if engines > 1:
         raise ValueError(f"fleet.engines={engines} {found}, which runs one model: use 1")
+    if method.explore == "temperature" and isinstance(space, LowRank) and space.rank != 1:
+        raise ValueError(
+            f"space.rank={space.rank} would be ignored with method.explore=temperature, where "
+            "nobody is perturbed: drop it, or set it to its default, 1"
+        )
     if method.explore == "temperature" and heat == 0:
         raise ValueError(
             "task.temperature=0 writes the same completion every time, so method.explore="

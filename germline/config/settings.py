@@ -173,7 +173,7 @@ class Config(Section):
         refuse_unfit(self.method, self.strategy, self.shaping, self.generations)
         refuse_no_gradient(
             self.method,
-            self.space.kind,
+            self.space,
             self.engine.kind,
             self.fleet.engines,
             self.task.temperature,

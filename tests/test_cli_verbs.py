@@ -116,6 +116,13 @@ def test_a_run_in_two_parts_has_the_journal_of_one(
     assert journal(run) == journal(trained[0])
 
 
+def test_a_toy_run_is_not_sent_to_export_which_has_no_format_for_it(
+    trained: tuple[Path, str],
+) -> None:
+    assert f"germline generate {trained[0]}" in trained[1]
+    assert "germline export" not in trained[1]
+
+
 def test_resume_refuses_what_would_make_it_another_run(trained: tuple[Path, str]) -> None:
     shown = germline("resume", trained[0], "strategy.sigma=1")
     assert shown.exit_code == 2

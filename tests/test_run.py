@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -255,6 +256,27 @@ def test_a_resumed_run_may_not_become_another_one(plain, override):
     with pytest.raises(GermlineError, match=rf"resume: {setting} cannot change .*asked"):
         resume(plain, [override])
     assert (plain / "run.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("begun", "override", "message"),
+    [
+        (
+            ["space=full", "strategy={kind: cma, population: 4, sigma: 0.1}"],
+            "strategy.kind=sep_cma",
+            "strategy.kind cannot change within a run (asked for is 'sep_cma')",
+        ),
+        (
+            ["strategy.sigma={kind: success, start: 0.1}", "strategy.antithetic=false"],
+            "strategy.sigma=0.1",
+            "strategy.sigma cannot change within a run (asked for is another kind)",
+        ),
+    ],
+)
+def test_another_kind_is_refused_by_its_name(begun, override, message, tmp_path):
+    path = stopped_after(train(settings("strategy={kind: nes}", *begun), tmp_path / "run"), 1)
+    with pytest.raises(GermlineError, match=re.escape(message)):
+        resume(path, [override])
 
 
 def test_what_does_not_touch_the_bits_may_change(plain, tmp_path):

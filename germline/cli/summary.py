@@ -36,8 +36,9 @@ def next_commands(console: Console, run: RunDirectory) -> None:
     lines = [
         "next:",
         f'  germline generate {path} "your prompt"',
-        f"  germline export {path} --out my-model",
     ]
+    if run.config.engine.kind != "toy":  # It has no format that others could read.
+        lines.append(f"  germline export {path} --out my-model")
     if not run.config.strategy.whole_run:
         lines.append(f"  germline resume {path} generations={2 * run.config.generations}")
     for line in lines:

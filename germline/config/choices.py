@@ -104,5 +104,6 @@ def refuse_unplayed(choices: Choices, task: TaskBase, method: str, strategy: str
     if choices.temperature and task.temperature:
         raise ValueError(
             f"task.temperature={task.temperature:g} would be ignored beside choices.temperature="
-            f"{list(choices.temperature)}: add it there and drop it here"
+            f"{list(choices.temperature)}: drop it, and list it in choices.temperature if it "
+            "is to be played"
         )

@@ -31,7 +31,7 @@ def refuse_quantised(source: str, config: PreTrainedConfig) -> None:
         return
     found = f"its {codes}" if codes else f"says config.json ({_method(declared)})"
     raise GermlineError(
-        f"model: {source!r} is quantised, {found}: integer-quantised weights are not supported, as "
+        f"model: {source!r} is quantised, {found}: quantised weights are not supported, as "
         "the space searches float weights; give the float model it was made from"
     )
 

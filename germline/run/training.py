@@ -203,16 +203,30 @@ def resume(path: Path | str, overrides: Sequence[str] = ()) -> Training:
     return Training(replace(parts, config=config), directory, first=len(entries))
 
 
+def _refuse_change(setting: str, found: str) -> None:
+    if setting.partition(".")[0] not in RESUMABLE:
+        raise GermlineError(
+            f"resume: {setting} cannot change within a run ({found}); start a new run for that. "
+            f"A resumed run may change {', '.join(RESUMABLE)}"
+        )
+
+
 def _resumed_config(config: Config, overrides: Sequence[str]) -> Config:
-    changed = load_config(config.model_dump(), overrides)
-    for setting, values in between([config, changed]).items():
-        if setting.partition(".")[0] not in RESUMABLE:
-            was, asked = ("nothing" if value is ... else repr(value) for value in values)
-            raise GermlineError(
-                f"resume: {setting} cannot change within a run (it was {was}, asked for is "
-                f"{asked}); start a new run for that. A resumed run may change "
-                f"{', '.join(RESUMABLE)}"
-            )
+    try:
+        changed = load_config(config.model_dump(), overrides)
+    except GermlineError:
+        # Settings of the kind that was would be found to be unknown to the kind that is asked for.
+        for override in overrides:
+            setting, _, kind = override.partition("=")
+            if setting.endswith(".kind"):
+                _refuse_change(setting, f"asked for is {kind!r}")
+        raise
+    for setting, (was, asked) in between([config, changed]).items():
+        if was is ... or asked is ...:
+            # One of them is a section where the other is a value: they differ as a whole.
+            _refuse_change(setting.rpartition(".")[0], "asked for is another kind")
+        else:
+            _refuse_change(setting, f"it was {was!r}, asked for is {asked!r}")
     schedule = config.strategy.whole_run
     if schedule and changed.generations != config.generations:
         raise GermlineError(

@@ -297,6 +297,12 @@ def test_a_config_survives_json():
             "task={kind: a.jsonl, test_path: b.jsonl, split_seed: 1}",
             r"split_seed=1 has nothing to split",
         ),
+        ("strategy.sigma=1e30", r"strategy: sigma=1e\+30 is above 1e\+06, .*near the size of the"),
+        ("strategy={kind: sep_cma, sigma: 1e200}", r"strategy: sigma=1e\+200 is above 1e\+06"),
+        (
+            "strategy.learning_rate={start: 0, end: 0}",
+            r"learning_rate from 0 to 0 leaves the model",
+        ),
         ("engine.stacked=0", r"engine\.stacked: must be [a-z ]+ 1, or 'auto' \(found 0\)$"),
         (
             "method={kind: randopt, sigmas: []}",

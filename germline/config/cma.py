@@ -2,9 +2,10 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from germline.config.optimizers import Sgd
+from germline.config.schedules import refuse_overflow
 from germline.config.sections import Section
 from germline.config.spaces import LowRank, SpaceConfig
 
@@ -39,6 +40,11 @@ class CoordinateStrategy(Section):
             "size alone."
         ),
     )
+
+    @model_validator(mode="after")
+    def _members_are_models(self) -> "CoordinateStrategy":
+        refuse_overflow(self.sigma)
+        return self
 
     @property
     def optimizer(self) -> Sgd:

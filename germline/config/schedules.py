@@ -7,6 +7,9 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from germline.config.sections import Section
 
+LARGEST_SIGMA = 1e6
+"""Above it members are no models any more: weights are near 1, and products of layers overflow."""
+
 
 class Linear(Section):
     """A straight line over the run: `start` in generation 0, `end` in the last one."""
@@ -145,6 +148,19 @@ Adaptive = Annotated[
     BeforeValidator(_short_name),
 ]
 """A number, or how it moves with the generation or with the fitness."""
+
+
+def refuse_overflow(sigma: float) -> None:
+    """Refuse a sigma that no weight of a model comes near.
+
+    Raises:
+        ValueError: it is above the largest.
+    """
+    if sigma > LARGEST_SIGMA:
+        raise ValueError(
+            f"sigma={sigma:g} is above {LARGEST_SIGMA:g}, where every member is broken: use one "
+            "near the size of the weights or below, such as 0.005; `germline probe` finds it"
+        )
 
 
 def ends(value: Adaptive) -> tuple[float, float]:

@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from germline.config.cma import Cma, SepCma
 from germline.config.optimizers import OptimizerConfig, Sgd
-from germline.config.schedules import Adaptive, Cosine, Linear, Scheduled, ends
+from germline.config.schedules import Adaptive, Cosine, Linear, Scheduled, ends, refuse_overflow
 from germline.config.sections import Section, named
 
 LOST_IN_FP32 = 2.0**-25
@@ -119,6 +119,15 @@ class Nes(Section):
             raise ValueError(
                 f"sigma from {start} to {end} reaches 0, where all members "
                 "are the centre and nothing is learnt: end it above 0"
+            )
+        refuse_overflow(max(start, end))
+        return self
+
+    @model_validator(mode="after")
+    def _something_is_learnt(self) -> "Nes":
+        if max(ends(self.learning_rate)) == 0:
+            raise ValueError(
+                "learning_rate from 0 to 0 leaves the model as it was: start or end it above 0"
             )
         return self
 

@@ -263,11 +263,14 @@ def test_four_thousand_texts_cost_the_parent_little_time():
         {"length": 0.0, "length_difference": 0.0},
     ) as pool:
         pool.submit(texts[:1], asked[:1]).result(timeout=60)
-        before = time.process_time()
-        pool.submit(texts, asked).result(timeout=60)
-        spent = time.process_time() - before
+        spent = []
+        for _ in range(3):
+            before = time.process_time()
+            pool.submit(texts, asked).result(timeout=60)
+            spent.append(time.process_time() - before)
     # 15 ms measured on two busy cores; the bound leaves room for slower ones and the type checks.
-    assert spent < 0.25
+    # The least of three: what else runs in the process of the tests is counted too.
+    assert min(spent) < 0.25
 
 
 def test_graders_and_tasks_load_without_torch():

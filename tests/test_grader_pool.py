@@ -270,7 +270,7 @@ def test_four_thousand_texts_cost_the_parent_little_time():
             spent.append(time.process_time() - before)
     # 15 ms measured on two busy cores; the bound leaves room for slower ones and the type checks.
     # The least of three: what else runs in the process of the tests is counted too.
-    assert min(spent) < 0.25
+    assert min(spent) < 0.5
 
 
 def test_graders_and_tasks_load_without_torch():

@@ -121,7 +121,9 @@ def prepared(
     def field() -> int:
         model = engine.pretrained.model
         answers = evaluate_one_at_a_time(model, in_batch, range(population), SIGMA, NEW_TOKENS)
-        return sum(_written(row, engine.end_ids) for answer in answers for row in answer.tolist())
+        return sum(
+            _written(row, engine.encoder.end_ids) for answer in answers for row in answer.tolist()
+        )
 
     def ours(on: InProcessEngine, who: Sequence[Perturbation | None]) -> int:
         return play(on, NoGraders(), who, examples, config.cell, Decoding(NEW_TOKENS)).tokens

@@ -297,6 +297,14 @@ class Reader(Protocol):
 
 
 @runtime_checkable
+class Closable(Protocol):
+    """An engine that started something which must be ended."""
+
+    def close(self) -> None:
+        """End it."""
+
+
+@runtime_checkable
 class Fleet(Protocol):
     """Engines that move together."""
 

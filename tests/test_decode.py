@@ -126,7 +126,7 @@ def test_a_shared_prefix_gives_the_tokens_of_whole_prompts(space, chat, monkeypa
     prompts = [f"What is the quick brown answer {end}" for end in ("1 + 2?", "fox", "jumps. 3")]
     batch = examples(prompts, chat=chat) * 6
     engine = inprocess("qwen2", space)
-    assert len(pad([engine._encode(example) for example in batch], 0).prefix) > 3
+    assert len(pad([engine.encoder.encode(example) for example in batch], 0).prefix) > 3
     # Three members alone do not make 16 rows, so a dense member needs a prefix of 16 tokens.
     monkeypatch.setattr(germline.engines.decode, "SMALLEST_BATCH", 2)
     widths = []

@@ -50,7 +50,7 @@ def by_hand(tuned, start, engine, examples, row):
     """Return equation (1) summed over each text, with both models as saved folders."""
     sums = []
     for example, completion in zip(examples, row, strict=True):
-        prompt = engine._encode(example)
+        prompt = engine.encoder.encode(example)
         p, q = (plainly(folder, prompt, completion) for folder in (tuned, start))
         sums.append(float((p.exp() * (p - q)).sum()))
     return sums
@@ -106,7 +106,7 @@ def test_surprise_is_the_cost_of_the_tokens_under_the_start_model(tmp_path):
     written = engine.generate(MEMBERS[:1], EXAMPLES, DECODING)
     (row,) = read(engine, engine, MEMBERS[:1], EXAMPLES, written)
     for example, completion, reading in zip(EXAMPLES, written[0], row, strict=True):
-        log_q = plainly(tmp_path, engine._encode(example), completion)
+        log_q = plainly(tmp_path, engine.encoder.encode(example), completion)
         cost = -log_q.gather(-1, torch.tensor(completion.tokens)[:, None]).sum()
         assert reading.surprise == pytest.approx(float(cost), abs=1e-4)
         assert reading.tokens == len(completion.tokens)

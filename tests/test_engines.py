@@ -53,7 +53,7 @@ def test_a_raw_prompt_is_sent_as_it_is():
 def test_prompt_tokens_count_the_prompt_without_padding():
     engine = inprocess()
     (row,) = engine.generate([None], examples(), GREEDY)
-    assert [c.prompt_tokens for c in row] == [len(engine._encode(one)) for one in examples()]
+    assert [c.prompt_tokens for c in row] == [len(engine.encoder.encode(one)) for one in examples()]
 
 
 @pytest.mark.parametrize("space", ["full", "rank 1", "rank 6"])
@@ -142,7 +142,9 @@ def test_a_saved_model_gives_the_same_tokens_in_plain_transformers(tmp_path, dty
     ids = torch.arange(50)[None]
     with torch.no_grad():
         assert torch.equal(plain(ids).logits, engine.logits(None, ids))
-    assert encode(tokenizer, examples(chat=True)[0]) == engine._encode(examples(chat=True)[0])
+    assert encode(tokenizer, examples(chat=True)[0]) == engine.encoder.encode(
+        examples(chat=True)[0]
+    )
 
 
 def test_a_chat_task_without_a_chat_template_is_refused(tmp_path):
@@ -187,7 +189,7 @@ def test_texts_that_outgrow_a_sliding_window_are_those_of_transformers(family, t
     plain = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32).eval()
     (found,) = engine.generate([None], batch, Decoding(max_new_tokens=20))
     for place, example in enumerate(batch[: len(TEXTS)]):
-        ids = torch.tensor([engine._encode(example)])
+        ids = torch.tensor([engine.encoder.encode(example)])
         text = plain.generate(ids, max_new_tokens=20, do_sample=False, pad_token_id=0)
         written = {completion.tokens for completion in found[place :: len(TEXTS)]}
         assert written == {tuple(text[0, ids.shape[1] :].tolist())}

@@ -143,7 +143,7 @@ def test_a_member_equals_a_plain_model_with_its_perturbation_merged(model, space
     section = SPACES.get(space, LowRank(rank=1, unsupported="skip"))
     engine = inprocess(model, section)
     everyone = [*population(members).members, None]
-    prompts = [engine._encode(example) for example in PROMPTS]
+    prompts = [engine.encoder.encode(example) for example in PROMPTS]
     found = engine.generate(everyone, PROMPTS, Decoding(NEW))
     for member, row in zip(everyone, found, strict=True):
         plain = merged(model, section, engine.weights, member)
@@ -179,7 +179,7 @@ def test_logits_while_decoding_equal_those_of_the_merged_model(model, space, sta
     engine = inprocess(model, SPACES[space], stacked=stacked)
     everyone = list(population(4).members)
     batch = [Example(i, f"What is the {one.prompt}", "", True) for i, one in enumerate(PROMPTS)] * 2
-    prompts = [engine._encode(example) for example in batch]
+    prompts = [engine.encoder.encode(example) for example in batch]
     steps = []
     original = sampling.choose
 

@@ -16,10 +16,11 @@ from germline.config import InProcess
 from germline.engines.adapters import AdapterMembers
 from germline.engines.coordinates import CoordinateMembers
 from germline.engines.decode import Decoder
+from germline.engines.encoder import Encoder
 from germline.engines.members import DenseMembers, LowRankMembers
 from germline.engines.merging import merged, save_adapter
 from germline.engines.pretrained import Pretrained, save_pretrained
-from germline.engines.prompts import encode, pad
+from germline.engines.prompts import pad
 from germline.engines.reading import Sheet, lay_out
 from germline.engines.sampling import draw_luck
 from germline.engines.stacked import StackedMembers, members_together
@@ -68,14 +69,12 @@ class InProcessEngine:
             self._members_of_their_own(space, config) if isinstance(space, DenseSpace) else None
         )
         self._batched = self._members_in_one_batch(space)
-        self._encoded: dict[tuple[str, bool], list[int]] = {}
-        self._known_tokens = int(model.get_input_embeddings().num_embeddings)
-        self.end_ids = _end_ids(pretrained)
-        self.special_ids = self.end_ids | frozenset(pretrained.tokenizer.all_special_ids)
+        self.encoder = Encoder(pretrained)
+        self.special_ids = self.encoder.special_ids
         self._decoder = Decoder(
             self.model,
             pretrained.tokenizer,
-            self.end_ids,
+            self.encoder.end_ids,
             self._members_left,
             fixed_steps=config.steps == "fixed",
         )
@@ -88,9 +87,9 @@ class InProcessEngine:
         decoding: Decoding,
     ) -> list[list[Completion]]:
         """Let every member answer every example, as `[members][examples]`; None is the centre."""
-        prompts = [self._encode(example) for example in examples]
-        self._check_length(max(len(prompt) for prompt in prompts) + decoding.max_new_tokens)
-        padded = pad(prompts, _padding_id(self.pretrained, self._known_tokens))
+        prompts = [self.encoder.encode(example) for example in examples]
+        self.encoder.check_length(max(map(len, prompts)) + decoding.max_new_tokens)
+        padded = pad(prompts, self.encoder.padding_id)
         luck = draw_luck(examples, decoding)
         completions: list[list[Completion]] = []
         for together in self._groups(members):
@@ -116,12 +115,29 @@ class InProcessEngine:
         read = [row[span] for row, span in zip(logits, sheet.spans, strict=True)]
         return [read[row : row + len(examples)] for row in range(0, len(read), len(examples))]
 
+    def log_probabilities(
+        self,
+        members: Sequence[Perturbation | None],
+        examples: Sequence[Example],
+        completions: Sequence[Sequence[Completion]],
+    ) -> list[list[Sequence[float]]]:
+        """Return how likely each member finds each token of its `completions[members][examples]`.
+
+        Natural logarithms, after the examples' prompts, at temperature 1.
+        """
+        return [
+            [_log_probabilities(logits, one) for logits, one in zip(read, row, strict=True)]
+            for read, row in zip(
+                self.read(members, examples, completions), completions, strict=True
+            )
+        ]
+
     def lay_out(
         self, examples: Sequence[Example], completions: Sequence[Sequence[Completion]]
     ) -> Sheet:
         """Lay out completions `[members][examples]` to be read after the examples' prompts."""
-        prompts = [self._encode(example) for example in examples]
-        return lay_out(prompts, completions, _padding_id(self.pretrained, self._known_tokens))
+        prompts = [self.encoder.encode(example) for example in examples]
+        return lay_out(prompts, completions, self.encoder.padding_id)
 
     @torch.inference_mode()
     def logits(self, member: Perturbation | None, tokens: Tensor) -> Tensor:
@@ -223,33 +239,17 @@ class InProcessEngine:
         elif self._dense:
             self._dense.keep(members)
 
-    def _encode(self, example: Example) -> list[int]:
-        key = (example.prompt, example.chat)
-        if key not in self._encoded:
-            ids = encode(self.pretrained.tokenizer, example)
-            if max(ids) >= self._known_tokens:
-                raise GermlineError(
-                    f"model: the tokenizer of {self.pretrained.source!r} writes the prompt "
-                    f"{example.prompt[:60]!r} with token {max(ids)}, but the model knows only "
-                    f"{self._known_tokens}: they do not belong together; get the folder again"
-                )
-            self._encoded[key] = ids
-        return self._encoded[key]
-
-    def _check_length(self, tokens: int) -> None:
-        config = self.model.config.get_text_config()
-        limit = getattr(config, "max_position_embeddings", None) or tokens
-        if tokens > limit:
-            raise GermlineError(
-                f"task: the longest prompt and max_new_tokens need {tokens} tokens, "
-                f"above the model's context (max_position_embeddings) of {limit}: "
-                "lower task.max_new_tokens or shorten the prompts"
-            )
-
 
 def _apart(master: Tensor, serving: Tensor) -> Tensor:
     """A dense member is written into the serving copy, so the masters need storage of their own."""
     return master.clone() if master.data_ptr() == serving.data_ptr() else master
+
+
+def _log_probabilities(logits: Tensor, completion: Completion) -> list[float]:
+    tokens = torch.tensor(completion.tokens, dtype=torch.long, device=logits.device)
+    logs = logits.float().log_softmax(-1).gather(-1, tokens[:, None])[:, 0]
+    found: list[float] = logs.tolist()
+    return found
 
 
 def _is_out_of_memory(error: RuntimeError) -> bool:
@@ -275,21 +275,3 @@ def _dtype(name: str, device: torch.device, stored: torch.dtype) -> torch.dtype:
     if name == "auto":
         return torch.float32 if device.type == "cpu" else stored
     return DTYPES[name]
-
-
-def _end_ids(pretrained: Pretrained) -> frozenset[int]:
-    """Collect every token that ends a text: of generation config, model config and tokenizer."""
-    ends: set[int] = set()
-    sources = (pretrained.model.generation_config, pretrained.model.config, pretrained.tokenizer)
-    for source in sources:
-        value = getattr(source, "eos_token_id", None)
-        ends.update(
-            value if isinstance(value, (list, tuple)) else [value] if value is not None else []
-        )
-    return frozenset(ends)
-
-
-def _padding_id(pretrained: Pretrained, known_tokens: int) -> int:
-    """Return a token to fill rows up with; one added to the tokenizer alone, the model lacks."""
-    padding = pretrained.tokenizer.pad_token_id
-    return 0 if padding is None or padding >= known_tokens else int(padding)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from germline.checkpoint import restore, save_snapshot
 from germline.config import Cell
-from germline.protocols import Engine
+from germline.protocols import Closable, Engine
 from germline.record import Entry
 from germline.rollout import Graders, centre_cell, play
 from germline.signals import UpdateSize
@@ -57,4 +57,6 @@ class LocalFleet:
         self.engine.refresh()
 
     def close(self) -> None:
-        """Do nothing: the engine goes with the objects that hold it."""
+        """End what the engine started; the rest goes with the objects that hold it."""
+        if isinstance(self.engine, Closable):
+            self.engine.close()

@@ -1,0 +1,141 @@
+"""An engine whose model runs in an inference engine: the fp32 masters are here, the copy is there.
+
+What members are, how the masters move and what an export holds is the same as in the inprocess
+engine, so journals are too: only the floating-point numbers of playing differ a little.
+
+Sampling is seeded, and all members share their luck, but each server draws in its own way: sampled
+texts differ between engines, greedy ones only where two tokens are about equally likely.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from germline.engines.encoder import Encoder
+from germline.engines.merging import merged, save_adapter
+from germline.engines.pretrained import Pretrained, save_pretrained
+from germline.engines.served.server import Sampling, Server
+from germline.engines.served.texts import Texts
+from germline.engines.update_size import UpdateGauge
+from germline.engines.weights import Masters, describe
+from germline.optimizers import Optimizer
+from germline.protocols import Space
+from germline.signals import UpdateSize
+from germline.types import Completion, Decoding, Example, Move, Perturbation, Update
+
+
+class ServedEngine:
+    """Masters here and a server that plays.
+
+    Args:
+        pretrained: the model, whose weights become the masters.
+        space: what is searched; None serves the centre alone.
+        optimizer: of the masters.
+        sigma_unit: what sigma and learning rate are multiples of.
+        server: not begun yet.
+        dtype: what is served in.
+    """
+
+    def __init__(
+        self,
+        pretrained: Pretrained,
+        space: Space | None,
+        optimizer: Optimizer,
+        sigma_unit: str,
+        server: Server,
+        dtype: torch.dtype,
+    ) -> None:
+        self.pretrained = pretrained
+        self.server = server
+        self.dtype = dtype
+        self.encoder = Encoder(pretrained)
+        self.special_ids = self.encoder.special_ids
+        self._texts = Texts(pretrained.tokenizer, self.encoder.end_ids)
+        masters = {name: p.detach() for name, p in pretrained.model.named_parameters()}
+        self.weights = Masters(
+            masters, describe(pretrained.model), space, optimizer, sigma_unit, pretrained.source
+        )
+        try:
+            server.begin(self.weights)
+        except BaseException:
+            server.close()
+            raise
+
+    def generate(
+        self,
+        members: Sequence[Perturbation | None],
+        examples: Sequence[Example],
+        decoding: Decoding,
+    ) -> list[list[Completion]]:
+        """Let every member answer every example, as `[members][examples]`; None is the centre."""
+        self._check_members(members)
+        prompts = [self.encoder.encode(example) for example in examples]
+        self.encoder.check_length(max(map(len, prompts)) + decoding.max_new_tokens)
+        sampling = Sampling(
+            decoding, sampling_seeds(examples, decoding), tuple(sorted(self.encoder.end_ids))
+        )
+        return [
+            [
+                self._texts.completion(tokens, len(prompt), decoding)
+                for tokens, prompt in zip(row, prompts, strict=True)
+            ]
+            for row in self.server.generate(members, prompts, sampling)
+        ]
+
+    def log_probabilities(
+        self,
+        members: Sequence[Perturbation | None],
+        examples: Sequence[Example],
+        completions: Sequence[Sequence[Completion]],
+    ) -> list[list[Sequence[float]]]:
+        """Return how likely each member finds each token of its `completions[members][examples]`.
+
+        Natural logarithms, after the examples' prompts, at temperature 1.
+        """
+        self._check_members(members)
+        prompts = [self.encoder.encode(example) for example in examples]
+        written = [[completion.tokens for completion in row] for row in completions]
+        return self.server.log_probabilities(members, prompts, written)
+
+    @torch.inference_mode()
+    def apply(self, update: Update | Move) -> UpdateSize | None:
+        """Move the masters, let the server follow, and measure the step."""
+        gauge = UpdateGauge(self.weights, self.dtype)
+        self.weights.apply(update)
+        self.weights.refuse_not_finite(update)
+        self.server.apply(update)
+        return gauge.read(update)
+
+    def refresh(self) -> None:
+        """Serve the masters as they are, after a snapshot was loaded."""
+        self.server.refresh()
+
+    def save_model(self, folder: Path, dtype: torch.dtype | None = None) -> None:
+        """Write theta as a Hugging Face folder; the serving dtype gives the same tokens."""
+        save_pretrained(self.pretrained, merged(self.weights), folder, dtype or self.dtype)
+
+    def save_adapter(self, folder: Path) -> None:
+        """Write the centre's adapter, in fp32, as a folder that plain `peft` loads."""
+        save_adapter(self.weights, folder)
+
+    def close(self) -> None:
+        """End what was started for this run."""
+        self.server.close()
+
+    def _check_members(self, members: Sequence[Perturbation | None]) -> None:
+        if self.weights.space is None:
+            self.weights.refuse_members(members)
+
+
+def sampling_seeds(examples: Sequence[Example], decoding: Decoding) -> tuple[int, ...]:
+    """Name the luck of each example: by run seed, generation, stream and example, for all members.
+
+    Hashed, so that neighbouring runs and generations share nothing; below 2^63, which is what
+    servers take.
+    """
+    where = f"{decoding.noise_seed}/{decoding.noise_round}/{decoding.noise_name}"
+    names = (f"germline sampling/{where}/{example.index}".encode() for example in examples)
+    digests = (hashlib.sha256(name).digest() for name in names)
+    return tuple(int.from_bytes(digest[:8], "little") >> 1 for digest in digests)

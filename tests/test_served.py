@@ -1,0 +1,113 @@
+"""What engines share whose model runs in an inference engine: adapters, tensors, texts, seeds."""
+
+import json
+
+import pytest
+import torch
+from peft import PeftModel
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM
+
+from germline.config import Full, Lora, LowRank, Subspace
+from germline.engines.pretrained import load_pretrained
+from germline.engines.served.adapters import adapters, serves_adapters
+from germline.engines.served.engine import sampling_seeds
+from germline.engines.served.tensors import tensors, written
+from germline.engines.served.texts import Texts
+from germline.nano import NANO_DIR
+from germline.types import Completion, Decoding, Example, Seeded
+from tests.tiny_engines import inprocess as tiny
+
+
+def inprocess(space=None):
+    return tiny(str(NANO_DIR), space)
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning")
+
+MEMBERS = [Seeded(7, 0, direction, sign, 0.02) for direction in (0, 1) for sign in (1, -1)]
+IDS = torch.tensor([[5, 9, 20, 33, 41]])
+
+
+def peft_logits(folder, adapter):
+    """Let plain `peft` read an adapter, and return its logits."""
+    folder.mkdir()
+    save_file(dict(adapter.tensors), folder / "adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text(json.dumps(adapter.config()))
+    model = AutoModelForCausalLM.from_pretrained(NANO_DIR, dtype=torch.float32)
+    with torch.inference_mode():
+        return PeftModel.from_pretrained(model, folder).eval()(IDS).logits
+
+
+@pytest.mark.parametrize("space", [LowRank(rank=1), LowRank(rank=4), Lora(rank=4)])
+def test_a_member_s_adapter_gives_plain_peft_the_logits_of_the_inprocess_engine(tmp_path, space):
+    engine = inprocess(space=space)
+    for number, (member, adapter) in enumerate(
+        zip([*MEMBERS, None], adapters(engine.weights, [*MEMBERS, None]), strict=True)
+    ):
+        expected = engine.logits(member, IDS)
+        torch.testing.assert_close(
+            peft_logits(tmp_path / str(number), adapter), expected, atol=2e-5, rtol=1e-5
+        )
+
+
+def test_the_adapter_of_a_low_rank_centre_is_zero():
+    engine = inprocess(space=LowRank())
+    (adapter,) = adapters(engine.weights, [None])
+    assert not any(tensor.any() for name, tensor in adapter.tensors.items() if "lora_B" in name)
+
+
+@pytest.mark.parametrize("space", [Full(), Subspace(dimension=16)])
+def test_tensors_written_for_a_member_are_those_the_inprocess_engine_plays_with(space):
+    engine = inprocess(space=space)
+    assert not serves_adapters(engine.weights)
+    plain = load_pretrained(str(NANO_DIR)).model
+    for member in [MEMBERS[1], None]:
+        moved = dict(tensors(engine.weights, member))
+        assert list(moved) == [info.name for info in written(engine.weights)]
+        plain.load_state_dict(moved, strict=False)
+        with torch.inference_mode():
+            found = plain(IDS).logits
+        torch.testing.assert_close(found, engine.logits(member, IDS), atol=2e-5, rtol=1e-5)
+
+
+def test_nothing_is_written_into_the_base_of_an_adapter():
+    engine = inprocess(space=Lora(rank=2))
+    assert not written(engine.weights)
+
+
+@pytest.mark.parametrize("stop", [(), (" 4",), ("is", "he"), ("\n",)])
+def test_what_goes_on_too_long_is_cut_as_the_inprocess_engine_cuts(stop):
+    engine = inprocess()
+    examples = [Example(k, f"What is {k} + 4?", "", chat=True) for k in range(12)]
+    decoding = Decoding(max_new_tokens=16, stop=stop)
+    (expected,) = engine.generate([None], examples, decoding)
+    texts = Texts(engine.pretrained.tokenizer, engine.encoder.end_ids)
+    for completion in expected:
+        too_long = [*completion.tokens, *([5] * 30)]
+        if completion.finish == "length":
+            too_long = [*completion.tokens]
+        found = texts.completion(too_long, completion.prompt_tokens, decoding)
+        assert found == completion
+
+
+def test_a_text_may_end_with_its_first_token():
+    texts = Texts(load_pretrained(str(NANO_DIR)).tokenizer, frozenset({2}))
+    found = texts.completion([2], 3, Decoding(max_new_tokens=4))
+    assert found == Completion("", (2,), "eos", 3)
+
+
+def test_luck_is_the_same_for_all_members_and_another_for_every_example_and_generation():
+    examples = [Example(k, "", "", chat=False) for k in range(50)]
+    seeds = [
+        seed
+        for run in (0, 1)
+        for generation in (0, 1)
+        for stream in ("train", "test")
+        for seed in sampling_seeds(
+            examples,
+            Decoding(1, noise_seed=run, noise_round=generation, noise_name=stream),
+        )
+    ]
+    assert len(set(seeds)) == len(seeds) == 400
+    assert all(0 <= seed < 2**63 for seed in seeds)

@@ -24,6 +24,13 @@ class GermlineError(Exception):
     """What a user can mend: the message says what was asked, what was found and what to do."""
 
 
+class EngineLost(GermlineError):
+    """What an engine runs on is gone (its server, its connection), and may be back later.
+
+    A fleet makes this good like a process that was killed; an engine alone stops the run.
+    """
+
+
 @dataclass(frozen=True, slots=True)
 class Seeded:
     """A perturbation by name: theta + sign * sigma * noise(run_seed, generation, direction).

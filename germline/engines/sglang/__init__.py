@@ -1,0 +1,7 @@
+"""An SGLang server as engine: germline speaks HTTP with it, and imports nothing of it.
+
+server.py     members on a server: adapters in one batch, or weights written one after another
+client.py     what is asked of a server, and what it answers
+launching.py  a server of the run's own: started, waited for, stopped with the run
+guard.py      the process between, which ends the server when the run is gone
+"""

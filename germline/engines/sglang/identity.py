@@ -1,0 +1,134 @@
+"""Whether a server is the one a run needs: its model, its dtype, room for the run's adapters.
+
+SGLang cannot hand out its weights, so what they make of a fixed text is compared with what the
+model makes of it here: another model is told apart for certain, other weights of the same model as
+far as the dtype of the server allows.
+"""
+
+import torch
+from transformers import PreTrainedModel
+
+from germline.engines.dtypes import DTYPES
+from germline.engines.served.adapters import adapted_layers, serves_adapters
+from germline.engines.sglang.client import Client, Row, ServerInfo
+from germline.engines.weights import Masters
+from germline.types import GermlineError
+
+PROBE = tuple(7 + 5 * place % 211 for place in range(40))
+"""A text that every model knows: small ids only, as SGLang ends on one beyond the vocabulary."""
+TOLERANCES = {torch.float32: 0.01, torch.bfloat16: 0.5, torch.float16: 0.1}
+"""Mean difference of log-probabilities that rounding may explain; other models are 1 and more."""
+
+
+def serving_dtype(wanted: str, info: ServerInfo, stored: torch.dtype) -> torch.dtype:
+    """Return the dtype of a running server.
+
+    Args:
+        wanted: `engine.dtype`.
+        info: what the server tells.
+        stored: of the checkpoint.
+
+    Raises:
+        GermlineError: it has another one than is asked for.
+    """
+    found = DTYPES.get({"half": "float16", "float": "float32"}.get(info.dtype, info.dtype))
+    if found is None:  # `--dtype auto`, as SGLang understands it
+        found = torch.float16 if stored == torch.float32 else stored
+    if wanted != "auto" and DTYPES[wanted] != found:
+        raise GermlineError(
+            f"engine.dtype={wanted}, but the server was started with --dtype {info.dtype}: use "
+            f"engine.dtype=auto, or start the server with --dtype {wanted}"
+        )
+    return found
+
+
+def refuse_unfit(info: ServerInfo, masters: Masters, architecture: str) -> None:
+    """Refuse a server of another kind of model, or one that cannot play members of the space.
+
+    Raises:
+        GermlineError: the message names the flag to start it with.
+    """
+    if info.architecture != architecture:
+        raise GermlineError(
+            f"engine.base_url: the server has {info.model}, a {info.architecture}, but model="
+            f"{masters.base.source} is a {architecture}: start the server with --model-path "
+            f"{masters.base.source}"
+        )
+    if not serves_adapters(masters):
+        return
+    flags = adapter_flags(masters)
+    if not info.adapters:
+        raise _unfit(masters, "was started without adapters", flags)
+    rank = rank_of(masters)
+    if info.max_rank is not None and info.max_rank < rank:
+        raise _unfit(masters, f"takes no adapters above rank {info.max_rank}", flags)
+    missing = sorted(modules_of(masters) - info.target_modules)
+    if info.target_modules and missing and "all" not in info.target_modules:
+        raise _unfit(masters, f"takes no adapters beside {', '.join(missing)}", flags)
+    if info.data_parallel != 1:
+        raise _unfit(masters, f"has --dp-size {info.data_parallel}", ["--dp-size", "1", *flags])
+
+
+def _unfit(masters: Masters, found: str, flags: list[str]) -> GermlineError:
+    kind = type(masters.space).__name__
+    return GermlineError(
+        f"engine.base_url: members of this run are adapters of rank {rank_of(masters)} ({kind}), "
+        f"but the server {found}: start it with {' '.join(flags)}"
+    )
+
+
+def adapter_flags(masters: Masters) -> list[str]:
+    """Return with what a server must be started for the adapters of a space."""
+    modules = sorted(modules_of(masters))
+    rank = str(rank_of(masters))
+    return ["--enable-lora", "--max-lora-rank", rank, "--lora-target-modules", *modules]
+
+
+def modules_of(masters: Masters) -> set[str]:
+    """Return the kinds of layers beside which adapters stand, such as q_proj."""
+    names = (layer.name.removesuffix(".weight") for layer in adapted_layers(masters))
+    return {name.rpartition(".")[2] for name in names}
+
+
+def rank_of(masters: Masters) -> int:
+    """Return the rank of a space's adapters."""
+    return int(getattr(masters.space, "rank", 0))
+
+
+@torch.inference_mode()
+def reference(model: PreTrainedModel) -> list[float]:
+    """Return what the base model here makes of the fixed text: log-probabilities, fp32."""
+    tokens = torch.tensor([_probe(model)])
+    logits = model(tokens.to(next(model.parameters()).device)).logits[0, :-1].float().cpu()
+    scores = logits.log_softmax(-1).gather(-1, tokens[0, 1:, None])[:, 0]
+    return [float(score) for score in scores]
+
+
+def refuse_other_weights(
+    client: Client,
+    info: ServerInfo,
+    model: PreTrainedModel,
+    expected: list[float],
+    dtype: torch.dtype,
+) -> None:
+    """Compare what the server makes of the fixed text.
+
+    Raises:
+        GermlineError: more differs than rounding explains.
+    """
+    row = Row(_probe(model), None, {"max_new_tokens": 0, "temperature": 0.0}, scored_from=0)
+    (answer,) = client.generate([row])
+    differences = [abs(a - b) for a, b in zip(answer.scores, expected, strict=True)]
+    difference = sum(differences) / len(differences)
+    if not difference <= TOLERANCES[dtype]:
+        raise GermlineError(
+            f"engine.base_url: the server has {info.model}, with other weights than model="
+            f"{model.name_or_path}: log-probabilities of a fixed text differ by {difference:.3g} "
+            f"on average (rounding explains {TOLERANCES[dtype]:g}). Start the server with "
+            "--model-path of that very model"
+        )
+
+
+def _probe(model: PreTrainedModel) -> list[int]:
+    known = int(model.get_input_embeddings().num_embeddings)
+    return [token for token in PROBE if token < known]

@@ -1,0 +1,265 @@
+"""Members on an SGLang server: adapters in one batch, or weights written one after another.
+
+- low_rank, lora: every member is an adapter with a name of its own, never used before, so that
+  nothing that was computed for another is taken for its. The centre of low_rank is the weights.
+- full, and coordinates: a member is written into the weights, and answers before the next one.
+
+What stands in the server has a name (SGLang's `weight_version`), which comes back with every
+answer. Where it is another, the server was restarted or someone else wrote into it: it is looked at
+anew, the weights are written again, and the prompts are played again.
+"""
+
+import contextlib
+import logging
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from germline.config import Config, Sglang
+from germline.engines.pretrained import Pretrained
+from germline.engines.served.adapters import adapters, serves_adapters
+from germline.engines.served.engine import ServedEngine
+from germline.engines.served.http import Connection, Refused
+from germline.engines.served.server import Sampling, Tokens
+from germline.engines.served.tensors import tensors, written
+from germline.engines.sglang.client import Answer, Client, Row
+from germline.engines.sglang.identity import (
+    reference,
+    refuse_other_weights,
+    refuse_unfit,
+    serving_dtype,
+)
+from germline.engines.weights import Masters
+from germline.optimizers import Optimizer
+from germline.protocols import AdapterSpace, Space
+from germline.types import EngineLost, GermlineError, Move, Perturbation, Update
+
+log = logging.getLogger(__name__)
+
+OURS = "germline-"
+"""With this begins what weights are called that a run wrote."""
+ATTEMPTS = 3
+"""So often are prompts played while the weights change under them; then the run stops."""
+FORGOTTEN = ("never been loaded", "session is open")
+"""What a server says that was restarted in between."""
+
+
+class SglangServer:
+    """Members on one server.
+
+    Args:
+        config: which server.
+        pretrained: the model, before it is searched.
+
+    Attributes:
+        dtype: what it serves in.
+    """
+
+    def __init__(self, config: Sglang, pretrained: Pretrained) -> None:
+        self._config = config
+        self._model = pretrained.model
+        self._tokenizer = pretrained.tokenizer
+        self._stored_dtype = pretrained.stored_dtype
+        self._reference = reference(pretrained.model)
+        self._client = Client(
+            Connection(
+                f"engine.base_url={config.base_url}", config.base_url or "", config.timeout_s
+            )
+        )
+        self._info = self._client.info()
+        self.dtype = serving_dtype(config.dtype, self._info, pretrained.stored_dtype)
+        self._run = f"{OURS}{uuid.uuid4().hex[:12]}"
+        self._names = 0
+        self._found_version = self._info.weight_version
+        self._version = self._found_version
+        self._standing: tuple[Perturbation | None] | None = None
+        self._has_written = False
+
+    def begin(self, masters: Masters) -> None:
+        """Make sure that the server has the base model of these masters, and can play members."""
+        self._masters = masters
+        self._writes = bool(written(masters))
+        self._meet()
+        self._client.connection.patience_s = self._config.patience_s
+
+    def generate(
+        self,
+        members: Sequence[Perturbation | None],
+        prompts: Sequence[Tokens],
+        sampling: Sampling,
+    ) -> list[list[Tokens]]:
+        """Let every member go on from every prompt; see the seam."""
+        settings = [self._settings(sampling, seed) for seed in sampling.seeds]
+        rows = [Row(p, None, one) for p, one in zip(prompts, settings, strict=True)]
+        answers = self._play(members, [rows] * len(members))
+        return [[answer.tokens for answer in row] for row in answers]
+
+    def log_probabilities(
+        self,
+        members: Sequence[Perturbation | None],
+        prompts: Sequence[Tokens],
+        written: Sequence[Sequence[Tokens]],
+    ) -> list[list[Sequence[float]]]:
+        """Return how likely members find each token of `written[members][prompts]`."""
+        nothing = {"max_new_tokens": 0, "temperature": 0.0}
+        rows = [
+            [
+                Row([*prompt, *tokens], None, nothing, scored_from=len(prompt) - 1)
+                for prompt, tokens in zip(prompts, texts, strict=True)
+            ]
+            for texts in written
+        ]
+        answers = self._play(members, rows)
+        return [[answer.scores for answer in row] for row in answers]
+
+    def apply(self, update: Update | Move) -> None:
+        """Note that the masters have moved; the server follows when it is next asked."""
+        self._standing = None
+
+    def refresh(self) -> None:
+        """Note that the masters are others."""
+        self._standing = None
+
+    def close(self) -> None:
+        """Give a user's server its own weights back."""
+        self._client.connection.patience_s = 0.0
+        if self._has_written:
+            with contextlib.suppress(GermlineError):
+                self._client.reload(self._info.model, self._found_version)
+            self._has_written = False
+
+    def _meet(self) -> None:
+        """Look at the server, and bring it to the base weights where a run left its own there."""
+        self._info = info = self._client.info()
+        refuse_unfit(info, self._masters, type(self._model).__name__)
+        if info.weight_version.startswith(OURS):
+            log.warning(
+                "%s: a run left its weights there; they are read from %s again",
+                *(self._client.connection.name, info.model),
+            )
+            self._client.reload(info.model, "default")
+            self._found_version = "default"
+        refuse_other_weights(self._client, info, self._model, self._reference, self.dtype)
+        self._version, self._standing = self._found_version, None
+
+    def _play(
+        self, members: Sequence[Perturbation | None], rows: Sequence[Sequence[Row]]
+    ) -> list[list[Answer]]:
+        """Let members answer rows of their own, as many members at a time as can stand there."""
+        found: list[list[Answer]] = []
+        size = self._together(len(members))
+        for start in range(0, len(members), size):
+            found += self._insist(members[start : start + size], rows[start : start + size])
+        return found
+
+    def _together(self, members: int) -> int:
+        if not serves_adapters(self._masters):
+            return 1
+        limits = (self._config.adapters, self._info.loadable)
+        return min([members, *(limit for limit in limits if isinstance(limit, int))])
+
+    def _insist(
+        self, members: Sequence[Perturbation | None], rows: Sequence[Sequence[Row]]
+    ) -> list[list[Answer]]:
+        """Play until the weights that wrote all answers are those that should have."""
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                self._meet()
+            try:
+                found = self._ask(members, rows)
+            except Refused as refusal:
+                if attempt == ATTEMPTS - 1 or not any(w in refusal.words for w in FORGOTTEN):
+                    raise
+                continue
+            versions = {version for row in found for one in row for version in one.versions}
+            if versions == {self._version}:
+                return found
+            log.warning(
+                "%s: answers came from weights called %s, not %s: played again",
+                *(self._client.connection.name, ", ".join(sorted(versions)), self._version),
+            )
+        raise EngineLost(
+            f"{self._client.connection.name}: its weights changed while members were played, "
+            f"{ATTEMPTS} times: another run writes into the same server; give each its own"
+        )
+
+    def _ask(
+        self, members: Sequence[Perturbation | None], rows: Sequence[Sequence[Row]]
+    ) -> list[list[Answer]]:
+        if serves_adapters(self._masters):
+            self._stand(None)
+            with self._loaded(members) as names:
+                return self._answers(names, rows)
+        (member,) = members
+        self._stand(member)
+        return self._answers([None], rows)
+
+    def _stand(self, member: Perturbation | None) -> None:
+        """Write a member (None: the centre) into the weights, unless it stands there already."""
+        if not self._writes or self._standing == (member,):
+            return
+        self._standing = None
+        self._has_written = True
+        version = self._new_name()
+        self._client.write(tensors(self._masters, member), self.dtype, version)
+        self._standing, self._version = (member,), version
+
+    @contextlib.contextmanager
+    def _loaded(self, members: Sequence[Perturbation | None]) -> Iterator[list[str | None]]:
+        """Hand over the adapters of members, and name them; None where the weights are enough."""
+        is_adapter = isinstance(self._masters.space, AdapterSpace)
+        with contextlib.ExitStack() as loaded:
+            names: list[str | None] = []
+            for member, adapter in zip(members, adapters(self._masters, members), strict=True):
+                if member is None and not is_adapter:
+                    names.append(None)
+                    continue
+                name = self._new_name()
+                self._client.load_adapter(name, adapter, self.dtype)
+                loaded.callback(self._unload, name)
+                names.append(name)
+            yield names
+
+    def _unload(self, name: str) -> None:
+        with contextlib.suppress(GermlineError):
+            self._client.unload_adapter(name)
+
+    def _answers(
+        self, names: Sequence[str | None], rows: Sequence[Sequence[Row]]
+    ) -> list[list[Answer]]:
+        flat = [
+            replace(row, adapter=name) for name, own in zip(names, rows, strict=True) for row in own
+        ]
+        found = iter(self._client.generate(flat))
+        return [[next(found) for _ in own] for own in rows]
+
+    def _settings(self, sampling: Sampling, seed: int) -> dict[str, object]:
+        decoding = sampling.decoding
+        found: dict[str, object] = {
+            "max_new_tokens": decoding.max_new_tokens,
+            "temperature": decoding.temperature,
+            "top_p": decoding.top_p,
+            "stop_token_ids": list(sampling.end_ids),
+            "no_stop_trim": True,
+        }
+        if decoding.stop:
+            found["stop"] = list(decoding.stop)
+        if decoding.temperature > 0 and self._info.seeds:
+            found["sampling_seed"] = seed
+        return found
+
+    def _new_name(self) -> str:
+        self._names += 1
+        return f"{self._run}-{self._names}"
+
+
+def make(
+    config: Config, pretrained: Pretrained, space: Space | None, optimizer: Optimizer
+) -> ServedEngine:
+    """Make the engine of a config: its server is found or started, and looked at."""
+    section = config.engine
+    if not isinstance(section, Sglang):
+        raise TypeError(f"engine={section.kind} is no SGLang server")
+    server = SglangServer(section, pretrained)
+    unit = config.strategy.sigma_unit
+    return ServedEngine(pretrained, space, optimizer, unit, server, server.dtype)

@@ -50,6 +50,7 @@ from germline.config.tasks import (
     TaskBase,
     TaskConfig,
 )
+from germline.config.vllm import Vllm
 
 __all__ = [
     "KINDS",
@@ -109,6 +110,7 @@ __all__ = [
     "TaskBase",
     "TaskConfig",
     "Toy",
+    "Vllm",
     "ZScore",
     "load_config",
     "smoke",

@@ -183,7 +183,8 @@ def _accepts(schema: Schema, value: Schema) -> str:
     if value.get("type") == "array":
         return f"list of {_accepts(schema, value.get('items', {}))}"
     if value.get("type") == "object":
-        return f"{_accepts(schema, value.get('additionalProperties') or {})} by name"
+        inner = value.get("additionalProperties")  # True where anything goes
+        return f"{_accepts(schema, inner if isinstance(inner, dict) else {})} by name"
     found = str(value.get("type", "anything"))
     words_for = {"boolean": "`true` or `false`", "string": str(value.get("format", "text"))}
     word = words_for.get(found, found)

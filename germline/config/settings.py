@@ -48,6 +48,7 @@ from germline.config.tasks import (
     Python,
     TaskConfig,
 )
+from germline.config.vllm import Vllm
 
 
 class Graders(Section):
@@ -151,6 +152,11 @@ class Config(Section):
         found = f"fleet.devices={list(devices)}"
         if isinstance(self.engine, Toy):
             raise ValueError(f"{found} cannot be used by engine=toy, which needs none: drop it")
+        if not isinstance(self.engine, InProcess):
+            raise ValueError(
+                f"{found} cannot be used by engine={self.engine.kind}, which takes the devices it "
+                "is shown (CUDA_VISIBLE_DEVICES): drop it"
+            )
         if self.engine.device != "auto":
             raise ValueError(
                 f"{found} and engine.device={self.engine.device} name devices twice: drop one"
@@ -223,7 +229,7 @@ KINDS: dict[str, dict[str, type[Section]]] = {
         "raw": Raw,
         "per_example": PerExample,
     },
-    "engine": {"toy": Toy, "inprocess": InProcess},
+    "engine": {"toy": Toy, "inprocess": InProcess, "vllm": Vllm},
     "method": {"es": Es, "randopt": RandOpt, "es_sample_gd": EsSampleGd},
     "strategy": {"nes": Nes, "cma": Cma, "sep_cma": SepCma},
     "baseline": {"population": PopulationMean, "running": RunningMean},

@@ -1,6 +1,10 @@
-"""One copy of the weights that perturbs, generates and applies: `toy` or `inprocess`."""
+"""One copy of the weights that perturbs, generates and applies.
+
+`toy` and `inprocess` hold the weights that play; those of `vllm` are in an inference engine.
+"""
 
 ENGINES = {
     "toy": "germline.engines.toy:ToyEngine",
     "inprocess": "germline.engines.inprocess:InProcessEngine",
+    "vllm": "germline.engines.vllm.engine:make",
 }

@@ -16,6 +16,7 @@ from germline.config import InProcess
 from germline.engines.adapters import AdapterMembers
 from germline.engines.coordinates import CoordinateMembers
 from germline.engines.decode import Decoder
+from germline.engines.dtypes import serving_dtype
 from germline.engines.encoder import Encoder
 from germline.engines.members import DenseMembers, LowRankMembers
 from germline.engines.merging import merged, save_adapter
@@ -31,8 +32,6 @@ from germline.optimizers import Optimizer
 from germline.protocols import AdapterSpace, CoordinateSpace, DenseSpace, LowRankSpace, Space
 from germline.signals import UpdateSize
 from germline.types import Completion, Decoding, Example, GermlineError, Move, Perturbation, Update
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class InProcessEngine:
@@ -51,7 +50,8 @@ class InProcessEngine:
         refuse_other_attention(pretrained.model.config.get_text_config())
         self.pretrained = pretrained
         self.device = _device(config.device)
-        self.dtype = _dtype(config.dtype, self.device, pretrained.stored_dtype)
+        on_gpu = self.device.type != "cpu"
+        self.dtype = serving_dtype(config.dtype, pretrained.stored_dtype, on_gpu=on_gpu)
         host = self.device if config.centre == "device" else torch.device("cpu")
         model = pretrained.model
         infos = describe(model)
@@ -269,9 +269,3 @@ def _device(name: str) -> torch.device:
             "use engine.device=auto or engine.device=cpu"
         ) from None
     return device
-
-
-def _dtype(name: str, device: torch.device, stored: torch.dtype) -> torch.dtype:
-    if name == "auto":
-        return torch.float32 if device.type == "cpu" else stored
-    return DTYPES[name]

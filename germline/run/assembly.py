@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from germline.baselines.randopt import Ensemble
-from germline.config import Config, InProcess, RandOpt, TaskConfig
+from germline.config import Config, InProcess, RandOpt, TaskConfig, Toy
 from germline.engines import ENGINES
 from germline.graders.pool import GraderPool
 from germline.nano import NANO_DIR
@@ -128,16 +128,18 @@ def make_engine(config: Config, *, searched: bool = True) -> Engine:
     space = make_space(config.space, config.seed) if searched else None
     optimizer = make_optimizer(config.strategy.optimizer)
     kind = resolve("engines", ENGINES, config.engine.kind)
-    if isinstance(config.engine, InProcess):
-        from germline.engines.pretrained import load_pretrained
+    sigma_unit = config.strategy.sigma_unit
+    if isinstance(config.engine, Toy):
+        toy: Engine = kind(space, optimizer, sigma_unit)
+        return toy
+    from germline.engines.pretrained import load_pretrained
 
-        source = str(NANO_DIR) if config.model == "nano" else config.model
-        engine: Engine = kind(
-            load_pretrained(source), space, optimizer, config.engine, config.strategy.sigma_unit
-        )
+    pretrained = load_pretrained(str(NANO_DIR) if config.model == "nano" else config.model)
+    if isinstance(config.engine, InProcess):
+        engine: Engine = kind(pretrained, space, optimizer, config.engine, sigma_unit)
         return engine
-    toy: Engine = kind(space, optimizer, config.strategy.sigma_unit)
-    return toy
+    served: Engine = kind(config, pretrained, space, optimizer)
+    return served
 
 
 def decoding(config: Config, task: Task) -> Decoding:

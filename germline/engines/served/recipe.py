@@ -1,0 +1,44 @@
+"""How masters are made of a model, as text: for replicas of them in processes elsewhere.
+
+The text is what the config says of it; whoever reads it checks the values as those of any config.
+"""
+
+import json
+
+from germline.config import Config, validated
+from germline.engines.pretrained import load_pretrained
+from germline.engines.weights import Masters, describe
+from germline.optimizers import make_optimizer
+from germline.spaces import make_space
+
+ELSEWHERE = frozenset(
+    {"model", "task", "choices", "engine", "fleet", "cell", "graders", "held_out", "record"}
+)
+"""Sections that have no part in how masters are made or move; some name files of another host."""
+
+
+def write_recipe(config: Config, *, searched: bool) -> str:
+    """Write how the masters of a run are made; not `searched` are those of the model alone."""
+    return json.dumps(
+        {"searched": searched, **config.model_dump(mode="json", exclude={*ELSEWHERE})}
+    )
+
+
+def masters_of(recipe: str, source: str) -> Masters:
+    """Load a model and make masters of it.
+
+    Raises:
+        GermlineError: the model cannot be loaded, or the recipe is none for this germline.
+    """
+    values = json.loads(recipe)
+    searched = values.pop("searched")
+    config = validated(values)
+    model = load_pretrained(source).model
+    return Masters(
+        {name: parameter.detach() for name, parameter in model.named_parameters()},
+        describe(model),
+        make_space(config.space, config.seed) if searched else None,
+        make_optimizer(config.strategy.optimizer),
+        config.strategy.sigma_unit,
+        source,
+    )

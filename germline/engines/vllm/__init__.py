@@ -1,0 +1,9 @@
+"""vLLM as an engine: in this process, or behind the URL of its OpenAI server.
+
+engine.py      the engine, out of its parts
+server.py      members as vLLM plays them
+in_process.py  through `vllm.LLM`
+replicas.py    masters in workers elsewhere
+settings.py    what vLLM is started with
+inside.py      what runs in its workers, and the one module that knows its internals
+"""

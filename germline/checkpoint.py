@@ -5,8 +5,9 @@ model, a damaged snapshot or another arithmetic cannot pass unnoticed.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -25,12 +26,23 @@ def save_snapshot(weights: Weights, folder: Path, generation: int, *, keep: int)
     Raises:
         GermlineError: the disk is full, say; nothing half-written is left behind.
     """
-    path = folder / f"generation-{generation:06d}.safetensors"
-    partial = path.with_suffix(".partial")
     tensors = {name: tensor.contiguous() for name, tensor in weights.state().items()}
-    with replacing(path, partial):
+    return file_snapshot(partial(save_file, tensors), folder, generation, keep=keep)
+
+
+def file_snapshot(
+    write: Callable[[Path], object], folder: Path, generation: int, *, keep: int
+) -> Path:
+    """Make what is written the snapshot after `generation`; drop all but the newest `keep`.
+
+    Raises:
+        GermlineError: the disk is full, say; nothing half-written is left behind.
+    """
+    path = folder / f"generation-{generation:06d}.safetensors"
+    unfinished = path.with_suffix(".partial")
+    with replacing(path, unfinished):
         folder.mkdir(parents=True, exist_ok=True)
-        save_file(tensors, partial)
+        write(unfinished)
     for old in snapshots(folder)[:-keep]:
         old.unlink()
     return path

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Float
 
 from germline.signals import UpdateSize
+from germline.traffic import Traffic
 from germline.types import (
     Completion,
     Decoding,
@@ -336,6 +337,9 @@ class Fleet(Protocol):
 
         Snapshots in the folder may save replaying; everything is verified by digest.
         """
+
+    def traffic(self) -> Traffic | None:
+        """Return what travelled since this was last asked; None where nothing does."""
 
     def close(self) -> None:
         """End whatever runs elsewhere."""

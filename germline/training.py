@@ -50,6 +50,7 @@ def generations(
     diagnosis = diagnosis or Diagnosis()
     for generation in span:
         clock = _Clock()
+        fleet.traffic()  # of whatever was done between generations
         population = strategy.ask(generation)
         batch = batch_of(generation)
         luck = replace(decoding, noise_round=generation)
@@ -82,6 +83,7 @@ def generations(
             timing={**clock.laps, "generate_s": evaluation.generation_s},
             signals=replace(signals, step=step),
             sigmas={name: update.sigma * scale for name, scale in scales.items()},
+            traffic=fleet.traffic(),
         )
 
 

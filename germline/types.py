@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Float, Float32
 
 from germline.signals import Signals
+from germline.traffic import Traffic
 
 TensorKind = Literal["linear", "embedding", "norm", "bias", "adapter", "coordinates", "other"]
 Finish = Literal["eos", "stop", "length"]
@@ -362,6 +363,7 @@ class GenerationRecord:
     Attributes:
         signals: what there was to learn, and how far theta went.
         sigmas: of each tensor as it was played, where they differ; in `sigma_unit`, by name.
+        traffic: what travelled, where engines are elsewhere.
     """
 
     generation: int
@@ -375,3 +377,4 @@ class GenerationRecord:
     timing: Mapping[str, float]
     sigmas: Mapping[str, float] = field(default_factory=dict)
     signals: Signals | None = None
+    traffic: Traffic | None = None

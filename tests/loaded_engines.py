@@ -42,6 +42,10 @@ class Sleep:
         """Sleep."""
         time.sleep(1000)
 
+    def believes(self, _answer: object) -> bool:
+        """Never asked: there is no answer."""
+        return False
+
 
 class Divide:
     """A job with a mistake in it."""
@@ -50,6 +54,10 @@ class Divide:
         """Raise ZeroDivisionError."""
         return 1 / 0
 
+    def believes(self, _answer: object) -> bool:
+        """Never asked: there is no answer."""
+        return False
+
 
 class Refuse:
     """A job that a user can mend."""
@@ -57,3 +65,7 @@ class Refuse:
     def __call__(self, _engine: Engine) -> None:
         """Raise GermlineError."""
         raise GermlineError("task: the longest prompt is too long")
+
+    def believes(self, _answer: object) -> bool:
+        """Never asked: there is no answer."""
+        return False

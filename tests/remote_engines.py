@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from germline.fleet import LocalFleet
-from germline.fleet.crew import Crew, Done, EngineFault, Lost, Outcome, Raised, Remote, Wait
+from germline.fleet.crew import Crew
+from germline.fleet.elsewhere import Done, EngineFault, Lost, Outcome, Raised, Remote, Wait
 from germline.fleet.jobs import Job
 from germline.fleet.remote import RemoteFleet
 from germline.protocols import Engine, Fleet
@@ -45,6 +46,7 @@ class Nearby:
         load: Callable[[], Engine] = lambda: make_engine(CONFIG),
     ) -> None:
         self.name = name
+        self.vacant = False
         self.engine: Engine | None = None
         self.starts = 0
         self.jobs: list[Job] = []
@@ -106,7 +108,9 @@ class Chance:
     def __init__(self, seed: int = 0) -> None:
         self._random = np.random.default_rng(seed)
 
-    def __call__(self, remotes: Sequence[Remote]) -> list[tuple[Remote, Outcome]]:
+    def __call__(
+        self, remotes: Sequence[Remote], _timeout: float | None
+    ) -> list[tuple[Remote, Outcome]]:
         """Return the outcomes of some."""
         count = self._random.integers(1, len(remotes) + 1)
         chosen = self._random.permutation(len(remotes))[:count]
@@ -114,16 +118,20 @@ class Chance:
         return [(nearby[index], nearby[index].outcome()) for index in chosen]
 
 
-def first_one_first(remotes: Sequence[Remote]) -> list[tuple[Remote, Outcome]]:
+def first_one_first(
+    remotes: Sequence[Remote], _timeout: float | None
+) -> list[tuple[Remote, Outcome]]:
     """Wait for engines in their order, one at a time."""
     first = remotes[0]
     assert isinstance(first, Nearby)
     return [(first, first.outcome())]
 
 
-def last_one_first(remotes: Sequence[Remote]) -> list[tuple[Remote, Outcome]]:
+def last_one_first(
+    remotes: Sequence[Remote], timeout: float | None
+) -> list[tuple[Remote, Outcome]]:
     """Wait for engines in reverse order, one at a time."""
-    return first_one_first(remotes[-1:])
+    return first_one_first(remotes[-1:], timeout)
 
 
 def fleet_of(engines: Sequence[Nearby], seed: int = 0, wait: Wait | None = None) -> RemoteFleet:

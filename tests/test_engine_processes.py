@@ -12,7 +12,8 @@ import pytest
 
 import germline
 from germline.config import InProcess, load_config
-from germline.fleet.crew import Crew, EngineFault
+from germline.fleet.crew import Crew
+from germline.fleet.elsewhere import EngineFault
 from germline.fleet.processes import EngineProcess, wait
 from germline.fleet.remote import RemoteFleet
 from germline.record import RunDirectory
@@ -188,7 +189,7 @@ from tests.loaded_engines import Sleep, toy
 processes = [EngineProcess(number, toy) for number in range(2)]
 crew = Crew(processes, wait)
 crew.muster()
-crew.standing()[0].give(Sleep())
+processes[0].send(Sleep())
 print(*(one.pid for one in processes), flush=True)
 threading.Event().wait()
 """

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
-from germline.fleet.crew import FALLS, Lost, Outcome, Raised
+from germline.fleet.crew import FALLS
+from germline.fleet.elsewhere import Lost, Outcome, Raised
 from germline.fleet.jobs import Apply, Play, Restore, SaveSnapshot
+from germline.fleet.state import InFolder
 from germline.run.assembly import make_engine
 from germline.types import GermlineError
 from tests.remote_engines import (
@@ -62,9 +64,9 @@ def test_a_lost_engine_comes_back_with_the_weights_of_its_peers():
     assert engines[0].starts == 2
     # It took over a peer's state instead of replaying: the peer wrote one, and it is gone again.
     assert any(isinstance(job, SaveSnapshot) for job in engines[1].jobs)
-    folder = next(job.folder for job in engines[0].jobs if isinstance(job, Restore))
-    assert folder is not None
-    assert not folder.exists()
+    state = next(job.state for job in engines[0].jobs if isinstance(job, Restore))
+    assert isinstance(state, InFolder)
+    assert not state.folder.exists()
 
 
 def test_without_a_peer_the_updates_are_replayed_from_the_newest_snapshot(tmp_path):
@@ -77,7 +79,7 @@ def test_without_a_peer_the_updates_are_replayed_from_the_newest_snapshot(tmp_pa
             fleet.save_snapshot(tmp_path, generation, keep=1)
     assert_same(evaluated(fleet, 4), evaluated(alone, 4))
     restored = next(job for job in engines[0].jobs if isinstance(job, Restore))
-    assert restored.folder == tmp_path
+    assert restored.state == InFolder(tmp_path)
     assert fleet.digest() == alone.digest()
 
 
@@ -115,10 +117,11 @@ def test_losing_every_engine_stops_the_run_with_cause_and_remedy():
 
 def test_a_cell_that_kills_whoever_plays_it_stops_the_run():
     """The other cells are played in between, and do not make it go on for ever."""
-    poison = EXAMPLES[-1]
+    poison = EXAMPLES[-1].index
 
     def fault(_engine, job) -> Outcome | None:
-        return Lost("out of memory") if isinstance(job, Play) and poison in job.examples else None
+        poisoned = isinstance(job, Play) and any(one.index == poison for one in job.examples)
+        return Lost("out of memory") if poisoned else None
 
     with pytest.raises(GermlineError, match="out of memory"):
         evaluated(fleet_of(crew(2, fault, fault)))

@@ -7,7 +7,7 @@ import torch
 
 from germline.checkpoint import snapshots
 from germline.config import Cell, Full
-from germline.fleet.crew import Outcome, Raised
+from germline.fleet.elsewhere import Outcome, Raised
 from germline.fleet.jobs import Apply, Digest, Play, Restore
 from germline.noise import NOISE_VERSION
 from germline.protocols import Fleet

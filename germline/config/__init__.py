@@ -7,7 +7,7 @@ config is written to the run directory, so a run never depends on a default that
 from germline.config.choices import Choices
 from germline.config.cma import Cma, CoordinateStrategy, SepCma
 from germline.config.engines import EngineConfig, InProcess, Toy
-from germline.config.fleets import Cell, FleetConfig, Local
+from germline.config.fleets import Cell, FleetConfig, Local, Ray
 from germline.config.methods import Es, EsSampleGd, MethodConfig, RandOpt
 from germline.config.optimizers import Adam, OptimizerConfig, Sgd
 from germline.config.reading import load_config, smoke, validated
@@ -92,6 +92,7 @@ __all__ = [
     "Python",
     "RandOpt",
     "Raw",
+    "Ray",
     "Recording",
     "RunningMean",
     "Scheduled",

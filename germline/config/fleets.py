@@ -31,7 +31,33 @@ def _devices(value: object) -> object:
 Devices = Annotated[Literal["auto"] | tuple[str, ...], BeforeValidator(_devices)]
 
 
-class Local(Section):
+class Engines(Section):
+    """What every fleet can be told about engines that are slow, or never answer."""
+
+    quorum: float = Field(
+        1.0,
+        gt=0.5,
+        le=1,
+        description=(
+            "Share of the members with which a generation may close, when the others are still out "
+            "after half as long again; they have no utility. Who is in depends on how the machines "
+            "fare: two runs may differ, each is replayed exactly. 1: wait for all."
+        ),
+    )
+    hung_after: float | None = Field(
+        10.0,
+        ge=2,
+        description=(
+            "An engine elsewhere is taken for hung, and started again, when a job takes it so many "
+            "times longer than the slowest such job so far. `null`: wait however long it takes."
+        ),
+    )
+    hung_after_s: float = Field(
+        120.0, gt=0, description="But not before it took so long, in seconds."
+    )
+
+
+class Local(Engines):
     """One engine in this process, or several on this machine in processes of their own."""
 
     kind: Literal["local"] = "local"
@@ -53,6 +79,15 @@ class Local(Section):
     )
 
     @model_validator(mode="after")
+    def _one_engine_leaves_nobody_out(self) -> "Local":
+        if self.engines == 1 and self.quorum < 1:
+            raise ValueError(
+                f"quorum={self.quorum:g} would be ignored with engines=1, which has nobody to wait "
+                "for: drop it"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _one_device_for_each(self) -> "Local":
         if self.devices != "auto" and len(self.devices) != self.engines:
             raise ValueError(
@@ -62,4 +97,76 @@ class Local(Section):
         return self
 
 
-FleetConfig = Annotated[Local, named("local")]
+NAMES = ("CPU", "GPU", "TPU")
+"""Resources whose names Ray spells so; others are as the nodes were started with."""
+
+
+class Ray(Engines):
+    """Engines as Ray actors, on this machine or all over a cluster."""
+
+    kind: Literal["ray"] = "ray"
+    engines: int = Field(
+        1,
+        ge=1,
+        description=(
+            "Engines that share the cells of a generation. Their number changes no bit of a run on "
+            "equal machines: each uses `engine.threads` CPU threads."
+        ),
+    )
+    address: str | None = Field(
+        None,
+        min_length=1,
+        description=(
+            "Of a running cluster: `auto` on a machine of it, or host:port of its head. Default: "
+            "Ray is started on this machine, and stopped with the run."
+        ),
+    )
+    resources: dict[str, Annotated[float, Field(gt=0)]] = Field(
+        {"CPU": 1.0},
+        min_length=1,
+        description=(
+            "What one engine needs, all on one node, by Ray's names: `{CPU: 4, GPU: 1}`; tensor "
+            "parallel engines need several GPUs; `memory` is in bytes."
+        ),
+    )
+    least: int | None = Field(
+        None,
+        ge=1,
+        description=(
+            "Engines that are enough to begin; the others join when the cluster has room, between "
+            "two generations. Default: all of them."
+        ),
+    )
+    room_s: float = Field(
+        30.0,
+        gt=0,
+        description=(
+            "Longest wait for room while too few engines have any to begin or go on, in seconds; "
+            "longer where the cluster has to grow first."
+        ),
+    )
+
+    @model_validator(mode="after")
+    def _resources_are_spelt_as_ray_does(self) -> "Ray":
+        for name in self.resources:
+            if name not in NAMES and name.upper() in NAMES:
+                raise ValueError(f"resources names {name}, which Ray spells {name.upper()}")
+        return self
+
+    @model_validator(mode="after")
+    def _no_more_to_begin_than_there_are(self) -> "Ray":
+        if self.least is not None and self.least > self.engines:
+            raise ValueError(f"least={self.least} is more than engines={self.engines}")
+        return self
+
+    @model_validator(mode="after")
+    def _an_address_that_can_be_joined(self) -> "Ray":
+        if self.address is not None and self.address.startswith("ray://"):
+            raise ValueError(
+                f"address={self.address} is of Ray Client, which is not supported: start the run "
+                "on a machine of the cluster, with address=auto"
+            )
+        return self
+
+
+FleetConfig = Annotated[Annotated[Local | Ray, Field(discriminator="kind")], named("local")]

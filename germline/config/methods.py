@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from germline.config.fleets import FleetConfig
 from germline.config.schedules import Natural
 from germline.config.sections import Section, named
 from germline.config.shaping import ShapingConfig, ZScore
@@ -170,7 +171,7 @@ def _changed(nes: Nes) -> list[str]:
 
 
 def refuse_no_gradient(
-    method: MethodConfig, space: SpaceConfig, engine: str, engines: int, heat: float
+    method: MethodConfig, space: SpaceConfig, engine: str, fleet: FleetConfig, heat: float
 ) -> None:
     """Refuse to backpropagate where there are no gradients, and to sample where there is no luck.
 
@@ -178,7 +179,7 @@ def refuse_no_gradient(
         method: any; others than `es_sample_gd` need no gradient.
         space: what is moved.
         engine: its kind.
-        engines: how many.
+        fleet: how many, and where.
         heat: the sampling temperature.
 
     Raises:
@@ -194,8 +195,10 @@ def refuse_no_gradient(
         )
     if engine != "inprocess":
         raise ValueError(f"engine.kind={engine} {found}, as it has no gradients: use inprocess")
-    if engines > 1:
-        raise ValueError(f"fleet.engines={engines} {found}, which runs one model: use 1")
+    if fleet.kind != "local":
+        raise ValueError(f"fleet.kind={fleet.kind} {found}, which runs one model here: use local")
+    if fleet.engines > 1:
+        raise ValueError(f"fleet.engines={fleet.engines} {found}, which runs one model: use 1")
     if method.explore == "temperature" and isinstance(space, LowRank) and space.rank != 1:
         raise ValueError(
             f"space.rank={space.rank} would be ignored with method.explore=temperature, where "

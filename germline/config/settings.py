@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from germline.config.choices import Choices, refuse_unplayed
 from germline.config.cma import Cma, SepCma, refuse_undriven
 from germline.config.engines import EngineConfig, InProcess, Toy
-from germline.config.fleets import Cell, FleetConfig, Local
+from germline.config.fleets import Cell, FleetConfig, Local, Ray
 from germline.config.methods import (
     Es,
     EsSampleGd,
@@ -146,7 +146,7 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _devices_are_named_once(self) -> "Config":
-        devices = self.fleet.devices
+        devices = getattr(self.fleet, "devices", "auto")
         if devices == "auto":
             return self
         found = f"fleet.devices={list(devices)}"
@@ -181,7 +181,7 @@ class Config(Section):
             self.method,
             self.space,
             self.engine.kind,
-            self.fleet.engines,
+            self.fleet,
             self.task.temperature,
         )
         refuse_unplayed(self.choices, self.task, self.method.kind, self.strategy.kind)
@@ -236,5 +236,5 @@ KINDS: dict[str, dict[str, type[Section]]] = {
     "zero_signal": {"count": Count, "skip": Skip, "grow": Grow},
     "sigma": SCHEDULES,
     "learning_rate": {kind: SCHEDULES[kind] for kind in ("linear", "cosine")},
-    "fleet": {"local": Local},
+    "fleet": {"local": Local, "ray": Ray},
 }

@@ -1,77 +1,56 @@
 """Who is free and who is lost: jobs handed to engines elsewhere, the next one to whoever is free.
 
-An engine that is lost (killed, crashed) is started anew in the background, and what it was doing is
-still to be done; it takes part again once the fleet has brought its weights up to date. An engine
-lost `FALLS` times without proving itself in between is given up, and the run stops when none is
-left. What an engine *raises* is no loss: it would raise it again, so it is raised here.
+An engine that is lost (killed, crashed, hung, or answering garbage) is started anew in the
+background, and what it was doing is still to be done; it takes part again once the fleet has
+brought its weights up to date. An engine lost `FALLS` times without proving itself in between is
+given up, and the run stops when none is left. What an engine *raises* is no loss: it would raise it
+again, so it is raised here, unless it says that what it runs on is gone (`EngineLost`).
 
-Nothing here knows where an engine runs: `Remote` is all that processes or a cluster must offer.
+Engines come and go: one that waits for room (a cluster that is full, a node that was removed) is
+missed by nobody while others stand, and joins as a newcomer when it has loaded.
+
+Nothing here knows where an engine runs. Known limit: loading and catching up are waited for, as
+nothing says how long they should take.
 """
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, TypeVar
 
-from germline.fleet.jobs import Job
-from germline.types import GermlineError
+from germline.fleet import weighing
+from germline.fleet.elsewhere import Done, Lost, Outcome, Raised, Remote, Wait
+from germline.fleet.jobs import Job, is_digest
+from germline.traffic import Traffic
+from germline.types import EngineLost, GermlineError
 
 log = logging.getLogger(__name__)
 
 FALLS = 3
 """An engine lost so often, without proving itself in between, is not started again."""
 
-
-@dataclass(frozen=True)
-class Done:
-    """A job was done; after a start, the engine has loaded and tells the digest of its weights."""
-
-    value: Any
-
-
-@dataclass(frozen=True)
-class Raised:
-    """A job, or loading the engine, raised an error: `GermlineError`, or one with a traceback."""
-
-    error: Exception
-
-
-@dataclass(frozen=True)
-class Lost:
-    """The engine is gone, and whatever it was doing with it."""
-
-    reason: str
-
-
-Outcome = Done | Raised | Lost
-
-
-class EngineFault(RuntimeError):
-    """An error of an engine elsewhere that is no `GermlineError`; the message is its traceback."""
-
-
-@runtime_checkable
-class Remote(Protocol):
-    """An engine elsewhere: it does one job at a time, and can be lost at any time."""
-
-    name: str
-
-    def start(self) -> None:
-        """Begin to load a fresh engine and return; the outcome is `Done(digest)`."""
-
-    def send(self, job: Job) -> None:
-        """Begin a job and return; a loss shows as its outcome, never here."""
-
-    def stop(self) -> None:
-        """End the engine at once, whatever it is doing; no outcome follows."""
-
-
-Wait = Callable[[Sequence[Remote]], Sequence[tuple[Remote, Outcome]]]
-"""Wait until one of these has an outcome, and return what there is."""
-
-State = Literal["loading", "newcomer", "standing", "given up"]
+State = Literal["loading", "newcomer", "standing", "late", "given up"]
 Key = TypeVar("Key")
+
+
+@dataclass(frozen=True)
+class Terms:
+    """When a crew begins, and when it stops waiting.
+
+    Attributes:
+        least: engines that must have loaded to begin; None: all.
+        room_s: longest wait for room to run in while the crew cannot go on without, in seconds.
+        hung_after: an engine hangs that is at a job for so many times what the slowest of its kind
+            took so far; None: however long it takes.
+        hung_after_s: but not before so many seconds.
+    """
+
+    least: int | None = None
+    room_s: float = 30.0
+    hung_after: float | None = None
+    hung_after_s: float = 120.0
 
 
 @dataclass(eq=False)
@@ -81,27 +60,50 @@ class Seat:
     Attributes:
         job: what it is at; None when it is free, or loading.
         falls: how often its engine was lost since one there last proved itself.
+        since: when its job began, by the crew's clock.
+        behind: whether a newcomer is one that was late: it has weights, of an earlier generation.
     """
 
     remote: Remote
     state: State = "loading"
     job: Job | None = None
     falls: int = 0
-
-    def give(self, job: Job) -> None:
-        """Let the engine begin a job."""
-        self.job = job
-        self.remote.send(job)
+    since: float = 0.0
+    behind: bool = False
 
 
 class Crew:
-    """Engines elsewhere, started together."""
+    """Engines elsewhere, started together.
 
-    def __init__(self, remotes: Sequence[Remote], wait: Wait) -> None:
+    Args:
+        remotes: the engines.
+        wait: waits for some of them.
+        terms: when to begin, and when to stop waiting.
+        room: says what the engines need and what there is, where they may wait for room.
+        clock: in seconds.
+
+    Attributes:
+        traffic: what travelled so far.
+    """
+
+    def __init__(
+        self,
+        remotes: Sequence[Remote],
+        wait: Wait,
+        terms: Terms | None = None,
+        room: Callable[[], str] = str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.traffic = Traffic()
+        self.clock = clock
         self._seats = [Seat(remote) for remote in remotes]
         self._wait = wait
+        self._terms = terms or Terms()
+        self._room = room
         self._founding = True
         self._last_loss = ""
+        self._slowest: dict[type[Job], float] = {}
+        self._cramped_since: float | None = None
         for seat in self._seats:
             seat.remote.start()
 
@@ -109,11 +111,12 @@ class Crew:
         """Wait until the first engines have loaded; return their digests, and let them stand.
 
         Raises:
-            GermlineError: an engine cannot be loaded, or all were lost while loading.
+            GermlineError: an engine cannot be loaded, all were lost while loading, or there is no
+                room for as many as are needed.
             EngineFault: loading raised something else.
         """
         digests: dict[Seat, str] = {}
-        while self._in("loading"):
+        while not self._has_mustered():
             for seat, _, outcome in self._take_in():
                 digests[seat] = _value(outcome)
         self._founding = False
@@ -125,39 +128,50 @@ class Crew:
         """Return the engines whose weights are those of the fleet."""
         return self._in("standing")
 
+    def late(self) -> list[Seat]:
+        """Return the engines that are still at what nobody waits for any more."""
+        return self._in("late")
+
     def newcomers(self) -> list[Seat]:
-        """Return the engines that were started anew and have loaded.
+        """Return the engines that have loaded, or come back late, and lack the fleet's weights.
 
         With nobody standing, this waits for all of them: whoever decides then what the weights are
         should not be alone.
 
         Raises:
-            GermlineError: every engine was given up.
+            GermlineError: every engine was given up, or there is no room for any.
         """
-        while not self.standing() and (self._in("loading") or not self._in("newcomer")):
+        while not self.standing() and (self._coming() or not self._in("newcomer")):
             self._take_in()
         return self._in("newcomer")
 
-    def welcome(self, job: Job) -> None:
+    def welcome(self, job_of: Callable[[Seat], Job]) -> None:
         """Let every newcomer do what gives it the weights of the fleet, and stand."""
-        newcomers = self._in("newcomer")
-        for seat in newcomers:
-            seat.give(job)
-        while any(seat.job is job for seat in newcomers):
+        jobs = {seat: job_of(seat) for seat in self._in("newcomer")}
+        for seat, job in jobs.items():
+            self._give(seat, job)
+        while any(seat.job is job for seat, job in jobs.items()):
             for seat, finished, outcome in self._take_in():
-                if finished is not job:
+                if finished is None or finished is not jobs.get(seat):
                     continue
                 if isinstance(outcome, Raised):
                     self.replace(seat, str(outcome.error))
                 else:
-                    seat.state = "standing"
+                    seat.state, seat.behind = "standing", False
                     log.warning("fleet: %s is back", seat.remote.name)
 
-    def hand_out(self, jobs: Mapping[Key, Job]) -> Iterator[tuple[Key, Seat, Any]]:
+    def hand_out(
+        self, jobs: Mapping[Key, Job], closes: Callable[[], float | None] = lambda: None
+    ) -> Iterator[tuple[Key, Seat, Any]]:
         """Give each job to the next engine that is free; yield key, engine and result as they come.
 
         What an engine was lost over is not yielded, nor what nobody was left to do: it is still to
         be done, by those who stand then.
+
+        Args:
+            jobs: what there is to do, in the order in which it is begun.
+            closes: when to wait no longer, by the crew's clock, once all jobs are begun: who is
+                still at one is late.
 
         Raises:
             GermlineError: a job raised it, or every engine was given up.
@@ -169,12 +183,17 @@ class Crew:
             for seat in self.standing():
                 if waiting and seat.job is None:
                     keys[seat] = waiting.popleft()
-                    seat.give(jobs[keys[seat]])
-            outcomes = self._take_in()
+                    self._give(seat, jobs[keys[seat]])
+            outcomes = self._take_in(None if waiting else closes())
             keys = {seat: key for seat, key in keys.items() if seat.state == "standing"}
             for seat, _, outcome in outcomes:
                 if seat in keys:
                     yield keys.pop(seat), seat, _value(outcome)
+            end = closes()
+            if not waiting and end is not None and self.clock() >= end:
+                for seat in keys:
+                    seat.state = "late"
+                return
 
     def everyone(self, job: Job) -> dict[Seat, Any]:
         """Let everyone who stands do a job; return the results of those who lived to finish it.
@@ -189,7 +208,7 @@ class Crew:
             for seat in self.standing():
                 if seat not in asked and seat.job is None:
                     asked.add(seat)
-                    seat.give(job)
+                    self._give(seat, job)
             for seat, finished, outcome in self._take_in():
                 if finished is job:
                     results[seat] = _value(outcome)
@@ -212,7 +231,21 @@ class Crew:
     def _in(self, state: State) -> list[Seat]:
         return [seat for seat in self._seats if seat.state == state]
 
-    def _take_in(self) -> list[tuple[Seat, Job | None, Done | Raised]]:
+    def _coming(self) -> list[Seat]:
+        """Return those who load or are late: sooner or later they are newcomers."""
+        return [one for one in (*self._in("loading"), *self.late()) if not one.remote.vacant]
+
+    def _has_mustered(self) -> bool:
+        loading, least = self._in("loading"), self._terms.least or len(self._seats)
+        enough = len(self._in("newcomer")) >= least
+        return not loading or (enough and all(seat.remote.vacant for seat in loading))
+
+    def _give(self, seat: Seat, job: Job) -> None:
+        self.traffic += weighing.sent(job)
+        seat.job, seat.since = job, self.clock()
+        seat.remote.send(job)
+
+    def _take_in(self, until: float | None = None) -> list[tuple[Seat, Job | None, Done | Raised]]:
         """Wait for outcomes, replace who was lost, and return the rest; loading has no job.
 
         What nobody waits for any more (the cells of an evaluation that was broken off) comes with a
@@ -221,22 +254,84 @@ class Crew:
         busy = [seat for seat in self._seats if seat.job is not None or seat.state == "loading"]
         if not busy:
             raise self._nobody_left()
+        ends = [self._end_of_room(busy), until, *map(self._end_of_patience, busy)]
+        end = min((one for one in ends if one is not None), default=None)
+        timeout = None if end is None else max(0.0, end - self.clock())
         seats = {id(seat.remote): seat for seat in busy}
-        finished: list[tuple[Seat, Job | None, Done | Raised]] = []
-        for remote, outcome in self._wait([seat.remote for seat in busy]):
+        finished = []
+        for remote, outcome in self._wait([seat.remote for seat in busy], timeout):
             seat = seats[id(remote)]
             job, seat.job = seat.job, None
-            if isinstance(outcome, Lost):
-                self._fall(seat, outcome.reason)
-            elif job is None and isinstance(outcome, Raised) and not self._founding:
-                self.replace(seat, str(outcome.error))
-            else:
-                seat.state = "newcomer" if job is None else seat.state
-                finished.append((seat, job, outcome))
+            if believed := self._believed(seat, job, outcome):
+                finished.append((seat, job, believed))
+        self._lose_patience(busy)
         return finished
 
+    def _believed(self, seat: Seat, job: Job | None, outcome: Outcome) -> Done | Raised | None:
+        """Replace who was lost, in one way or another; return what the others have to say."""
+        if isinstance(outcome, Lost):
+            self._fall(seat, outcome.reason)
+            return None
+        if isinstance(outcome, Raised):
+            in_vain = not self._founding and (job is None or isinstance(outcome.error, EngineLost))
+            if in_vain:
+                self.replace(seat, str(outcome.error))
+                return None
+        elif not (job.believes(outcome.value) if job else is_digest(outcome.value)):
+            self.replace(seat, f"it answered garbage: {repr(outcome.value)[:80]}")
+            return None
+        elif job:
+            self.traffic += weighing.received(job, outcome.value)
+            took = self.clock() - seat.since
+            self._slowest[type(job)] = max(took, self._slowest.get(type(job), 0.0))
+        if job is None or seat.state == "late":
+            seat.behind = seat.state == "late"
+            seat.state = "newcomer"
+        return outcome
+
+    def _end_of_patience(self, seat: Seat) -> float | None:
+        """Return when an engine will have been at its job for too long."""
+        slowest = self._slowest.get(type(seat.job)) if seat.job else None
+        terms = self._terms
+        if terms.hung_after is None or slowest is None or seat.state not in ("standing", "late"):
+            return None
+        return seat.since + max(terms.hung_after_s, terms.hung_after * slowest)
+
+    def _lose_patience(self, busy: Sequence[Seat]) -> None:
+        now = self.clock()
+        for seat in busy:
+            end = self._end_of_patience(seat)
+            if seat.job and end is not None and now >= end:
+                slowest = self._slowest[type(seat.job)]
+                self.replace(
+                    seat,
+                    f"it hung: {now - seat.since:.1f} s at what took {slowest:.1f} s at most so "
+                    "far (fleet.hung_after, fleet.hung_after_s)",
+                )
+
+    def _end_of_room(self, busy: Sequence[Seat]) -> float | None:
+        """Return when the crew will have waited too long for room that it needs to go on.
+
+        Raises:
+            GermlineError: that is now.
+        """
+        vacant = [seat for seat in busy if seat.remote.vacant]
+        if self._founding:
+            cramped = len(self._seats) - len(vacant) < (self._terms.least or len(self._seats))
+        else:
+            cramped = len(vacant) == len(busy) and not self.standing() and not self._in("newcomer")
+        if not cramped:
+            self._cramped_since = None
+            return None
+        now = self.clock()
+        self._cramped_since = now if self._cramped_since is None else self._cramped_since
+        end = self._cramped_since + self._terms.room_s
+        if now >= end:
+            raise GermlineError(f"fleet: {len(vacant)} engines found no room: {self._room()}")
+        return end
+
     def _fall(self, seat: Seat, reason: str) -> None:
-        seat.job = None
+        seat.job, seat.behind = None, False
         seat.falls += 1
         self._last_loss = f"{seat.remote.name}: {reason}"
         if seat.falls < FALLS:

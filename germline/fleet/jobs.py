@@ -1,19 +1,22 @@
 """What an engine elsewhere can be told to do: a job is sent to it and done there.
 
 Seeds, coefficients, prompts and completions travel; weights never do. Every engine loads the model
-itself and applies every update itself.
+itself and applies every update itself. What comes back is looked at before it is believed.
 """
 
+import re
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, get_args, runtime_checkable
 
 from germline.checkpoint import restore, save_snapshot
+from germline.fleet.state import State
 from germline.protocols import Engine
 from germline.record import Entry
 from germline.signals import UpdateSize
-from germline.types import Completion, Decoding, Example, Move, Perturbation, Update
+from germline.types import Completion, Decoding, Example, Finish, Move, Perturbation, Update
 
 
 @runtime_checkable
@@ -23,10 +26,22 @@ class Job(Protocol):
     def __call__(self, engine: Engine) -> Any:
         """Do it."""
 
+    def believes(self, answer: object) -> bool:
+        """Whether this can be what it returns: garbage is a loss of the engine, not a result."""
+
+
+def is_digest(answer: object) -> bool:
+    """Whether this can be a digest."""
+    return isinstance(answer, str) and re.fullmatch("[0-9a-f]{64}", answer) is not None
+
 
 @dataclass(frozen=True)
 class Play:
-    """Play one cell."""
+    """Play one cell.
+
+    Attributes:
+        examples: as engines see them; what graders need can be left out.
+    """
 
     members: Sequence[Perturbation | None]
     examples: Sequence[Example]
@@ -35,6 +50,20 @@ class Play:
     def __call__(self, engine: Engine) -> list[list[Completion]]:
         """Return the completions, `[members][examples]`."""
         return engine.generate(self.members, self.examples, self.decoding)
+
+    def believes(self, answer: object) -> bool:
+        """Whether every member completed every example."""
+        rows = _table(answer, len(self.members), len(self.examples))
+        return rows is not None and all(self._is_completion(one) for row in rows for one in row)
+
+    def _is_completion(self, one: Any) -> bool:
+        return (
+            isinstance(one, Completion)
+            and [type(one.text), type(one.tokens), type(one.prompt_tokens)] == [str, tuple, int]
+            and len(one.tokens) <= self.decoding.max_new_tokens
+            and all(isinstance(token, int) for token in one.tokens)
+            and one.finish in get_args(Finish)
+        )
 
 
 @dataclass(frozen=True)
@@ -47,6 +76,10 @@ class Apply:
         """Apply it, refresh the serving copy, and return how far the masters moved."""
         return engine.apply(self.update)
 
+    def believes(self, answer: object) -> bool:
+        """Whether it is a measurement, or none."""
+        return answer is None or isinstance(answer, UpdateSize)
+
 
 @dataclass(frozen=True)
 class Scales:
@@ -55,6 +88,12 @@ class Scales:
     def __call__(self, engine: Engine) -> Mapping[str, float]:
         """Return the factor of each searched tensor."""
         return engine.weights.scales()
+
+    def believes(self, answer: object) -> bool:
+        """Whether it names numbers."""
+        return isinstance(answer, Mapping) and all(
+            isinstance(name, str) and isinstance(scale, float) for name, scale in answer.items()
+        )
 
 
 @dataclass(frozen=True)
@@ -65,6 +104,10 @@ class Dimension:
         """Return their number."""
         return engine.weights.dimension
 
+    def believes(self, answer: object) -> bool:
+        """Whether it is a number of things."""
+        return isinstance(answer, int) and answer >= 0
+
 
 @dataclass(frozen=True)
 class Digest:
@@ -73,6 +116,10 @@ class Digest:
     def __call__(self, engine: Engine) -> str:
         """Return their digest."""
         return engine.weights.digest()
+
+    def believes(self, answer: object) -> bool:
+        """Whether it is one."""
+        return is_digest(answer)
 
 
 @dataclass(frozen=True)
@@ -87,18 +134,53 @@ class SaveSnapshot:
         """Write it; the folder is one that whoever asked can read."""
         save_snapshot(engine.weights, self.folder, self.generation, keep=self.keep)
 
+    def believes(self, answer: object) -> bool:
+        """Whether nothing was returned."""
+        return answer is None
+
 
 @dataclass(frozen=True)
 class Restore:
     """Bring freshly loaded weights to the state after the last of some updates."""
 
     entries: Sequence[Entry]
-    folder: Path | None
+    state: State | None
     base_digest: str
 
     def __call__(self, engine: Engine) -> str:
-        """Return the verified digest; snapshots in the folder save replaying what they hold."""
+        """Return the verified digest; a state saves replaying what led there."""
         last = len(self.entries) - 1
-        digest = restore(engine.weights, self.entries, self.folder, self.base_digest, last)
+        with self.state.unpacked() if self.state else nullcontext() as folder:
+            digest = restore(engine.weights, self.entries, folder, self.base_digest, last)
         engine.refresh()
         return digest
+
+    def believes(self, answer: object) -> bool:
+        """Whether it is the digest after the last of the updates."""
+        return answer == (self.entries[-1].digest if self.entries else self.base_digest)
+
+
+@dataclass(frozen=True)
+class CatchUp:
+    """Apply the updates that were missed."""
+
+    entries: Sequence[Entry]
+    digest: str
+
+    def __call__(self, engine: Engine) -> str:
+        """Return the digest reached."""
+        for entry in self.entries:
+            engine.apply(entry.update)
+        return engine.weights.digest()
+
+    def believes(self, answer: object) -> bool:
+        """Whether it is the digest of those who missed nothing."""
+        return answer == self.digest
+
+
+def _table(answer: object, rows: int, columns: int) -> list[list[object]] | None:
+    """Return lists of lists of this shape, and nothing else."""
+    if not isinstance(answer, list) or len(answer) != rows:
+        return None
+    fits = all(isinstance(row, list) and len(row) == columns for row in answer)
+    return answer if fits else None

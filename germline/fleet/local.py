@@ -9,6 +9,7 @@ from germline.protocols import Closable, Engine
 from germline.record import Entry
 from germline.rollout import Graders, centre_cell, play
 from germline.signals import UpdateSize
+from germline.traffic import Traffic
 from germline.types import Decoding, Evaluation, Example, Move, Population, Update
 
 
@@ -55,6 +56,10 @@ class LocalFleet:
         """Bring the base weights to the state after the last entry."""
         restore(self.engine.weights, entries, folder, base_digest, len(entries) - 1)
         self.engine.refresh()
+
+    def traffic(self) -> Traffic | None:
+        """Return None: nothing travels."""
+        return None
 
     def close(self) -> None:
         """End what the engine started; the rest goes with the objects that hold it."""

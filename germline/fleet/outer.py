@@ -6,6 +6,7 @@ from pathlib import Path
 from germline.protocols import Fleet
 from germline.record import Entry
 from germline.signals import UpdateSize
+from germline.traffic import Traffic
 from germline.types import Decoding, Evaluation, Example, Move, Population, Update
 
 
@@ -48,6 +49,10 @@ class OuterFleet:
     def restore(self, entries: Sequence[Entry], folder: Path | None, base_digest: str) -> None:
         """Bring the base weights to the state after the last entry of a journal."""
         self.inner.restore(entries, folder, base_digest)
+
+    def traffic(self) -> Traffic | None:
+        """Return what travelled since this was last asked."""
+        return self.inner.traffic()
 
     def close(self) -> None:
         """End whatever runs elsewhere."""

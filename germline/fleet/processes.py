@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection, Pipe
 from multiprocessing.connection import wait as wait_for_any
 from typing import IO
 
-from germline.fleet.crew import Done, Lost, Outcome, Raised, Remote
+from germline.fleet.elsewhere import Done, Lost, Outcome, Raised, Remote
 from germline.fleet.jobs import Job
 from germline.graders.child import search_path
 from germline.protocols import Engine
@@ -46,6 +46,11 @@ class EngineProcess:
         self._popen: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._output: IO[bytes] | None = None
+
+    @property
+    def vacant(self) -> bool:
+        """Whether it waits for room: never, it runs from its start."""
+        return False
 
     @property
     def pid(self) -> int | None:
@@ -107,6 +112,8 @@ class EngineProcess:
             value = self.connection().recv()
         except (EOFError, OSError):
             return Lost(self._end())
+        except Exception as error:  # noqa: BLE001 - what is no pickle can raise anything
+            return Lost(f"its answer cannot be read: {error}")
         return value if isinstance(value, Done | Raised) else Lost(f"it answered {value!r}")
 
     def _send(self, value: object) -> None:
@@ -126,8 +133,8 @@ class EngineProcess:
         return f"it ended with {how}{words}"
 
 
-def wait(remotes: Sequence[Remote]) -> list[tuple[Remote, Outcome]]:
-    """Wait until one of these processes has an outcome, and return what there is."""
+def wait(remotes: Sequence[Remote], timeout: float | None) -> list[tuple[Remote, Outcome]]:
+    """Wait until one of these processes has an outcome, or in vain; return what there is."""
     processes = [remote for remote in remotes if isinstance(remote, EngineProcess)]
-    ready = wait_for_any([process.connection() for process in processes])
+    ready = wait_for_any([process.connection() for process in processes], timeout)
     return [(one, one.outcome()) for one in processes if one.connection() in ready]

@@ -5,24 +5,32 @@ it is asked after every evaluation (a deviating engine's cells are played again 
 anything is learned from them) and after every update. A newcomer loads the base model, takes over a
 peer's state or the newest snapshot, and replays the updates after it, verified by digest.
 
-Known limits: an engine that hangs is waited for; masters are compared, serving copies are not.
+A generation may close when a share of the members is in (`quorum`): the engines still at the others
+are late. They finish in their own time, apply what they missed, and take part again.
+
+Known limit: masters are compared, serving copies are not.
 """
 
 import contextlib
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from germline.config import Cell
-from germline.fleet.crew import Crew, EngineFault, Seat
-from germline.fleet.jobs import Apply, Digest, Dimension, Job, Play, Restore, SaveSnapshot, Scales
+from germline.fleet.carrier import Carrier, SharedDisk
+from germline.fleet.crew import Crew, Seat
+from germline.fleet.elsewhere import EngineFault
+from germline.fleet.jobs import Apply, CatchUp, Digest, Dimension, Job, Play, Restore, Scales
+from germline.fleet.quorum import Place, Quorum
+from germline.fleet.state import State
 from germline.noise import NOISE_VERSION
 from germline.record import Entry
-from germline.rollout import Graders, PlayedCell, centre_cell, cut, gather
+from germline.rollout import Graders, OpenCell, PlayedCell, centre_cell, cut, gather
 from germline.signals import UpdateSize
+from germline.traffic import Traffic
 from germline.types import (
     Decoding,
     Evaluation,
@@ -41,14 +49,30 @@ ATTEMPTS = 2
 class RemoteFleet:
     """Several engines elsewhere; the graders are here.
 
+    Args:
+        crew: the engines.
+        graders: here.
+        cell: size of the pieces that are handed out.
+        quorum: share of the members with which a generation may close.
+        carrier: takes states to newcomers and to the run directory.
+
     Raises:
         GermlineError: an engine cannot be loaded, or they loaded different weights.
     """
 
-    def __init__(self, crew: Crew, graders: Graders, cell: Cell) -> None:
+    def __init__(
+        self,
+        crew: Crew,
+        graders: Graders,
+        cell: Cell,
+        quorum: float = 1.0,
+        carrier: Carrier | None = None,
+    ) -> None:
         self.crew = crew
         self.graders = graders
         self.cell = cell
+        self.quorum = quorum
+        self._carrier = carrier or SharedDisk()
         try:
             self._base_digest = _one(crew.muster())
         except BaseException:
@@ -57,12 +81,15 @@ class RemoteFleet:
         self._entries: list[Entry] = []
         self._snapshots: Path | None = None
         self._applied: Update | Move | None = None  # an update whose digest is not agreed on yet
+        self._left_at: dict[Seat, int] = {}  # how many updates who is late has applied
+        self._told = Traffic()
 
     def evaluate(
         self, population: Population, batch: Sequence[Example], decoding: Decoding
     ) -> Evaluation:
-        """Play the batch with every member and grade it."""
-        return self._play(population.members, batch, self.cell, decoding)
+        """Play the batch with every member, or with a quorum of them, and grade it."""
+        paired = 2 if population.antithetic else 1
+        return self._play(population.members, batch, self.cell, decoding, paired=paired)
 
     def evaluate_centre(self, examples: Sequence[Example], decoding: Decoding) -> Evaluation:
         """Play with the centre alone: one member, so a cell holds as many rows in examples."""
@@ -91,20 +118,25 @@ class RemoteFleet:
             GermlineError: they disagree, also after they were rebuilt.
         """
         self._settle()
-        return self._entries[-1].digest if self._entries else self._base_digest
+        return self._agreed()
 
     def save_snapshot(self, folder: Path, generation: int, keep: int) -> None:
         """Let one engine write masters and moments, as they are after `generation`."""
         self._settle()
-        self._by_anyone(SaveSnapshot(folder, generation, keep))
+        self._carrier.to_folder(self._by_anyone, folder, generation, keep)
         self._snapshots = folder
 
     def restore(self, entries: Sequence[Entry], folder: Path | None, base_digest: str) -> None:
         """Bring every engine from the base weights to the state after the last entry."""
-        self.crew.everyone(Restore(entries, folder, base_digest))
+        self.crew.everyone(Restore(entries, self._state_in(folder), base_digest))
         self._base_digest = base_digest
         self._entries = list(entries)
         self._snapshots = folder
+
+    def traffic(self) -> Traffic:
+        """Return what travelled since this was last asked."""
+        before, self._told = self._told, self.crew.traffic
+        return self._told - before
 
     def close(self) -> None:
         """End the engines."""
@@ -116,21 +148,34 @@ class RemoteFleet:
         examples: Sequence[Example],
         cell: Cell,
         decoding: Decoding,
+        paired: int = 0,
     ) -> Evaluation:
+        """Play everything; of members in groups of `paired`, a quorum (0: all) will do."""
         self._settle()
         started = time.perf_counter()
         generated_s = 0.0
-        cells = {(one.first_member, one.first_example): one for one in cut(members, examples, cell)}
+        cells = _by_place(cut(members, examples, cell))
+        asked = [replace(one, answer="", facts={}) for one in examples]  # what engines need of them
+        jobs = {
+            place: Play(one.members, one.examples, decoding)
+            for place, one in _by_place(cut(members, asked, cell)).items()
+        }
         # Large ones first: whoever ends last then has little left to do.
-        order = sorted(cells, key=lambda place: -_size(cells[place].members, cells[place].examples))
-        played: dict[tuple[int, int], tuple[Seat, PlayedCell]] = {}
+        order = sorted(cells, key=lambda place: -_size(jobs[place]))
+        share = self.quorum if paired else 1.0
+        quorum = Quorum([*cells.values()], len(members), share, paired or 1, self.crew.clock)
+        played: dict[Place, tuple[Seat, PlayedCell]] = {}
         deviations = 0
-        while unplayed := [place for place in order if place not in played]:
+        while (unplayed := [p for p in order if p not in played]) and not quorum.is_closed(played):
             self._bring_in_newcomers()
-            jobs = {p: Play(cells[p].members, cells[p].examples, decoding) for p in unplayed}
-            for place, seat, completions in self.crew.hand_out(jobs):
+            handed = self.crew.hand_out(
+                {place: jobs[place] for place in unplayed}, lambda: quorum.closes(played)
+            )
+            for place, seat, completions in handed:
                 played[place] = (seat, cells[place].played(completions, self.graders))
                 seat.falls = 0
+            for seat in self.crew.late():
+                self._left_at.setdefault(seat, len(self._entries))
             generated_s = time.perf_counter() - started
             deviating = self._replace_deviating()
             deviations += bool(deviating)
@@ -140,9 +185,10 @@ class RemoteFleet:
                     "in one evaluation: playing must leave no trace (or the memory of this machine "
                     "cannot be relied on). The generations before are recorded"
                 )
-            played = {p: (seat, one) for p, (seat, one) in played.items() if seat not in deviating}
+            for place in [place for place, (seat, _) in played.items() if seat in deviating]:
+                del played[place]
         found = [one for _, one in played.values()]
-        return gather(found, len(members), examples, generated_s)
+        return quorum.of(gather(found, len(members), examples, generated_s), played)
 
     def _replace_deviating(self) -> set[Seat]:
         """Compare everyone with the digest the fleet has, and start those anew that differ."""
@@ -180,18 +226,32 @@ class RemoteFleet:
         )
 
     def _bring_in_newcomers(self) -> None:
-        """Give the weights of the fleet to engines that were started anew."""
-        if not self.crew.newcomers():
+        """Give the weights of the fleet to engines that were started anew, or were late."""
+        if not (newcomers := self.crew.newcomers()):
             return
-        with tempfile.TemporaryDirectory(prefix="germline-peer-") as folder:
-            source = self._snapshots
-            if self._entries and self.crew.standing():
-                # Shared by a file, not through this process: it may be as large as the model.
-                # Where it cannot be written, the newcomers replay from the run's own snapshots.
-                with contextlib.suppress(EngineFault, GermlineError):
-                    self._by_anyone(SaveSnapshot(Path(folder), len(self._entries) - 1, keep=1))
-                    source = Path(folder)
-            self.crew.welcome(Restore(self._entries, source, self._base_digest))
+        with contextlib.ExitStack() as stack:
+            fresh = any(not one.behind for one in newcomers)
+            state = self._newest_state(stack) if fresh else None
+            restore = Restore(self._entries, state, self._base_digest)
+            self.crew.welcome(lambda seat: self._missed(seat) if seat.behind else restore)
+        self._left_at = {seat: at for seat, at in self._left_at.items() if seat.state == "late"}
+
+    def _newest_state(self, stack: contextlib.ExitStack) -> State | None:
+        """Return a peer's state; where no peer can give it, that of the run's own snapshots."""
+        if self._entries and self.crew.standing():
+            with contextlib.suppress(EngineFault, GermlineError):
+                peer = self._carrier.from_peer(self._by_anyone, len(self._entries) - 1)
+                return stack.enter_context(peer)
+        return self._state_in(self._snapshots)
+
+    def _missed(self, seat: Seat) -> Job:
+        return CatchUp(self._entries[self._left_at[seat] :], self._agreed())
+
+    def _agreed(self) -> str:
+        return self._entries[-1].digest if self._entries else self._base_digest
+
+    def _state_in(self, folder: Path | None) -> State | None:
+        return self._carrier.from_folder(folder) if folder else None
 
     def _by_anyone(self, job: Job) -> Any:
         while not (answers := [answer for _, _, answer in self.crew.hand_out({"it": job})]):
@@ -213,5 +273,9 @@ def _differs(digest: str, expected: str) -> str:
     return f"its weights have digest {digest[:16]}, those of the fleet {expected[:16]}"
 
 
-def _size(members: Sequence[Perturbation | None], examples: Sequence[Example]) -> int:
-    return len(members) * sum(len(example.prompt) for example in examples)
+def _by_place(cells: Sequence[OpenCell]) -> dict[Place, OpenCell]:
+    return {(one.first_member, one.first_example): one for one in cells}
+
+
+def _size(job: Play) -> int:
+    return len(job.members) * sum(len(example.prompt) for example in job.examples)

@@ -11,12 +11,11 @@ import queue
 import signal
 import sys
 import threading
-import traceback
+from functools import partial
 from multiprocessing.connection import Connection
-from typing import Any
 
-from germline.fleet.crew import Done, EngineFault, Raised
-from germline.types import GermlineError
+from germline.fleet.elsewhere import attempt
+from germline.protocols import Engine
 
 
 def main(descriptor: int) -> None:
@@ -26,16 +25,21 @@ def main(descriptor: int) -> None:
     parent = Connection(descriptor)
     inbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(parent, inbox), daemon=True).start()
-    try:
+    engine: Engine | None = None
+
+    def load() -> str:
+        nonlocal engine
         engine = pickle.loads(inbox.get())()
-        digest = engine.weights.digest()
-    except Exception as error:  # noqa: BLE001 - loading a model can raise anything
-        parent.send(Raised(_sendable(error)))
-        inbox.get()  # nothing comes: the listener ends this process with the connection
-        return
-    parent.send(Done(digest))
+        return engine.weights.digest()
+
+    parent.send(attempt(load))
     while True:
-        parent.send(_do(inbox.get(), engine))
+        message = inbox.get()  # nothing comes where nothing was loaded
+        parent.send(attempt(partial(_do, message, engine)))
+
+
+def _do(message: bytes, engine: Engine | None) -> object:
+    return pickle.loads(message)(engine)
 
 
 def _listen(parent: Connection, inbox: "queue.SimpleQueue[bytes]") -> None:
@@ -44,20 +48,6 @@ def _listen(parent: Connection, inbox: "queue.SimpleQueue[bytes]") -> None:
             inbox.put(parent.recv_bytes())
         except (EOFError, OSError):
             os._exit(0)  # the main thread may be deep in a computation
-
-
-def _do(message: bytes, engine: Any) -> Done | Raised:
-    try:
-        return Done(pickle.loads(message)(engine))
-    except Exception as error:  # noqa: BLE001 - whatever it is, the parent must hear of it
-        return Raised(_sendable(error))
-
-
-def _sendable(error: Exception) -> Exception:
-    """Return an error that can be read on the other side, whatever it holds on this one."""
-    if isinstance(error, GermlineError):
-        return GermlineError(str(error))
-    return EngineFault("an engine process raised\n" + traceback.format_exc())
 
 
 if __name__ == "__main__":

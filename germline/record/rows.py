@@ -18,7 +18,7 @@ from germline.types import Example, GenerationRecord, Move, Rollout, Score, Upda
 MAX_SAMPLES = 20
 """Held-out completions kept with a score."""
 
-MACHINE = ("timing", "tokens_per_s", "written_at", "peak_memory_mb")
+MACHINE = ("timing", "tokens_per_s", "written_at", "peak_memory_mb", "traffic")
 """What differs between two runs that are the same: how the machine fared."""
 
 MAX_REASON = 200
@@ -72,6 +72,8 @@ def generation_row(record: GenerationRecord) -> dict[str, Any]:
     if record.sigmas:
         values = record.sigmas.values()
         row["sigmas"] = {"min": min(values), "max": max(values)}
+    if record.traffic:
+        row["traffic"] = asdict(record.traffic)
     if record.signals:
         row["signals"] = asdict(record.signals)
     return row if record.held_out is None else row | {"held_out": asdict(record.held_out)}

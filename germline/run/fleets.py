@@ -7,36 +7,83 @@ of an engine: where those make several engines slow, this says so instead of cho
 import logging
 import os
 from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 
-from germline.config import Config, InProcess
+from germline.config import Config, InProcess, Local, Ray
 from germline.fleet import LocalFleet
-from germline.fleet.crew import Crew
+from germline.fleet.crew import Crew, Terms
 from germline.fleet.processes import EngineProcess, wait
 from germline.fleet.remote import RemoteFleet
 from germline.protocols import Engine, Fleet
 from germline.rollout import Graders, cells
+from germline.types import GermlineError
 
 log = logging.getLogger(__name__)
 
 
 def make_fleet(config: Config, load: Callable[[Config], Engine], graders: Graders) -> Fleet:
-    """Load one engine here, or several in processes of their own.
+    """Load one engine here, several in processes of their own, or as actors of a cluster.
 
     Args:
         config: of the run.
-        load: makes the engine of a config; sent to the processes.
+        load: makes the engine of a config; sent to where the engines are.
         graders: here, for all engines.
     """
+    if isinstance(config.fleet, Ray):
+        return _on_ray(config, config.fleet, load, graders)
     if config.fleet.engines == 1:
         return LocalFleet(load(placed(config, 0)), graders, config.cell)
-    # Threads that wait for each other do so asleep where there are more of them than cores.
-    patience = {"OMP_WAIT_POLICY": "PASSIVE"} if _crowded(config) else {}
     processes = [
-        EngineProcess(number, partial(load, placed(config, number)), patience)
+        EngineProcess(number, partial(load, placed(config, number)), _patience(config))
         for number in range(config.fleet.engines)
     ]
-    return RemoteFleet(Crew(processes, wait), graders, config.cell)
+    crew = Crew(processes, wait, _terms(config.fleet))
+    return RemoteFleet(crew, graders, config.cell, config.fleet.quorum)
+
+
+def _on_ray(
+    config: Config, fleet: Ray, load: Callable[[Config], Engine], graders: Graders
+) -> Fleet:
+    try:
+        from germline.fleet import cluster, ray_actors
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        raise GermlineError(
+            "fleet.kind=ray needs the package ray, which is not installed: "
+            "pip install 'germline[ray]'"
+        ) from error
+    with ExitStack() as opened:
+        # CPUs are only counted by Ray: here, one for each engine, as for processes.
+        joined = cluster.Cluster(fleet.address, max(_cores(), fleet.engines), _patience(config))
+        opened.callback(joined.close)
+        engine = config.engine
+        automatic = isinstance(engine, InProcess) and engine.device == "auto"
+        if automatic and "GPU" not in fleet.resources and cluster.has_gpus():
+            log.warning("fleet.resources asks for no GPU, so engines use none: try {GPU: 1}")
+        actors = [
+            ray_actors.RayEngine(number, partial(load, placed(config, number)), fleet.resources)
+            for number in range(fleet.engines)
+        ]
+        crew = Crew(actors, ray_actors.wait, _terms(fleet), lambda: cluster.room(fleet.resources))
+        store = ray_actors.ObjectStore()
+        moving = RemoteFleet(crew, graders, config.cell, fleet.quorum, store)
+        opened.pop_all()
+    return cluster.OnCluster(moving, joined)
+
+
+def _terms(fleet: Local | Ray) -> Terms:
+    patience = Terms(hung_after=fleet.hung_after, hung_after_s=fleet.hung_after_s)
+    if isinstance(fleet, Local):
+        return patience
+    return replace(patience, least=fleet.least, room_s=fleet.room_s)
+
+
+def _patience(config: Config) -> dict[str, str]:
+    """Let threads that wait for each other do so asleep where there are more than cores."""
+    return {"OMP_WAIT_POLICY": "PASSIVE"} if _crowded(config) else {}
 
 
 def placed(config: Config, number: int) -> Config:
@@ -45,13 +92,21 @@ def placed(config: Config, number: int) -> Config:
     if not isinstance(engine, InProcess):
         return config
     changes: dict[str, object] = {}
-    if fleet.devices != "auto":
-        changes["device"] = fleet.devices[number]
-    elif fleet.engines > 1 and engine.device == "auto" and (gpus := _gpus()):
-        changes["device"] = f"cuda:{number % gpus}"
-    if fleet.engines > 1:
+    if isinstance(fleet, Ray):
         changes["threads"] = threads(config)
+    else:
+        changes |= _device(fleet, engine, number)
+        if fleet.engines > 1:
+            changes["threads"] = threads(config)
     return config.model_copy(update={"engine": engine.model_copy(update=changes)})
+
+
+def _device(fleet: Local, engine: InProcess, number: int) -> dict[str, object]:
+    if fleet.devices != "auto":
+        return {"device": fleet.devices[number]}
+    if fleet.engines > 1 and engine.device == "auto" and (gpus := _gpus()):
+        return {"device": f"cuda:{number % gpus}"}
+    return {}
 
 
 def threads(config: Config) -> int:
@@ -100,4 +155,6 @@ def _cores() -> int:
 def _crowded(config: Config) -> bool:
     if not isinstance(config.engine, InProcess) or config.engine.device not in ("auto", "cpu"):
         return False
+    if isinstance(config.fleet, Ray) and config.fleet.address is not None:
+        return False  # the cores of a cluster are elsewhere
     return not _gpus() and config.fleet.engines * threads(config) > _cores()

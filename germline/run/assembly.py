@@ -123,8 +123,15 @@ def make_graders(config: Config, task: Task) -> GraderPool:
     )
 
 
-def make_engine(config: Config, *, searched: bool = True) -> Engine:
-    """Load the model into the engine a config names; not `searched` serves the centre alone."""
+def make_engine(config: Config, *, searched: bool = True, plays: bool = True) -> Engine:
+    """Load the model into the engine a config names.
+
+    Args:
+        config: of the run.
+        searched: or it serves the centre alone.
+        plays: or it only moves masters and writes them, without the inference engine they are
+            played in; one in this process plays all the same.
+    """
     space = make_space(config.space, config.seed) if searched else None
     optimizer = make_optimizer(config.strategy.optimizer)
     kind = resolve("engines", ENGINES, config.engine.kind)
@@ -133,12 +140,14 @@ def make_engine(config: Config, *, searched: bool = True) -> Engine:
         toy: Engine = kind(space, optimizer, sigma_unit)
         return toy
     from germline.engines.pretrained import load_pretrained
+    from germline.engines.served.unplayed import unplayed
 
     pretrained = load_pretrained(str(NANO_DIR) if config.model == "nano" else config.model)
     if isinstance(config.engine, InProcess):
         engine: Engine = kind(pretrained, space, optimizer, config.engine, sigma_unit)
         return engine
-    served: Engine = kind(config, pretrained, space, optimizer)
+    make = kind if plays else unplayed
+    served: Engine = make(config, pretrained, space, optimizer)
     return served
 
 

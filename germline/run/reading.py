@@ -61,7 +61,7 @@ def replay(
         )
     form = _form(directory.config, form)
     folder = None if out is None else _free(path_of("out", out))
-    engine = make_engine(directory.config)
+    engine = make_engine(directory.config, plays=False)
     digest = restore(
         engine.weights,
         directory.journal.read(),
@@ -93,7 +93,7 @@ def export(path: Path | str, out: Path | str, form: Form | None = None) -> None:
     folder = _free(path_of("out", out))
     directory = RunDirectory.open(path_of("path", path))
     form = _form(directory.config, form)
-    _write_weights(_alone(directory), folder, form)
+    _write_weights(_alone(directory, plays=False), folder, form)
 
 
 def evaluate(
@@ -184,9 +184,9 @@ def _source(
     return directory, load_config(values, overrides)
 
 
-def rebuilt(directory: RunDirectory, config: Config | None = None) -> Engine:
+def rebuilt(directory: RunDirectory, config: Config | None = None, *, plays: bool = True) -> Engine:
     """Return an engine with the newest weights of a run that can be had."""
-    engine = make_engine(config or directory.config)
+    engine = make_engine(config or directory.config, plays=plays)
     entries = directory.journal.read()
     last = within_reach(entries, directory.snapshots)
     strategy = _strategy(directory.config, engine.weights.dimension)
@@ -208,10 +208,10 @@ def _newest(directory: RunDirectory) -> int:
     return newest
 
 
-def _alone(directory: RunDirectory) -> Engine:
+def _alone(directory: RunDirectory, *, plays: bool = True) -> Engine:
     """Return an engine with the weights that stand for a run alone: of voters, the best."""
     _newest(directory)
-    engine = rebuilt(directory)
+    engine = rebuilt(directory, plays=plays)
     method = directory.config.method
     if isinstance(method, RandOpt):
         engine.apply(_ensemble(directory, method, engine.weights.dimension).best())

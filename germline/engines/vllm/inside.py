@@ -19,7 +19,7 @@ importing this module switches that off.
 """
 
 import base64
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -85,6 +85,7 @@ class Inside:
         self._drawn: dict[str, Adapter] = {}
         self._received: dict[str, Tensor] = {}
         self._updates = 0
+        self._settled = False
         self._run = ""
         self._lora = getattr(self._runner, "lora_manager", None)
         if self._lora is not None:
@@ -166,26 +167,34 @@ class Inside:
         self._model.load_weights(tensors(self._own, who))
 
     @torch.no_grad()
-    def verify(self) -> dict[str, list[str]]:
-        """Erase the weights, write the base model's by its own names, and say what differs then.
+    def settle(self) -> None:
+        """Write the base model's weights, whatever stands there; at first, make sure that one can.
 
         Raises:
-            GermlineError: weights are there that cannot be written.
+            GermlineError: vLLM's loaders do not give back what was loaded, or write it elsewhere.
         """
-        weights = self._own.base.weights
+        if self._settled:
+            self._model.load_weights(self._own.base.weights.items())
+            return
         named = dict(self._model.named_parameters())
-        before = {name: (weight.data_ptr(), _checksum(weight)) for name, weight in named.items()}
-        found = set(self._model.load_weights(weights.items()))
-        if unknown := sorted(named.keys() - found):
-            raise GermlineError(
-                f"vLLM {vllm.__version__} keeps {unknown[0]} and {len(unknown) - 1} more weights "
-                "that its loaders do not write: this model cannot be searched with engine.kind=vllm"
-            )
+        before = _looks(named)
+        found = set(self._model.load_weights(self._own.base.weights.items()))
+        self._refuse_unwritten(sorted(named.keys() - found))
         for weight in named.values():
-            weight.zero_()
-        self._model.load_weights(weights.items())
-        after = {name: (weight.data_ptr(), _checksum(weight)) for name, weight in named.items()}
-        return {"differing": sorted(name for name in named if before[name] != after[name])}
+            weight.zero_()  # so that what is not written shows
+        self._model.load_weights(self._own.base.weights.items())
+        after = _looks(named)
+        self._refuse_unwritten([name for name in named if before[name] != after[name]])
+        self._settled = True
+
+    def _refuse_unwritten(self, names: Sequence[str]) -> None:
+        if names:
+            raise GermlineError(
+                f"model: vLLM {vllm.__version__} keeps {names[0]} ({len(names)} such weights) in a "
+                "form that its own loaders do not write once the model is loaded, or serves "
+                "another model's: start it anew, without quantisation, or use "
+                "engine.kind=inprocess"
+            )
 
     @property
     def _own(self) -> Masters:
@@ -239,7 +248,7 @@ VERBS: Mapping[str, Callable[..., Any]] = {
         Inside.enlist,
         Inside.dismiss,
         Inside.stand,
-        Inside.verify,
+        Inside.settle,
     )
 }
 """What may be asked for, which may be through HTTP: nothing else can be."""
@@ -288,10 +297,17 @@ def _refuse_unserved(lora: LoRAModel, manager: Any) -> None:
         )
 
 
+def _looks(weights: Mapping[str, Tensor]) -> dict[str, tuple[int, int]]:
+    """Return where weights lie, and a sum over their bits and places."""
+    return {name: (weight.data_ptr(), _checksum(weight)) for name, weight in weights.items()}
+
+
 def _checksum(weight: Tensor) -> int:
-    """Add up the bits of a tensor, as integers; the order does not matter."""
     whole = {1: torch.int8, 2: torch.int16, 4: torch.int32}[weight.element_size()]
-    bits = weight.contiguous().view(whole).flatten().long()
-    # Weighed by place, so that parts that changed places are not taken for each other.
-    places = torch.arange(len(bits), device=bits.device) % 8191 + 1
-    return int((bits * places).sum())
+    total = 0
+    for number, part_of_it in enumerate(weight.contiguous().view(whole).flatten().split(1 << 22)):
+        bits = part_of_it.long()
+        # Weighed by place, so that parts that changed places are not taken for each other.
+        places = torch.arange(len(bits), device=bits.device) % 8191 + number + 1
+        total += int((bits * places).sum())
+    return total

@@ -91,6 +91,7 @@ class VllmServer:
         self._adapters = serves_adapters(masters)
         self._written = bool(written(masters))
         self.door.open(masters)
+        self.door.call("settle")
         self.refresh()
 
     def generate(

@@ -1,0 +1,66 @@
+"""An engine that only moves masters: what replay and export need of one that plays elsewhere.
+
+It is made without the inference engine, which may not even be installed.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+from germline.config import Config, Toy
+from germline.engines.dtypes import serving_dtype
+from germline.engines.pretrained import Pretrained
+from germline.engines.served.engine import ServedEngine
+from germline.engines.served.server import Sampling, Tokens
+from germline.engines.weights import Masters
+from germline.optimizers import Optimizer
+from germline.protocols import Space
+from germline.types import GermlineError, Move, Perturbation, Update
+
+
+class Unplayed:
+    """A server that is not there; all it does is say so."""
+
+    def begin(self, masters: Masters) -> None:
+        """Do nothing: nothing is served."""
+
+    def generate(
+        self,
+        members: Sequence[Perturbation | None],
+        prompts: Sequence[Tokens],
+        sampling: Sampling,
+    ) -> list[list[Tokens]]:
+        """Refuse to play."""
+        raise self._refusal()
+
+    def log_probabilities(
+        self,
+        members: Sequence[Perturbation | None],
+        prompts: Sequence[Tokens],
+        written: Sequence[Sequence[Tokens]],
+    ) -> list[list[Sequence[float]]]:
+        """Refuse to read."""
+        raise self._refusal()
+
+    def apply(self, update: Update | Move) -> None:
+        """Do nothing: the masters have moved."""
+
+    def refresh(self) -> None:
+        """Do nothing: nothing is served."""
+
+    def close(self) -> None:
+        """Do nothing: nothing was started."""
+
+    def _refusal(self) -> GermlineError:
+        return GermlineError("these weights were rebuilt to be written, not to be played")
+
+
+def unplayed(
+    config: Config, pretrained: Pretrained, space: Space | None, optimizer: Optimizer
+) -> ServedEngine:
+    """Make the masters of a run, and no serving copy."""
+    assert not isinstance(config.engine, Toy)
+    on_gpu = torch.cuda.is_available()
+    dtype = serving_dtype(config.engine.dtype, pretrained.stored_dtype, on_gpu=on_gpu)
+    unit = config.strategy.sigma_unit
+    return ServedEngine(pretrained, space, optimizer, unit, Unplayed(), dtype)

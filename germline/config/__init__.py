@@ -28,6 +28,7 @@ from germline.config.settings import (
     HeldOut,
     Recording,
 )
+from germline.config.sglang import Sglang
 from germline.config.shaping import (
     CentredRanks,
     LogRank,
@@ -99,6 +100,7 @@ __all__ = [
     "Section",
     "SepCma",
     "Sgd",
+    "Sglang",
     "ShapingBase",
     "ShapingConfig",
     "Singular",

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from germline.config.sections import Section, named
+from germline.config.sglang import Sglang
 from germline.config.vllm import Vllm
 
 
@@ -61,5 +62,5 @@ class InProcess(Section):
 
 
 EngineConfig = Annotated[
-    Annotated[Toy | InProcess | Vllm, Field(discriminator="kind")], named("inprocess")
+    Annotated[Toy | InProcess | Vllm | Sglang, Field(discriminator="kind")], named("inprocess")
 ]

@@ -21,6 +21,7 @@ from germline.config.methods import (
 from germline.config.optimizers import Adam, Sgd
 from germline.config.schedules import SCHEDULES, Cosine
 from germline.config.sections import Section
+from germline.config.sglang import Sglang
 from germline.config.shaping import (
     CentredRanks,
     LogRank,
@@ -229,7 +230,7 @@ KINDS: dict[str, dict[str, type[Section]]] = {
         "raw": Raw,
         "per_example": PerExample,
     },
-    "engine": {"toy": Toy, "inprocess": InProcess, "vllm": Vllm},
+    "engine": {"toy": Toy, "inprocess": InProcess, "vllm": Vllm, "sglang": Sglang},
     "method": {"es": Es, "randopt": RandOpt, "es_sample_gd": EsSampleGd},
     "strategy": {"nes": Nes, "cma": Cma, "sep_cma": SepCma},
     "baseline": {"population": PopulationMean, "running": RunningMean},

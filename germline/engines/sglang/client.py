@@ -258,7 +258,12 @@ def _answer(found: Any, row: Row) -> Answer:
             # The first has no score: nothing it could follow was looked at.
             scored = meta["input_token_logprobs"][1:]
             scores = tuple(float(score) for score, *_ in scored)
-            if [one[1] for one in scored] != list(row.prompt[row.scored_from + 1 :]):
+            expected = row.prompt[row.scored_from + 1 :]
+            # The last token of a vocabulary is scored like any other, but reported as 0.
+            if len(scored) != len(expected) or any(
+                label not in (token, 0)
+                for (_, label, *_), token in zip(scored, expected, strict=True)
+            ):
                 raise _Unexpected("it scored other tokens than it was sent")
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise _Unexpected(f"{type(error).__name__}: {error} in {str(found)[:100]}") from error

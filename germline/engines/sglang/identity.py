@@ -20,12 +20,12 @@ TOLERANCES = {torch.float32: 0.01, torch.bfloat16: 0.5, torch.float16: 0.1}
 """Mean difference of log-probabilities that rounding may explain; other models are 1 and more."""
 
 
-def serving_dtype(wanted: str, info: ServerInfo, stored: torch.dtype) -> torch.dtype:
+def dtype_of(info: ServerInfo, wanted: str, stored: torch.dtype) -> torch.dtype:
     """Return the dtype of a running server.
 
     Args:
-        wanted: `engine.dtype`.
         info: what the server tells.
+        wanted: `engine.dtype`.
         stored: of the checkpoint.
 
     Raises:

@@ -11,24 +11,30 @@ anew, the weights are written again, and the prompts are played again.
 
 import contextlib
 import logging
+import math
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+import torch
+
 from germline.config import Config, Sglang
+from germline.engines.dtypes import serving_dtype
 from germline.engines.pretrained import Pretrained
 from germline.engines.served.adapters import adapters, serves_adapters
 from germline.engines.served.engine import ServedEngine
 from germline.engines.served.http import Connection, Refused
 from germline.engines.served.server import Sampling, Tokens
 from germline.engines.served.tensors import tensors, written
-from germline.engines.sglang.client import Answer, Client, Row
+from germline.engines.sglang.client import Answer, Client, Row, ServerInfo
 from germline.engines.sglang.identity import (
+    adapter_flags,
+    dtype_of,
     reference,
     refuse_other_weights,
     refuse_unfit,
-    serving_dtype,
 )
+from germline.engines.sglang.launching import Launched, device_of, launch
 from germline.engines.weights import Masters
 from germline.optimizers import Optimizer
 from germline.protocols import AdapterSpace, Space
@@ -48,30 +54,22 @@ class SglangServer:
     """Members on one server.
 
     Args:
-        config: which server.
+        config: which server, or how to start one.
         pretrained: the model, before it is searched.
-
-    Attributes:
-        dtype: what it serves in.
+        dtype: what the server serves in.
     """
 
-    def __init__(self, config: Sglang, pretrained: Pretrained) -> None:
+    def __init__(self, config: Sglang, pretrained: Pretrained, dtype: torch.dtype) -> None:
         self._config = config
         self._model = pretrained.model
-        self._tokenizer = pretrained.tokenizer
-        self._stored_dtype = pretrained.stored_dtype
+        self._source = pretrained.source
+        self._dtype = dtype
         self._reference = reference(pretrained.model)
-        self._client = Client(
-            Connection(
-                f"engine.base_url={config.base_url}", config.base_url or "", config.timeout_s
-            )
-        )
-        self._info = self._client.info()
-        self.dtype = serving_dtype(config.dtype, self._info, pretrained.stored_dtype)
+        self._texts = pretrained.tokenizer
+        self._launched: Launched | None = None
         self._run = f"{OURS}{uuid.uuid4().hex[:12]}"
         self._names = 0
-        self._found_version = self._info.weight_version
-        self._version = self._found_version
+        self._version = ""
         self._standing: tuple[Perturbation | None] | None = None
         self._has_written = False
 
@@ -79,7 +77,12 @@ class SglangServer:
         """Make sure that the server has the base model of these masters, and can play members."""
         self._masters = masters
         self._writes = bool(written(masters))
+        if self._config.launch:
+            self._launch()
+        else:
+            self._client = Client(connection(self._config))
         self._meet()
+        self._say_what_it_costs()
         self._client.connection.patience_s = self._config.patience_s
 
     def generate(
@@ -121,25 +124,46 @@ class SglangServer:
         self._standing = None
 
     def close(self) -> None:
-        """Give a user's server its own weights back."""
-        self._client.connection.patience_s = 0.0
-        if self._has_written:
+        """End a server of the run's own; give a user's server its own weights back."""
+        if self._launched is not None:
+            self._launched.stop()
+        elif self._has_written:
+            self._client.connection.patience_s = 0.0
             with contextlib.suppress(GermlineError):
                 self._client.reload(self._info.model, self._found_version)
-            self._has_written = False
+        self._launched, self._has_written = None, False
+
+    def _launch(self) -> None:
+        flags = adapter_flags(self._masters) if serves_adapters(self._masters) else []
+        self._launched = launched = launch(self._config, self._source, self._dtype, flags)
+        name = f"the SGLang server of this run ({launched.url})"
+        timeout_s = self._config.timeout_s
+        self._client = Client(Connection(name, launched.url, timeout_s, look=launched.look))
+        launched.wait(self._client.is_well, self._config.start_s)
+
+    def _say_what_it_costs(self) -> None:
+        if not self._writes or serves_adapters(self._masters):
+            return
+        numbers = sum(math.prod(info.shape) for info in written(self._masters))
+        log.warning(
+            "engine=sglang writes every member into the server one after another: %.4g MB each, "
+            "where space.kind=low_rank sends thousandths of that and plays all in one batch",
+            numbers * self._dtype.itemsize / 1e6,
+        )
 
     def _meet(self) -> None:
         """Look at the server, and bring it to the base weights where a run left its own there."""
         self._info = info = self._client.info()
+        self._found_version = info.weight_version
         refuse_unfit(info, self._masters, type(self._model).__name__)
         if info.weight_version.startswith(OURS):
             log.warning(
                 "%s: a run left its weights there; they are read from %s again",
                 *(self._client.connection.name, info.model),
             )
-            self._client.reload(info.model, "default")
             self._found_version = "default"
-        refuse_other_weights(self._client, info, self._model, self._reference, self.dtype)
+            self._client.reload(info.model, self._found_version)
+        refuse_other_weights(self._client, info, self._model, self._reference, self._dtype)
         self._version, self._standing = self._found_version, None
 
     def _play(
@@ -201,7 +225,7 @@ class SglangServer:
         self._standing = None
         self._has_written = True
         version = self._new_name()
-        self._client.write(tensors(self._masters, member), self.dtype, version)
+        self._client.write(tensors(self._masters, member), self._dtype, version)
         self._standing, self._version = (member,), version
 
     @contextlib.contextmanager
@@ -215,7 +239,7 @@ class SglangServer:
                     names.append(None)
                     continue
                 name = self._new_name()
-                self._client.load_adapter(name, adapter, self.dtype)
+                self._client.load_adapter(name, adapter, self._dtype)
                 loaded.callback(self._unload, name)
                 names.append(name)
             yield names
@@ -256,10 +280,35 @@ class SglangServer:
 def make(
     config: Config, pretrained: Pretrained, space: Space | None, optimizer: Optimizer
 ) -> ServedEngine:
-    """Make the engine of a config: its server is found or started, and looked at."""
+    """Make the engine of a config: its server is found or started, and looked at.
+
+    Raises:
+        GermlineError: there is no server, or another one than the run needs.
+    """
     section = config.engine
     if not isinstance(section, Sglang):
         raise TypeError(f"engine={section.kind} is no SGLang server")
-    server = SglangServer(section, pretrained)
+    stored = pretrained.stored_dtype
+    if section.launch:
+        dtype = serving_dtype(section.dtype, stored, on_gpu=device_of(section) != "cpu")
+    else:
+        dtype = dtype_of(_found(section, pretrained.source), section.dtype, stored)
+    server = SglangServer(section, pretrained, dtype)
     unit = config.strategy.sigma_unit
-    return ServedEngine(pretrained, space, optimizer, unit, server, server.dtype)
+    return ServedEngine(pretrained, space, optimizer, unit, server, dtype)
+
+
+def _found(config: Sglang, source: str) -> ServerInfo:
+    try:
+        return Client(connection(config)).info()
+    except EngineLost as lost:
+        raise GermlineError(
+            f"{lost}. Start a server there (docs/engines.md): python -m sglang.launch_server "
+            f"--model-path {source} --enable-lora ...; or let the run start one: engine.launch=true"
+        ) from lost
+
+
+def connection(config: Sglang) -> Connection:
+    """Return the way to the server of a user, who is not asked for patience yet."""
+    url = config.base_url or ""
+    return Connection(f"engine.base_url={url}", url, config.timeout_s)

@@ -1,7 +1,8 @@
 """What the graders say about a completion; how they survive it is in test_grader_pool."""
 
 import re
-import time
+import signal
+from contextlib import contextmanager
 
 import pytest
 
@@ -117,11 +118,30 @@ def test_mistake_8_the_prompt_earns_nothing_for_an_empty_completion():
     assert countdown.grade("", PUZZLE) == {"format": 0.0, "answer": 0.0}
 
 
+PROCESSOR_S = 10.0
+"""Milliseconds are what it takes: only what grows faster than its text, or hangs, comes near."""
+
+
+@contextmanager
+def ended_after(processor_s):
+    """Break off what takes longer, in processor time: a busy machine changes nothing."""
+
+    def too_long(_signal, _frame):
+        raise AssertionError(f"still at it after {processor_s} s")
+
+    before = signal.signal(signal.SIGVTALRM, too_long)
+    signal.setitimer(signal.ITIMER_VIRTUAL, processor_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
 def test_mistake_9_a_tower_of_powers_is_refused_at_once():
-    started = time.perf_counter()
-    assert answer("9**9**9", puzzle("387420489", 9, 9, 9)) == 0.0
-    assert answer("7 // 2", puzzle("3", 7, 2)) == 0.0
-    assert time.perf_counter() - started < 0.1
+    with ended_after(PROCESSOR_S):
+        assert answer("9**9**9", puzzle("387420489", 9, 9, 9)) == 0.0
+        assert answer("7 // 2", puzzle("3", 7, 2)) == 0.0
 
 
 def test_mistake_10_a_negative_target_can_be_met():
@@ -160,10 +180,9 @@ HUGE = 200_000
     ids=lambda text: ascii(text[:12]),
 )
 def test_hostile_text_is_graded_in_milliseconds(text):
-    started = time.perf_counter()
-    for completion in (text, f" </think>\n<answer>{text}</answer>"):
-        assert set(countdown.grade(completion, PUZZLE)) == {"format", "answer"}
-    assert time.perf_counter() - started < 0.5
+    with ended_after(PROCESSOR_S):
+        for completion in (text, f" </think>\n<answer>{text}</answer>"):
+            assert set(countdown.grade(completion, PUZZLE)) == {"format", "answer"}
 
 
 def test_nesting_is_read_up_to_its_limit():

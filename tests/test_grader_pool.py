@@ -259,7 +259,7 @@ def test_a_worker_does_not_outlive_a_parent_that_is_killed(tmp_path, work):
 
 def test_four_thousand_texts_cost_the_parent_a_few_calls_each():
     texts, asked = ["some text"] * 4000, examples(32) * 125
-    calls = Counter()
+    calls: Counter[str] = Counter()
 
     def count(frame, event, _argument):
         if event == "call" and "germline/graders/" in frame.f_code.co_filename:

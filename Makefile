@@ -15,7 +15,7 @@ CODE := germline tests benchmarks checks
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help install demo test docs format lint types floors house check clean
+.PHONY: help install demo test docs format lint types floors house check engines equality clean
 
 help:  ## list the commands
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -50,6 +50,13 @@ house: $(INSTALLED)  ## check the house rules (checks/house.py)
 	@$(BIN)/python checks/house.py
 
 check: lint types floors house test  ## all of the above; what CI runs
+
+engines: $(INSTALLED)  ## build the environments of vLLM and SGLang (gigabytes, once per machine)
+	@PIP_ARGS='$(PIP_ARGS)' $(BIN)/python -m checks.engines.build
+
+equality: $(INSTALLED)  ## hold vLLM and SGLang on a CPU against the inprocess engine
+	@named=$$(PIP_ARGS='$(PIP_ARGS)' $(BIN)/python -m checks.engines.build) && eval "$$named" && \
+	  $(BIN)/python -m pytest $(PYTEST_ARGS) tests/engines_real
 
 clean:  ## remove .venv and the tools' caches
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,0 +1,175 @@
+"""Builds the environments in which the real engines run, each in a folder of its own.
+
+    python -m checks.engines.build        # `make engines`
+
+One environment per engine, with exact versions, as engines and germline's own tools do not agree on
+them. It is named by a digest of all it is made of and stands outside the clone, so that every clone
+and every run of CI on this machine builds it once. A file written last marks it as whole; what
+lacks the mark was left by a build that did not come to its end, and is built anew.
+
+What it is doing goes to stderr; stdout gets one line for each environment, as a shell reads it:
+
+    export GERMLINE_VLLM_PYTHON=/root/.cache/germline/engines/vllm-0123456789ab/bin/python
+
+With these set, `tests/engines_real/` are run and not skipped. Settings, all from the environment:
+
+    GERMLINE_ENGINES_DIR   where they stand; default ${XDG_CACHE_HOME:-~/.cache}/germline/engines
+    GERMLINE_SKIP_ENGINES  those not to build and not to test: `vllm`, `sglang`, both, or `all`
+    PIP_ARGS               more arguments of pip, as in the Makefile
+"""
+
+import fcntl
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+WHOLE = "whole"
+PIP = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps")
+LAST_LINES = 15
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What an environment is made of.
+
+    Attributes:
+        requirements: exact versions of everything in it; their dependencies are not looked at.
+        module: what must be importable in the end.
+        beside: a folder whose files stand beside the installed packages.
+    """
+
+    name: str
+    requirements: Path
+    module: str
+    beside: Path | None = None
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that names its interpreter."""
+        return f"GERMLINE_{self.name.upper()}_PYTHON"
+
+    def digest(self) -> str:
+        """Name all it is made of, this interpreter included."""
+        found = hashlib.sha256(f"{platform.python_version()} {platform.machine()}\n".encode())
+        beside = sorted(self.beside.rglob("*.py")) if self.beside else []
+        for path in (self.requirements, *beside):
+            found.update(path.read_bytes())
+        return found.hexdigest()[:12]
+
+
+RECIPES = (
+    Recipe("vllm", HERE / "vllm.txt", "vllm"),
+    Recipe(
+        "sglang", HERE / "sglang.txt", "sglang.srt.entrypoints.http_server", HERE / "sglang_on_cpu"
+    ),
+)
+
+
+class NotBuilt(Exception):
+    """An environment cannot be had here; the message says why and what to do."""
+
+
+def main() -> int:
+    """Build what is missing; print how to name what there is."""
+    try:
+        skipped = skips(os.environ.get("GERMLINE_SKIP_ENGINES", ""), RECIPES)
+        for recipe in RECIPES:
+            if recipe.name in skipped:
+                say(f"{recipe.name}: SKIPPED, as GERMLINE_SKIP_ENGINES says: nothing tests it here")
+                continue
+            python = ensure(recipe, root(os.environ), shlex.split(os.environ.get("PIP_ARGS", "")))
+            print(f"export {recipe.variable}={shlex.quote(str(python))}")
+    except NotBuilt as error:
+        say(f"\n{error}")
+        return 1
+    return 0
+
+
+def skips(wanted: str, recipes: Sequence[Recipe]) -> frozenset[str]:
+    """Read which engines are not to be built.
+
+    Raises:
+        NotBuilt: one of them is not an engine that could be.
+    """
+    names = frozenset(recipe.name for recipe in recipes)
+    asked = frozenset(part.strip() for part in wanted.split(",") if part.strip())
+    if asked == {"all"}:
+        return names
+    if unknown := sorted(asked - names):
+        raise NotBuilt(
+            f"GERMLINE_SKIP_ENGINES={wanted} names {', '.join(unknown)}, which is no engine: "
+            f"use {', '.join(sorted(names))} or all"
+        )
+    return asked
+
+
+def root(environment: Mapping[str, str]) -> Path:
+    """Return the folder all environments stand in."""
+    if given := environment.get("GERMLINE_ENGINES_DIR"):
+        return Path(given).absolute()
+    cache = environment.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "germline" / "engines"
+
+
+def ensure(recipe: Recipe, folder: Path, pip_arguments: Sequence[str] = ()) -> Path:
+    """Return the interpreter of an environment, which is built unless it stands there whole.
+
+    Raises:
+        NotBuilt: it cannot be built on this machine.
+    """
+    home = folder / f"{recipe.name}-{recipe.digest()}"
+    python = home / "bin" / "python"
+    with _alone(home):
+        if (home / WHOLE).exists():
+            say(f"{recipe.name}: {home}")
+            return python
+        say(f"{recipe.name}: building {home} (minutes, and gigabytes, once)")
+        shutil.rmtree(home, ignore_errors=True)
+        _run(recipe, [sys.executable, "-m", "venv", str(home)])
+        _run(recipe, [str(python), *PIP, "-r", str(recipe.requirements), *pip_arguments])
+        if recipe.beside:
+            (packages,) = home.glob("lib/python*/site-packages")
+            shutil.copytree(recipe.beside, packages, dirs_exist_ok=True)
+        _run(recipe, [str(python), "-c", f"import {recipe.module}"])
+        (home / WHOLE).touch()
+    return python
+
+
+@contextmanager
+def _alone(home: Path) -> Iterator[None]:
+    """Let one process at a time build an environment; the others wait for it."""
+    home.parent.mkdir(parents=True, exist_ok=True)
+    with home.with_name(f"{home.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _run(recipe: Recipe, command: Sequence[str]) -> None:
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode:
+        last = "\n".join(f"    {line}" for line in done.stdout.splitlines()[-LAST_LINES:])
+        raise NotBuilt(
+            f"THE ENVIRONMENT OF {recipe.name.upper()} CANNOT BE BUILT HERE.\n"
+            f"    {shlex.join(command)}\nended with status {done.returncode} and said\n{last}\n"
+            "The CPU build of torch may need PIP_ARGS='--extra-index-url "
+            "https://download.pytorch.org/whl/cpu'. To go on without testing this engine, set "
+            f"GERMLINE_SKIP_ENGINES={recipe.name}."
+        )
+
+
+def say(line: str) -> None:
+    """Tell whoever watches; stdout is for the shell."""
+    print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+"""One performance of the programme per engine and space, each in the interpreter it needs."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engines_real.programme import Record, load
+
+ROOT = Path(__file__).parents[2]
+REFERENCE: dict[str, Any] = {"kind": "inprocess", "threads": 1}
+# Other programs for the same numbers: what differs between them is rounding.
+INPROCESS: dict[str, Any] = {**REFERENCE, "steps": "fixed", "stacked": 1}
+TIMEOUT_S = 900
+LAST = 6000  # characters of what a failed performance said
+
+
+@dataclass(frozen=True)
+class Case:
+    """An engine of the suite.
+
+    Attributes:
+        section: of the config.
+        needs: the environment without which it cannot be played.
+        inside: whether it is played by the interpreter of that environment; else the section is
+            told of it.
+    """
+
+    section: dict[str, Any]
+    needs: str | None = None
+    inside: bool = False
+
+
+CASES = {
+    "inprocess": Case(INPROCESS),
+    "vllm": Case({"kind": "vllm", "threads": 1, "kv_cache_gb": 0.2}, "vllm", inside=True),
+    "sglang": Case({"kind": "sglang", "launch": True, "threads": 1}, "sglang"),
+}
+
+
+@dataclass
+class Stage:
+    """Where performances are given, once each."""
+
+    folder: Path
+    given: dict[tuple[str, str], subprocess.CompletedProcess[str]] = field(default_factory=dict)
+
+    def reference(self, space: str) -> Path:
+        """Return the folder of what others are held against."""
+        return self._perform("reference", Case(REFERENCE), space, None)
+
+    def of(self, case: str, space: str) -> Path:
+        """Return the folder of a case's performance."""
+        return self._perform(case, CASES[case], space, self.reference(space))
+
+    def _perform(self, name: str, case: Case, space: str, reference: Path | None) -> Path:
+        folder = self.folder / name.replace(" ", "-") / space
+        if (name, space) not in self.given:
+            python, section = sys.executable, case.section
+            if case.needs and case.inside:
+                python = interpreter(case.needs)
+            elif case.needs:
+                section = section | {"python": interpreter(case.needs)}
+            folder.mkdir(parents=True)
+            command = [python, "-m", "tests.engines_real.programme"]
+            command += [json.dumps(section), space, str(folder)]
+            command += [str(reference)] if reference else []
+            self.given[name, space] = subprocess.run(
+                command,
+                cwd=ROOT,
+                env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=TIMEOUT_S,
+                check=False,
+            )
+        ended = self.given[name, space]
+        if ended.returncode:  # remembered, as the next one would end like it
+            pytest.fail(f"{name} in {space} ended with:\n{ended.stdout[-LAST:]}")
+        return folder
+
+
+def variable(environment: str) -> str:
+    """Return the variable that names the interpreter of an engine's environment."""
+    return f"GERMLINE_{environment.upper()}_PYTHON"
+
+
+def interpreter(environment: str) -> str:
+    """Return the interpreter of an engine's environment, or skip the test that needs it."""
+    if variable(environment) not in os.environ:
+        pytest.skip(f"${variable(environment)} is not set; `make equality` builds it and sets it")
+    return os.environ[variable(environment)]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A performance and the one it is held against."""
+
+    folder: Path
+    reference: Path
+
+    @cached_property
+    def one(self) -> Record:
+        """What the engine said."""
+        return load(self.folder)
+
+    @cached_property
+    def other(self) -> Record:
+        """What the reference said."""
+        return load(self.reference)

@@ -1,0 +1,112 @@
+"""Every engine says what the inprocess engine says: in fp32, greedy, on the nano model.
+
+What is exact is asked for exactly: masters, exports, and that playing leaves no trace. What is a
+sum of floating-point numbers in another order may differ by TOLERANCE, and a token only where the
+two best were about equally likely.
+"""
+
+from itertools import chain
+
+import pytest
+from safetensors import safe_open
+from transformers import AutoModelForCausalLM
+
+from germline.nano import NANO_DIR
+from tests.engines_real.programme import GENERATIONS, MEMBERS, PROMPTS, SPACES
+from tests.engines_real.stage import CASES
+
+TOLERANCE = 1e-3
+SEQUENCES = (GENERATIONS + 1) * (MEMBERS + 1) * sum(PROMPTS.values())
+
+pytestmark = [
+    # In this order all spaces of an engine follow each other.
+    pytest.mark.parametrize("space", SPACES, scope="session"),
+    pytest.mark.parametrize("case", CASES, scope="session"),
+]
+
+
+def flat(rows):
+    """Return the sequences of `[generations][members][prompts]`, one after another."""
+    return list(chain.from_iterable(chain.from_iterable(rows)))
+
+
+def error(pair):
+    """Return the largest difference between log-probabilities of the same tokens."""
+    rows = zip(flat(pair.one.log_probabilities), flat(pair.other.log_probabilities), strict=True)
+    return max(abs(a - b) for one, other in rows for a, b in zip(one, other, strict=True))
+
+
+def test_members_find_the_same_texts_as_likely_through_all_generations(pair):
+    assert len(flat(pair.one.log_probabilities)) == SEQUENCES > 1000
+    assert error(pair) <= TOLERANCE
+
+
+def test_tokens_differ_only_where_the_two_best_were_about_equally_likely(pair):
+    measured = error(pair)
+    both = zip(flat(pair.one.tokens), flat(pair.other.tokens), strict=True)
+    for (one, other), (margins, seconds) in zip(both, flat(pair.other.margins), strict=True):
+        if one == other:
+            continue
+        place = next(k for k, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
+        assert one[place] == seconds[place]
+        assert margins[place] < 2 * measured
+
+
+def test_texts_end_for_the_same_reason(pair):
+    both = zip(flat(pair.one.tokens), flat(pair.other.tokens), strict=True)
+    ends = zip(flat(pair.one.finishes), flat(pair.other.finishes), strict=True)
+    for (one, other), (end, other_end) in zip(both, ends, strict=True):
+        assert one != other or end == other_end
+
+
+def test_stop_strings_cut_the_same_texts(pair):
+    assert "stop" in [finish for _text, finish in chain.from_iterable(pair.one.cut)]
+    assert pair.one.cut == pair.other.cut
+
+
+def test_the_programme_tells_members_and_generations_apart(pair):
+    """Otherwise it would not matter which of them an engine plays."""
+    first, *_, last = pair.one.tokens
+    assert sum(row != first[-1] for row in first[:-1]) >= MEMBERS - 2
+    assert last[-1] != first[-1]
+
+
+def test_recorded_rewards_lead_every_engine_to_the_same_masters(pair):
+    start, played, *moved = pair.one.digests
+    assert len(moved) == GENERATIONS
+    assert len({start, *moved}) == GENERATIONS + 1
+    assert played == start
+    assert pair.one.digests == pair.other.digests
+
+
+def test_playing_a_population_leaves_no_trace_in_what_is_served(pair):
+    before, after = pair.one.again
+    assert before == after
+
+
+def test_exports_are_the_same_bytes(pair):
+    one, other = (
+        {path.name: path for path in folder.rglob("*.safetensors")}
+        for folder in (pair.folder, pair.reference)
+    )
+    assert one.keys() == other.keys()
+    assert "model.safetensors" in one
+    for name, path in one.items():
+        assert path.read_bytes() == other[name].read_bytes()
+
+
+def test_only_a_space_of_adapters_exports_an_adapter(pair, space):
+    assert (pair.folder / "adapter" / "adapter_model.safetensors").exists() == (space == "lora")
+    assert pair.one.refused == pair.other.refused
+    assert bool(pair.one.refused) == (space != "lora")
+
+
+def test_mistake_16_exports_have_the_names_hugging_face_loads(pair):
+    with safe_open(pair.folder / "model" / "model.safetensors", "pt") as exported:
+        names = set(exported.keys())
+    with safe_open(NANO_DIR / "model.safetensors", "pt") as original:
+        assert names == set(original.keys())
+    _model, report = AutoModelForCausalLM.from_pretrained(
+        pair.folder / "model", output_loading_info=True
+    )
+    assert not any(report.values())

@@ -3,6 +3,7 @@
 engine.py      the engine, out of its parts
 server.py      members as vLLM plays them
 in_process.py  through `vllm.LLM`
+over_http.py   through a server's routes
 replicas.py    masters in workers elsewhere
 settings.py    what vLLM is started with
 inside.py      what runs in its workers, and the one module that knows its internals

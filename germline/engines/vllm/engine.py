@@ -8,7 +8,8 @@ from germline.engines.pretrained import Pretrained
 from germline.engines.served.engine import ServedEngine
 from germline.engines.served.recipe import write_recipe
 from germline.engines.vllm.in_process import InProcessDoor
-from germline.engines.vllm.server import VllmServer
+from germline.engines.vllm.over_http import HttpDoor
+from germline.engines.vllm.server import Door, VllmServer
 from germline.optimizers import Optimizer
 from germline.protocols import Space
 
@@ -25,7 +26,8 @@ def make(
     assert isinstance(section, Vllm)
     dtype = serving_dtype(section.dtype, pretrained.stored_dtype, on_gpu=torch.cuda.is_available())
     recipe = write_recipe(config, searched=space is not None)
-    door = InProcessDoor(section, pretrained, dtype, recipe)
+    at = HttpDoor if section.base_url else InProcessDoor
+    door: Door = at(section, pretrained, dtype, recipe)
     return ServedEngine(
         pretrained, space, optimizer, config.strategy.sigma_unit, VllmServer(door), dtype
     )

@@ -17,7 +17,7 @@ from germline.config import Vllm
 from germline.engines.pretrained import Pretrained
 from germline.engines.served.server import Sampling, Tokens
 from germline.engines.vllm.replicas import Replicas
-from germline.engines.vllm.server import Row, refuse_answers
+from germline.engines.vllm.server import ADAPTER_PATH, Row, refuse_answers
 from germline.engines.vllm.settings import llm_settings
 from germline.engines.weights import Masters
 from germline.types import GermlineError, Move, Update
@@ -158,8 +158,7 @@ class InProcessDoor:
             from vllm.lora.request import LoRARequest
 
             # A number is never used twice: vLLM would take the adapter it knows by it.
-            path = f"germline:{name}"
-            self._adapters[name] = LoRARequest(name, next(self._numbers), path)
+            self._adapters[name] = LoRARequest(name, next(self._numbers), ADAPTER_PATH + name)
         return self._adapters[name]
 
     def _abort(self) -> None:

@@ -34,11 +34,9 @@ from germline.engines.served.adapters import Adapter, adapters
 from germline.engines.served.recipe import masters_of
 from germline.engines.served.tensors import tensors
 from germline.engines.served.wire import read_members, read_update
+from germline.engines.vllm.server import ADAPTER_PATH
 from germline.engines.weights import Masters
-from germline.types import GermlineError, Perturbation
-
-PATH = "germline:"
-"""How the path of an adapter begins that is drawn here; what follows is its name."""
+from germline.types import EngineLost, GermlineError, Perturbation
 
 OLDEST = (0, 32)
 """The first vLLM this is made for."""
@@ -65,6 +63,8 @@ class Worker:
                 self._germline = Inside(self)
             self._germline.listen_to(run, begins=verb in BEGINNINGS)
             return VERBS[verb](self._germline, *given) or {}
+        except EngineLost as error:
+            return {"lost": str(error)}
         except GermlineError as error:
             return {"error": str(error)}
 
@@ -96,13 +96,16 @@ class Inside:
         """Refuse a run that another one has taken this worker from.
 
         Raises:
-            GermlineError: another one has, or this worker was started anew.
+            EngineLost: another one has, or this worker was started anew.
         """
         if begins:
             self._run = run
         elif run != self._run:
             found = "is used by another run now" if self._run else "was started anew"
-            raise GermlineError(f"vLLM {found}: give each run a server of its own, and resume")
+            raise EngineLost(f"vLLM {found}: give each run a server of its own, and resume it")
+
+    def listen(self) -> None:
+        """Do nothing: whoever is answered has this worker still."""
 
     def describe(self) -> dict[str, Any]:
         """Say what is served, and how."""
@@ -179,7 +182,10 @@ class Inside:
         named = dict(self._model.named_parameters())
         before = _looks(named)
         found = set(self._model.load_weights(self._own.base.weights.items()))
-        self._refuse_unwritten(sorted(named.keys() - found))
+        # Layers with room for adapters keep their own weight one level deeper.
+        self._refuse_unwritten(
+            [name for name in named if not {name, name.replace(".base_layer.", ".")} & found]
+        )
         for weight in named.values():
             weight.zero_()  # so that what is not written shows
         self._model.load_weights(self._own.base.weights.items())
@@ -204,9 +210,9 @@ class Inside:
 
     def _load_adapter(self, request: Any) -> LoRAModel:
         """Draw what vLLM would read from a folder."""
-        if not request.lora_path.startswith(PATH):
+        if not request.lora_path.startswith(ADAPTER_PATH):
             return self._from_folder(request)
-        adapter = self._draw(request.lora_path.removeprefix(PATH))
+        adapter = self._draw(request.lora_path.removeprefix(ADAPTER_PATH))
         settings = part(self._lora, "lora_config")
         manager = part(self._lora, "_adapter_manager")
         helper = PEFTHelper.from_dict(adapter.config())
@@ -239,6 +245,7 @@ VERBS: Mapping[str, Callable[..., Any]] = {
     verb.__name__: verb
     for verb in (
         Inside.describe,
+        Inside.listen,
         Inside.share,
         Inside.build,
         Inside.digest,

@@ -16,11 +16,14 @@ from germline.engines.served.server import Sampling, Tokens
 from germline.engines.served.tensors import written
 from germline.engines.served.wire import write_members
 from germline.engines.weights import Masters
-from germline.types import GermlineError, Move, Perturbation, Update
+from germline.types import EngineLost, GermlineError, Move, Perturbation, Update
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+ADAPTER_PATH = "germline:"
+"""How the path of an adapter begins that vLLM's worker draws; its name follows."""
 
 
 class Row(NamedTuple):
@@ -72,8 +75,11 @@ def refuse_answers(answers: Sequence[dict[str, Any]]) -> None:
 
     Raises:
         GermlineError: one of them says so.
+        EngineLost: it says that it is not the one that was begun with.
     """
     for answer in answers:
+        if "lost" in answer:
+            raise EngineLost(str(answer["lost"]))
         if "error" in answer:
             raise GermlineError(str(answer["error"]))
 

@@ -99,3 +99,19 @@ def _memory(section: Vllm) -> float:
     if torch.cuda.is_available():
         return section.tensor_parallel * torch.cuda.get_device_properties(0).total_memory
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def command(model: str, masters: Masters, dtype: torch.dtype) -> str:
+    """Return the command that starts a server for such masters, as a shell reads it."""
+    words = [
+        "VLLM_SERVER_DEV_MODE=1 VLLM_ALLOW_RUNTIME_LORA_UPDATING=True",
+        "python -m vllm.entrypoints.openai.api_server --host 127.0.0.1",
+        f"--model {model} --dtype {str(dtype).removeprefix('torch.')}",
+        f"--worker-extension-cls {EXTENSION}",
+    ]
+    if serves_adapters(masters):
+        room = room_for(masters, None)
+        words.append(f"--enable-lora --max-loras 32 --max-cpu-loras 64 --max-lora-rank {room}")
+    if not torch.cuda.is_available():
+        words.append(f"--enforce-eager --kv-cache-memory-bytes {int(CPU_CACHE_GB * 1e9)}")
+    return " ".join(words)

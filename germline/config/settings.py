@@ -165,6 +165,16 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def _a_server_plays_for_one_engine(self) -> "Config":
+        url = getattr(self.engine, "base_url", None)
+        if url is not None and self.fleet.engines > 1:
+            raise ValueError(
+                f"fleet.engines={self.fleet.engines} engines would write into one server, "
+                f"engine.base_url={url}: use fleet.engines=1, or engines that bring their own"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _a_running_baseline_is_in_the_unit_of_the_reward(self) -> "Config":
         running = isinstance(getattr(self.strategy, "baseline", None), RunningMean)
         if running and (self.shaping.kind != "raw" or self.shaping.elite < 1):

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from germline.engines.served.adapters import Adapter
 from germline.engines.served.http import Connection, Refused
+from germline.engines.served.server import Sampling
 from germline.types import EngineLost, GermlineError
 
 OLDEST = (0, 5, 23)
@@ -84,6 +85,26 @@ class Answer:
     tokens: tuple[int, ...]
     versions: frozenset[str]
     scores: tuple[float, ...]
+
+
+def parameters(sampling: Sampling, seed: int, stop: tuple[str, ...]) -> dict[str, object]:
+    """Return SGLang's `sampling_params` for one prompt.
+
+    All that is not said here a server may take from the model's generation_config.json.
+    """
+    decoding = sampling.decoding
+    return {
+        "max_new_tokens": decoding.max_new_tokens,
+        "temperature": decoding.temperature,
+        "top_p": decoding.top_p,
+        "top_k": -1,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "stop": list(stop),
+        "stop_token_ids": list(sampling.end_ids),
+        "no_stop_trim": True,
+        "sampling_seed": seed,
+    }
 
 
 class Client:

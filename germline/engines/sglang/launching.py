@@ -28,7 +28,7 @@ SLOTS = 16
 """Adapters in one batch of a launched server, unless `engine.adapters` says otherwise."""
 ON_CPU = (
     *("--device", "cpu", "--attention-backend", "torch_native", "--sampling-backend", "pytorch"),
-    *("--lora-backend", "torch_native", "--disable-overlap-schedule"),
+    *("--lora-backend", "torch_native", "--disable-overlap-schedule", "--sleep-on-idle"),
     *("--mem-fraction-static", "0.3", "--max-total-tokens", "32768"),
 )
 """What the server cannot choose well by itself on a CPU: its kernels, and its share of memory."""

@@ -26,7 +26,8 @@ from germline.engines.served.engine import ServedEngine
 from germline.engines.served.http import Connection, Refused
 from germline.engines.served.server import Sampling, Tokens
 from germline.engines.served.tensors import tensors, written
-from germline.engines.sglang.client import Answer, Client, Row, ServerInfo
+from germline.engines.served.texts import Texts
+from germline.engines.sglang.client import Answer, Client, Row, ServerInfo, parameters
 from germline.engines.sglang.identity import (
     adapter_flags,
     dtype_of,
@@ -65,13 +66,14 @@ class SglangServer:
         self._source = pretrained.source
         self._dtype = dtype
         self._reference = reference(pretrained.model)
-        self._texts = pretrained.tokenizer
+        self._tokenizer = pretrained.tokenizer
         self._launched: Launched | None = None
         self._run = f"{OURS}{uuid.uuid4().hex[:12]}"
         self._names = 0
         self._version = ""
         self._standing: tuple[Perturbation | None] | None = None
         self._has_written = False
+        self._has_told_of_luck = False
 
     def begin(self, masters: Masters) -> None:
         """Make sure that the server has the base model of these masters, and can play members."""
@@ -92,10 +94,30 @@ class SglangServer:
         sampling: Sampling,
     ) -> list[list[Tokens]]:
         """Let every member go on from every prompt; see the seam."""
-        settings = [self._settings(sampling, seed) for seed in sampling.seeds]
-        rows = [Row(p, None, one) for p, one in zip(prompts, settings, strict=True)]
-        answers = self._play(members, [rows] * len(members))
-        return [[answer.tokens for answer in row] for row in answers]
+        self._say_what_luck_is(sampling)
+        # Where the server sees a stop string that is none to the tokenizer here, texts are written
+        # again without: they are cut in any case, by texts.py.
+        for stop in dict.fromkeys((sampling.decoding.stop, ())):
+            settings = [parameters(sampling, seed, stop) for seed in sampling.seeds]
+            rows = [Row(p, None, one) for p, one in zip(prompts, settings, strict=True)]
+            answers = self._play(members, [rows] * len(members))
+            texts: list[list[Tokens]] = [[answer.tokens for answer in row] for row in answers]
+            short = [one for row in texts for one in row if self._stops_short(one, sampling)]
+            if not short:
+                return texts
+        raise GermlineError(
+            f"{self._client.connection.name}: a text ended after {len(short[0])} of "
+            f"{sampling.decoding.max_new_tokens} tokens, where nothing ends one of this model's: "
+            "the server has another tokenizer or generation_config.json, or gave up (look into its "
+            "log)"
+        )
+
+    def _stops_short(self, tokens: Tokens, sampling: Sampling) -> bool:
+        decoding = sampling.decoding
+        if len(tokens) >= decoding.max_new_tokens or (tokens and tokens[-1] in sampling.end_ids):
+            return False
+        texts = Texts(self._tokenizer, frozenset(sampling.end_ids))
+        return texts.completion(tokens, 0, decoding).finish == "length"
 
     def log_probabilities(
         self,
@@ -257,20 +279,15 @@ class SglangServer:
         found = iter(self._client.generate(flat))
         return [[next(found) for _ in own] for own in rows]
 
-    def _settings(self, sampling: Sampling, seed: int) -> dict[str, object]:
-        decoding = sampling.decoding
-        found: dict[str, object] = {
-            "max_new_tokens": decoding.max_new_tokens,
-            "temperature": decoding.temperature,
-            "top_p": decoding.top_p,
-            "stop_token_ids": list(sampling.end_ids),
-            "no_stop_trim": True,
-        }
-        if decoding.stop:
-            found["stop"] = list(decoding.stop)
-        if decoding.temperature > 0 and self._info.seeds:
-            found["sampling_seed"] = seed
-        return found
+    def _say_what_luck_is(self, sampling: Sampling) -> None:
+        if sampling.decoding.temperature > 0 and not (self._info.seeds or self._has_told_of_luck):
+            self._has_told_of_luck = True
+            log.warning(
+                "task.temperature=%g: the server ignores the seeds of sampling, so members have "
+                "luck of their own, and a run is not repeated by its seed: start it with "
+                "--enable-deterministic-inference (of a launched one: engine.options)",
+                sampling.decoding.temperature,
+            )
 
     def _new_name(self) -> str:
         self._names += 1

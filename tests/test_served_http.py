@@ -1,0 +1,104 @@
+"""Asking a server over HTTP that may be away, refuse, or be something else than was thought."""
+
+import socket
+import time
+from itertools import count
+
+import pytest
+
+from germline.engines.served import http
+from germline.engines.served.http import Connection, Refused
+from germline.types import EngineLost
+from tests.scripted_server import listening
+
+
+@pytest.fixture(autouse=True)
+def _no_long_pauses(monkeypatch):
+    monkeypatch.setattr(http, "FIRST_PAUSE_S", 0.01)
+
+
+def connection(url, **settings):
+    return Connection("the server", url, **{"timeout_s": 5.0, **settings})
+
+
+def replies(*all_of_them):
+    """Answer with one after another, and with the last for ever."""
+    number = count()
+    return lambda *_: all_of_them[min(next(number), len(all_of_them) - 1)]
+
+
+@pytest.mark.parametrize(
+    "away",
+    [
+        pytest.param((503, "starting"), id="starting"),
+        pytest.param((502, "<html>bad gateway</html>"), id="a proxy"),
+        pytest.param((200, "<html>please wait</html>"), id="a page"),
+        pytest.param((-200, "[1, 2"), id="cut short"),
+    ],
+)
+def test_a_server_that_is_away_is_asked_again_until_it_is_back(away):
+    with listening(replies(away, away, (200, [1, 2]))) as server:
+        assert connection(server.url, patience_s=20.0).post("/x", {"a": 1}) == [1, 2]
+    assert server.asked == [("/x", {"a": 1})] * 3
+
+
+@pytest.mark.parametrize("away", [(503, "starting"), (200, "<html>sign in</html>")])
+def test_patience_has_an_end(away):
+    with listening(replies(away)) as server, pytest.raises(EngineLost, match=r"the server: /x: "):
+        connection(server.url, patience_s=0.05).get("/x")
+    assert len(server.asked) > 1
+
+
+def test_without_patience_a_server_is_asked_once():
+    with listening(replies((503, "starting"))) as server, pytest.raises(EngineLost, match="503"):
+        connection(server.url).get("/x")
+    assert len(server.asked) == 1
+
+
+def test_where_nobody_listens_that_is_said():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+        with pytest.raises(EngineLost, match=r"the server: /x: cannot be reached .*refused"):
+            connection(url).get("/x")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"error": {"message": "too long"}},
+        {"success": False, "message": "too long"},
+        {"success": False, "error_message": "too long"},
+        "too long",
+    ],
+)
+def test_a_refusal_is_final_and_has_the_server_s_words(said):
+    with listening(replies((400, said))) as server:
+        with pytest.raises(Refused, match=r"/x: refused \(400\): too long") as refused:
+            connection(server.url, patience_s=20.0).post("/x", {})
+        assert (refused.value.status, refused.value.words) == (400, "too long")
+    assert len(server.asked) == 1
+
+
+def test_a_server_that_hangs_is_lost_after_the_timeout():
+    def hang(*_):
+        time.sleep(0.5)
+        return 200, []
+
+    with listening(hang) as server, pytest.raises(EngineLost, match=r"no answer within 0\.05 s"):
+        connection(server.url, timeout_s=0.05, patience_s=20.0).get("/x")
+
+
+def test_nobody_waits_for_a_server_that_is_known_to_have_ended():
+    def look():
+        raise EngineLost("it ended")
+
+    with listening(replies((503, ""))) as server, pytest.raises(EngineLost, match="it ended"):
+        connection(server.url, patience_s=20.0, look=look).get("/x")
+    assert len(server.asked) == 1
+
+
+def test_a_path_of_the_url_stands_before_every_path():
+    with listening(replies((200, "ok"))) as server:
+        assert connection(f"{server.url}/behind/").get("/x") == "ok"
+    assert server.asked == [("/behind/x", None)]

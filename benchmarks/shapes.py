@@ -5,6 +5,7 @@ The shapes of Qwen2.5 are those of its published configurations (Qwen2.5 technic
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
@@ -66,6 +67,8 @@ QWEN = {
     )
 }
 TOY = Shape("toy", 64, 128, 2, 2, 1, 1023)
+BENCH = {"22M": Shape("22M", 448, 1344, 9, 7, 1, 1023)}
+"""Sizes at which a CPU is bound by matrix products, and still plays a population in seconds."""
 
 
 def random_model(shape: Shape, device: torch.device) -> Pretrained:
@@ -89,6 +92,14 @@ def random_model(shape: Shape, device: torch.device) -> Pretrained:
     tokenizer = AutoTokenizer.from_pretrained(NANO_DIR)
     tokenizer.eos_token = None
     return Pretrained(model, tokenizer, torch.bfloat16, shape.name)
+
+
+def save_random(shape: Shape, folder: Path) -> str:
+    """Write a random model where engines elsewhere can load it, and return the folder's name."""
+    pretrained = random_model(shape, torch.device("cpu"))
+    pretrained.model.save_pretrained(folder)
+    pretrained.tokenizer.save_pretrained(folder)
+    return str(folder)
 
 
 def prompts(count: int) -> list[Example]:

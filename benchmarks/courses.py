@@ -1,0 +1,83 @@
+"""A fleet in training beside others, and what its generations take: clock and processors."""
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from germline.config import Config, load_config
+from germline.fleet.crew import Crew
+from germline.fleet.outer import OuterFleet
+from germline.fleet.processes import EngineProcess, wait
+from germline.fleet.remote import RemoteFleet
+from germline.protocols import Engine, Fleet
+from germline.run import assemble
+from germline.run.assembly import Parts, make_engine
+from germline.run.fleets import placed
+from germline.training import generations
+from germline.types import GenerationRecord
+
+
+@dataclass(frozen=True)
+class ProcessorSeconds:
+    """Ask an engine elsewhere how long its process was on a processor."""
+
+    def __call__(self, engine: Engine) -> float:
+        """Return seconds, of all its threads."""
+        return time.process_time()
+
+    def believes(self, answer: object) -> bool:
+        """Whether this can be a time."""
+        return isinstance(answer, float)
+
+
+@dataclass
+class Course:
+    """One variant in training, and what its generations took: seconds by the clock, of processors.
+
+    Attributes:
+        fleet: whose engines are asked for their seconds.
+    """
+
+    loop: Iterator[GenerationRecord]
+    fleet: Fleet
+    wall: list[float] = field(default_factory=list)
+    processor: list[float] = field(default_factory=list)
+    digest: str = ""
+
+    def step(self) -> None:
+        """Train one generation."""
+        spent, began = self._processors(), time.perf_counter()
+        self.digest = next(self.loop).digest
+        self.wall.append(time.perf_counter() - began)
+        self.processor.append(self._processors() - spent)
+
+    def _processors(self) -> float:
+        fleet, engines = self.fleet, 0.0
+        while isinstance(fleet, OuterFleet):
+            fleet = fleet.inner
+        if isinstance(fleet, RemoteFleet):
+            engines = sum(fleet.crew.everyone(ProcessorSeconds()).values())
+        return time.process_time() + engines
+
+
+def course(config: Config, variant: str, cleanup: ExitStack) -> Course:
+    """Load the engines of a variant and begin to train."""
+    kind, _, engines = variant.partition("-")
+    fleet: dict[str, object] = {"kind": "local", "engines": int(engines or 1)}
+    if kind == "ray":  # several fleets in one cluster: none shall wait for room
+        fleet |= {"kind": "ray", "resources": {"CPU": 0.1}}
+    config = load_config({**config.model_dump(), "fleet": fleet})
+    parts = cleanup.enter_context(assemble(config))
+    if kind == "processes" and config.fleet.engines == 1:
+        parts = cleanup.enter_context(replace(parts, fleet=one_elsewhere(parts)))
+    span = range(config.generations)
+    loop = generations(parts.strategy, parts.shape, parts.fleet, parts.batch, parts.decoding, span)
+    return Course(loop, parts.fleet)
+
+
+def one_elsewhere(parts: Parts) -> RemoteFleet:
+    """Put the engine that a config leaves in this process into one of its own."""
+    load = partial(make_engine, placed(parts.config, 0))
+    return RemoteFleet(Crew([EngineProcess(0, load)], wait), parts.graders, parts.config.cell)

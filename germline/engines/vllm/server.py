@@ -9,7 +9,7 @@ another row's.
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from germline.engines.served.adapters import serves_adapters
 from germline.engines.served.server import Sampling, Tokens
@@ -39,6 +39,7 @@ class Row(NamedTuple):
     tokens: Tokens
 
 
+@runtime_checkable
 class Door(Protocol):
     """One way to reach vLLM; `inside.VERBS` is what can be called."""
 

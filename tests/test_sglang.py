@@ -1,0 +1,431 @@
+"""The SGLang engine against a script of a server: what is sent, and what is not believed.
+
+That members play right is tested with the real server, in tests/engines_real.
+"""
+
+import base64
+import pickle
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+
+from germline.config import Config, load_config
+from germline.engines.sglang import client, server
+from germline.engines.sglang.identity import reference
+from germline.run.assembly import make_engine
+from germline.types import Decoding, EngineLost, Example, GermlineError, Seeded, Update
+from tests.scripted_server import Scripted, listening
+from tests.tiny_engines import folder
+
+MEMBERS = [Seeded(7, 0, direction, sign, 0.02) for direction in (0, 1) for sign in (1, -1)]
+EXAMPLES = [Example(k, f"What is {k} + 4?", "", chat=True) for k in range(3)]
+DECODING = Decoding(max_new_tokens=4)
+UPDATE = Update(7, 0, 0.02, 0.5, (0.3, -0.2))
+LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+
+
+@dataclass
+class Pretended:
+    """As much of SGLang as a test needs: it knows its weights by version, and adapters by name."""
+
+    scores: list[float]
+    version: str = "default"
+    started: dict[str, Any] = field(default_factory=dict)
+    model: dict[str, Any] = field(default_factory=dict)
+    loaded: list[str] = field(default_factory=list)
+    instead: dict[str, Any] = field(default_factory=dict)
+    most_loaded: int = 0
+
+    def reply(self, path: str, body: Any) -> tuple[int, Any]:
+        """Answer as SGLang 0.5.23 does."""
+        if path in self.instead:
+            return self.instead[path]
+        return getattr(self, path.strip("/"))(body)
+
+    def server_info(self, _body: Any) -> tuple[int, Any]:
+        return 200, {
+            "version": "0.5.23",
+            "tp_size": 1,
+            "dp_size": 1,
+            "dtype": "float32",
+            "enable_lora": True,
+            "max_lora_rank": 8,
+            "lora_target_modules": LINEAR,
+            "max_loaded_loras": None,
+            "enable_deterministic_inference": False,
+            **self.started,
+        }
+
+    def model_info(self, _body: Any) -> tuple[int, Any]:
+        found = {"model_path": "a/model", "architectures": ["Qwen2ForCausalLM"]}
+        return 200, {**found, "weight_version": self.version, **self.model}
+
+    def generate(self, body: Any) -> tuple[int, Any]:
+        names = body.get("lora_path") or [None] * len(body["input_ids"])
+        if unknown := [name for name in names if name and name not in self.loaded]:
+            return 400, {"error": {"message": f"adapter that has never been loaded: {unknown[0]}"}}
+        return 200, [self.row(ids, body) for ids in body["input_ids"]]
+
+    def row(self, ids: list[int], body: Any) -> dict[str, Any]:
+        end = [body["sampling_params"][0].get("stop_token_ids", [0])[0]]
+        meta: dict[str, Any] = {"weight_version": self.version}
+        if body.get("return_logprob"):
+            scored = zip(self.scores, ids[1:], strict=True)
+            meta["input_token_logprobs"] = [
+                [None, ids[0], None],
+                *([s, t, None] for s, t in scored),
+            ]
+        return {"output_ids": end, "meta_info": meta}
+
+    def load_lora_adapter_from_tensors(self, body: Any) -> tuple[int, Any]:
+        self.loaded.append(body["lora_name"])
+        self.most_loaded = max(self.most_loaded, len(self.loaded))
+        return 200, {"success": True}
+
+    def unload_lora_adapter(self, body: Any) -> tuple[int, Any]:
+        self.loaded.remove(body["lora_name"])
+        return 200, {"success": True}
+
+    def begin_weight_update(self, _body: Any) -> tuple[int, Any]:
+        return 200, {"success": True}
+
+    def update_weights_from_tensor(self, body: Any) -> tuple[int, Any]:
+        self.version = body["weight_version"]
+        return 200, {"success": True}
+
+    def end_weight_update(self, _body: Any) -> tuple[int, Any]:
+        return 200, {"success": True}
+
+    def update_weights_from_disk(self, body: Any) -> tuple[int, Any]:
+        self.version = body["weight_version"]
+        return 200, {"success": True}
+
+
+@pytest.fixture(scope="module")
+def scores():
+    """What the tiny model makes of the fixed text."""
+    from germline.engines.pretrained import load_pretrained
+
+    return reference(load_pretrained(str(folder("qwen2"))).model)
+
+
+@pytest.fixture
+def pretended(scores):
+    return Pretended(scores)
+
+
+@pytest.fixture
+def script(pretended):
+    with listening(pretended.reply) as found:
+        yield found
+
+
+def config(script: Scripted, space: Any = "low_rank", **section: Any) -> Config:
+    engine = {"kind": "sglang", "base_url": script.url, "patience_s": 0.0, **section}
+    return load_config({"model": str(folder("qwen2")), "space": space, "engine": engine})
+
+
+def opened(script: Scripted, space: Any = "low_rank", **section: Any) -> Any:
+    return closing(make_engine(config(script, space, **section)))
+
+
+def written(script: Scripted) -> dict[str, torch.Tensor]:
+    """Return the tensors that were last written, by name."""
+    tensors: dict[str, torch.Tensor] = {}
+    for body in script.bodies("/update_weights_from_tensor"):
+        (blob,) = body["serialized_named_tensors"]
+        tensors |= dict(pickle.loads(base64.b64decode(blob)))
+    return tensors
+
+
+# --- what is sent
+
+
+def test_members_are_adapters_named_anew_for_every_generation_and_the_centre_is_none(script):
+    with opened(script) as engine:
+        engine.generate([None, *MEMBERS], EXAMPLES, DECODING)
+        engine.generate([None, *MEMBERS], EXAMPLES, DECODING)
+    names = [body["lora_name"] for body in script.bodies("/load_lora_adapter_from_tensors")]
+    assert len(set(names)) == len(names) == 2 * len(MEMBERS)
+    _probe, first, second = script.bodies("/generate")
+    assert first["lora_path"] == [one for one in [None, *names[:4]] for _ in EXAMPLES]
+    assert second["lora_path"] == [one for one in [None, *names[4:]] for _ in EXAMPLES]
+    assert all("text" not in body for body in (first, second))
+
+
+def test_adapters_are_taken_back_also_where_playing_failed(script, pretended):
+    with opened(script) as engine:
+        engine.generate(MEMBERS, EXAMPLES, DECODING)
+        assert pretended.loaded == []
+        pretended.instead["/generate"] = (400, "no")
+        with pytest.raises(GermlineError, match=r"/generate: refused \(400\): no"):
+            engine.generate(MEMBERS, EXAMPLES, DECODING)
+    assert pretended.loaded == []
+
+
+@pytest.mark.parametrize(
+    ("setting", "flag", "most"), [("auto", None, 4), (3, None, 3), ("auto", 2, 2), (3, 2, 2)]
+)
+def test_more_members_than_the_server_holds_play_in_turns(script, pretended, setting, flag, most):
+    pretended.started["max_loaded_loras"] = flag
+    with opened(script, adapters=setting) as engine:
+        found = engine.generate(MEMBERS, EXAMPLES, DECODING)
+    assert (len(found), pretended.most_loaded) == (4, most)
+
+
+def test_an_adapter_is_sent_alone_without_the_memory_it_was_cut_from(script):
+    with opened(script, {"kind": "low_rank", "rank": 1}) as engine:
+        engine.generate(MEMBERS, EXAMPLES, DECODING)
+    for body in script.bodies("/load_lora_adapter_from_tensors"):
+        blob = base64.b64decode(body["serialized_named_tensors"][0])
+        tensors = pickle.loads(blob)
+        assert len(blob) < 1.1 * sum(one.nbytes for one in tensors.values()) + 400 * len(tensors)
+
+
+def test_every_process_of_a_tensor_parallel_server_gets_its_copy(script, pretended):
+    pretended.started["tp_size"] = 2
+    with opened(script) as engine:
+        engine.generate(MEMBERS[:1], EXAMPLES, DECODING)
+    for path in ("/load_lora_adapter_from_tensors", "/update_weights_from_tensor"):
+        for body in script.bodies(path):
+            first, second = body["serialized_named_tensors"]
+            assert first == second
+
+
+@pytest.mark.parametrize("space", ["low_rank", "full"])
+def test_the_server_follows_an_update(script, space):
+    with opened(script, space) as engine:
+        engine.apply(UPDATE)
+        engine.generate([None], EXAMPLES, DECODING)
+        masters = {one.name: engine.weights.tensors[one.name] for one in engine.weights.searched}
+        found = written(script)
+    assert found.keys() == masters.keys()
+    assert all(torch.equal(found[name], masters[name]) for name in masters)
+
+
+def test_a_member_of_a_dense_space_is_written_and_the_centre_after_it(script):
+    with opened(script, "full") as engine:
+        engine.generate([MEMBERS[0], None], EXAMPLES, DECODING)
+        engine.generate([None], EXAMPLES, DECODING)
+    begun = script.bodies("/begin_weight_update")
+    assert len(begun) == 2  # the centre stood there already
+    assert all(body["flush_cache"] for body in script.bodies("/update_weights_from_tensor"))
+
+
+def test_weights_are_sent_in_pieces_of_bounded_size(script, monkeypatch):
+    monkeypatch.setattr(client, "CHUNK_BYTES", 20_000)
+    with opened(script, "full") as engine:
+        engine.generate([None], EXAMPLES, DECODING)
+        sizes = []
+        for body in script.bodies("/update_weights_from_tensor"):
+            (blob,) = body["serialized_named_tensors"]
+            sizes.append([one.nbytes for _, one in pickle.loads(base64.b64decode(blob))])
+        assert written(script).keys() == {one.name for one in engine.weights.searched}
+    assert len(script.bodies("/begin_weight_update")) == 1
+    assert len(sizes) > 1
+    assert all(sum(one) <= 20_000 or len(one) == 1 for one in sizes)
+
+
+def test_nothing_is_written_for_adapters_beside_frozen_weights(script):
+    with opened(script, "lora") as engine:
+        engine.apply(UPDATE)
+        engine.generate([None, *MEMBERS], EXAMPLES, DECODING)
+    assert not script.bodies("/begin_weight_update")
+    assert not script.bodies("/update_weights_from_disk")
+
+
+def test_a_server_gets_its_own_weights_back(script, pretended):
+    pretended.version = "theirs"
+    with opened(script) as engine:
+        engine.generate([None], EXAMPLES, DECODING)
+        assert pretended.version.startswith("germline-")
+    (body,) = script.bodies("/update_weights_from_disk")
+    assert (body["model_path"], pretended.version) == ("a/model", "theirs")
+
+
+def test_what_a_killed_run_left_in_a_server_is_replaced_first(script, pretended, caplog):
+    pretended.version = "germline-of-another-run"
+    with opened(script, "lora") as engine:
+        engine.generate([None], EXAMPLES, DECODING)
+    assert [path for path, _ in script.asked if "weights" in path] == ["/update_weights_from_disk"]
+    assert "a run left its weights there" in caplog.text
+
+
+# --- what is not believed
+
+
+def restarting(pretended: Pretended, times: int) -> Any:
+    """Let the server start anew, with its own weights, just before it is to play."""
+    left = [times]
+
+    def reply(path: str, body: Any) -> tuple[int, Any]:
+        if path == "/generate" and "return_logprob" not in body and left[0]:
+            left[0] -= 1
+            pretended.version, pretended.loaded = "default", []
+        return pretended.reply(path, body)
+
+    return reply
+
+
+@pytest.mark.parametrize("space", ["low_rank", "lora", "full"])
+def test_after_a_restart_of_the_server_everything_is_sent_and_played_again(pretended, space):
+    with listening(pretended.reply) as script, opened(script, space) as engine:
+        script.reply = restarting(pretended, 1)
+        found = engine.generate(MEMBERS[:2], EXAMPLES, DECODING)
+        assert [len(row) for row in found] == [3, 3]
+        assert space == "lora" or pretended.version.startswith("germline-")
+        played = [body for body in script.bodies("/generate") if "return_logprob" not in body]
+    assert len(played) == (3 if space == "full" else 2)
+
+
+def test_a_run_stops_where_another_keeps_writing_into_its_server(pretended):
+    with listening(pretended.reply) as script, opened(script) as engine:
+        script.reply = restarting(pretended, 1000)
+        with pytest.raises(EngineLost, match="another run writes into the same server"):
+            engine.generate([None], EXAMPLES, DECODING)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        pytest.param([], id="no answers"),
+        pytest.param({"text": "hello"}, id="one answer"),
+        pytest.param("hello", id="text"),
+        pytest.param([{"text": "hello"}] * 3, id="no tokens"),
+        pytest.param([{"output_ids": None, "meta_info": {}}] * 3, id="empty"),
+        pytest.param([{"output_ids": [1], "meta_info": {}}] * 3, id="no version"),
+    ],
+)
+def test_an_answer_that_makes_no_sense_is_the_loss_of_the_engine(script, pretended, said):
+    with opened(script) as engine:
+        pretended.instead["/generate"] = (200, said)
+        with pytest.raises(EngineLost, match=r"engine\.base_url=.* its answer makes no sense"):
+            engine.generate([None], EXAMPLES, DECODING)
+
+
+def test_texts_that_end_where_nothing_ends_them_are_refused(script, pretended, monkeypatch):
+    def cut(ids, body):
+        row = Pretended.row(pretended, ids, body)
+        return row if body.get("return_logprob") else {**row, "output_ids": [9]}
+
+    with opened(script) as engine:
+        monkeypatch.setattr(pretended, "row", cut)
+        with pytest.raises(GermlineError, match="ended after 1 of 4 tokens, where nothing ends"):
+            engine.generate([None], EXAMPLES, Decoding(max_new_tokens=4, stop=("xyz",)))
+    _probe, first, second = script.bodies("/generate")
+    assert [one["sampling_params"][0]["stop"] for one in (first, second)] == [["xyz"], []]
+
+
+def test_luck_that_members_do_not_share_is_told_once(script, pretended, caplog):
+    warm = Decoding(max_new_tokens=4, temperature=0.7, top_p=0.9)
+    with opened(script) as engine:
+        engine.generate([None], EXAMPLES, DECODING)
+        assert "--enable-deterministic-inference" not in caplog.text
+        engine.generate([None], EXAMPLES, warm)
+        engine.generate([None], EXAMPLES, warm)
+    assert caplog.text.count("--enable-deterministic-inference") == 1
+    sent = script.bodies("/generate")[-1]["sampling_params"]
+    assert len({one["sampling_seed"] for one in sent}) == len(EXAMPLES)
+    assert {(one["temperature"], one["top_p"]) for one in sent} == {(0.7, 0.9)}
+
+
+# --- the wrong server
+
+
+@pytest.mark.parametrize(
+    ("started", "words"),
+    [
+        (
+            {"enable_lora": False},
+            r"without adapters: start it with --enable-lora --max-lora-rank 4",
+        ),
+        ({"max_lora_rank": 2}, r"no adapters above rank 2: start it with .*--max-lora-rank 4"),
+        (
+            {"lora_target_modules": LINEAR[:4]},
+            r"beside down_proj, gate_proj, up_proj: .* --lora-target-modules down_proj",
+        ),
+        ({"dp_size": 2}, r"has --dp-size 2: start it with --dp-size 1"),
+        ({"version": "0.5.9"}, r"SGLang 0\.5\.9, .* use 0\.5\.23 or newer"),
+        (
+            {"version": None},
+            r"no SGLang server that can be used here \(it does not tell its version",
+        ),
+    ],
+)
+def test_a_server_started_otherwise_is_refused_with_the_flag_it_needs(
+    script, pretended, started, words
+):
+    pretended.started = started
+    with pytest.raises(GermlineError, match=words):
+        make_engine(config(script, {"kind": "low_rank", "rank": 4}))
+
+
+def test_a_server_that_takes_all_layers_or_does_not_tell_is_tried(script, pretended):
+    for told in (["all"], None):
+        pretended.started = {"lora_target_modules": told}
+        with opened(script) as engine:
+            engine.generate(MEMBERS[:1], EXAMPLES, DECODING)
+
+
+def test_a_run_without_adapters_needs_none(script, pretended):
+    pretended.started = {"enable_lora": False}
+    with opened(script, "full") as engine:
+        engine.generate(MEMBERS[:1], EXAMPLES, DECODING)
+
+
+def test_another_kind_of_model_is_refused(script, pretended):
+    pretended.model = {"architectures": ["LlamaForCausalLM"]}
+    with pytest.raises(
+        GermlineError, match=r"has a/model, a LlamaForCausalLM, but model=.*--model"
+    ):
+        make_engine(config(script))
+
+
+def test_other_weights_of_the_same_kind_are_refused(script, pretended):
+    pretended.scores = [score - 0.5 for score in pretended.scores]
+    with pytest.raises(GermlineError, match=r"a fixed text differ by 0\.5 on average"):
+        make_engine(config(script))
+
+
+def test_another_dtype_than_asked_for_is_refused(script, pretended):
+    pretended.started = {"dtype": "bfloat16"}
+    with pytest.raises(GermlineError, match=r"engine\.dtype=float32, but .* --dtype bfloat16"):
+        make_engine(config(script, dtype="float32"))
+    with opened(script) as engine:
+        assert engine.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    "said", [(404, {"detail": "Not Found"}), (200, "hello"), (200, ["a"]), (200, "<html>hi</html>")]
+)
+def test_what_is_no_sglang_server_is_told_with_how_to_start_one(script, pretended, said):
+    pretended.instead = {"/server_info": said}
+    with pytest.raises(GermlineError, match=r"engine\.base_url=http://127.*(no SGLang|web page)"):
+        make_engine(config(script))
+
+
+def test_where_no_server_listens_the_way_to_start_one_is_told():
+    nowhere = Scripted(lambda *_: (200, ""), "http://127.0.0.1:9")
+    with pytest.raises(GermlineError, match=r"cannot be reached .* -m sglang\.launch_server"):
+        make_engine(config(nowhere))
+
+
+def test_the_cost_of_members_written_one_by_one_is_told(script, caplog):
+    with opened(script, "full"):
+        assert "space.kind=low_rank" in caplog.text
+    caplog.clear()
+    with opened(script, "low_rank"):
+        assert not caplog.text
+
+
+def test_names_of_versions_tell_engines_apart(script):
+    assert server.OURS == "germline-"
+    with opened(script) as one:
+        one.generate([None], EXAMPLES, DECODING)
+    with opened(script) as other:
+        other.generate([None], EXAMPLES, DECODING)
+    versions = [body["weight_version"] for body in script.bodies("/update_weights_from_tensor")]
+    assert len(set(versions)) == 2

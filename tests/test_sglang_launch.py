@@ -1,0 +1,212 @@
+"""Servers that the SGLang engine starts: waited for, lost, ended; small programs stand for them.
+
+That the real server starts and is stopped is tested in tests/engines_real.
+"""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from germline.config import load_config
+from germline.engines.sglang import guard, launching
+from germline.engines.sglang.launching import Launched
+from germline.run.assembly import make_engine
+from germline.types import EngineLost, GermlineError
+from tests.tiny_engines import folder
+
+FOREVER = "import time; time.sleep(1000)"
+PARENT_AND_CHILD = (
+    "import subprocess, sys, time, os\n"
+    f"child = subprocess.Popen([sys.executable, '-c', {FOREVER!r}])\n"
+    "open(sys.argv[1], 'w').write(f'{os.getpid()} {child.pid}')\n"
+    "time.sleep(1000)\n"
+)
+
+
+@pytest.fixture(autouse=True)
+def _short_grace(monkeypatch):
+    monkeypatch.setattr(launching, "SAY_EVERY_S", 0.3)
+
+
+@pytest.fixture
+def started():
+    """Start programs as if they were servers, and end what is left of them."""
+    servers = []
+
+    def start(programme, *arguments):
+        command = [sys.executable, "-c", programme, *map(str, arguments)]
+        servers.append(Launched(command, {}, "http://127.0.0.1:9"))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.stop()
+
+
+def until(claim):
+    """Wait until something holds."""
+    waited = time.monotonic() + 30
+    while not claim():
+        assert time.monotonic() < waited
+        time.sleep(0.02)
+
+
+def runs(process):
+    """Tell whether a process is there, and not just waiting to be buried."""
+    try:
+        status = Path(f"/proc/{process}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"
+
+
+def processes(file):
+    """Return the ids a server of PARENT_AND_CHILD wrote down."""
+    until(lambda: file.exists() and len(file.read_text().split()) == 2)
+    return [int(one) for one in file.read_text().split()]
+
+
+def test_a_server_that_ends_before_it_is_ready_is_told_with_its_last_words(started):
+    server = started("print('no room'); raise SystemExit(3)")
+    with pytest.raises(GermlineError, match=r"ended with status 3.*server\.log:\n    no room"):
+        server.wait(lambda: False, 60.0)
+    server.stop()
+    assert "no room" in server.log_file.read_text()
+
+
+def test_an_environment_without_sglang_is_told_with_the_install_line(started):
+    server = started("raise ModuleNotFoundError(\"No module named 'sglang'\")")
+    with pytest.raises(GermlineError, match=r"engine\.python: .* has no SGLang: pip install sgl"):
+        server.wait(lambda: False, 60.0)
+
+
+def test_a_server_that_never_gets_ready_is_given_up(started, caplog):
+    server = started(FOREVER)
+    with pytest.raises(GermlineError, match=r"did not answer within engine\.start_s=0\.8 s"):
+        server.wait(lambda: False, 0.8)
+    assert "is starting" in caplog.text
+    assert str(server.log_file) in caplog.text
+
+
+def test_a_server_that_ends_later_is_a_lost_engine(started):
+    server = started("raise SystemExit(5)")
+    server.look()  # nobody relies on it yet
+    server.wait(lambda: True, 60.0)
+    with pytest.raises(EngineLost, match="ended with status 5; a resumed run starts another"):
+        until(lambda: server.look())
+
+
+def test_a_stopped_server_leaves_no_process_and_no_file(started, tmp_path):
+    server = started(PARENT_AND_CHILD, tmp_path / "ids")
+    server.wait(lambda: True, 60.0)
+    ids = processes(tmp_path / "ids")
+    assert all(runs(one) for one in ids)
+    server.stop()
+    until(lambda: not any(runs(one) for one in ids))
+    assert not server.log_file.exists()
+
+
+def test_what_does_not_end_when_asked_is_killed_with_all_it_started(tmp_path, monkeypatch):
+    monkeypatch.setattr(guard, "GRACE_S", 0.1)
+    deaf = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{PARENT_AND_CHILD}"
+    command = [sys.executable, "-c", deaf, str(tmp_path / "ids")]
+    server = subprocess.Popen(command, start_new_session=True)
+    ids = processes(tmp_path / "ids")
+    guard.end(server)
+    until(lambda: not any(runs(one) for one in ids))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_the_server_of_a_run_that_is_killed_ends_too(tmp_path):
+    run = (
+        "import sys, time\n"
+        "from germline.engines.sglang.launching import Launched\n"
+        f"programme = {PARENT_AND_CHILD!r}\n"
+        "command = [sys.executable, '-c', programme, sys.argv[1]]\n"
+        "server = Launched(command, {}, '')\n"
+        "time.sleep(1000)\n"
+    )
+    killed = subprocess.Popen([sys.executable, "-c", run, str(tmp_path / "ids")])
+    ids = processes(tmp_path / "ids")
+    killed.kill()
+    killed.wait()
+    until(lambda: not any(runs(one) for one in ids))
+
+
+def launched(**section):
+    engine = {"kind": "sglang", "launch": True, **section}
+    return load_config({"model": str(folder("qwen2")), "space": "low_rank", "engine": engine})
+
+
+def test_an_interpreter_that_is_not_there_is_refused():
+    with pytest.raises(GermlineError, match=r"engine\.python=/no/python is no program here"):
+        make_engine(launched(python="/no/python"))
+
+
+@pytest.fixture
+def shown(tmp_path):
+    """A program in the interpreter's place that shows how it was called, and ends."""
+    program = tmp_path / "python"
+    program.write_text('#!/bin/sh\necho "called $*"\necho "threads $OMP_NUM_THREADS"\nexit 1\n')
+    program.chmod(0o755)
+
+    def words(**section):
+        with pytest.raises(GermlineError) as refused:
+            make_engine(launched(python=str(program), device="cpu", **section))
+        return str(refused.value)
+
+    return words
+
+
+def test_a_server_is_started_for_the_model_and_what_the_run_plays_on_it(shown):
+    called = shown()
+    for flags in (
+        f"-m sglang.launch_server --model-path {folder('qwen2')} --host 127.0.0.1 --port",
+        "--dtype float32",
+        "--device cpu",
+        "--enable-lora --max-lora-rank 1 --lora-target-modules down_proj gate_proj k_proj o_proj",
+        "--max-loras-per-batch 17",
+    ):
+        assert flags in called
+
+
+def test_settings_of_a_launched_server_reach_it(shown):
+    called = shown(dtype="bfloat16", adapters=5, threads=3, options=("--tp-size", "2"))
+    for words in ("--dtype bfloat16", "--max-loras-per-batch 6 --tp-size 2", "threads 3"):
+        assert words in called
+
+
+@pytest.mark.parametrize(
+    ("device", "flags"),
+    [
+        ("cuda", ["--device", "cuda"]),
+        ("cuda:3", ["--device", "cuda", "--base-gpu-id", "3"]),
+    ],
+)
+def test_a_gpu_is_chosen_by_its_number(device, flags):
+    assert launching._device_flags(device) == flags
+
+
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        ({}, "base_url=None and launch=false: name a server that runs"),
+        ({"base_url": "http://x:1", "launch": True}, "base_url=http://x:1 and launch=true"),
+        ({"base_url": "x:1"}, "base_url"),
+        ({"base_url": "http://x:1", "threads": 2}, "threads=2 would be ignored with base_url"),
+        ({"base_url": "http://x:1", "options": ["--a"]}, "options=.* would be ignored"),
+    ],
+)
+def test_a_config_names_one_server(section, words):
+    with pytest.raises(GermlineError, match=words):
+        load_config({"engine": {"kind": "sglang", **section}})
+
+
+def test_several_engines_are_not_let_into_one_server():
+    with pytest.raises(GermlineError, match=r"fleet\.engines=2 engines would write into one"):
+        load_config(
+            {"engine": {"kind": "sglang", "base_url": "http://x:1"}, "fleet": {"engines": 2}}
+        )

@@ -22,7 +22,9 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session")
 def stage(tmp_path_factory):
-    return Stage(tmp_path_factory.mktemp("performances"))
+    stage = Stage(tmp_path_factory.mktemp("performances"))
+    with stage.started:
+        yield stage
 
 
 @pytest.fixture(scope="session")

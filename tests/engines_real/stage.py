@@ -4,14 +4,16 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from tests.engines_real.programme import Record, load
+from tests.engines_real.servers import vllm_server
 
 ROOT = Path(__file__).parents[2]
 REFERENCE: dict[str, Any] = {"kind": "inprocess", "threads": 1}
@@ -28,28 +30,31 @@ class Case:
     Attributes:
         section: of the config.
         needs: the environment without which it cannot be played.
-        inside: whether it is played by the interpreter of that environment; else the section is
-            told of it.
+        door: how that is reached: its own interpreter plays, or the section names it, or a server
+            is started with it, whose URL the section names.
     """
 
     section: dict[str, Any]
     needs: str | None = None
-    inside: bool = False
+    door: Literal["inside", "python", "base_url"] = "inside"
 
 
 CASES = {
     "inprocess": Case(INPROCESS),
-    "vllm": Case({"kind": "vllm", "threads": 1, "kv_cache_gb": 0.2}, "vllm", inside=True),
-    "sglang": Case({"kind": "sglang", "launch": True, "threads": 1}, "sglang"),
+    "vllm": Case({"kind": "vllm", "threads": 1, "kv_cache_gb": 0.2}, "vllm"),
+    "vllm server": Case({"kind": "vllm"}, "vllm", "base_url"),
+    "sglang": Case({"kind": "sglang", "launch": True, "threads": 1}, "sglang", "python"),
 }
 
 
 @dataclass
 class Stage:
-    """Where performances are given, once each."""
+    """Where performances are given, once each; a context manager that ends the server."""
 
     folder: Path
     given: dict[tuple[str, str], subprocess.CompletedProcess[str]] = field(default_factory=dict)
+    started: ExitStack = field(default_factory=ExitStack)
+    url: str = ""
 
     def reference(self, space: str) -> Path:
         """Return the folder of what others are held against."""
@@ -62,11 +67,7 @@ class Stage:
     def _perform(self, name: str, case: Case, space: str, reference: Path | None) -> Path:
         folder = self.folder / name.replace(" ", "-") / space
         if (name, space) not in self.given:
-            python, section = sys.executable, case.section
-            if case.needs and case.inside:
-                python = interpreter(case.needs)
-            elif case.needs:
-                section = section | {"python": interpreter(case.needs)}
+            python, section = self._reached(case)
             folder.mkdir(parents=True)
             command = [python, "-m", "tests.engines_real.programme"]
             command += [json.dumps(section), space, str(folder)]
@@ -85,6 +86,21 @@ class Stage:
         if ended.returncode:  # remembered, as the next one would end like it
             pytest.fail(f"{name} in {space} ended with:\n{ended.stdout[-LAST:]}")
         return folder
+
+    def _reached(self, case: Case) -> tuple[str, dict[str, Any]]:
+        """Return the interpreter that plays, and the section of its config."""
+        if not case.needs:
+            return sys.executable, case.section
+        python = interpreter(case.needs)
+        if case.door == "inside":
+            return python, case.section
+        if case.door == "python":
+            return sys.executable, case.section | {"python": python}
+        if not self.url:
+            self.url = self.started.enter_context(
+                vllm_server(python, ROOT, self.folder / "server.log")
+            )
+        return sys.executable, case.section | {"base_url": self.url}
 
 
 def variable(environment: str) -> str:

@@ -1,0 +1,113 @@
+"""Play a population with every engine, and with what people use instead: tokens per second.
+
+    eval "$(make engines)"                  # builds and names the environments of the engines
+    python -m benchmarks.engines            # the tables of docs/benchmarks.md
+    python -m benchmarks.engines --groups "hugging face" --repeats 3
+    python -m benchmarks.engines --cuda     # on a GPU, with CUDA builds of vLLM and SGLang in the
+                                            # environments named; it was never run on one
+
+16 members x 16 prompts x 32 new tokens in fp32 on one thread, members being adapters of rank 1
+beside all linear layers: on the nano model, and on one of 22 million random weights. On a GPU the
+model has the shape of Qwen2.5-0.5B, in bf16.
+
+Environments do not mix, so there is a process for each, and each plays the inprocess engine too:
+within a process variants take turns and medians are compared; see benchmarks/engine_variants.py.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+
+from benchmarks.engine_variants import GROUPS, TOKENS
+from benchmarks.shapes import BENCH, QWEN, save_random
+from germline.nano import NANO_DIR
+
+ROOT = Path(__file__).resolve().parents[1]
+SHAPES = {**BENCH, **QWEN}
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description="A population with every engine.")
+    parser.add_argument("--models", nargs="+", choices=["nano", *SHAPES])
+    parser.add_argument("--groups", nargs="+", choices=GROUPS, default=list(GROUPS))
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--cuda", action="store_true", help="on a GPU, with CUDA engines")
+    arguments = parser.parse_args()
+    device = torch.cuda.get_device_name() if arguments.cuda else "1 thread"
+    print(f"{device}, torch {torch.__version__}, medians of {arguments.repeats}\n")
+    print("| model | process | variant | seconds | tokens/s | inprocess / it |")
+    print("|---|---|---|---|---|---|")
+    for name in arguments.models or (["0.5B"] if arguments.cuda else ["nano", *BENCH]):
+        with tempfile.TemporaryDirectory() as folder:
+            model = endless(name, Path(folder) / "model")
+            for group in arguments.groups:
+                found = measured(group, model, arguments.repeats, cuda=arguments.cuda)
+                for line in rows(name, group, found):
+                    print(line, flush=True)
+
+
+def rows(model: str, group: str, found: dict[str, float] | str) -> list[str]:
+    """Return the lines of a table for what a process measured, or why it did not."""
+    if isinstance(found, str):
+        return [f"| {model} | {group} | {found} | | | |"]
+    first = found["inprocess"]
+    return [
+        f"| {model} | {group} | {name} | {seconds:.3f} | {TOKENS / seconds:,.0f} | "
+        f"{seconds / first:.2f} |"
+        for name, seconds in found.items()
+    ]
+
+
+def measured(group: str, model: Path, repeats: int, *, cuda: bool) -> dict[str, float] | str:
+    """Let a process time a group; return median seconds, or why there is no such process."""
+    python = sys.executable
+    if group != "hugging face":
+        variable = f"GERMLINE_{group.upper()}_PYTHON"
+        if variable not in os.environ:
+            return f"not measured: ${variable} is not set"
+        python = os.environ[variable] if group == "vllm" else python
+    output = model.parent / "measured.json"
+    command = [python, "-m", "benchmarks.engine_variants", group, str(model), str(output)]
+    done = subprocess.run(
+        [*command, "--repeats", str(repeats), *(["--cuda"] if cuda else [])],
+        cwd=ROOT,
+        env=os.environ
+        | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
+        | ({} if cuda else {"OMP_NUM_THREADS": "1"}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise SystemExit(f"{group}: ended with status {done.returncode}\n{done.stdout[-6000:]}")
+    found: dict[str, float] = json.loads(output.read_text())
+    return found
+
+
+def endless(name: str, folder: Path) -> Path:
+    """Write a model whose texts never end by themselves."""
+    if name in SHAPES:
+        save_random(SHAPES[name], folder)
+        return folder
+    shutil.copytree(NANO_DIR, folder, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    for file, setting in (
+        ("config.json", "eos_token_id"),
+        ("generation_config.json", "eos_token_id"),
+        ("tokenizer_config.json", "eos_token"),
+    ):
+        path = folder / file
+        path.write_text(json.dumps(json.loads(path.read_text()) | {setting: None}))
+    return folder
+
+
+if __name__ == "__main__":
+    main()

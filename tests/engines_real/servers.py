@@ -1,0 +1,64 @@
+"""vLLM's OpenAI server, started by the very command that a user is told to type."""
+
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from germline.engines.vllm.settings import command
+from germline.engines.weights import Masters
+from germline.nano import NANO_DIR
+from germline.run.assembly import make_engine
+from tests.engines_real.programme import config_of
+
+START_S = 600
+
+
+@contextmanager
+def vllm_server(python: str, root: Path, log: Path) -> Iterator[str]:
+    """Serve the nano model, with room for the adapters of all spaces; yield the URL."""
+    masters = make_engine(config_of("inprocess", "lora")).weights
+    assert isinstance(masters, Masters)
+    told = command(str(NANO_DIR), masters, torch.float32).replace("python ", f"{python} ", 1)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with log.open("wb") as output:
+        server = subprocess.Popen(
+            ["env", *shlex.split(told), "--port", str(port)],
+            env=os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        _wait(f"http://127.0.0.1:{port}/health", server, log)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        os.killpg(server.pid, signal.SIGTERM)
+        try:
+            server.wait(30)
+        except subprocess.TimeoutExpired:
+            os.killpg(server.pid, signal.SIGKILL)
+            server.wait()
+
+
+def _wait(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
+    began = time.monotonic()
+    while time.monotonic() - began < START_S and server.poll() is None:
+        try:
+            urllib.request.urlopen(url, timeout=5).close()
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.5)
+        else:
+            return
+    raise AssertionError(f"the server does not answer:\n{log.read_text()[-6000:]}")

@@ -1,0 +1,139 @@
+"""A real SGLang server: started and ended, shared, left behind, and lost."""
+
+import os
+import signal
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from germline.config import load_config
+from germline.engines.served.http import Refused
+from germline.run.assembly import make_engine
+from germline.types import Decoding, EngineLost, Example, GermlineError, Seeded, Update
+from tests.engines_real.stage import interpreter
+from tests.tiny_engines import folder
+
+SPACE = {"kind": "low_rank", "rank": 2}
+MEMBERS = [Seeded(7, 0, direction, sign, 0.02) for direction in (0, 1, 2) for sign in (1, -1)]
+EXAMPLES = [Example(k, f"What is {k} + 4?", "", chat=True) for k in range(4)]
+DECODING = Decoding(max_new_tokens=12)
+UPDATE = Update(7, 0, 0.02, 0.5, (0.3, -0.2, 0.1))
+
+
+def config(engine, space=SPACE, model="nano"):
+    return load_config({"model": model, "space": space, "engine": engine})
+
+
+@pytest.fixture(scope="module")
+def own():
+    """An engine with a server of its own, which plays three members in one batch."""
+    section = {"python": interpreter("sglang"), "threads": 1, "adapters": 3}
+    with closing(make_engine(config({"kind": "sglang", "launch": True, **section}))) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def here():
+    return make_engine(config({"kind": "inprocess", "threads": 1}))
+
+
+@pytest.fixture
+def beside(own):
+    """Make engines on the server of the other one, as on a user's."""
+
+    def make(space=SPACE, model="nano"):
+        url = own.server._client.connection.url
+        return make_engine(config({"kind": "sglang", "base_url": url}, space, model))
+
+    return make
+
+
+def test_more_members_than_slots_write_what_they_write_here(own, here):
+    members = [None, *MEMBERS]
+    expected = here.generate(members, EXAMPLES, DECODING)
+    assert own.generate(members, EXAMPLES, DECODING) == expected
+
+
+def test_nothing_is_left_loaded(own):
+    answer = own.server._client.connection.get("/v1/models")
+    assert [one["id"] for one in answer["data"] if "germline" in one["id"]] == []
+
+
+def test_an_engine_that_closes_leaves_a_server_as_it_was(own, here, beside):
+    with closing(beside()) as writing:
+        writing.apply(UPDATE)
+        moved = writing.generate([None], EXAMPLES, DECODING)
+    with closing(beside({"kind": "lora", "rank": 2})) as reading:
+        found = reading.generate([None], EXAMPLES, DECODING)
+    assert found == here.generate([None], EXAMPLES, DECODING) != moved
+
+
+def test_one_that_was_killed_is_cleaned_up_after_by_the_next(here, beside):
+    killed = beside({"kind": "full"})
+    killed.generate(MEMBERS[:1], EXAMPLES, DECODING)
+    with closing(beside({"kind": "lora", "rank": 2})) as engine:
+        found = engine.generate([None], EXAMPLES, DECODING)
+    assert found == here.generate([None], EXAMPLES, DECODING)
+
+
+def test_who_is_overwritten_by_another_writes_again_and_plays_again(own, here, beside):
+    expected = here.generate(MEMBERS, EXAMPLES, DECODING)
+    own.generate([None], EXAMPLES, DECODING)
+    with closing(beside()) as other:
+        other.apply(UPDATE)
+        other.generate([None], EXAMPLES, DECODING)
+        assert own.generate(MEMBERS, EXAMPLES, DECODING) == expected
+
+
+def test_a_cache_kept_across_weights_would_show(own, beside, monkeypatch):
+    """Mistake 15: the same prompt after an update, with and without what was computed before."""
+
+    def answers(flushes):
+        with closing(beside()) as engine:
+            engine.generate([None], EXAMPLES, DECODING)
+            ask = engine.server._client.connection.post
+
+            def post(path, body):
+                changed = {"flush_cache": flushes} if "flush_cache" in body else {}
+                return ask(path, {**body, **changed})
+
+            monkeypatch.setattr(engine.server._client.connection, "post", post)
+            engine.apply(UPDATE)
+            found = engine.generate([None], EXAMPLES, DECODING)
+            monkeypatch.undo()
+            return found
+
+    kept, flushed = answers(flushes=False), answers(flushes=True)
+    assert kept != flushed
+
+
+@pytest.mark.parametrize(
+    ("space", "words"),
+    [
+        ({"kind": "low_rank", "rank": 4}, "no adapters above rank 2: start it with"),
+        ({"kind": "lora", "rank": 3}, "no adapters above rank 2: start it with"),
+    ],
+)
+def test_adapters_the_server_has_no_room_for_are_refused(beside, space, words):
+    with pytest.raises(GermlineError, match=words):
+        beside(space)
+
+
+def test_another_model_than_the_server_has_is_refused(beside):
+    with pytest.raises(GermlineError, match="with other weights than model="):
+        beside(model=str(folder("qwen2")))
+
+
+def test_what_the_server_refuses_is_told_in_its_words(own):
+    with pytest.raises(Refused, match="longer than the model's context length"):
+        own.server._client.connection.post("/generate", {"input_ids": [[5] * 600]})
+
+
+def test_a_server_that_dies_is_a_lost_engine_with_its_last_words(own):
+    """The last test here: there is no server after it."""
+    guard = own.server._launched._guard.pid
+    (process,) = Path(f"/proc/{guard}/task/{guard}/children").read_text().split()
+    os.killpg(int(process), signal.SIGKILL)
+    with pytest.raises(EngineLost, match=r"ended with status 137; a resumed run starts another"):
+        own.generate([None], EXAMPLES, DECODING)

@@ -5,131 +5,28 @@ That members play right is tested with the real server, in tests/engines_real.
 
 import base64
 import pickle
-from contextlib import closing
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 import torch
 
-from germline.config import Config, load_config
-from germline.engines.sglang import client, server
-from germline.engines.sglang.identity import reference
-from germline.run.assembly import make_engine
-from germline.types import Decoding, EngineLost, Example, GermlineError, Seeded, Update
+from germline.engines.sglang import client
+from germline.types import Decoding, EngineLost, GermlineError, Update
+from tests.pretended_sglang import DECODING, EXAMPLES, MEMBERS, Pretended, opened
 from tests.scripted_server import Scripted, listening
-from tests.tiny_engines import folder
 
-MEMBERS = [Seeded(7, 0, direction, sign, 0.02) for direction in (0, 1) for sign in (1, -1)]
-EXAMPLES = [Example(k, f"What is {k} + 4?", "", chat=True) for k in range(3)]
-DECODING = Decoding(max_new_tokens=4)
 UPDATE = Update(7, 0, 0.02, 0.5, (0.3, -0.2))
-LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-
-
-@dataclass
-class Pretended:
-    """As much of SGLang as a test needs: it knows its weights by version, and adapters by name."""
-
-    scores: list[float]
-    version: str = "default"
-    started: dict[str, Any] = field(default_factory=dict)
-    model: dict[str, Any] = field(default_factory=dict)
-    loaded: list[str] = field(default_factory=list)
-    instead: dict[str, Any] = field(default_factory=dict)
-    most_loaded: int = 0
-
-    def reply(self, path: str, body: Any) -> tuple[int, Any]:
-        """Answer as SGLang 0.5.23 does."""
-        if path in self.instead:
-            return self.instead[path]
-        return getattr(self, path.strip("/"))(body)
-
-    def server_info(self, _body: Any) -> tuple[int, Any]:
-        return 200, {
-            "version": "0.5.23",
-            "tp_size": 1,
-            "dp_size": 1,
-            "dtype": "float32",
-            "enable_lora": True,
-            "max_lora_rank": 8,
-            "lora_target_modules": LINEAR,
-            "max_loaded_loras": None,
-            "enable_deterministic_inference": False,
-            **self.started,
-        }
-
-    def model_info(self, _body: Any) -> tuple[int, Any]:
-        found = {"model_path": "a/model", "architectures": ["Qwen2ForCausalLM"]}
-        return 200, {**found, "weight_version": self.version, **self.model}
-
-    def generate(self, body: Any) -> tuple[int, Any]:
-        names = body.get("lora_path") or [None] * len(body["input_ids"])
-        if unknown := [name for name in names if name and name not in self.loaded]:
-            return 400, {"error": {"message": f"adapter that has never been loaded: {unknown[0]}"}}
-        return 200, [self.row(ids, body) for ids in body["input_ids"]]
-
-    def row(self, ids: list[int], body: Any) -> dict[str, Any]:
-        end = [body["sampling_params"][0].get("stop_token_ids", [0])[0]]
-        meta: dict[str, Any] = {"weight_version": self.version}
-        if body.get("return_logprob"):
-            scored = zip(self.scores, ids[1:], strict=True)
-            meta["input_token_logprobs"] = [
-                [None, ids[0], None],
-                *([s, t, None] for s, t in scored),
-            ]
-        return {"output_ids": end, "meta_info": meta}
-
-    def load_lora_adapter_from_tensors(self, body: Any) -> tuple[int, Any]:
-        self.loaded.append(body["lora_name"])
-        self.most_loaded = max(self.most_loaded, len(self.loaded))
-        return 200, {"success": True}
-
-    def unload_lora_adapter(self, body: Any) -> tuple[int, Any]:
-        self.loaded.remove(body["lora_name"])
-        return 200, {"success": True}
-
-    def begin_weight_update(self, _body: Any) -> tuple[int, Any]:
-        return 200, {"success": True}
-
-    def update_weights_from_tensor(self, body: Any) -> tuple[int, Any]:
-        self.version = body["weight_version"]
-        return 200, {"success": True}
-
-    def end_weight_update(self, _body: Any) -> tuple[int, Any]:
-        return 200, {"success": True}
-
-    def update_weights_from_disk(self, body: Any) -> tuple[int, Any]:
-        self.version = body["weight_version"]
-        return 200, {"success": True}
-
-
-@pytest.fixture(scope="module")
-def scores():
-    """What the tiny model makes of the fixed text."""
-    from germline.engines.pretrained import load_pretrained
-
-    return reference(load_pretrained(str(folder("qwen2"))).model)
 
 
 @pytest.fixture
-def pretended(scores):
-    return Pretended(scores)
+def pretended():
+    return Pretended()
 
 
 @pytest.fixture
 def script(pretended):
     with listening(pretended.reply) as found:
         yield found
-
-
-def config(script: Scripted, space: Any = "low_rank", **section: Any) -> Config:
-    engine = {"kind": "sglang", "base_url": script.url, "patience_s": 0.0, **section}
-    return load_config({"model": str(folder("qwen2")), "space": space, "engine": engine})
-
-
-def opened(script: Scripted, space: Any = "low_rank", **section: Any) -> Any:
-    return closing(make_engine(config(script, space, **section)))
 
 
 def written(script: Scripted) -> dict[str, torch.Tensor]:
@@ -332,87 +229,6 @@ def test_luck_that_members_do_not_share_is_told_once(script, pretended, caplog):
     assert {(one["temperature"], one["top_p"]) for one in sent} == {(0.7, 0.9)}
 
 
-# --- the wrong server
-
-
-@pytest.mark.parametrize(
-    ("started", "words"),
-    [
-        (
-            {"enable_lora": False},
-            r"without adapters: start it with --enable-lora --max-lora-rank 4",
-        ),
-        ({"max_lora_rank": 2}, r"no adapters above rank 2: start it with .*--max-lora-rank 4"),
-        (
-            {"lora_target_modules": LINEAR[:4]},
-            r"beside down_proj, gate_proj, up_proj: .* --lora-target-modules down_proj",
-        ),
-        ({"dp_size": 2}, r"has --dp-size 2: start it with --dp-size 1"),
-        ({"version": "0.5.9"}, r"SGLang 0\.5\.9, .* use 0\.5\.23 or newer"),
-        (
-            {"version": None},
-            r"no SGLang server that can be used here \(it does not tell its version",
-        ),
-    ],
-)
-def test_a_server_started_otherwise_is_refused_with_the_flag_it_needs(
-    script, pretended, started, words
-):
-    pretended.started = started
-    with pytest.raises(GermlineError, match=words):
-        make_engine(config(script, {"kind": "low_rank", "rank": 4}))
-
-
-def test_a_server_that_takes_all_layers_or_does_not_tell_is_tried(script, pretended):
-    for told in (["all"], None):
-        pretended.started = {"lora_target_modules": told}
-        with opened(script) as engine:
-            engine.generate(MEMBERS[:1], EXAMPLES, DECODING)
-
-
-def test_a_run_without_adapters_needs_none(script, pretended):
-    pretended.started = {"enable_lora": False}
-    with opened(script, "full") as engine:
-        engine.generate(MEMBERS[:1], EXAMPLES, DECODING)
-
-
-def test_another_kind_of_model_is_refused(script, pretended):
-    pretended.model = {"architectures": ["LlamaForCausalLM"]}
-    with pytest.raises(
-        GermlineError, match=r"has a/model, a LlamaForCausalLM, but model=.*--model"
-    ):
-        make_engine(config(script))
-
-
-def test_other_weights_of_the_same_kind_are_refused(script, pretended):
-    pretended.scores = [score - 0.5 for score in pretended.scores]
-    with pytest.raises(GermlineError, match=r"a fixed text differ by 0\.5 on average"):
-        make_engine(config(script))
-
-
-def test_another_dtype_than_asked_for_is_refused(script, pretended):
-    pretended.started = {"dtype": "bfloat16"}
-    with pytest.raises(GermlineError, match=r"engine\.dtype=float32, but .* --dtype bfloat16"):
-        make_engine(config(script, dtype="float32"))
-    with opened(script) as engine:
-        assert engine.dtype == torch.bfloat16
-
-
-@pytest.mark.parametrize(
-    "said", [(404, {"detail": "Not Found"}), (200, "hello"), (200, ["a"]), (200, "<html>hi</html>")]
-)
-def test_what_is_no_sglang_server_is_told_with_how_to_start_one(script, pretended, said):
-    pretended.instead = {"/server_info": said}
-    with pytest.raises(GermlineError, match=r"engine\.base_url=http://127.*(no SGLang|web page)"):
-        make_engine(config(script))
-
-
-def test_where_no_server_listens_the_way_to_start_one_is_told():
-    nowhere = Scripted(lambda *_: (200, ""), "http://127.0.0.1:9")
-    with pytest.raises(GermlineError, match=r"cannot be reached .* -m sglang\.launch_server"):
-        make_engine(config(nowhere))
-
-
 def test_the_cost_of_members_written_one_by_one_is_told(script, caplog):
     with opened(script, "full"):
         assert "space.kind=low_rank" in caplog.text
@@ -422,7 +238,6 @@ def test_the_cost_of_members_written_one_by_one_is_told(script, caplog):
 
 
 def test_names_of_versions_tell_engines_apart(script):
-    assert server.OURS == "germline-"
     with opened(script) as one:
         one.generate([None], EXAMPLES, DECODING)
     with opened(script) as other:

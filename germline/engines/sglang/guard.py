@@ -31,7 +31,8 @@ def main(command: list[str]) -> int:
                 break
     finally:
         end(server)
-    return server.returncode
+    status = server.returncode
+    return status if status >= 0 else 128 - status  # as a shell counts signals
 
 
 def end(server: "subprocess.Popen[bytes]") -> None:

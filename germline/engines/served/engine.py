@@ -99,7 +99,7 @@ class ServedEngine:
         written = [[completion.tokens for completion in row] for row in completions]
         return self.server.log_probabilities(members, prompts, written)
 
-    @torch.inference_mode()
+    @torch.no_grad()  # no inference tensors: a replay goes on where this left off
     def apply(self, update: Update | Move) -> UpdateSize | None:
         """Move the masters, let the server follow, and measure the step."""
         gauge = UpdateGauge(self.weights, self.dtype)

@@ -5,9 +5,11 @@ Light to import, as every process imports it: what is heavy is imported by who n
 
 import os
 import time
+from dataclasses import dataclass
+from typing import Literal
 
 from germline.protocols import Engine
-from germline.types import GermlineError
+from germline.types import EngineLost, GermlineError
 
 
 def toy() -> Engine:
@@ -69,3 +71,38 @@ class Refuse:
     def believes(self, _answer: object) -> bool:
         """Never asked: there is no answer."""
         return False
+
+
+class Whereabouts:
+    """A job that says in which process it is done."""
+
+    def __call__(self, _engine: Engine) -> int:
+        """Return the process id."""
+        return os.getpid()
+
+    def believes(self, answer: object) -> bool:
+        """Whether it can be one."""
+        return isinstance(answer, int)
+
+
+@dataclass(frozen=True)
+class Spoil:
+    """A job after which the engine of a process plays wrongly, until it is started again."""
+
+    fault: Literal["garbage", "gone"]
+    pid: int
+
+    def __call__(self, engine: Engine) -> None:
+        """Let it answer garbage, or say that what it runs on is gone."""
+
+        def generate(*_cell: object) -> list[str]:
+            if self.fault == "gone":
+                raise EngineLost("engine.base_url: the server does not answer")
+            return ["garbage"]
+
+        if os.getpid() == self.pid:
+            engine.generate = generate  # type: ignore[method-assign, assignment]
+
+    def believes(self, answer: object) -> bool:
+        """Whether nothing was returned."""
+        return answer is None

@@ -5,6 +5,7 @@ does about faults is tested in milliseconds, and the same every time.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -14,10 +15,10 @@ from germline.fleet.elsewhere import Done, EngineFault, Lost, Outcome, Raised, R
 from germline.fleet.jobs import Job
 from germline.fleet.remote import RemoteFleet
 from germline.protocols import Engine, Fleet
-from germline.run import assemble
 from germline.run.assembly import decoding, make_engine, make_task
+from germline.shaping import utilities
 from germline.strategies import make_strategy
-from germline.training import generations
+from germline.training import batches, generations
 from germline.types import Evaluation, GermlineError
 from tests.toy_runs import ADAM_FULL, GradedHere, settings
 
@@ -193,8 +194,8 @@ def assert_same(one: Evaluation, other: Evaluation) -> None:
 
 def digests(fleet: Fleet, count: int = 4) -> list[tuple[str, tuple[float, ...]]]:
     """Run the bare loop and return what decides a run."""
-    with assemble(CONFIG) as parts:
-        loop = generations(
-            parts.strategy, parts.shape, fleet, parts.batch, parts.decoding, range(count)
-        )
-        return [(record.digest, record.fitness) for record in loop]
+    strategy = make_strategy(CONFIG.strategy, run_seed=CONFIG.seed, generations=count)
+    shape = partial(utilities, CONFIG.shaping)
+    batch = batches(TASK.examples("train"), CONFIG.batch, CONFIG.seed)
+    loop = generations(strategy, shape, fleet, batch, DECODING, range(count))
+    return [(record.digest, record.fitness) for record in loop]

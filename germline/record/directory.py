@@ -208,7 +208,8 @@ class RunDirectory:
         append_rows(self._generations, [row])
         if record.held_out is not None:
             append_rows(self._held_out, [rows.held_out_row(record.held_out)])
-        self.journal.append(record.update, record.digest, NOISE_VERSION, rows.missing(record))
+        missing, absent = rows.missing(record), rows.absent(record)
+        self.journal.append(record.update, record.digest, NOISE_VERSION, missing, absent)
         self.last_rollouts = tuple(rollouts)
 
     def write_held_out(

@@ -17,6 +17,7 @@ import hashlib
 import json
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -33,12 +34,14 @@ class Entry:
     Attributes:
         digest: of masters and moments after the update.
         missing: rollouts without a reward behind the coefficients.
+        absent: members without any reward, such as those a generation closed without.
     """
 
     update: Update | Move
     digest: str
     noise_version: int
     missing: int = 0
+    absent: tuple[int, ...] = ()
 
 
 class Journal:
@@ -51,7 +54,12 @@ class Journal:
         )
 
     def append(
-        self, update: Update | Move, digest: str, noise_version: int, missing: int = 0
+        self,
+        update: Update | Move,
+        digest: str,
+        noise_version: int,
+        missing: int = 0,
+        absent: Sequence[int] = (),
     ) -> None:
         """Commit one generation.
 
@@ -67,7 +75,7 @@ class Journal:
                 f"{self._next - 1}; continue the run with `germline resume`, which starts at "
                 "the right one"
             )
-        line = _encode(Entry(update, digest, noise_version, missing))
+        line = _encode(Entry(update, digest, noise_version, missing, tuple(absent)))
         append(self.path, line, sync=True)
         if self._next == 0:
             sync_folder(self.path.parent)
@@ -132,7 +140,9 @@ class Journal:
 
 def _entry(values: dict[str, Any]) -> Entry:
     update = _move(values) if "utilities" in values else _update(values)
-    return Entry(update, values["digest"], values["noise_version"], values.get("missing", 0))
+    absent = tuple(values.get("absent", ()))
+    missing = values.get("missing", 0)
+    return Entry(update, values["digest"], values["noise_version"], missing, absent)
 
 
 def _move(values: dict[str, Any]) -> Move:
@@ -170,6 +180,8 @@ def _encode(entry: Entry) -> bytes:
     # Only where it says something, so that journals without it keep their bytes.
     if entry.missing:
         values["missing"] = int(entry.missing)
+    if entry.absent:
+        values["absent"] = [int(one) for one in entry.absent]
     return _sealed(values)
 
 

@@ -128,6 +128,11 @@ def missing(record: GenerationRecord) -> int:
     return int(np.isnan(record.evaluation.rewards).sum())
 
 
+def absent(record: GenerationRecord) -> list[int]:
+    """List the members all of whose rewards are missing."""
+    return [int(one) for one in np.flatnonzero(np.isnan(record.evaluation.rewards).all(axis=1))]
+
+
 def rollout_rows(
     record: GenerationRecord, batch: Sequence[Example], limit: int
 ) -> list[dict[str, Any]]:

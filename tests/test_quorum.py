@@ -1,0 +1,201 @@
+"""A generation may close with a quorum: who is missing has no utility, and is written down."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import germline
+from germline.config import Cell, load_config
+from germline.fleet.crew import Crew, Terms
+from germline.fleet.jobs import CatchUp, Restore
+from germline.fleet.quorum import GRACE, Quorum
+from germline.fleet.remote import RemoteFleet
+from germline.record import RunDirectory
+from germline.rollout import cut
+from germline.types import GermlineError
+from tests.remote_engines import (
+    CONFIG,
+    DECODING,
+    EXAMPLES,
+    STRATEGY,
+    TASK,
+    UPDATES,
+    assert_same,
+    crew,
+    evaluated,
+    local,
+)
+from tests.test_patience import Clockwork
+from tests.toy_runs import SETTINGS, GradedHere, journal, run
+
+MEMBERS = STRATEGY.ask(0).members
+
+
+@pytest.fixture
+def clockwork():
+    return Clockwork()
+
+
+def lagging(clockwork, quorum, count=2):
+    """A fleet whose first engine never answers while it is `stuck`, and the other one does."""
+    engines = crew(count)
+    together = Crew(engines, clockwork.wait, Terms(), clock=clockwork.clock)
+    return engines, RemoteFleet(together, GradedHere(TASK), CONFIG.cell, quorum)
+
+
+def missing(evaluation):
+    return np.flatnonzero(np.isnan(evaluation.rewards).all(axis=1)).tolist()
+
+
+def test_a_generation_closes_without_who_hangs_behind(clockwork):
+    engines, fleet = lagging(clockwork, 0.6)
+    clockwork.stuck.add(engines[0])
+    evaluation = evaluated(fleet)
+    # Cells hold 2 members: the pair at which the engine was is missing, with all its examples.
+    assert len(missing(evaluation)) == 2
+    assert missing(evaluation)[0] % 2 == 0
+    whole = evaluated(local())
+    rest = [member for member in range(6) if member not in missing(evaluation)]
+    assert evaluation.rewards[rest].tobytes() == whole.rewards[rest].tobytes()
+    assert evaluation.rollouts == tuple(one for one in whole.rollouts if one.member in rest)
+
+
+def test_a_quorum_of_all_waits_for_everyone(clockwork):
+    engines, fleet = lagging(clockwork, 1.0)
+    clockwork.stuck.add(engines[0])
+    with pytest.raises(AssertionError, match="nobody would ever answer"):
+        evaluated(fleet)
+
+
+def test_with_everyone_in_time_nobody_is_missing(clockwork):
+    _, fleet = lagging(clockwork, 0.6)
+    assert_same(evaluated(fleet), evaluated(local()))
+
+
+def test_held_out_scores_wait_for_everyone(clockwork):
+    engines, fleet = lagging(clockwork, 0.6)
+    fleet.cell = Cell(members=2, examples=1)
+    clockwork.stuck.add(engines[0])
+    with pytest.raises(AssertionError, match="nobody would ever answer"):
+        fleet.evaluate_centre(EXAMPLES, DECODING)
+
+
+def test_who_was_late_applies_what_it_missed_and_plays_again(clockwork):
+    engines, fleet = lagging(clockwork, 0.6)
+    alone = local()
+    clockwork.stuck.add(engines[0])
+    evaluated(fleet)
+    for update in UPDATES[:2]:
+        for one in (fleet, alone):
+            one.apply(update)
+        assert fleet.digest() == alone.digest()
+    clockwork.stuck.clear()
+    while len(fleet.crew.standing()) < 2:
+        assert_same(evaluated(fleet, 2), evaluated(alone, 2))
+    assert engines[0].starts == 1
+    caught_up = [job for job in engines[0].jobs if isinstance(job, CatchUp | Restore)]
+    assert [len(job.entries) for job in caught_up] == [2]
+    assert engines[0].digest() == alone.digest()
+
+
+def test_who_was_late_and_is_lost_is_rebuilt(clockwork):
+    engines, fleet = lagging(clockwork, 0.6)
+    alone = local()
+    clockwork.stuck.add(engines[0])
+    evaluated(fleet)
+    for one in (fleet, alone):
+        one.apply(UPDATES[0])
+    assert fleet.digest() == alone.digest()
+    (late,) = fleet.crew.late()
+    fleet.crew.replace(late, "its node was removed")
+    clockwork.stuck.clear()
+    while len(fleet.crew.standing()) < 2:
+        evaluated(fleet, 1)
+    assert engines[0].starts == 2
+    assert any(isinstance(job, Restore) for job in engines[0].jobs)
+    assert engines[0].digest() == alone.digest()
+
+
+def test_all_engines_late_are_waited_for(clockwork):
+    """A quorum from one that is lost then: the others are late, and come back."""
+    engines, fleet = lagging(clockwork, 0.6)
+    alone = local()
+    clockwork.stuck.add(engines[0])
+    evaluated(fleet)
+    (last,) = fleet.crew.standing()
+    fleet.crew.replace(last, "killed")
+    clockwork.stuck.clear()
+    assert_same(evaluated(fleet), evaluated(alone))
+
+
+# --- arithmetic of quorums
+
+
+def quorum(share, clockwork, together=2):
+    """Six members in cells of one, each with all its examples."""
+    return Quorum(cut(MEMBERS, EXAMPLES, Cell(members=1)), 6, share, together, clockwork.clock)
+
+
+def test_the_others_have_half_as_long_again(clockwork):
+    two_pairs = quorum(0.6, clockwork)
+    clockwork.now = 10.0
+    assert two_pairs.closes({(0, 0), (1, 0), (2, 0)}) is None
+    in_time = {(0, 0), (1, 0), (2, 0), (3, 0)}
+    assert two_pairs.closes(in_time) == 10.0 * (1 + GRACE)
+    clockwork.now = 14.0
+    assert not two_pairs.is_closed(in_time)
+    clockwork.now = 15.0
+    assert two_pairs.is_closed(in_time)
+
+
+def test_what_has_to_be_played_again_no_longer_counts(clockwork):
+    two_pairs = quorum(0.6, clockwork)
+    clockwork.now = 10.0
+    assert two_pairs.closes({(0, 0), (1, 0), (2, 0), (3, 0)}) == 15.0
+    clockwork.now = 20.0
+    assert not two_pairs.is_closed({(0, 0), (1, 0), (2, 0)})
+
+
+def test_a_pair_is_complete_or_missing(clockwork):
+    played = {(0, 0), (1, 0), (2, 0), (5, 0)}
+    assert quorum(0.6, clockwork).missing(played) == {2, 3, 4, 5}
+    assert quorum(0.6, clockwork, together=1).missing(played) == {3, 4}
+
+
+@pytest.mark.parametrize(("share", "needed"), [(0.51, 4), (2 / 3, 4), (0.7, 5), (1.0, None)])
+def test_a_share_of_members_is_rounded_up(share, needed, clockwork):
+    one = quorum(share, clockwork, together=1)
+    counts = [
+        count
+        for count in range(7)
+        if one.closes({(member, 0) for member in range(count)}) is not None
+    ]
+    assert counts == ([] if needed is None else list(range(needed, 7)))
+
+
+# --- runs
+
+
+def test_the_journal_says_who_was_missing_and_replay_needs_nothing_of_it(tmp_path, monkeypatch):
+    evaluate = germline.fleet.LocalFleet.evaluate
+
+    def without_a_pair(fleet, population, batch, decoding):
+        played = evaluate(fleet, population, batch, decoding)
+        rewards = played.rewards.copy()
+        if population.generation == 1:
+            rewards[[2, 3]] = np.nan
+        return replace(played, rewards=rewards)
+
+    monkeypatch.setattr(germline.fleet.LocalFleet, "evaluate", without_a_pair)
+    folder = run(tmp_path / "run")
+    entries = RunDirectory.open(folder).journal.read()
+    assert [one.absent for one in entries] == [(), (2, 3), (), ()]
+    assert entries[1].update.coefficients[1] == 0.0
+    assert b'"absent":[2,3]' in journal(folder)
+    assert germline.replay(folder, 3) == entries[3].digest
+
+
+def test_one_engine_here_has_nobody_to_leave_out():
+    with pytest.raises(GermlineError, match=r"fleet: quorum=0\.9 would be ignored"):
+        load_config(SETTINGS, ["fleet.quorum=0.9"])

@@ -298,7 +298,9 @@ class Masters:
 
 
 def _digest(state: Mapping[str, Tensor]) -> str:
-    with ThreadPoolExecutor(max_workers=2) as threads:
+    # A large model takes long to hash, while engines wait: as many tensors at once as torch has
+    # threads. It is two at least, as this is no work that OpenMP would see.
+    with ThreadPoolExecutor(max_workers=max(2, torch.get_num_threads())) as threads:
         leaves = threads.map(_leaf, state, state.values())
         return hashlib.sha256(b"".join(leaves)).hexdigest()
 

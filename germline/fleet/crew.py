@@ -180,20 +180,26 @@ class Crew:
         waiting = deque(jobs)
         keys: dict[Seat, Key] = {}
         while (waiting or keys) and self.standing():
-            for seat in self.standing():
-                if waiting and seat.job is None:
-                    keys[seat] = waiting.popleft()
-                    self._give(seat, jobs[keys[seat]])
+            self._begin(waiting, keys, jobs)
             outcomes = self._take_in(None if waiting else closes())
             keys = {seat: key for seat, key in keys.items() if seat.state == "standing"}
-            for seat, _, outcome in outcomes:
-                if seat in keys:
-                    yield keys.pop(seat), seat, _value(outcome)
+            done = [(keys.pop(seat), seat, one) for seat, _, one in outcomes if seat in keys]
+            # Before anyone looks at what came: engines shall not wait for that.
+            self._begin(waiting, keys, jobs)
+            for key, seat, outcome in done:
+                yield key, seat, _value(outcome)
             end = closes()
             if not waiting and end is not None and self.clock() >= end:
                 for seat in keys:
                     seat.state = "late"
                 return
+
+    def _begin(self, waiting: deque[Key], keys: dict[Seat, Key], jobs: Mapping[Key, Job]) -> None:
+        """Give what waits to whoever is free, and note who has what."""
+        for seat in self.standing():
+            if waiting and seat.job is None:
+                keys[seat] = waiting.popleft()
+                self._give(seat, jobs[keys[seat]])
 
     def everyone(self, job: Job) -> dict[Seat, Any]:
         """Let everyone who stands do a job; return the results of those who lived to finish it.

@@ -28,8 +28,8 @@ def received(job: Job, answer: object) -> Traffic:
     text = 0
     if isinstance(job, Play) and isinstance(answer, list):
         written = [completion for row in answer for completion in row]
-        text = sum(len(_bytes(one.text)) for one in written)
-        text += _size([one.tokens for one in written])
+        # Together, as in the answer: what members wrote alike may be one object, pickled once.
+        text = _size([(one.text, one.tokens) for one in written])
     return Traffic(received=_size(answer), text=text)
 
 

@@ -1,0 +1,89 @@
+"""What a fleet's driver does for every completion, in microseconds of its processor.
+
+    python -m benchmarks.fleet_driver              # a table of docs/scaling.md
+
+One cell of 16 members x 64 prompts, with completions of 256 tokens, through everything the driver
+does with it; countdown's grader grades in a process of its own. The least of a few repeats.
+"""
+
+import pickle
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from germline.config import load_config
+from germline.fleet import weighing
+from germline.fleet.elsewhere import Done
+from germline.fleet.jobs import Play
+from germline.rollout import OpenCell, gather
+from germline.run.assembly import make_graders, make_task
+from germline.types import Completion, Decoding, Example, Seeded
+
+MEMBERS, PROMPTS, TOKENS = 16, 64, 256
+REPEATS = 7
+
+
+def main() -> None:
+    """Print the table."""
+    config = load_config({"task": "countdown", "graders": {"workers": 1}})
+    task = make_task(config.task)
+    examples = task.examples("train")[:PROMPTS]
+    members = [Seeded(0, 0, place // 2, 1 - 2 * (place % 2), 1e-3) for place in range(MEMBERS)]
+    job = Play(members, examples, Decoding(TOKENS))
+    answer = completions(examples)
+    there, back = pickle.dumps(job), pickle.dumps(Done(answer))
+    with make_graders(config, task) as graders:
+        cell = OpenCell(0, 0, members, examples)
+
+        def graded() -> None:
+            cell.played(answer, graders).grades.result()
+
+        graded()
+        played = cell.played(answer, graders)
+        work: dict[str, Callable[[], object]] = {
+            "pickling the job": lambda: pickle.dumps(job),
+            "unpickling the answer": lambda: pickle.loads(back),
+            "looking whether it can be believed": lambda: job.believes(answer),
+            "weighing both": lambda: (weighing.sent(job), weighing.received(job, answer)),
+            "handing to graders, taking grades in": graded,
+            "gathering": lambda: gather([played], MEMBERS, examples, 1.0),
+        }
+        taken = {name: least(one) / (MEMBERS * PROMPTS) for name, one in work.items()}
+    print(f"{MEMBERS} members x {PROMPTS} prompts, completions of {TOKENS} tokens: ", end="")
+    print(f"{len(there) / PROMPTS:,.0f} bytes per prompt of a cell, ", end="")
+    print(f"{len(back) / MEMBERS / PROMPTS:,.0f} per completion\n")
+    print("| | microseconds per completion |\n|---|---|")
+    for name, seconds in taken.items():
+        print(f"| {name} | {seconds * 1e6:.1f} |")
+    print(f"| in all | {sum(taken.values()) * 1e6:.1f} |")
+
+
+def completions(examples: Sequence[Example]) -> list[list[Completion]]:
+    """Make up texts, no two alike, of tokens as large as a vocabulary of 150,000 has them."""
+    chance = np.random.default_rng(0)
+    rows = []
+    for _ in range(MEMBERS):
+        tokens = chance.integers(150_000, size=(len(examples), TOKENS)).tolist()
+        texts = [" ".join(f"{token % 10_000:04}" for token in one[:200]) for one in tokens]
+        rows.append(
+            [
+                Completion(f"<think>{text}</think>\n<answer>1 + 2</answer>", tuple(one), "eos", 256)
+                for text, one in zip(texts, tokens, strict=True)
+            ]
+        )
+    return rows
+
+
+def least(work: Callable[[], object]) -> float:
+    """Return the least processor seconds of a few repeats."""
+    seconds = []
+    for _ in range(REPEATS):
+        began = time.process_time()
+        work()
+        seconds.append(time.process_time() - began)
+    return min(seconds)
+
+
+if __name__ == "__main__":
+    main()

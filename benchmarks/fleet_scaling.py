@@ -1,0 +1,208 @@
+"""What a generation takes on 8 to 512 engines, in simulation, and what breaks first.
+
+    python -m benchmarks.fleet_scaling             # the tables of docs/scaling.md
+    python -m benchmarks.fleet_scaling --figure docs/fleet.png
+
+The clusters are those of `benchmarks/simulated_cluster.py`, which says what is measured, counted,
+taken off a data sheet and assumed. A generation is 64 prompts of 256 tokens for every member and up
+to 256 new tokens, in cells of 1,024 rows.
+"""
+
+import argparse
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from benchmarks.simulated_cluster import (
+    PER_ENGINE,
+    Chance,
+    Driver,
+    Setting,
+    on,
+    simulated,
+    traffic,
+)
+from benchmarks.simulated_cluster import (
+    costs as setting_costs,
+)
+from benchmarks.simulated_fleet import Spent
+
+ENGINES = (8, 16, 32, 64, 128, 256, 512)
+PHASES = ("play", "look", "tell", "apply", "agree")
+COLOURS = ("#4c78a8", "#b279a2", "#f58518", "#e45756", "#72b7b2")
+REMEDIES: tuple[tuple[str, Mapping[str, Any]], ...] = (
+    ("as it is", {}),
+    ("the update in one kernel", {"fused": True}),
+    ("digests on all cores of its GPUs", {"digest_threads": 0}),
+    ("64 graders", {"graders": 64}),
+    ("the driver at half its work", {"driver": Driver(receive=Driver().receive / 2)}),
+    ("no look after playing", {"look": False}),
+)
+"""Each is on top of those before it."""
+ALL = {name: value for _, change in REMEDIES[:4] for name, value in change.items()}
+"""The remedies that change nothing of what is promised."""
+
+
+def main() -> None:
+    """Print the tables, and draw the figure where one is asked for."""
+    parser = argparse.ArgumentParser(description="Simulate fleets of 8 to 512 engines.")
+    parser.add_argument("--generations", type=int, default=6)
+    parser.add_argument("--figure", type=Path, help="draw to this file")
+    arguments = parser.parse_args()
+    for table in (growth, with_population, remedies, stragglers, losses):
+        print("\n".join(table(arguments.generations)), end="\n\n", flush=True)
+    if arguments.figure:
+        draw(arguments.figure, arguments.generations)
+
+
+def growth(generations: int) -> Iterator[str]:
+    """Yield the same 4,096 members on more and more engines."""
+    yield (
+        f"| model | engines | GPUs | generation, s | against 8 | {' | '.join(PHASES)} "
+        "| engines play | driver works | traffic, MB | names, kB per member |"
+    )
+    yield "|" + "---|" * 14
+    for model in PER_ENGINE:
+        eight = 0.0
+        for engines in ENGINES:
+            setting = on(model, engines)
+            spent = simulated(setting, generations)
+            seconds = spent.wall / generations
+            eight = eight or seconds
+            yield line(
+                *(model, engines, setting.case.gpus, f"{seconds:,.1f}", f"{eight / seconds:.1f}x"),
+                *phases(spent, generations),
+                *shares(setting, spent),
+                *bytes_of(setting),
+            )
+
+
+def with_population(generations: int) -> Iterator[str]:
+    """Yield 64 members for every engine: four cells each."""
+    yield (
+        "| model | engines | members | remedies | generation, s | members/s | "
+        f"{' | '.join(PHASES)} | engines play | driver works | traffic, MB | names, kB per member |"
+    )
+    yield "|" + "---|" * 14
+    for engines in ENGINES[::2]:
+        for name, remedy in (("none", {}), ("the first four", ALL)):
+            setting = replace(on("7B", engines, members=64 * engines), **remedy)
+            spent = simulated(setting, generations)
+            seconds = spent.wall / generations
+            yield line(
+                *("7B", engines, f"{setting.case.members:,}", name, f"{seconds:,.1f}"),
+                f"{setting.case.members / seconds:.1f}",
+                *phases(spent, generations),
+                *shares(setting, spent),
+                *bytes_of(setting),
+            )
+
+
+def remedies(generations: int) -> Iterator[str]:
+    """Yield what 4,096 members gain by one remedy after another."""
+    yield (
+        f"| model | engines | | generation, s | {' | '.join(PHASES)} "
+        "| engines play | driver works |"
+    )
+    yield "|" + "---|" * 11
+    for model, engines in (("7B", 64), ("7B", 512), ("72B", 64)):
+        setting = on(model, engines)
+        for name, change in REMEDIES:
+            setting = replace(setting, **change)
+            spent = simulated(setting, generations)
+            yield line(
+                *(model, engines, name, f"{spent.wall / generations:,.1f}"),
+                *phases(spent, generations),
+                *shares(setting, spent),
+            )
+
+
+def stragglers(generations: int) -> Iterator[str]:
+    """Yield what a quorum saves where some cells take four times as long as others."""
+    yield "| cells that stall | quorum | generation, s | play | engines play | members left out |"
+    yield "|---|---|---|---|---|---|"
+    for stalled in (0.0, 0.01, 0.05):
+        for quorum in (1.0, 0.95, 0.9):
+            setting = replace(on("7B", 64), chance=Chance(stalled=stalled), quorum=quorum, **ALL)
+            spent = simulated(setting, generations)
+            cells = setting.case.members * setting.case.prompts // setting.case.rows * generations
+            yield line(
+                *(f"{stalled:.0%}", f"{quorum:g}", f"{spent.wall / generations:,.1f}"),
+                *(f"{spent.phases['play'] / generations:.1f}", shares(setting, spent)[0]),
+                f"{1 - spent.cells / cells:.1%}",
+            )
+
+
+def losses(generations: int) -> Iterator[str]:
+    """Yield what lost engines cost: by a published rate, and on machines lent for hours."""
+    yield (
+        "| model | engines | hours between losses of a GPU | losses per hour | rebuild, s "
+        "| all wait, s | generation, s | longer |"
+    )
+    yield "|---|---|---|---|---|---|---|---|"
+    for model in ("7B", "72B"):
+        for every in (0.0, 50_700.0, 100.0, 10.0):
+            yield _lossy(model, every, 10 * generations)
+
+
+def _lossy(model: str, every: float, generations: int) -> str:
+    setting = replace(on(model, 64), **ALL)
+    undisturbed = simulated(setting, generations).wall
+    per_engine = PER_ENGINE[model]
+    chance = replace(setting.chance, lost_every=every / per_engine)
+    spent = simulated(replace(setting, chance=chance), generations)
+    costs = setting_costs(setting)
+    rate = 64 * per_engine / every if every else 0.0
+    return line(
+        *(model, 64, f"{every:,.0f}" if every else "never", f"{rate:.2f}"),
+        *(f"{costs.rebuild:.0f}", f"{costs.welcome:.0f}"),
+        *(f"{spent.wall / generations:,.1f}", f"{spent.wall / undisturbed - 1:+.1%}"),
+    )
+
+
+def phases(spent: Spent, generations: int) -> list[str]:
+    """Return the seconds of each phase of a generation."""
+    return [f"{spent.phases[name] / generations:.1f}" for name in PHASES]
+
+
+def shares(setting: Setting, spent: Spent) -> tuple[str, str]:
+    """Return during how much of the time engines play, and the driver works."""
+    playing = spent.playing / setting.case.engines / spent.wall
+    return f"{playing:.0%}", f"{spent.driver / spent.wall:.0%}"
+
+
+def bytes_of(setting: Setting) -> tuple[str, str]:
+    """Return MB of a generation, and kB besides text per member."""
+    names, everything = traffic(setting)
+    return f"{everything / 1e6:,.0f}", f"{names / 1e3 / setting.case.members:.2f}"
+
+
+def draw(path: Path, generations: int) -> None:
+    """Draw the phases of a generation of 7B against the number of engines."""
+    figure = Figure(figsize=(8, 3.6), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    for axes, title, remedy in ((left, "as it is", {}), (right, "four remedies", ALL)):
+        below = [0.0] * len(ENGINES)
+        found = [simulated(replace(on("7B", one), **remedy), generations) for one in ENGINES]
+        for phase, colour in zip(PHASES, COLOURS, strict=True):
+            heights = [spent.phases[phase] / generations for spent in found]
+            axes.bar(range(len(ENGINES)), heights, bottom=below, color=colour, label=phase)
+            below = [one + more for one, more in zip(below, heights, strict=True)]
+        axes.set_xticks(range(len(ENGINES)), [str(one) for one in ENGINES])
+        axes.set_xlabel("engines")
+        axes.set_title(f"7B, 4,096 members x 64 prompts: {title}", fontsize=9)
+    left.set_ylabel("seconds of a generation (simulated)")
+    right.legend(frameon=False)
+    figure.savefig(path, dpi=110)
+
+
+def line(*cells: object) -> str:
+    """Return a row of a table."""
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,243 @@
+"""Clusters of H200 in simulation: what playing, updating and digesting take, and what chance does.
+
+**No GPU was run.** What an engine takes is what `benchmarks/scaling_out.py` counts, over an H200's
+data sheet; what the driver takes was measured on a CPU (`benchmarks/fleet_driver.py`); the order of
+things is that of `benchmarks/simulated_fleet.py`. Chance is seeded.
+
+    step t   = max((weights + keys and values of rows still written) / bandwidth,
+                   their products / arithmetic)                                             (1)
+    cell     = products of the prompts / arithmetic + its steps, to the longest row         (2)
+    digest   = max(numbers / threads, largest tensor) x 4 bytes / hashing
+               + numbers x 4 bytes / PCIe                                                   (3)
+    rebuild  = start + serving weights / disk                                               (4)
+    welcome  = 2 x masters / disk + masters / network                                       (5)
+    update   = as `benchmarks/scaling_out.py` says; in one kernel that keeps a tile of the
+               sum while it adds all directions in their order, to the same bits:
+               2 x directions x numbers / (fp32 arithmetic / 2)
+               + 12 bytes x numbers / bandwidth                                             (6)
+
+A multiply and an add take a slot each in (6), as fusing them would round otherwise.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+from jaxtyping import Int
+
+from benchmarks.scaling_out import BYTES, Case, Gpu, update
+from benchmarks.shapes import QWEN
+from benchmarks.simulated_fleet import Costs, SimulatedFleet, Spent, nobody
+
+MASTER = 4
+"""Bytes of a master weight (fp32)."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """What stands around a GPU.
+
+    Attributes:
+        fp32: operations a second outside tensor cores, a fused multiply and add as two (data
+            sheet).
+        hashing: bytes of SHA-256 a second on one core; measured, on a processor that has
+            instructions for it.
+        cores: per GPU: two processors of 56 for eight, as in the H200 systems of MLPerf Inference
+            4.1, whose descriptions also give one PCIe 5.0 x16 and one NIC of 400 Gb/s per GPU.
+        pcie: bytes a second; half of the 128 GB/s of both ways in the H200's data sheet.
+        network: bytes a second of a NIC.
+        disk: bytes a second. Assumed.
+        start: seconds until a fresh engine begins to read weights. Assumed.
+    """
+
+    fp32: float = 67e12
+    hashing: float = 1.8e9
+    cores: int = 14
+    pcie: float = 64e9
+    network: float = 50e9
+    disk: float = 5e9
+    start: float = 30.0
+
+
+@dataclass(frozen=True)
+class Driver:
+    """Seconds of the driver's processor.
+
+    Attributes:
+        send: for a cell, per prompt in it.
+        receive: per completion of 256 tokens: unpickling, looking whether it can be believed,
+            weighing, handing to graders and taking their grades in.
+        ask: any other job of one engine.
+        travel: a message and its answer, by the clock.
+        sent: bytes per prompt of a cell.
+        received: bytes per completion.
+    """
+
+    send: float = 40e-6
+    receive: float = 45e-6
+    ask: float = 0.5e-3
+    travel: float = 1e-3
+    sent: int = 1500
+    received: int = 2100
+
+
+@dataclass(frozen=True)
+class Chance:
+    """What differs from cell to cell. Assumed, all of it.
+
+    Attributes:
+        median: of the tokens of completions, as a share of the limit.
+        spread: of their logarithm.
+        pace: spread of the logarithm of the time equal cells take.
+        stalled: share of cells that take `stall` times as long.
+        lost_every: hours between two losses of one engine; 0: never.
+    """
+
+    median: float = 0.4
+    spread: float = 0.6
+    pace: float = 0.05
+    stalled: float = 0.0
+    stall: float = 4.0
+    lost_every: float = 0.0
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A cluster, a generation, and how the fleet is set.
+
+    Attributes:
+        digest_threads: of an engine; 0: all cores of its GPUs.
+        look: whether digests are compared after playing as well.
+        graders: processes on the driver's host.
+        grade: seconds of one of them per completion.
+        fused: whether the update is one kernel, by (6).
+    """
+
+    case: Case
+    digest_threads: int = 2
+    look: bool = True
+    graders: int = 8
+    grade: float = 1e-3
+    quorum: float = 1.0
+    fused: bool = False
+    chance: Chance = field(default_factory=Chance)
+    driver: Driver = field(default_factory=Driver)
+    host: Host = field(default_factory=Host)
+    gpu: Gpu = field(default_factory=Gpu)
+
+
+ENGINES = (8, 16, 32, 64, 128, 256, 512)
+PER_ENGINE = {"1.5B": 1, "7B": 1, "72B": 8}
+"""GPUs of an engine."""
+
+
+def on(model: str, engines: int, members: int = 4096) -> Setting:
+    """Return a setting on so many engines of a model."""
+    per_engine = PER_ENGINE[model]
+    return Setting(Case(QWEN[model], engines * per_engine, per_engine, members=members))
+
+
+def simulated(setting: Setting, generations: int = 6, seed: int = 0) -> Spent:
+    """Return where the time of some generations goes."""
+    random = np.random.default_rng(seed)
+    chance = setting.chance
+    loses = partial(_loses, random, chance.lost_every * 3600) if chance.lost_every else nobody
+    fleet = SimulatedFleet(setting.case.engines, costs(setting), setting.quorum, loses)
+    for _ in range(generations):
+        fleet.generation(drawn(setting, random))
+    return fleet.spent
+
+
+def drawn(setting: Setting, random: np.random.Generator) -> list[Callable[[int], float]]:
+    """Draw how long each cell of a generation takes, whoever plays it."""
+    case, chance = setting.case, setting.chance
+    cells: list[Callable[[int], float]] = []
+    for _ in range(case.members * case.prompts // case.rows):
+        tokens = case.new_tokens * chance.median * random.lognormal(0.0, chance.spread, case.rows)
+        lengths = np.clip(np.ceil(tokens), 1, case.new_tokens).astype(np.int64)
+        pace = random.lognormal(0.0, chance.pace)
+        stall = chance.stall if random.random() < chance.stalled else 1.0
+        cells.append(partial(_alike, cell_seconds(case, lengths, setting.gpu) * pace * stall))
+    return cells
+
+
+def _alike(seconds: float, _engine: int) -> float:
+    return seconds
+
+
+def _loses(
+    random: np.random.Generator, every: float, begin: float, end: float, _engine: int
+) -> float | None:
+    after = random.exponential(every)
+    return begin + after if after < end - begin else None
+
+
+def cell_seconds(case: Case, lengths: Int[np.ndarray, " rows"], gpu: Gpu) -> float:
+    """Return the seconds of playing one cell, by (1) and (2).
+
+    Args:
+        case: the model and its GPUs.
+        lengths: tokens written in each row.
+        gpu: its speed.
+    """
+    of = case.shape
+    rows = lengths.size - np.cumsum(np.bincount(lengths))[:-1]  # still written, at each step
+    steps = np.arange(1, rows.size + 1)
+    bandwidth = gpu.bandwidth * gpu.share_of_bandwidth
+    arithmetic = gpu.arithmetic * gpu.share_of_arithmetic
+    kept = 2 * of.kv_width * of.layers * BYTES * (case.prompt_tokens + steps)
+    read = ((of.linear + of.head) * BYTES + rows * kept) / bandwidth
+    computed = 2 * rows * (of.linear + of.head) / arithmetic
+    prefill = 2 * lengths.size * case.prompt_tokens * of.linear / arithmetic
+    return float(prefill + np.maximum(read, computed).sum()) / case.per_engine
+
+
+def costs(setting: Setting) -> Costs:
+    """Return what everything but playing takes, by (3) to (6)."""
+    case, driver, host = setting.case, setting.driver, setting.host
+    masters = case.shape.numbers * MASTER
+    digest = digest_seconds(setting)
+    return Costs(
+        send=driver.send * case.prompts,
+        receive=driver.receive * case.rows,
+        ask=driver.ask,
+        travel=driver.travel,
+        grade=setting.grade * case.rows / setting.graders,
+        look=digest if setting.look else 0.0,
+        update=update_seconds(setting),
+        agree=digest,
+        rebuild=host.start + case.shape.numbers * BYTES / host.disk,
+        welcome=2 * masters / host.disk + masters / (host.network * case.per_engine),
+    )
+
+
+def digest_seconds(setting: Setting) -> float:
+    """Return how long an engine hashes its masters, by (3)."""
+    case, host = setting.case, setting.host
+    largest = max(case.shape.head, case.shape.hidden * case.shape.inner)
+    threads = setting.digest_threads or host.cores * case.per_engine
+    hashed = max(case.shape.numbers / threads, largest) * MASTER / host.hashing
+    return hashed + case.shape.numbers * MASTER / (host.pcie * case.per_engine)
+
+
+def update_seconds(setting: Setting) -> float:
+    """Return how long an engine applies an update, by (6) where it is one kernel."""
+    case, gpu = setting.case, setting.gpu
+    if not setting.fused:
+        return update(case, gpu)
+    numbers = case.shape.linear / case.per_engine
+    added = 2 * case.members / 2 * numbers / (setting.host.fp32 / 2 * gpu.share_of_arithmetic)
+    return added + 12 * numbers / (gpu.bandwidth * gpu.share_of_bandwidth)
+
+
+def traffic(setting: Setting) -> tuple[float, float]:
+    """Return the bytes of a generation besides text and in all, on the driver's network.
+
+    An update is 9 bytes per pair of members, to every engine (`scaling_out.network`).
+    """
+    case, driver = setting.case, setting.driver
+    cells = case.members * case.prompts / case.rows
+    names = case.engines * (9 * case.members / 2 + 1000) + cells * 1000 + 60 * case.members
+    text = cells * case.prompts * driver.sent
+    return names, names + text + case.members * case.prompts * driver.received

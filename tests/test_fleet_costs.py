@@ -1,0 +1,176 @@
+"""What a fleet costs: engines do not wait for the driver, and its simulation adds up."""
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks import fleet_scaling
+from benchmarks.scaling_out import Case, Gpu, generate
+from benchmarks.shapes import QWEN
+from benchmarks.simulated_cluster import cell_seconds, on, simulated, traffic
+from benchmarks.simulated_fleet import Costs, SimulatedFleet
+from germline.engines.weights import Masters
+from germline.fleet.crew import Crew
+from germline.fleet.jobs import Dimension
+from germline.optimizers import Sgd
+from germline.types import TensorInfo
+from tests import remote_engines
+
+CELLS = np.random.default_rng(0).lognormal(0.0, 0.5, 40).tolist()
+DEAR = Costs(
+    send=0.01, receive=0.02, ask=0.001, travel=0.004, grade=0.03, tell=0.1, look=0.2, update=0.5,
+    agree=0.2, rebuild=3.0, welcome=1.0,
+)  # fmt: skip
+
+
+def cells(seconds=CELLS):
+    """Return cells that take the same on every engine."""
+    return [lambda _engine, one=one: one for one in seconds]
+
+
+def test_an_engine_has_its_next_job_before_anyone_looks_at_what_it_did():
+    engines = remote_engines.crew(1)
+    crew = Crew(engines, remote_engines.first_one_first)
+    crew.muster()
+    busy = []
+    for key, seat, _ in crew.hand_out(dict.fromkeys("abc", Dimension())):
+        busy.append((key, seat.job is not None))
+    assert busy == [("a", True), ("b", True), ("c", False)]
+
+
+def test_a_digest_hashes_as_many_tensors_at_once_as_torch_has_threads(monkeypatch):
+    together = threading.Barrier(3)
+
+    class Meeting(torch.Tensor):
+        def detach(self):
+            together.wait(timeout=10)
+            return self.as_subclass(torch.Tensor).detach()
+
+    plain = {name: torch.full((4,), 1.0 + place) for place, name in enumerate("abc")}
+    infos = [TensorInfo(name, (4,), "other", None) for name in plain]
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        meeting = {name: one.as_subclass(Meeting) for name, one in plain.items()}
+        found = Masters(meeting, infos, None, Sgd(), "constant").digest()
+    finally:
+        torch.set_num_threads(before)
+    assert found == Masters(plain, infos, None, Sgd(), "constant").digest()
+
+
+def test_one_engine_without_costs_takes_the_sum_of_its_cells():
+    fleet = SimulatedFleet(1, Costs())
+    assert fleet.generation(cells()) == pytest.approx(sum(CELLS))
+
+
+def test_one_engine_takes_its_cells_and_every_cost_one_after_another():
+    costs = Costs(send=0.01, receive=0.02, tell=0.1, look=0.2, update=0.5, agree=0.3)
+    fleet = SimulatedFleet(1, costs)
+    each = len(CELLS) * (costs.send + costs.receive)
+    once = costs.tell + costs.look + costs.update + costs.agree
+    assert fleet.generation(cells()) == pytest.approx(sum(CELLS) + each + once)
+
+
+def test_without_costs_more_engines_are_never_slower_on_equal_cells():
+    seconds = [SimulatedFleet(n, Costs()).generation(cells([1.0] * 40)) for n in range(1, 45)]
+    assert seconds == sorted(seconds, reverse=True)
+    assert seconds[-1] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("engines", [2, 3, 7, 39, 50])
+def test_no_fleet_beats_its_longest_cell_or_an_even_share(engines):
+    seconds = SimulatedFleet(engines, Costs()).generation(cells())
+    least = max(max(CELLS), sum(CELLS) / engines)
+    assert least - 1e-9 <= seconds <= sum(CELLS) / engines + max(CELLS)
+
+
+@pytest.mark.parametrize("engines", [1, 3, 64])
+def test_every_cell_is_played_once_and_phases_add_up_to_the_clock(engines):
+    fleet = SimulatedFleet(engines, DEAR)
+    for _ in range(3):
+        fleet.generation(cells())
+    spent = fleet.spent
+    assert spent.cells == 3 * len(CELLS)
+    assert spent.playing == pytest.approx(3 * sum(CELLS))
+    assert spent.wasted == 0
+    assert sum(spent.phases.values()) == pytest.approx(spent.wall)
+    assert spent.driver < spent.wall
+    assert spent.phases["apply"] >= 3 * DEAR.update
+
+
+def test_what_a_lost_engine_was_at_is_played_by_others():
+    lost = iter([0.3])
+
+    def loses(begin, _end, engine):
+        return begin + next(lost, 0) if engine == 1 and (begin < 0.5) else None
+
+    fleet = SimulatedFleet(2, DEAR, loses=loses)
+    fleet.generation(cells([1.0] * 6))
+    fleet.generation(cells([1.0] * 6))
+    spent = fleet.spent
+    assert (spent.losses, spent.cells) == (1, 12)
+    assert spent.wasted == pytest.approx(0.3)
+    assert spent.phases["welcome"] == pytest.approx(DEAR.welcome)
+
+
+def test_a_fleet_that_lost_everyone_waits_for_a_fresh_engine():
+    fleet = SimulatedFleet(
+        1, Costs(rebuild=7.0), loses=lambda begin, _end, _engine: begin + 0.5 if begin < 1 else None
+    )
+    assert fleet.generation(cells([2.0])) == pytest.approx(0.5 + 7.0 + 2.0)
+
+
+def test_a_quorum_leaves_a_straggler_behind_after_the_grace():
+    seconds = [1.0] * 9 + [100.0]
+    whole = SimulatedFleet(10, Costs()).generation(cells(seconds))
+    fleet = SimulatedFleet(10, Costs(), quorum=0.9)
+    closed = fleet.generation(cells(seconds))
+    assert (whole, closed) == (pytest.approx(100.0), pytest.approx(1.5))
+    assert fleet.spent.cells == 9
+    assert fleet.spent.wasted == pytest.approx(100.0)
+
+
+def test_a_quorum_waits_for_what_is_nearly_done():
+    fleet = SimulatedFleet(10, Costs(), quorum=0.9)
+    assert fleet.generation(cells([1.0] * 9 + [1.4])) == pytest.approx(1.4)
+    assert fleet.spent.cells == 10
+
+
+def test_rows_of_full_length_take_what_the_law_of_scaling_out_says():
+    case = Case(QWEN["7B"], gpus=1, per_engine=1, members=16)
+    full = np.full(case.rows, case.new_tokens)
+    # That law takes keys and values at half of their length throughout.
+    assert cell_seconds(case, full, Gpu()) == pytest.approx(generate(case), rel=0.02)
+
+
+def test_shorter_rows_shorten_a_cell_and_its_longest_row_decides_its_steps():
+    case, some = Case(QWEN["7B"], gpus=1, per_engine=1), np.full(1024, 50)
+    short = cell_seconds(case, some, Gpu())
+    one_long = cell_seconds(case, np.append(some[1:], 256), Gpu())
+    assert short < one_long < cell_seconds(case, np.full(1024, 256), Gpu())
+
+
+def test_a_seed_says_everything_a_simulation_does():
+    setting = on("1.5B", 16, members=256)
+    first, again = (simulated(setting, 2, seed=3) for _ in range(2))
+    assert first == again
+    assert simulated(setting, 2, seed=4) != first
+
+
+@pytest.mark.parametrize("model", ["1.5B", "7B", "72B"])
+@pytest.mark.parametrize("engines", [8, 512])
+def test_names_stay_below_ten_kilobytes_per_member(model, engines):
+    setting = on(model, engines)
+    names, everything = traffic(setting)
+    assert names / setting.case.members < 10_000
+    assert names < everything
+
+
+def test_the_update_is_what_breaks_first_and_one_kernel_mends_it():
+    setting = on("7B", 64, members=512)
+    spent = simulated(setting, 1)
+    mended = simulated(fleet_scaling.replace(setting, fused=True), 1)
+    assert mended.phases["apply"] < spent.phases["apply"] / 10
+    assert mended.phases["play"] == pytest.approx(spent.phases["play"])

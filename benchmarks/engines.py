@@ -21,11 +21,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
-from benchmarks.engine_variants import GROUPS, TOKENS
+from benchmarks.engine_variants import CLOCKS, GROUPS, TOKENS
 from benchmarks.shapes import BENCH, QWEN, save_random
 from germline.nano import NANO_DIR
 
@@ -39,17 +40,29 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=["nano", *SHAPES])
     parser.add_argument("--groups", nargs="+", choices=GROUPS, default=list(GROUPS))
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument(
+        "--clock",
+        choices=CLOCKS,
+        default="wall",
+        help="cpu: seconds of the process itself, steadier on a machine that is shared; not for "
+        "servers",
+    )
     parser.add_argument("--cuda", action="store_true", help="on a GPU, with CUDA engines")
     arguments = parser.parse_args()
     device = torch.cuda.get_device_name() if arguments.cuda else "1 thread"
-    print(f"{device}, torch {torch.__version__}, medians of {arguments.repeats}\n")
+    print(
+        f"{device}, torch {torch.__version__}, medians of {arguments.repeats}, "
+        f"{arguments.clock} time\n"
+    )
     print("| model | process | variant | seconds | tokens/s | inprocess / it |")
     print("|---|---|---|---|---|---|")
+    options = ["--repeats", str(arguments.repeats), "--clock", arguments.clock]
+    options += ["--cuda"] if arguments.cuda else []
     for name in arguments.models or (["0.5B"] if arguments.cuda else ["nano", *BENCH]):
         with tempfile.TemporaryDirectory() as folder:
             model = endless(name, Path(folder) / "model")
             for group in arguments.groups:
-                found = measured(group, model, arguments.repeats, cuda=arguments.cuda)
+                found = measured(group, model, options)
                 for line in rows(name, group, found):
                     print(line, flush=True)
 
@@ -66,7 +79,7 @@ def rows(model: str, group: str, found: dict[str, float] | str) -> list[str]:
     ]
 
 
-def measured(group: str, model: Path, repeats: int, *, cuda: bool) -> dict[str, float] | str:
+def measured(group: str, model: Path, options: Sequence[str]) -> dict[str, float] | str:
     """Let a process time a group; return median seconds, or why there is no such process."""
     python = sys.executable
     if group != "hugging face":
@@ -77,11 +90,11 @@ def measured(group: str, model: Path, repeats: int, *, cuda: bool) -> dict[str, 
     output = model.parent / "measured.json"
     command = [python, "-m", "benchmarks.engine_variants", group, str(model), str(output)]
     done = subprocess.run(
-        [*command, "--repeats", str(repeats), *(["--cuda"] if cuda else [])],
+        [*command, *options],
         cwd=ROOT,
         env=os.environ
         | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
-        | ({} if cuda else {"OMP_NUM_THREADS": "1"}),
+        | ({} if "--cuda" in options else {"OMP_NUM_THREADS": "1"}),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

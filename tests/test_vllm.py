@@ -17,7 +17,7 @@ from germline.nano import NANO_DIR
 from germline.record import RunDirectory
 from germline.run import export, replay, train
 from germline.run.assembly import make_engine
-from germline.types import Coordinates, GermlineError, Move, Seeded, Stretch, Update
+from germline.types import Coordinates, GermlineError, Move, Perturbation, Seeded, Stretch, Update
 from tests.tiny_engines import inprocess as tiny
 
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning")
@@ -43,7 +43,7 @@ def settings(section, space, dtype=torch.float32):
 
 
 def test_members_read_back_to_the_same_bits():
-    members = {
+    members: dict[str, Perturbation | None] = {
         "0-0": Seeded(-(2**62), 3, 5, -1, 0.1 + 0.2),
         "0-1": Coordinates(2, 1, OFFSETS),
         "0-2": None,

@@ -20,13 +20,14 @@ from germline.engines.vllm.replicas import Replicas
 from germline.engines.vllm.server import ADAPTER_PATH, Row, refuse_answers
 from germline.engines.vllm.settings import llm_settings
 from germline.engines.weights import Masters
-from germline.types import GermlineError, Move, Update
+from germline.types import EngineLost, GermlineError, Move, Update
 
-ENVIRONMENT = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # its loop in this process, where the masters are
+DEFAULTS = {
     "VLLM_LOGGING_LEVEL": "WARNING",  # the live view has the terminal
     "VLLM_NO_USAGE_STATS": "1",
 }
+"""What of vLLM's environment is set where the user has not."""
+
 RUN = "here"
 """Whoever holds this object is the only one who asks its workers."""
 
@@ -52,10 +53,7 @@ class InProcessDoor:
     def open(self, masters: Masters) -> None:
         """Load the model into vLLM, and let its workers have masters equal to these."""
         refuse_missing()
-        os.environ.update(
-            {name: os.environ.get(name, value) for name, value in ENVIRONMENT.items()}
-        )
-        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+        _prepare(self._section)
         settings = llm_settings(self._section, self._pretrained, masters, self._dtype)
         with _threads(self._section.threads), _explained(settings):
             from vllm import LLM
@@ -148,9 +146,11 @@ class InProcessDoor:
             return self._llm.generate(
                 prompts, ways, lora_request=adapters if any(adapters) else None, use_tqdm=False
             )
-        except BaseException:
+        except BaseException as error:
             self._abort()
-            raise
+            if isinstance(error, GermlineError) or not isinstance(error, Exception):
+                raise
+            raise _failed(error) from error
 
     def _request(self, name: str) -> Any:
         """Return what makes vLLM ask the worker for a member's adapter, when it is its turn."""
@@ -180,6 +180,28 @@ def refuse_missing() -> None:
             "torchvision torchaudio torchcodec, which are CUDA builds. Or give engine.base_url of "
             "a server that runs elsewhere"
         )
+
+
+def _prepare(section: Vllm) -> None:
+    """Set what vLLM reads from the environment when it starts."""
+    for name, value in DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    # Its loop in this process, where the masters are.
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    if section.tensor_parallel > 1 and not torch.cuda.is_available():
+        # Else every worker wants a NUMA node of its own.
+        os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+
+
+def _failed(error: Exception) -> GermlineError:
+    """Say what happened while vLLM played."""
+    found = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    if isinstance(error, torch.OutOfMemoryError):
+        return GermlineError(
+            f"vLLM ran out of memory while it played ({found}): use a lower engine.adapters, "
+            "engine.kv_cache_gb or engine.memory_share"
+        )
+    return EngineLost(f"vLLM failed while it played ({found})")
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ importing this module switches that off.
 """
 
 import base64
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -167,7 +167,7 @@ class Inside:
     def stand(self, member: str) -> None:
         """Write a member's tensors into the weights that are served; of none: the centre's."""
         ((_, who),) = read_members(member).items()
-        self._model.load_weights(tensors(self._own, who))
+        self._write(tensors(self._own, who))
 
     @torch.no_grad()
     def settle(self) -> None:
@@ -177,29 +177,33 @@ class Inside:
             GermlineError: vLLM's loaders do not give back what was loaded, or write it elsewhere.
         """
         if self._settled:
-            self._model.load_weights(self._own.base.weights.items())
+            self._write(self._own.base.weights.items())
             return
         named = dict(self._model.named_parameters())
         before = _looks(named)
-        found = set(self._model.load_weights(self._own.base.weights.items()))
+        found = self._write(self._own.base.weights.items())
         # Layers with room for adapters keep their own weight one level deeper.
         self._refuse_unwritten(
             [name for name in named if not {name, name.replace(".base_layer.", ".")} & found]
         )
         for weight in named.values():
             weight.zero_()  # so that what is not written shows
-        self._model.load_weights(self._own.base.weights.items())
+        self._write(self._own.base.weights.items())
         after = _looks(named)
         self._refuse_unwritten([name for name in named if before[name] != after[name]])
         self._settled = True
 
+    def _write(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
+        """Let vLLM's loaders write tensors by their canonical names; return what they wrote."""
+        try:
+            return set(part(self._model, "load_weights")(weights))
+        except (AssertionError, AttributeError, LookupError, RuntimeError, ValueError) as error:
+            raise _unwritten(f"does not take weights ({type(error).__name__}: {error})") from error
+
     def _refuse_unwritten(self, names: Sequence[str]) -> None:
         if names:
-            raise GermlineError(
-                f"model: vLLM {vllm.__version__} keeps {names[0]} ({len(names)} such weights) in a "
-                "form that its own loaders do not write once the model is loaded, or serves "
-                "another model's: start it anew, without quantisation, or use "
-                "engine.kind=inprocess"
+            raise _unwritten(
+                f"keeps {names[0]} ({len(names)} such weights) as it was, or elsewhere"
             )
 
     @property
@@ -232,6 +236,8 @@ class Inside:
 
     def _draw(self, name: str) -> Adapter:
         """Return a member's adapter, drawn together with others that will be asked for next."""
+        if name not in self._members:
+            raise EngineLost(f"no member is called {name}: vLLM was started anew, or forgot it")
         if name not in self._drawn:
             names = list(self._members)
             start = names.index(name)
@@ -290,6 +296,14 @@ def refuse_version(version: str) -> None:
             f"vLLM {version} is too old for engine.kind=vllm: install "
             f"{'.'.join(map(str, OLDEST))} or newer (pip install 'germline[vllm]')"
         )
+
+
+def _unwritten(found: str) -> GermlineError:
+    return GermlineError(
+        f"model: vLLM {vllm.__version__}, asked to write what it loaded, {found}: its weights are "
+        "packed or quantised, or another model's. Start it anew without, or use "
+        "engine.kind=inprocess"
+    )
 
 
 def _refuse_unserved(lora: LoRAModel, manager: Any) -> None:

@@ -31,7 +31,10 @@ from germline.types import Completion, Decoding, Evaluation, Example, GermlineEr
 
 GENERATIONS = 5
 MEMBERS = 16
-PROMPTS = {"arithmetic": 8, "conciseness": 5, "countdown": 3}
+PROMPTS = {"arithmetic": 8, "conciseness": 4, "countdown": 2}
+# Long enough for a cache of prefixes to keep what they begin with, which is the same.
+LONG = ["Say what the sum is, and nothing else. " * 16 + f"What is {k} + 4?" for k in (2, 3)]
+EXAMPLES = sum(PROMPTS.values()) + len(LONG)
 DECODING = Decoding(max_new_tokens=16)
 CUT = Decoding(max_new_tokens=16, stop=(" is", "."))
 SPACES: dict[str, dict[str, Any]] = {
@@ -84,7 +87,7 @@ def config_of(engine: Mapping[str, Any] | str, space: str) -> Config:
             "space": chosen["space"],
             "strategy": {"population": MEMBERS, "learning_rate": 0.02, **chosen["strategy"]},
             "seed": 3,
-            "batch": sum(PROMPTS.values()),
+            "batch": EXAMPLES,
             "generations": GENERATIONS,
         }
     )
@@ -99,6 +102,7 @@ def prompts() -> list[Example]:
             Example(len(found) + place, one.prompt, one.answer, one.chat)
             for place, one in enumerate(task.examples("train")[:many])
         ]
+    found += [Example(len(found) + place, text, "", chat=True) for place, text in enumerate(LONG)]
     return found
 
 
@@ -138,17 +142,8 @@ def log_probabilities(
     texts: Sequence[Sequence[Completion]],
 ) -> Rows:
     """Ask how likely members find each token of texts."""
-    if not isinstance(engine, Reader):
-        answer: Any = engine
-        return _each(answer.log_probabilities(members, examples, texts), list)
-    read = engine.read(members, examples, texts)
-    return [
-        [
-            logits.log_softmax(-1)[range(len(one.tokens)), list(one.tokens)].tolist()
-            for logits, one in zip(*rows, strict=True)
-        ]
-        for rows in zip(read, texts, strict=True)
-    ]
+    answer: Any = engine
+    return _each(answer.log_probabilities(members, examples, texts), list)
 
 
 def margins(
@@ -170,7 +165,7 @@ def margins(
 
 def recorded_rewards(generation: int) -> np.ndarray:
     """Return the same rewards for every engine, whatever it answered."""
-    return np.random.default_rng([11, generation]).random((MEMBERS, sum(PROMPTS.values())))
+    return np.random.default_rng([11, generation]).random((MEMBERS, EXAMPLES))
 
 
 def said(record: Record, generation: int) -> list[list[Completion]]:

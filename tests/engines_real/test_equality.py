@@ -12,11 +12,11 @@ from safetensors import safe_open
 from transformers import AutoModelForCausalLM
 
 from germline.nano import NANO_DIR
-from tests.engines_real.programme import GENERATIONS, MEMBERS, PROMPTS, SPACES
+from tests.engines_real.programme import EXAMPLES, GENERATIONS, MEMBERS, SPACES
 from tests.engines_real.stage import CASES
 
 TOLERANCE = 1e-3
-SEQUENCES = (GENERATIONS + 1) * (MEMBERS + 1) * sum(PROMPTS.values())
+SEQUENCES = (GENERATIONS + 1) * (MEMBERS + 1) * EXAMPLES
 
 pytestmark = [
     # In this order all spaces of an engine follow each other.
@@ -62,6 +62,19 @@ def test_texts_end_for_the_same_reason(pair):
 def test_stop_strings_cut_the_same_texts(pair):
     assert "stop" in [finish for _text, finish in chain.from_iterable(pair.one.cut)]
     assert pair.one.cut == pair.other.cut
+
+
+def test_mistake_15_no_answer_is_that_of_the_weights_before_an_update(pair):
+    """The same prompts are played after every update, the long ones out of a cache of prefixes."""
+    for generation in range(1, GENERATIONS + 1):
+        for engine_said, expected, before in zip(
+            pair.one.log_probabilities[generation][-1],
+            pair.other.log_probabilities[generation][-1],
+            pair.one.log_probabilities[generation - 1][-1],
+            strict=True,
+        ):
+            assert engine_said[0] == pytest.approx(expected[0], abs=TOLERANCE)
+            assert engine_said != before
 
 
 def test_the_programme_tells_members_and_generations_apart(pair):

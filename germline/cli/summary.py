@@ -1,6 +1,7 @@
 """What a training says at its end: before and after, where things are, what to type next."""
 
 import shlex
+import statistics
 
 from rich.console import Console
 from rich.table import Table
@@ -9,6 +10,7 @@ from rich.text import Text
 from germline.cli import wording
 from germline.record import HeldOut, RunDirectory
 from germline.report.odds import likeliest
+from germline.traffic import Traffic
 
 SHOWN_SAMPLES = 5
 
@@ -18,7 +20,7 @@ def result(console: Console, run: RunDirectory, *, quiet: bool) -> None:
     scores = run.held_out()
     if not quiet and len(scores) > 1 and scores[0].samples and scores[-1].samples:
         console.print(before_and_after(scores[0], scores[-1], console.width))
-    for line in (*_scores(scores), *_voters(run), *_choices(run), *_paths(run)):
+    for line in (*_scores(scores), *_voters(run), *_choices(run), *_traffic(run), *_paths(run)):
         _say(console, line)
 
 
@@ -87,6 +89,21 @@ def _choices(run: RunDirectory) -> list[str]:
     rows = run.generations()
     chosen = likeliest(rows[-1].get("choices", {})) if rows else []
     return [f"the centre plays with {', '.join(chosen)}"] if chosen else []
+
+
+def _traffic(run: RunDirectory) -> list[str]:
+    found = [Traffic(**row["traffic"]) for row in run.generations() if "traffic" in row]
+    members = run.config.strategy.population
+    if not found or not members:
+        return []
+    text, rest = (
+        statistics.median(one) / members / 1000
+        for one in ([one.text for one in found], [one.besides_text for one in found])
+    )
+    return [
+        f"to and from engines: {rest:.1f} kB per member and generation, besides {text:.1f} kB of "
+        "prompts and completions"
+    ]
 
 
 def _paths(run: RunDirectory) -> list[str]:

@@ -1,0 +1,214 @@
+"""Engines as Ray actors, on a real cluster of this machine: the same run, whatever happens to it.
+
+The cluster and a pair of engines are started once: every test leaves them standing.
+"""
+
+import contextlib
+import os
+import signal
+import threading
+
+import pytest
+
+import germline
+from germline.fleet.crew import Crew, Terms
+from germline.fleet.remote import RemoteFleet
+from germline.record import RunDirectory
+from germline.types import GermlineError
+from tests import loaded_engines
+from tests.loaded_engines import Spoil, Whereabouts
+from tests.remote_engines import CONFIG, TASK, UPDATES, assert_same, evaluated, local
+from tests.toy_runs import ADAM_FULL, GradedHere, finish, journal, run, settings, stopped_after
+
+ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")
+
+# What Ray leaves to the garbage collector is its own business.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+NODE = {"include_dashboard": False, "object_store_memory": 80_000_000}
+"""Small: only states pass through the store."""
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A cluster of one node with room for two engines; tests may add nodes and remove them."""
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, **NODE})
+    yield cluster
+    cluster.shutdown()
+
+
+@pytest.fixture(scope="module")
+def joined(cluster):
+    """The cluster, as a script may have joined it before it begins a run."""
+    before = signal.getsignal(signal.SIGTERM)
+    ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
+    signal.signal(signal.SIGTERM, before)
+    yield cluster
+    ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def away(joined):
+    """Nodes beside the head, newest last, each with room for one engine that must be there."""
+    nodes = [joined.add_node(num_cpus=1, resources={"away": 1}, **NODE)]
+    yield nodes
+    for node in nodes:
+        joined.remove_node(node)
+
+
+def fleet_of(*loads, needs=(), **terms):
+    """Put engines into a fleet; each has a CPU unless it needs something else as well."""
+    from germline.fleet import cluster
+    from germline.fleet.ray_actors import ObjectStore, RayEngine, wait
+
+    asked = [{"CPU": 1.0, **need} for need in (*needs, *[{}] * (len(loads) - len(needs)))]
+    engines = [RayEngine(number, load, asked[number]) for number, load in enumerate(loads)]
+    crew = Crew(engines, wait, Terms(**terms), lambda: cluster.room(asked[-1]))
+    return RemoteFleet(crew, GradedHere(TASK), CONFIG.cell, carrier=ObjectStore())
+
+
+@contextlib.contextmanager
+def closing(fleet):
+    try:
+        yield fleet
+    finally:
+        fleet.close()
+
+
+@pytest.fixture(scope="module")
+def pair(away):
+    """Engine 0 is on any node, engine 1 away from the head."""
+    loads = [loaded_engines.talkative] * 2
+    terms = {"hung_after": 2.0, "hung_after_s": 5.0}
+    with closing(fleet_of(*loads, needs=({}, {"away": 1.0}), **terms)) as fleet:
+        yield fleet
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """The same moves on one engine here."""
+    return local()
+
+
+def pids(fleet):
+    """Process ids by place."""
+    found = fleet.crew.everyone(Whereabouts())
+    return [found[seat] for seat in sorted(found, key=lambda seat: seat.remote.name)]
+
+
+def until_all_stand(fleet, alone):
+    while len(fleet.crew.standing()) < 2:
+        assert_same(evaluated(fleet), evaluated(alone))
+    assert_same(evaluated(fleet), evaluated(alone))
+
+
+def killed_with_a_cell_in_its_hands(pid, kill):
+    """Stop a process, so that it takes a cell and cannot finish it; kill it a moment later."""
+    os.kill(pid, signal.SIGSTOP)
+    killer = threading.Timer(1.0, kill)
+    killer.start()
+    return killer
+
+
+# --- runs
+
+
+def test_a_running_cluster_is_joined_by_its_address(cluster, tmp_path):
+    """A run begun here and gone on with there has the journal of one that never moved."""
+    moved = stopped_after(germline.train(settings(*ADAM_FULL), tmp_path / "moved"), 2)
+    fleet = f"fleet={{kind: ray, engines: 2, address: '{cluster.address}'}}"
+    finish(germline.resume(moved, [fleet]))
+    assert not ray.is_initialized()
+    assert journal(moved) == journal(run(tmp_path / "alone", *ADAM_FULL))
+    rows = RunDirectory.open(moved).generations()
+    assert ["traffic" in row for row in rows] == [False, False, True, True]
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere"])
+def test_an_address_where_nothing_answers_is_refused(address, tmp_path):
+    fleet = f"fleet={{kind: ray, address: '{address}'}}"
+    with pytest.raises(GermlineError, match=rf"fleet\.address={address} does not answer"):
+        germline.train(settings(fleet), tmp_path)
+
+
+def test_too_little_room_is_said_in_time(joined):
+    with pytest.raises(GermlineError) as caught:
+        fleet_of(loaded_engines.toy, needs=({"CPU": 64.0, "teapot": 2.0},), room_s=0.3)
+    assert "1 engines found no room: each needs {CPU: 64, teapot: 2}" in str(caught.value)
+    assert "CPU 2 (" in str(caught.value)
+    assert "teapot 0 (0 free)" in str(caught.value)
+
+
+# --- one pair of engines, treated badly
+
+
+def test_two_actors_play_like_one_engine_here(pair, alone, capfd):
+    assert_same(evaluated(pair), evaluated(alone))
+    assert "hello" not in "".join(capfd.readouterr())
+
+
+def test_at_most_10_kb_travel_per_member_and_generation_besides_text(pair, alone):
+    pair.traffic()
+    evaluated(pair)
+    for one in (pair, alone):
+        one.apply(UPDATES[0])
+    assert pair.digest() == alone.digest()
+    travelled = pair.traffic()
+    assert 0 < travelled.besides_text / 6 < 10_000
+    assert travelled.text > 0
+
+
+def test_an_actor_killed_while_it_plays_changes_nothing_and_comes_back(pair, alone, caplog):
+    pid = pids(pair)[1]
+    killer = killed_with_a_cell_in_its_hands(pid, lambda: os.kill(pid, signal.SIGKILL))
+    assert_same(evaluated(pair), evaluated(alone))
+    killer.join()
+    assert "lost engine 1: " in caplog.text
+    until_all_stand(pair, alone)
+    assert "engine 1 is back" in caplog.text
+
+
+def test_an_actor_that_hangs_is_killed_and_started_again(pair, alone, caplog):
+    pid = pids(pair)[0]
+    os.kill(pid, signal.SIGSTOP)
+    assert_same(evaluated(pair), evaluated(alone))
+    assert "lost engine 0: it hung" in caplog.text
+    until_all_stand(pair, alone)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [("garbage", "it answered garbage"), ("gone", "engine.base_url: the server")],
+)
+def test_an_engine_that_plays_wrongly_is_started_again(fault, words, pair, alone, caplog):
+    pair.crew.everyone(Spoil(fault, pids(pair)[1]))
+    assert_same(evaluated(pair), evaluated(alone))
+    assert f"lost engine 1: {words}" in caplog.text
+    until_all_stand(pair, alone)
+
+
+def test_an_engine_whose_node_is_removed_waits_for_another(pair, away, joined, alone, caplog):
+    pid = pids(pair)[1]
+    node = away.pop()
+
+    def remove():
+        joined.remove_node(node, allow_graceful=False)
+        os.kill(pid, signal.SIGKILL)  # stopped, it would outlive its node
+
+    killer = killed_with_a_cell_in_its_hands(pid, remove)
+    assert_same(evaluated(pair), evaluated(alone))
+    killer.join()
+    for one in (pair, alone):
+        one.apply(UPDATES[1])
+    assert pair.digest() == alone.digest()
+    assert [seat.remote.name for seat in pair.crew.standing()] == ["engine 0"]
+    away.append(joined.add_node(num_cpus=1, resources={"away": 1}, **NODE))
+    until_all_stand(pair, alone)
+    assert len(pids(pair)) == 2

@@ -8,6 +8,7 @@ another row's.
 
 import contextlib
 import logging
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
@@ -96,7 +97,14 @@ class VllmServer:
     def begin(self, masters: Masters) -> None:
         """Start or find vLLM, and make sure that it serves the base model of these masters."""
         self._adapters = serves_adapters(masters)
-        self._written = bool(written(masters))
+        infos = written(masters)
+        self._written = bool(infos)
+        if self._written and not self._adapters:
+            log.warning(
+                "members are written into vLLM one after another, %.0f MB each: "
+                "space.kind=low_rank or lora plays all members of a cell in one batch",
+                4e-6 * sum(math.prod(info.shape) for info in infos),
+            )
         self.door.open(masters)
         self.door.call("settle")
         self.refresh()

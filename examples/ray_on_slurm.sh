@@ -19,7 +19,8 @@ shift
 verb=train
 if [[ -e $what/run.json ]]; then verb=resume; fi
 
-head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+head=${nodes[0]}
 ip=$(srun --overlap --nodes=1 --ntasks=1 --nodelist="$head" hostname --ip-address | awk '{print $1}')
 port=$((20000 + SLURM_JOB_ID % 20000)) # jobs may share a node
 cpus=${SLURM_CPUS_PER_TASK:-1}

@@ -13,7 +13,7 @@ from germline.record import RunDirectory
 from germline.rollout import centre_cell, cut
 from germline.run.arguments import choice_of, limit_of, path_of
 from germline.run.assembly import decoding, make_engine, make_task
-from germline.run.reading import rebuilt, writers
+from germline.run.reading import let_go, rebuilt, writers
 from germline.types import Completion, GermlineError, Split
 
 
@@ -45,9 +45,11 @@ def diverged(
     examples = task.examples(split)[: limit_of(limit)]
     tuned, start = rebuilt(directory, config), make_engine(config)
     if not isinstance(tuned, Reader) or not isinstance(start, Reader):
+        for engine in (tuned, start):
+            let_go(engine)
         raise GermlineError(
             f"engine.kind={config.engine.kind} cannot tell how likely a text is; use "
-            "engine.kind=inprocess"
+            "engine=inprocess"
         )
     luck = replace(decoding(config, task), noise_name=HELD_OUT_NOISE)
     readings: list[Reading] = []

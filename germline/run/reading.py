@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +13,7 @@ from germline.checkpoint import restore, within_reach
 from germline.config import Config, RandOpt, TaskBase, TaskConfig, load_config
 from germline.evaluation import HELD_OUT_NOISE, held_out
 from germline.fleet import LocalFleet
-from germline.protocols import Engine, Fleet, Strategy, Task
+from germline.protocols import Closable, Engine, Fleet, Strategy, Task
 from germline.record import RunDirectory
 from germline.record.lines import refuse_unwritable, write_atomically, writing
 from germline.run.arguments import choice_of, limit_of, path_of, texts_of
@@ -132,8 +133,10 @@ def evaluate(
     folder = directory.path if directory else Path()
     file = file or folder / f"completions-{played.name}-{split}.jsonl"
     refuse_unwritable(file)
-    engine = rebuilt(directory, config) if directory else make_engine(config, searched=False)
-    with make_graders(config, played) as graders:
+    with ExitStack() as opened:
+        engine = rebuilt(directory, config) if directory else make_engine(config, searched=False)
+        opened.callback(let_go, engine)
+        graders = opened.enter_context(make_graders(config, played))
         fleet: Fleet = LocalFleet(engine, graders, config.cell)
         if directory:
             fleet = _as_learnt(directory, fleet, played)
@@ -165,10 +168,19 @@ def generate(
     sampling = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p}
     load_config({"task": sampling})
     directory, config = _source(source, None, ())
-    engine = _alone(directory) if directory else make_engine(config, searched=False)
     examples = [Example(i, prompt, "", chat) for i, prompt in enumerate(prompts)]
     settings = Decoding(max_new_tokens, temperature, top_p, noise_seed=seed)
-    return engine.generate([None], examples, settings)[0]
+    engine = _alone(directory) if directory else make_engine(config, searched=False)
+    try:
+        return engine.generate([None], examples, settings)[0]
+    finally:
+        let_go(engine)
+
+
+def let_go(engine: Engine) -> None:
+    """End what an engine started, such as a server, and leave what it found as it was."""
+    if isinstance(engine, Closable):
+        engine.close()
 
 
 def _source(

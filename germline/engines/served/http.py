@@ -88,9 +88,14 @@ class Connection:
                     failed_at = time.monotonic()
                     self._say_that_it_waits(path, away)
                 if time.monotonic() - failed_at >= self.patience_s:
-                    raise EngineLost(f"{self.name}: {path}: {away}") from away
+                    raise EngineLost(f"{self.name}: {path}: {away}{self._and_then()}") from away
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)
+
+    def _and_then(self) -> str:
+        if self.patience_s <= 0:
+            return ""
+        return f", also after {self.patience_s:g} s: when it is back, the run can be resumed"
 
     def _say_that_it_waits(self, path: str, away: _Away) -> None:
         if self.patience_s > 0:

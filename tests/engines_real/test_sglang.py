@@ -9,6 +9,7 @@ import pytest
 
 from germline.config import load_config
 from germline.engines.served.http import Refused
+from germline.engines.sglang.server import OURS
 from germline.run.assembly import make_engine
 from germline.types import Decoding, EngineLost, Example, GermlineError, Seeded, Update
 from tests.engines_real.stage import interpreter
@@ -42,9 +43,10 @@ def here():
 def beside(own):
     """Make engines on the server of the other one, as on a user's."""
 
-    def make(space=SPACE, model="nano"):
+    def make(space=SPACE, model="nano", *, searched=True):
         url = own.server._client.connection.url
-        return make_engine(config({"kind": "sglang", "base_url": url}, space, model))
+        found = config({"kind": "sglang", "base_url": url}, space, model)
+        return make_engine(found, searched=searched)
 
     return make
 
@@ -57,14 +59,14 @@ def test_more_members_than_slots_write_what_they_write_here(own, here):
 
 def test_nothing_is_left_loaded(own):
     answer = own.server._client.connection.get("/v1/models")
-    assert [one["id"] for one in answer["data"] if "germline" in one["id"]] == []
+    assert [one["id"] for one in answer["data"] if one["id"].startswith(OURS)] == []
 
 
 def test_an_engine_that_closes_leaves_a_server_as_it_was(own, here, beside):
     with closing(beside()) as writing:
         writing.apply(UPDATE)
         moved = writing.generate([None], EXAMPLES, DECODING)
-    with closing(beside({"kind": "lora", "rank": 2})) as reading:
+    with closing(beside(searched=False)) as reading:
         found = reading.generate([None], EXAMPLES, DECODING)
     assert found == here.generate([None], EXAMPLES, DECODING) != moved
 
@@ -72,7 +74,7 @@ def test_an_engine_that_closes_leaves_a_server_as_it_was(own, here, beside):
 def test_one_that_was_killed_is_cleaned_up_after_by_the_next(here, beside):
     killed = beside({"kind": "full"})
     killed.generate(MEMBERS[:1], EXAMPLES, DECODING)
-    with closing(beside({"kind": "lora", "rank": 2})) as engine:
+    with closing(beside(searched=False)) as engine:
         found = engine.generate([None], EXAMPLES, DECODING)
     assert found == here.generate([None], EXAMPLES, DECODING)
 

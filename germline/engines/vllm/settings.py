@@ -37,6 +37,7 @@ def llm_settings(
         "tensor_parallel_size": section.tensor_parallel,
         "worker_extension_cls": EXTENSION,
         "enable_prefix_caching": True,
+        "use_tqdm_on_load": False,  # the terminal is the live view's
         # Compiling costs minutes on a CPU, and adapters are not compiled there anyway.
         "enforce_eager": not on_gpu,
     }

@@ -1,0 +1,100 @@
+"""Chaos: twenty times something happens to an engine, and the run is the one nothing happened to.
+
+Drawn from a seed, over engines that pretend to be elsewhere; `tests/test_ray.py` lets each kind of
+fault happen on a real cluster.
+"""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from germline.fleet.crew import Crew, Terms
+from germline.fleet.elsewhere import Done, Lost, Outcome, Raised
+from germline.fleet.jobs import Apply, Digest, Job, Play
+from germline.fleet.remote import RemoteFleet
+from germline.types import EngineLost
+from tests.remote_engines import CONFIG, TASK, Nearby, corrupt, digests, local
+from tests.test_patience import Clockwork
+from tests.toy_runs import GradedHere
+
+FAULTS = 20
+GENERATIONS = 12
+KINDS = ("killed", "hung", "garbage", "gone", "corrupted", "node removed")
+
+
+class Chaos:
+    """What happens when: a fault every few jobs, of any kind, to whoever is given the next one."""
+
+    def __init__(self, clockwork: Clockwork, seed: int) -> None:
+        self.clockwork = clockwork
+        self.happened: list[str] = []
+        self._random = np.random.default_rng(seed)
+        self._quiet = 4  # jobs until the next fault
+
+    def strikes(self, job: Job) -> str | None:
+        """Say what happens over a job, if anything does."""
+        if not isinstance(job, Play | Apply | Digest) or len(self.happened) == FAULTS:
+            return None
+        self._quiet -= 1
+        if self._quiet > 0:
+            return None
+        self._quiet = int(self._random.integers(3, 10))
+        kind = str(self._random.choice(KINDS))
+        if kind == "corrupted" and not isinstance(job, Play):
+            kind = "killed"  # whoever is alone with an update has nobody to be compared with
+        self.happened.append(kind)
+        return kind
+
+
+class Struck(Nearby):
+    """An engine to which things happen; started again, it is well."""
+
+    def __init__(self, name: str, chaos: Chaos) -> None:
+        super().__init__(name)
+        self._chaos = chaos
+
+    def send(self, job: Job) -> None:
+        """Begin a job, and never end it when this engine hangs over it."""
+        super().send(job)
+        kind = self._chaos.strikes(job)
+        if kind == "hung":
+            self._chaos.clockwork.stuck.add(self)
+        elif kind == "corrupted":
+            corrupt(self.engine)
+        elif kind is not None:
+            self._pending = lambda: self._struck(kind)
+
+    def stop(self) -> None:
+        """Forget everything, also what it hung over."""
+        super().stop()
+        self._chaos.clockwork.stuck.discard(self)
+
+    def _struck(self, kind: str) -> Outcome:
+        if kind == "garbage":
+            return Done([["garbage"]])
+        if kind == "gone":
+            return Raised(EngineLost("the server does not answer"))
+        if kind == "node removed":
+            # Another one is there a while later.
+            self.vacant = True
+            self._chaos.clockwork.finds_room[self] = self._chaos.clockwork.now + 20.0
+        return Lost(kind)
+
+
+@pytest.fixture(scope="module")
+def undisturbed():
+    return digests(local(), GENERATIONS)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_twenty_faults_change_nothing(seed, undisturbed):
+    clockwork = Clockwork()
+    chaos = Chaos(clockwork, seed)
+    engines = [Struck(f"engine {number}", chaos) for number in range(3)]
+    terms = Terms(hung_after=5.0, hung_after_s=30.0)
+    crew = Crew(engines, clockwork.wait, terms, clock=clockwork.clock)
+    fleet = RemoteFleet(crew, GradedHere(TASK), CONFIG.cell)
+    assert digests(fleet, GENERATIONS) == undisturbed
+    assert len(chaos.happened) == FAULTS
+    assert len(Counter(chaos.happened)) >= 5

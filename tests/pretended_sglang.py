@@ -1,12 +1,14 @@
 """A script that answers as much like SGLang 0.5.23 as tests of a client need."""
 
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 from germline.config import Config, load_config
 from germline.engines.pretrained import load_pretrained
+from germline.engines.served.engine import ServedEngine
 from germline.engines.sglang.identity import reference
 from germline.run.assembly import make_engine
 from germline.types import Decoding, Example, Seeded
@@ -87,6 +89,9 @@ class Pretended:
         self.loaded.remove(body["lora_name"])
         return 200, {"success": True}
 
+    def weights_checker(self, _body: Any) -> tuple[int, Any]:
+        return 200, {"success": True, "ranks": [{"checksums": {"all": self.version}}]}
+
     def begin_weight_update(self, _body: Any) -> tuple[int, Any]:
         return 200, {"success": True}
 
@@ -107,5 +112,16 @@ def config(script: Scripted, space: Any = "low_rank", **section: Any) -> Config:
     return load_config({"model": str(folder("qwen2")), "space": space, "engine": engine})
 
 
-def opened(script: Scripted, space: Any = "low_rank", **section: Any) -> Any:
-    return closing(make_engine(config(script, space, **section)))
+def served(script: Scripted, space: Any = "low_rank", **section: Any) -> ServedEngine:
+    """Make an engine, whoever closes it."""
+    engine = make_engine(config(script, space, **section))
+    assert isinstance(engine, ServedEngine)
+    return engine
+
+
+@contextmanager
+def opened(script: Scripted, space: Any = "low_rank", **section: Any) -> Iterator[Any]:
+    """Make an engine; what is asked of the server from then on is remembered."""
+    with closing(served(script, space, **section)) as engine:
+        script.asked.clear()
+        yield engine

@@ -5,6 +5,7 @@ That members play right is tested with the real server, in tests/engines_real.
 
 import base64
 import pickle
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 
 from germline.engines.sglang import client
 from germline.types import Decoding, EngineLost, GermlineError, Update
-from tests.pretended_sglang import DECODING, EXAMPLES, MEMBERS, Pretended, opened
+from tests.pretended_sglang import DECODING, EXAMPLES, MEMBERS, Pretended, opened, served
 from tests.scripted_server import Scripted, listening
 
 UPDATE = Update(7, 0, 0.02, 0.5, (0.3, -0.2))
@@ -47,7 +48,7 @@ def test_members_are_adapters_named_anew_for_every_generation_and_the_centre_is_
         engine.generate([None, *MEMBERS], EXAMPLES, DECODING)
     names = [body["lora_name"] for body in script.bodies("/load_lora_adapter_from_tensors")]
     assert len(set(names)) == len(names) == 2 * len(MEMBERS)
-    _probe, first, second = script.bodies("/generate")
+    first, second = script.bodies("/generate")
     assert first["lora_path"] == [one for one in [None, *names[:4]] for _ in EXAMPLES]
     assert second["lora_path"] == [one for one in [None, *names[4:]] for _ in EXAMPLES]
     assert all("text" not in body for body in (first, second))
@@ -145,7 +146,7 @@ def test_a_server_gets_its_own_weights_back(script, pretended):
 
 def test_what_a_killed_run_left_in_a_server_is_replaced_first(script, pretended, caplog):
     pretended.version = "germline-of-another-run"
-    with opened(script, "lora") as engine:
+    with closing(served(script, "lora")) as engine:
         engine.generate([None], EXAMPLES, DECODING)
     assert [path for path, _ in script.asked if "weights" in path] == ["/update_weights_from_disk"]
     assert "a run left its weights there" in caplog.text
@@ -212,7 +213,7 @@ def test_texts_that_end_where_nothing_ends_them_are_refused(script, pretended, m
         monkeypatch.setattr(pretended, "row", cut)
         with pytest.raises(GermlineError, match="ended after 1 of 4 tokens, where nothing ends"):
             engine.generate([None], EXAMPLES, Decoding(max_new_tokens=4, stop=("xyz",)))
-    _probe, first, second = script.bodies("/generate")
+    first, second = script.bodies("/generate")
     assert [one["sampling_params"][0]["stop"] for one in (first, second)] == [["xyz"], []]
 
 
@@ -240,7 +241,16 @@ def test_the_cost_of_members_written_one_by_one_is_told(script, caplog):
 def test_names_of_versions_tell_engines_apart(script):
     with opened(script) as one:
         one.generate([None], EXAMPLES, DECODING)
+        ours = script.bodies("/update_weights_from_tensor")[-1]["weight_version"]
     with opened(script) as other:
         other.generate([None], EXAMPLES, DECODING)
-    versions = [body["weight_version"] for body in script.bodies("/update_weights_from_tensor")]
-    assert len(set(versions)) == 2
+        theirs = script.bodies("/update_weights_from_tensor")[-1]["weight_version"]
+    assert ours != theirs
+
+
+def test_nobody_is_asked_to_forget_adapters_once_the_server_is_lost(script, pretended):
+    with opened(script) as engine:
+        pretended.instead["/generate"] = (503, "gone")
+        with pytest.raises(EngineLost):
+            engine.generate(MEMBERS, EXAMPLES, DECODING)
+    assert not script.bodies("/unload_lora_adapter")

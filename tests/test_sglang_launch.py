@@ -5,6 +5,7 @@ That the real server starts and is stopped is tested in tests/engines_real.
 
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -27,8 +28,9 @@ PARENT_AND_CHILD = (
 
 
 @pytest.fixture(autouse=True)
-def _short_grace(monkeypatch):
+def _leave_nothing_behind(monkeypatch, tmp_path):
     monkeypatch.setattr(launching, "SAY_EVERY_S", 0.3)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 @pytest.fixture

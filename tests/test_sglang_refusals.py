@@ -1,5 +1,9 @@
 """Servers that are not what a run needs: refused at its start, with the flag or line that helps."""
 
+import base64
+import pickle
+import re
+
 import pytest
 import torch
 
@@ -53,6 +57,34 @@ def test_a_server_that_takes_all_layers_or_does_not_tell_is_tried(script, preten
         pretended.started = {"lora_target_modules": told}
         with opened(script) as engine:
             engine.generate(MEMBERS[:1], EXAMPLES, DECODING)
+
+
+def test_weights_that_do_not_arrive_are_named(script, pretended, monkeypatch):
+    """Mistake 16: SGLang says "Success" also to names it does not know."""
+    took = pretended.update_weights_from_tensor
+
+    def deaf(body):
+        (name, _), *_ = pickle.loads(base64.b64decode(body["serialized_named_tensors"][0]))
+        return (200, {"success": True}) if "norm" in name else took(body)
+
+    monkeypatch.setattr(pretended, "update_weights_from_tensor", deaf)
+    with pytest.raises(GermlineError) as refused:
+        make_engine(config(script, "full"))
+    named = re.findall(r"[a-z0-9_.]+\.weight", str(refused.value))
+    assert named == [
+        "model.layers.0.input_layernorm.weight",
+        "model.layers.0.post_attention_layernorm.weight",
+        "model.norm.weight",
+    ]
+    with opened(script, "low_rank") as engine:
+        engine.generate([None], EXAMPLES, DECODING)
+
+
+def test_where_a_server_has_no_checksums_that_is_said(script, pretended, caplog):
+    pretended.instead["/weights_checker"] = (404, {"detail": "Not Found"})
+    with opened(script, "low_rank") as engine:
+        engine.generate([None], EXAMPLES, DECODING)
+    assert "cannot be looked at" in caplog.text
 
 
 def test_a_run_without_adapters_needs_none(script, pretended):

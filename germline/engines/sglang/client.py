@@ -209,6 +209,14 @@ class Client:
         body = {"model_path": model, "weight_version": version, "flush_cache": True}
         self.connection.post("/update_weights_from_disk", body)
 
+    def checksum(self) -> object:
+        """Ask for what tells one state of the weights from another."""
+        found = self.connection.post("/weights_checker", {"action": "checksum"})
+        ranks = found.get("ranks") if isinstance(found, dict) else None
+        if not isinstance(ranks, list) or not ranks:
+            raise Refused(f"{self.connection.name}: no checksums in {str(found)[:100]}", 200, "")
+        return [rank.get("checksums") for rank in ranks]
+
     def is_well(self) -> bool:
         """Ask for a sign of life, which costs the server one token."""
         try:

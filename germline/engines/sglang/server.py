@@ -36,6 +36,7 @@ from germline.engines.sglang.identity import (
     refuse_unfit,
 )
 from germline.engines.sglang.launching import Launched, device_of, launch
+from germline.engines.sglang.reach import refuse_unreached
 from germline.engines.weights import Masters
 from germline.optimizers import Optimizer
 from germline.protocols import AdapterSpace, Space
@@ -47,7 +48,7 @@ OURS = "germline-"
 """With this begins what weights are called that a run wrote."""
 ATTEMPTS = 3
 """So often are prompts played while the weights change under them; then the run stops."""
-FORGOTTEN = ("never been loaded", "session is open")
+FORGOTTEN = ("never been loaded", "must run between")
 """What a server says that was restarted in between."""
 
 
@@ -84,7 +85,10 @@ class SglangServer:
         else:
             self._client = Client(connection(self._config))
         self._meet()
-        self._say_what_it_costs()
+        if self._writes:
+            self._say_what_it_costs()
+            self._has_written = True
+            refuse_unreached(self._client, masters, self._dtype, self._new_name)
         self._client.connection.patience_s = self._config.patience_s
 
     def generate(
@@ -164,12 +168,12 @@ class SglangServer:
         launched.wait(self._client.is_well, self._config.start_s)
 
     def _say_what_it_costs(self) -> None:
-        if not self._writes or serves_adapters(self._masters):
+        if serves_adapters(self._masters):
             return
         numbers = sum(math.prod(info.shape) for info in written(self._masters))
         log.warning(
-            "engine=sglang writes every member into the server one after another: %.4g MB each, "
-            "where space.kind=low_rank sends thousandths of that and plays all in one batch",
+            "engine=sglang writes every member into the server one after another: %.4g MB each; "
+            "space.kind=low_rank sends a small adapter for each, and plays all in one batch",
             numbers * self._dtype.itemsize / 1e6,
         )
 
@@ -202,7 +206,7 @@ class SglangServer:
         if not serves_adapters(self._masters):
             return 1
         limits = (self._config.adapters, self._info.loadable)
-        return min([members, *(limit for limit in limits if isinstance(limit, int))])
+        return min([max(1, members), *(limit for limit in limits if isinstance(limit, int))])
 
     def _insist(
         self, members: Sequence[Perturbation | None], rows: Sequence[Sequence[Row]]
@@ -218,7 +222,7 @@ class SglangServer:
                     raise
                 continue
             versions = {version for row in found for one in row for version in one.versions}
-            if versions == {self._version}:
+            if versions <= {self._version}:
                 return found
             log.warning(
                 "%s: answers came from weights called %s, not %s: played again",
@@ -256,15 +260,19 @@ class SglangServer:
         is_adapter = isinstance(self._masters.space, AdapterSpace)
         with contextlib.ExitStack() as loaded:
             names: list[str | None] = []
-            for member, adapter in zip(members, adapters(self._masters, members), strict=True):
-                if member is None and not is_adapter:
-                    names.append(None)
-                    continue
-                name = self._new_name()
-                self._client.load_adapter(name, adapter, self._dtype)
-                loaded.callback(self._unload, name)
-                names.append(name)
-            yield names
+            try:
+                for member, adapter in zip(members, adapters(self._masters, members), strict=True):
+                    if member is None and not is_adapter:
+                        names.append(None)
+                        continue
+                    name = self._new_name()
+                    self._client.load_adapter(name, adapter, self._dtype)
+                    loaded.callback(self._unload, name)
+                    names.append(name)
+                yield names
+            except EngineLost:
+                loaded.pop_all()  # there is nobody who could be asked, or have patience with
+                raise
 
     def _unload(self, name: str) -> None:
         with contextlib.suppress(GermlineError):

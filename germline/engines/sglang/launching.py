@@ -141,7 +141,7 @@ def launch(
     Raises:
         GermlineError: there is no such interpreter.
     """
-    python = shutil.which(config.python or sys.executable)
+    python = shutil.which(Path(config.python or sys.executable).expanduser())
     if python is None:
         raise GermlineError(
             f"engine.python={config.python} is no program here: name the interpreter of the "

@@ -48,12 +48,13 @@ class Course:
 
     def step(self) -> None:
         """Train one generation."""
-        spent, began = self._processors(), time.perf_counter()
+        spent, began = self.processors(), time.perf_counter()
         self.digest = next(self.loop).digest
         self.wall.append(time.perf_counter() - began)
-        self.processor.append(self._processors() - spent)
+        self.processor.append(self.processors() - spent)
 
-    def _processors(self) -> float:
+    def processors(self) -> float:
+        """Return how long this process and the engines were on a processor, by asking them."""
         fleet, engines = self.fleet, 0.0
         while isinstance(fleet, OuterFleet):
             fleet = fleet.inner

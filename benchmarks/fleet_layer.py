@@ -12,14 +12,15 @@ those in which one engine plays the generation on one thread. Counted are
 - pickling: jobs and answers, on both sides;
 - weighing: counting these bytes;
 - look: the digest after playing, which an engine in this process does not take;
-- asking: the way to a process and back, for every job.
+- asking: the way to a process, or to an actor on Ray, and back, for every job.
 """
 
 import argparse
 import pickle
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -27,13 +28,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.courses import ProcessorSeconds
+from benchmarks.courses import course
 from benchmarks.shapes import BENCH, save_random
 from germline.config import Config, load_config
 from germline.fleet import weighing
-from germline.fleet.elsewhere import Done, Remote
+from germline.fleet.elsewhere import Done
 from germline.fleet.jobs import Apply, Digest, Job, Play
-from germline.fleet.processes import EngineProcess, wait
 from germline.protocols import Engine
 from germline.rollout import cut
 from germline.run.assembly import decoding, make_engine, make_task
@@ -83,16 +83,18 @@ def main() -> None:
     )
     print(
         "| model | search | numbers | members | names, kB/member | text, kB/member | playing, s "
-        "| pickling | weighing | look | asking | added |"
+        "| pickling | weighing | look | asking processes | asking Ray | added, processes "
+        "| added, Ray |"
     )
-    print("|---|---|---|---|---|---|---|---|---|---|---|---|")
+    print("|" + "---|" * 14)
+    asked = [asking(variant) for variant in ("processes-1", "ray-1")]
     with tempfile.TemporaryDirectory() as folder:
         for model in arguments.models:
             source = model if model == "nano" else save_random(BENCH[model], Path(folder) / model)
             for search in arguments.searches:
                 for members in arguments.populations:
                     config = configured(source, SEARCHES[search], members, arguments.batch)
-                    print(f"| {model} | {search} | {row(layer(config))}", flush=True)
+                    print(f"| {model} | {search} | {row(layer(config), asked)}", flush=True)
 
 
 def configured(model: str, search: Sequence[str], members: int, batch: int) -> Config:
@@ -126,7 +128,6 @@ def layer(config: Config) -> Layer:
         "pickling": least(partial(pickled, exchanged)),
         "weighing": least(weigh),
         "look": least(engine.weights.digest),
-        "asking": len(jobs) * asking(),
     }
     members = len(population)
     return Layer(engine.weights.dimension, members, len(jobs), weigh(), playing, pieces)
@@ -177,39 +178,28 @@ def least(work: Callable[[], object]) -> float:
     return min(seconds)
 
 
-def asking(rounds: int = 200) -> float:
+def asking(variant: str, rounds: int = 200) -> float:
     """Return the processor seconds of a job that does nothing, on both sides."""
-    toy = load_config({"engine": "toy"})
-    process: Remote = EngineProcess(0, partial(make_engine, toy))
-    try:
-        process.start()
-        first, *_, last = list(there_and_back(process, rounds))
-    finally:
-        process.stop()
-    return (last - first) / (rounds - 1)
+    with ExitStack() as cleanup:
+        one = course(load_config({"engine": "toy"}), variant, cleanup)
+        one.processors()
+        began = one.processors()
+        for _ in range(rounds):
+            ended = one.processors()
+    return (ended - began) / rounds
 
 
-def there_and_back(process: Remote, rounds: int) -> Iterator[float]:
-    """Yield the processor seconds of both sides after each of some jobs that do nothing."""
-    wait([process], None)
-    for _ in range(rounds):
-        process.send(ProcessorSeconds())
-        [(_, outcome)] = wait([process], None)
-        assert isinstance(outcome, Done), outcome
-        yield outcome.value + time.process_time()
-
-
-def row(one: Layer) -> str:
-    """Return a row of the table."""
-    share = {name: seconds / one.playing for name, seconds in one.pieces.items()}
+def row(one: Layer, asked: Sequence[float]) -> str:
+    """Return a row of the table; `asked` is what a job takes, here and there."""
+    pieces = [seconds / one.playing for seconds in one.pieces.values()]
+    asking = [one.jobs * each / one.playing for each in asked]
     cells = (
-        f"{one.numbers:,}",
-        str(one.members),
+        *(f"{one.numbers:,}", str(one.members)),
         f"{one.traffic.besides_text / 1e3 / one.members:.2f}",
         f"{one.traffic.text / 1e3 / one.members:.2f}",
         f"{one.playing:.2f}",
-        *(f"{part:.2%}" for part in share.values()),
-        f"**{sum(share.values()):.2%}**",
+        *(f"{part:.2%}" for part in (*pieces, *asking)),
+        *(f"**{sum(pieces) + part:.2%}**" for part in asking),
     )
     return f"{' | '.join(cells)} |"
 

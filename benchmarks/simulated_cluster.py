@@ -65,20 +65,20 @@ class Driver:
     """Seconds of the driver's processor.
 
     Attributes:
-        send: for a cell, per prompt in it.
+        send: for a cell, per prompt in it (`benchmarks/fleet_driver.py`).
         receive: per completion of 256 tokens: unpickling, looking whether it can be believed,
-            weighing, handing to graders and taking their grades in.
-        ask: any other job of one engine.
-        travel: a message and its answer, by the clock.
-        sent: bytes per prompt of a cell.
+            weighing, handing to graders and taking their grades in (the same).
+        ask: for any job, on Ray (`benchmarks/fleet_layer.py`).
+        travel: a message and its answer on Ray, by the clock, on one machine.
+        sent: bytes per prompt of a cell: 256 tokens of four letters, and what is around them.
         received: bytes per completion.
     """
 
-    send: float = 40e-6
-    receive: float = 45e-6
-    ask: float = 0.5e-3
-    travel: float = 1e-3
-    sent: int = 1500
+    send: float = 4e-6
+    receive: float = 41e-6
+    ask: float = 0.65e-3
+    travel: float = 1.2e-3
+    sent: int = 1100
     received: int = 2100
 
 
@@ -199,7 +199,7 @@ def costs(setting: Setting) -> Costs:
     masters = case.shape.numbers * MASTER
     digest = digest_seconds(setting)
     return Costs(
-        send=driver.send * case.prompts,
+        send=driver.ask + driver.send * case.prompts,
         receive=driver.receive * case.rows,
         ask=driver.ask,
         travel=driver.travel,
@@ -234,10 +234,13 @@ def update_seconds(setting: Setting) -> float:
 def traffic(setting: Setting) -> tuple[float, float]:
     """Return the bytes of a generation besides text and in all, on the driver's network.
 
-    An update is 9 bytes per pair of members, to every engine (`scaling_out.network`).
+    To every engine an update of 9 bytes per pair of members (`scaling_out.network`); for a cell a
+    kilobyte, 60 bytes for each of its members, and 15 beside each completion (measured).
     """
     case, driver = setting.case, setting.driver
-    cells = case.members * case.prompts / case.rows
-    names = case.engines * (9 * case.members / 2 + 1000) + cells * 1000 + 60 * case.members
-    text = cells * case.prompts * driver.sent
-    return names, names + text + case.members * case.prompts * driver.received
+    completions = case.members * case.prompts
+    cells = completions / case.rows
+    updates = case.engines * (9 * case.members / 2 + 1000)
+    names = updates + cells * 1000 + case.members * 60 + completions * 15
+    text = cells * case.prompts * driver.sent + completions * (driver.received - 15)
+    return names, names + text

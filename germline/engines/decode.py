@@ -8,12 +8,15 @@ scheduling cannot change a result.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from germline.engines.cache import BufferedCache
+from germline.engines.fused import Fused
 from germline.engines.prompts import PaddedPrompts
 from germline.engines.sampling import choose
 from germline.engines.steps import FixedSteps
@@ -26,12 +29,17 @@ LEAVE_AT = 0.8
 SMALLEST_BATCH = 16
 """Products of fewer rows give slightly different floats (measured): small batches are filled up."""
 
+PREFILL_TOKENS = 2048
+"""On a CPU, prompts are read in pieces of about so many tokens: what is between two products should
+still lie in the cache when it is read."""
+
 
 @dataclass(frozen=True)
 class Decoder:
-    """A model, its tokenizer, what ends a text, and who must know when members leave the batch."""
+    """A model and its parts, its tokenizer, what ends a text, and who must know who leaves."""
 
     model: PreTrainedModel
+    fused: Fused
     tokenizer: PreTrainedTokenizerBase
     end_ids: frozenset[int]
     members_left: Callable[[Tensor], None]
@@ -57,6 +65,12 @@ class Decoder:
         texts = _Texts(self, decoding, members * slots)
         texts.ignore([m * slots + s for m in range(members) for s in range(examples, slots)])
         luck = luck[example_of].repeat(members, 1).to(self.model.device)
+        with self.fused.standing():
+            self._write(batch, texts, luck, decoding)
+        return texts.completions(members, prompts.lengths)
+
+    def _write(self, batch: "_Batch", texts: "_Texts", luck: Tensor, decoding: Decoding) -> None:
+        """Let the batch write until all texts end; `luck` is `[rows, max_new_tokens]`."""
         logits = batch.prefill()
         for step in range(decoding.max_new_tokens):
             tokens = choose(logits, luck[batch.rows.flatten(), step], decoding)
@@ -65,7 +79,6 @@ class Decoder:
                 break
             tokens = self._drop_finished(batch, texts, tokens)
             logits = batch.step(tokens)
-        return texts.completions(members, prompts.lengths)
 
     def _drop_finished(self, batch: "_Batch", texts: "_Texts", tokens: Tensor) -> Tensor:
         """Shrink the rectangle when it pays, and return the tokens of the rows that stay."""
@@ -187,21 +200,36 @@ class _Batch:
             self.window.keep(stay)
 
     def _forward(self, ids: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
-        self.filled += ids.shape[1]
+        """Append new tokens, piece by piece, and return the logits after the last."""
         device = self.model.device
-        return self._run(ids.to(device), positions.to(device), mask)
+        ids, positions = ids.to(device), positions.to(device)
+        pieces = -(-ids.numel() // PREFILL_TOKENS) if device.type == "cpu" else 1
+        ends = np.linspace(0, ids.shape[1], min(pieces, ids.shape[1]) + 1).astype(int)[1:]
+        start, begin = self.filled, 0
+        for end in ends[:-1]:
+            piece, places = ids[:, begin:end].contiguous(), positions[:, begin:end]
+            self._read(self.model.base_model, piece, places, mask[:, :, begin:end, : start + end])
+            begin = int(end)
+        self.filled += ids.shape[1]
+        return self._run(ids[:, begin:].contiguous(), positions[:, begin:], mask[:, :, begin:])
 
     def _run(self, ids: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
-        output = self.model(
+        output = self._read(self.model, ids, positions, mask, logits_to_keep=1)
+        logits: Tensor = output.logits[:, -1]
+        return logits
+
+    def _read(
+        self, model: nn.Module, ids: Tensor, positions: Tensor, mask: Tensor, **kept: int
+    ) -> Any:
+        """Run the model, or what is below its head, on new tokens."""
+        return model(
             input_ids=ids,
             position_ids=positions,
             attention_mask=self.window.masks(mask, positions) if self.window else mask,
             past_key_values=self.cache,
             use_cache=True,
-            logits_to_keep=1,
+            **kept,
         )
-        logits: Tensor = output.logits[:, -1]
-        return logits
 
 
 def _causal(mask: Tensor, start: int, width: int) -> Tensor:

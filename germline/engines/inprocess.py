@@ -18,6 +18,7 @@ from germline.engines.coordinates import CoordinateMembers
 from germline.engines.decode import Decoder
 from germline.engines.dtypes import serving_dtype
 from germline.engines.encoder import Encoder
+from germline.engines.fused import Fused
 from germline.engines.members import DenseMembers, LowRankMembers
 from germline.engines.merging import merged, save_adapter
 from germline.engines.pretrained import Pretrained, save_pretrained
@@ -73,6 +74,7 @@ class InProcessEngine:
         self.special_ids = self.encoder.special_ids
         self._decoder = Decoder(
             self.model,
+            Fused(self.model),
             pretrained.tokenizer,
             self.encoder.end_ids,
             self._members_left,

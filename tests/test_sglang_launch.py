@@ -50,7 +50,7 @@ def started():
 
 def until(claim):
     """Wait until something holds."""
-    waited = time.monotonic() + 30
+    waited = time.monotonic() + 120
     while not claim():
         assert time.monotonic() < waited
         time.sleep(0.02)

@@ -11,6 +11,7 @@ import threading
 import pytest
 
 import germline
+from germline.config import load_config
 from germline.fleet.crew import Crew, Terms
 from germline.fleet.remote import RemoteFleet
 from germline.record import RunDirectory
@@ -127,6 +128,19 @@ def test_a_running_cluster_is_joined_by_its_address(cluster, tmp_path):
     assert journal(moved) == journal(run(tmp_path / "alone", *ADAM_FULL))
     rows = RunDirectory.open(moved).generations()
     assert ["traffic" in row for row in rows] == [False, False, True, True]
+
+
+def test_the_nano_model_on_three_actors_gives_the_bytes_of_one_engine_here(joined, tmp_path):
+    journals = []
+    for name, overrides in {
+        "here": [],
+        "there": ["fleet={kind: ray, engines: 3, resources: {CPU: 0.5}}"],
+    }.items():
+        small = ["generations=1", "batch=8", "cell={members: 2}", "engine.threads=1"]
+        small += ["strategy.population=8", "held_out.examples=4", "record.tensorboard=false"]
+        config = load_config("configs/ray.yaml", ["fleet=local", *small, *overrides])
+        journals.append(journal(finish(germline.train(config, tmp_path / name))))
+    assert journals[0] == journals[1]
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere"])

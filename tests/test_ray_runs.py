@@ -1,0 +1,106 @@
+"""Ray started by a run: it ends with the run, whether that is interrupted or killed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import germline
+from germline.record import RunDirectory
+from germline.types import GermlineError
+from tests.toy_runs import ADAM_FULL, SETTINGS, finish, journal, run, settings
+
+pytest.importorskip("ray", reason="the extra `ray` is not installed")
+
+MANY = "generations=100000"
+
+
+def lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def in_session(leader: int) -> list[str]:
+    """Name the processes of a session, its leader left out."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            pid, rest = int(stat.parent.name), stat.read_text().rpartition(")")[2].split()
+            command = (stat.parent / "cmdline").read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if int(rest[3]) == leader and pid != leader and rest[0] != "Z":
+            found.append(command)
+    return found
+
+
+def engines_in_session(leader: int) -> list[str]:
+    return [command for command in in_session(leader) if command.startswith("ray::Host")]
+
+
+@pytest.fixture
+def begun(tmp_path):
+    """A run of many generations on Ray, in a session of its own, some of them done."""
+    config = tmp_path / "config.yaml"
+    config.write_text(json.dumps(SETTINGS))
+    command = [sys.executable, "-m", "germline", "train", str(config), *ADAM_FULL, MANY]
+    process = subprocess.Popen(
+        [*command, "fleet={kind: ray, engines: 2}", "--out", str(tmp_path / "run")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    wait_until(lambda: lines(tmp_path / "run" / "journal.jsonl") >= 2 or process.poll() is not None)
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def wait_until(condition, seconds=120.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.05)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="sessions are read from /proc")
+def test_ctrl_c_finishes_the_generation_and_ends_ray(begun, tmp_path):
+    # To the whole group, as a terminal sends it.
+    os.killpg(begun.pid, signal.SIGINT)
+    said, complaints = begun.communicate(timeout=120)
+    assert "Resume with: germline resume" in said, complaints
+    assert "kB per member and generation" in said
+    assert "Traceback" not in complaints
+    assert in_session(begun.pid) == []
+    done = lines(tmp_path / "run" / "journal.jsonl")
+    alone = run(tmp_path / "alone", *ADAM_FULL, f"generations={done + 1}")
+    # The run goes on without Ray.
+    finish(germline.resume(tmp_path / "run", ["fleet=local", f"generations={done + 1}"]))
+    assert journal(tmp_path / "run") == journal(alone)
+    last = RunDirectory.open(alone).journal.read()[-1]
+    assert germline.replay(tmp_path / "run", done) == last.digest
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="sessions are read from /proc")
+def test_killing_a_run_ends_its_engines(begun):
+    """Ray's own processes follow within a minute, when they miss each other."""
+    assert len(engines_in_session(begun.pid)) == 2
+    begun.kill()
+    begun.communicate()
+    wait_until(lambda: not engines_in_session(begun.pid))
+
+
+def test_ray_that_is_not_installed_is_said_with_what_to_type(tmp_path, monkeypatch):
+    for name in [one for one in sys.modules if one.partition(".")[0] == "ray"]:
+        monkeypatch.delitem(sys.modules, name)
+    for name in ("ray_actors", "cluster"):
+        monkeypatch.delitem(sys.modules, f"germline.fleet.{name}", raising=False)
+        monkeypatch.delattr(f"germline.fleet.{name}", raising=False)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(GermlineError, match=r"pip install 'germline\[ray\]'"):
+        germline.train(settings("fleet.kind=ray"), tmp_path / "run")

@@ -27,6 +27,8 @@ from germline.types import Example, GenerationRecord, GermlineError, Rollout, Sc
 
 RESUMABLE = ("generations", "held_out", "record", "graders", "fleet")
 """Settings a resumed run may change: the others would make it another run."""
+SERVER = ("base_url", "launch", "python", "start_s", "timeout_s", "patience_s")
+"""Settings of an engine a resumed run may change too: where its server is, not what it plays."""
 
 
 class Training:
@@ -204,11 +206,14 @@ def resume(path: Path | str, overrides: Sequence[str] = ()) -> Training:
 
 
 def _refuse_change(setting: str, found: str) -> None:
-    if setting.partition(".")[0] not in RESUMABLE:
-        raise GermlineError(
-            f"resume: {setting} cannot change within a run ({found}); start a new run for that. "
-            f"A resumed run may change {', '.join(RESUMABLE)}"
-        )
+    section, _, name = setting.partition(".")
+    if section in RESUMABLE or (section == "engine" and name in SERVER):
+        return
+    servers = ", ".join(f"engine.{one}" for one in SERVER)
+    raise GermlineError(
+        f"resume: {setting} cannot change within a run ({found}); start a new run for that. "
+        f"A resumed run may change {', '.join(RESUMABLE)}, and of a served engine {servers}"
+    )
 
 
 def _resumed_config(config: Config, overrides: Sequence[str]) -> Config:

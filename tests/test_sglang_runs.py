@@ -1,0 +1,66 @@
+"""Runs on a script of an SGLang server: stopped when it is lost, gone on with elsewhere."""
+
+import pytest
+
+from germline.config import Sglang, load_config
+from germline.record import RunDirectory
+from germline.run import evaluate, resume, train
+from germline.types import EngineLost, GermlineError
+from tests.pretended_sglang import Pretended
+from tests.scripted_server import listening
+from tests.tiny_engines import folder
+
+
+def settings(script):
+    return load_config(
+        {
+            "model": str(folder("qwen2")),
+            "task": {"kind": "conciseness", "max_new_tokens": 4},
+            "space": "low_rank",
+            "engine": {"kind": "sglang", "base_url": script.url, "patience_s": 0.0},
+            "strategy": {"population": 4, "sigma": 0.02},
+            "held_out": {"examples": 2},
+            "record": {"tensorboard": False, "figure_every": 1000},
+            "graders": {"workers": 1},
+            "batch": 2,
+            "generations": 3,
+        }
+    )
+
+
+def test_a_run_that_lost_its_server_is_taken_up_with_another(tmp_path):
+    first, second = Pretended(), Pretended()
+    with listening(first.reply) as script:
+        training = train(settings(script), tmp_path / "run")
+        running = iter(training)
+        next(running)
+        first.instead["/generate"] = (503, "gone")
+        with pytest.raises(EngineLost, match="answered 503: gone"):
+            next(running)
+    assert len(RunDirectory.open(tmp_path / "run").journal.read()) == 1
+    with listening(second.reply) as script:
+        list(resume(tmp_path / "run", [f"engine.base_url={script.url}"]))
+    directory = RunDirectory.open(tmp_path / "run")
+    assert len(directory.journal.read()) == 3
+    assert isinstance(directory.config.engine, Sglang)
+    assert directory.config.engine.base_url == script.url
+    assert second.version == "default"  # it got its own weights back
+
+
+def test_what_members_play_in_cannot_change_within_a_run(tmp_path):
+    with listening(Pretended().reply) as script:
+        list(train(settings(script), tmp_path / "run"))
+    with pytest.raises(GermlineError, match=r"engine\.dtype cannot change .*engine\.base_url"):
+        resume(tmp_path / "run", ["generations=4", "engine.dtype=float16"])
+
+
+def test_scoring_a_run_leaves_its_server_as_it_was(tmp_path):
+    pretended = Pretended()
+    with listening(pretended.reply) as script:
+        list(train(settings(script), tmp_path / "run"))
+        script.asked.clear()
+        evaluate(str(tmp_path / "run"), limit=2)
+    assert [body["model_path"] for body in script.bodies("/update_weights_from_disk")] == [
+        "a/model"
+    ]
+    assert pretended.version == "default"

@@ -13,7 +13,7 @@ The same prompts, because a cache kept across a change of weights shows on no ot
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -30,10 +30,10 @@ from germline.strategies import make_strategy
 from germline.types import Completion, Decoding, Evaluation, Example, GermlineError, Perturbation
 
 GENERATIONS = 5
-MEMBERS = 16
+MEMBERS = 12
 PROMPTS = {"arithmetic": 8, "conciseness": 4, "countdown": 2}
 # Long enough for a cache of prefixes to keep what they begin with, which is the same.
-LONG = ["Say what the sum is, and nothing else. " * 16 + f"What is {k} + 4?" for k in (2, 3)]
+LONG = ["Say what the sum is, and nothing else. " * 7 + f"What is {k} + 4?" for k in (2, 3)]
 EXAMPLES = sum(PROMPTS.values()) + len(LONG)
 DECODING = Decoding(max_new_tokens=16)
 CUT = Decoding(max_new_tokens=16, stop=(" is", "."))
@@ -142,8 +142,8 @@ def log_probabilities(
     texts: Sequence[Sequence[Completion]],
 ) -> Rows:
     """Ask how likely members find each token of texts."""
-    answer: Any = engine
-    return _each(answer.log_probabilities(members, examples, texts), list)
+    asked: Any = engine
+    return _in_two(lambda *part: asked.log_probabilities(members, *part), examples, texts)
 
 
 def margins(
@@ -154,13 +154,24 @@ def margins(
 ) -> list[list[Any]]:
     """Ask how clear a choice each token of greedy texts was, and what it was chosen over."""
     assert isinstance(engine, Reader)
-    found = []
-    for rows in engine.read(members, examples, texts):
-        best = [logits.topk(2) for logits in rows]
-        found.append(
-            [[(-one.values.diff()).flatten().tolist(), one.indices[:, 1].tolist()] for one in best]
-        )
-    return found
+    read = _in_two(lambda *part: engine.read(members, *part), examples, texts)
+    return _each(read, lambda logits: _two_best(logits.topk(2)))
+
+
+def _two_best(best: Any) -> list[Any]:
+    return [(-best.values.diff()).flatten().tolist(), best.indices[:, 1].tolist()]
+
+
+def _in_two(
+    read: Callable[..., list[list[Any]]],
+    examples: Sequence[Example],
+    texts: Sequence[Sequence[Completion]],
+) -> list[list[Any]]:
+    """Read short prompts and LONG ones apart, as rows of one batch are as long as the longest."""
+    short = slice(0, len(examples) - len(LONG))
+    long = slice(len(examples) - len(LONG), None)
+    few, rest = (read(examples[part], [row[part] for row in texts]) for part in (short, long))
+    return [[*first, *second] for first, second in zip(few, rest, strict=True)]
 
 
 def recorded_rewards(generation: int) -> np.ndarray:

@@ -3,7 +3,7 @@
 `evaluate_one_at_a_time` is the loop of the scripts and libraries ES for language models started
 with (Qiu et al. 2025, arXiv 2509.24372, and its successor library), in our own words: add a
 member's noise to every parameter in place, let Hugging Face `generate` answer the member's prompts,
-draw the noise again and subtract it. `linear_floor` times the model's matrix products alone.
+draw the noise again and subtract it. `linear_floor` plays the model's matrix products alone.
 
 Kept as the field has it, because it costs the same either way: the generator starts from the
 member's seed again for every tensor (so tensors of one shape get the same noise), and subtracting
@@ -11,13 +11,14 @@ leaves a rounding error in the weights. The project itself does neither; compare
 load the weights anew before anything else uses the model.
 """
 
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from jaxtyping import Int
 from torch import nn
+
+from germline.engines.fused import aligned
 
 PromptTokens = Mapping[str, torch.Tensor]
 """`input_ids` and `attention_mask`, both `[prompts, tokens]` and padded on the left."""
@@ -71,7 +72,6 @@ def _generate(
     return tokens[:, prompts["input_ids"].shape[1] :]
 
 
-@torch.inference_mode()
 def linear_floor(
     model: nn.Module,
     *,
@@ -80,8 +80,8 @@ def linear_floor(
     new_tokens: int,
     cell_rows: int | None = None,
     shared: tuple[int, int] = (0, 1),
-) -> float:
-    """Time the matrix products of prefill and decoding, and nothing else: a lower bound.
+) -> Callable[[], None]:
+    """Prepare the matrix products of prefill and decoding, and nothing else: a lower bound.
 
     Attention, norms, activations, biases, sampling and Python outside the products are left out.
     Inputs are constant and outputs go into one buffer per width again and again, so no memory
@@ -97,7 +97,7 @@ def linear_floor(
             share them, for an engine that computes those once per member.
 
     Returns:
-        Seconds of one pass over all rows, after an untimed pass over one cell.
+        One pass over all rows, to be timed.
     """
     inner, head = _linear_weights(model)
     size = min(cell_rows or rows, rows)
@@ -111,18 +111,15 @@ def linear_floor(
     }
     decode = {n: _products([*inner, head], n) for n in set(cells)}
 
-    def play(cell: int) -> None:
-        _multiply(prefill[cell])
-        for _ in range(new_tokens - 1):
-            _multiply(decode[cell])
+    @torch.inference_mode()
+    def play() -> None:
+        for cell in cells:
+            _multiply(prefill[cell])
+            for _ in range(new_tokens - 1):
+                _multiply(decode[cell])
+        _wait_for(head.device)
 
-    play(cells[0])
-    _wait_for(head.device)
-    began = time.perf_counter()
-    for cell in cells:
-        play(cell)
-    _wait_for(head.device)
-    return time.perf_counter() - began
+    return play
 
 
 def _linear_weights(model: nn.Module) -> tuple[list[torch.Tensor], torch.Tensor]:
@@ -141,9 +138,11 @@ Product = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def _products(weights: Sequence[torch.Tensor], rows: int) -> list[Product]:
-    """Prepare one product per weight; those of equal width share a buffer."""
+    """Prepare one product per weight; those of equal width share a buffer, aligned as ours are."""
     inputs = {weight.shape[1]: weight.new_ones(rows, weight.shape[1]) for weight in weights}
-    outputs = {weight.shape[0]: weight.new_empty(rows, weight.shape[0]) for weight in weights}
+    outputs = {
+        weight.shape[0]: aligned(inputs[weight.shape[1]], weight.shape[0]) for weight in weights
+    }
     return [(inputs[weight.shape[1]], weight.t(), outputs[weight.shape[0]]) for weight in weights]
 
 

@@ -128,16 +128,18 @@ def prepared(
     def ours(on: InProcessEngine, who: Sequence[Perturbation | None]) -> int:
         return play(on, NoGraders(), who, examples, config.cell, Decoding(NEW_TOKENS)).tokens
 
+    rows = members_per_cell(config.cell, prompts) * min(config.cell.examples, prompts)
+    products = linear_floor(
+        engine.pretrained.model,
+        rows=population * prompts,
+        prompt_tokens=max(len(one) for one in ids),
+        new_tokens=NEW_TOKENS,
+        cell_rows=rows,
+        shared=(len(pad(ids, 0).prefix), min(config.cell.examples, prompts)),
+    )
+
     def floor() -> int:
-        rows = members_per_cell(config.cell, prompts) * min(config.cell.examples, prompts)
-        linear_floor(
-            engine.pretrained.model,
-            rows=population * prompts,
-            prompt_tokens=max(len(one) for one in ids),
-            new_tokens=NEW_TOKENS,
-            cell_rows=rows,
-            shared=(len(pad(ids, 0).prefix), min(config.cell.examples, prompts)),
-        )
+        products()
         return population * prompts * NEW_TOKENS
 
     variants: dict[str, Variant] = {

@@ -31,6 +31,10 @@ MISTAKES: dict[int, tuple[str, tuple[str, ...]]] = {
             "test_exactness::test_mistake_3_tensors_of_the_same_shape_get_noise_of_their_own",
         ),
     ),
+    4: (
+        "ranks of a tensor-parallel engine that draw the same noise for their shards",
+        ("engines_real/test_vllm::test_two_workers_play_the_members_of_one",),
+    ),
     5: (
         "results kept by a seed that may be drawn twice",
         (
@@ -98,6 +102,21 @@ MISTAKES: dict[int, tuple[str, tuple[str, ...]]] = {
             "test_shaping::test_mistake_13_ties_carry_no_gradient",
         ),
     ),
+    15: (
+        "a prefix cache kept across changes of weights, names of adapters used again",
+        (
+            "engines_real/test_vllm::test_what_vllm_knows_of_a_prompt_never_meets_other_weights",
+            "engines_real/test_equality::test_mistake_15_no_answer_is_that_of_the_weights_before_"
+            "an_update",
+        ),
+    ),
+    16: (
+        "checkpoints of fused names that nothing else loads",
+        (
+            "engines_real/test_equality::test_mistake_16_exports_have_the_names_hugging_face_loads",
+            "engines_real/test_equality::test_exports_are_the_same_bytes",
+        ),
+    ),
     17: (
         "a generation too many, evaluations that never come, options accepted and ignored",
         (
@@ -109,6 +128,15 @@ MISTAKES: dict[int, tuple[str, tuple[str, ...]]] = {
             "test_cli_verbs::test_mistake_17_held_out_scores_come_when_they_are_due",
             "test_cli_verbs::test_mistake_17_an_override_reaches_the_run",
             "test_cli_verbs::test_mistake_17_every_option_of_generate_takes_effect",
+        ),
+    ),
+    18: (
+        "imports that move with another project's version, which pins it",
+        (
+            "test_vllm::test_one_module_knows_vllm_s_insides",
+            "test_vllm::test_a_vllm_that_is_too_old_is_refused",
+            "test_vllm::test_newer_ones_and_builds_of_working_copies_are_taken",
+            "test_vllm::test_a_vllm_that_is_made_differently_is_told_by_the_part_it_lacks",
         ),
     ),
     19: (
@@ -132,11 +160,7 @@ MISTAKES: dict[int, tuple[str, tuple[str, ...]]] = {
 }
 
 NOT_YET: dict[int, str] = {
-    4: "ranks of a tensor-parallel engine that draw the same noise: no engine has ranks",
     14: "errors of a scorer that count as a reward of 0: there is no scorer service",
-    15: "a prefix cache kept across weight changes: no engine keeps one between generations",
-    16: "checkpoints of fused names that nothing else loads: no engine fuses layers",
-    18: "imports that move with another project's version: no engine of another project",
 }
 """Mistakes with what is not built here."""
 

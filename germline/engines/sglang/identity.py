@@ -42,18 +42,12 @@ def dtype_of(info: ServerInfo, wanted: str, stored: torch.dtype) -> torch.dtype:
     return found
 
 
-def refuse_unfit(info: ServerInfo, masters: Masters, architecture: str) -> None:
-    """Refuse a server of another kind of model, or one that cannot play members of the space.
+def refuse_unfit(info: ServerInfo, masters: Masters) -> None:
+    """Refuse a server that cannot play members of the space.
 
     Raises:
         GermlineError: the message names the flag to start it with.
     """
-    if info.architecture != architecture:
-        raise GermlineError(
-            f"engine.base_url: the server has {info.model}, a {info.architecture}, but model="
-            f"{masters.base.source} is a {architecture}: start the server with --model-path "
-            f"{masters.base.source}"
-        )
     if not serves_adapters(masters):
         return
     flags = adapter_flags(masters)
@@ -122,10 +116,10 @@ def refuse_other_weights(
     difference = sum(differences) / len(differences)
     if not difference <= TOLERANCES[dtype]:
         raise GermlineError(
-            f"engine.base_url: the server has {info.model}, with other weights than model="
-            f"{model.name_or_path}: log-probabilities of a fixed text differ by {difference:.3g} "
-            f"on average (rounding explains {TOLERANCES[dtype]:g}). Start the server with "
-            "--model-path of that very model"
+            f"{client.connection.name}: the server has {info.model}, a {info.architecture}, with "
+            f"other weights than model={model.name_or_path}, a {type(model).__name__}: "
+            f"log-probabilities of a fixed text differ by {difference:.3g} on average (rounding "
+            f"explains {TOLERANCES[dtype]:g}). Start the server with --model-path of that model"
         )
 
 

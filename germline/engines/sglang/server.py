@@ -181,7 +181,6 @@ class SglangServer:
         """Look at the server, and bring it to the base weights where a run left its own there."""
         self._info = info = self._client.info()
         self._found_version = info.weight_version
-        refuse_unfit(info, self._masters, type(self._model).__name__)
         if info.weight_version.startswith(OURS):
             log.warning(
                 "%s: a run left its weights there; they are read from %s again",
@@ -190,6 +189,7 @@ class SglangServer:
             self._found_version = "default"
             self._client.reload(info.model, self._found_version)
         refuse_other_weights(self._client, info, self._model, self._reference, self._dtype)
+        refuse_unfit(info, self._masters)
         self._version, self._standing = self._found_version, None
 
     def _play(

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from germline.config import Cell
 from germline.fleet.crew import FALLS, Crew, Terms
 from germline.fleet.elsewhere import Done, Lost, Outcome, Raised, Remote
 from germline.fleet.jobs import Apply, Digest, Play, Restore
@@ -12,6 +13,8 @@ from germline.fleet.remote import RemoteFleet
 from germline.types import Completion, EngineLost, GermlineError
 from tests.remote_engines import (
     CONFIG,
+    DECODING,
+    EXAMPLES,
     TASK,
     UPDATES,
     Nearby,
@@ -106,7 +109,8 @@ def test_an_engine_that_hangs_is_started_again(kind, place, undisturbed, caplog)
     ("terms", "limit"),
     [
         ({"hung_after": 10.0, "hung_after_s": 60.0}, 60.0),
-        ({"hung_after": 90.0, "hung_after_s": 60.0}, 90.0),
+        # A cell of two rows took a second, so one of six may take three.
+        ({"hung_after": 90.0, "hung_after_s": 60.0}, 270.0),
     ],
 )
 def test_patience_ends_after_the_multiple_or_the_seconds_whichever_is_longer(terms, limit):
@@ -117,6 +121,21 @@ def test_patience_ends_after_the_multiple_or_the_seconds_whichever_is_longer(ter
     evaluated(fleet)
     assert engines[0].starts == 2
     assert limit <= clockwork.now - began < limit + 30
+
+
+def test_a_large_cell_may_take_as_much_longer_as_it_is_larger():
+    """After cells of one row, one of 42 rows has 42 times as long."""
+    clockwork = Clockwork()
+    engines = [hanging(clockwork, "engine 0", 2, Play)]
+    fleet = timed_fleet(engines, clockwork, hung_after=2.0, hung_after_s=1.0)
+    fleet.cell = Cell(members=1, examples=1)
+    fleet.evaluate_centre(EXAMPLES[:1], DECODING)
+    fleet.evaluate_centre(EXAMPLES[:1], DECODING)
+    fleet.cell = Cell(members=6, examples=7)
+    began = clockwork.now
+    evaluated(fleet)
+    assert engines[0].starts == 2
+    assert 84.0 <= clockwork.now - began < 100.0
 
 
 def test_patience_can_be_endless():

@@ -130,11 +130,11 @@ def test_a_running_cluster_is_joined_by_its_address(cluster, tmp_path):
     assert ["traffic" in row for row in rows] == [False, False, True, True]
 
 
-def test_the_nano_model_on_three_actors_gives_the_bytes_of_one_engine_here(joined, tmp_path):
+def test_the_nano_model_on_two_actors_gives_the_bytes_of_one_engine_here(joined, tmp_path):
     journals = []
     for name, overrides in {
         "here": [],
-        "there": ["fleet={kind: ray, engines: 3, resources: {CPU: 0.5}}"],
+        "there": ["fleet={kind: ray, engines: 2}"],
     }.items():
         small = ["generations=1", "batch=8", "cell={members: 2}", "engine.threads=1"]
         small += ["strategy.population=8", "held_out.examples=4", "record.tensorboard=false"]

@@ -2,22 +2,29 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
 from germline.checkpoint import snapshots
-from germline.config import Cell, Full
+from germline.config import Cell, Full, load_config
+from germline.fleet import LocalFleet
+from germline.fleet.crew import Crew
 from germline.fleet.elsewhere import Outcome, Raised
 from germline.fleet.jobs import Apply, Digest, Play, Restore
+from germline.fleet.remote import RemoteFleet
 from germline.noise import NOISE_VERSION
 from germline.protocols import Fleet
 from germline.record import Entry
+from germline.run.assembly import decoding, make_engine, make_task
+from germline.strategies import make_strategy
 from germline.types import Decoding, GermlineError, Update
 from tests.remote_engines import (
     DECODING,
     EXAMPLES,
     STRATEGY,
     UPDATES,
+    Chance,
     Nearby,
     assert_same,
     crew,
@@ -31,6 +38,7 @@ from tests.remote_engines import (
 )
 from tests.tiny_engines import examples as texts
 from tests.tiny_engines import inprocess
+from tests.toy_runs import GradedHere
 
 PROMPTS = texts()
 
@@ -56,6 +64,34 @@ def test_any_number_of_engines_gives_the_evaluation_of_one_here(engines):
 @pytest.mark.parametrize("engines", [1, 2, 3])
 def test_any_number_of_engines_gives_the_same_run(engines, undisturbed):
     assert digests(fleet_of(crew(engines), seed=engines)) == undisturbed
+
+
+@pytest.fixture(scope="module")
+def nano():
+    """A small generation of the nano model, its task and how it is played by one engine here."""
+    config = load_config("arithmetic", ["strategy.population=6", "task.max_new_tokens=4"])
+    task = make_task(config.task)
+    strategy = make_strategy(config.strategy, run_seed=0, generations=1)
+    batch, decoded = task.examples("train")[:4], decoding(config, task)
+
+    def plays(fleet):
+        played = fleet.evaluate(strategy.ask(0), batch, decoded)
+        fleet.apply(strategy.tell(strategy.ask(0), np.linspace(-1.0, 1.0, 6)))
+        return played, fleet.digest()
+
+    return config, GradedHere(task), plays
+
+
+@pytest.mark.parametrize("engines", [1, 2, 3])
+def test_any_number_of_nano_models_gives_the_generation_of_one_here(engines, nano):
+    config, graders, plays = nano
+    size = Cell(members=2, examples=2)
+    many = [Nearby(str(one), load=lambda: make_engine(config)) for one in range(engines)]
+    fleet = RemoteFleet(Crew(many, Chance(engines)), graders, size)
+    played, digest = plays(fleet)
+    expected, alone = plays(LocalFleet(make_engine(config), graders, size))
+    assert_same(played, expected)
+    assert digest == alone
 
 
 def test_every_engine_applies_every_update_itself():

@@ -49,7 +49,8 @@ class Engines(Section):
         ge=2,
         description=(
             "An engine elsewhere is taken for hung, and started again, when a job takes it so many "
-            "times longer than the slowest such job so far. `null`: wait however long it takes."
+            "times longer than the slowest such job of its size so far. `null`: wait however long "
+            "it takes."
         ),
     )
     hung_after_s: float = Field(

@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeVar
 
 from germline.fleet import weighing
 from germline.fleet.elsewhere import Done, Lost, Outcome, Raised, Remote, Wait
-from germline.fleet.jobs import Job, is_digest
+from germline.fleet.jobs import Job, Play, is_digest
 from germline.traffic import Traffic
 from germline.types import EngineLost, GermlineError
 
@@ -43,7 +43,7 @@ class Terms:
         least: engines that must have loaded to begin; None: all.
         room_s: longest wait for room to run in while the crew cannot go on without, in seconds.
         hung_after: an engine hangs that is at a job for so many times what the slowest of its kind
-            took so far; None: however long it takes.
+            took so far, for its size; None: however long it takes.
         hung_after_s: but not before so many seconds.
     """
 
@@ -103,6 +103,7 @@ class Crew:
         self._founding = True
         self._last_loss = ""
         self._slowest: dict[type[Job], float] = {}
+        self._slowest_row: dict[type[Job], float] = {}
         self._cramped_since: float | None = None
         for seat in self._seats:
             seat.remote.start()
@@ -289,7 +290,8 @@ class Crew:
         elif job:
             self.traffic += weighing.received(job, outcome.value)
             took = self.clock() - seat.since
-            self._slowest[type(job)] = max(took, self._slowest.get(type(job), 0.0))
+            for known, one in ((self._slowest, took), (self._slowest_row, took / _rows(job))):
+                known[type(job)] = max(one, known.get(type(job), 0.0))
         if job is None or seat.state == "late":
             seat.behind = seat.state == "late"
             seat.state = "newcomer"
@@ -297,22 +299,26 @@ class Crew:
 
     def _end_of_patience(self, seat: Seat) -> float | None:
         """Return when an engine will have been at its job for too long."""
-        slowest = self._slowest.get(type(seat.job)) if seat.job else None
         terms = self._terms
-        if terms.hung_after is None or slowest is None or seat.state not in ("standing", "late"):
+        watched = seat.state in ("standing", "late") and terms.hung_after is not None
+        if seat.job is None or not watched or type(seat.job) not in self._slowest:
             return None
-        return seat.since + max(terms.hung_after_s, terms.hung_after * slowest)
+        return seat.since + max(terms.hung_after_s, (terms.hung_after or 0) * self._due(seat.job))
+
+    def _due(self, job: Job) -> float:
+        """Return what the slowest such job took, or would have taken had it been as large."""
+        kind = type(job)
+        return max(self._slowest[kind], self._slowest_row[kind] * _rows(job))
 
     def _lose_patience(self, busy: Sequence[Seat]) -> None:
         now = self.clock()
         for seat in busy:
             end = self._end_of_patience(seat)
             if seat.job and end is not None and now >= end:
-                slowest = self._slowest[type(seat.job)]
                 self.replace(
                     seat,
-                    f"it hung: {now - seat.since:.1f} s at what took {slowest:.1f} s at most so "
-                    "far (fleet.hung_after, fleet.hung_after_s)",
+                    f"it hung: {now - seat.since:.1f} s at what took {self._due(seat.job):.1f} s "
+                    "at most so far (fleet.hung_after, fleet.hung_after_s)",
                 )
 
     def _end_of_room(self, busy: Sequence[Seat]) -> float | None:
@@ -356,6 +362,11 @@ class Crew:
             f"{self._last_loss}. The generations before are recorded: mend the cause, then resume "
             "the run"
         )
+
+
+def _rows(job: Job) -> int:
+    """Return the size of a job: playing takes the longer the more is played."""
+    return len(job.members) * len(job.examples) if isinstance(job, Play) else 1
 
 
 def _value(outcome: Done | Raised) -> Any:

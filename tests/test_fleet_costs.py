@@ -1,6 +1,7 @@
 """What a fleet costs: engines do not wait for the driver, and its simulation adds up."""
 
 import threading
+from contextlib import ExitStack
 from dataclasses import replace
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 from benchmarks import fleet_scaling
+from benchmarks.courses import course
 from benchmarks.scaling_out import Case, Gpu, generate
 from benchmarks.shapes import QWEN
 from benchmarks.simulated_cluster import cell_seconds, on, simulated, traffic
@@ -18,6 +20,7 @@ from germline.fleet.jobs import Dimension
 from germline.optimizers import Sgd
 from germline.types import TensorInfo
 from tests import remote_engines
+from tests.toy_runs import settings
 
 CELLS = np.random.default_rng(0).lognormal(0.0, 0.5, 40).tolist()
 DEAR = Costs(
@@ -59,6 +62,16 @@ def test_a_digest_hashes_as_many_tensors_at_once_as_torch_has_threads():
     finally:
         torch.set_num_threads(before)
     assert found == Masters(plain, infos, None, Sgd(), "constant").digest()
+
+
+def test_a_course_here_and_one_in_a_process_reach_the_same_digest_and_count_both_processors():
+    with ExitStack() as cleanup:
+        here, there = (course(settings(), name, cleanup) for name in ("here", "processes-1"))
+        for one in (here, there):
+            one.step()
+        assert here.digest == there.digest
+        assert min(*here.processor, *there.processor) > 0
+        assert there.processors() > here.processors()  # the engine's own are in it
 
 
 def test_one_engine_without_costs_takes_the_sum_of_its_cells():

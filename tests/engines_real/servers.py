@@ -26,6 +26,15 @@ START_S = 600
 @contextmanager
 def vllm_server(python: str, root: Path, log: Path) -> Iterator[str]:
     """Serve the nano model, with room for the adapters of all spaces; yield the URL."""
+    with vllm_process(python, root, log) as (url, _server):
+        yield url
+
+
+@contextmanager
+def vllm_process(
+    python: str, root: Path, log: Path
+) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """Do the same; yield the URL and the process, which may be killed."""
     masters = make_engine(config_of("inprocess", "lora")).weights
     assert isinstance(masters, Masters)
     told = command(str(NANO_DIR), masters, torch.float32).replace("python ", f"{python} ", 1)
@@ -42,14 +51,20 @@ def vllm_server(python: str, root: Path, log: Path) -> Iterator[str]:
         )
     try:
         _wait(f"http://127.0.0.1:{port}/health", server, log)
-        yield f"http://127.0.0.1:{port}"
+        yield f"http://127.0.0.1:{port}", server
     finally:
-        os.killpg(server.pid, signal.SIGTERM)
+        if server.poll() is None:
+            os.killpg(server.pid, signal.SIGTERM)
         try:
             server.wait(30)
         except subprocess.TimeoutExpired:
-            os.killpg(server.pid, signal.SIGKILL)
-            server.wait()
+            kill(server)
+
+
+def kill(server: subprocess.Popen[bytes]) -> None:
+    """End a server and the processes of its engine at once."""
+    os.killpg(server.pid, signal.SIGKILL)
+    server.wait()
 
 
 def _wait(url: str, server: subprocess.Popen[bytes], log: Path) -> None:

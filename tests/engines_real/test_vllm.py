@@ -2,32 +2,21 @@
 
 import json
 import os
-import signal
-import socket
 import subprocess
-import time
-import urllib.request
-from contextlib import contextmanager, suppress
-from pathlib import Path
 
 import pytest
 
 from germline.config import load_config
+from germline.engines.pretrained import load_pretrained, save_pretrained
 from germline.nano import NANO_DIR
 from germline.record import RunDirectory
 from germline.run import resume, train
 from germline.run.assembly import make_engine
 from germline.types import EngineLost, GermlineError
+from tests.engines_real.servers import kill, vllm_process
 from tests.engines_real.stage import LAST, ROOT, TIMEOUT_S, interpreter
 
 TOLERANCE = 1e-3
-ENVIRONMENT = {
-    **os.environ,
-    "PYTHONPATH": str(ROOT),
-    "OMP_NUM_THREADS": "1",
-    "VLLM_SERVER_DEV_MODE": "1",
-    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True",
-}
 
 
 @pytest.fixture(scope="session")
@@ -41,7 +30,7 @@ def seen(tmp_path_factory):
             ended = subprocess.run(
                 [*command, str(folder / scene)],
                 cwd=ROOT,
-                env=ENVIRONMENT,
+                env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
@@ -108,48 +97,6 @@ def test_two_workers_play_the_members_of_one(seen, space):
 # --- behind a URL
 
 
-def free_port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
-
-
-@contextmanager
-def serving(folder, port, model=NANO_DIR):
-    """Run vLLM's own server until the block ends."""
-    command = [interpreter("vllm"), "-m", "vllm.entrypoints.openai.api_server"]
-    command += ["--host", "127.0.0.1", "--port", str(port), "--model", str(model)]
-    command += ["--dtype", "float32", "--enforce-eager", "--kv-cache-memory-bytes", "100000000"]
-    command += ["--worker-extension-cls", "germline.engines.vllm.inside.Worker"]
-    command += ["--enable-lora", "--max-loras", "3", "--max-cpu-loras", "4", "--max-lora-rank", "1"]
-    with (folder / f"{port}.log").open("a") as log:
-        server = subprocess.Popen(
-            command, env=ENVIRONMENT, stdout=log, stderr=log, start_new_session=True
-        )
-    try:
-        wait_for(server, f"http://127.0.0.1:{port}/health", Path(log.name))
-        yield server
-    finally:
-        kill(server)
-
-
-def wait_for(server, url, log):
-    for _ in range(TIMEOUT_S):
-        with suppress(OSError), urllib.request.urlopen(url, timeout=5):
-            return
-        if server.poll() is not None:
-            pytest.fail(f"the server ended:\n{log.read_text()[-LAST:]}")
-        time.sleep(1)
-    pytest.fail("the server did not start")
-
-
-def kill(server):
-    """End a server and the processes of its engine, as power does."""
-    with suppress(ProcessLookupError):
-        os.killpg(server.pid, signal.SIGKILL)
-    server.wait()
-
-
 def values(url):
     return {
         "generations": 3,
@@ -165,47 +112,41 @@ def values(url):
 @pytest.fixture(scope="session")
 def killed(tmp_path_factory):
     """Play a run undisturbed, one whose server is killed, and the rest of that on another one."""
-    folder, port = tmp_path_factory.mktemp("servers"), free_port()
-    url = f"http://127.0.0.1:{port}"
-    caught = []
-    with serving(folder, port) as server:
+    folder = tmp_path_factory.mktemp("servers")
+    python, log = interpreter("vllm"), folder / "log"
+    with vllm_process(python, ROOT, log) as (url, server):
         for _ in train(values(url), folder / "whole"):
             pass
-        other = {**values(url), "model": str(folder / "other")}
-        torn = train(values(url), folder / "torn")
-        try:
-            for record in torn:
-                if record.generation == 0:
-                    kill(server)
-        except EngineLost as error:
-            caught.append(str(error))
-    with serving(folder, port):
-        for _ in resume(folder / "torn"):
+        torn = iter(train(values(url), folder / "torn"))
+        next(torn)
+        kill(server)
+        with pytest.raises(EngineLost) as lost:
+            next(torn)
+    with vllm_process(python, ROOT, log) as (url, _):
+        for _ in resume(folder / "torn", [f"engine.base_url={url}"]):
             pass
-        caught.append(refusal(folder / "other", other))
-    return folder, caught
+        refused = refusal(folder / "other", values(url))
+    return folder, str(lost.value), refused
 
 
 def refusal(model, config):
     """Ask the server for a model that is not quite its own."""
-    from germline.engines.pretrained import load_pretrained, save_pretrained
-
     pretrained = load_pretrained(str(NANO_DIR))
     changed = {name: one.clone() for name, one in pretrained.model.named_parameters()}
     next(iter(changed.values())).view(-1)[0] += 1e-6
     save_pretrained(pretrained, changed, model, pretrained.stored_dtype)
     with pytest.raises(GermlineError) as caught:
-        make_engine(load_config(config))
+        make_engine(load_config({**config, "model": str(model)}))
     return str(caught.value)
 
 
 def test_a_run_whose_server_is_killed_goes_on_with_another_one(killed):
-    folder, (lost, _) = killed
+    folder, lost, _ = killed
     assert "engine.base_url=" in lost
     whole, torn = (RunDirectory.open(folder / name).journal.read() for name in ("whole", "torn"))
     assert torn == whole
 
 
 def test_a_model_that_differs_in_one_bit_is_refused(killed):
-    _, (_, refused) = killed
+    _, _, refused = killed
     assert "whose weights have digest" in refused

@@ -23,7 +23,7 @@ from germline.engines.weights import Masters
 from germline.types import EngineLost, GermlineError, Move, Update
 
 DEFAULTS = {
-    "VLLM_LOGGING_LEVEL": "WARNING",  # the live view has the terminal
+    "VLLM_LOGGING_LEVEL": "ERROR",  # the live view has the terminal
     "VLLM_NO_USAGE_STATS": "1",
 }
 """What of vLLM's environment is set where the user has not."""

@@ -26,9 +26,6 @@ import torch
 import vllm
 from safetensors.torch import load
 from torch import Tensor
-from vllm import _custom_ops
-from vllm.lora.lora_model import LoRAModel
-from vllm.lora.peft_helper import PEFTHelper
 
 from germline.engines.served.adapters import Adapter, adapters
 from germline.engines.served.recipe import masters_of
@@ -38,6 +35,13 @@ from germline.engines.vllm import versions
 from germline.engines.vllm.server import ADAPTER_PATH
 from germline.engines.weights import Masters
 from germline.types import EngineLost, GermlineError, Perturbation
+
+try:
+    from vllm import _custom_ops
+    from vllm.lora.lora_model import LoRAModel
+    from vllm.lora.peft_helper import PEFTHelper
+except ImportError as error:
+    raise versions.lacking(str(error.name or error), vllm.__version__) from error
 
 TOGETHER = 16
 """Members whose adapters are drawn at once: those of a pair share what is drawn."""

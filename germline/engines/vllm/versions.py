@@ -29,11 +29,16 @@ def part(owner: Any, name: str, version: str) -> Any:
         GermlineError: this vLLM has no such part.
     """
     if not hasattr(owner, name):
-        raise GermlineError(
-            f"vLLM {version} has no {type(owner).__name__}.{name}, without which engine.kind=vllm "
-            f"cannot work: use vLLM {_dotted(OLDEST)}, or a newer germline"
-        )
+        raise lacking(f"{type(owner).__name__}.{name}", version)
     return getattr(owner, name)
+
+
+def lacking(name: str, version: str) -> GermlineError:
+    """Say that a vLLM is made differently."""
+    return GermlineError(
+        f"vLLM {version} has no {name}, without which engine.kind=vllm cannot work: use vLLM "
+        f"{_dotted(OLDEST)}, or a newer germline"
+    )
 
 
 def _dotted(numbers: tuple[int, ...]) -> str:

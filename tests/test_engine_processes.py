@@ -18,12 +18,21 @@ from germline.fleet.processes import EngineProcess, wait
 from germline.fleet.remote import RemoteFleet
 from germline.record import RunDirectory
 from germline.run.fleets import placed, say_what_is_slow
-from germline.types import GermlineError
+from germline.types import GermlineError, Update
 from tests import loaded_engines
 from tests.loaded_engines import Divide, Refuse
 from tests.remote_engines import CONFIG, TASK, UPDATES, assert_same, evaluated, local
 from tests.tiny import save_tiny
-from tests.toy_runs import ADAM_FULL, SETTINGS, GradedHere, finish, journal, run, stopped_after
+from tests.toy_runs import (
+    ADAM_FULL,
+    SETTINGS,
+    GradedHere,
+    finish,
+    journal,
+    run,
+    settings,
+    stopped_after,
+)
 
 ROOT = Path(__file__).parents[1]
 
@@ -103,6 +112,25 @@ def test_a_hugging_face_model_on_two_engines_gives_the_same_bytes(tmp_path):
         config = load_config(values, (*ADAM_FULL, "generations=2", "strategy.sigma=0.05"))
         journals.append(journal(finish(germline.train(config, tmp_path / str(engines)))))
     assert journals[0] == journals[1]
+
+
+def test_a_quorum_goes_on_without_a_process_that_stands_still(tmp_path, started):
+    """The journal says who was missing, and replay needs nothing of it."""
+    config = settings(*ADAM_FULL, "fleet={engines: 2, quorum: 0.6}", "strategy.antithetic=false")
+    training = germline.train(config, tmp_path / "run")
+    for record in training:
+        if record.generation == 0:
+            os.kill(started[1], signal.SIGSTOP)
+        if record.generation == 2:
+            os.kill(started[1], signal.SIGCONT)
+    entries = training.directory.journal.read()
+    assert any(entry.absent for entry in entries)
+    for entry in entries:
+        assert isinstance(entry.update, Update)
+        silent = [place for place, one in enumerate(entry.update.coefficients) if one == 0.0]
+        assert set(entry.absent) <= set(silent)
+    assert germline.replay(tmp_path / "run", 3) == entries[3].digest
+    assert len(started) == 2
 
 
 def test_a_run_that_is_refused_leaves_no_process_behind(tmp_path, started):

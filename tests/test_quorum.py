@@ -1,19 +1,15 @@
 """A generation may close with a quorum: who is missing has no utility, and is written down."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
-import germline
 from germline.config import Cell, load_config
 from germline.fleet.crew import Crew, Terms
 from germline.fleet.jobs import CatchUp, Restore
 from germline.fleet.quorum import GRACE, Quorum
 from germline.fleet.remote import RemoteFleet
-from germline.record import RunDirectory
 from germline.rollout import cut
-from germline.types import GermlineError, Update
+from germline.types import GermlineError
 from tests.remote_engines import (
     CONFIG,
     DECODING,
@@ -27,7 +23,7 @@ from tests.remote_engines import (
     local,
 )
 from tests.test_patience import Clockwork
-from tests.toy_runs import SETTINGS, GradedHere, journal, run
+from tests.toy_runs import SETTINGS, GradedHere
 
 MEMBERS = STRATEGY.ask(0).members
 
@@ -175,27 +171,6 @@ def test_a_share_of_members_is_rounded_up(share, needed, clockwork):
 
 
 # --- runs
-
-
-def test_the_journal_says_who_was_missing_and_replay_needs_nothing_of_it(tmp_path, monkeypatch):
-    evaluate = germline.fleet.LocalFleet.evaluate
-
-    def without_a_pair(fleet, population, batch, decoding):
-        played = evaluate(fleet, population, batch, decoding)
-        rewards = played.rewards.copy()
-        if population.generation == 1:
-            rewards[[2, 3]] = np.nan
-        return replace(played, rewards=rewards)
-
-    monkeypatch.setattr(germline.fleet.LocalFleet, "evaluate", without_a_pair)
-    folder = run(tmp_path / "run")
-    entries = RunDirectory.open(folder).journal.read()
-    assert [one.absent for one in entries] == [(), (2, 3), (), ()]
-    update = entries[1].update
-    assert isinstance(update, Update)
-    assert [coefficient == 0.0 for coefficient in update.coefficients] == [False, True, False]
-    assert b'"absent":[2,3]' in journal(folder)
-    assert germline.replay(folder, 3) == entries[3].digest
 
 
 def test_one_engine_here_has_nobody_to_leave_out():

@@ -65,8 +65,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	  echo "germline needs Python 3.11 or newer; '$(PYTHON)' is not one." >&2; \
 	  echo "Install it, or name one: make PYTHON=/path/to/python3.11 ..." >&2; exit 1; }
-	@test -x $(BIN)/python || { echo "Creating .venv"; $(PYTHON) -m venv .venv; }
-	@echo "Installing (a few minutes, once; torch is the large part)"
+	@test -x $(BIN)/python || { echo "Creating .venv" >&2; $(PYTHON) -m venv .venv; }
+	@echo "Installing (a few minutes, once; torch is the large part)" >&2
 	@$(PIP) torch
 	@$(PIP) -e '.[dev]'
 	@touch $@

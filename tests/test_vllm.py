@@ -13,7 +13,7 @@ from germline.config import Lora, LowRank, Vllm, load_config
 from germline.engines.pretrained import load_pretrained
 from germline.engines.served.recipe import masters_of, write_recipe
 from germline.engines.served.wire import read_members, read_update, write_members, write_update
-from germline.engines.vllm.in_process import refuse_missing
+from germline.engines.vllm.in_process import explained, refuse_missing
 from germline.engines.vllm.settings import EXTENSION, RANKS, llm_settings, room_for, slot_bytes
 from germline.engines.vllm.versions import part, refuse_version
 from germline.nano import NANO_DIR
@@ -180,6 +180,12 @@ def test_what_would_be_ignored_or_cannot_be_is_refused(section, message):
 def test_devices_of_a_fleet_are_not_vllm_s():
     with pytest.raises(GermlineError, match=r"fleet\.devices=.* engine=vllm.*CUDA_VISIBLE_DEVICES"):
         load_config({"engine": "vllm", "fleet": {"engines": 2, "devices": ["cuda:0", "cuda:1"]}})
+
+
+def test_too_little_memory_for_adapters_is_told_with_the_setting():
+    found = r"could not be started.*engine\.adapters=32 \(now 64\).*engine\.kv_cache_gb"
+    with pytest.raises(GermlineError, match=found), explained({"max_loras": 64}):
+        raise torch.OutOfMemoryError("CUDA out of memory")
 
 
 def test_how_vllm_is_installed_is_said_where_it_is_not(monkeypatch):

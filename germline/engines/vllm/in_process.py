@@ -55,7 +55,7 @@ class InProcessDoor:
         refuse_missing()
         _prepare(self._section)
         settings = llm_settings(self._section, self._pretrained, masters, self._dtype)
-        with _threads(self._section.threads), _explained(settings):
+        with _threads(self._section.threads), explained(settings):
             from vllm import LLM
 
             self._llm = LLM(**settings)
@@ -217,7 +217,7 @@ def _threads(count: int | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _explained(settings: dict[str, Any]) -> Iterator[None]:
+def explained(settings: dict[str, Any]) -> Iterator[None]:
     """Say what of the config has to do with vLLM not starting."""
     try:
         yield
@@ -228,9 +228,9 @@ def _explained(settings: dict[str, Any]) -> Iterator[None]:
         remedy = "see the lines above"
         if isinstance(error, torch.OutOfMemoryError) or "memory" in found.lower():
             slots = settings.get("max_loras")
-            fewer = f"engine.adapters={max(1, slots // 2)} (now {slots}), " if slots else ""
+            fewer = f"engine.adapters={max(1, slots // 2)} (now {slots}) or " if slots else ""
             remedy = (
-                f"lower what it is to keep: {fewer}engine.kv_cache_gb, engine.memory_share, or "
-                "engine.options.max_model_len"
+                f"there is too little memory: try {fewer}a lower engine.options.max_model_len, or "
+                "another engine.kv_cache_gb or engine.memory_share"
             )
         raise GermlineError(f"engine.kind=vllm could not be started ({found}): {remedy}") from error

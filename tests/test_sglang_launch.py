@@ -12,10 +12,13 @@ from pathlib import Path
 import pytest
 
 from germline.config import load_config
+from germline.engines.served.http import Connection
 from germline.engines.sglang import guard, launching
+from germline.engines.sglang.client import Client
 from germline.engines.sglang.launching import Launched
 from germline.run.assembly import make_engine
 from germline.types import EngineLost, GermlineError
+from tests.scripted_server import listening
 from tests.tiny_engines import folder
 
 FOREVER = "import time; time.sleep(1000)"
@@ -40,7 +43,7 @@ def started():
 
     def start(programme, *arguments):
         command = [sys.executable, "-c", programme, *map(str, arguments)]
-        servers.append(Launched(command, {}, "http://127.0.0.1:9"))
+        servers.append(Launched(command, {}, "http://127.0.0.1:9", "it"))
         return servers[-1]
 
     yield start
@@ -128,7 +131,7 @@ def test_the_server_of_a_run_that_is_killed_ends_too(tmp_path):
         "from germline.engines.sglang.launching import Launched\n"
         f"programme = {PARENT_AND_CHILD!r}\n"
         "command = [sys.executable, '-c', programme, sys.argv[1]]\n"
-        "server = Launched(command, {}, '')\n"
+        "server = Launched(command, {}, '', '')\n"
         "time.sleep(1000)\n"
     )
     killed = subprocess.Popen([sys.executable, "-c", run, str(tmp_path / "ids")])
@@ -136,6 +139,15 @@ def test_the_server_of_a_run_that_is_killed_ends_too(tmp_path):
     killed.kill()
     killed.wait()
     until(lambda: not any(runs(one) for one in ids))
+
+
+@pytest.mark.parametrize(("name", "expected"), [("run-1", True), ("run-2", False)])
+def test_another_server_at_the_same_port_is_not_taken_for_one_s_own(name, expected):
+    def reply(path, _body):
+        return 200, {"served_model_name": "run-1"} if path == "/model_info" else ""
+
+    with listening(reply) as other:
+        assert Client(Connection("it", other.url, 5.0)).is_well(name) is expected
 
 
 def launched(**section):
@@ -152,13 +164,13 @@ def test_an_interpreter_that_is_not_there_is_refused():
 def shown(tmp_path):
     """A program in the interpreter's place that shows how it was called, and ends."""
     program = tmp_path / "python"
-    program.write_text('#!/bin/sh\necho "called $*"\necho "threads $OMP_NUM_THREADS"\nexit 1\n')
+    program.write_text('#!/bin/sh\necho "$* with $OMP_NUM_THREADS threads" > "$0.called"\nexit 1\n')
     program.chmod(0o755)
 
     def words(**section):
-        with pytest.raises(GermlineError) as refused:
+        with pytest.raises(GermlineError, match="ended with status 1"):
             make_engine(launched(python=str(program), device="cpu", **section))
-        return str(refused.value)
+        return (tmp_path / "python.called").read_text()
 
     return words
 
@@ -177,7 +189,7 @@ def test_a_server_is_started_for_the_model_and_what_the_run_plays_on_it(shown):
 
 def test_settings_of_a_launched_server_reach_it(shown):
     called = shown(dtype="bfloat16", adapters=5, threads=3, options=("--tp-size", "2"))
-    for words in ("--dtype bfloat16", "--max-loras-per-batch 6 --tp-size 2", "threads 3"):
+    for words in ("--dtype bfloat16", "--max-loras-per-batch 6 --tp-size 2", "with 3 threads"):
         assert words in called
 
 

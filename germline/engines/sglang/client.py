@@ -217,13 +217,18 @@ class Client:
             raise Refused(f"{self.connection.name}: no checksums in {str(found)[:100]}", 200, "")
         return [rank.get("checksums") for rank in ranks]
 
-    def is_well(self) -> bool:
-        """Ask for a sign of life, which costs the server one token."""
+    def is_well(self, name: str) -> bool:
+        """Ask for a sign of life, which costs the server one token, and whether it is the one.
+
+        Args:
+            name: what it was told to call its model; two may have been given the same free port.
+        """
         try:
             self.connection.get("/health")
+            model = self.connection.get("/model_info")
         except (Refused, EngineLost):
             return False
-        return True
+        return isinstance(model, dict) and model.get("served_model_name") == name
 
     def _open_session(self) -> None:
         try:

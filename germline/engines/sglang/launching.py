@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -44,13 +45,17 @@ class Launched:
         command: what is run; it must listen at `url`.
         environment: variables on top of this process's own.
         url: where it will listen.
+        name: what it calls its model, so that it is not taken for another at the same port.
 
     Attributes:
         log_file: what it prints.
     """
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], url: str) -> None:
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], url: str, name: str
+    ) -> None:
         self.url = url
+        self.name = name
         folder = Path(tempfile.mkdtemp(prefix="germline-sglang-"))
         self.log_file = folder / "server.log"
         self._is_ready = False
@@ -147,15 +152,17 @@ def launch(
             f"engine.python={config.python} is no program here: name the interpreter of the "
             f"environment that has SGLang. To make one: {INSTALL}"
         )
-    port = _free_port()
+    port, name = _free_port(), f"run-{uuid.uuid4().hex}"
     command = [python, "-m", "sglang.launch_server", "--model-path", source]
     command += ["--host", "127.0.0.1", "--port", str(port), "--dtype", str(dtype).split(".")[1]]
-    command += ["--skip-server-warmup", *_device_flags(device_of(config))]
+    command += ["--served-model-name", name, "--skip-server-warmup"]
+    command += _device_flags(device_of(config))
     if adapter_flags:
         slots = config.adapters if config.adapters != "auto" else SLOTS
         command += [*adapter_flags, "--max-loras-per-batch", str(slots + 1)]  # the base has one
     # Of a flag that stands twice the last one counts.
-    return Launched([*command, *config.options], _environment(config), f"http://127.0.0.1:{port}")
+    command += config.options
+    return Launched(command, _environment(config), f"http://127.0.0.1:{port}", name)
 
 
 def device_of(config: Sglang) -> str:

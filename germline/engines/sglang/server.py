@@ -15,6 +15,7 @@ import math
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -165,7 +166,7 @@ class SglangServer:
         name = f"the SGLang server of this run ({launched.url})"
         timeout_s = self._config.timeout_s
         self._client = Client(Connection(name, launched.url, timeout_s, look=launched.look))
-        launched.wait(self._client.is_well, self._config.start_s)
+        launched.wait(partial(self._client.is_well, launched.name), self._config.start_s)
 
     def _say_what_it_costs(self) -> None:
         if serves_adapters(self._masters):

@@ -11,6 +11,7 @@ from germline.config import load_config
 from germline.engines.served.http import Refused
 from germline.engines.sglang.server import OURS
 from germline.run.assembly import make_engine
+from germline.run.reading import let_go
 from germline.types import Decoding, EngineLost, Example, GermlineError, Seeded, Update
 from tests.engines_real.stage import interpreter
 from tests.tiny_engines import folder
@@ -30,8 +31,9 @@ def config(engine, space=SPACE, model="nano"):
 def own():
     """An engine with a server of its own, which plays three members in one batch."""
     section = {"python": interpreter("sglang"), "threads": 1, "adapters": 3}
-    with closing(make_engine(config({"kind": "sglang", "launch": True, **section}))) as engine:
-        yield engine
+    engine = make_engine(config({"kind": "sglang", "launch": True, **section}))
+    yield engine
+    let_go(engine)
 
 
 @pytest.fixture(scope="module")

@@ -3,12 +3,14 @@
 That members play right is tested with the real server, in tests/engines_real.
 """
 
+import base64
 import time
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from safetensors.torch import load
 
 from germline.config import Config, load_config
 from germline.engines.served.recipe import masters_of
@@ -35,6 +37,7 @@ class Pretended:
     updates: int = 0
     members: dict[str, Any] = field(default_factory=dict)
     stood: list[Any] = field(default_factory=list)
+    received: dict[str, Any] = field(default_factory=dict)
     about: dict[str, Any] = field(default_factory=dict)
     instead: dict[str, Any] = field(default_factory=dict)
 
@@ -73,6 +76,14 @@ class Pretended:
         if int(number) > self.updates:
             self.masters.apply(read_update(update))
         self.updates = int(number)
+        return self.digest()
+
+    def receive(self, name: str, tensor: str) -> None:
+        self.received[name] = load(base64.b64decode(tensor))[name]
+
+    def restore(self) -> dict[str, str]:
+        assert self.masters is not None
+        self.masters.load_state(self.received)
         return self.digest()
 
     def enlist(self, members: str) -> None:
@@ -194,6 +205,24 @@ def test_masters_there_follow_those_here(script, pretended):
         sent = script.bodies("/collective_rpc")
         assert max(len(str(body)) for body in sent) < 10_000
         assert "receive" not in verbs(script)
+
+
+def test_masters_of_a_snapshot_are_sent(script, pretended):
+    with opened(script) as engine:
+        state = {name: one * 0.5 for name, one in engine.weights.state().items()}
+        engine.weights.load_state(state)
+        engine.refresh()
+        assert pretended.received.keys() == state.keys()
+        assert pretended.masters.digest() == engine.weights.digest()
+
+
+def test_masters_that_came_out_differently_there_are_made_the_same(script, pretended, caplog):
+    with opened(script) as engine:
+        name = engine.weights.searched[0].name
+        pretended.masters.tensors[name].view(-1)[0] += 1e-6
+        engine.apply(UPDATE)
+        assert pretended.masters.digest() == engine.weights.digest()
+    assert "differ in their last bits" in caplog.text
 
 
 def test_all_prompts_share_no_luck_but_all_members_do(script):

@@ -250,6 +250,15 @@ def test_a_folder_that_is_not_there_is_refused(tmp_path):
     assert "no such folder" in message
 
 
+def test_an_adapter_is_written_to_the_same_bytes_every_time(tmp_path):
+    engine = inprocess("llama", RANDOM)
+    written = set()
+    for place in map(str, range(12)):  # the library's own order is another one half of the time
+        engine.save_adapter(tmp_path / place)
+        written.add((tmp_path / place / "adapter_model.safetensors").read_bytes())
+    assert len(written) == 1
+
+
 def test_a_model_folder_is_no_adapter():
     assert "a folder without adapter_config.json" in refusal(started, folder("llama"))
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from germline.protocols import Base
 from germline.types import GermlineError, TensorInfo
@@ -197,9 +197,23 @@ def write_adapter(
     }
     folder.mkdir(parents=True, exist_ok=True)
     stored = {PREFIX + name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    save_file(stored, folder / TENSORS, metadata={"format": "pt", DIGEST: base.digest()})
+    written = save(stored, metadata={"format": "pt", DIGEST: base.digest()})
+    (folder / TENSORS).write_bytes(_in_order(written))
     text = json.dumps(settings, indent=2, sort_keys=True) + "\n"
     (folder / CONFIG).write_text(text, encoding="utf-8")
+
+
+def _in_order(file: bytes) -> bytes:
+    """Sort the metadata of a safetensors file, which the library writes in an order of chance.
+
+    Its layout: the size of the header in 8 bytes, the header as JSON padded with spaces, tensors.
+    """
+    end = 8 + int.from_bytes(file[:8], "little")
+    header = json.loads(file[8:end])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + file[end:]
 
 
 def _targets(layers: Sequence[TensorInfo], tensors: Sequence[TensorInfo]) -> dict[str, Any]:

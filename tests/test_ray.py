@@ -36,9 +36,9 @@ NODE = {"include_dashboard": False, "object_store_memory": 80_000_000}
 @pytest.fixture(scope="module")
 def cluster():
     """A cluster of one node with room for two engines; tests may add nodes and remove them."""
-    from ray.cluster_utils import Cluster
+    from ray.cluster_utils import Cluster as Nodes
 
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, **NODE})
+    cluster = Nodes(initialize_head=True, head_node_args={"num_cpus": 2, **NODE})
     yield cluster
     cluster.shutdown()
 
@@ -64,12 +64,12 @@ def away(joined):
 
 def fleet_of(*loads, needs=(), **terms):
     """Put engines into a fleet; each has a CPU unless it needs something else as well."""
-    from germline.fleet import cluster
+    from germline.fleet.cluster import room
     from germline.fleet.ray_actors import ObjectStore, RayEngine, wait
 
     asked = [{"CPU": 1.0, **need} for need in (*needs, *[{}] * (len(loads) - len(needs)))]
     engines = [RayEngine(number, load, asked[number]) for number, load in enumerate(loads)]
-    crew = Crew(engines, wait, Terms(**terms), lambda: cluster.room(asked[-1]))
+    crew = Crew(engines, wait, Terms(**terms), lambda: room(asked[-1]))
     return RemoteFleet(crew, GradedHere(TASK), CONFIG.cell, carrier=ObjectStore())
 
 
@@ -85,7 +85,7 @@ def closing(fleet):
 def pair(away):
     """Engine 0 is on any node, engine 1 away from the head."""
     loads = [loaded_engines.talkative] * 2
-    terms = {"hung_after": 2.0, "hung_after_s": 5.0}
+    terms = {"hung_after": 2.0, "hung_after_s": 8.0}
     with closing(fleet_of(*loads, needs=({}, {"away": 1.0}), **terms)) as fleet:
         yield fleet
 
@@ -97,7 +97,9 @@ def alone():
 
 
 def pids(fleet):
-    """Process ids by place."""
+    """Process ids by place, once both engines stand."""
+    while len(fleet.crew.standing()) < 2:
+        evaluated(fleet)
     found = fleet.crew.everyone(Whereabouts())
     return [found[seat] for seat in sorted(found, key=lambda seat: seat.remote.name)]
 
@@ -130,6 +132,23 @@ def test_a_running_cluster_is_joined_by_its_address(cluster, tmp_path):
     assert ["traffic" in row for row in rows] == [False, False, True, True]
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere"])
+def test_an_address_where_nothing_answers_is_refused(address, tmp_path):
+    fleet = f"fleet={{kind: ray, address: '{address}'}}"
+    with pytest.raises(GermlineError, match=rf"fleet\.address={address} does not answer"):
+        germline.train(settings(fleet), tmp_path)
+
+
+def test_another_cluster_than_the_one_a_script_has_joined_is_refused(joined):
+    from germline.fleet.cluster import Cluster
+
+    with pytest.raises(GermlineError, match=rf"fleet\.address=10\.0\.0\.7:6379.*{joined.address}"):
+        Cluster("10.0.0.7:6379", 1)
+    for address in (None, "auto", joined.address):
+        Cluster(address, 1).close()
+    assert ray.is_initialized()
+
+
 def test_the_nano_model_on_two_actors_gives_the_bytes_of_one_engine_here(joined, tmp_path):
     journals = []
     for name, overrides in {
@@ -141,13 +160,6 @@ def test_the_nano_model_on_two_actors_gives_the_bytes_of_one_engine_here(joined,
         config = load_config("configs/ray.yaml", ["fleet=local", *small, *overrides])
         journals.append(journal(finish(germline.train(config, tmp_path / name))))
     assert journals[0] == journals[1]
-
-
-@pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere"])
-def test_an_address_where_nothing_answers_is_refused(address, tmp_path):
-    fleet = f"fleet={{kind: ray, address: '{address}'}}"
-    with pytest.raises(GermlineError, match=rf"fleet\.address={address} does not answer"):
-        germline.train(settings(fleet), tmp_path)
 
 
 def test_too_little_room_is_said_in_time(joined):

@@ -48,6 +48,7 @@ class Cluster:
         # Whoever uses germline from a script may have begun with Ray already: theirs to end.
         self._ours = not ray.is_initialized()
         if not self._ours:
+            _refuse_another(address)
             return
         if address is not None:
             _refuse_silence(address)
@@ -104,6 +105,15 @@ def has_gpus() -> bool:
 
 def _nodes() -> list[object]:
     return [node for node in ray.nodes() if node["Alive"]]
+
+
+def _refuse_another(address: str | None) -> None:
+    joined = ray.get_runtime_context().gcs_address
+    if address not in (None, "auto", joined):
+        raise GermlineError(
+            f"fleet.address={address} is not the cluster this script has joined, {joined}: drop "
+            "it, or call ray.shutdown() before"
+        )
 
 
 def _refuse_silence(address: str) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -18,8 +19,9 @@ from germline.engines.vllm.settings import EXTENSION, RANKS, llm_settings, room_
 from germline.engines.vllm.versions import part, refuse_version
 from germline.nano import NANO_DIR
 from germline.record import RunDirectory
-from germline.run import export, replay, train
+from germline.run import evaluate, export, generate, replay, train
 from germline.run.assembly import make_engine
+from germline.run.diverging import diverged
 from germline.types import Coordinates, GermlineError, Move, Perturbation, Seeded, Stretch, Update
 from tests.tiny_engines import inprocess as tiny
 
@@ -231,7 +233,10 @@ def test_one_module_knows_vllm_s_insides():
 # --- without vLLM
 
 
-def test_a_run_of_vllm_is_replayed_and_exported_without_it(tmp_path):
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Return a short run of the inprocess engine, and the same as one that vLLM played."""
+    folder = tmp_path_factory.mktemp("runs")
     values = {
         "generations": 2,
         "batch": 2,
@@ -239,17 +244,38 @@ def test_a_run_of_vllm_is_replayed_and_exported_without_it(tmp_path):
         "task": {"kind": "arithmetic", "max_new_tokens": 2},
         "strategy": {"population": 4, "learning_rate": 0.1},
         "shaping": {"kind": "raw"},
-        "engine": {"kind": "inprocess", "threads": 1},
+        "engine": {"kind": "inprocess"},
     }
-    path = tmp_path / "run"
-    for _ in train(values, path):
+    here, there = folder / "inprocess", folder / "vllm"
+    for _ in train(values, here):
         pass
-    export(path, tmp_path / "inprocess")
-    about = json.loads((path / "run.json").read_text())
+    shutil.copytree(here, there)
+    about = json.loads((there / "run.json").read_text())
     about["config"]["engine"] = Vllm().model_dump()
-    (path / "run.json").write_text(json.dumps(about))
-    assert replay(path, 1) == RunDirectory.open(path).journal.read()[1].digest
-    export(path, tmp_path / "vllm")
+    (there / "run.json").write_text(json.dumps(about))
+    return here, there
+
+
+def test_a_run_of_vllm_is_replayed_and_exported_without_it(runs, tmp_path):
+    assert replay(runs[1], 1) == RunDirectory.open(runs[1]).journal.read()[1].digest
+    folders = [tmp_path / run.name for run in runs]
+    for run, folder in zip(runs, folders, strict=True):
+        export(run, folder)
     for file in ("model.safetensors", "config.json"):
-        here, there = (tmp_path / name / file for name in ("inprocess", "vllm"))
+        here, there = (folder / file for folder in folders)
         assert here.read_bytes() == there.read_bytes()
+
+
+@pytest.mark.parametrize("override", ["engine=inprocess", "engine.kind=inprocess"])
+def test_a_run_of_vllm_is_scored_by_another_engine_on_request(runs, override, tmp_path):
+    here, there = map(str, runs)
+    score, _ = evaluate(here, limit=4, out=tmp_path / "a.jsonl")
+    again, _ = evaluate(there, limit=4, out=tmp_path / "b.jsonl", overrides=[override])
+    assert again == score
+    assert diverged(there, limit=2, overrides=[override]) == diverged(here, limit=2)
+
+
+def test_a_run_of_vllm_answers_prompts_in_another_engine_on_request(runs):
+    here, there = map(str, runs)
+    asked = ["What is 2 + 2?"]
+    assert generate(there, asked, engine="inprocess") == generate(here, asked)

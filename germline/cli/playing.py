@@ -21,13 +21,14 @@ Source = Annotated[
     ),
 ]
 
-EVALUATION_SETTINGS = ("engine.", "cell.", "graders.")
+EVALUATION_SETTINGS = ("engine.", "engine=", "cell.", "graders.")
 """Settings besides `task.` that change an evaluation; the rest is refused, not ignored."""
 
 EVALUATE_EXAMPLES = (
     "germline eval runs/sums --split test --kl",
     "germline eval nano --task countdown --limit 200",
     "germline eval Qwen/Qwen2.5-0.5B --task countdown engine.dtype=bfloat16",
+    "germline eval runs/on-vllm engine=inprocess",
 )
 GENERATE_EXAMPLES = (
     'germline generate runs/sums "What is 7 plus 8?"',
@@ -98,7 +99,7 @@ def evaluate(
     typer.echo(f"completions: {completions}")
 
 
-def generate(
+def generate(  # noqa: PLR0913 - the options of the command
     source: Source,
     prompts: Annotated[list[str], typer.Argument(metavar="PROMPT", help="What to say.")],
     *,
@@ -109,6 +110,10 @@ def generate(
     temperature: Annotated[float, typer.Option(min=0, help="0 is greedy.")] = 0.0,
     top_p: Annotated[float, typer.Option(min=0, max=1, help="Nucleus probability mass.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Seed of the sampling noise.")] = 0,
+    engine: Annotated[
+        str | None,
+        typer.Option(metavar="KIND", help="Engine that plays; default: the one the run has."),
+    ] = None,
 ) -> None:
     """Let a model answer prompts."""
     from germline import run
@@ -122,6 +127,7 @@ def generate(
         temperature=temperature,
         top_p=top_p,
         seed=seed,
+        engine=engine,
     )
     for prompt, completion in zip(prompts, completions, strict=True):
         if len(prompts) > 1:

@@ -13,7 +13,7 @@ from germline.record import RunDirectory
 from germline.rollout import centre_cell, cut
 from germline.run.arguments import choice_of, limit_of, path_of
 from germline.run.assembly import decoding, make_engine, make_task
-from germline.run.reading import let_go, rebuilt, writers
+from germline.run.reading import let_go, rebuilt, settings_of, writers
 from germline.types import Completion, GermlineError, Split
 
 
@@ -40,7 +40,7 @@ def diverged(
     """
     choice_of("split", split, ("train", "test"))
     directory = RunDirectory.open(path_of("path", path))
-    config = load_config(directory.config.model_dump(), overrides)
+    config = load_config(settings_of(directory, overrides), overrides)
     task = make_task(config.task)
     examples = task.examples(split)[: limit_of(limit)]
     tuned, start = rebuilt(directory, config), make_engine(config)

@@ -147,7 +147,7 @@ def evaluate(
     return score, file
 
 
-def generate(
+def generate(  # noqa: PLR0913 - all that a completion depends on
     source: str,
     prompts: Sequence[str],
     *,
@@ -156,8 +156,11 @@ def generate(
     temperature: float = 0.0,
     top_p: float = 1.0,
     seed: int = 0,
+    engine: str | None = None,
 ) -> list[Completion]:
     """Let the weights of a run or a model answer prompts.
+
+    The run's own engine plays, or one of another kind with its defaults, such as `inprocess`.
 
     Raises:
         GermlineError: a setting is out of range, or the source cannot be loaded.
@@ -167,14 +170,25 @@ def generate(
         return []
     sampling = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p}
     load_config({"task": sampling})
-    directory, config = _source(source, None, ())
+    asked = () if engine is None else (f"engine.kind={engine}",)
+    directory, config = _source(source, None, asked)
     examples = [Example(i, prompt, "", chat) for i, prompt in enumerate(prompts)]
     settings = Decoding(max_new_tokens, temperature, top_p, noise_seed=seed)
-    engine = _alone(directory) if directory else make_engine(config, searched=False)
+    player = _alone(directory, config) if directory else make_engine(config, searched=False)
     try:
-        return engine.generate([None], examples, settings)[0]
+        return player.generate([None], examples, settings)[0]
     finally:
-        let_go(engine)
+        let_go(player)
+
+
+def settings_of(directory: RunDirectory, overrides: Sequence[str]) -> dict[str, Any]:
+    """Return the settings of a run; without those of its engine, where another is asked for."""
+    values = directory.config.model_dump()
+    asked = dict(one.split("=", 1) for one in overrides if "=" in one)
+    kind = asked.get("engine.kind", asked.get("engine", values["engine"]["kind"]))
+    if kind != values["engine"]["kind"]:
+        del values["engine"]
+    return values
 
 
 def let_go(engine: Engine) -> None:
@@ -188,7 +202,9 @@ def _source(
 ) -> tuple[RunDirectory | None, Config]:
     path = path_of("source", source)
     directory = RunDirectory.open(path) if (path / "run.json").exists() else None
-    values: dict[str, Any] = directory.config.model_dump() if directory else {"model": str(source)}
+    values: dict[str, Any] = {"model": str(source)}
+    if directory:
+        values = settings_of(directory, overrides)
     if task is not None:
         values["task"] = task.model_dump()
         # How a run was trained does not limit what it may be asked.
@@ -220,10 +236,10 @@ def _newest(directory: RunDirectory) -> int:
     return newest
 
 
-def _alone(directory: RunDirectory, *, plays: bool = True) -> Engine:
+def _alone(directory: RunDirectory, config: Config | None = None, *, plays: bool = True) -> Engine:
     """Return an engine with the weights that stand for a run alone: of voters, the best."""
     _newest(directory)
-    engine = rebuilt(directory, plays=plays)
+    engine = rebuilt(directory, config, plays=plays)
     method = directory.config.method
     if isinstance(method, RandOpt):
         engine.apply(_ensemble(directory, method, engine.weights.dimension).best())

@@ -63,7 +63,7 @@ class HttpDoor:
         """Find the server, and let its workers have masters equal to these."""
         url = str(self.section.base_url)
         self._name = f"engine.base_url={url}"
-        self._start = command(self.pretrained.source, masters, self.dtype)
+        self._start = command(self.pretrained.source, masters, self.dtype, url)
         patience_s = self.section.patience_s
         # A wrong address is told at once; one that was right is worth waiting for.
         self._connection = Connection(self._name, url, self.section.timeout_s)

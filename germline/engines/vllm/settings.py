@@ -2,6 +2,7 @@
 
 import os
 from typing import Any
+from urllib.parse import urlsplit
 
 import torch
 
@@ -102,11 +103,12 @@ def _memory(section: Vllm) -> float:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def command(model: str, masters: Masters, dtype: torch.dtype) -> str:
-    """Return the command that starts a server for such masters, as a shell reads it."""
+def command(model: str, masters: Masters, dtype: torch.dtype, url: str) -> str:
+    """Return the command that starts a server for such masters at a URL, as a shell reads it."""
+    port = urlsplit(url).port or 80
     words = [
         "VLLM_SERVER_DEV_MODE=1 VLLM_ALLOW_RUNTIME_LORA_UPDATING=True",
-        "python -m vllm.entrypoints.openai.api_server --host 127.0.0.1",
+        f"python -m vllm.entrypoints.openai.api_server --host 127.0.0.1 --port {port}",
         f"--model {model} --dtype {str(dtype).removeprefix('torch.')}",
         f"--worker-extension-cls {EXTENSION}",
     ]

@@ -116,6 +116,15 @@ def test_the_first_interrupt_asks_to_stop_and_the_second_stops() -> None:
     assert asked == [1]
 
 
+def test_a_scheduler_s_request_to_end_asks_to_stop() -> None:
+    asked = []
+    before = signal.getsignal(signal.SIGTERM)
+    with interruptible(lambda: asked.append(1)):
+        signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert asked == [1]
+
+
 @pytest.mark.parametrize("schedule", ["linear", "cosine"])
 def test_going_on_is_not_suggested_where_it_would_bend_a_schedule(
     tmp_path: Path, schedule: str

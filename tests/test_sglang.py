@@ -235,7 +235,12 @@ def test_the_cost_of_members_written_one_by_one_is_told(script, caplog):
         assert "space.kind=low_rank" in caplog.text
     caplog.clear()
     with opened(script, "low_rank"):
-        assert not caplog.text
+        assert "one after another" not in caplog.text
+
+
+def test_a_server_that_was_started_from_another_folder_is_told(script, caplog):
+    with opened(script):
+        assert "serves a/model, the run has model=" in caplog.text
 
 
 def test_names_of_versions_tell_engines_apart(script):

@@ -1,4 +1,7 @@
-"""Ctrl-C: the first finishes the generation at hand, the second stops at once."""
+"""Ctrl-C: the first finishes the generation at hand, the second stops at once.
+
+SIGTERM, which schedulers of clusters send before they kill, does the same as the first Ctrl-C.
+"""
 
 import signal
 import threading
@@ -12,7 +15,7 @@ INTERRUPTED = 130
 
 @contextmanager
 def interruptible(stop: Callable[[], None]) -> Iterator[None]:
-    """Call `stop` at the first SIGINT, raise KeyboardInterrupt at the second.
+    """Call `stop` at the first SIGINT or SIGTERM, raise KeyboardInterrupt at the next SIGINT.
 
     Python lets only the main thread set signal handlers; elsewhere Ctrl-C keeps its usual meaning.
     """
@@ -24,8 +27,9 @@ def interruptible(stop: Callable[[], None]) -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         stop()
 
-    before = signal.signal(signal.SIGINT, handle)
+    before = {one: signal.signal(one, handle) for one in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for one, handler in before.items():
+            signal.signal(one, handler)

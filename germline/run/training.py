@@ -27,8 +27,11 @@ from germline.types import Example, GenerationRecord, GermlineError, Rollout, Sc
 
 RESUMABLE = ("generations", "held_out", "record", "graders", "fleet")
 """Settings a resumed run may change: the others would make it another run."""
-SERVER = ("base_url", "launch", "python", "start_s", "timeout_s", "patience_s")
-"""Settings of an engine a resumed run may change too: where its server is, not what it plays."""
+SERVER = (
+    *("base_url", "launch", "python", "start_s", "timeout_s", "patience_s"),
+    *("adapters", "memory_share", "kv_cache_gb"),
+)
+"""Settings of an engine a resumed run may change too: where it runs and in how much room."""
 
 
 class Training:

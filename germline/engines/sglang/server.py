@@ -190,6 +190,11 @@ class SglangServer:
             self._found_version = "default"
             self._client.reload(info.model, self._found_version)
         refuse_other_weights(self._client, info, self._model, self._reference, self._dtype)
+        if self._launched is None and info.model != self._source:
+            log.warning(
+                "%s serves %s, the run has model=%s: their texts agree within rounding",
+                *(self._client.connection.name, info.model, self._source),
+            )
         refuse_unfit(info, self._masters)
         self._version, self._standing = self._found_version, None
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from torch import nn
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import GraniteConfig, GraniteForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 import germline.engines.decode
 from germline.engines import fused
@@ -13,8 +13,11 @@ from germline.types import Decoding
 from tests.tiny_engines import MODELS, SPACES, examples, inprocess, population, tokens
 
 GREEDY = Decoding(max_new_tokens=12)
-PARTS = {"_Norm": 7, "_Gate": 3, "_Attention": 3, "_Head": 1}
+PARTS = {"_Norm": 7, "_Gate": 3, "_Attention": 3, "_Layer": 3, "_Head": 1}
 """In three layers of a family whose parts are all known."""
+
+SHAPE = {"hidden_size": 64, "intermediate_size": 96, "vocab_size": 303}
+HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 3}
 
 
 def parts(model):
@@ -34,9 +37,8 @@ def logits(model):
 
 def qwen3():
     torch.manual_seed(0)
-    shape = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16, "vocab_size": 303}
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 3}
-    return Qwen3ForCausalLM(Qwen3Config(**shape, **heads, initializer_range=0.2)).eval()
+    config = Qwen3Config(**SHAPE, **HEADS, head_dim=16, initializer_range=0.2)
+    return Qwen3ForCausalLM(config).eval()
 
 
 @pytest.mark.parametrize("model", [*MODELS, "qwen3"])
@@ -54,7 +56,7 @@ def test_fused_parts_give_the_logits_of_the_library(model):
         ("llama", PARTS),
         ("mistral", PARTS),
         ("gemma3", {"_Attention": 3, "_Head": 1}),  # it adds 1 to the weights of its norms
-        ("mixtral", {"_Norm": 7, "_Attention": 3, "_Head": 1}),
+        ("mixtral", {"_Norm": 7, "_Attention": 3, "_Layer": 3, "_Head": 1}),
         ("gpt2", {"_Head": 1}),
     ],
 )
@@ -71,7 +73,33 @@ def test_a_module_that_only_looks_like_a_known_one_is_not_trusted():
     served.model.layers[1].mlp.act_fn = nn.GELU()
     served.model.layers[2].self_attn.o_proj = nn.Sequential(nn.Linear(64, 64), nn.Dropout())
     served.model.layers[2].self_attn.head_dim = 5
-    assert parts(served) == dict(sorted({**PARTS, "_Gate": 2, "_Attention": 2}.items()))
+    known = {**PARTS, "_Gate": 2, "_Attention": 2, "_Layer": 2}
+    assert parts(served) == dict(sorted(known.items()))
+
+
+def test_a_layer_that_weighs_its_sums_is_not_trusted():
+    granite = GraniteForCausalLM(GraniteConfig(**SHAPE, **HEADS, residual_multiplier=0.5)).eval()
+    assert parts(granite) == {kind: n for kind, n in sorted(PARTS.items()) if kind != "_Layer"}
+
+
+@pytest.fixture
+def layer():
+    model = Fused(inprocess("llama").model)
+    with model.standing(), torch.inference_mode():
+        yield next(part for part in model._parts if type(part).__name__ == "_Layer")
+
+
+def test_sums_in_place_are_the_sums_of_the_library_bit_for_bit(layer):
+    inputs, named = layer.sample()
+    library = type(layer.module).forward(layer.module, inputs, **named)
+    assert torch.equal(layer(inputs, **named), library)
+
+
+def test_sums_in_place_leave_what_a_layer_was_given_as_it_was(layer):
+    inputs, named = layer.sample()
+    given = inputs.clone()
+    layer(inputs, **named)
+    assert torch.equal(inputs, given)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

@@ -201,7 +201,7 @@ class _Batch:
 
     def _forward(self, ids: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
         """Append new tokens, piece by piece, and return the logits after the last."""
-        device = self.model.device
+        device = self.mask.device
         ids, positions = ids.to(device), positions.to(device)
         pieces = -(-ids.numel() // PREFILL_TOKENS) if device.type == "cpu" else 1
         ends = np.linspace(0, ids.shape[1], min(pieces, ids.shape[1]) + 1).astype(int)[1:]

@@ -39,7 +39,7 @@ class Fused:
     """The parts of one model."""
 
     def __init__(self, model: nn.Module) -> None:
-        kinds = (_Norm, _Gate, _Attention, _Head) if _is_fp32_on_cpu(model) else ()
+        kinds = (_Norm, _Gate, _Attention, _Layer, _Head) if _is_fp32_on_cpu(model) else ()
         found = (kind.of(module) for module in model.modules() for kind in kinds)
         self._parts = [part for part in found if part is not None]
 
@@ -158,14 +158,7 @@ class _Attention(_Part):
         self._layer: int = module.layer_idx
 
     def sample(self) -> tuple[Tensor, dict[str, Any]]:
-        texts, tokens = 2, 3
-        angles = _waves(2, texts, tokens, self._dim).unbind()
-        mask = _waves(texts, 1, tokens, tokens)
-        inputs = _waves(texts, tokens, _width(self._q))
-        return inputs, {
-            "position_embeddings": angles,
-            "attention_mask": mask.masked_fill_(mask > 0.5, torch.finfo(mask.dtype).min),
-        }
+        return _states(_width(self._q), self._dim)
 
     def __call__(
         self,
@@ -219,6 +212,25 @@ class _Attention(_Part):
         return by_token.reshape(texts, tokens, -1)
 
 
+class _Layer(_Part):
+    """A layer of a decoder: x + attention(norm(x)), then x + mlp(norm(x)), both sums in place."""
+
+    children = frozenset(("input_layernorm", "self_attn", "post_attention_layernorm", "mlp"))
+
+    def __init__(self, module: Any) -> None:
+        super().__init__(module)
+        self._before, self._attention = module.input_layernorm, module.self_attn
+        self._between, self._mlp = module.post_attention_layernorm, module.mlp
+
+    def sample(self) -> tuple[Tensor, dict[str, Any]]:
+        return _states(_width(self._attention.q_proj), self._attention.head_dim)
+
+    def __call__(self, hidden_states: Tensor, **named: Any) -> Any:
+        attended, _ = self._attention(hidden_states=self._before(hidden_states), **named)
+        attended.add_(hidden_states)
+        return self._mlp(self._between(attended)).add_(attended)
+
+
 class _Head(_Part):
     """A linear layer of so many outputs that its rows would not begin on lines of the cache."""
 
@@ -256,6 +268,16 @@ def _turned(states: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
 def _waves(*shape: int) -> Tensor:
     """Return numbers between -1 and 1, all different."""
     return torch.arange(math.prod(shape)).mul(1.7).sin().view(shape)
+
+
+def _states(width: int, head_dim: int) -> tuple[Tensor, dict[str, Any]]:
+    """Return hidden states `[2, 3, width]`, and what attention to them takes by name."""
+    texts, tokens = 2, 3
+    mask = _waves(texts, 1, tokens, tokens)
+    return _waves(texts, tokens, width), {
+        "position_embeddings": _waves(2, texts, tokens, head_dim).unbind(),
+        "attention_mask": mask.masked_fill_(mask > 0.5, torch.finfo(mask.dtype).min),
+    }
 
 
 def _first(output: Any) -> Tensor:

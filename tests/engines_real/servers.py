@@ -37,21 +37,21 @@ def vllm_process(
     """Do the same; yield the URL and the process, which may be killed."""
     masters = make_engine(config_of("inprocess", "lora")).weights
     assert isinstance(masters, Masters)
-    told = command(str(NANO_DIR), masters, torch.float32).replace("python ", f"{python} ", 1)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    told = command(str(NANO_DIR), masters, torch.float32, url)
     with log.open("wb") as output:
         server = subprocess.Popen(
-            ["env", *shlex.split(told), "--port", str(port)],
+            ["env", *shlex.split(told.replace("python ", f"{python} ", 1))],
             env=os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"},
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
     try:
-        _wait(f"http://127.0.0.1:{port}/health", server, log)
-        yield f"http://127.0.0.1:{port}", server
+        _wait(f"{url}/health", server, log)
+        yield url, server
     finally:
         if server.poll() is None:
             os.killpg(server.pid, signal.SIGTERM)

@@ -317,6 +317,10 @@ def test_sigma_grows_for_members_and_updates_alike():
         ([RUNNING, "strategy.antithetic=false"], r"baseline=running .*shaping\.kind=z_score .*raw"),
         ([RUNNING, *ALONE, "shaping.elite=0.5"], r"elite=0\.5 does not do: use"),
         (["strategy.sigma={kind: success, start: 2}"], r"start=2 is not between min=1e-06 and max"),
+        (
+            ["strategy.sigma={kind: success, start: 2, max: 1e7}"],
+            r"sigma\.max: must be less than or equal to 1000000",
+        ),
         (["strategy.sigma={kind: natural, start: 1, min: 2}"], r"min=2 and max=1: move the limit"),
         (["strategy.noise_reuse=0"], r"noise_reuse: must be greater than or equal to 1"),
         (["strategy.zero_signal=ignore"], r"zero_signal: .*'ignore'.*'count', 'skip', 'grow'"),

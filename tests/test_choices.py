@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 import germline
+from germline.cli.application import app
 from germline.cli.views import LiveView
 from germline.config import Choices, Nes, load_config
 from germline.fleet.choosing import ChoosingFleet
@@ -234,6 +236,13 @@ def test_a_run_is_replayed_to_the_same_bits(whole):
 def test_eval_plays_as_the_centre_of_the_run_does(whole):
     score, _ = germline.evaluate(str(whole), limit=5)
     assert score.mean == RunDirectory.open(whole).held_out()[-1].score.mean
+
+
+def test_eval_names_the_options_it_played_with(whole, tmp_path):
+    words = ["eval", str(whole), "--limit", "2", "--out", str(tmp_path / "completions")]
+    shown = CliRunner().invoke(app, words)
+    named = ", ".join(likeliest(RunDirectory.open(whole).generations()[-1]["choices"]))
+    assert f"played with the likeliest options: {named}" in shown.stdout.splitlines()
 
 
 def test_every_generation_records_the_odds(whole):

@@ -327,6 +327,10 @@ def test_a_damaged_ensemble_is_told(whole, tmp_path):
         (("shaping=raw",), r"shaping\.kind=raw would be ignored"),
         (("strategy.sigma={start: 0.3, end: 0.1}",), r"sigma\.kind=linear cannot be used"),
         (("method.sigmas=[0.1, 0.2]",), r"strategy\.sigma=0.3 would be ignored beside"),
+        (
+            ("method.sigmas=[0.1, 1e7]",),
+            r"method\.sigmas\.1: must be less than or equal to 1000000",
+        ),
         (("method.keep=25",), r"method\.keep=25 is more than the 24 members"),
         (("method.keep=0",), r"method\.keep"),
         (("method.sigmas=[0.1, 0]",), r"method\.sigmas"),

@@ -94,6 +94,8 @@ def evaluate(
     voters = _voters(source)
     if voters:
         typer.echo(f"by vote: every answer is the one most of {voters} members give")
+    if played is None and (chosen := _chosen(source)):
+        typer.echo(f"played with the likeliest options: {', '.join(chosen)}")
     if kl:
         _show_divergence(source, split, limit, settings)
     typer.echo(f"completions: {completions}")
@@ -187,6 +189,17 @@ def _voters(source: str) -> int:
 
     is_run = (Path(source) / "run.json").exists()
     return RunDirectory.open(Path(source)).voters if is_run else 0
+
+
+def _chosen(source: str) -> list[str]:
+    """Name the options that the centre of a run plays with, where some were searched."""
+    from germline.record import RunDirectory
+    from germline.report.odds import likeliest
+
+    if not (Path(source) / "run.json").exists():
+        return []
+    odds = [row.get("choices") for row in RunDirectory.open(Path(source)).generations()]
+    return likeliest(odds[-1]) if odds and odds[-1] else []
 
 
 def _evaluation_settings(overrides: Sequence[str]) -> list[str]:

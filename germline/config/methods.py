@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from germline.config.fleets import FleetConfig
-from germline.config.schedules import Natural
+from germline.config.schedules import LARGEST_SIGMA, Natural
 from germline.config.sections import Section, named
 from germline.config.shaping import ShapingConfig, ZScore
 from germline.config.spaces import LowRank, SpaceConfig
@@ -23,7 +23,7 @@ class RandOpt(Section):
 
     kind: Literal["randopt"] = "randopt"
     keep: int = Field(8, ge=1, description="Members that are kept, the fittest, to vote.")
-    sigmas: tuple[Annotated[float, Field(gt=0)], ...] | None = Field(
+    sigmas: tuple[Annotated[float, Field(gt=0, le=LARGEST_SIGMA)], ...] | None = Field(
         None,
         min_length=1,
         description=(

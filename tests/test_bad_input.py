@@ -171,7 +171,10 @@ def refused(override: str) -> str:
         ("task=contdown", "task: there is no kind 'contdown' (did you mean 'countdown'?); choose"),
         ("strategy.optimizer=adm", "strategy.optimizer: there is no kind 'adm' (did you mean 'ad"),
         ("strategy.sigma={kind: linaer}", "strategy.sigma: there is no kind 'linaer' (did you"),
-        ("fleet=lokal", "fleet.kind: must be 'local' (did you mean 'local'?) (found 'lokal')"),
+        (
+            "fleet=lokal",
+            "fleet: there is no kind 'lokal' (did you mean 'local'?); choose one of 'local', 'ray'",
+        ),
         ("engine.dtype=floot16", "engine.dtype: must be 'auto', 'float32', 'bfloat16' or 'float16"),
         ("engine.dtype=floot16", "(did you mean 'float16'?) (found 'floot16')"),
     ],

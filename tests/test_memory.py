@@ -34,8 +34,8 @@ def test_training_needs_at_most_a_tenth_of_the_weights_more_than_inference(space
 
 def test_full_needs_one_copy_of_the_weights_more_than_inference():
     # Enough rows that generation, not the optimizer's scratch of 4 MB, is where memory peaks.
-    inference, weights = peak("full", "inference", examples=48)
-    training, _ = peak("full", "training", examples=48)
+    inference, weights = peak("full", "inference", examples=96)
+    training, _ = peak("full", "training", examples=96)
     assert training <= inference + PROMISED_SHARE["full"] * weights
 
 

@@ -20,7 +20,8 @@ SIGNATURES = {
     "evaluate": "(source, task=None, *, split='test', limit=None, overrides=(), out=None)",
     "export": "(path, out, form=None)",
     "generate": (
-        "(source, prompts, *, chat=True, max_new_tokens=128, temperature=0.0, top_p=1.0, seed=0)"
+        "(source, prompts, *, chat=True, max_new_tokens=128, temperature=0.0, top_p=1.0, seed=0, "
+        "engine=None)"
     ),
     "load_config": "(source, overrides=())",
     "replay": "(path, generation, out=None, form=None)",

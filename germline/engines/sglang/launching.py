@@ -146,7 +146,8 @@ def launch(
     Raises:
         GermlineError: there is no such interpreter.
     """
-    python = shutil.which(Path(config.python or sys.executable).expanduser())
+    # As text: of a path that it finds as it stands, `which` returns the path.
+    python = shutil.which(str(Path(config.python or sys.executable).expanduser()))
     if python is None:
         raise GermlineError(
             f"engine.python={config.python} is no program here: name the interpreter of the "

@@ -12,7 +12,7 @@ import torch
 
 from germline.config import Lora, LowRank, Vllm, load_config
 from germline.engines.pretrained import load_pretrained
-from germline.engines.served.recipe import masters_of, write_recipe
+from germline.engines.served.recipe import read_recipe, write_recipe
 from germline.engines.served.wire import read_members, read_update, write_members, write_update
 from germline.engines.vllm.in_process import explained, refuse_missing
 from germline.engines.vllm.settings import EXTENSION, RANKS, llm_settings, room_for, slot_bytes
@@ -77,7 +77,7 @@ def test_masters_made_of_a_recipe_follow_the_same_updates(space):
         {"seed": 5, "space": space, "strategy": {"optimizer": optimizer, "sigma_unit": "mean_abs"}}
     )
     here = make_engine(config).weights
-    there = masters_of(write_recipe(config, searched=True), str(NANO_DIR))
+    there = read_recipe(write_recipe(config, searched=True), str(NANO_DIR))
     assert there.digest() == here.digest()
     update = Update(5, 0, 0.1, 0.01, (0.5, -0.5))
     for one in (here, there):

@@ -13,7 +13,7 @@ import pytest
 from safetensors.torch import load
 
 from germline.config import Config, load_config
-from germline.engines.served.recipe import masters_of
+from germline.engines.served.recipe import read_recipe
 from germline.engines.served.wire import read_members, read_update
 from germline.engines.weights import Masters
 from germline.run.assembly import make_engine
@@ -64,7 +64,7 @@ class Pretended:
         return {"dtype": "float32", "max_loras": 2, "max_lora_rank": 8, **self.about}
 
     def build(self, recipe: str) -> dict[str, str]:
-        self.masters = masters_of(recipe, self.model)
+        self.masters = read_recipe(recipe, self.model)
         return {"base": self.masters.base.digest(), "model": self.model}
 
     def digest(self) -> dict[str, str]:

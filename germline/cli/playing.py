@@ -11,6 +11,7 @@ from germline.cli import completing
 
 if TYPE_CHECKING:
     from germline.config import TaskConfig
+    from germline.record import RunDirectory
 
 Source = Annotated[
     str,
@@ -185,21 +186,23 @@ def _show_divergence(
 
 def _voters(source: str) -> int:
     """Count the members whose vote a run answers by; 0 where it has weights of its own."""
-    from germline.record import RunDirectory
-
-    is_run = (Path(source) / "run.json").exists()
-    return RunDirectory.open(Path(source)).voters if is_run else 0
+    run = _run(source)
+    return run.voters if run else 0
 
 
 def _chosen(source: str) -> list[str]:
     """Name the options that the centre of a run plays with, where some were searched."""
-    from germline.record import RunDirectory
-    from germline.report.odds import likeliest
+    from germline.report.odds import chosen
 
-    if not (Path(source) / "run.json").exists():
-        return []
-    odds = [row.get("choices") for row in RunDirectory.open(Path(source)).generations()]
-    return likeliest(odds[-1]) if odds and odds[-1] else []
+    run = _run(source)
+    return chosen(run.generations()) if run else []
+
+
+def _run(source: str) -> "RunDirectory | None":
+    """Open a source that is a run directory."""
+    from germline.record import RunDirectory
+
+    return RunDirectory.open(Path(source)) if (Path(source) / "run.json").exists() else None
 
 
 def _evaluation_settings(overrides: Sequence[str]) -> list[str]:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from germline.cli import wording
 from germline.record import HeldOut, RunDirectory
-from germline.report.odds import likeliest
+from germline.report.odds import chosen
 from germline.traffic import Traffic
 
 SHOWN_SAMPLES = 5
@@ -86,9 +86,8 @@ def _voters(run: RunDirectory) -> list[str]:
 
 
 def _choices(run: RunDirectory) -> list[str]:
-    rows = run.generations()
-    chosen = likeliest(rows[-1].get("choices", {})) if rows else []
-    return [f"the centre plays with {', '.join(chosen)}"] if chosen else []
+    options = chosen(run.generations())
+    return [f"the centre plays with {', '.join(options)}"] if options else []
 
 
 def _traffic(run: RunDirectory) -> list[str]:

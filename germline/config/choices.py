@@ -74,11 +74,10 @@ class Choices(Section):
     @model_validator(mode="after")
     def _something_is_chosen(self) -> "Choices":
         for name in ("rate", "floor"):
-            value = getattr(self, name)
-            if not self.options and value != Choices.model_fields[name].default:
+            if not self.options and self.changed(name):
                 raise ValueError(
-                    f"{name}={value:g} would be ignored, as there is nothing to choose: give "
-                    f"{', '.join(GIVEN)} options, or drop it"
+                    f"{name}={getattr(self, name):g} would be ignored, as there is nothing to "
+                    f"choose: give {', '.join(GIVEN)} options, or drop it"
                 )
         return self
 

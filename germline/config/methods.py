@@ -104,7 +104,7 @@ def refuse_unfit(
 
 def _refuse_unvoted(method: RandOpt, nes: Nes, shaping: ShapingConfig, generations: int) -> None:
     why = f"by method.kind={method.kind}, as its members vote and theta never moves: drop it"
-    for name in _changed(nes):
+    for name in nes.changed():
         if name not in SAMPLES:
             raise ValueError(f"strategy.{name} would be ignored {why}{_or_default(name)}")
     if shaping != ZScore():
@@ -114,7 +114,7 @@ def _refuse_unvoted(method: RandOpt, nes: Nes, shaping: ShapingConfig, generatio
             f"strategy.sigma.kind={nes.sigma.kind} cannot be used by method.kind={method.kind}: "
             "give a number, or method.sigmas=[...] for several"
         )
-    if method.sigmas is not None and "sigma" in _changed(nes):
+    if method.sigmas is not None and "sigma" in nes.changed():
         raise ValueError(
             f"strategy.sigma={nes.sigma:g} would be ignored beside method.sigmas="
             f"{list(method.sigmas)}: drop one of them"
@@ -133,7 +133,7 @@ def _refuse_unfollowed(method: EsSampleGd, nes: Nes) -> None:
             f"strategy.sigma.kind=natural cannot be used {why}, whose gradient says nothing about "
             "sigma: give a number or another schedule"
         )
-    if "baseline" in _changed(nes):
+    if "baseline" in nes.changed():
         raise ValueError(
             f"strategy.baseline.kind={nes.baseline.kind} would be ignored {why}, which compares "
             "completions with each other: drop it"
@@ -142,7 +142,7 @@ def _refuse_unfollowed(method: EsSampleGd, nes: Nes) -> None:
         return
     for name in ("sigma", "noise_reuse", "zero_signal"):
         skips = name == "zero_signal" and not isinstance(nes.zero_signal, Grow)
-        if name in _changed(nes) and not skips:
+        if name in nes.changed() and not skips:
             raise ValueError(
                 f"strategy.{name} would be ignored {why} with method.explore=temperature, where "
                 f"nobody is perturbed: drop it{_or_default(name)}"
@@ -159,15 +159,6 @@ def _or_default(name: str) -> str:
     default = Nes.model_fields[name].get_default()
     plain = isinstance(default, bool | int | float | str)
     return f", or set it to its default, {default}" if plain else ""
-
-
-def _changed(nes: Nes) -> list[str]:
-    """Name the settings that are not at their default."""
-    return [
-        name
-        for name, field in Nes.model_fields.items()
-        if getattr(nes, name) != field.get_default()
-    ]
 
 
 def refuse_no_gradient(

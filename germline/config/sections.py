@@ -23,6 +23,15 @@ class Section(BaseModel):
                 )
         return values
 
+    def changed(self, *names: str) -> list[str]:
+        """Name the settings that are not at their default: of these, or of all."""
+        fields = type(self).model_fields
+        return [
+            name
+            for name in names or fields
+            if getattr(self, name) != fields[name].get_default(call_default_factory=True)
+        ]
+
 
 def named(default: str) -> BeforeValidator:
     """Let a section be its short name alone, or leave out `kind` where the default is meant."""

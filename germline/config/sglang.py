@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from germline.config.sections import Section
+from germline.config.servers import refuse_beside_a_server
 
 LAUNCHED_ONLY = ("python", "device", "threads", "options", "start_s")
 
@@ -87,11 +88,5 @@ class Sglang(Section):
                 f"{found}: name a server that runs (engine.base_url=http://127.0.0.1:30000), or "
                 "let the run start its own (engine.launch=true)"
             )
-        fields = type(self).model_fields
-        given = [name for name in LAUNCHED_ONLY if getattr(self, name) != fields[name].default]
-        if self.base_url is not None and given:
-            raise ValueError(
-                f"{given[0]}={getattr(self, given[0])} would be ignored with base_url="
-                f"{self.base_url}: give it to the server when you start it, and drop it here"
-            )
+        refuse_beside_a_server(self, self.base_url, *LAUNCHED_ONLY)
         return self

@@ -102,11 +102,10 @@ class Lora(LinearSpace):
     @model_validator(mode="after")
     def _a_given_start_is_not_drawn(self) -> "Lora":
         for name in ("init_scale_a", "init_scale_b"):
-            value, default = getattr(self, name), Lora.model_fields[name].default
-            if self.start is not None and value != default:
+            if self.start is not None and self.changed(name):
                 raise ValueError(
-                    f"{name}={value} would be ignored, as the adapter of start={self.start} is "
-                    "not drawn: drop one of them"
+                    f"{name}={getattr(self, name)} would be ignored, as the adapter of "
+                    f"start={self.start} is not drawn: drop one of them"
                 )
         return self
 

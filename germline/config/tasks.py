@@ -229,8 +229,7 @@ class Jsonl(OwnTask):
                 "or report one that is"
             )
         for setting, reward in (("pattern", "regex"), ("tolerance", "numeric")):
-            unused = reward not in self.reward
-            if unused and getattr(self, setting) != type(self).model_fields[setting].default:
+            if reward not in self.reward and self.changed(setting):
                 raise ValueError(
                     f"{setting}={getattr(self, setting)} is for reward={reward}, found "
                     f"reward={', '.join(self.reward)}: drop one of them"

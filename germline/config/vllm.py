@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from germline.config.sections import Section
+from germline.config.servers import refuse_beside_a_server
 
 
 class Vllm(Section):
@@ -84,28 +85,11 @@ class Vllm(Section):
     @model_validator(mode="after")
     def _a_server_was_started_with_settings_of_its_own(self) -> "Vllm":
         its_own = ("tensor_parallel", "threads", "adapters", "adapter_rank", "memory_share")
-        given = [
-            name
-            for name in (*its_own, "kv_cache_gb", "options")
-            if getattr(self, name) != _default(Vllm, name)
-        ]
-        if self.base_url is not None and given:
-            raise ValueError(
-                f"{given[0]}={getattr(self, given[0])} would be ignored with base_url="
-                f"{self.base_url}: give it to the server when you start it, and drop it here"
-            )
-        waits = [
-            name
-            for name in ("timeout_s", "patience_s")
-            if getattr(self, name) != _default(Vllm, name)
-        ]
+        refuse_beside_a_server(self, self.base_url, *its_own, "kv_cache_gb", "options")
+        waits = self.changed("timeout_s", "patience_s")
         if self.base_url is None and waits:
             raise ValueError(
                 f"{waits[0]}={getattr(self, waits[0]):g} would be ignored without base_url, as "
                 "there is no server to wait for: drop it"
             )
         return self
-
-
-def _default(section: type[Section], name: str) -> object:
-    return section.model_fields[name].get_default(call_default_factory=True)

@@ -29,6 +29,11 @@ def likeliest(odds: Odds) -> list[str]:
     return found
 
 
+def chosen(rows: Sequence[Row]) -> list[str]:
+    """Name what the centre plays with after these generations; nothing where nothing is chosen."""
+    return likeliest(rows[-1].get("choices", {})) if rows else []
+
+
 def _chart(name: str, rows: Sequence[Row]) -> Chart:
     options = list(rows[-1]["choices"][name])
     ends = "; ".join(f"{_short(one)} {rows[-1]['choices'][name][one]:.0%}" for one in options)

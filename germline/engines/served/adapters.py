@@ -16,10 +16,8 @@ from torch import Tensor
 from germline.engines.corrections import Shared
 from germline.engines.weights import Masters
 from germline.protocols import AdapterSpace, LowRankSpace
+from germline.spaces.adapter_files import PREFIX
 from germline.types import Perturbation, TensorInfo, as_seeded
-
-PREFIX = "base_model.model."
-"""What PEFT writes in front of a module's name in its files, and servers expect there."""
 
 
 @dataclass(frozen=True)

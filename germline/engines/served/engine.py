@@ -16,10 +16,10 @@ import torch
 from germline.engines.encoder import Encoder
 from germline.engines.merging import merged, save_adapter
 from germline.engines.pretrained import Pretrained, save_pretrained
+from germline.engines.served.recipe import masters_of
 from germline.engines.served.server import Sampling, Server
 from germline.engines.served.texts import Texts
 from germline.engines.update_size import UpdateGauge
-from germline.engines.weights import Masters, describe
 from germline.optimizers import Optimizer
 from germline.protocols import Space
 from germline.signals import UpdateSize
@@ -53,10 +53,7 @@ class ServedEngine:
         self.encoder = Encoder(pretrained)
         self.special_ids = self.encoder.special_ids
         self._texts = Texts(pretrained.tokenizer, self.encoder.end_ids)
-        masters = {name: p.detach() for name, p in pretrained.model.named_parameters()}
-        self.weights = Masters(
-            masters, describe(pretrained.model), space, optimizer, sigma_unit, pretrained.source
-        )
+        self.weights = masters_of(pretrained, space, optimizer, sigma_unit)
         try:
             server.begin(self.weights)
         except BaseException:

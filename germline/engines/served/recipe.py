@@ -6,9 +6,10 @@ The text is what the config says of it; whoever reads it checks the values as th
 import json
 
 from germline.config import Config, validated
-from germline.engines.pretrained import load_pretrained
+from germline.engines.pretrained import Pretrained, load_pretrained
 from germline.engines.weights import Masters, describe
-from germline.optimizers import make_optimizer
+from germline.optimizers import Optimizer, make_optimizer
+from germline.protocols import Space
 from germline.spaces import make_space
 
 ELSEWHERE = frozenset(
@@ -24,7 +25,7 @@ def write_recipe(config: Config, *, searched: bool) -> str:
     )
 
 
-def masters_of(recipe: str, source: str) -> Masters:
+def read_recipe(recipe: str, source: str) -> Masters:
     """Load a model and make masters of it.
 
     Raises:
@@ -33,12 +34,18 @@ def masters_of(recipe: str, source: str) -> Masters:
     values = json.loads(recipe)
     searched = values.pop("searched")
     config = validated(values)
-    model = load_pretrained(source).model
-    return Masters(
-        {name: parameter.detach() for name, parameter in model.named_parameters()},
-        describe(model),
+    return masters_of(
+        load_pretrained(source),
         make_space(config.space, config.seed) if searched else None,
         make_optimizer(config.strategy.optimizer),
         config.strategy.sigma_unit,
-        source,
     )
+
+
+def masters_of(
+    pretrained: Pretrained, space: Space | None, optimizer: Optimizer, sigma_unit: str
+) -> Masters:
+    """Make masters of a model: the same here and in a replica elsewhere."""
+    model = pretrained.model
+    weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    return Masters(weights, describe(model), space, optimizer, sigma_unit, pretrained.source)

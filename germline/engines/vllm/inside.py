@@ -28,7 +28,7 @@ from safetensors.torch import load
 from torch import Tensor
 
 from germline.engines.served.adapters import Adapter, adapters
-from germline.engines.served.recipe import masters_of
+from germline.engines.served.recipe import read_recipe
 from germline.engines.served.tensors import tensors
 from germline.engines.served.wire import read_members, read_update
 from germline.engines.vllm import versions
@@ -131,7 +131,7 @@ class Inside:
         self._masters = None  # not two of them at once
         self._updates = 0
         model = part(self._runner, "model_config").model
-        self._masters = masters_of(recipe, model)
+        self._masters = read_recipe(recipe, model)
         return {"base": self._masters.base.digest(), "model": model}
 
     def digest(self) -> dict[str, str]:

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from germline.config import load_config
 from germline.engines.served.http import Connection
@@ -185,6 +186,15 @@ def test_a_server_is_started_for_the_model_and_what_the_run_plays_on_it(shown):
         "--max-loras-per-batch 17",
     ):
         assert flags in called
+
+
+def test_every_word_of_the_command_is_text(monkeypatch, tmp_path):
+    program = tmp_path / "python"
+    program.symlink_to(sys.executable)
+    commands = []
+    monkeypatch.setattr(Launched, "__init__", lambda _, command, *rest: commands.append(command))
+    launching.launch(launched(python=str(program)).engine, "it", torch.float32, ["--enable-lora"])
+    assert {type(word) for word in commands[0]} == {str}
 
 
 def test_settings_of_a_launched_server_reach_it(shown):

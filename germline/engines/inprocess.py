@@ -19,6 +19,7 @@ from germline.engines.decode import Decoder
 from germline.engines.dtypes import serving_dtype
 from germline.engines.encoder import Encoder
 from germline.engines.fused import Fused
+from germline.engines.heap import keep_what_is_freed
 from germline.engines.members import DenseMembers, LowRankMembers
 from germline.engines.merging import merged, save_adapter
 from germline.engines.pretrained import Pretrained, save_pretrained
@@ -52,6 +53,8 @@ class InProcessEngine:
         self.pretrained = pretrained
         self.device = _device(config.device)
         on_gpu = self.device.type != "cpu"
+        if not on_gpu:
+            keep_what_is_freed()
         self.dtype = serving_dtype(config.dtype, pretrained.stored_dtype, on_gpu=on_gpu)
         host = self.device if config.centre == "device" else torch.device("cpu")
         model = pretrained.model

@@ -145,6 +145,7 @@ SEEN_ELSEWHERE = {
     "strategy.zero_signal.most": "tests of adaptation: test_sigma_answers_silence",
     "fleet.kind": "tests of ray: test_a_running_cluster_is_joined_by_its_address",
     "fleet.quorum": "tests of quorum: test_a_generation_closes_without_who_hangs_behind",
+    "fleet.by_value": "tests of followers: test_a_fleet_of_followers_is_sent_no_offsets",
     "fleet.hung_after": "tests of patience: test_an_engine_that_hangs_is_started_again",
     "fleet.hung_after_s": "tests of patience: test_an_engine_that_hangs_is_started_again",
     "fleet.address": "tests of ray: test_a_running_cluster_is_joined_by_its_address",

@@ -56,6 +56,14 @@ class Engines(Section):
     hung_after_s: float = Field(
         120.0, gt=0, description="But not before it took so long, in seconds."
     )
+    by_value: bool = Field(
+        default=False,
+        description=(
+            "Send members of `cma` and `sep_cma` to engines elsewhere as numbers, 4 bytes for each "
+            "one searched. By default every engine draws them itself, which needs hosts whose "
+            "numpy rounds alike; the run stops, and says so, where they do not."
+        ),
+    )
 
 
 class Local(Engines):

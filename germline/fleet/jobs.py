@@ -1,7 +1,8 @@
 """What an engine elsewhere can be told to do: a job is sent to it and done there.
 
 Seeds, coefficients, prompts and completions travel; weights never do. Every engine loads the model
-itself and applies every update itself. What comes back is looked at before it is believed.
+itself and applies every update itself, and draws members of coordinates itself where it follows the
+search. What comes back is looked at before it is believed.
 """
 
 import re
@@ -12,11 +13,12 @@ from pathlib import Path
 from typing import Any, Protocol, get_args, runtime_checkable
 
 from germline.checkpoint import restore, save_snapshot
+from germline.fleet.follower import Follower, Member, by_value
 from germline.fleet.state import State
 from germline.protocols import Engine
 from germline.record import Entry
 from germline.signals import UpdateSize
-from germline.types import Completion, Decoding, Example, Finish, Move, Perturbation, Update
+from germline.types import Completion, Decoding, Example, Finish, Move, Update
 
 
 @runtime_checkable
@@ -43,13 +45,14 @@ class Play:
         examples: as engines see them; what graders need can be left out.
     """
 
-    members: Sequence[Perturbation | None]
+    members: Sequence[Member]
     examples: Sequence[Example]
     decoding: Decoding
 
     def __call__(self, engine: Engine) -> list[list[Completion]]:
         """Return the completions, `[members][examples]`."""
-        return engine.generate(self.members, self.examples, self.decoding)
+        members = [by_value(one, engine) for one in self.members]
+        return engine.generate(members, self.examples, self.decoding)
 
     def believes(self, answer: object) -> bool:
         """Whether every member completed every example."""
@@ -149,9 +152,10 @@ class Restore:
 
     def __call__(self, engine: Engine) -> str:
         """Return the verified digest; a state saves replaying what led there."""
-        last = len(self.entries) - 1
+        entries = engine.recall(self.entries) if isinstance(engine, Follower) else self.entries
+        last = len(entries) - 1
         with self.state.unpacked() if self.state else nullcontext() as folder:
-            digest = restore(engine.weights, self.entries, folder, self.base_digest, last)
+            digest = restore(engine.weights, entries, folder, self.base_digest, last)
         engine.refresh()
         return digest
 

@@ -23,6 +23,7 @@ from germline.config import Cell
 from germline.fleet.carrier import Carrier, SharedDisk
 from germline.fleet.crew import Crew, Seat
 from germline.fleet.elsewhere import EngineFault
+from germline.fleet.follower import Member, as_told, by_name
 from germline.fleet.jobs import Apply, CatchUp, Digest, Dimension, Job, Play, Restore, Scales
 from germline.fleet.quorum import Place, Quorum
 from germline.fleet.state import State
@@ -55,6 +56,7 @@ class RemoteFleet:
         cell: size of the pieces that are handed out.
         quorum: share of the members with which a generation may close.
         carrier: takes states to newcomers and to the run directory.
+        followed: whether the engines follow a search by coordinates, and are sent names for them.
 
     Raises:
         GermlineError: an engine cannot be loaded, or they loaded different weights.
@@ -67,12 +69,15 @@ class RemoteFleet:
         cell: Cell,
         quorum: float = 1.0,
         carrier: Carrier | None = None,
+        *,
+        followed: bool = False,
     ) -> None:
         self.crew = crew
         self.graders = graders
         self.cell = cell
         self.quorum = quorum
         self._carrier = carrier or SharedDisk()
+        self._followed = followed
         try:
             self._base_digest = _one(crew.muster())
         except BaseException:
@@ -98,7 +103,7 @@ class RemoteFleet:
     def apply(self, update: Update | Move) -> UpdateSize | None:
         """Apply the update on every engine, and return what one of them measured of it."""
         self._settle()
-        self._applied = update
+        self._applied = update = as_told(update) if self._followed else update
         return next(iter(self.crew.everyone(Apply(update)).values()), None)
 
     def scales(self) -> Mapping[str, float]:
@@ -128,6 +133,8 @@ class RemoteFleet:
 
     def restore(self, entries: Sequence[Entry], folder: Path | None, base_digest: str) -> None:
         """Bring every engine from the base weights to the state after the last entry."""
+        if self._followed:
+            entries = [replace(one, update=as_told(one.update)) for one in entries]
         self.crew.everyone(Restore(entries, self._state_in(folder), base_digest))
         self._base_digest = base_digest
         self._entries = list(entries)
@@ -157,7 +164,7 @@ class RemoteFleet:
         cells = _by_place(cut(members, examples, cell))
         asked = [replace(one, answer="", facts={}) for one in examples]  # what engines need of them
         jobs = {
-            place: Play(one.members, one.examples, decoding)
+            place: Play(self._named(one.members), one.examples, decoding)
             for place, one in _by_place(cut(members, asked, cell)).items()
         }
         # Large ones first: whoever ends last then has little left to do.
@@ -189,6 +196,9 @@ class RemoteFleet:
                 del played[place]
         found = [one for _, one in played.values()]
         return quorum.of(gather(found, len(members), examples, generated_s), played)
+
+    def _named(self, members: Sequence[Perturbation | None]) -> Sequence[Member]:
+        return [by_name(one) for one in members] if self._followed else members
 
     def _replace_deviating(self) -> set[Seat]:
         """Compare everyone with the digest the fleet has, and start those anew that differ."""

@@ -11,13 +11,15 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 
-from germline.config import Config, InProcess, Local, Ray
+from germline.config import Config, CoordinateStrategy, InProcess, Local, Ray
 from germline.fleet import LocalFleet
 from germline.fleet.crew import Crew, Terms
+from germline.fleet.follower import Follower
 from germline.fleet.processes import EngineProcess, wait
 from germline.fleet.remote import RemoteFleet
 from germline.protocols import Engine, Fleet
 from germline.rollout import Graders, cells
+from germline.strategies import make_strategy
 from germline.types import GermlineError
 
 log = logging.getLogger(__name__)
@@ -31,16 +33,36 @@ def make_fleet(config: Config, load: Callable[[Config], Engine], graders: Grader
         load: makes the engine of a config; sent to where the engines are.
         graders: here, for all engines.
     """
+    if isinstance(config.fleet, Local) and config.fleet.engines == 1:
+        return LocalFleet(load(placed(config, 0)), graders, config.cell)
+    if followed(config):
+        load = partial(_follower, load)
     if isinstance(config.fleet, Ray):
         return _on_ray(config, config.fleet, load, graders)
-    if config.fleet.engines == 1:
-        return LocalFleet(load(placed(config, 0)), graders, config.cell)
     processes = [
         EngineProcess(number, partial(load, placed(config, number)), _patience(config))
         for number in range(config.fleet.engines)
     ]
     crew = Crew(processes, wait, _terms(config.fleet))
-    return RemoteFleet(crew, graders, config.cell, config.fleet.quorum)
+    return RemoteFleet(crew, graders, config.cell, config.fleet.quorum, followed=followed(config))
+
+
+def followed(config: Config) -> bool:
+    """Whether engines elsewhere draw the members of a search by coordinates themselves."""
+    return isinstance(config.strategy, CoordinateStrategy) and not config.fleet.by_value
+
+
+def _follower(load: Callable[[Config], Engine], config: Config) -> Follower:
+    """Load an engine, and begin the search that it follows."""
+    engine = load(config)
+    begin = partial(
+        make_strategy,
+        config.strategy,
+        run_seed=config.seed,
+        generations=config.generations,
+        dimension=engine.weights.dimension,
+    )
+    return Follower(engine, begin)
 
 
 def _on_ray(
@@ -69,7 +91,9 @@ def _on_ray(
         ]
         crew = Crew(actors, ray_actors.wait, _terms(fleet), lambda: cluster.room(fleet.resources))
         store = ray_actors.ObjectStore()
-        moving = RemoteFleet(crew, graders, config.cell, fleet.quorum, store)
+        moving = RemoteFleet(
+            crew, graders, config.cell, fleet.quorum, store, followed=followed(config)
+        )
         opened.pop_all()
     return cluster.OnCluster(moving, joined)
 

@@ -10,7 +10,7 @@ Deviations: only the better half has weights (no active update, as in the librar
 `covariance_rate` multiplies c_1 and c_mu; 0 adapts the step size alone.
 
 Limit: the population lies in memory by value, 8 bytes a number and several times over: with
-d = 1,000,000 and its 45 members up to 2 GB, and 4 MB a member to every engine elsewhere.
+d = 1,000,000 and its 45 members up to 2 GB, here and wherever an engine follows the search.
 """
 
 import numpy as np

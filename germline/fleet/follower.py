@@ -1,0 +1,147 @@
+"""An engine elsewhere that follows a search by coordinates: told what the strategy was told.
+
+Members of such a strategy are vectors, and an update says how far its mean went: sent by value, one
+costs 4 bytes for each searched number. Both follow from the run seed and the utilities told so far,
+so a follower has a strategy of its own: a member travels as its place and the digest of its
+offsets, an update as its utilities, as in a journal.
+
+Where numpy rounds otherwise than on the machine of the run, the digests differ, and the run stops
+with the setting that sends members by value (`fleet.by_value`).
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from germline.checkpoint import recalled
+from germline.protocols import Closable, Engine, Strategy, Weights
+from germline.record import Entry
+from germline.signals import UpdateSize
+from germline.types import (
+    Completion,
+    Coordinates,
+    Decoding,
+    Example,
+    GermlineError,
+    Move,
+    Perturbation,
+    Population,
+    Update,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A member of a coordinate strategy by name: who was told the same draws it again.
+
+    Attributes:
+        index: place in the population.
+        digest: SHA-256 of its offsets.
+    """
+
+    generation: int
+    index: int
+    digest: bytes
+
+
+Member = Perturbation | Drawn | None
+
+
+def by_name(member: Perturbation | None) -> Member:
+    """Return a member as it travels to a follower."""
+    if not isinstance(member, Coordinates):
+        return member
+    return Drawn(member.generation, member.index, _digest(member))
+
+
+def as_told(update: Update | Move) -> Update | Move:
+    """Return an update as it travels to a follower: what was told, and not where that led."""
+    return replace(update, offsets=None) if isinstance(update, Move) else update
+
+
+def by_value(member: Member, engine: Engine) -> Perturbation | None:
+    """Return a member as an engine plays it; one that came by name is drawn by a follower."""
+    if not isinstance(member, Drawn):
+        return member
+    assert isinstance(engine, Follower), "members travel by name to followers alone"
+    return engine.drawn(member)
+
+
+class Follower:
+    """An engine with a strategy of its own.
+
+    Args:
+        engine: plays and moves.
+        begin: makes the strategy as it was when the run began.
+    """
+
+    def __init__(self, engine: Engine, begin: Callable[[], Strategy]) -> None:
+        self.engine = engine
+        self._begin = begin
+        self._strategy = begin()
+        self._population: Population | None = None
+
+    @property
+    def weights(self) -> Weights:
+        """The masters of the engine."""
+        return self.engine.weights
+
+    def drawn(self, name: Drawn) -> Perturbation:
+        """Draw a member that came by name.
+
+        Raises:
+            GermlineError: drawn here, it has other offsets.
+        """
+        if self._population is None or self._population.generation != name.generation:
+            self._population = self._strategy.ask(name.generation)
+        member = self._population.members[name.index]
+        if by_name(member) != name:
+            raise GermlineError(
+                f"fleet: an engine draws member {name.index} of generation {name.generation} "
+                "otherwise than the run: its numpy or its processor rounds otherwise. Set "
+                "fleet.by_value=true to send members as numbers"
+            )
+        return member
+
+    def generate(
+        self,
+        members: Sequence[Perturbation | None],
+        examples: Sequence[Example],
+        decoding: Decoding,
+    ) -> list[list[Completion]]:
+        """Let every member answer every example."""
+        return self.engine.generate(members, examples, decoding)
+
+    def apply(self, update: Update | Move) -> UpdateSize | None:
+        """Be told what the strategy was told, and apply where that leads."""
+        self._population = None
+        if isinstance(update, Move):
+            (update,) = self._strategy.recall([update])
+        return self.engine.apply(update)
+
+    def recall(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Begin the search anew and be told a whole journal; return it with its offsets."""
+        self._strategy, self._population = self._begin(), None
+        return recalled(self._strategy, entries)
+
+    def refresh(self) -> None:
+        """Make the serving copy the rounded masters again."""
+        self.engine.refresh()
+
+    def save_model(self, folder: Path) -> None:
+        """Write theta as a Hugging Face folder."""
+        self.engine.save_model(folder)
+
+    def save_adapter(self, folder: Path) -> None:
+        """Write theta as a PEFT adapter."""
+        self.engine.save_adapter(folder)
+
+    def close(self) -> None:
+        """End what the engine started."""
+        if isinstance(self.engine, Closable):
+            self.engine.close()
+
+
+def _digest(member: Coordinates) -> bytes:
+    return hashlib.sha256(member.offsets.tobytes()).digest()

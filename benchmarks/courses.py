@@ -14,7 +14,7 @@ from germline.fleet.remote import RemoteFleet
 from germline.protocols import Engine, Fleet
 from germline.run import assemble
 from germline.run.assembly import Parts, make_engine
-from germline.run.fleets import placed
+from germline.run.fleets import elsewhere, followed, placed
 from germline.training import generations
 from germline.types import GenerationRecord
 
@@ -80,5 +80,7 @@ def course(config: Config, variant: str, cleanup: ExitStack) -> Course:
 
 def one_elsewhere(parts: Parts) -> RemoteFleet:
     """Put the engine that a config leaves in this process into one of its own."""
-    load = partial(make_engine, placed(parts.config, 0))
-    return RemoteFleet(Crew([EngineProcess(0, load)], wait), parts.graders, parts.config.cell)
+    config = parts.config
+    load = partial(elsewhere(config, make_engine), placed(config, 0))
+    crew = Crew([EngineProcess(0, load)], wait)
+    return RemoteFleet(crew, parts.graders, config.cell, followed=followed(config))

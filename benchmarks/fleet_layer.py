@@ -33,10 +33,12 @@ from benchmarks.shapes import BENCH, save_random
 from germline.config import Config, load_config
 from germline.fleet import weighing
 from germline.fleet.elsewhere import Done
+from germline.fleet.follower import as_told, by_name
 from germline.fleet.jobs import Apply, Digest, Job, Play
 from germline.protocols import Engine
 from germline.rollout import cut
 from germline.run.assembly import decoding, make_engine, make_task
+from germline.run.fleets import elsewhere, followed
 from germline.strategies import make_strategy
 from germline.traffic import Traffic
 from germline.types import Decoding, Example, Population
@@ -112,7 +114,7 @@ def configured(model: str, search: Sequence[str], members: int, batch: int) -> C
 
 def layer(config: Config) -> Layer:
     """Play a generation job by job, as a fleet would, and take the pieces one by one."""
-    task, engine = make_task(config.task), make_engine(config)
+    task, engine = make_task(config.task), elsewhere(config, make_engine)(config)
     examples = task.examples("train")[: config.batch]
     strategy = make_strategy(
         config.strategy, run_seed=0, generations=1, dimension=engine.weights.dimension
@@ -120,7 +122,8 @@ def layer(config: Config) -> Layer:
     population = strategy.ask(0)
     fitness = np.linspace(-1.0, 1.0, len(population))
     jobs: list[Job] = plays(population, examples, config, decoding(config, task))
-    jobs += [Digest(), Apply(strategy.tell(population, fitness, fitness, 0.0)), Digest()]
+    update = strategy.tell(population, fitness, fitness, 0.0)
+    jobs += [Digest(), Apply(as_told(update) if followed(config) else update), Digest()]
     playing, answers = played(engine, jobs)
     exchanged = list(zip(jobs, answers, strict=True))
     weigh = partial(weighed, exchanged)
@@ -139,7 +142,11 @@ def plays(
     """Return the cells of a generation as they are handed out."""
     asked = [replace(one, answer="", facts={}) for one in examples]
     cells = cut(population.members, asked, config.cell)
-    return [Play(one.members, one.examples, how) for one in cells]
+    name = followed(config)
+    return [
+        Play([by_name(one) if name else one for one in cell.members], cell.examples, how)
+        for cell in cells
+    ]
 
 
 def played(engine: Engine, jobs: Sequence[Job]) -> tuple[float, list[object]]:

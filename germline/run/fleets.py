@@ -35,8 +35,7 @@ def make_fleet(config: Config, load: Callable[[Config], Engine], graders: Grader
     """
     if isinstance(config.fleet, Local) and config.fleet.engines == 1:
         return LocalFleet(load(placed(config, 0)), graders, config.cell)
-    if followed(config):
-        load = partial(_follower, load)
+    load = elsewhere(config, load)
     if isinstance(config.fleet, Ray):
         return _on_ray(config, config.fleet, load, graders)
     processes = [
@@ -50,6 +49,11 @@ def make_fleet(config: Config, load: Callable[[Config], Engine], graders: Grader
 def followed(config: Config) -> bool:
     """Whether engines elsewhere draw the members of a search by coordinates themselves."""
     return isinstance(config.strategy, CoordinateStrategy) and not config.fleet.by_value
+
+
+def elsewhere(config: Config, load: Callable[[Config], Engine]) -> Callable[[Config], Engine]:
+    """Return what makes an engine elsewhere, given what makes one here; both are picklable."""
+    return partial(_follower, load) if followed(config) else load
 
 
 def _follower(load: Callable[[Config], Engine], config: Config) -> Follower:

@@ -126,3 +126,8 @@ def test_members_that_are_drawn_otherwise_elsewhere_stop_the_run():
         GermlineError, match=r"member 2 of generation 0 otherwise .* fleet\.by_value=true"
     ):
         Play([by_name(moved)], EXAMPLES, DECODING)(follower())
+
+
+def test_one_engine_here_is_sent_nothing():
+    with pytest.raises(GermlineError, match=r"fleet: by_value=true would be ignored"):
+        settings(*SEARCH, "fleet.by_value=true")

@@ -80,7 +80,7 @@ def test_ctrl_c_finishes_the_generation_and_ends_ray(begun, tmp_path):
     done = lines(tmp_path / "run" / "journal.jsonl")
     alone = run(tmp_path / "alone", *ADAM_FULL, f"generations={done + 1}")
     # The run goes on without Ray.
-    finish(germline.resume(tmp_path / "run", ["fleet=local", f"generations={done + 1}"]))
+    finish(germline.resume(tmp_path / "run", ["fleet.kind=local", f"generations={done + 1}"]))
     assert journal(tmp_path / "run") == journal(alone)
     last = RunDirectory.open(alone).journal.read()[-1]
     assert germline.replay(tmp_path / "run", done) == last.digest

@@ -94,6 +94,10 @@ class Local(Engines):
                 f"quorum={self.quorum:g} would be ignored with engines=1, which has nobody to wait "
                 "for: drop it"
             )
+        if self.engines == 1 and self.by_value:
+            raise ValueError(
+                "by_value=true would be ignored with engines=1, which is sent nothing: drop it"
+            )
         return self
 
     @model_validator(mode="after")

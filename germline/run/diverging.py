@@ -40,7 +40,7 @@ def diverged(
     """
     choice_of("split", split, ("train", "test"))
     directory = RunDirectory.open(path_of("path", path))
-    config = load_config(settings_of(directory, overrides), overrides)
+    config = load_config(settings_of(directory.config, overrides, "engine"), overrides)
     task = make_task(config.task)
     examples = task.examples(split)[: limit_of(limit)]
     tuned, start = rebuilt(directory, config), make_engine(config)

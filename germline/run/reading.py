@@ -181,13 +181,13 @@ def generate(  # noqa: PLR0913 - all that a completion depends on
         let_go(player)
 
 
-def settings_of(directory: RunDirectory, overrides: Sequence[str]) -> dict[str, Any]:
-    """Return the settings of a run; without those of its engine, where another is asked for."""
-    values = directory.config.model_dump()
+def settings_of(config: Config, overrides: Sequence[str], section: str) -> dict[str, Any]:
+    """Return the settings of a run; without those of a section, where another kind is asked for."""
+    values = config.model_dump()
     asked = dict(one.split("=", 1) for one in overrides if "=" in one)
-    kind = asked.get("engine.kind", asked.get("engine", values["engine"]["kind"]))
-    if kind != values["engine"]["kind"]:
-        del values["engine"]
+    kind = asked.get(f"{section}.kind", asked.get(section, values[section]["kind"]))
+    if kind != values[section]["kind"]:
+        del values[section]
     return values
 
 
@@ -204,7 +204,7 @@ def _source(
     directory = RunDirectory.open(path) if (path / "run.json").exists() else None
     values: dict[str, Any] = {"model": str(source)}
     if directory:
-        values = settings_of(directory, overrides)
+        values = settings_of(directory.config, overrides, "engine")
     if task is not None:
         values["task"] = task.model_dump()
         # How a run was trained does not limit what it may be asked.

@@ -22,6 +22,7 @@ from germline.run.assembly import Parts, assemble
 from germline.run.checking import settled
 from germline.run.fleets import threads
 from germline.run.memory import peak_memory_mb
+from germline.run.reading import settings_of
 from germline.training import generations
 from germline.types import Example, GenerationRecord, GermlineError, Rollout, Score
 
@@ -221,7 +222,7 @@ def _refuse_change(setting: str, found: str) -> None:
 
 def _resumed_config(config: Config, overrides: Sequence[str]) -> Config:
     try:
-        changed = load_config(config.model_dump(), overrides)
+        changed = load_config(settings_of(config, overrides, "fleet"), overrides)
     except GermlineError:
         # Settings of the kind that was would be found to be unknown to the kind that is asked for.
         for override in overrides:

@@ -1,8 +1,8 @@
 """Strategies that search by coordinates: members by value, and a journal of what was told.
 
 Such a strategy keeps a mean m of its own, which begins at 0, where theta began. Members stand at
-x_i; what travels is x_i - m, and after `tell` how far m went. Masters add that to theta, so m and
-theta - theta_0 differ by rounding alone.
+x_i; an engine is given x_i - m, and after `tell` how far m went. Masters add that to theta, so m
+and theta - theta_0 differ by rounding alone.
 
 - Everything follows from the run seed and what was told: the random numbers of generation g are
   those of numpy's frozen Mersenne Twister (`RandomState`), begun anew with four words of the

@@ -234,6 +234,7 @@ def test_a_config_survives_json():
         ),
         ("task.tempurature=1", r"task\.tempurature: .*did you mean 'temperature'"),
         ("engine.devise=cpu", r"engine\.devise: .*did you mean 'device'"),
+        ("fleet.engine=2", r"fleet\.engine: .*did you mean 'engines'"),
         ("record.figure_evry=1", r"record\.figure_evry: .*did you mean 'figure_every'"),
         ("strategy.sigma.begin=1", r"strategy\.sigma\.begin: unknown setting"),
         (

@@ -131,3 +131,8 @@ def test_members_that_are_drawn_otherwise_elsewhere_stop_the_run():
 def test_one_engine_here_is_sent_nothing():
     with pytest.raises(GermlineError, match=r"fleet: by_value=true would be ignored"):
         settings(*SEARCH, "fleet.by_value=true")
+
+
+def test_members_that_are_seeds_have_no_value():
+    with pytest.raises(GermlineError, match=r"fleet\.by_value=true would be ignored .*kind=nes"):
+        settings("fleet={engines: 2, by_value: true}")

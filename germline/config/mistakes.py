@@ -103,10 +103,12 @@ def _unknown(setting: str, place: Sequence[str]) -> str:
     elif owners := [one.kinds for one in entries() if one.name == setting and one.kinds]:
         kinds = " or ".join(repr(kind) for kinds in owners for kind in kinds)
         hint = f" of this kind: {name} belongs to {'.'.join(sections)}.kind={kinds}"
+    elif near := did_you_mean(place[-1], known):
+        hint = near
     elif elsewhere := [one.name for one in entries() if one.name.rpartition(".")[2] == name]:
         hint = f" (did you mean {' or '.join(repr(one) for one in dict.fromkeys(elsewhere))}?)"
     else:
-        hint = did_you_mean(place[-1], known)
+        hint = ""
     return f"{hint}; known here: {', '.join(known)}"
 
 

@@ -204,6 +204,15 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def _members_sent_by_value_have_one(self) -> "Config":
+        if self.fleet.by_value and not isinstance(self.strategy, Cma | SepCma):
+            raise ValueError(
+                f"fleet.by_value=true would be ignored with strategy.kind={self.strategy.kind}, "
+                "whose members are seeds: drop it"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _a_warmup_ends_before_the_run(self) -> "Config":
         for name in ("sigma", "learning_rate"):
             schedule = getattr(self.strategy, name, None)

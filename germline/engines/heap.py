@@ -10,8 +10,8 @@ import ctypes
 import os
 import platform
 
-LARGEST = 64 * 2**20
-"""Bytes of the largest buffer that is kept: of larger ones, the arithmetic takes far longer."""
+LARGEST = 32 * 2**20
+"""Bytes of the largest buffer that is kept, the most that an older glibc takes for an answer."""
 KEPT = 2**30
 """Bytes kept at most at the end of the heap."""
 

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+import ray
 
 import germline
 from germline.record import RunDirectory
@@ -93,6 +94,13 @@ def test_killing_a_run_ends_its_engines(begun):
     begun.kill()
     begun.communicate()
     wait_until(lambda: not engines_in_session(begun.pid))
+
+
+def test_what_this_machine_will_never_have_is_refused_without_waiting(tmp_path):
+    fleet = "fleet={kind: ray, engines: 3, least: 2, resources: {GPU: 1}, room_s: 1}"
+    with pytest.raises(GermlineError, match=r"no room for 2 engines: each needs \{GPU: 1\}"):
+        germline.train(settings(fleet), tmp_path / "run")
+    assert not ray.is_initialized()
 
 
 def test_ray_that_is_not_installed_is_said_with_what_to_type(tmp_path, monkeypatch):

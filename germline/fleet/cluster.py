@@ -47,6 +47,7 @@ class Cluster:
     ) -> None:
         # Whoever uses germline from a script may have begun with Ray already: theirs to end.
         self._ours = not ray.is_initialized()
+        self._may_grow = address is not None or not self._ours
         if not self._ours:
             _refuse_another(address)
             return
@@ -64,6 +65,17 @@ class Cluster:
             except (ConnectionError, RuntimeError, ValueError, OSError) as error:
                 where = f"fleet.address={address}" if address else "fleet: Ray on this machine"
                 raise GermlineError(f"{where} cannot be used: {error}") from error
+
+    def refuse_too_many(self, engines: int, resources: Mapping[str, float]) -> None:
+        """Refuse what no waiting makes room for: this machine, where Ray was started, is all.
+
+        Raises:
+            GermlineError: it has too little for so many engines.
+        """
+        total = ray.cluster_resources()
+        lacks = any(engines * each > total.get(kind, 0) for kind, each in resources.items())
+        if lacks and not self._may_grow:
+            raise GermlineError(f"fleet: no room for {engines} engines: {room(resources)}")
 
     def close(self) -> None:
         """Leave the cluster; one that was started here ends."""

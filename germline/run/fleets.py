@@ -85,6 +85,7 @@ def _on_ray(
         # CPUs are only counted by Ray: here, one for each engine, as for processes.
         joined = cluster.Cluster(fleet.address, max(_cores(), fleet.engines), _patience(config))
         opened.callback(joined.close)
+        joined.refuse_too_many(fleet.least or fleet.engines, fleet.resources)
         engine = config.engine
         automatic = isinstance(engine, InProcess) and engine.device == "auto"
         if automatic and "GPU" not in fleet.resources and cluster.has_gpus():

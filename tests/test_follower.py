@@ -12,6 +12,7 @@ from germline.fleet.jobs import Apply, CatchUp, Play
 from germline.fleet.remote import RemoteFleet
 from germline.record import Entry, RunDirectory
 from germline.run.assembly import assemble, make_engine
+from germline.run.fleets import followed
 from germline.strategies import make_strategy
 from germline.training import generations
 from germline.types import Coordinates, GermlineError
@@ -133,6 +134,14 @@ def test_one_engine_here_is_sent_nothing():
         settings(*SEARCH, "fleet.by_value=true")
 
 
-def test_members_that_are_seeds_have_no_value():
-    with pytest.raises(GermlineError, match=r"fleet\.by_value=true would be ignored .*kind=nes"):
-        settings("fleet={engines: 2, by_value: true}")
+@pytest.mark.parametrize("kind", ["nes", "cma"])
+def test_other_members_travel_in_one_way_alone(kind):
+    with pytest.raises(
+        GermlineError, match=rf"fleet\.by_value=true would be ignored .*kind={kind}"
+    ):
+        settings("fleet={engines: 2, by_value: true}", "space=full", f"strategy={{kind: {kind}}}")
+
+
+def test_the_few_numbers_of_cma_are_sent():
+    assert followed(CONFIG)
+    assert not followed(settings("space=full", "strategy={kind: cma, population: 6, sigma: 0.3}"))

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import germline
 from germline.config import Cell, load_config
 from germline.fleet.crew import Crew, Terms
 from germline.fleet.jobs import CatchUp, Restore
@@ -23,7 +24,15 @@ from tests.remote_engines import (
     local,
 )
 from tests.test_patience import Clockwork
-from tests.toy_runs import SETTINGS, GradedHere
+from tests.toy_runs import (
+    SETTINGS,
+    GradedHere,
+    finish,
+    journal,
+    run,
+    settings,
+    stopped_after,
+)
 
 MEMBERS = STRATEGY.ask(0).members
 
@@ -176,3 +185,10 @@ def test_a_share_of_members_is_rounded_up(share, needed, clockwork):
 def test_one_engine_here_has_nobody_to_leave_out():
     with pytest.raises(GermlineError, match=r"fleet: quorum=0\.9 would be ignored"):
         load_config(SETTINGS, ["fleet.quorum=0.9"])
+
+
+def test_one_engine_goes_on_with_a_run_that_had_a_quorum(tmp_path):
+    begun = settings("fleet={engines: 2, quorum: 0.9}", "generations=2")
+    stopped = stopped_after(germline.train(begun, tmp_path / "run"), 1)
+    finish(germline.resume(stopped, ["fleet.engines=1"]))
+    assert journal(stopped) == journal(run(tmp_path / "alone", "generations=2"))

@@ -59,9 +59,9 @@ class Engines(Section):
     by_value: bool = Field(
         default=False,
         description=(
-            "Send members of `cma` and `sep_cma` to engines elsewhere as numbers, 4 bytes for each "
-            "one searched. By default every engine draws them itself, which needs hosts whose "
-            "numpy rounds alike; the run stops, and says so, where they do not."
+            "Send members of `sep_cma` to engines elsewhere as numbers, 4 bytes for each one "
+            "searched. By default every engine draws them itself, which needs hosts whose numpy "
+            "rounds alike; the run stops, and says so, where they do not."
         ),
     )
 

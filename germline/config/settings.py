@@ -205,10 +205,10 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _members_sent_by_value_have_one(self) -> "Config":
-        if self.fleet.by_value and not isinstance(self.strategy, Cma | SepCma):
+        if self.fleet.by_value and not isinstance(self.strategy, SepCma):
             raise ValueError(
                 f"fleet.by_value=true would be ignored with strategy.kind={self.strategy.kind}, "
-                "whose members are seeds: drop it"
+                "whose members travel in one way alone: drop it"
             )
         return self
 

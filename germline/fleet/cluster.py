@@ -75,7 +75,8 @@ class Cluster:
         total = ray.cluster_resources()
         lacks = any(engines * each > total.get(kind, 0) for kind, each in resources.items())
         if lacks and not self._may_grow:
-            raise GermlineError(f"fleet: no room for {engines} engines: {room(resources)}")
+            found = room(resources, may_grow=False)
+            raise GermlineError(f"fleet: no room for {engines} engines: {found}")
 
     def close(self) -> None:
         """Leave the cluster; one that was started here ends."""
@@ -96,8 +97,13 @@ class OnCluster(OuterFleet):
         self._cluster.close()
 
 
-def room(resources: Mapping[str, float]) -> str:
+def room(resources: Mapping[str, float], *, may_grow: bool = True) -> str:
     """Say what an engine needs, what the cluster has, and what can be done about it."""
+    if not _nodes():
+        return (
+            "the cluster has no nodes any more, Ray has ended. The generations before are "
+            "recorded: resume the run, with fleet=local where there is no cluster"
+        )
     total, free = ray.cluster_resources(), ray.available_resources()
     kinds = sorted({"CPU", "GPU", *resources})
     has = ", ".join(f"{one} {total.get(one, 0):g} ({free.get(one, 0):g} free)" for one in kinds)
@@ -105,8 +111,12 @@ def room(resources: Mapping[str, float]) -> str:
     return (
         f"each needs {{{needs}}} on one node (fleet.resources), and the {len(_nodes())} nodes "
         f"of the cluster have {has} together. Ask for fewer engines (fleet.engines), begin with "
-        "those there is room for (fleet.least), give each less, or let the cluster grow for longer "
-        "(fleet.room_s)"
+        "those there is room for (fleet.least), give each less, or "
+        + (
+            "let the cluster grow for longer (fleet.room_s)"
+            if may_grow
+            else "join a larger one (fleet.address)"
+        )
     )
 
 

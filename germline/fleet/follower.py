@@ -1,7 +1,7 @@
 """An engine elsewhere that follows a search by coordinates: told what the strategy was told.
 
-Members of such a strategy are vectors, and an update says how far its mean went: sent by value, one
-costs 4 bytes for each searched number. Both follow from the run seed and the utilities told so far,
+Members of such a strategy are vectors, and an update says how far its mean went: by value, 4 bytes
+for each searched number. Both follow from the run seed and the utilities told so far,
 so a follower has a strategy of its own: a member travels as its place and the digest of its
 offsets, an update as its utilities, as in a journal.
 

@@ -231,7 +231,7 @@ class RemoteFleet:
         raise GermlineError(
             f"fleet: the engines disagree about the weights after generation {update.generation}, "
             "also after they were rebuilt: the arithmetic or the memory of this machine cannot be "
-            "relied on. The generations before are recorded; resume the run with fleet.engines=1, "
+            "relied on. The generations before are recorded; resume the run with fleet=local, "
             "or elsewhere"
         )
 

@@ -149,7 +149,7 @@ class RunDirectory:
         except GermlineError as error:
             raise GermlineError(
                 f"{file}: the config was written by germline {_writer(facts)} and does not fit "
-                f"this one ({_version('germline')}): {error}. Use the version that wrote it, or "
+                f"this one ({version_of('germline')}): {error}. Use the version that wrote it, or "
                 "change those lines of run.json to what they are called now"
             ) from None
 
@@ -310,7 +310,7 @@ def _foreign(version: object, facts: Any) -> str:
     """Say why a run directory of another format version cannot be opened, and what can."""
     if isinstance(version, int) and version > FORMAT_VERSION:
         return (
-            f"format_version is {version}, this germline ({_version('germline')}) reads up to "
+            f"format_version is {version}, this germline ({version_of('germline')}) reads up to "
             f"{FORMAT_VERSION}: the run was written by a newer one ({_writer(facts)}). Upgrade to "
             "that version"
         )
@@ -330,14 +330,14 @@ def environment(threads: int) -> dict[str, Any]:
     packages = ("germline", "torch", "transformers", "numpy")
     return {
         "versions": {"python": platform.python_version()}
-        | {package: _version(package) for package in packages},
+        | {package: version_of(package) for package in packages},
         "platform": platform.platform(),
         "processor": _processor(),
         "threads": threads,
     }
 
 
-def _version(package: str) -> str | None:
+def version_of(package: str) -> str | None:
     """Read a version from the installed metadata: importing torch to ask it would take seconds."""
     try:
         return metadata.version(package)

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from germline.config import EsSampleGd
+from germline.record.directory import version_of
 from germline.record.lines import write_atomically
 from germline.report import charts, curves, differences, odds, signals, wording
 from germline.report.advice import advice
@@ -116,7 +116,7 @@ def render(runs: Sequence[RunFacts]) -> str:
             compared=compared,
             different=_between(runs) if len(runs) > 1 else {},
             written=f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}",
-            germline=version("germline"),
+            germline=version_of("germline") or "unknown",
         )
     )
 

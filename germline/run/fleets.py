@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 
-from germline.config import Config, CoordinateStrategy, InProcess, Local, Ray
+from germline.config import Config, InProcess, Local, Ray, SepCma
 from germline.fleet import LocalFleet
 from germline.fleet.crew import Crew, Terms
 from germline.fleet.follower import Follower
@@ -47,8 +47,11 @@ def make_fleet(config: Config, load: Callable[[Config], Engine], graders: Grader
 
 
 def followed(config: Config) -> bool:
-    """Whether engines elsewhere draw the members of a search by coordinates themselves."""
-    return isinstance(config.strategy, CoordinateStrategy) and not config.fleet.by_value
+    """Whether engines elsewhere draw the members of a search by coordinates themselves.
+
+    Those of `cma` are at most 8 kB, and telling a follower costs more than sending them.
+    """
+    return isinstance(config.strategy, SepCma) and not config.fleet.by_value
 
 
 def elsewhere(config: Config, load: Callable[[Config], Engine]) -> Callable[[Config], Engine]:

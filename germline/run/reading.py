@@ -11,6 +11,7 @@ from typing import Any, Literal
 from germline.baselines.randopt import Ensemble, RandomSearch
 from germline.checkpoint import restore, within_reach
 from germline.config import Config, RandOpt, TaskBase, TaskConfig, load_config
+from germline.config.settings import KINDS
 from germline.evaluation import HELD_OUT_NOISE, held_out
 from germline.fleet import LocalFleet
 from germline.protocols import Closable, Engine, Fleet, Strategy, Task
@@ -182,12 +183,17 @@ def generate(  # noqa: PLR0913 - all that a completion depends on
 
 
 def settings_of(config: Config, overrides: Sequence[str], section: str) -> dict[str, Any]:
-    """Return the settings of a run; without those of a section, where another kind is asked for."""
+    """Return the settings of a run; of a section of which another kind is asked for, those it has.
+
+    A kind that does not exist is left to whoever reads them.
+    """
     values = config.model_dump()
     asked = dict(one.split("=", 1) for one in overrides if "=" in one)
-    kind = asked.get(f"{section}.kind", asked.get(section, values[section]["kind"]))
-    if kind != values[section]["kind"]:
-        del values[section]
+    kind = asked.get(f"{section}.kind", values[section]["kind"])
+    if kind != values[section]["kind"] and kind in KINDS[section]:
+        known = KINDS[section][kind].model_fields
+        kept = {name: value for name, value in values[section].items() if name in known}
+        values[section] = {**kept, "kind": kind}
     return values
 
 

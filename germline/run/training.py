@@ -33,6 +33,8 @@ SERVER = (
     *("adapters", "memory_share", "kv_cache_gb"),
 )
 """Settings of an engine a resumed run may change too: where it runs and in how much room."""
+OF_SEVERAL = ("quorum", "by_value")
+"""Settings of a fleet that one engine would ignore."""
 
 
 class Training:
@@ -221,8 +223,14 @@ def _refuse_change(setting: str, found: str) -> None:
 
 
 def _resumed_config(config: Config, overrides: Sequence[str]) -> Config:
+    recorded = settings_of(config, overrides, "fleet")
+    if "fleet.engines=1" in overrides:
+        # What is for several engines alone would be refused, though nobody asked for it now.
+        recorded["fleet"] = {
+            name: value for name, value in recorded["fleet"].items() if name not in OF_SEVERAL
+        }
     try:
-        changed = load_config(settings_of(config, overrides, "fleet"), overrides)
+        changed = load_config(recorded, overrides)
     except GermlineError:
         # Settings of the kind that was would be found to be unknown to the kind that is asked for.
         for override in overrides:

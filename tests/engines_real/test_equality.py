@@ -30,6 +30,12 @@ def flat(rows):
     return list(chain.from_iterable(chain.from_iterable(rows)))
 
 
+def apart(one, other):
+    """Return the largest difference between log-probabilities `[members][prompts]`."""
+    rows = zip(chain.from_iterable(one), chain.from_iterable(other), strict=True)
+    return max(abs(a - b) for row, same in rows for a, b in zip(row, same, strict=True))
+
+
 def error(pair):
     """Return the largest difference between log-probabilities of the same tokens."""
     rows = zip(flat(pair.one.log_probabilities), flat(pair.other.log_probabilities), strict=True)
@@ -94,10 +100,10 @@ def test_recorded_rewards_lead_every_engine_to_the_same_masters(pair):
 
 def test_playing_a_population_leaves_no_trace_in_what_is_served(pair, case):
     """SGLang cuts batches as requests arrive, which is seen in the last bits: it gets a little."""
-    before, after = (list(chain.from_iterable(read)) for read in pair.one.again)
-    rows = zip(before, after, strict=True)
-    trace = max(abs(a - b) for one, other in rows for a, b in zip(one, other, strict=True))
-    assert trace <= (TOLERANCE / 10 if case == "sglang" else 0)
+    before, after = pair.one.again
+    assert apart(before, after) <= (TOLERANCE / 10 if case == "sglang" else 0)
+    # Both may be what a member says that was left standing: they are what the reference says.
+    assert apart(before, pair.other.again[0]) <= TOLERANCE
 
 
 def test_exports_are_the_same_bytes(pair):

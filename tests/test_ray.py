@@ -170,6 +170,13 @@ def test_too_little_room_is_said_in_time(joined):
     assert "teapot 0 (0 free)" in str(caught.value)
 
 
+def test_a_cluster_that_is_gone_has_no_room_to_ask_for(joined, monkeypatch):
+    from germline.fleet import cluster
+
+    monkeypatch.setattr(cluster, "_nodes", list)
+    assert "Ray has ended. The generations before are recorded: resume" in cluster.room({"CPU": 1})
+
+
 # --- one pair of engines, treated badly
 
 

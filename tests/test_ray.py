@@ -174,7 +174,9 @@ def test_a_cluster_that_is_gone_has_no_room_to_ask_for(joined, monkeypatch):
     from germline.fleet import cluster
 
     monkeypatch.setattr(cluster, "_nodes", list)
-    assert "Ray has ended. The generations before are recorded: resume" in cluster.room({"CPU": 1})
+    assert "Ray has ended. The generations before are recorded: resume" in cluster.room(
+        {"CPU": 1.0}
+    )
 
 
 # --- one pair of engines, treated badly

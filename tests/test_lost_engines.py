@@ -165,7 +165,7 @@ def test_engines_that_never_agree_stop_the_run():
 
     fleet = fleet_of(crew(2, drift))
     fleet.apply(UPDATES[0])
-    with pytest.raises(GermlineError, match=r"disagree .* after generation 0.*fleet\.engines=1"):
+    with pytest.raises(GermlineError, match=r"disagree .* after generation 0.*fleet=local"):
         fleet.digest()
 
 

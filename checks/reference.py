@@ -25,7 +25,7 @@ CLI_OPENING = """
 
 Every command answers `--help` with examples. What you can mend is told in one paragraph, with exit
 status 2; a traceback is a mistake of ours (`germline doctor --json` belongs into the bug report).
-A run stopped by Ctrl-C ends with status 130, and says how to resume it.
+A run stopped by Ctrl-C or SIGTERM ends with status 130, and says how to resume it.
 
 `germline --install-completion`, typed once in the shell you use (bash, zsh or fish), lets the Tab
 key complete commands, options, run directories, config files and names, tasks, and settings:

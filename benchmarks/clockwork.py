@@ -6,18 +6,18 @@ and updates of a toy.
 
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
 from germline.config import Config
-from germline.protocols import Engine, Weights
+from germline.engines.outer import OuterEngine
+from germline.protocols import Engine
 from germline.run.assembly import make_engine
 from germline.signals import UpdateSize
 from germline.types import Completion, Decoding, Example, Move, Perturbation, Update, as_seeded
 
 
-class Clockwork:
+class Clockwork(OuterEngine):
     """An engine that sleeps while others would play.
 
     Args:
@@ -27,14 +27,9 @@ class Clockwork:
     """
 
     def __init__(self, inner: Engine, cell_s: float, update_s: float) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.cell_s = cell_s
         self.update_s = update_s
-
-    @property
-    def weights(self) -> Weights:
-        """The masters of the inner engine."""
-        return self.inner.weights
 
     def generate(
         self,
@@ -51,19 +46,7 @@ class Clockwork:
     def apply(self, update: Update | Move) -> UpdateSize | None:
         """Apply the update, and sleep."""
         time.sleep(self.update_s)
-        return self.inner.apply(update)
-
-    def refresh(self) -> None:
-        """Do what the inner engine does."""
-        self.inner.refresh()
-
-    def save_model(self, folder: Path) -> None:
-        """Do what the inner engine does."""
-        self.inner.save_model(folder)
-
-    def save_adapter(self, folder: Path) -> None:
-        """Do what the inner engine does."""
-        self.inner.save_adapter(folder)
+        return super().apply(update)
 
 
 def seconds(first: Perturbation, cell_s: float) -> float:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from germline.config import Cell
+from germline.engines.outer import OuterEngine
 from germline.fleet import LocalFleet
 from germline.protocols import Fleet
 from germline.run.assembly import decoding, make_engine, make_task
@@ -17,29 +18,16 @@ DECODING = decoding(CONFIG, TASK)
 STRATEGY = make_strategy(CONFIG.strategy, run_seed=0, generations=9)
 
 
-class Watched:
+class Watched(OuterEngine):
     """A toy engine that remembers the shape of every cell it was given."""
 
     def __init__(self):
-        self.engine = make_engine(CONFIG)
-        self.weights = self.engine.weights
+        super().__init__(make_engine(CONFIG))
         self.shapes = []
 
     def generate(self, members, examples, decoding):
         self.shapes.append((len(members), len(examples)))
-        return self.engine.generate(members, examples, decoding)
-
-    def apply(self, update):
-        self.engine.apply(update)
-
-    def refresh(self):
-        self.engine.refresh()
-
-    def save_model(self, folder):
-        self.engine.save_model(folder)
-
-    def save_adapter(self, folder):
-        self.engine.save_adapter(folder)
+        return super().generate(members, examples, decoding)
 
 
 @pytest.fixture

@@ -12,17 +12,14 @@ with the setting that sends members by value (`fleet.by_value`).
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from germline.checkpoint import recalled
-from germline.protocols import Closable, Engine, Strategy, Weights
+from germline.engines.outer import OuterEngine
+from germline.protocols import Engine, Strategy
 from germline.record import Entry
 from germline.signals import UpdateSize
 from germline.types import (
-    Completion,
     Coordinates,
-    Decoding,
-    Example,
     GermlineError,
     Move,
     Perturbation,
@@ -68,24 +65,19 @@ def by_value(member: Member, engine: Engine) -> Perturbation | None:
     return engine.drawn(member)
 
 
-class Follower:
+class Follower(OuterEngine):
     """An engine with a strategy of its own.
 
     Args:
-        engine: plays and moves.
+        inner: plays and moves.
         begin: makes the strategy as it was when the run began.
     """
 
-    def __init__(self, engine: Engine, begin: Callable[[], Strategy]) -> None:
-        self.engine = engine
+    def __init__(self, inner: Engine, begin: Callable[[], Strategy]) -> None:
+        super().__init__(inner)
         self._begin = begin
         self._strategy = begin()
         self._population: Population | None = None
-
-    @property
-    def weights(self) -> Weights:
-        """The masters of the engine."""
-        return self.engine.weights
 
     def drawn(self, name: Drawn) -> Perturbation:
         """Draw a member that came by name.
@@ -104,43 +96,17 @@ class Follower:
             )
         return member
 
-    def generate(
-        self,
-        members: Sequence[Perturbation | None],
-        examples: Sequence[Example],
-        decoding: Decoding,
-    ) -> list[list[Completion]]:
-        """Let every member answer every example."""
-        return self.engine.generate(members, examples, decoding)
-
     def apply(self, update: Update | Move) -> UpdateSize | None:
         """Be told what the strategy was told, and apply where that leads."""
         self._population = None
         if isinstance(update, Move):
             (update,) = self._strategy.recall([update])
-        return self.engine.apply(update)
+        return super().apply(update)
 
     def recall(self, entries: Sequence[Entry]) -> list[Entry]:
         """Begin the search anew and be told a whole journal; return it with its offsets."""
         self._strategy, self._population = self._begin(), None
         return recalled(self._strategy, entries)
-
-    def refresh(self) -> None:
-        """Make the serving copy the rounded masters again."""
-        self.engine.refresh()
-
-    def save_model(self, folder: Path) -> None:
-        """Write theta as a Hugging Face folder."""
-        self.engine.save_model(folder)
-
-    def save_adapter(self, folder: Path) -> None:
-        """Write theta as a PEFT adapter."""
-        self.engine.save_adapter(folder)
-
-    def close(self) -> None:
-        """End what the engine started."""
-        if isinstance(self.engine, Closable):
-            self.engine.close()
 
 
 def _digest(member: Coordinates) -> bytes:

@@ -1,0 +1,45 @@
+"""An engine around another, to change what is done with it: everything else is passed on."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from germline.protocols import Engine, Weights
+from germline.signals import UpdateSize
+from germline.types import Completion, Decoding, Example, Move, Perturbation, Update
+
+
+class OuterEngine:
+    """Passes everything on to the engine inside; subclasses say what is done otherwise."""
+
+    def __init__(self, inner: Engine) -> None:
+        self.inner = inner
+
+    @property
+    def weights(self) -> Weights:
+        """The masters of the engine inside."""
+        return self.inner.weights
+
+    def generate(
+        self,
+        members: Sequence[Perturbation | None],
+        examples: Sequence[Example],
+        decoding: Decoding,
+    ) -> list[list[Completion]]:
+        """Let every member answer every example."""
+        return self.inner.generate(members, examples, decoding)
+
+    def apply(self, update: Update | Move) -> UpdateSize | None:
+        """Apply the update, and say how far the masters moved."""
+        return self.inner.apply(update)
+
+    def refresh(self) -> None:
+        """Make the serving copy the rounded masters again."""
+        self.inner.refresh()
+
+    def save_model(self, folder: Path) -> None:
+        """Write theta as a Hugging Face folder."""
+        self.inner.save_model(folder)
+
+    def save_adapter(self, folder: Path) -> None:
+        """Write theta as a PEFT adapter."""
+        self.inner.save_adapter(folder)

@@ -10,12 +10,16 @@ values closer than `shaping.ties.RESOLUTION` are equal, as they are to every sha
     (5)  rho = c'c" / (|c'| |c"|)       with c' and c" from every other example: do halves agree?
     (6)  signal to noise = 2 rho / (1 - rho)      of the whole batch, as a ratio of powers
     (7)  (sum_k c_k^2)^2 / sum_k c_k^4            effective number of directions
+    (8)  total = mean_k c_k^2,   noise = mean_k (G - 1) / G sum_g (c_k^(-g) - mean_g c_k^(-g))^2
+         signal = their difference, with c^(-g) from all examples but every G-th from the g-th on
 
 (5) is the cosine of the updates themselves as far as directions are orthogonal, which random ones
 in a high dimension are. (6) reads each half as signal plus noise of its own: E rho is then
 S / (S + n) with the power n of a half's noise, and the mean of two halves has half of that (the
 formula of Spearman and Brown, 1910). (7) is the participation ratio: N for equal coefficients, 1
-where one direction is everything.
+where one direction is everything. (8) is the jackknife variance of the coefficients (Efron and
+Stein 1981), with G groups of examples, at most 32; where utilities are differences of means, it is
+the variance of a mean of examples that are drawn independently.
 
 Known limits: the noise in (5) and (6) is that of the choice of examples and of their sampling
 luck; that of the choice of directions is not in it. One generation of K directions gives (5) to
@@ -29,9 +33,12 @@ import numpy as np
 from jaxtyping import Float, Float64
 
 from germline.protocols import Shaping
-from germline.shaping.ties import RESOLUTION, ranked
-from germline.signals import Signals
+from germline.shaping.ties import RESOLUTION, mean, ranked
+from germline.signals import SignalPower, Signals
 from germline.types import Evaluation, Move, Population, Seeded, Update
+
+MOST_GROUPS = 32
+"""Examples are left out in so many groups at most: each costs shaping the whole population."""
 
 
 @dataclass
@@ -141,6 +148,34 @@ def agreement(population: Population, evaluation: Evaluation, shape: Shaping) ->
         return None
     lengths = float(np.linalg.norm(one) * np.linalg.norm(other))
     return float(np.clip(one @ other / lengths, -1.0, 1.0)) if lengths > 0 else 0.0
+
+
+def signal_power(
+    population: Population, evaluation: Evaluation, shape: Shaping
+) -> SignalPower | None:
+    """Measure how much directions differ, and how much of it is noise: equation (8).
+
+    None with a single example, where chance cannot be seen, and for members given by coordinates.
+    """
+    rewards = evaluation.rewards
+    groups = min(rewards.shape[1], MOST_GROUPS)
+    if groups < 2 or not all(isinstance(one, Seeded) for one in population.members):
+        return None
+
+    def weights(kept: Float[np.ndarray, "members examples"]) -> Float64[np.ndarray, " directions"]:
+        utilities = shape(
+            Evaluation(kept, (), 0, 0.0),
+            antithetic=population.antithetic,
+            baseline=population.baseline,
+        )
+        return direction_weights(population, utilities)
+
+    places = np.arange(rewards.shape[1])
+    without = np.stack([weights(rewards[:, places % groups != g]) for g in range(groups)])
+    squares = ((without - without.mean(axis=0)) ** 2).sum(axis=0)
+    return SignalPower(
+        total=mean(weights(rewards) ** 2), noise=mean(squares) * (groups - 1) / groups
+    )
 
 
 def direction_weights(

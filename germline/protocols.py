@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float
 
-from germline.signals import UpdateSize
+from germline.signals import SignalPower, UpdateSize
 from germline.traffic import Traffic
 from germline.types import (
     Completion,
@@ -67,17 +67,35 @@ class Strategy(Protocol):
         utilities: Float[np.ndarray, "members"],
         fitness: Float[np.ndarray, "members"] | None = None,
         centre: float | None = None,
+        power: SignalPower | None = None,
     ) -> Update | Move:
         """Turn utilities into the coefficients of the next step of theta, or into the step itself.
 
         A strategy that adapts to how fit the members are asks for their fitness (NaN: missing);
-        that of the centre is given where `population.centre` asks for it.
+        that of the centre is given where `population.centre` asks for it. `power` says how much of
+        what separates the members is noise; None where that cannot be told.
         """
 
     def recall(self, updates: Sequence[Update | Move]) -> Sequence[Update | Move]:
         """Be shown all updates of a stopped run, and ask on as if it had told them itself.
 
         Returns the updates, with the offsets that a journal leaves out of moves.
+        """
+
+
+@runtime_checkable
+class Calibrating(Protocol):
+    """A strategy whose sigma is found by trying: the loop calls this before each `ask`."""
+
+    def calibrate(
+        self, generation: int, divergence: Callable[[Sequence[Perturbation]], float]
+    ) -> None:
+        """Choose the sigma of a generation.
+
+        Args:
+            generation: the one to be asked for next.
+            divergence: measures the mean KL divergence of members from the center, in nats per
+                token; NaN where it cannot be measured.
         """
 
 
@@ -298,6 +316,22 @@ class Reader(Protocol):
 
 
 @runtime_checkable
+class Scorer(Protocol):
+    """An engine that can tell how likely its members find each token of a text."""
+
+    def log_probabilities(
+        self,
+        members: Sequence[Perturbation | None],
+        examples: Sequence[Example],
+        completions: Sequence[Sequence[Completion]],
+    ) -> list[list[Sequence[float]]]:
+        """Return the logarithms for each token of `completions[members][examples]`.
+
+        Natural logarithms, after the examples' prompts, at temperature 1.
+        """
+
+
+@runtime_checkable
 class Closable(Protocol):
     """An engine that started something which must be ended."""
 
@@ -316,6 +350,20 @@ class Fleet(Protocol):
 
     def evaluate_centre(self, examples: Sequence[Example], decoding: Decoding) -> Evaluation:
         """Play the examples with the unperturbed weights and grade them: one row of rewards."""
+
+    def log_probabilities(
+        self,
+        members: Sequence[Perturbation | None],
+        examples: Sequence[Example],
+        completions: Sequence[Sequence[Completion]],
+    ) -> list[list[Sequence[float]]]:
+        """Return how likely each member (None: the center) finds each token of its completions.
+
+        Completions are `[members][examples]`; natural logarithms, at temperature 1.
+
+        Raises:
+            GermlineError: the engines cannot tell.
+        """
 
     def apply(self, update: Update | Move) -> UpdateSize | None:
         """Apply the update on every engine, and return what one of them measured of it."""

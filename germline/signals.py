@@ -30,6 +30,24 @@ class UpdateSize:
 
 
 @dataclass(frozen=True, slots=True)
+class SignalPower:
+    """How much directions differ in what they are worth, and how much of that chance explains.
+
+    Attributes:
+        total: mean square of the coefficients of an update.
+        noise: the part of it that the choice of examples alone would make.
+    """
+
+    total: float
+    noise: float
+
+    @property
+    def share(self) -> float:
+        """Share of the total that is signal; below 0 where chance made less than usual."""
+        return (self.total - self.noise) / self.total if self.total > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Signals:
     """What there was to learn from a generation.
 
@@ -44,6 +62,8 @@ class Signals:
         agreement: cosine of the updates that the two halves of the examples give.
         signal_to_noise: what that says about the whole update, as a ratio of powers.
         directions: effective number of directions that the update goes in.
+        signal_share: share of what separates the members that is no noise of the examples; below 0
+            where chance made less than usual; None where batches have one example.
         step: how far the update moved the weights, where an engine measured it.
     """
 
@@ -57,4 +77,5 @@ class Signals:
     agreement: float | None
     signal_to_noise: float | None
     directions: float | None
+    signal_share: float | None = None
     step: UpdateSize | None = None

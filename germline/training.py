@@ -13,8 +13,9 @@ import numpy as np
 from jaxtyping import Float64
 
 from germline import noise
-from germline.diagnosis import Diagnosis
-from germline.protocols import Fleet, Shaping, Strategy
+from germline.diagnosis import Diagnosis, signal_power
+from germline.evaluation.center_divergence import DivergenceFromCenter
+from germline.protocols import Calibrating, Fleet, Shaping, Strategy
 from germline.shaping import fitness
 from germline.types import (
     Decoding,
@@ -51,9 +52,12 @@ def generations(
     for generation in span:
         clock = _Clock()
         fleet.traffic()  # of whatever was done between generations
-        population = strategy.ask(generation)
         batch = batch_of(generation)
         luck = replace(decoding, noise_round=generation)
+        if isinstance(strategy, Calibrating):
+            strategy.calibrate(generation, DivergenceFromCenter(fleet, batch_of, generation, luck))
+        population = strategy.ask(generation)
+        clock.lap("ask_s")
         evaluation = _evaluate(fleet, population, batch, luck)
         beside = fleet.evaluate_centre(batch, luck) if population.centre else None
         clock.lap("evaluate_s")
@@ -61,11 +65,13 @@ def generations(
         utilities = shape(
             evaluation, antithetic=population.antithetic, baseline=population.baseline
         )
-        update = strategy.tell(population, utilities, fit, centre)
+        power = signal_power(population, evaluation, shape)
+        update = strategy.tell(population, utilities, fit, centre, power)
         clock.lap("tell_s")
         stretched = isinstance(update, Update) and update.stretch is not None
         scales = fleet.scales() if stretched else {}
         signals = diagnosis.of(population, evaluation, fit, update, shape)
+        signals = replace(signals, signal_share=power.share if power else None)
         clock.lap("signals_s")
         step = fleet.apply(update)
         clock.lap("apply_s")

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float, Float32
 
-from germline.signals import Signals
+from germline.signals import SignalPower, Signals
 from germline.traffic import Traffic
 
 TensorKind = Literal["linear", "embedding", "norm", "bias", "adapter", "coordinates", "other"]
@@ -290,6 +290,8 @@ class Update:
         told: fitness of each member (NaN: missing), where members are kept by it.
         choices: probability of every option of every discrete setting after this generation, where
             such settings are searched too; in the order of the config.
+        power: how much members differed and how much of it was noise, where the learning rate
+            goes by that.
         backpropagated: whether theta was moved along a gradient found by backpropagation, which
             seeds cannot repeat.
     """
@@ -307,6 +309,7 @@ class Update:
     told: tuple[float, ...] = ()
     choices: tuple[tuple[float, ...], ...] = ()
     backpropagated: bool = False
+    power: SignalPower | None = None
 
     @property
     def is_silent(self) -> bool:

@@ -235,7 +235,8 @@ def test_sigmas_of_tensors_fall_where_they_are_far_too_large():
 
 
 def nes(**settings):
-    return NaturalEvolution(Nes.model_validate(settings), 3, 100)
+    chosen = {"sigma": 0.005, "learning_rate": 0.01} | settings
+    return NaturalEvolution(Nes.model_validate(chosen), 3, 100)
 
 
 def test_directions_are_those_of_the_first_of_the_generations_that_share_them():

@@ -16,7 +16,8 @@ TARGET = noise.normal(7, 0, 0, "target", DIMENSIONS).astype(np.float64)
 
 
 def nes(run_seed: int = 0, generations: int = 100, **settings: object) -> NaturalEvolution:
-    return NaturalEvolution(Nes.model_validate(settings), run_seed, generations)
+    chosen = {"sigma": 0.005, "learning_rate": 0.01} | settings
+    return NaturalEvolution(Nes.model_validate(chosen), run_seed, generations)
 
 
 def reward(theta: np.ndarray) -> float:

@@ -138,8 +138,8 @@ class Forgets(Sound):
 
 
 class ClimbsDown(Sound):
-    def tell(self, population, utilities, fitness=None, centre=None):
-        return super().tell(population, -utilities, fitness, centre)
+    def tell(self, population, utilities, fitness=None, centre=None, power=None):
+        return super().tell(population, -utilities, fitness, centre, power)
 
 
 class RepeatsItself(Sound):

@@ -19,7 +19,7 @@ the same machine, and cannot be replayed from its journal. One engine; its model
 backwards in one process.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -30,14 +30,15 @@ from germline.config import EsSampleGd
 from germline.engines.inprocess import InProcessEngine
 from germline.fleet import LocalFleet
 from germline.fleet.outer import OuterFleet
-from germline.protocols import Shaping, Strategy
-from germline.signals import UpdateSize
+from germline.protocols import Calibrating, Shaping, Strategy
+from germline.signals import SignalPower, UpdateSize
 from germline.types import (
     Decoding,
     Evaluation,
     Example,
     GermlineError,
     Move,
+    Perturbation,
     Population,
     Rollout,
     Update,
@@ -50,6 +51,13 @@ class Sampling:
     def __init__(self, config: EsSampleGd, inner: Strategy) -> None:
         self.config = config
         self.inner = inner
+
+    def calibrate(
+        self, generation: int, divergence: Callable[[Sequence[Perturbation]], float]
+    ) -> None:
+        """Let the other strategy choose its sigma."""
+        if isinstance(self.inner, Calibrating):
+            self.inner.calibrate(generation, divergence)
 
     def ask(self, generation: int) -> Population:
         """Name the members; where the centre explores, all stand where it does."""
@@ -65,9 +73,10 @@ class Sampling:
         utilities: Float[np.ndarray, "members"],
         fitness: Float[np.ndarray, "members"] | None = None,
         centre: float | None = None,
+        power: SignalPower | None = None,
     ) -> Update | Move:
         """Return the other strategy's update, marked: its coefficients are not what is followed."""
-        update = self.inner.tell(population, utilities, fitness, centre)
+        update = self.inner.tell(population, utilities, fitness, centre, power)
         return replace(update, backpropagated=True) if isinstance(update, Update) else update
 
     def recall(self, updates: Sequence[Update | Move]) -> Sequence[Update | Move]:

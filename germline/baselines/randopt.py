@@ -20,7 +20,7 @@ has the luck of its generation, so members of different generations differ by th
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -31,13 +31,15 @@ from germline.baselines.ballots import answers_of, elected
 from germline.config import RandOpt
 from germline.evaluation import mean_and_error
 from germline.fleet.outer import OuterFleet
-from germline.protocols import Fleet, Strategy, Task
+from germline.protocols import Calibrating, Fleet, Strategy, Task
+from germline.signals import SignalPower
 from germline.types import (
     Decoding,
     Evaluation,
     Example,
     GermlineError,
     Move,
+    Perturbation,
     Population,
     Rollout,
     Seeded,
@@ -113,6 +115,13 @@ class RandomSearch:
         self.inner = inner
         self.ensemble = ensemble
 
+    def calibrate(
+        self, generation: int, divergence: Callable[[Sequence[Perturbation]], float]
+    ) -> None:
+        """Let the other strategy choose its sigma."""
+        if isinstance(self.inner, Calibrating):
+            self.inner.calibrate(generation, divergence)
+
     def ask(self, generation: int) -> Population:
         """Name the members of a generation, each direction with the sigma whose turn it is."""
         population = self.inner.ask(generation)
@@ -134,6 +143,7 @@ class RandomSearch:
         utilities: Float[np.ndarray, "members"],
         fitness: Float[np.ndarray, "members"] | None = None,
         centre: float | None = None,
+        power: SignalPower | None = None,
     ) -> Update:
         """Let the ensemble consider the members; the update leaves theta where it is.
 

@@ -13,6 +13,8 @@ from germline.config.optimizers import Adam, OptimizerConfig, Sgd
 from germline.config.reading import load_config, smoke, validated
 from germline.config.schedules import (
     Adaptive,
+    AutoRate,
+    AutoSigma,
     Cosine,
     Linear,
     Natural,
@@ -58,6 +60,8 @@ __all__ = [
     "Adam",
     "Adaptive",
     "Arithmetic",
+    "AutoRate",
+    "AutoSigma",
     "Cell",
     "CentredRanks",
     "Choices",

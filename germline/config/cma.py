@@ -47,6 +47,11 @@ class CoordinateStrategy(Section):
         return self
 
     @property
+    def unit(self) -> Literal["constant", "mean_abs", "std"]:
+        """The unit of sigma."""
+        return self.sigma_unit
+
+    @property
     def optimizer(self) -> Sgd:
         """Say that no moments are kept: the strategy has means of its own to look back."""
         return Sgd()

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from germline.config.fleets import FleetConfig
-from germline.config.schedules import LARGEST_SIGMA, Natural
+from germline.config.schedules import LARGEST_SIGMA, AutoRate, AutoSigma, Natural
 from germline.config.sections import Section, named
 from germline.config.shaping import ShapingConfig, ZScore
 from germline.config.spaces import LowRank, SpaceConfig
@@ -109,14 +109,14 @@ def _refuse_unvoted(method: RandOpt, nes: Nes, shaping: ShapingConfig, generatio
             raise ValueError(f"strategy.{name} would be ignored {why}{_or_default(name)}")
     if shaping != ZScore():
         raise ValueError(f"shaping.kind={shaping.kind} would be ignored {why}")
-    if not isinstance(nes.sigma, float):
+    if not isinstance(nes.sigma, float | AutoSigma):
         raise ValueError(
             f"strategy.sigma.kind={nes.sigma.kind} cannot be used by method.kind={method.kind}: "
-            "give a number, or method.sigmas=[...] for several"
+            "give a number or auto, or method.sigmas=[...] for several"
         )
     if method.sigmas is not None and "sigma" in nes.changed():
         raise ValueError(
-            f"strategy.sigma={nes.sigma:g} would be ignored beside method.sigmas="
+            f"strategy.sigma={nes.sigma} would be ignored beside method.sigmas="
             f"{list(method.sigmas)}: drop one of them"
         )
     if method.keep > nes.population * generations:
@@ -132,6 +132,11 @@ def _refuse_unfollowed(method: EsSampleGd, nes: Nes) -> None:
         raise ValueError(
             f"strategy.sigma.kind=natural cannot be used {why}, whose gradient says nothing about "
             "sigma: give a number or another schedule"
+        )
+    if isinstance(nes.learning_rate, AutoRate):
+        raise ValueError(
+            f"strategy.learning_rate=auto cannot be used {why}, which follows a gradient and not "
+            "the differences between members: give a number, such as 0.0005"
         )
     if "baseline" in nes.changed():
         raise ValueError(
@@ -157,6 +162,7 @@ def _refuse_unfollowed(method: EsSampleGd, nes: Nes) -> None:
 def _or_default(name: str) -> str:
     """Name the default of a setting, for those whose config file sets it."""
     default = Nes.model_fields[name].get_default()
+    default = getattr(default, "kind", default)  # a section by its short name
     plain = isinstance(default, bool | int | float | str)
     return f", or set it to its default, {default}" if plain else ""
 

@@ -109,21 +109,93 @@ class Natural(Adapted):
     )
 
 
+class AutoSigma(Section):
+    """Calibrated in units of behavior: members stay a chosen KL divergence from the center.
+
+    Before generation 0, a few members read what the unperturbed weights write, and sigma moves to
+    where their mean KL divergence per token is `target_kl`. While few members differ in reward, it
+    grows, up to `max_kl`.
+    """
+
+    kind: Literal["auto"] = "auto"
+    target_kl: float = Field(
+        0.002,
+        gt=0,
+        le=1,
+        description="KL divergence of members from the center, per token, in nats.",
+    )
+    max_kl: float = Field(
+        0.05,
+        gt=0,
+        le=1,
+        description=(
+            "Sigma does not grow beyond this KL divergence per token where no generation has a "
+            "signal."
+        ),
+    )
+    every: int = Field(
+        0, ge=0, description="Generations between calibrations; 0 calibrates at the start alone."
+    )
+
+    @model_validator(mode="after")
+    def _may_grow(self) -> "AutoSigma":
+        if self.max_kl < self.target_kl:
+            raise ValueError(
+                f"max_kl={self.max_kl:g} is below target_kl={self.target_kl:g}: raise max_kl"
+            )
+        return self
+
+
+class AutoRate(Section):
+    """A step as long as what is measured supports: shorter where members differ by chance alone.
+
+    The root mean square of a step, in sigmas, is `step` times the share of the members'
+    differences that is signal, times the root of the number of directions, and at most `max_step`.
+    """
+
+    kind: Literal["auto"] = "auto"
+    step: float = Field(
+        0.125,
+        gt=0,
+        description="Step in sigmas, for one direction whose differences are all signal.",
+    )
+    max_step: float = Field(0.3, gt=0, description="Longest step, in sigmas.")
+    least_step: float = Field(
+        0.25,
+        ge=0,
+        description=(
+            "Shortest step in generation 0, in sigmas; it falls with the root of the generations."
+        ),
+    )
+    memory: float = Field(
+        0.9,
+        ge=0,
+        lt=1,
+        description="Share of itself that the measured signal keeps from generation to generation.",
+    )
+
+
 SCHEDULES: dict[str, type[Section]] = {
     "linear": Linear,
     "cosine": Cosine,
     "plateau": Plateau,
     "success": Success,
     "natural": Natural,
+    "auto": AutoSigma,
 }
-"""The schedules by name."""
+"""The schedules of sigma by name."""
+
+RATES: dict[str, type[Section]] = {"linear": Linear, "cosine": Cosine, "auto": AutoRate}
+"""The schedules of the learning rate by name."""
 
 
 def _tag(value: object) -> str:
-    """Tell a number from the kinds of schedules; an open kind is linear."""
+    """Tell a number from the kinds of schedules; an open kind is linear with an end, else auto."""
     if isinstance(value, Section):
         return str(getattr(value, "kind", ""))
-    return str(value.get("kind", "linear")) if isinstance(value, Mapping) else "number"
+    if not isinstance(value, Mapping):
+        return "number"
+    return str(value.get("kind", "linear" if {"start", "end"} & {*value} else "auto"))
 
 
 def _short_name(value: object) -> object:
@@ -136,14 +208,21 @@ _Cosine = Annotated[Cosine, Tag("cosine")]
 _Plateau = Annotated[Plateau, Tag("plateau")]
 _Success = Annotated[Success, Tag("success")]
 _Natural = Annotated[Natural, Tag("natural")]
+_AutoSigma = Annotated[AutoSigma, Tag("auto")]
+_AutoRate = Annotated[AutoRate, Tag("auto")]
 
 Scheduled = Annotated[
     _Number | _Linear | _Cosine, Discriminator(_tag), BeforeValidator(_short_name)
 ]
 """A number, or how it moves with the generation."""
 
+Rate = Annotated[
+    _AutoRate | _Number | _Linear | _Cosine, Discriminator(_tag), BeforeValidator(_short_name)
+]
+"""A number, how it moves with the generation, or with the measured signal."""
+
 Adaptive = Annotated[
-    _Number | _Linear | _Cosine | _Plateau | _Success | _Natural,
+    _AutoSigma | _Number | _Linear | _Cosine | _Plateau | _Success | _Natural,
     Discriminator(_tag),
     BeforeValidator(_short_name),
 ]
@@ -163,8 +242,10 @@ def refuse_overflow(sigma: float) -> None:
         )
 
 
-def ends(value: Adaptive) -> tuple[float, float]:
-    """Return the first and the last value a setting can have."""
+def ends(value: Adaptive | AutoRate) -> tuple[float, float] | None:
+    """Return the first and the last value a setting can have; None where it is measured."""
+    if isinstance(value, AutoSigma | AutoRate):
+        return None
     if isinstance(value, Plateau | Adapted):
         return value.start, value.min
     return (value, value) if isinstance(value, float) else (value.start, value.end)

@@ -19,7 +19,7 @@ from germline.config.methods import (
     refuse_unfit,
 )
 from germline.config.optimizers import Adam, Sgd
-from germline.config.schedules import SCHEDULES, Cosine
+from germline.config.schedules import RATES, SCHEDULES, AutoRate, AutoSigma, Cosine
 from germline.config.sections import Section
 from germline.config.sglang import Sglang
 from germline.config.shaping import (
@@ -50,6 +50,9 @@ from germline.config.tasks import (
     TaskConfig,
 )
 from germline.config.vllm import Vllm
+
+UNPERTURBED = 0.005
+"""Sigma of a strategy whose members are all the center: some number, as none is played."""
 
 
 class Graders(Section):
@@ -136,6 +139,21 @@ class Config(Section):
     generations: int = Field(50, ge=1, description="Generations to run, exactly.")
     seed: int = Field(0, description="Run seed: hashed, so neighbouring seeds share nothing.")
 
+    @property
+    def search(self) -> StrategyConfig:
+        """The strategy as it searches: where a method says what sigmas are, nothing is calibrated.
+
+        Randopt plays `method.sigmas` in turn, and with `method.explore=temperature` nobody is
+        perturbed.
+        """
+        if not isinstance(getattr(self.strategy, "sigma", None), AutoSigma):
+            return self.strategy
+        if isinstance(self.method, RandOpt) and self.method.sigmas is not None:
+            return self.strategy.model_copy(update={"sigma": self.method.sigmas[0]})
+        if isinstance(self.method, EsSampleGd) and self.method.explore == "temperature":
+            return self.strategy.model_copy(update={"sigma": UNPERTURBED})
+        return self.strategy
+
     @model_validator(mode="after")
     def _the_toy_brings_its_model(self) -> "Config":
         if isinstance(self.engine, Toy) and self.model != "nano":
@@ -213,6 +231,17 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def _a_measured_rate_has_examples_to_compare(self) -> "Config":
+        measured = isinstance(getattr(self.strategy, "learning_rate", None), AutoRate)
+        if measured and self.batch == 1 and self.method.kind == "es":
+            raise ValueError(
+                "strategy.learning_rate=auto measures signal and noise by how examples differ, "
+                "and batch=1 has one: use batch=2 or more, or give learning_rate as a number, "
+                "such as 0.01"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _a_warmup_ends_before_the_run(self) -> "Config":
         for name in ("sigma", "learning_rate"):
             schedule = getattr(self.strategy, name, None)
@@ -255,6 +284,6 @@ KINDS: dict[str, dict[str, type[Section]]] = {
     "baseline": {"population": PopulationMean, "running": RunningMean},
     "zero_signal": {"count": Count, "skip": Skip, "grow": Grow},
     "sigma": SCHEDULES,
-    "learning_rate": {kind: SCHEDULES[kind] for kind in ("linear", "cosine")},
+    "learning_rate": RATES,
     "fleet": {"local": Local, "ray": Ray},
 }

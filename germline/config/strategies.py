@@ -6,7 +6,16 @@ from pydantic import Field, model_validator
 
 from germline.config.cma import Cma, SepCma
 from germline.config.optimizers import OptimizerConfig, Sgd
-from germline.config.schedules import Adaptive, Cosine, Linear, Scheduled, ends, refuse_overflow
+from germline.config.schedules import (
+    Adaptive,
+    AutoRate,
+    AutoSigma,
+    Cosine,
+    Linear,
+    Rate,
+    ends,
+    refuse_overflow,
+)
 from germline.config.sections import Section, named
 
 LOST_IN_FP32 = 2.0**-25
@@ -75,20 +84,26 @@ class Nes(Section):
     )
     antithetic: bool = Field(default=True, description="Members come in pairs +noise and -noise.")
     sigma: Adaptive = Field(
-        0.005, description="Standard deviation of the perturbation, in `sigma_unit`."
-    )
-    sigma_unit: Literal["constant", "mean_abs", "std"] = Field(
-        "constant",
+        AutoSigma(),
         description=(
-            "Unit of sigma and learning rate per tensor: weight units, mean |W|, or std W of "
-            "the starting weights; for an adapter, those of the layer it stands beside; for "
-            "coordinates, of the matrices they move."
+            "Standard deviation of the perturbation, in `sigma_unit`; `auto` calibrates it by the "
+            "KL divergence of members."
         ),
     )
-    learning_rate: Scheduled = Field(
-        0.01,
+    sigma_unit: Literal["auto", "constant", "mean_abs", "std", "rms"] = Field(
+        "auto",
         description=(
-            "Multiplies sigma times the estimated gradient (Qiu et al.'s alpha), in `sigma_unit`."
+            "Unit of sigma and learning rate per tensor: weight units, mean |W|, std W or root "
+            "mean square W of the starting weights; for an adapter, those of the layer it stands "
+            "beside; for coordinates, of the matrices they move. `auto`: `rms` where sigma is "
+            "`auto`, else `constant`."
+        ),
+    )
+    learning_rate: Rate = Field(
+        AutoRate(),
+        description=(
+            "Multiplies sigma times the estimated gradient (Qiu et al.'s alpha), in `sigma_unit`; "
+            "`auto` follows the measured signal."
         ),
     )
     noise_reuse: int = Field(
@@ -107,6 +122,13 @@ class Nes(Section):
     optimizer: OptimizerConfig = Sgd()
 
     @property
+    def unit(self) -> Literal["constant", "mean_abs", "std", "rms"]:
+        """The unit of sigma, where `sigma_unit=auto` leaves it to how sigma is chosen."""
+        if self.sigma_unit != "auto":
+            return self.sigma_unit
+        return "rms" if isinstance(self.sigma, AutoSigma) else "constant"
+
+    @property
     def whole_run(self) -> Linear | Cosine | None:
         """The schedule laid out over all generations, if any: more of them would bend it."""
         laid_out = (self.sigma, self.learning_rate)
@@ -114,7 +136,9 @@ class Nes(Section):
 
     @model_validator(mode="after")
     def _members_differ_from_the_centre(self) -> "Nes":
-        start, end = ends(self.sigma)
+        if (values := ends(self.sigma)) is None:
+            return self
+        start, end = values
         if min(start, end) == 0:
             raise ValueError(
                 f"sigma from {start} to {end} reaches 0, where all members "
@@ -125,7 +149,8 @@ class Nes(Section):
 
     @model_validator(mode="after")
     def _something_is_learnt(self) -> "Nes":
-        if max(ends(self.learning_rate)) == 0:
+        rates = ends(self.learning_rate)
+        if rates and max(rates) == 0:
             raise ValueError(
                 "learning_rate from 0 to 0 leaves the model as it was: start or end it above 0"
             )
@@ -133,7 +158,9 @@ class Nes(Section):
 
     @model_validator(mode="after")
     def _decay_can_act(self) -> "Nes":
-        rate, decay = max(ends(self.learning_rate)), self.optimizer.weight_decay
+        if (rates := ends(self.learning_rate)) is None:
+            return self
+        rate, decay = max(rates), self.optimizer.weight_decay
         found = f"weight_decay={decay:g} times learning_rate={rate:g} is {decay * rate:.2g}"
         if decay * rate > 1:
             raise ValueError(
@@ -144,6 +171,33 @@ class Nes(Section):
             raise ValueError(
                 f"{found}: theta would not move, as fp32 rounds such a share of it away: use "
                 f"weight_decay={LOST_IN_FP32 / rate:.1g} or more"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _a_measured_step_is_taken_as_it_is(self) -> "Nes":
+        if not isinstance(self.learning_rate, AutoRate):
+            return self
+        found = "learning_rate=auto chooses the length of every step"
+        if not isinstance(self.optimizer, Sgd) or self.optimizer.momentum:
+            kind = "adam" if not isinstance(self.optimizer, Sgd) else "momentum"
+            raise ValueError(
+                f"{found}, which optimizer {kind} would change: give learning_rate as a number, "
+                "such as 0.01, or use optimizer=sgd without momentum"
+            )
+        if self.population == 1:
+            raise ValueError(
+                f"{found} by how members differ, and population=1 has no other member: give "
+                "learning_rate as a number, such as 0.001, or use population=2"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _sigma_is_changed_by_one_rule(self) -> "Nes":
+        if isinstance(self.sigma, AutoSigma) and isinstance(self.zero_signal, Grow):
+            raise ValueError(
+                "zero_signal=grow changes sigma, and sigma=auto grows by itself after generations "
+                "without a signal: drop zero_signal, or give sigma as a number"
             )
         return self
 

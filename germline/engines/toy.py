@@ -96,6 +96,22 @@ class ToyEngine:
             )
         return rows
 
+    def log_probabilities(
+        self,
+        members: Sequence[Perturbation | None],
+        examples: Sequence[Example],
+        completions: Sequence[Sequence[Completion]],
+    ) -> list[list[Sequence[float]]]:
+        """Return how likely each member finds each character of its completions, as logarithms."""
+        read = self.read(members, examples, completions)
+        return [
+            [
+                logits.log_softmax(-1)[range(len(one.tokens)), list(one.tokens)].tolist()
+                for logits, one in zip(row, written, strict=True)
+            ]
+            for row, written in zip(read, completions, strict=True)
+        ]
+
     def apply(self, update: Update | Move) -> UpdateSize | None:
         """Move the masters, and measure the step; there is no serving copy."""
         gauge = UpdateGauge(self.weights, torch.float32)

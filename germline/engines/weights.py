@@ -6,6 +6,7 @@ serving copies.
 """
 
 import hashlib
+import math
 import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -85,10 +86,10 @@ class Masters:
         infos: what each of them is.
         adapted: the linear layers an adapter stands beside; empty where there is none.
         searched: the tensors the space selects.
-        units: per searched tensor, what sigma and learning rate are multiples of (1, mean |W| or
-            std W of the starting weights; for an adapter, of the layer beside which it stands; for
-            coordinates, what their space says),
-            times the scale of its sigma where tensors have sigmas of their own.
+        units: per searched tensor, what sigma and learning rate are multiples of (1, mean |W|, std
+            W or root mean square W of the starting weights; for an adapter, of the layer beside
+            which it stands; for coordinates, what their space says), times the scale of its sigma
+            where tensors have sigmas of their own.
         dimension: how many numbers are searched.
     """
 
@@ -106,6 +107,7 @@ class Masters:
         self.infos = tuple(infos)
         self.space = space
         self.optimizer = optimizer
+        self._sigma_unit = sigma_unit
         given, measure = dict(tensors), partial(_unit, sigma_unit)
         self.base = Base(source, self.infos, partial(_digest, given), given, measure)
         self.adapted: tuple[TensorInfo, ...] = ()
@@ -135,9 +137,39 @@ class Masters:
         """Ask a space of coordinates; measure the tensor itself, or the layer beside an adapter."""
         if isinstance(self.space, CoordinateSpace):
             return self.space.unit(info)
-        beside = (layer.name for layer in self.adapted if info.name in layer.adapter_names)
-        name = next(beside, info.name)
-        return self.base.unit(name, self.tensors[name])
+        beside = next((one for one in self.adapted if info.name in one.adapter_names), None)
+        if beside is None:
+            return self._unit_of_a_vector(info) or self.base.unit(
+                info.name, self.tensors[info.name]
+            )
+        if self._sigma_unit != "rms":
+            return self.base.unit(beside.name, self.tensors[beside.name])
+        assert isinstance(self.space, AdapterSpace)
+        return self._adapter_unit(self.space, beside, info)
+
+    def _unit_of_a_vector(self, info: TensorInfo) -> float | None:
+        """Measure the weight of the same module for a bias of zeros, in the unit `rms`."""
+        if self._sigma_unit != "rms" or info.kind != "bias" or self.tensors[info.name].any():
+            return None
+        weight = self.tensors.get(info.name.removesuffix("bias") + "weight")
+        return None if weight is None else self.base.unit(info.name, weight)
+
+    def _adapter_unit(self, space: AdapterSpace, layer: TensorInfo, info: TensorInfo) -> float:
+        """Return the unit `rms` of A or B beside a layer W: in it, sigma is a share of W.
+
+            A    root mean square of the starting A, or 1 / sqrt(in) where that is zero
+            B    rms(W) / (scale sqrt(rank) unit(A))
+
+        so that noise of B moves scale * B A by sigma rms(W) per number. W times c takes B times c
+        with it and leaves A, as a reparametrization of the model would.
+        """
+        name_a, _name_b = layer.adapter_names
+        a = self.tensors[name_a]
+        unit_a = float(a.double().square().mean().sqrt()) or 1 / math.sqrt(a.shape[1])
+        if info.name == name_a:
+            return unit_a
+        weight = self.base.unit(layer.name, self.tensors[layer.name])
+        return weight / (abs(space.scale) * math.sqrt(space.rank) * unit_a)
 
     def refuse_members(self, members: Sequence[Perturbation | None]) -> None:
         """Say that only the centre can play, when there is no space an engine knows how to serve.
@@ -316,7 +348,10 @@ def _unit(sigma_unit: str, name: str, tensor: Tensor) -> float:
     if sigma_unit == "constant":
         return 1.0
     values = tensor.detach().cpu().numpy().astype(np.float64)
-    unit = float(np.abs(values).mean() if sigma_unit == "mean_abs" else values.std())
+    if sigma_unit == "rms":
+        unit = math.sqrt(np.square(values).mean())
+    else:
+        unit = float(np.abs(values).mean() if sigma_unit == "mean_abs" else values.std())
     if not unit > 0:
         raise GermlineError(
             f"strategy.sigma_unit={sigma_unit}: {name} has {sigma_unit} {unit}, so it would never "

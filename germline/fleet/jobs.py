@@ -17,6 +17,7 @@ from germline.fleet.follower import Follower, Member, by_value
 from germline.fleet.state import State
 from germline.protocols import Engine
 from germline.record import Entry
+from germline.rollout import log_probabilities
 from germline.signals import UpdateSize
 from germline.types import Completion, Decoding, Example, Finish, Move, Update
 
@@ -66,6 +67,30 @@ class Play:
             and len(one.tokens) <= self.decoding.max_new_tokens
             and all(isinstance(token, int) for token in one.tokens)
             and one.finish in get_args(Finish)
+        )
+
+
+@dataclass(frozen=True)
+class LogProbabilities:
+    """Let members read completions, `[members][examples]`."""
+
+    members: Sequence[Member]
+    examples: Sequence[Example]
+    completions: Sequence[Sequence[Completion]]
+
+    def __call__(self, engine: Engine) -> list[list[Sequence[float]]]:
+        """Return how likely they find each token."""
+        members = [by_value(one, engine) for one in self.members]
+        inner = engine.inner if isinstance(engine, Follower) else engine
+        return log_probabilities(inner, members, self.examples, self.completions)
+
+    def believes(self, answer: object) -> bool:
+        """Whether there is a number for every token."""
+        rows = _table(answer, len(self.members), len(self.examples))
+        return rows is not None and all(
+            isinstance(found, Sequence) and len(found) == len(one.tokens)
+            for row, written in zip(rows, self.completions, strict=True)
+            for found, one in zip(row, written, strict=True)
         )
 
 

@@ -7,10 +7,19 @@ from germline.checkpoint import restore, save_snapshot
 from germline.config import Cell
 from germline.protocols import Closable, Engine
 from germline.record import Entry
-from germline.rollout import Graders, centre_cell, play
+from germline.rollout import Graders, centre_cell, log_probabilities, play
 from germline.signals import UpdateSize
 from germline.traffic import Traffic
-from germline.types import Decoding, Evaluation, Example, Move, Population, Update
+from germline.types import (
+    Completion,
+    Decoding,
+    Evaluation,
+    Example,
+    Move,
+    Perturbation,
+    Population,
+    Update,
+)
 
 
 class LocalFleet:
@@ -31,6 +40,15 @@ class LocalFleet:
         """Play with the centre alone: one member, so a cell holds as many rows in examples."""
         cell = centre_cell(self.cell)
         return play(self.engine, self.graders, [None], examples, cell, decoding)
+
+    def log_probabilities(
+        self,
+        members: Sequence[Perturbation | None],
+        examples: Sequence[Example],
+        completions: Sequence[Sequence[Completion]],
+    ) -> list[list[Sequence[float]]]:
+        """Let members read completions."""
+        return log_probabilities(self.engine, members, examples, completions)
 
     def apply(self, update: Update | Move) -> UpdateSize | None:
         """Apply the update, and return how far it moved the weights."""

@@ -7,7 +7,16 @@ from germline.protocols import Fleet
 from germline.record import Entry
 from germline.signals import UpdateSize
 from germline.traffic import Traffic
-from germline.types import Decoding, Evaluation, Example, Move, Population, Update
+from germline.types import (
+    Completion,
+    Decoding,
+    Evaluation,
+    Example,
+    Move,
+    Perturbation,
+    Population,
+    Update,
+)
 
 
 class OuterFleet:
@@ -25,6 +34,15 @@ class OuterFleet:
     def evaluate_centre(self, examples: Sequence[Example], decoding: Decoding) -> Evaluation:
         """Play the examples with the centre and grade them."""
         return self.inner.evaluate_centre(examples, decoding)
+
+    def log_probabilities(
+        self,
+        members: Sequence[Perturbation | None],
+        examples: Sequence[Example],
+        completions: Sequence[Sequence[Completion]],
+    ) -> list[list[Sequence[float]]]:
+        """Let members read completions."""
+        return self.inner.log_probabilities(members, examples, completions)
 
     def apply(self, update: Update | Move) -> UpdateSize | None:
         """Apply the update on every engine, and return what one of them measured of it."""

@@ -24,7 +24,17 @@ from germline.fleet.carrier import Carrier, SharedDisk
 from germline.fleet.crew import Crew, Seat
 from germline.fleet.elsewhere import EngineFault
 from germline.fleet.follower import Member, as_told, by_name
-from germline.fleet.jobs import Apply, CatchUp, Digest, Dimension, Job, Play, Restore, Scales
+from germline.fleet.jobs import (
+    Apply,
+    CatchUp,
+    Digest,
+    Dimension,
+    Job,
+    LogProbabilities,
+    Play,
+    Restore,
+    Scales,
+)
 from germline.fleet.quorum import Place, Quorum
 from germline.fleet.state import State
 from germline.noise import NOISE_VERSION
@@ -33,6 +43,7 @@ from germline.rollout import Graders, OpenCell, PlayedCell, centre_cell, cut, ga
 from germline.signals import UpdateSize
 from germline.traffic import Traffic
 from germline.types import (
+    Completion,
     Decoding,
     Evaluation,
     Example,
@@ -99,6 +110,20 @@ class RemoteFleet:
     def evaluate_centre(self, examples: Sequence[Example], decoding: Decoding) -> Evaluation:
         """Play with the centre alone: one member, so a cell holds as many rows in examples."""
         return self._play([None], examples, centre_cell(self.cell), decoding)
+
+    def log_probabilities(
+        self,
+        members: Sequence[Perturbation | None],
+        examples: Sequence[Example],
+        completions: Sequence[Sequence[Completion]],
+    ) -> list[list[Sequence[float]]]:
+        """Let members read completions, on one engine: all have the same weights."""
+        self._settle()
+        asked = [replace(one, answer="", facts={}) for one in examples]
+        found: list[list[Sequence[float]]] = self._by_anyone(
+            LogProbabilities(self._named(members), asked, completions)
+        )
+        return found
 
     def apply(self, update: Update | Move) -> UpdateSize | None:
         """Apply the update on every engine, and return what one of them measured of it."""

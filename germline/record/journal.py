@@ -24,6 +24,7 @@ from typing import Any
 
 from germline.noise import NOISE_VERSION
 from germline.record.lines import append, complete_lines, sync_folder, write_atomically
+from germline.signals import SignalPower
 from germline.types import GermlineError, Move, Stretch, Update
 
 
@@ -164,6 +165,7 @@ def _update(values: dict[str, Any]) -> Update:
         skipped=values.get("skipped", False),
         choices=tuple(tuple(one) for one in values.get("choices", ())),
         backpropagated=values.get("backpropagated", False),
+        power=SignalPower(**values["power"]) if "power" in values else None,
     )
 
 
@@ -199,7 +201,11 @@ def _moved(move: Move) -> dict[str, Any]:
 def _updated(update: Update) -> dict[str, Any]:
     """Say what a seeded strategy made of what it was told."""
     coefficients = [float(one) for one in update.coefficients]
-    numbers = (update.sigma, update.learning_rate, update.fitness or 0.0, *coefficients)
+    power = update.power or SignalPower(0.0, 0.0)
+    numbers = (
+        *(update.sigma, update.learning_rate, update.fitness or 0.0, power.total, power.noise),
+        *coefficients,
+    )
     if not all(map(math.isfinite, numbers)):
         raise GermlineError(
             f"generation {update.generation}: the update holds a number that is not finite "
@@ -212,24 +218,25 @@ def _updated(update: Update) -> dict[str, Any]:
         "learning_rate": float(update.learning_rate),
         "run_seed": int(update.run_seed),
     }
-    # Only where they say something, so that journals without them keep their bytes.
-    if update.fitness is not None:
-        values["fitness"] = float(update.fitness)
-    if update.success is not None:
-        values["success"] = float(update.success)
-    if update.noise_generation is not None:
-        values["noise_generation"] = int(update.noise_generation)
-    if update.stretch is not None:
-        values["stretch"] = asdict(update.stretch)
-    if update.skipped:
-        values["skipped"] = True
-    if update.told:
-        values["told"] = [None if math.isnan(one) else float(one) for one in update.told]
-    if update.choices:
-        values["choices"] = [[float(one) for one in odds] for odds in update.choices]
-    if update.backpropagated:
-        values["backpropagated"] = True
-    return values
+    # Only what says something, so that journals without it keep their bytes.
+    return values | {name: value for name, value in _rest(update).items() if value is not None}
+
+
+def _rest(update: Update) -> dict[str, Any]:
+    """Return what only some updates hold; None where this one does not."""
+    return {
+        "fitness": None if update.fitness is None else float(update.fitness),
+        "success": None if update.success is None else float(update.success),
+        "noise_generation": (
+            None if update.noise_generation is None else int(update.noise_generation)
+        ),
+        "stretch": asdict(update.stretch) if update.stretch else None,
+        "skipped": update.skipped or None,
+        "told": [None if math.isnan(one) else float(one) for one in update.told] or None,
+        "choices": [[float(one) for one in odds] for odds in update.choices] or None,
+        "backpropagated": update.backpropagated or None,
+        "power": asdict(update.power) if update.power else None,
+    }
 
 
 def _stretch(values: dict[str, Any]) -> Stretch:

@@ -75,7 +75,7 @@ def assemble(config: Config) -> Parts:
         fleet = make_fleet(config, make_engine, graders)
         opened.callback(fleet.close)
         strategy = make_strategy(
-            config.strategy,
+            config.search,
             run_seed=config.seed,
             generations=config.generations,
             dimension=fleet.dimension(),
@@ -135,7 +135,7 @@ def make_engine(config: Config, *, searched: bool = True, plays: bool = True) ->
     space = make_space(config.space, config.seed) if searched else None
     optimizer = make_optimizer(config.strategy.optimizer)
     kind = resolve("engines", ENGINES, config.engine.kind)
-    sigma_unit = config.strategy.sigma_unit
+    sigma_unit = config.search.unit
     if isinstance(config.engine, Toy):
         toy: Engine = kind(space, optimizer, sigma_unit)
         return toy

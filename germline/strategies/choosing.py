@@ -21,7 +21,7 @@ while options differ much. Utilities of mean zero are taken for granted; missing
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -29,9 +29,10 @@ from jaxtyping import Float
 
 from germline import noise
 from germline.config import Choices
-from germline.protocols import Strategy
+from germline.protocols import Calibrating, Strategy
+from germline.signals import SignalPower
 from germline.strategies.told import Told
-from germline.types import Choice, GermlineError, Move, Population, Update
+from germline.types import Choice, GermlineError, Move, Perturbation, Population, Update
 
 Odds = tuple[tuple[float, ...], ...]
 """Probability of every option, setting by setting."""
@@ -56,6 +57,13 @@ class Choosing:
         """Return the most likely option of each setting, the first of equals: the centre's."""
         return self._choice([odds.index(max(odds)) for odds in self.odds])
 
+    def calibrate(
+        self, generation: int, divergence: Callable[[Sequence[Perturbation]], float]
+    ) -> None:
+        """Let the other strategy choose its sigma."""
+        if isinstance(self.inner, Calibrating):
+            self.inner.calibrate(generation, divergence)
+
     def ask(self, generation: int) -> Population:
         """Name the members, and what each plays with."""
         population = self.inner.ask(generation)
@@ -69,13 +77,14 @@ class Choosing:
         utilities: Float[np.ndarray, "members"],
         fitness: Float[np.ndarray, "members"] | None = None,
         centre: float | None = None,
+        power: SignalPower | None = None,
     ) -> Update:
         """Let the other strategy learn about the weights, and move the odds: equations (1), (2).
 
         Raises:
             GermlineError: the other strategy returns no update that can hold odds.
         """
-        update = self.inner.tell(population, utilities, fitness, centre)
+        update = self.inner.tell(population, utilities, fitness, centre, power)
         if isinstance(update, Move):
             raise GermlineError("choices can be searched beside strategy.kind=nes only")
         drawn = self._drawn(population)

@@ -31,6 +31,7 @@ from threadpoolctl import ThreadpoolController
 
 from germline import noise
 from germline.config import Cma, SepCma
+from germline.signals import SignalPower
 from germline.types import Coordinates, GermlineError, Move, Population, Update
 
 
@@ -84,6 +85,7 @@ class CoordinateSearch(ABC):
         utilities: Float[np.ndarray, "members"],
         fitness: Float[np.ndarray, "members"] | None = None,
         centre: float | None = None,
+        power: SignalPower | None = None,
     ) -> Move:
         """Let the library learn from utilities, the higher the better, and say where its mean went.
 

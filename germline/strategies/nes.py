@@ -11,22 +11,37 @@ direction k: with plain ascent theta moves by learning_rate * sum_k c_k eps_k. S
 al. 2017 (arXiv 1703.03864); the convention and the paper's settings (sigma 1e-3, learning_rate
 5e-4, N 30) are those of Qiu et al. 2025 (arXiv 2509.24372).
 
-Beyond the paper, all of it off by default: sigma may adapt (`strategies.step_size`), directions may
-be played for several generations, and fitness compared with a running mean of earlier ones.
+Beyond the paper: by default sigma is calibrated in units of behavior
+(`strategies.calibrated_sigma`), and the learning rate follows the measured signal
+(`strategies.measured_rate`): the coefficients then say where to go and the rate how far. Off by
+default: other ways in which sigma adapts (`strategies.step_size`), directions that are played for
+several generations, and fitness compared with a running mean of earlier ones.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 from jaxtyping import Float
 
-from germline.config import Nes, RunningMean, Skip
+from germline.config import AutoRate, Nes, RunningMean, Skip
 from germline.schedules import scheduled
+from germline.signals import SignalPower
+from germline.strategies.measured_rate import MeasuredRate
 from germline.strategies.step_size import StepSize, success
 from germline.strategies.told import Baseline
-from germline.types import GermlineError, Move, Population, Seeded, Update
+from germline.types import (
+    GermlineError,
+    Move,
+    Perturbation,
+    Population,
+    Seeded,
+    Update,
+)
+
+CALIBRATION_PAIRS = 8
+"""Antithetic pairs that try a sigma; in a pair the linear part of log-probabilities cancels."""
 
 
 class NaturalEvolution:
@@ -43,6 +58,25 @@ class NaturalEvolution:
         self.sigma = StepSize(config, generations)
         running = config.baseline
         self.baseline = Baseline(running) if isinstance(running, RunningMean) else None
+        rate = config.learning_rate
+        self.measured = MeasuredRate(rate) if isinstance(rate, AutoRate) else None
+
+    def calibrate(
+        self, generation: int, divergence: Callable[[Sequence[Perturbation]], float]
+    ) -> None:
+        """Try sigmas with a few pairs of the generation's own directions, where sigma is `auto`."""
+
+        def at(sigma: float) -> float:
+            drawn_in = self._drawn_in(generation)
+            return divergence(
+                [
+                    Seeded(self.run_seed, drawn_in, direction, sign, sigma)
+                    for direction in range(CALIBRATION_PAIRS)
+                    for sign in (1, -1)
+                ]
+            )
+
+        self.sigma.calibrate(generation, at)
 
     def ask(self, generation: int) -> Population:
         """Name N members: directions 0..N-1, or pairs (+, -) of directions 0..N/2-1."""
@@ -68,6 +102,7 @@ class NaturalEvolution:
         utilities: Float[np.ndarray, "members"],
         fitness: Float[np.ndarray, "members"] | None = None,
         centre: float | None = None,
+        power: SignalPower | None = None,
     ) -> Update:
         """Fold utilities into one coefficient per direction: equation (1) times sigma.
 
@@ -83,16 +118,19 @@ class NaturalEvolution:
             share = float(utility) * member.sign / len(population)
             coefficients[member.direction] = coefficients.get(member.direction, 0.0) + share
         generation, drawn_in = population.generation, self._drawn_in(population.generation)
+        sigma = population.seeded()[0].sigma
+        in_order = tuple(coefficients[direction] for direction in sorted(coefficients))
         update = Update(
             run_seed=self.run_seed,
             generation=generation,
-            sigma=population.seeded()[0].sigma,
-            learning_rate=scheduled(self.config.learning_rate, generation, self.generations),
-            coefficients=tuple(coefficients[direction] for direction in sorted(coefficients)),
+            sigma=sigma,
+            learning_rate=self._rate(generation, sigma, in_order, power),
+            coefficients=in_order,
             fitness=self._mean(fitness),
             success=success(self._needed(fitness), centre) if self.sigma.wants_success else None,
             noise_generation=None if drawn_in == generation else drawn_in,
             stretch=self.sigma.stretch([shares[direction] for direction in sorted(shares)]),
+            power=power if self.measured else None,
         )
         if update.is_silent and isinstance(self.config.zero_signal, Skip):
             update = replace(update, skipped=True)
@@ -106,8 +144,22 @@ class NaturalEvolution:
                 self._take_in(update)
         return updates
 
+    def _rate(
+        self,
+        generation: int,
+        sigma: float,
+        coefficients: Sequence[float],
+        power: SignalPower | None,
+    ) -> float:
+        if self.measured:
+            return self.measured.of(generation, sigma, coefficients, power)
+        assert not isinstance(self.config.learning_rate, AutoRate)
+        return scheduled(self.config.learning_rate, generation, self.generations)
+
     def _take_in(self, update: Update) -> None:
         self.sigma.tell(update)
+        if self.measured:
+            self.measured.tell(update.power)
         if self.baseline:
             self.baseline.tell(update.generation, update.fitness)
 

@@ -8,14 +8,20 @@ the sigma it would have had. A `natural` sigma is constant here: each tensor's o
 the weights, because it needs the noise (`engines.tensor_sigmas`).
 """
 
+from collections.abc import Callable
+
 import numpy as np
 from jaxtyping import Float
 
-from germline.config import Adaptive, Grow, Natural, Nes, Plateau, Success
+from germline.config import Adaptive, AutoSigma, Grow, Natural, Nes, Plateau, Success
 from germline.schedules import scheduled
 from germline.shaping.ties import all_equal
+from germline.strategies.calibrated_sigma import CalibratedSigma
 from germline.strategies.told import Plateaus, Silence, Successes
 from germline.types import GermlineError, Stretch, Update
+
+FIRST_GUESS = {"constant": 0.003, "mean_abs": 0.1, "std": 0.1, "rms": 0.1}
+"""Where calibrating sigma starts, by `sigma_unit`; on nano it ends within a factor of 3."""
 
 
 class StepSize:
@@ -31,6 +37,11 @@ class StepSize:
         self._generations = generations
         self._plateaus = Plateaus(self._setting) if isinstance(self._setting, Plateau) else None
         self._successes = Successes(self._setting) if isinstance(self._setting, Success) else None
+        self._calibrated = (
+            CalibratedSigma(self._setting, FIRST_GUESS[config.unit])
+            if isinstance(self._setting, AutoSigma)
+            else None
+        )
         grows = config.zero_signal
         self._silence = Silence(grows) if isinstance(grows, Grow) else None
         self.wants_fitness = self._plateaus is not None
@@ -43,14 +54,21 @@ class StepSize:
             GermlineError: it depends on a generation that was not told.
         """
         followed = self._plateaus or self._successes
-        if followed:
+        if self._calibrated:
+            sigma = self._calibrated.at(generation)
+        elif followed:
             sigma = followed.at(generation)
         elif isinstance(self._setting, Natural):
             sigma = self._setting.start
         else:
-            assert not isinstance(self._setting, Plateau | Success)
+            assert not isinstance(self._setting, Plateau | Success | AutoSigma)
             sigma = scheduled(self._setting, generation, self._generations)
         return sigma * self._silence.at(generation) if self._silence else sigma
+
+    def calibrate(self, generation: int, divergence: Callable[[float], float]) -> None:
+        """Choose the sigma of a generation by trying, where it is `auto`."""
+        if self._calibrated:
+            self._calibrated.calibrate(generation, divergence)
 
     def stretch(self, shares: list[float]) -> Stretch | None:
         """Turn the utilities of directions, over N, into what moves the sigmas of tensors.
@@ -72,6 +90,8 @@ class StepSize:
         Raises:
             GermlineError: it is not the next generation, and sigma adapts.
         """
+        if self._calibrated:
+            self._calibrated.tell(update)
         if self._plateaus:
             self._plateaus.tell(update.generation, update.fitness)
         if self._successes:

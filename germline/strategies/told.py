@@ -41,6 +41,19 @@ class Told(Generic[T]):
             )
         return self._values[generation]
 
+    def replace(self, generation: int, value: T) -> None:
+        """Set the value of the generation to be told next.
+
+        Raises:
+            GermlineError: it is another generation.
+        """
+        if generation != len(self._values) - 1:
+            raise GermlineError(
+                f"generation {generation} cannot choose {self._what}: the next generation is "
+                f"{len(self._values) - 1}"
+            )
+        self._values[-1] = value
+
     def follow(self, generation: int, value: T) -> None:
         """Add the value that follows a generation.
 

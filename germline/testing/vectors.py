@@ -22,10 +22,12 @@ from germline.spaces import make_space
 from germline.testing.problems import Problem
 from germline.training import generations
 from germline.types import (
+    Completion,
     Decoding,
     Evaluation,
     Example,
     GenerationRecord,
+    GermlineError,
     Move,
     Perturbation,
     Population,
@@ -82,6 +84,22 @@ class VectorFleet:
     def evaluate_centre(self, examples: Sequence[Example], decoding: Decoding) -> Evaluation:
         """Let the centre be scored where it stands."""
         return self._evaluation([None], decoding)
+
+    def log_probabilities(
+        self,
+        members: Sequence[Perturbation | None],
+        examples: Sequence[Example],
+        completions: Sequence[Sequence[Completion]],
+    ) -> list[list[Sequence[float]]]:
+        """Refuse: vectors write no texts.
+
+        Raises:
+            GermlineError: always.
+        """
+        raise GermlineError(
+            "vectors have no log-probabilities, which strategy.sigma=auto is calibrated by: give "
+            "strategy.sigma as a number"
+        )
 
     def apply(self, update: Update | Move) -> None:
         """Move the masters."""

@@ -38,7 +38,7 @@ def read_recipe(recipe: str, source: str) -> Masters:
         load_pretrained(source),
         make_space(config.space, config.seed) if searched else None,
         make_optimizer(config.strategy.optimizer),
-        config.strategy.sigma_unit,
+        config.search.unit,
     )
 
 

@@ -62,5 +62,5 @@ def unplayed(
     assert not isinstance(config.engine, Toy)
     on_gpu = torch.cuda.is_available()
     dtype = serving_dtype(config.engine.dtype, pretrained.stored_dtype, on_gpu=on_gpu)
-    unit = config.strategy.sigma_unit
+    unit = config.search.unit
     return ServedEngine(pretrained, space, optimizer, unit, Unplayed(), dtype)

@@ -325,7 +325,7 @@ def make(
     else:
         dtype = dtype_of(_found(section, pretrained.source), section.dtype, stored)
     server = SglangServer(section, pretrained, dtype)
-    unit = config.strategy.sigma_unit
+    unit = config.search.unit
     return ServedEngine(pretrained, space, optimizer, unit, server, dtype)
 
 

@@ -28,6 +28,4 @@ def make(
     recipe = write_recipe(config, searched=space is not None)
     at = HttpDoor if section.base_url else InProcessDoor
     door: Door = at(section, pretrained, dtype, recipe)
-    return ServedEngine(
-        pretrained, space, optimizer, config.strategy.sigma_unit, VllmServer(door), dtype
-    )
+    return ServedEngine(pretrained, space, optimizer, config.search.unit, VllmServer(door), dtype)

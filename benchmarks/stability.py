@@ -1,0 +1,319 @@
+"""Do long runs keep what they learn, without being told how long they are?
+
+    python -m benchmarks.stability --tasks countdown multiplication --seeds 0 1     # a part
+    python -m benchmarks.stability                                                  # everything
+    python -m benchmarks.stability --table                 # the tables of what has been run so far
+    python -m benchmarks.stability --task my_task.yaml     # any config, its generations times 10
+
+Every cell (task, space, method, run seed) trains for ten times the generations of the shipped
+config and scores the center on held-out examples every five. `default` uses the default settings:
+`sigma` and `learning_rate` follow what is measured. `rate R` is the baseline: z-scores and plain
+ascent at the sigma the configs shipped before, with a fixed learning rate of R times sigma, tuned
+on the grid 0.5, 1, 2, 4; the best rate of a task and space is the one whose mean final score over
+its seeds is best.
+
+Each cell is a process with one thread, two at a time, and leaves one JSON file with its curve;
+cells that have a file are not run again, so an interrupted benchmark continues. Rollouts are those
+of training: members times examples, plus what calibrating sigma took. Held-out scores are not
+counted, for any method.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+RESULTS = Path(__file__).parent / "results" / "stability"
+LONGER = 10
+"""Times the shipped generations."""
+
+RATES = (0.5, 1.0, 2.0, 4.0)
+"""Fixed learning rates of the baseline, as multiples of sigma."""
+
+REACHED = 0.9
+"""Share of the way from the starting score to the baseline's best that counts as reached."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A task of the benchmark.
+
+    Attributes:
+        config: shipped config, or a path.
+        sigma: what the baseline uses.
+        held_out: examples of a held-out score.
+        spread: range of the score, for "within 2 % of the range".
+        lower_is_better: of the score.
+    """
+
+    config: str
+    sigma: float = 0.01
+    held_out: int = 300
+    spread: float = 1.0
+    lower_is_better: bool = False
+
+
+SETUPS = {
+    "conciseness": Setup("conciseness", held_out=50, spread=21.4, lower_is_better=True),
+    "arithmetic": Setup("arithmetic", held_out=188),
+    "countdown": Setup("countdown", sigma=0.005, held_out=500),
+    "multiplication": Setup("multiplication", held_out=14),
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training of the benchmark."""
+
+    task: str
+    space: str
+    method: str
+    seed: int
+
+    @property
+    def path(self) -> Path:
+        """The file of its curve."""
+        name = "-".join([Path(self.task).stem, self.space, self.method, f"seed{self.seed}"])
+        return RESULTS / f"{name.replace(' ', '_')}.json"
+
+    def overrides(self) -> list[str]:
+        """Return what its config changes."""
+        settings = [f"space={self.space}" if self.space != "low_rank" else ""]
+        kind, _, rate = self.method.partition(" ")
+        if kind == "rate":
+            sigma = setup_of(self.task).sigma
+            settings += [
+                f"strategy={{kind: nes, population: 32, sigma: {sigma}, "
+                f"learning_rate: {float(rate) * sigma:g}}}",
+                "batch=32",
+                "shaping=z_score",
+            ]
+        elif kind != "default":
+            settings += self.method.split()
+        return [one for one in settings if one]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What a cell showed.
+
+    Attributes:
+        generations: updates before each score.
+        rollouts: of training, before each score.
+        scores: of the center, on the same held-out examples.
+        seconds: of the whole training.
+    """
+
+    cell: Cell
+    generations: list[int]
+    rollouts: list[int]
+    scores: list[float]
+    seconds: float
+    sign: int = field(default=1)
+
+    def best(self) -> float:
+        """Return the best score on the way."""
+        return self.sign * max(self.sign * one for one in self.scores)
+
+    def drop(self) -> float:
+        """Return by how much the final score is worse than the best on the way; 0 or more."""
+        return self.sign * (self.best() - self.scores[-1])
+
+    def rollouts_to(self, score: float) -> float:
+        """Return the rollouts after which a score is reached, between two scores; else infinite."""
+        before = None
+        for rollouts, found in zip(self.rollouts, self.scores, strict=True):
+            if self.sign * (found - score) >= 0:
+                if before is None or found == before[1]:
+                    return rollouts
+                share = (score - before[1]) / (found - before[1])
+                return before[0] + share * (rollouts - before[0])
+            before = (rollouts, found)
+        return float("inf")
+
+
+def setup_of(task: str) -> Setup:
+    """Return the setup of a task of the table, or of a config file of the user's."""
+    return SETUPS[task] if task in SETUPS else Setup(task)
+
+
+def run(cell: Cell, longer: int) -> None:
+    """Train one cell and write its curve."""
+    from germline import load_config, train
+
+    setup = setup_of(cell.task)
+    shipped = Path("configs") / f"{setup.config}.yaml"
+    path = shipped if shipped.exists() else Path(setup.config)
+    generations = longer * load_config(path, []).generations
+    config = load_config(
+        path,
+        [
+            *cell.overrides(),
+            f"seed={cell.seed}",
+            f"generations={generations}",
+            "held_out.every=5",
+            f"held_out.examples={setup.held_out}",
+            "record={rollouts: 0, tensorboard: false, figure_every: 100000, "
+            "snapshot_every: 100000}",
+        ],
+    )
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        training = train(config, Path(folder) / "run")
+        played = [len(record.evaluation.rollouts) for record in training]
+        scores = [one.score for one in training.directory.held_out()]
+    rollouts = np.cumsum([0, *played])
+    curve = Curve(
+        cell,
+        [one.generation for one in scores],
+        [int(rollouts[one.generation]) for one in scores],
+        [one.mean for one in scores],
+        time.perf_counter() - began,
+        -1 if setup.lower_is_better else 1,
+    )
+    cell.path.parent.mkdir(parents=True, exist_ok=True)
+    cell.path.write_text(json.dumps(asdict(curve)) + "\n")
+
+
+def load(cell: Cell) -> Curve | None:
+    """Return the curve of a cell that was run."""
+    if not cell.path.exists():
+        return None
+    values = json.loads(cell.path.read_text())
+    return Curve(**(values | {"cell": cell}))
+
+
+def run_all(cells: Sequence[Cell], longer: int, together: int) -> None:
+    """Run what has no curve yet, some processes at a time."""
+
+    def start(cell: Cell) -> None:
+        words = [cell.task, cell.space, cell.method, str(cell.seed)]
+        command = [sys.executable, "-m", "benchmarks.stability", "--longer", str(longer)]
+        done = subprocess.run(
+            [*command, "--cell", *words],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        shown = f"{curve.scores[-1]:.3g}" if (curve := load(cell)) else done.stderr[-2000:]
+        print(f"{cell.task} {cell.space} {cell.method} seed {cell.seed}: {shown}", flush=True)
+
+    with ThreadPoolExecutor(together) as pool:
+        list(pool.map(start, [cell for cell in cells if not cell.path.exists()]))
+
+
+def curves(task: str, space: str, method: str, seeds: Sequence[int]) -> list[Curve]:
+    """Return the curves of a method that were run."""
+    found = [load(Cell(task, space, method, seed)) for seed in seeds]
+    return [one for one in found if one]
+
+
+def rows(tasks: Sequence[str], spaces: Sequence[str], methods: Sequence[str]) -> Iterator[str]:
+    """Return one row of the table for every method of a task and a space."""
+    yield (
+        "| task | space | method | seeds | best on the way | final | worst drop "
+        "| rollouts to 90 % | times fewer |"
+    )
+    yield "|---|---|---|---|---|---|---|---|---|"
+    for task in tasks:
+        for space in spaces:
+            found = {one: curves(task, space, one, range(100)) for one in methods}
+            tuned = tuned_rate(found)
+            for method, some in found.items():
+                if some:
+                    name = f"{method} (tuned)" if method == tuned else method
+                    yield row(task, space, name, some, found.get(tuned or "", []))
+
+
+def tuned_rate(found: dict[str, list[Curve]]) -> str | None:
+    """Return the fixed rate with the best mean final score."""
+    fixed = {
+        one: statistics.fmean(curve.sign * curve.scores[-1] for curve in some)
+        for one, some in found.items()
+        if one.startswith("rate") and some
+    }
+    return max(fixed, key=lambda one: fixed[one]) if fixed else None
+
+
+def row(
+    task: str, space: str, method: str, found: Sequence[Curve], baseline: Sequence[Curve]
+) -> str:
+    """Return one row: means over seeds, the largest drop, rollouts against the tuned baseline."""
+    reach = ratios(found, baseline)
+    times = f"{np.median(reach):.2g} [{min(reach):.2g}, {max(reach):.2g}]" if reach else ""
+    need = [one.rollouts_to(target(one, baseline)) for one in found] if baseline else []
+    return (
+        f"| {task} | {space} | {method} | {len(found)} "
+        f"| {statistics.fmean(one.best() for one in found):.3g} "
+        f"| {statistics.fmean(one.scores[-1] for one in found):.3g} "
+        f"| {max(one.drop() for one in found):.3g} "
+        f"| {np.median(need):,.0f} | {times} |"
+        if need
+        else f"| {task} | {space} | {method} | {len(found)} "
+        f"| {statistics.fmean(one.best() for one in found):.3g} "
+        f"| {statistics.fmean(one.scores[-1] for one in found):.3g} "
+        f"| {max(one.drop() for one in found):.3g} | | |"
+    )
+
+
+def target(curve: Curve, baseline: Sequence[Curve]) -> float:
+    """Return the score that counts as reached: 90 % of the way to the baseline's mean best."""
+    start = curve.scores[0]
+    best = statistics.fmean(one.best() for one in baseline)
+    return start + REACHED * (best - start)
+
+
+def ratios(found: Sequence[Curve], baseline: Sequence[Curve]) -> list[float]:
+    """Return how many times fewer rollouts each seed needs than the baseline at the same seed."""
+    by_seed = {one.cell.seed: one for one in baseline}
+    pairs = [(one, by_seed[one.cell.seed]) for one in found if one.cell.seed in by_seed]
+    return [
+        theirs.rollouts_to(target(theirs, baseline)) / ours.rollouts_to(target(ours, baseline))
+        for ours, theirs in pairs
+    ]
+
+
+def main() -> None:
+    """Run what was asked for, then print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tasks", nargs="+", default=list(SETUPS))
+    parser.add_argument("--task", help="a config file of your own, instead of --tasks")
+    parser.add_argument("--spaces", nargs="+", default=["low_rank"])
+    parser.add_argument("--methods", nargs="+", default=None)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
+    parser.add_argument("--longer", type=int, default=LONGER)
+    parser.add_argument("--together", type=int, default=2, help="processes at a time")
+    parser.add_argument("--table", action="store_true", help="print tables, run nothing")
+    parser.add_argument("--cell", nargs=4, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.cell:
+        task, space, method, seed = arguments.cell
+        run(Cell(task, space, method, int(seed)), arguments.longer)
+        return
+    tasks = [arguments.task] if arguments.task else arguments.tasks
+    methods = arguments.methods or ["default", *(f"rate {rate:g}" for rate in RATES)]
+    cells = [
+        Cell(task, space, method, seed)
+        for seed in arguments.seeds
+        for task in tasks
+        for space in arguments.spaces
+        for method in methods
+    ]
+    if not arguments.table:
+        run_all(cells, arguments.longer, arguments.together)
+    print("\n".join(rows(tasks, arguments.spaces, methods)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""A sigma in units of behavior: members stay a chosen KL divergence from the center.
+
+What a sigma does depends on the model, the space, the rank and the dtype; what a KL divergence
+means does not. For small sigma the divergence grows with its square, so each trial moves it by
+
+    (1)  sigma <- sigma sqrt(target / KL(sigma))        rounded to three digits
+
+until the trial was close. Rewards may be too coarse for that: after a generation in which less than
+a tenth of the directions told anything, the sigma that is played grows by half, up to the square
+root of max_kl / target times; it shrinks back after each one in which three tenths did.
+
+The value of a generation is in its update, so a resumed run continues with it.
+"""
+
+import math
+from collections.abc import Callable
+
+from germline.config import AutoSigma
+from germline.strategies.told import Told
+from germline.types import GermlineError, Update
+
+TRIALS = 8
+"""Most trials at the start, where nothing is known of the model."""
+
+FARTHEST = 8.0
+"""One trial changes sigma by no more than this factor: the square law holds for small sigmas."""
+
+CLOSE = 1.25
+"""A trial that asks for less than this factor ends the search."""
+
+TRACKING = 2.0
+"""A later calibration changes sigma by no more than this factor."""
+
+GROWTH = 1.5
+"""Factor of sigma after a generation in which few directions told anything."""
+
+FEW, ENOUGH = 0.1, 0.3
+"""Shares of the directions with a coefficient: below the first sigma grows, from the second it
+shrinks back."""
+
+
+class CalibratedSigma(Told[float]):
+    """Sigma by generation: calibrated where it is due, kept between."""
+
+    def __init__(self, settings: AutoSigma, start: float) -> None:
+        """Begin with a first guess, from which calibration starts."""
+        super().__init__("a calibrated sigma", start)
+        self._settings = settings
+        self._calibrated = False
+        self._steps = 0  # of growth
+        ratio = math.sqrt(settings.max_kl / settings.target_kl)
+        self._most_steps = math.floor(math.log(ratio) / math.log(GROWTH))
+
+    def at(self, generation: int) -> float:
+        """Return the sigma that members play with in a generation.
+
+        Raises:
+            GermlineError: it was not calibrated, or depends on a generation that was not told.
+        """
+        if not self._calibrated:
+            raise GermlineError(
+                "strategy.sigma=auto is calibrated before generation 0: call "
+                "strategy.calibrate(0, divergence) first, or give strategy.sigma as a number, such "
+                "as 0.005"
+            )
+        return _rounded(super().at(generation) * self._growth, digits=5)
+
+    def calibrate(self, generation: int, divergence: Callable[[float], float]) -> None:
+        """Choose the sigma of a generation where that is due; trials are at most `TRIALS`.
+
+        Args:
+            generation: the next one.
+            divergence: of members at a sigma from the center, in nats per token.
+        """
+        every = self._settings.every
+        if generation and not (every and generation % every == 0):
+            return
+        trials, farthest = (1, TRACKING) if generation else (TRIALS, FARTHEST)
+        sigma = super().at(generation)
+        for _ in range(trials):
+            factor = self._factor(divergence(sigma), farthest)
+            sigma = _rounded(sigma * factor)
+            if 1 / CLOSE < factor < CLOSE:
+                break
+        self.replace(generation, sigma)
+        self._calibrated = True
+
+    def tell(self, update: Update) -> None:
+        """Take in the update of the next generation, which says what sigma it was played with."""
+        sigma = _rounded(update.sigma / self._growth)
+        told = sum(one != 0 for one in update.coefficients) / max(1, len(update.coefficients))
+        if told < FEW:
+            self._steps = min(self._steps + 1, self._most_steps)
+        elif told >= ENOUGH:
+            self._steps = max(self._steps - 1, 0)
+        self.follow(update.generation, sigma)
+        self._calibrated = True
+
+    @property
+    def _growth(self) -> float:
+        return float(GROWTH**self._steps)
+
+    def _factor(self, kl: float, farthest: float) -> float:
+        """Return by how much one trial asks sigma to change: equation (1), limited."""
+        if math.isnan(kl) or kl == math.inf:
+            return 1 / farthest  # members that are no models any more
+        if kl <= 0:
+            return farthest  # too near to the center to be told apart from it
+        return min(max(math.sqrt(self._settings.target_kl / kl), 1 / farthest), farthest)
+
+
+def _rounded(sigma: float, digits: int = 3) -> float:
+    """Keep three digits: more would claim what a few members cannot show."""
+    return float(f"{sigma:.{digits}g}")

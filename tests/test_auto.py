@@ -1,0 +1,272 @@
+"""The default search: sigma calibrated by behavior, a learning rate that follows the signal."""
+
+import math
+
+import numpy as np
+import pytest
+
+import germline
+from germline.config import AutoRate, AutoSigma, Nes, ZScore, load_config
+from germline.diagnosis import signal_power
+from germline.record import RunDirectory
+from germline.shaping import utilities
+from germline.signals import SignalPower
+from germline.strategies.calibrated_sigma import CalibratedSigma
+from germline.strategies.measured_rate import MeasuredRate
+from germline.strategies.nes import NaturalEvolution
+from germline.types import Evaluation, GermlineError, Population, Seeded, Update
+from tests import toy_runs
+
+CLEAR, CHANCE = SignalPower(1.0, 0.0), SignalPower(1.0, 1.0)
+AUTO = ("strategy={kind: nes, population: 6}",)
+
+
+def entries(path):
+    return RunDirectory.open(path).journal.read()
+
+
+def shape(evaluation, *, antithetic, baseline=None):
+    return utilities(ZScore(), evaluation, antithetic=antithetic, baseline=baseline)
+
+
+def pairs(count):
+    members = tuple(Seeded(0, 0, k, sign, 0.1) for k in range(count) for sign in (1, -1))
+    return Population(0, members, antithetic=True)
+
+
+def update(generation, *coefficients, sigma=0.1, power=None):
+    return Update(0, generation, sigma, 0.1, coefficients, power=power)
+
+
+# --- signal and noise
+
+
+def power_of(rewards):
+    return signal_power(pairs(len(rewards) // 2), Evaluation(rewards, (), 0, 0.0), shape)
+
+
+def test_differences_that_every_example_shares_are_all_signal():
+    better = np.arange(8.0)[:, None] * np.ones(5)
+    assert power_of(better).noise == pytest.approx(0, abs=1e-15)
+    assert power_of(better).share == pytest.approx(1)
+
+
+def test_the_noise_of_a_mean_is_its_variance_over_examples():
+    # Without a spread between fitnesses to divide by, the jackknife is the textbook formula.
+    chance = np.random.default_rng(0)
+    rewards = chance.normal(size=(64, 20))
+
+    def raw(evaluation, *, antithetic, baseline=None):
+        return evaluation.rewards.mean(axis=1)
+
+    found = signal_power(pairs(32), Evaluation(rewards, (), 0, 0.0), raw)
+    apart = (rewards[0::2] - rewards[1::2]) / 64
+    assert found.total == pytest.approx(np.mean(apart.mean(axis=1) ** 2))
+    assert found.noise == pytest.approx(np.mean(apart.var(axis=1, ddof=1) / 20))
+
+
+def test_the_signal_of_pure_chance_is_zero_on_average():
+    chance = np.random.default_rng(1)
+    shares = [power_of(chance.normal(size=(32, 8))).share for _ in range(200)]
+    assert abs(np.mean(shares)) < 0.05
+
+
+def test_the_share_does_not_depend_on_the_scale_of_the_rewards():
+    rewards = np.random.default_rng(2).normal(size=(16, 6))
+    assert power_of(rewards * 1000).share == pytest.approx(power_of(rewards).share)
+
+
+def test_missing_rewards_are_left_out_of_the_signal():
+    rewards = np.random.default_rng(3).normal(size=(16, 6))
+    rewards[3, 2] = np.nan
+    assert math.isfinite(power_of(rewards).share)
+
+
+def test_one_example_shows_no_noise():
+    assert power_of(np.ones((4, 1))) is None
+
+
+# --- the learning rate
+
+
+def steps(powers, directions=16, **settings):
+    """Return the length of every step in sigmas."""
+    measured, found = MeasuredRate(AutoRate(**settings)), []
+    coefficients = [1.0] * directions
+    for generation, power in enumerate(powers):
+        rate = measured.of(generation, 0.1, coefficients, power)
+        found.append(rate * math.sqrt(directions) / 0.1)
+        measured.tell(power)
+    return found
+
+
+def test_a_clear_signal_gets_the_step_of_the_equation():
+    (found,) = steps([CLEAR], directions=4, step=0.1, least_step=0)
+    assert found == pytest.approx(0.1 * math.sqrt(4))
+
+
+def test_the_step_does_not_exceed_its_limit():
+    (found,) = steps([CLEAR], directions=10_000, max_step=0.3)
+    assert found == pytest.approx(0.3)
+
+
+def test_where_chance_explains_everything_only_the_least_step_is_left():
+    found = steps([CHANCE] * 4, least_step=0.2)
+    assert found == pytest.approx([0.2 / math.sqrt(t + 1) for t in range(4)])
+
+
+def test_the_random_walk_of_the_least_steps_grows_with_the_logarithm():
+    walk = [math.sqrt(sum(one**2 for one in steps([CHANCE] * n))) for n in (100, 10_000)]
+    assert walk[1] < 1.5 * walk[0] < 1.5  # ten thousand generations stay within one sigma
+
+
+def test_the_signal_is_averaged_over_recent_generations():
+    found = steps([CLEAR, CHANCE], step=0.1, memory=0.5, max_step=9, least_step=0)
+    assert found[1] == pytest.approx(0.1 * 0.5 / 1.5 * 4)
+
+
+@pytest.mark.parametrize("factor", [1e-6, 1e6])
+def test_rewards_of_another_scale_begin_the_average_anew(factor):
+    loud = SignalPower(factor, factor)
+    found = steps([CLEAR] * 30 + [loud], least_step=0)
+    assert found[-1] == 0
+
+
+def test_no_difference_at_all_moves_nothing():
+    measured = MeasuredRate(AutoRate())
+    assert measured.of(0, 0.1, [0.0, 0.0], SignalPower(0.0, 0.0)) == 0
+
+
+def test_an_update_is_as_long_as_measured_whatever_the_shaping():
+    strategy = NaturalEvolution(Nes(population=8, sigma=0.1), 0, 10)
+    population = strategy.ask(0)
+    lengths = []
+    for scale in (1.0, 50.0):
+        fresh = NaturalEvolution(Nes(population=8, sigma=0.1), 0, 10)
+        told = fresh.tell(population, scale * np.arange(8.0), np.arange(8.0), None, CLEAR)
+        lengths.append(told.learning_rate * np.linalg.norm(told.coefficients))
+    assert lengths[0] == pytest.approx(lengths[1])
+
+
+# --- sigma
+
+
+def quadratic(sigma):
+    """Return the divergence of a model on which sigma 0.02 gives the default target."""
+    return 0.002 * (sigma / 0.02) ** 2
+
+
+@pytest.mark.parametrize("start", [1e-5, 0.02, 3.0])
+def test_sigma_goes_where_the_divergence_is_the_target(start):
+    sigma = CalibratedSigma(AutoSigma(), start)
+    sigma.calibrate(0, quadratic)
+    assert sigma.at(0) == pytest.approx(0.02, rel=0.01)
+
+
+@pytest.mark.parametrize(("found", "smaller"), [(math.nan, True), (math.inf, True), (-1e-9, False)])
+def test_members_that_cannot_be_compared_move_sigma_the_right_way(found, smaller):
+    sigma = CalibratedSigma(AutoSigma(), 0.1)
+    sigma.calibrate(0, lambda _sigma: found)
+    assert (sigma.at(0) < 0.1) == smaller
+
+
+def test_sigma_without_calibration_says_what_to_call():
+    strategy = NaturalEvolution(Nes(), 0, 10)
+    with pytest.raises(GermlineError, match=r"strategy\.calibrate\(0, divergence\).*number"):
+        strategy.ask(0)
+
+
+def test_sigma_grows_while_few_directions_tell_anything_and_shrinks_back():
+    sigma = CalibratedSigma(AutoSigma(target_kl=0.002, max_kl=0.05), 0.02)
+    sigma.calibrate(0, quadratic)
+    played = []
+    for generation in range(8):
+        played.append(sigma.at(generation))
+        sigma.tell(update(generation, 0.0, 0.0, 0.0, sigma=played[-1]))
+    assert played[:3] == pytest.approx([0.02, 0.03, 0.045])
+    assert quadratic(played[-1]) <= 0.05
+    for generation in range(8, 14):
+        sigma.tell(update(generation, 1.0, 1.0, 0.0, sigma=sigma.at(generation)))
+    assert sigma.at(14) == 0.02
+
+
+def test_a_resumed_search_has_the_sigma_it_would_have_had():
+    whole = CalibratedSigma(AutoSigma(every=3), 0.1)
+    told = []
+    for generation in range(7):
+        whole.calibrate(generation, quadratic)
+        told.append(update(generation, 0.0 if generation < 4 else 1.0, sigma=whole.at(generation)))
+        whole.tell(told[-1])
+    again = CalibratedSigma(AutoSigma(every=3), 0.1)
+    for one in told:
+        again.tell(one)
+    assert again.at(7) == whole.at(7)
+
+
+# --- whole runs
+
+
+def test_a_run_writes_down_what_it_measured(tmp_path):
+    path = toy_runs.run(tmp_path / "run", *AUTO)
+    for entry in entries(path):
+        assert isinstance(entry.update, Update)
+        assert entry.update.power is not None
+        assert entry.update.power.total > 0
+        assert entry.update.learning_rate > 0
+    assert germline.replay(path, generation=3) == entries(path)[-1].digest
+
+
+@pytest.mark.parametrize("space", ["full", "low_rank", "lora", "subspace"])
+def test_every_space_is_calibrated(tmp_path, space):
+    path = toy_runs.run(tmp_path / "run", *AUTO, f"space={space}", "generations=1")
+    assert entries(path)[0].update.sigma > 0
+
+
+def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path):
+    often = (*AUTO, "strategy.sigma={kind: auto, every: 2}")
+    whole = toy_runs.run(tmp_path / "whole", *often)
+    training = germline.train(toy_runs.settings(*often), tmp_path / "stopped")
+    stopped = toy_runs.stopped_after(training, 3)
+    toy_runs.finish(germline.resume(stopped))
+    assert toy_runs.journal(stopped) == toy_runs.journal(whole)
+
+
+def test_engines_elsewhere_calibrate_alike(tmp_path):
+    here = toy_runs.run(tmp_path / "here", *AUTO)
+    there = toy_runs.run(tmp_path / "there", *AUTO, "fleet.engines=2")
+    assert toy_runs.journal(here) == toy_runs.journal(there)
+
+
+def test_old_settings_are_what_they_were():
+    config = load_config({"strategy": {"sigma": 0.01, "learning_rate": 0.02}})
+    assert config.strategy.unit == "constant"
+    assert load_config({}).strategy.unit == "rms"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["batch=1"], r"batch=1 has one: use batch=2"),
+        (["strategy.optimizer=adam"], r"optimizer adam would change: give learning_rate"),
+        (["strategy.optimizer.momentum=0.9"], r"optimizer momentum would change"),
+        (
+            ["strategy={population: 1, antithetic: false, baseline: running}", "shaping=raw"],
+            r"population=1 has no other member",
+        ),
+        (["strategy.kind=cma", "strategy.learning_rate=auto"], r"strategy\.learning_rate"),
+        (
+            ["method=es_sample_gd"],
+            r"learning_rate=auto cannot be used by method\.kind=es_sample_gd",
+        ),
+        (["strategy.zero_signal=grow"], r"sigma=auto grows by itself"),
+        (["strategy.sigma={kind: auto, max_kl: 0.001}"], r"max_kl=0\.001 is below target_kl"),
+    ],
+)
+def test_what_auto_does_not_fit_is_refused(overrides, said):
+    with pytest.raises(GermlineError, match=said):
+        load_config({}, overrides)
+
+
+def test_a_population_of_two_and_constant_rewards_do_no_harm(tmp_path):
+    path = toy_runs.run(tmp_path / "run", "strategy={kind: nes, population: 2}", "generations=6")
+    assert len(entries(path)) == 6

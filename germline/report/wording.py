@@ -110,8 +110,10 @@ def _steps(config: Config) -> list[str]:
 
 
 def _setting(value: float | BaseModel) -> str:
-    """Write a number, or a schedule by where it goes."""
+    """Write a number, a schedule by where it goes, or that the value is measured."""
     if not isinstance(value, BaseModel):
         return f"{value:g}"
     ends = value.model_dump(include={"start", "end"})
+    if not ends:
+        return str(getattr(value, "kind", ""))
     return " to ".join(f"{ends[name]:g}" for name in ("start", "end") if name in ends)

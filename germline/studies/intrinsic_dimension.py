@@ -33,6 +33,7 @@ from germline.run import Training, resume, train
 from germline.run.assembly import make_engine, make_task
 from germline.run.fleets import placed
 from germline.strategies import make_strategy
+from germline.strategies.step_size import FIRST_GUESS
 from germline.types import GermlineError, Score
 
 SHARE = 0.9
@@ -191,12 +192,18 @@ def _config(config: Config, dimension: int | None, seed: int, cma_up_to: int) ->
 
 def _cma(strategy: Mapping[str, Any]) -> dict[str, Any]:
     """Search with full CMA-ES, as many members a generation and a first sigma like the config's."""
-    sigma = strategy["sigma"]
+    sigma, unit = strategy["sigma"], strategy["sigma_unit"]
+    measured = not isinstance(sigma, float) and "start" not in sigma
+    if not isinstance(sigma, float):
+        # Where sigma is measured, CMA-ES begins where measuring does, and adapts from there.
+        sigma = FIRST_GUESS["rms"] if measured else sigma["start"]
+    if unit == "auto":
+        unit = "rms" if measured else "constant"
     return {
         "kind": "cma",
         "population": strategy["population"],
-        "sigma": sigma if isinstance(sigma, float) else sigma["start"],
-        "sigma_unit": strategy["sigma_unit"],
+        "sigma": sigma,
+        "sigma_unit": unit,
     }
 
 

@@ -31,7 +31,8 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from germline.config import Config, Nes
+from germline.config import AutoRate, AutoSigma, Config, Nes
+from germline.strategies.step_size import FIRST_GUESS
 from germline.studies.advice import Advice
 from germline.studies.bench import Bench, opened
 from germline.studies.sounding import Sounding, sound, sound_centre
@@ -73,6 +74,7 @@ def probe(
         GermlineError: something cannot be had or probed, or time ran out in the sweep.
     """
     _refuse(config, minutes)
+    config = _given(config)
     clock = _Clock(60 * minutes)
     with opened(config, seed) as bench:
         watch("the start")
@@ -277,6 +279,19 @@ def _unplayed(config: Config) -> Iterator[str]:
 def _rounded(value: float) -> float:
     """Keep two digits: more would claim what nobody measured."""
     return float(f"{value:.2g}")
+
+
+def _given(config: Config) -> Config:
+    """Replace what would be measured by numbers in weight units: numbers are what is looked for."""
+    section = config.strategy
+    if not isinstance(section, Nes):
+        return config
+    changes: dict[str, object] = {}
+    if isinstance(section.sigma, AutoSigma):
+        changes["sigma"] = FIRST_GUESS["constant"]
+    if isinstance(section.learning_rate, AutoRate):
+        changes["learning_rate"] = FIRST_GUESS["constant"]
+    return config.model_copy(update={"strategy": section.model_copy(update=changes)})
 
 
 def _refuse(config: Config, minutes: float) -> None:

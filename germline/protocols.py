@@ -19,7 +19,6 @@ from germline.types import (
     Decoding,
     Evaluation,
     Example,
-    GenerationRecord,
     Move,
     Perturbation,
     Population,
@@ -33,6 +32,11 @@ if TYPE_CHECKING:
     import torch
 
     from germline.record import Entry
+
+Members = Sequence[Perturbation | None]
+"""None is the center."""
+Texts = Sequence[Sequence[Completion]]
+"""Completions `[members][examples]`."""
 
 Grader = Callable[[str, Example], Mapping[str, float]]
 """(completion text, example) -> rubric parts; picklable, as it runs in a worker process."""
@@ -71,9 +75,8 @@ class Strategy(Protocol):
     ) -> Update | Move:
         """Turn utilities into the coefficients of the next step of theta, or into the step itself.
 
-        A strategy that adapts to how fit the members are asks for their fitness (NaN: missing);
-        that of the centre is given where `population.centre` asks for it. `power` says how much of
-        what separates the members is noise; None where that cannot be told.
+        A strategy may go by the fitness of members (NaN: missing), by that of the centre where
+        `population.centre` asks for it, and by `power`: None where noise cannot be told.
         """
 
     def recall(self, updates: Sequence[Update | Move]) -> Sequence[Update | Move]:
@@ -90,13 +93,7 @@ class Calibrating(Protocol):
     def calibrate(
         self, generation: int, divergence: Callable[[Sequence[Perturbation]], float]
     ) -> None:
-        """Choose the sigma of a generation.
-
-        Args:
-            generation: the one to be asked for next.
-            divergence: measures the mean KL divergence of members from the center, in nats per
-                token; NaN where it cannot be measured.
-        """
+        """Choose a generation's sigma by the KL divergence of members, in nats per token or NaN."""
 
 
 @runtime_checkable
@@ -272,12 +269,14 @@ class Engine(Protocol):
         """The masters behind what is served."""
 
     def generate(
-        self,
-        members: Sequence[Perturbation | None],
-        examples: Sequence[Example],
-        decoding: Decoding,
+        self, members: Members, examples: Sequence[Example], decoding: Decoding
     ) -> list[list[Completion]]:
         """Let every member (None: the centre) answer every example: `[members][examples]`."""
+
+    def log_probabilities(
+        self, members: Members, examples: Sequence[Example], completions: Texts
+    ) -> list[list[Sequence[float]]]:
+        """Return the log-probability, at temperature 1, of each token of the completions."""
 
     def apply(self, update: Update | Move) -> UpdateSize | None:
         """Apply the update to the masters and refresh the serving copy; say how far they moved."""
@@ -303,32 +302,9 @@ class Reader(Protocol):
     special_ids: frozenset[int]
 
     def read(
-        self,
-        members: Sequence[Perturbation | None],
-        examples: Sequence[Example],
-        completions: Sequence[Sequence[Completion]],
+        self, members: Members, examples: Sequence[Example], completions: Texts
     ) -> "list[list[torch.Tensor]]":
-        """Let every member (None: the centre) read texts after the examples' prompts.
-
-        Completions are `[members][examples]`, and so are the logits returned, each `[tokens,
-        vocabulary]`: those each token was chosen by, had the member written the text.
-        """
-
-
-@runtime_checkable
-class Scorer(Protocol):
-    """An engine that can tell how likely its members find each token of a text."""
-
-    def log_probabilities(
-        self,
-        members: Sequence[Perturbation | None],
-        examples: Sequence[Example],
-        completions: Sequence[Sequence[Completion]],
-    ) -> list[list[Sequence[float]]]:
-        """Return the logarithms for each token of `completions[members][examples]`.
-
-        Natural logarithms, after the examples' prompts, at temperature 1.
-        """
+        """Return the logits before each token: `[members][examples]`, `[tokens, vocabulary]`."""
 
 
 @runtime_checkable
@@ -352,18 +328,9 @@ class Fleet(Protocol):
         """Play the examples with the unperturbed weights and grade them: one row of rewards."""
 
     def log_probabilities(
-        self,
-        members: Sequence[Perturbation | None],
-        examples: Sequence[Example],
-        completions: Sequence[Sequence[Completion]],
+        self, members: Members, examples: Sequence[Example], completions: Texts
     ) -> list[list[Sequence[float]]]:
-        """Return how likely each member (None: the center) finds each token of its completions.
-
-        Completions are `[members][examples]`; natural logarithms, at temperature 1.
-
-        Raises:
-            GermlineError: the engines cannot tell.
-        """
+        """Return how likely each member finds each token of its completions: see `Engine`."""
 
     def apply(self, update: Update | Move) -> UpdateSize | None:
         """Apply the update on every engine, and return what one of them measured of it."""
@@ -429,14 +396,3 @@ class Answers(Protocol):
 
     def answer_of(self, text: str, example: Example) -> str | None:
         """Return what two completions that say the same share; None where there is no answer."""
-
-
-@runtime_checkable
-class Tracker(Protocol):
-    """Something that watches a run: TensorBoard, a live view, ..."""
-
-    def generation(self, record: GenerationRecord) -> None:
-        """Take in one finished generation."""
-
-    def close(self) -> None:
-        """Flush and release."""

@@ -13,13 +13,12 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from germline.config import Cell
-from germline.protocols import Engine, Scorer
+from germline.protocols import Engine
 from germline.types import (
     Completion,
     Decoding,
     Evaluation,
     Example,
-    GermlineError,
     Grade,
     Perturbation,
     Rollout,
@@ -85,25 +84,6 @@ def play(
     ]
     generated_s = time.perf_counter() - started
     return gather(played, len(members), examples, generated_s)
-
-
-def log_probabilities(
-    engine: Engine,
-    members: Sequence[Perturbation | None],
-    examples: Sequence[Example],
-    completions: Sequence[Sequence[Completion]],
-) -> list[list[Sequence[float]]]:
-    """Let an engine say how likely its members find each token of `completions`.
-
-    Raises:
-        GermlineError: it cannot.
-    """
-    if not isinstance(engine, Scorer):
-        raise GermlineError(
-            f"{type(engine).__name__} does not tell log-probabilities, which strategy.sigma=auto "
-            "is calibrated by: give strategy.sigma as a number, such as 0.005"
-        )
-    return engine.log_probabilities(members, examples, completions)
 
 
 def cut(

@@ -17,7 +17,6 @@ from rich.table import Table
 from rich.text import Text
 
 from germline.cli import wording
-from germline.protocols import Tracker
 from germline.record import RunDirectory
 from germline.record.lines import Row
 from germline.record.rows import fitness_summary, generation_row, odds
@@ -31,11 +30,17 @@ STOPPING = "Finishing this generation, then stopping. Ctrl-C again stops at once
 
 
 @runtime_checkable
-class View(Tracker, Protocol):
-    """A tracker that shows a run while it goes on."""
+class View(Protocol):
+    """Shows a run while it goes on."""
 
     def start(self) -> None:
         """Begin to show."""
+
+    def generation(self, record: GenerationRecord) -> None:
+        """Take in one finished generation."""
+
+    def close(self) -> None:
+        """Stop showing."""
 
     def stopping(self) -> None:
         """Say that the run stops after this generation; called from a signal handler."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from germline.protocols import Engine, Weights
+from germline.protocols import Engine, Members, Texts, Weights
 from germline.signals import UpdateSize
 from germline.types import Completion, Decoding, Example, Move, Perturbation, Update
 
@@ -27,6 +27,12 @@ class OuterEngine:
     ) -> list[list[Completion]]:
         """Let every member answer every example."""
         return self.inner.generate(members, examples, decoding)
+
+    def log_probabilities(
+        self, members: Members, examples: Sequence[Example], completions: Texts
+    ) -> list[list[Sequence[float]]]:
+        """Return how likely each member finds each token of its completions, as logarithms."""
+        return self.inner.log_probabilities(members, examples, completions)
 
     def apply(self, update: Update | Move) -> UpdateSize | None:
         """Apply the update, and say how far the masters moved."""

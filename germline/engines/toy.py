@@ -19,7 +19,7 @@ from germline.engines.sampling import choose, draw_luck
 from germline.engines.update_size import UpdateGauge
 from germline.engines.weights import Masters, describe
 from germline.optimizers import Optimizer
-from germline.protocols import Space
+from germline.protocols import Members, Space, Texts
 from germline.signals import UpdateSize
 from germline.types import (
     Completion,
@@ -79,10 +79,7 @@ class ToyEngine:
 
     @torch.inference_mode()
     def read(
-        self,
-        members: Sequence[Perturbation | None],
-        examples: Sequence[Example],
-        completions: Sequence[Sequence[Completion]],
+        self, members: Members, examples: Sequence[Example], completions: Texts
     ) -> list[list[Tensor]]:
         """Return the logits each member has where its completions were written, one by one."""
         rows = []
@@ -97,10 +94,7 @@ class ToyEngine:
         return rows
 
     def log_probabilities(
-        self,
-        members: Sequence[Perturbation | None],
-        examples: Sequence[Example],
-        completions: Sequence[Sequence[Completion]],
+        self, members: Members, examples: Sequence[Example], completions: Texts
     ) -> list[list[Sequence[float]]]:
         """Return how likely each member finds each character of its completions, as logarithms."""
         read = self.read(members, examples, completions)

@@ -17,7 +17,6 @@ from germline.fleet.follower import Follower, Member, by_value
 from germline.fleet.state import State
 from germline.protocols import Engine
 from germline.record import Entry
-from germline.rollout import log_probabilities
 from germline.signals import UpdateSize
 from germline.types import Completion, Decoding, Example, Finish, Move, Update
 
@@ -81,8 +80,7 @@ class LogProbabilities:
     def __call__(self, engine: Engine) -> list[list[Sequence[float]]]:
         """Return how likely they find each token."""
         members = [by_value(one, engine) for one in self.members]
-        inner = engine.inner if isinstance(engine, Follower) else engine
-        return log_probabilities(inner, members, self.examples, self.completions)
+        return engine.log_probabilities(members, self.examples, self.completions)
 
     def believes(self, answer: object) -> bool:
         """Whether there is a number for every token."""

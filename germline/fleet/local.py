@@ -5,18 +5,16 @@ from pathlib import Path
 
 from germline.checkpoint import restore, save_snapshot
 from germline.config import Cell
-from germline.protocols import Closable, Engine
+from germline.protocols import Closable, Engine, Members, Texts
 from germline.record import Entry
-from germline.rollout import Graders, centre_cell, log_probabilities, play
+from germline.rollout import Graders, centre_cell, play
 from germline.signals import UpdateSize
 from germline.traffic import Traffic
 from germline.types import (
-    Completion,
     Decoding,
     Evaluation,
     Example,
     Move,
-    Perturbation,
     Population,
     Update,
 )
@@ -42,13 +40,10 @@ class LocalFleet:
         return play(self.engine, self.graders, [None], examples, cell, decoding)
 
     def log_probabilities(
-        self,
-        members: Sequence[Perturbation | None],
-        examples: Sequence[Example],
-        completions: Sequence[Sequence[Completion]],
+        self, members: Members, examples: Sequence[Example], completions: Texts
     ) -> list[list[Sequence[float]]]:
         """Let members read completions."""
-        return log_probabilities(self.engine, members, examples, completions)
+        return self.engine.log_probabilities(members, examples, completions)
 
     def apply(self, update: Update | Move) -> UpdateSize | None:
         """Apply the update, and return how far it moved the weights."""

@@ -3,17 +3,15 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from germline.protocols import Fleet
+from germline.protocols import Fleet, Members, Texts
 from germline.record import Entry
 from germline.signals import UpdateSize
 from germline.traffic import Traffic
 from germline.types import (
-    Completion,
     Decoding,
     Evaluation,
     Example,
     Move,
-    Perturbation,
     Population,
     Update,
 )
@@ -36,10 +34,7 @@ class OuterFleet:
         return self.inner.evaluate_centre(examples, decoding)
 
     def log_probabilities(
-        self,
-        members: Sequence[Perturbation | None],
-        examples: Sequence[Example],
-        completions: Sequence[Sequence[Completion]],
+        self, members: Members, examples: Sequence[Example], completions: Texts
     ) -> list[list[Sequence[float]]]:
         """Let members read completions."""
         return self.inner.log_probabilities(members, examples, completions)

@@ -38,12 +38,12 @@ from germline.fleet.jobs import (
 from germline.fleet.quorum import Place, Quorum
 from germline.fleet.state import State
 from germline.noise import NOISE_VERSION
+from germline.protocols import Members, Texts
 from germline.record import Entry
 from germline.rollout import Graders, OpenCell, PlayedCell, centre_cell, cut, gather
 from germline.signals import UpdateSize
 from germline.traffic import Traffic
 from germline.types import (
-    Completion,
     Decoding,
     Evaluation,
     Example,
@@ -112,10 +112,7 @@ class RemoteFleet:
         return self._play([None], examples, centre_cell(self.cell), decoding)
 
     def log_probabilities(
-        self,
-        members: Sequence[Perturbation | None],
-        examples: Sequence[Example],
-        completions: Sequence[Sequence[Completion]],
+        self, members: Members, examples: Sequence[Example], completions: Texts
     ) -> list[list[Sequence[float]]]:
         """Let members read completions, on one engine: all have the same weights."""
         self._settle()

@@ -15,14 +15,13 @@ from germline.checkpoint import restore, save_snapshot
 from germline.config import Full, ShapingConfig, ZScore
 from germline.engines.weights import Masters
 from germline.optimizers import Optimizer, Sgd
-from germline.protocols import Strategy
+from germline.protocols import Members, Strategy, Texts
 from germline.record import Entry
 from germline.shaping import utilities
 from germline.spaces import make_space
 from germline.testing.problems import Problem
 from germline.training import generations
 from germline.types import (
-    Completion,
     Decoding,
     Evaluation,
     Example,
@@ -86,10 +85,7 @@ class VectorFleet:
         return self._evaluation([None], decoding)
 
     def log_probabilities(
-        self,
-        members: Sequence[Perturbation | None],
-        examples: Sequence[Example],
-        completions: Sequence[Sequence[Completion]],
+        self, members: Members, examples: Sequence[Example], completions: Texts
     ) -> list[list[Sequence[float]]]:
         """Refuse: vectors write no texts.
 

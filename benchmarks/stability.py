@@ -16,6 +16,13 @@ Each cell is a process with one thread, two at a time, and leaves one JSON file 
 cells that have a file are not run again, so an interrupted benchmark continues. Rollouts are those
 of training: members times examples, plus what calibrating sigma took. Held-out scores are not
 counted, for any method.
+
+A method may also be settings, such as `space.rank=4`, to see whether the defaults carry over; and
+`reparametrized` trains nano with some layers times 3 and their successors divided by 3, which is
+the same function of other weights:
+
+    python -m benchmarks.stability --longer 1 --tasks countdown --spaces low_rank lora full \
+        --methods default space.rank=4 reparametrized
 """
 
 import argparse
@@ -28,7 +35,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +46,9 @@ LONGER = 10
 
 RATES = (0.5, 1.0, 2.0, 4.0)
 """Fixed learning rates of the baseline, as multiples of sigma."""
+
+MOST_SEEDS = 100
+"""Run seeds that are looked for when tables are made."""
 
 REACHED = 0.9
 """Share of the way from the starting score to the baseline's best that counts as reached."""
@@ -79,18 +89,23 @@ class Cell:
     space: str
     method: str
     seed: int
+    longer: int = LONGER
 
     @property
     def path(self) -> Path:
         """The file of its curve."""
-        name = "-".join([Path(self.task).stem, self.space, self.method, f"seed{self.seed}"])
-        return RESULTS / f"{name.replace(' ', '_')}.json"
+        words = [Path(self.task).stem, self.space, self.method, f"seed{self.seed}"]
+        if self.longer != LONGER:
+            words.append(f"times{self.longer}")
+        return RESULTS / f"{'-'.join(words).replace(' ', '_')}.json"
 
     def overrides(self) -> list[str]:
         """Return what its config changes."""
-        settings = [f"space={self.space}" if self.space != "low_rank" else ""]
+        settings = [f"space.kind={self.space}"]
         kind, _, rate = self.method.partition(" ")
-        if kind == "rate":
+        if kind == "reparametrized":
+            settings.append(f"model={reparametrized()}")
+        elif kind == "rate":
             sigma = setup_of(self.task).sigma
             settings += [
                 f"strategy={{kind: nes, population: 32, sigma: {sigma}, "
@@ -100,7 +115,7 @@ class Cell:
             ]
         elif kind != "default":
             settings += self.method.split()
-        return [one for one in settings if one]
+        return settings
 
 
 @dataclass(frozen=True)
@@ -142,19 +157,38 @@ class Curve:
         return float("inf")
 
 
+def reparametrized() -> Path:
+    """Write nano with v and up times 3, o and down divided by 3: the same function."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from germline.nano import NANO_DIR
+
+    folder = Path(tempfile.gettempdir()) / "germline-nano-reparametrized"
+    model = AutoModelForCausalLM.from_pretrained(NANO_DIR)
+    factors = {"v_proj": 3.0, "up_proj": 3.0, "o_proj": 1 / 3, "down_proj": 1 / 3}
+    for name, parameter in model.named_parameters():
+        module = name.split(".")[-2]
+        # A bias of the layer that shrinks stays: it is added after the product.
+        if module in factors and not (name.endswith("bias") and factors[module] < 1):
+            parameter.data.mul_(factors[module])
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(NANO_DIR).save_pretrained(folder)
+    return folder
+
+
 def setup_of(task: str) -> Setup:
     """Return the setup of a task of the table, or of a config file of the user's."""
     return SETUPS[task] if task in SETUPS else Setup(task)
 
 
-def run(cell: Cell, longer: int) -> None:
+def run(cell: Cell) -> None:
     """Train one cell and write its curve."""
     from germline import load_config, train
 
     setup = setup_of(cell.task)
     shipped = Path("configs") / f"{setup.config}.yaml"
     path = shipped if shipped.exists() else Path(setup.config)
-    generations = longer * load_config(path, []).generations
+    generations = cell.longer * load_config(path, []).generations
     config = load_config(
         path,
         [
@@ -193,12 +227,12 @@ def load(cell: Cell) -> Curve | None:
     return Curve(**(values | {"cell": cell}))
 
 
-def run_all(cells: Sequence[Cell], longer: int, together: int) -> None:
+def run_all(cells: Sequence[Cell], together: int) -> None:
     """Run what has no curve yet, some processes at a time."""
 
     def start(cell: Cell) -> None:
         words = [cell.task, cell.space, cell.method, str(cell.seed)]
-        command = [sys.executable, "-m", "benchmarks.stability", "--longer", str(longer)]
+        command = [sys.executable, "-m", "benchmarks.stability", "--longer", str(cell.longer)]
         done = subprocess.run(
             [*command, "--cell", *words],
             env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -213,13 +247,15 @@ def run_all(cells: Sequence[Cell], longer: int, together: int) -> None:
         list(pool.map(start, [cell for cell in cells if not cell.path.exists()]))
 
 
-def curves(task: str, space: str, method: str, seeds: Sequence[int]) -> list[Curve]:
-    """Return the curves of a method that were run."""
-    found = [load(Cell(task, space, method, seed)) for seed in seeds]
+def curves(cell: Cell) -> list[Curve]:
+    """Return the curves of all seeds of a cell that were run."""
+    found = [load(replace(cell, seed=seed)) for seed in range(MOST_SEEDS)]
     return [one for one in found if one]
 
 
-def rows(tasks: Sequence[str], spaces: Sequence[str], methods: Sequence[str]) -> Iterator[str]:
+def rows(
+    tasks: Sequence[str], spaces: Sequence[str], methods: Sequence[str], longer: int
+) -> Iterator[str]:
     """Return one row of the table for every method of a task and a space."""
     yield (
         "| task | space | method | seeds | best on the way | final | worst drop "
@@ -228,7 +264,7 @@ def rows(tasks: Sequence[str], spaces: Sequence[str], methods: Sequence[str]) ->
     yield "|---|---|---|---|---|---|---|---|---|"
     for task in tasks:
         for space in spaces:
-            found = {one: curves(task, space, one, range(100)) for one in methods}
+            found = {one: curves(Cell(task, space, one, 0, longer)) for one in methods}
             tuned = tuned_rate(found)
             for method, some in found.items():
                 if some:
@@ -253,18 +289,15 @@ def row(
     reach = ratios(found, baseline)
     times = f"{np.median(reach):.2g} [{min(reach):.2g}, {max(reach):.2g}]" if reach else ""
     need = [one.rollouts_to(target(one, baseline)) for one in found] if baseline else []
-    return (
-        f"| {task} | {space} | {method} | {len(found)} "
-        f"| {statistics.fmean(one.best() for one in found):.3g} "
-        f"| {statistics.fmean(one.scores[-1] for one in found):.3g} "
-        f"| {max(one.drop() for one in found):.3g} "
-        f"| {np.median(need):,.0f} | {times} |"
-        if need
-        else f"| {task} | {space} | {method} | {len(found)} "
-        f"| {statistics.fmean(one.best() for one in found):.3g} "
-        f"| {statistics.fmean(one.scores[-1] for one in found):.3g} "
-        f"| {max(one.drop() for one in found):.3g} | | |"
-    )
+    columns = [
+        *(task, space, method, f"{len(found)}"),
+        f"{statistics.fmean(one.best() for one in found):.3g}",
+        f"{statistics.fmean(one.scores[-1] for one in found):.3g}",
+        f"{max(one.drop() for one in found):.3g}",
+        f"{np.median(need):,.0f}" if need else "",
+        times,
+    ]
+    return f"| {' | '.join(columns)} |"
 
 
 def target(curve: Curve, baseline: Sequence[Curve]) -> float:
@@ -299,20 +332,20 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.cell:
         task, space, method, seed = arguments.cell
-        run(Cell(task, space, method, int(seed)), arguments.longer)
+        run(Cell(task, space, method, int(seed), arguments.longer))
         return
     tasks = [arguments.task] if arguments.task else arguments.tasks
     methods = arguments.methods or ["default", *(f"rate {rate:g}" for rate in RATES)]
     cells = [
-        Cell(task, space, method, seed)
+        Cell(task, space, method, seed, arguments.longer)
         for seed in arguments.seeds
         for task in tasks
         for space in arguments.spaces
         for method in methods
     ]
     if not arguments.table:
-        run_all(cells, arguments.longer, arguments.together)
-    print("\n".join(rows(tasks, arguments.spaces, methods)))
+        run_all(cells, arguments.together)
+    print("\n".join(rows(tasks, arguments.spaces, methods, arguments.longer)))
 
 
 if __name__ == "__main__":

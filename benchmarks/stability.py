@@ -215,8 +215,13 @@ def run(cell: Cell) -> None:
         time.perf_counter() - began,
         -1 if setup.lower_is_better else 1,
     )
-    cell.path.parent.mkdir(parents=True, exist_ok=True)
-    cell.path.write_text(json.dumps(asdict(curve)) + "\n")
+    save(curve)
+
+
+def save(curve: Curve) -> None:
+    """Write a curve to the file of its cell."""
+    curve.cell.path.parent.mkdir(parents=True, exist_ok=True)
+    curve.cell.path.write_text(json.dumps(asdict(curve)) + "\n")
 
 
 def load(cell: Cell) -> Curve | None:

@@ -48,7 +48,7 @@ def test_a_reparametrized_nano_is_the_same_function(tmp_path, monkeypatch):
 
     from germline.nano import NANO_DIR
 
-    monkeypatch.setattr(stability.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     other = AutoModelForCausalLM.from_pretrained(stability.reparametrized())
     nano = AutoModelForCausalLM.from_pretrained(NANO_DIR)
     tokens = torch.arange(40)[None]

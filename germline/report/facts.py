@@ -17,6 +17,7 @@ import numpy as np
 
 from germline.config import Config
 from germline.record import Entry, HeldOut, RunDirectory, Sample
+from germline.record.ancestry import Ancestor
 from germline.record.claims import is_claimed
 from germline.record.lines import Row
 from germline.record.overview import State
@@ -95,6 +96,15 @@ class RunFacts:
         except GermlineError as error:
             self.damage = visible(str(error))
             self.done = len(run.generations())
+
+    @cached_property
+    def ancestors(self) -> tuple[Ancestor, ...]:
+        """The runs that led to the starting weights, the first one first."""
+        try:
+            return self.run.ancestors
+        except GermlineError as error:
+            self.damage = self.damage or visible(str(error))
+            return ()
 
     @property
     def name(self) -> str:

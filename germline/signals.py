@@ -44,6 +44,8 @@ class Signals:
         agreement: cosine of the updates that the two halves of the examples give.
         signal_to_noise: what that says about the whole update, as a ratio of powers.
         directions: effective number of directions that the update goes in.
+        walk: how far a random walk of the updates has carried the weights so far, root mean square
+            in the unit of sigma; see `walk`.
         step: how far the update moved the weights, where an engine measured it.
     """
 
@@ -58,3 +60,4 @@ class Signals:
     signal_to_noise: float | None
     directions: float | None
     step: UpdateSize | None = None
+    walk: float | None = None

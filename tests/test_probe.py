@@ -293,6 +293,7 @@ def test_what_is_written_is_a_file_of_overrides_and_all_numbers(advice: Advice, 
     assert isinstance(config.strategy, Nes)
     assert config.strategy.sigma == advice.sigma
     assert config.strategy.learning_rate == advice.learning_rate
+    assert config.record.edge == pytest.approx(advice.edge, rel=0.01)
     numbers = json.loads((file.parent / "probe.json").read_text())
     assert len(numbers["soundings"]) == len(advice.soundings)
     assert (file.parent / "probe.png").read_bytes()[:4] == b"\x89PNG"

@@ -168,7 +168,8 @@ class LiveView:
             grid.add_row("fitness", _fitness(self.record))
             grid.add_row("", Text(wording.sparkline(self.means, min(width, 60)), style="blue"))
             if self.record.signals:
-                grid.add_row("signal", _signal(self.latest))
+                edge = self.run.config.record.edge
+                grid.add_row("signal", _signal(self.latest, edge))
             if chosen := likeliest(odds(self.run.config.choices, self.record.update)):
                 grid.add_row("choices", Text(", ".join(chosen)))
             grid.add_row("speed", _speed(self.record))
@@ -243,13 +244,20 @@ def _fitness(record: GenerationRecord) -> Text:
     )
 
 
-def _signal(latest: Sequence[Row]) -> Text:
-    """Sum up the latest generations in a line; a second one says what is gravest, if anything."""
+def _signal(latest: Sequence[Row], edge: float | None) -> Text:
+    """Sum up the latest generations in a line; a second one says what is gravest, if anything.
+
+    Args:
+        latest: generations in order.
+        edge: sigma at which random members break, where it is known.
+    """
+    limit = "" if edge is None else f" of {wording.number(edge)}"
     moved, empty = mean(moving(latest), "step.moved"), mean(latest[-1:], "empty")
     parts = {
         "examples": (mean(latest[-1:], "informative_examples"), percent),
         "pairs": (mean(latest[-1:], "informative_pairs"), percent),
         "halves agree": (mean(latest, "agreement"), wording.number),
+        "walk": (mean(latest[-1:], "walk") or None, lambda far: wording.number(far) + limit),
         # What is as it should be in most runs would only take room.
         "weights move": (None if moved is None or moved > NEARLY_ALL else moved, percent),
         "empty": (empty or None, percent),

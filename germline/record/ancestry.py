@@ -16,6 +16,7 @@ from germline.config.earlier import as_it_ran
 from germline.record.journal import Entry, Journal, write_journal
 from germline.record.lines import writing
 from germline.types import GermlineError
+from germline.walk import walked
 
 FOLDER = "ancestors"
 """Folder of the ancestors' journals in a run directory."""
@@ -43,6 +44,22 @@ class Ancestor:
     def digest(self) -> str:
         """Digest of its masters and moments after `generation`."""
         return self.entries[-1].digest if self.entries else self.base_digest
+
+
+def inherited_walk(ancestors: Sequence[Ancestor], sigma_unit: str) -> float:
+    """Return how far the updates of the ancestors have carried the starting weights.
+
+    Args:
+        ancestors: of a run, the first one first.
+        sigma_unit: of the run; what was walked in another unit is not counted.
+    """
+    distance = 0.0
+    for one in ancestors:
+        if one.config.strategy.sigma_unit == sigma_unit and one.entries:
+            updates = [entry.update for entry in one.entries]
+            last = walked(updates, one.config.strategy.optimizer, distance)[-1]
+            distance = distance if last is None else last
+    return distance
 
 
 def write_ancestry(folder: Path, ancestors: Sequence[Ancestor]) -> list[dict[str, Any]]:

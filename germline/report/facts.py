@@ -17,7 +17,7 @@ import numpy as np
 
 from germline.config import Config
 from germline.record import Entry, HeldOut, RunDirectory, Sample
-from germline.record.ancestry import Ancestor
+from germline.record.ancestry import Ancestor, inherited_walk
 from germline.record.claims import is_claimed
 from germline.record.lines import Row
 from germline.record.overview import State
@@ -27,6 +27,7 @@ from germline.report.differences import Piece
 from germline.report.wording import counted, speaker, visible
 from germline.tasks import TASKS
 from germline.types import GermlineError, Score
+from germline.walk import walked
 
 LONGEST_TEXT = 1200
 """Characters shown of a prompt or a completion."""
@@ -157,6 +158,13 @@ class RunFacts:
     def counted(self) -> str:
         """What held-out scores are counted by."""
         return counted(self.config)
+
+    @cached_property
+    def walk(self) -> list[float | None]:
+        """How far a random walk of the updates had carried the weights after each generation."""
+        section = self.config.strategy
+        start = inherited_walk(self.ancestors, section.sigma_unit)
+        return walked([one.update for one in self.entries], section.optimizer, start)
 
     @property
     def metric(self) -> str:

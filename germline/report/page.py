@@ -94,7 +94,9 @@ def render(runs: Sequence[RunFacts]) -> str:
                     if (chart := draw(run))
                 ]
             ),
-            "signals": figures.draw(signals.charts(run.rows)),
+            "signals": figures.draw(
+                [*signals.charts(run.rows), *signals.walk(run.walk, run.config.record.edge)]
+            ),
             "advice": advice(run.rows),
             "readings": signals.readings(run.rows),
             "choices": figures.draw(odds.charts(run.rows)),

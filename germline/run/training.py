@@ -13,7 +13,7 @@ from germline.config import Config, EsSampleGd, InProcess, Lora, Singular, load_
 from germline.diagnosis import Diagnosis
 from germline.evaluation import HELD_OUT_NOISE, held_out
 from germline.record import RunDirectory
-from germline.record.ancestry import Ancestor
+from germline.record.ancestry import Ancestor, inherited_walk
 from germline.record.tensorboard import TensorBoard
 from germline.report.differences import between
 from germline.report.figures import draw_evolution
@@ -26,6 +26,7 @@ from germline.run.memory import peak_memory_mb
 from germline.run.reading import settings_of
 from germline.training import generations
 from germline.types import Example, GenerationRecord, GermlineError, Rollout, Score
+from germline.walk import Walk
 
 RESUMABLE = ("generations", "held_out", "record", "graders", "fleet")
 """Settings a resumed run may change: the others would make it another run."""
@@ -105,7 +106,9 @@ class Training:
     def _generations(self, tracker: TensorBoard | None) -> Iterator[GenerationRecord]:
         parts, record = self._parts, self.config.record
         span = range(self._first, self.config.generations)
-        diagnosis = Diagnosis()
+        section = self.config.strategy
+        inherited = inherited_walk(self.directory.ancestors, section.sigma_unit)
+        diagnosis = Diagnosis(walk=Walk(section.optimizer, inherited))
         diagnosis.recall([entry.update for entry in self.directory.journal.read()])
         for one in generations(
             parts.strategy, parts.shape, parts.fleet, parts.batch, parts.decoding, span, diagnosis

@@ -140,8 +140,8 @@ def test_a_paper_config_says_where_its_walk_ends(path):
     assert isinstance(section, Nes)
     assert isinstance(section.learning_rate, float)
     assert isinstance(section.sigma, float)
-    written = tuple(map(float, found.groups()[:3]))
-    assert written == (section.learning_rate, section.population, config.generations)
+    written = [float(found[place]) for place in (1, 2, 3)]
+    assert written == [section.learning_rate, section.population, config.generations]
     walk = expected_walk(section.learning_rate, section.population, config.generations)
     assert float(found[4]) == float(f"{walk:.2g}")
     assert float(found[5]) == float(f"{walk / section.sigma:.2g}")

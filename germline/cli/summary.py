@@ -10,6 +10,7 @@ from rich.text import Text
 from germline.cli import wording
 from germline.record import HeldOut, RunDirectory
 from germline.report.odds import chosen
+from germline.report.worse import verdict
 from germline.traffic import Traffic
 
 SHOWN_SAMPLES = 5
@@ -20,8 +21,22 @@ def result(console: Console, run: RunDirectory, *, quiet: bool) -> None:
     scores = run.held_out()
     if not quiet and len(scores) > 1 and scores[0].samples and scores[-1].samples:
         console.print(before_and_after(scores[0], scores[-1], console.width))
-    for line in (*_scores(scores), *_voters(run), *_choices(run), *_traffic(run), *_paths(run)):
+    for line in (
+        *_scores(scores),
+        *worse(run),
+        *_voters(run),
+        *_choices(run),
+        *_traffic(run),
+        *_paths(run),
+    ):
         _say(console, line)
+
+
+def worse(run: RunDirectory) -> list[str]:
+    """Say that a run is getting worse, and what helps; nothing where it is not."""
+    scores = [one.score for one in run.held_out()]
+    found = verdict(run.config, run.path, run.generations(), scores)
+    return [found.text, *(f"  {one}" for one in found.commands)] if found else []
 
 
 def stopped(console: Console, run: RunDirectory) -> None:

@@ -25,6 +25,7 @@ from germline.registry import resolve
 from germline.report import differences
 from germline.report.differences import Piece
 from germline.report.wording import counted, speaker, visible
+from germline.report.worse import Verdict, verdict
 from germline.tasks import TASKS
 from germline.types import GermlineError, Score
 from germline.walk import walked
@@ -138,6 +139,11 @@ class RunFacts:
         if self.better.startswith("lower"):
             gain = -gain
         return "better" if gain > 0 else "worse" if gain < 0 else None
+
+    @cached_property
+    def worse(self) -> Verdict | None:
+        """Since when, how sure and why the run is getting worse; None where it is not."""
+        return verdict(self.config, self.path, self.rows, self.scores)
 
     @property
     def scores(self) -> list[Score]:

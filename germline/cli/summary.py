@@ -9,9 +9,11 @@ from rich.text import Text
 
 from germline.cli import wording
 from germline.record import HeldOut, RunDirectory
+from germline.record.best import best_of
 from germline.report.odds import chosen
 from germline.report.worse import verdict
 from germline.traffic import Traffic
+from germline.types import Score
 
 SHOWN_SAMPLES = 5
 
@@ -89,7 +91,16 @@ def _scores(scores: list[HeldOut]) -> list[str]:
     if last.generation != first.generation:
         values += f" -> {wording.score(last)}"
     error = wording.kind_of_error(last)
-    return [f"held-out {last.metric}: {values} (mean and {error}, n {last.n})"]
+    said = f"held-out {last.metric}: {values} (mean and {error}, n {last.n})"
+    best = best_of([one.score for one in scores])
+    if best is not None and last.generation != first.generation:
+        same = best.generation == last.generation
+        said += ", best: the final one" if same else f", best: {_best(best)}"
+    return [said]
+
+
+def _best(score: Score) -> str:
+    return f"{wording.score(score)} after {score.generation} updates"
 
 
 def _voters(run: RunDirectory) -> list[str]:

@@ -19,6 +19,7 @@ from rich.text import Text
 from germline.cli import wording
 from germline.protocols import Tracker
 from germline.record import RunDirectory
+from germline.record.best import best_of
 from germline.record.lines import Row
 from germline.record.rows import fitness_summary, generation_row, odds
 from germline.report.advice import NEARLY_ALL, WINDOW, advice, mean, moving, percent
@@ -223,6 +224,9 @@ class LiveView:
         text = f"{last.metric} {wording.score(last)}"
         if first.generation != last.generation:
             text += f", at the start {wording.score(first)}"
+        best = best_of(self.scores)
+        if best is not None and best not in (first, last):
+            text += f", best {wording.number(best.mean)} after {best.generation}"
         return Text(f"{text}  (n {last.n}, {counted(self.run.config)} {last.generation})")
 
     def _recorded_scores(self) -> list[Score]:

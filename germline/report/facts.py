@@ -18,6 +18,7 @@ import numpy as np
 from germline.config import Config
 from germline.record import Entry, HeldOut, RunDirectory, Sample
 from germline.record.ancestry import Ancestor, inherited_walk
+from germline.record.best import best_of
 from germline.record.claims import is_claimed
 from germline.record.lines import Row
 from germline.record.overview import State
@@ -149,6 +150,11 @@ class RunFacts:
     def scores(self) -> list[Score]:
         """Held-out scores that could be computed."""
         return [one.score for one in self.held_out if math.isfinite(one.score.mean)]
+
+    @property
+    def best(self) -> Score | None:
+        """The best held-out score, the first of equals."""
+        return best_of(self.scores)
 
     @cached_property
     def ensemble(self) -> list[Row]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from germline.run import check_task as check_task
     from germline.run import evaluate as evaluate
     from germline.run import export as export
+    from germline.run import fork as fork
     from germline.run import generate as generate
     from germline.run import replay as replay
     from germline.run import resume as resume
@@ -35,6 +36,7 @@ _HOMES = {
     "check_task": "germline.run",
     "train": "germline.run",
     "resume": "germline.run",
+    "fork": "germline.run",
     "replay": "germline.run",
     "export": "germline.run",
     "evaluate": "germline.run",

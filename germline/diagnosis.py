@@ -27,7 +27,7 @@ about +-1/sqrt(K): read the mean of several. Members given by coordinates have n
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from jaxtyping import Float, Float64
@@ -36,6 +36,7 @@ from germline.protocols import Shaping
 from germline.shaping.ties import RESOLUTION, mean, ranked
 from germline.signals import SignalPower, Signals
 from germline.types import Evaluation, Move, Population, Seeded, Update
+from germline.walk import Walk
 
 MOST_GROUPS = 32
 """Examples are left out in so many groups at most: each costs shaping the whole population."""
@@ -48,10 +49,12 @@ class Diagnosis:
     Attributes:
         zeros: how many there were.
         zeros_in_a_row: how many since the last one with a signal.
+        walk: of the updates so far.
     """
 
     zeros: int = 0
     zeros_in_a_row: int = 0
+    walk: Walk = field(default_factory=Walk)
 
     def recall(self, updates: Sequence[Update | Move]) -> None:
         """Count the updates of the generations before, when a stopped run is taken up."""
@@ -84,12 +87,14 @@ class Diagnosis:
             directions=(
                 effective_directions(update.coefficients) if isinstance(update, Update) else None
             ),
+            walk=self.walk.distance,
         )
 
     def _count(self, update: Update | Move) -> None:
         without = is_zero(update)
         self.zeros += without
         self.zeros_in_a_row = self.zeros_in_a_row + 1 if without else 0
+        self.walk.follow(update)
 
 
 def informative_examples(rewards: Float[np.ndarray, "members examples"]) -> float:

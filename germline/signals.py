@@ -64,6 +64,8 @@ class Signals:
         directions: effective number of directions that the update goes in.
         signal_share: share of what separates the members that is no noise of the examples; below 0
             where chance made less than usual; None where batches have one example.
+        walk: how far a random walk of the updates has carried the weights so far, root mean square
+            in the unit of sigma; see `walk`.
         step: how far the update moved the weights, where an engine measured it.
     """
 
@@ -79,3 +81,4 @@ class Signals:
     directions: float | None
     signal_share: float | None = None
     step: UpdateSize | None = None
+    walk: float | None = None

@@ -348,6 +348,9 @@ class Score:
 
     Attributes:
         proportion: whether the mean is a share of the examples, each of them right or wrong.
+        higher_is_better: which way the metric is good; None: not recorded, by an older germline.
+        values: the metric of each example, in their order, NaN where it is missing; empty where
+            it was not recorded.
     """
 
     generation: int
@@ -357,6 +360,8 @@ class Score:
     n: int
     reward: float
     proportion: bool = False
+    higher_is_better: bool | None = None
+    values: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

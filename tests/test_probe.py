@@ -61,6 +61,15 @@ def test_members_that_diverge_write_garbage_or_collapse_are_not_sane(change):
     assert not is_sane(replace(SANE, **change), CENTRE)
 
 
+@pytest.mark.parametrize("reward", [0.3125, -4.0, 1.0])
+def test_members_that_are_all_alike_are_sane_whatever_their_sum_rounds_to(reward):
+    centre = replace(CENTRE, reward=reward, garbage=0.0)
+    alike = replace(SANE, reward=math.nextafter(reward, -math.inf), spread=0.0, garbage=0.0)
+    assert centre.reward > alike.reward
+    assert is_sane(alike, centre)
+    assert not is_sane(replace(alike, reward=reward - 0.01), centre)
+
+
 def test_the_edge_lies_where_the_line_through_the_logarithms_meets_the_bound():
     # From 0.001 at 0.01 to 10 at 0.1: the KL grows with the fourth power of sigma.
     edge = probing._edge(levels(1e-5, 0.001, 10.0), CENTRE)
@@ -284,6 +293,7 @@ def test_what_is_written_is_a_file_of_overrides_and_all_numbers(advice: Advice, 
     assert isinstance(config.strategy, Nes)
     assert config.strategy.sigma == advice.sigma
     assert config.strategy.learning_rate == advice.learning_rate
+    assert config.record.edge == pytest.approx(advice.edge, rel=0.01)
     numbers = json.loads((file.parent / "probe.json").read_text())
     assert len(numbers["soundings"]) == len(advice.soundings)
     assert (file.parent / "probe.png").read_bytes()[:4] == b"\x89PNG"

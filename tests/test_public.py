@@ -15,10 +15,11 @@ import pytest
 import germline
 
 SIGNATURES = {
-    "assemble": "(config)",
+    "assemble": "(config, ancestors=())",
     "check_task": "(task, overrides=(), *, model='nano', prompts=10)",
     "evaluate": "(source, task=None, *, split='test', limit=None, overrides=(), out=None)",
     "export": "(path, out, form=None)",
+    "fork": "(path, generation='best', overrides=(), out=None)",
     "generate": (
         "(source, prompts, *, chat=True, max_new_tokens=128, temperature=0.0, top_p=1.0, seed=0, "
         "engine=None)"

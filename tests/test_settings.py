@@ -164,6 +164,7 @@ SEEN_ELSEWHERE = {
     "record.keep_snapshots": "test_what_is_recorded_follows_the_settings",
     "record.rollouts": "test_what_is_recorded_follows_the_settings",
     "record.tensorboard": "test_what_is_recorded_follows_the_settings",
+    "record.edge": "test_walk: test_the_page_draws_the_walk_against_the_edge_where_it_is_known",
     "record.figure_every": "test_the_figure_is_redrawn_when_it_is_due",
     "graders.workers": "test_as_many_graders_work_as_asked_for",
     "graders.memory_gb": "test_a_grader_out_of_memory_gives_the_floor",

@@ -149,20 +149,24 @@ def _run(one: "Summary | Unreadable") -> tuple[str, ...]:
         one.task,
         one.model,
         f"{one.done}/{one.total}",
-        _scores(one.start, one.newest),
+        _scores(one.start, one.newest, one.best),
         one.state,
         _age(one.age_s),
     )
 
 
-def _scores(start: "Score | None", newest: "Score | None") -> str:
+def _scores(start: "Score | None", newest: "Score | None", best: "Score | None") -> str:
+    """Write the first and the newest score, and the best one where it is neither of them."""
     from germline.cli import wording
 
     if newest is None:
         return "-"
     if start is None or start.generation == newest.generation:
         return wording.number(newest.mean)
-    return f"{wording.number(start.mean)} -> {wording.number(newest.mean)}"
+    ends = f"{wording.number(start.mean)} -> {wording.number(newest.mean)}"
+    if best is None or best.mean in (start.mean, newest.mean):
+        return ends
+    return f"{ends}, best {wording.number(best.mean)} ({best.generation})"
 
 
 def _age(seconds: float) -> str:

@@ -38,9 +38,14 @@ def report(
     Curves, answers before and after, time, memory, failures, settings and the commands that repeat
     it. The page needs nothing but itself. A run that goes on or was stopped says how far it came.
     """
+    from germline.cli.summary import worse
+    from germline.record import RunDirectory
     from germline.report.page import write_report
 
     path = write_report(runs, out)
+    for run in runs:
+        for line in worse(RunDirectory.open(run)):
+            typer.echo(line if len(runs) == 1 else f"{run}: {line}")
     typer.echo(f"written to {path}")
     if browse and not webbrowser.open(path.resolve().as_uri()):
         typer.echo("no browser could be started: open that file in one", err=True)

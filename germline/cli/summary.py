@@ -9,8 +9,11 @@ from rich.text import Text
 
 from germline.cli import wording
 from germline.record import HeldOut, RunDirectory
+from germline.record.best import best_of
 from germline.report.odds import chosen
+from germline.report.worse import verdict
 from germline.traffic import Traffic
+from germline.types import Score
 
 SHOWN_SAMPLES = 5
 
@@ -20,8 +23,22 @@ def result(console: Console, run: RunDirectory, *, quiet: bool) -> None:
     scores = run.held_out()
     if not quiet and len(scores) > 1 and scores[0].samples and scores[-1].samples:
         console.print(before_and_after(scores[0], scores[-1], console.width))
-    for line in (*_scores(scores), *_voters(run), *_choices(run), *_traffic(run), *_paths(run)):
+    for line in (
+        *_scores(scores),
+        *worse(run),
+        *_voters(run),
+        *_choices(run),
+        *_traffic(run),
+        *_paths(run),
+    ):
         _say(console, line)
+
+
+def worse(run: RunDirectory) -> list[str]:
+    """Say that a run is getting worse, and what helps; nothing where it is not."""
+    scores = [one.score for one in run.held_out()]
+    found = verdict(run.config, run.path, run.generations(), scores)
+    return [found.text, *(f"  {one}" for one in found.commands)] if found else []
 
 
 def stopped(console: Console, run: RunDirectory) -> None:
@@ -74,7 +91,16 @@ def _scores(scores: list[HeldOut]) -> list[str]:
     if last.generation != first.generation:
         values += f" -> {wording.score(last)}"
     error = wording.kind_of_error(last)
-    return [f"held-out {last.metric}: {values} (mean and {error}, n {last.n})"]
+    said = f"held-out {last.metric}: {values} (mean and {error}, n {last.n})"
+    best = best_of([one.score for one in scores])
+    if best is not None and last.generation != first.generation:
+        same = best.generation == last.generation
+        said += ", best: the final one" if same else f", best: {_best(best)}"
+    return [said]
+
+
+def _best(score: Score) -> str:
+    return f"{wording.score(score)} after {score.generation} updates"
 
 
 def _voters(run: RunDirectory) -> list[str]:

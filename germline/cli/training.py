@@ -1,7 +1,7 @@
 """The verbs that train: `germline train` and `germline resume`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -31,6 +31,8 @@ TRAIN_EXAMPLES = (
 RESUME_EXAMPLES = (
     "germline resume runs/sums",
     "germline resume runs/sums generations=200",
+    "germline resume runs/sums --from best strategy.learning_rate=0.002",
+    "germline resume runs/sums --from 40 --out runs/later batch=64",
 )
 
 
@@ -83,19 +85,59 @@ def resume(
     ],
     overrides: Overrides = None,
     *,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="GENERATION",
+            help="Begin a new run from the weights after this generation, or after the best one "
+            "(best: highest held-out score); -1 is the start. Other settings are allowed, but for "
+            "model and space.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="With --from: the new run directory; default: a new one in runs/."
+        ),
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Continue a stopped or killed run.
+    """Continue a stopped or killed run, or begin a new one from a generation of it.
 
-    A finished run goes on when it is given more generations.
+    A finished run goes on when it is given more generations. The weights it reaches are those of a
+    run that was never interrupted, bit for bit.
 
-    The weights it reaches are those of a run that was never interrupted, bit for bit.
+    With --from, the run stays as it is, and a new run directory is written, which does not need the
+    old one: it keeps the journal that led to its starting weights.
     """
     from germline.cli.watching import watch
+    from germline.types import GermlineError
+
+    if out is not None and start is None:
+        raise GermlineError(
+            f"resume: --out={out} goes with --from, as a run is continued in its own directory: "
+            "drop it, or name the generation to start from (--from best)"
+        )
 
     def begin() -> "Training":
         from germline import run
 
-        return run.resume(path, overrides or [])
+        if start is None:
+            return run.resume(path, overrides or [])
+        return run.fork(path, _generation(start), overrides or [], out)
 
     watch(begin, quiet=quiet)
+
+
+def _generation(text: str) -> int | Literal["best"]:
+    from germline.types import GermlineError
+
+    if text == "best":
+        return "best"
+    try:
+        return int(text)
+    except ValueError:
+        raise GermlineError(
+            f"resume: --from={text} is neither a generation nor best: use --from 40, or --from best"
+        ) from None

@@ -18,11 +18,13 @@ from rich.text import Text
 
 from germline.cli import wording
 from germline.record import RunDirectory
+from germline.record.best import best_of
 from germline.record.lines import Row
 from germline.record.rows import fitness_summary, generation_row, odds
 from germline.report.advice import NEARLY_ALL, WINDOW, advice, mean, moving, percent
 from germline.report.odds import likeliest
 from germline.report.wording import counted
+from germline.report.worse import Verdict, verdict
 from germline.types import GenerationRecord, Score
 
 FRAMES_PER_SECOND = 4
@@ -67,18 +69,32 @@ class Silent:
 class Lines(Silent):
     """One plain line per generation, for files and pipes."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, run: RunDirectory | None = None) -> None:
         self._console = console
+        self._run = run
         self._clock = Clock()
-        self._latest: list[Row] = []
+        self._rows: list[Row] = []
+        self._scores: list[Score] = []
         self._said: set[str] = set()
+
+    def start(self) -> None:
+        """Recall the generations of an earlier part of the run."""
+        if self._run is not None:
+            self._rows = self._run.generations()
+            self._scores = [one.score for one in self._run.held_out()]
 
     def generation(self, record: GenerationRecord) -> None:
         """Print the line of a generation, and what is newly wrong with the signal."""
         self._clock.tick(record)
-        self._latest = [*self._latest, generation_row(record)][-WINDOW:]
+        self._rows.append(generation_row(record))
         self._print(line(record, self._clock.left_s))
-        found = advice(self._latest)
+        found = advice(self._rows[-WINDOW:])
+        if self._run is not None:
+            if record.held_out is not None or not self._scores:
+                self._scores = [one.score for one in self._run.held_out()]
+            worse = verdict(self._run.config, self._run.path, self._rows, self._scores)
+            if worse is not None:
+                found["worse"] = "\n  ".join((worse.text, *worse.commands))
         for about, sentence in found.items():
             if about not in self._said:
                 self._print(f"  {sentence}")
@@ -125,7 +141,8 @@ class LiveView:
     clock: Clock = field(default_factory=Clock)
     scores: list[Score] = field(default_factory=list)
     means: list[float | None] = field(default_factory=list)
-    latest: list[Row] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    worse: Verdict | None = None
     record: GenerationRecord | None = None
     sample: Row | None = None
     footer: str = "Ctrl-C finishes the generation and stops."
@@ -133,6 +150,7 @@ class LiveView:
     def start(self) -> None:
         """Show the panel, with what an earlier part of the run has scored."""
         self.scores = self._recorded_scores()
+        self.rows = self.run.generations()
         self._live = Live(
             console=self.console,
             get_renderable=self.render,
@@ -145,9 +163,10 @@ class LiveView:
         self.clock.tick(record)
         self.record = record
         self.means.append(fitness_summary(record.fitness)["mean"])
-        self.latest = [*self.latest, generation_row(record)][-WINDOW:]
+        self.rows.append(generation_row(record))
         if record.held_out is not None or not self.scores:
             self.scores = self._recorded_scores()
+        self.worse = verdict(self.run.config, self.run.path, self.rows, self.scores)
         # Rollouts come ranked by reward: the middle one is what is typical, not what flatters.
         rollouts = self.run.last_rollouts
         self.sample = rollouts[len(rollouts) // 2] if rollouts else None
@@ -173,11 +192,16 @@ class LiveView:
             grid.add_row("fitness", _fitness(self.record))
             grid.add_row("", Text(wording.sparkline(self.means, min(width, 60)), style="blue"))
             if self.record.signals:
-                grid.add_row("signal", _signal(self.latest))
+                edge = self.run.config.record.edge
+                grid.add_row("signal", _signal(self.rows[-WINDOW:], edge))
             if chosen := likeliest(odds(self.run.config.choices, self.record.update)):
                 grid.add_row("choices", Text(", ".join(chosen)))
             grid.add_row("speed", _speed(self.record))
         grid.add_row("held-out", self._held_out())
+        if self.worse is not None:
+            grid.add_row("worse", Text(f"{self.worse.what} {self.worse.why}", style="red"))
+            for command in self.worse.commands:
+                grid.add_row("", Text(command, style="yellow"))
         if self.sample is not None:
             grid.add_row("sample", _sample(self.sample, width))
         footer = [Text(self.footer, style="dim")] if self.footer else []
@@ -205,6 +229,9 @@ class LiveView:
         text = f"{last.metric} {wording.score(last)}"
         if first.generation != last.generation:
             text += f", at the start {wording.score(first)}"
+        best = best_of(self.scores)
+        if best is not None and best not in (first, last):
+            text += f", best {wording.number(best.mean)} after {best.generation}"
         return Text(f"{text}  (n {last.n}, {counted(self.run.config)} {last.generation})")
 
     def _recorded_scores(self) -> list[Score]:
@@ -248,13 +275,20 @@ def _fitness(record: GenerationRecord) -> Text:
     )
 
 
-def _signal(latest: Sequence[Row]) -> Text:
-    """Sum up the latest generations in a line; a second one says what is gravest, if anything."""
+def _signal(latest: Sequence[Row], edge: float | None) -> Text:
+    """Sum up the latest generations in a line; a second one says what is gravest, if anything.
+
+    Args:
+        latest: generations in order.
+        edge: sigma at which random members break, where it is known.
+    """
+    limit = "" if edge is None else f" of {wording.number(edge)}"
     moved, empty = mean(moving(latest), "step.moved"), mean(latest[-1:], "empty")
     parts = {
         "examples": (mean(latest[-1:], "informative_examples"), percent),
         "pairs": (mean(latest[-1:], "informative_pairs"), percent),
         "halves agree": (mean(latest, "agreement"), wording.number),
+        "walk": (mean(latest[-1:], "walk") or None, lambda far: wording.number(far) + limit),
         # What is as it should be in most runs would only take room.
         "weights move": (None if moved is None or moved > NEARLY_ALL else moved, percent),
         "empty": (empty or None, percent),

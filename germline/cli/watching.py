@@ -55,4 +55,4 @@ def watch(begin: "Callable[[], Training]", *, quiet: bool) -> None:
 def _view(console: Console, run: RunDirectory, *, quiet: bool) -> View:
     if quiet:
         return Silent()
-    return LiveView(console, run) if console.is_terminal else Lines(console)
+    return LiveView(console, run) if console.is_terminal else Lines(console, run)

@@ -83,8 +83,19 @@ def _read_file(path: Path) -> dict[str, Any]:
     values = read_file(file)
     config = values.get("config")
     if "format_version" in values and isinstance(config, dict):
+        _refuse_fork(file.parent, values)
         return as_it_ran(config)
     return values
+
+
+def _refuse_fork(folder: Path, facts: Mapping[str, Any]) -> None:
+    """Refuse to take the config of a run for the whole of it, where it began with other weights."""
+    if facts.get("ancestry"):
+        raise GermlineError(
+            f"{folder}: this run was forked, so it starts from weights that its config does not "
+            f"name: repeat it with `germline resume {folder} --from -1 --out NEW "
+            f"seed={facts['config'].get('seed')}`, or name the config it was made from"
+        )
 
 
 def _texts(overrides: object) -> list[str]:

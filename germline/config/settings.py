@@ -114,6 +114,15 @@ class Recording(Section):
         ),
     )
     tensorboard: bool = Field(default=True, description="Write TensorBoard events.")
+    edge: float | None = Field(
+        None,
+        gt=0,
+        description=(
+            "Sigma at which random members break, in `strategy.sigma_unit`: the walk of the "
+            "updates is drawn against it. `germline probe` measures it and writes it into "
+            "probe.yaml."
+        ),
+    )
     figure_every: int = Field(10, ge=1, description="Generations between redraws of evolution.png.")
 
 

@@ -20,16 +20,27 @@ def held_out(
 ) -> tuple[Score, Evaluation]:
     """Score the centre on examples; `generation` is the number of updates it has had."""
     evaluation = fleet.evaluate_centre(examples, decoding)
-    values = [
-        rollout.grade.parts.get(task.metric, math.nan)
+    parts = {
+        rollout.example: rollout.grade.parts.get(task.metric, math.nan)
         for rollout in evaluation.rollouts
         if not math.isnan(rollout.grade.reward)
-    ]
+    }
+    values = list(parts.values())
     mean, error = mean_and_error(values)
     reward = float(np.nanmean(evaluation.rewards)) if values else math.nan
     # A cost that happens to be 0 or 1 everywhere, such as a length difference, is no share.
     share = bool(values) and task.metric_higher_is_better and {*values} <= {0.0, 1.0}
-    score = Score(generation, task.metric, mean, error, len(values), reward, proportion=share)
+    score = Score(
+        generation,
+        task.metric,
+        mean,
+        error,
+        len(values),
+        reward,
+        proportion=share,
+        higher_is_better=task.metric_higher_is_better,
+        values=tuple(float(parts.get(example.index, math.nan)) for example in examples),
+    )
     return score, evaluation
 
 

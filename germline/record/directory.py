@@ -5,6 +5,7 @@
     rollouts.jsonl       a few rollouts per generation, in words
     held_out.jsonl       every held-out score, with completions at the start and the end
     journal.jsonl        seeds and coefficients: with the base model, the weights of any generation
+    ancestors/           journals of the runs that led to the starting weights, where there are any
     snapshots/           masters and moments now and then, to resume quickly
     tensorboard/         events
     ensemble.json        the members that vote, where a method keeps some
@@ -21,6 +22,7 @@ import platform
 import sys
 import weakref
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ from germline.config import Config, RandOpt, validated
 from germline.config.earlier import as_it_ran
 from germline.noise import NOISE_VERSION
 from germline.record import claims, rows
+from germline.record.ancestry import Ancestor, read_ancestry, write_ancestry
 from germline.record.journal import Journal
 from germline.record.lines import (
     Row,
@@ -73,11 +76,19 @@ class RunDirectory:
         self._claim: weakref.finalize[..., object] | None = None
 
     @classmethod
-    def create(cls, path: Path, config: Config, base_digest: str, threads: int) -> "RunDirectory":
+    def create(
+        cls,
+        path: Path,
+        config: Config,
+        base_digest: str,
+        threads: int,
+        ancestors: Sequence[Ancestor] = (),
+    ) -> "RunDirectory":
         """Begin a run in a new or empty folder.
 
         The base digest is that of generation 0, before any update; threads are the CPU threads of
-        the engine, part of what fixes the bits of an evaluation.
+        the engine, part of what fixes the bits of an evaluation; ancestors are the runs that led
+        to the starting weights, the first one first.
 
         Raises:
             GermlineError: the folder holds something already.
@@ -91,6 +102,8 @@ class RunDirectory:
             "config": config.model_dump(mode="json"),
             **environment(threads),
         }
+        if ancestors:
+            facts["ancestry"] = write_ancestry(path, ancestors)
         write_atomically(path / "run.json", _pretty(facts))
         run = cls(path, facts)
         run.claim()
@@ -157,6 +170,15 @@ class RunDirectory:
     def base_digest(self) -> str:
         """Digest of the masters before any update."""
         return str(self._facts["base_digest"])
+
+    @cached_property
+    def ancestors(self) -> tuple[Ancestor, ...]:
+        """The runs whose updates led to the starting weights, the first one first.
+
+        Raises:
+            GermlineError: the journal of one is missing or damaged.
+        """
+        return read_ancestry(self.path, self._facts.get("ancestry", ()))
 
     @property
     def environment(self) -> Mapping[str, Any]:

@@ -139,6 +139,11 @@ class Journal:
         )
 
 
+def write_journal(path: Path, entries: Sequence[Entry]) -> None:
+    """Write entries as a journal of their own: the bytes that `append` would have written."""
+    write_atomically(path, b"".join(map(_encode, entries)))
+
+
 def _entry(values: dict[str, Any]) -> Entry:
     update = _move(values) if "utilities" in values else _update(values)
     absent = tuple(values.get("absent", ()))

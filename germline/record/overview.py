@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from germline.record.best import best_of
 from germline.record.claims import is_claimed
 from germline.record.directory import RunDirectory
 from germline.types import GermlineError, Score
@@ -18,7 +19,8 @@ class Summary:
 
     Attributes:
         done: generations in the journal, of `total` asked for.
-        start: held-out score of the base model; `newest` is the latest one, of any generation.
+        start: held-out score of the base model; `newest` is the latest one, of any generation,
+            and `best` the best one.
         age_s: seconds since the run last wrote something.
     """
 
@@ -29,6 +31,7 @@ class Summary:
     total: int
     start: Score | None
     newest: Score | None
+    best: Score | None
     state: State
     age_s: float
 
@@ -83,6 +86,7 @@ def _summary(path: Path) -> Summary | Unreadable:
         total=run.config.generations,
         start=scores[0] if scores and scores[0].generation == 0 else None,
         newest=scores[-1] if scores else None,
+        best=best_of(scores),
         state="running" if is_claimed(path) else state,
         age_s=max(0.0, time.time() - _written_at(path)),
     )

@@ -76,7 +76,10 @@ def generation_row(record: GenerationRecord) -> dict[str, Any]:
         row["traffic"] = asdict(record.traffic)
     if record.signals:
         row["signals"] = asdict(record.signals)
-    return row if record.held_out is None else row | {"held_out": asdict(record.held_out)}
+    if record.held_out is not None:
+        row["held_out"] = asdict(record.held_out)
+        del row["held_out"]["values"]  # held_out.jsonl has them
+    return row
 
 
 def mean_sigma(record: GenerationRecord) -> float:
@@ -188,9 +191,10 @@ def held_out_row(
 def held_out(row: Mapping[str, Any]) -> HeldOut:
     """Read back what `held_out_row` wrote."""
     # JSON has no NaN: a score that could not be computed was written as null.
-    values: dict[str, Any] = {
-        key: math.nan if value is None else value
+    facts: dict[str, Any] = {
+        key: math.nan if value is None and key != "higher_is_better" else value
         for key, value in row.items()
         if key != "completions"
     }
-    return HeldOut(Score(**values), tuple(Sample(**one) for one in row["completions"]))
+    facts["values"] = tuple(math.nan if one is None else one for one in row.get("values", ()))
+    return HeldOut(Score(**facts), tuple(Sample(**one) for one in row["completions"]))

@@ -44,8 +44,13 @@ def held_out(run: RunFacts) -> Chart | None:
     """Draw the held-out scores of the centre; None when there are none."""
     if not run.scores:
         return None
-    first, last = run.scores[0], run.scores[-1]
+    first, last, best = run.scores[0], run.scores[-1], run.best
     metric, unit = words(run.metric), counted(run.config)
+    place = run.scores.index(best) if best else 0
+    marks: list[Mark] = [_points(f"held-out {metric}", "held", run.scores, name=True, also=place)]
+    if best and len(run.scores) > 1:
+        at, value = [float(best.generation)], [best.mean]
+        marks.append(Points(f"best, after {best.generation}", "best", at, value, value, value))
     return Chart(
         name="held-out",
         caption=f"Held-out {metric} of the {speaker(run.config)} on {last.n} examples "
@@ -54,10 +59,11 @@ def held_out(run: RunFacts) -> Chart | None:
         f"{'; ' + run.better if run.better else ''}.",
         alt=f"Point chart of held-out {metric} after each of {len(run.scores)} evaluations: "
         f"{_measured(first)} after {first.generation} {unit}"
-        + (f", {_measured(last)} after {last.generation} {unit}." if last != first else "."),
+        + (f", {_measured(last)} after {last.generation} {unit}" if last != first else "")
+        + (f"; best: {number(best.mean)} after {best.generation}." if best else "."),
         x_label=unit,
         y_label=metric,
-        marks=[_points(f"held-out {metric}", "held", run.scores, name=True)],
+        marks=marks,
     )
 
 
@@ -169,8 +175,15 @@ def _band(label: str, tone: str, rows: Sequence[Row]) -> Band:
 
 
 def _points(
-    label: str, tone: str, scores: Sequence[Score], *, name: bool = False, shift: float = 0.0
+    label: str,
+    tone: str,
+    scores: Sequence[Score],
+    *,
+    name: bool = False,
+    also: int = 0,
+    shift: float = 0.0,
 ) -> Points:
+    """Return scores as points; on request with the values of the first, the last and one more."""
     return Points(
         label,
         tone,
@@ -178,7 +191,7 @@ def _points(
         y=[score.mean for score in scores],
         low=[low for low, _ in map(interval, scores)],
         high=[high for _, high in map(interval, scores)],
-        named=sorted({0, len(scores) - 1}) if name else (),
+        named=sorted({0, also, len(scores) - 1}) if name else (),
         shift=shift,
     )
 

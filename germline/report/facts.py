@@ -17,6 +17,8 @@ import numpy as np
 
 from germline.config import Config
 from germline.record import Entry, HeldOut, RunDirectory, Sample
+from germline.record.ancestry import Ancestor, inherited_walk
+from germline.record.best import best_of
 from germline.record.claims import is_claimed
 from germline.record.lines import Row
 from germline.record.overview import State
@@ -24,8 +26,10 @@ from germline.registry import resolve
 from germline.report import differences
 from germline.report.differences import Piece
 from germline.report.wording import counted, speaker, visible
+from germline.report.worse import Verdict, verdict
 from germline.tasks import TASKS
 from germline.types import GermlineError, Score
+from germline.walk import walked
 
 LONGEST_TEXT = 1200
 """Characters shown of a prompt or a completion."""
@@ -96,6 +100,15 @@ class RunFacts:
             self.damage = visible(str(error))
             self.done = len(run.generations())
 
+    @cached_property
+    def ancestors(self) -> tuple[Ancestor, ...]:
+        """The runs that led to the starting weights, the first one first."""
+        try:
+            return self.run.ancestors
+        except GermlineError as error:
+            self.damage = self.damage or visible(str(error))
+            return ()
+
     @property
     def name(self) -> str:
         """Name of the folder."""
@@ -128,10 +141,20 @@ class RunFacts:
             gain = -gain
         return "better" if gain > 0 else "worse" if gain < 0 else None
 
+    @cached_property
+    def worse(self) -> Verdict | None:
+        """Since when, how sure and why the run is getting worse; None where it is not."""
+        return verdict(self.config, self.path, self.rows, self.scores)
+
     @property
     def scores(self) -> list[Score]:
         """Held-out scores that could be computed."""
         return [one.score for one in self.held_out if math.isfinite(one.score.mean)]
+
+    @property
+    def best(self) -> Score | None:
+        """The best held-out score, the first of equals."""
+        return best_of(self.scores)
 
     @cached_property
     def ensemble(self) -> list[Row]:
@@ -147,6 +170,13 @@ class RunFacts:
     def counted(self) -> str:
         """What held-out scores are counted by."""
         return counted(self.config)
+
+    @cached_property
+    def walk(self) -> list[float | None]:
+        """How far a random walk of the updates had carried the weights after each generation."""
+        section = self.config.strategy
+        start = inherited_walk(self.ancestors, section.sigma_unit)
+        return walked([one.update for one in self.entries], section.optimizer, start)
 
     @property
     def metric(self) -> str:

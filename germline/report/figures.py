@@ -18,6 +18,7 @@ from matplotlib.ticker import LogFormatter, MaxNLocator
 
 from germline.evaluation import interval
 from germline.record import HeldOut, RunDirectory
+from germline.record.best import best_of
 from germline.record.lines import Row, write_atomically
 from germline.report.wording import speaker, title
 from germline.types import Score
@@ -150,6 +151,18 @@ def _draw_held_out(axes: Axes, held_out: Sequence[HeldOut], speaker: str) -> Non
         elinewidth=1.0,
         label=f"{speaker}, {scores[-1].n} examples, 95 % intervals",
     )
+    best = best_of(scores)
+    if best is not None and len(scores) > 1:
+        axes.plot(
+            best.generation,
+            best.mean,
+            color=ORANGE,
+            marker="*",
+            markersize=12,
+            linestyle="",
+            zorder=3,
+            label=f"best: {best.mean:.3g} after {best.generation}",
+        )
     axes.margins(x=0.08, y=0.12)
     _label(axes, scores[0], "right")
     if len(scores) > 1:

@@ -94,7 +94,9 @@ def render(runs: Sequence[RunFacts]) -> str:
                     if (chart := draw(run))
                 ]
             ),
-            "signals": figures.draw(signals.charts(run.rows)),
+            "signals": figures.draw(
+                [*signals.charts(run.rows), *signals.walk(run.walk, run.config.record.edge)]
+            ),
             "advice": advice(run.rows),
             "readings": signals.readings(run.rows),
             "choices": figures.draw(odds.charts(run.rows)),
@@ -131,6 +133,9 @@ def commands(run: RunFacts) -> list[Command]:
     # The threads were left to the machine then; to get the same bits they must be named now.
     same = f" engine.threads={threads}" if engine.get("threads", threads) is None else ""
     repeat = f"germline train {_quoted(folder / 'run.json')}{same} --out {path}-again"
+    if run.ancestors:  # The config alone does not say where a fork starts.
+        seed = run.config.seed
+        repeat = f"germline resume {path} --from -1 --out {path}-again seed={seed}{same}"
     found = [Command("Repeat it: the same bits on the same kind of processor", repeat)]
     if run.done < run.config.generations:
         found.append(Command("Continue where it stopped", f"germline resume {path}"))

@@ -30,6 +30,40 @@ def charts(rows: Sequence[Row]) -> list[Chart]:
     return [chart for chart in drawn if chart]
 
 
+def walk(distances: Sequence[float | None], edge: float | None) -> list[Chart]:
+    """Draw the walk of the updates against the edge, where that is known; no chart of no walk.
+
+    Args:
+        distances: after each generation, in the unit of sigma.
+        edge: sigma at which random members break.
+    """
+    known = [one for one in distances if one]
+    if not known:
+        return []
+    places = [float(place) for place in range(len(distances))]
+    marks: list[Mark] = [Curve("walk of the updates", "mean", places, list(distances))]
+    against = "`germline probe` measures where random members break (record.edge in probe.yaml)"
+    said = ""
+    if edge is not None:
+        ends = [places[0], places[-1]]
+        marks.append(Curve("edge: random members break", "run-1", ends, [edge, edge]))
+        against = f"Random members break at the edge, {number(edge)}; so does a model carried there"
+        said = f" The edge, where random members break, is at {number(edge)}."
+    return [
+        Chart(
+            name="signal-walk",
+            caption="How far a random walk of the updates has carried the weights, root mean "
+            f"square per weight, in the unit of sigma. {against}. Where there is a signal, only a "
+            "part of each step is noise.",
+            alt="Line chart of the walk of the updates, which grows to "
+            f"{number(known[-1])} in {len(distances)} generations.{said}",
+            x_label="generation",
+            y_label="walk",
+            marks=marks,
+        )
+    ]
+
+
 def readings(rows: Sequence[Row]) -> list[Reading]:
     """Say what each signal was at the start and at the end; what no generation has is left out."""
     recorded = [row for row in rows if row.get("signals")]
@@ -46,6 +80,8 @@ def _mean(rows: Sequence[Row], name: str) -> float | None:
     """Average a signal; the ratio follows from the mean agreement, which is steadier."""
     if name == "signal_to_noise":
         return signal_to_noise(mean(rows, "agreement"))
+    if name == "walk":  # It grows: what counts is how far it has come.
+        return signal(rows[-1], name) if rows else None
     # Where nothing was learnt no step was taken: it would only water down those that were.
     return mean(moving(rows) if name.startswith("step.") else rows, name)
 
@@ -94,6 +130,13 @@ MEANINGS: dict[str, tuple[str, Write, str]] = {
         number,
         "How many of the population's directions carry the update: far fewer than there are "
         "means that some members decide alone (clip or rank the utilities).",
+    ),
+    "walk": (
+        "walk of the updates",
+        number,
+        "How far the updates would have carried each weight by then, root mean square in the unit "
+        "of sigma, if they were a random walk. At the sigma at which random members break, the "
+        "model breaks as well.",
     ),
     "step.rank": (
         "effective rank of a step",

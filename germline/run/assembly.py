@@ -12,8 +12,10 @@ from germline.graders.pool import GraderPool
 from germline.nano import NANO_DIR
 from germline.optimizers import make_optimizer
 from germline.protocols import Engine, Fleet, Shaping, Strategy, Task
+from germline.record.ancestry import Ancestor
 from germline.registry import resolve
 from germline.run.fleets import make_fleet, say_what_is_slow
+from germline.run.inheritance import drawn_by, inherit
 from germline.run.methods import make_method
 from germline.shaping import utilities
 from germline.spaces import make_space
@@ -62,8 +64,12 @@ class Parts:
         return batches(self.task.examples("train"), self.config.batch, self.config.seed)(place)
 
 
-def assemble(config: Config) -> Parts:
+def assemble(config: Config, ancestors: Sequence[Ancestor] = ()) -> Parts:
     """Turn names into objects: load the model, the task, the strategy, and start the graders.
+
+    Args:
+        config: of the run.
+        ancestors: the runs that led to its starting weights, see `RunDirectory.ancestors`.
 
     Raises:
         GermlineError: something named in the config cannot be had.
@@ -72,7 +78,7 @@ def assemble(config: Config) -> Parts:
     with ExitStack() as opened:
         graders = make_graders(config, task)
         opened.callback(graders.close)
-        fleet = make_fleet(config, make_engine, graders)
+        fleet = make_fleet(config, partial(make_engine, ancestors=ancestors), graders)
         opened.callback(fleet.close)
         strategy = make_strategy(
             config.search,
@@ -123,15 +129,30 @@ def make_graders(config: Config, task: Task) -> GraderPool:
     )
 
 
-def make_engine(config: Config, *, searched: bool = True, plays: bool = True) -> Engine:
-    """Load the model into the engine a config names.
+def make_engine(
+    config: Config,
+    *,
+    searched: bool = True,
+    plays: bool = True,
+    ancestors: Sequence[Ancestor] = (),
+) -> Engine:
+    """Load the model into the engine a config names, and bring it to a run's starting weights.
 
     Args:
         config: of the run.
         searched: or it serves the centre alone.
         plays: or it only moves masters and writes them, without the inference engine they are
             played in; one in this process plays all the same.
+        ancestors: the runs that led to the starting weights.
     """
+    # All that an engine draws by the run seed is what theta is made of.
+    config = config.model_copy(update={"seed": drawn_by(config, ancestors)})
+    engine = _base_engine(config, searched=searched, plays=plays)
+    inherit(engine, ancestors)
+    return engine
+
+
+def _base_engine(config: Config, *, searched: bool, plays: bool) -> Engine:
     space = make_space(config.space, config.seed) if searched else None
     optimizer = make_optimizer(config.strategy.optimizer)
     kind = resolve("engines", ENGINES, config.engine.kind)

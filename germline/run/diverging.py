@@ -43,7 +43,10 @@ def diverged(
     config = load_config(settings_of(directory.config, overrides, "engine"), overrides)
     task = make_task(config.task)
     examples = task.examples(split)[: limit_of(limit)]
-    tuned, start = rebuilt(directory, config), make_engine(config)
+    tuned, start = (
+        rebuilt(directory, config),
+        make_engine(config, ancestors=directory.ancestors),
+    )
     if not isinstance(tuned, Reader) or not isinstance(start, Reader):
         for engine in (tuned, start):
             let_go(engine)

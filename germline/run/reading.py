@@ -63,7 +63,7 @@ def replay(
         )
     form = _form(directory.config, form)
     folder = None if out is None else _free(path_of("out", out))
-    engine = make_engine(directory.config, plays=False)
+    engine = make_engine(directory.config, plays=False, ancestors=directory.ancestors)
     digest = restore(
         engine.weights,
         directory.journal.read(),
@@ -220,7 +220,7 @@ def _source(
 
 def rebuilt(directory: RunDirectory, config: Config | None = None, *, plays: bool = True) -> Engine:
     """Return an engine with the newest weights of a run that can be had."""
-    engine = make_engine(config or directory.config, plays=plays)
+    engine = make_engine(config or directory.config, plays=plays, ancestors=directory.ancestors)
     entries = directory.journal.read()
     last = within_reach(entries, directory.snapshots)
     strategy = _strategy(directory.config, engine.weights.dimension)

@@ -13,6 +13,7 @@ from germline.config import Config, EsSampleGd, InProcess, Lora, Singular, load_
 from germline.diagnosis import Diagnosis
 from germline.evaluation import HELD_OUT_NOISE, held_out
 from germline.record import RunDirectory
+from germline.record.ancestry import Ancestor, inherited_walk
 from germline.record.tensorboard import TensorBoard
 from germline.report.differences import between
 from germline.report.figures import draw_evolution
@@ -25,6 +26,7 @@ from germline.run.memory import peak_memory_mb
 from germline.run.reading import settings_of
 from germline.training import generations
 from germline.types import Example, GenerationRecord, GermlineError, Rollout, Score
+from germline.walk import Walk
 
 RESUMABLE = ("generations", "held_out", "record", "graders", "fleet")
 """Settings a resumed run may change: the others would make it another run."""
@@ -104,7 +106,9 @@ class Training:
     def _generations(self, tracker: TensorBoard | None) -> Iterator[GenerationRecord]:
         parts, record = self._parts, self.config.record
         span = range(self._first, self.config.generations)
-        diagnosis = Diagnosis()
+        section = self.config.strategy
+        inherited = inherited_walk(self.directory.ancestors, section.sigma_unit)
+        diagnosis = Diagnosis(walk=Walk(section.optimizer, inherited))
         diagnosis.recall([entry.update for entry in self.directory.journal.read()])
         for one in generations(
             parts.strategy, parts.shape, parts.fleet, parts.batch, parts.decoding, span, diagnosis
@@ -166,14 +170,32 @@ def train(
     Raises:
         GermlineError: a setting is wrong, something cannot be loaded, or the directory is taken.
     """
-    config = _located(config if isinstance(config, Config) else load_config(config))
+    return begin(config if isinstance(config, Config) else load_config(config), out)
+
+
+def begin(
+    config: Config, out: Path | str | None = None, ancestors: Sequence[Ancestor] = ()
+) -> Training:
+    """Begin a run from the base model, or from the weights that other runs led to.
+
+    Args:
+        config: as it was asked for.
+        out: the run directory; by default a new one under `runs/`.
+        ancestors: those runs, the first one first; see `fork`.
+
+    Raises:
+        GermlineError: something cannot be loaded, or the directory is taken.
+    """
+    config = _located(config)
     path = path_of("out", out) if out is not None else _new_directory(config)
     RunDirectory.refuse_taken(path)
-    parts = assemble(config)
+    parts = assemble(config, ancestors)
     try:
         parts = settled(parts)
         config = parts.config
-        directory = RunDirectory.create(path, config, parts.fleet.digest(), threads(config))
+        directory = RunDirectory.create(
+            path, config, parts.fleet.digest(), threads(config), ancestors
+        )
     except BaseException:
         parts.close()
         raise
@@ -198,7 +220,7 @@ def resume(path: Path | str, overrides: Sequence[str] = ()) -> Training:
     if isinstance(config.method, EsSampleGd):
         # What followed the newest snapshot cannot be repeated from seeds: it is played again.
         entries = entries[: newest_snapshot(directory.snapshots) + 1]
-    parts = assemble(_with_threads(config, directory.environment["threads"]))
+    parts = assemble(_with_threads(config, directory.environment["threads"]), directory.ancestors)
     try:
         complete = recalled(parts.strategy, entries)
         parts.fleet.restore(complete, directory.snapshots, directory.base_digest)

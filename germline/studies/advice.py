@@ -137,7 +137,10 @@ def write(advice: Advice, folder: Path, command: str) -> Path:
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     file = folder / "probe.yaml"
-    text = f"# Recommended by: {command}\n{yaml.safe_dump(advice.overrides, sort_keys=False)}"
+    settings: dict[str, dict[str, float]] = dict(advice.overrides)
+    if advice.broken is not None:
+        settings["record"] = {"edge": float(f"{advice.edge:.3g}")}
+    text = f"# Recommended by: {command}\n{yaml.safe_dump(settings, sort_keys=False)}"
     write_atomically(file, text.encode())
     write_atomically(folder / "probe.json", _numbers(advice).encode())
     marks = {"recommended": advice.sigma}

@@ -32,6 +32,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from germline.config import AutoRate, AutoSigma, Config, Nes
+from germline.shaping.ties import RESOLUTION
 from germline.strategies.step_size import FIRST_GUESS
 from germline.studies.advice import Advice
 from germline.studies.bench import Bench, opened
@@ -116,12 +117,14 @@ def is_sane(sounding: Sounding, centre: Sounding) -> bool:
     """Say whether members still write like the model they come from.
 
     Their reward may not have collapsed either: below that of the centre by more than twice what
-    they differ by.
+    they differ by. Where members are all alike, both means are the same but for the rounding of
+    their sums.
     """
+    rounding = RESOLUTION * max(abs(centre.reward), abs(sounding.reward))
     return (
         sounding.divergence <= SANE_KL
         and sounding.garbage <= centre.garbage + SANE_GARBAGE
-        and not centre.reward - sounding.reward > 2 * sounding.spread
+        and not centre.reward - sounding.reward > 2 * sounding.spread + rounding
     )
 
 

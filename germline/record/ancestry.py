@@ -1,0 +1,112 @@
+"""The runs whose updates led to the weights that a run starts from, kept in its own directory.
+
+A run that was forked starts from the weights of another run after one of its generations. Those
+weights are not copied: run.json holds, for every ancestor from the first to the parent, its config
+and the digests before and after, and `ancestors/<n>.jsonl` its journal up to that generation. With
+the base model, these rebuild the starting weights, so a fork needs its parent's directory no more.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from germline.config import Config, validated
+from germline.config.earlier import as_it_ran
+from germline.record.journal import Entry, Journal, write_journal
+from germline.record.lines import writing
+from germline.types import GermlineError
+from germline.walk import walked
+
+FOLDER = "ancestors"
+"""Folder of the ancestors' journals in a run directory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ancestor:
+    """One run before this one, as far as its updates led to the starting weights.
+
+    Attributes:
+        path: where its directory was when the next run was forked from it.
+        generation: the last of its updates that is included; -1 is none.
+        base_digest: of its weights before its first update.
+        config: with which it ran.
+        entries: its journal, generations 0 to `generation`.
+    """
+
+    path: str
+    generation: int
+    base_digest: str
+    config: Config
+    entries: tuple[Entry, ...]
+
+    @property
+    def digest(self) -> str:
+        """Digest of its masters and moments after `generation`."""
+        return self.entries[-1].digest if self.entries else self.base_digest
+
+
+def inherited_walk(ancestors: Sequence[Ancestor], sigma_unit: str) -> float:
+    """Return how far the updates of the ancestors have carried the starting weights.
+
+    Args:
+        ancestors: of a run, the first one first.
+        sigma_unit: of the run; what was walked in another unit is not counted.
+    """
+    distance = 0.0
+    for one in ancestors:
+        if one.config.strategy.sigma_unit == sigma_unit and one.entries:
+            updates = [entry.update for entry in one.entries]
+            last = walked(updates, one.config.strategy.optimizer, distance)[-1]
+            distance = distance if last is None else last
+    return distance
+
+
+def write_ancestry(folder: Path, ancestors: Sequence[Ancestor]) -> list[dict[str, Any]]:
+    """Write the ancestors' journals into a run directory; return what run.json says of them."""
+    facts = []
+    for place, ancestor in enumerate(ancestors):
+        file = _journal(folder, place)
+        with writing(file):
+            file.parent.mkdir(exist_ok=True)
+        write_journal(file, ancestor.entries)
+        facts.append(
+            {
+                "path": ancestor.path,
+                "generation": ancestor.generation,
+                "digest": ancestor.digest,
+                "base_digest": ancestor.base_digest,
+                "config": ancestor.config.model_dump(mode="json"),
+            }
+        )
+    return facts
+
+
+def read_ancestry(folder: Path, facts: Sequence[Mapping[str, Any]]) -> tuple[Ancestor, ...]:
+    """Read the ancestors of a run, the first one first; none where it was not forked.
+
+    Raises:
+        GermlineError: a journal is missing or damaged, or is not the one run.json speaks of.
+    """
+    return tuple(_read(_journal(folder, place), one) for place, one in enumerate(facts))
+
+
+def _read(file: Path, facts: Mapping[str, Any]) -> Ancestor:
+    ancestor = Ancestor(
+        path=str(facts["path"]),
+        generation=int(facts["generation"]),
+        base_digest=str(facts["base_digest"]),
+        config=validated(as_it_ran(facts["config"])),
+        entries=tuple(Journal(file).read()),
+    )
+    if len(ancestor.entries) != ancestor.generation + 1 or ancestor.digest != facts["digest"]:
+        raise GermlineError(
+            f"{file} is not the journal that run.json speaks of: it has {len(ancestor.entries)} "
+            f"generations and ends at digest {ancestor.digest[:16]}; run.json says "
+            f"{ancestor.generation + 1} and {str(facts['digest'])[:16]}. Restore both from a copy"
+        )
+    return ancestor
+
+
+def _journal(folder: Path, place: int) -> Path:
+    return folder / FOLDER / f"{place}.jsonl"

@@ -277,6 +277,21 @@ def rows(
                     yield row(task, space, name, some, found.get(tuned or "", []))
 
 
+def draw(path: Path, tasks: Sequence[str], methods: Sequence[str], longer: int) -> None:
+    """Draw the first seed of every method: score against rollouts, a panel for each task."""
+    from germline.report.figures import Panel, draw_panels
+
+    panels = []
+    for task in tasks:
+        found = {one: curves(Cell(task, "low_rank", one, 0, longer)) for one in methods}
+        shown = {
+            one: (some[0].rollouts[1:], some[0].scores[1:]) for one, some in found.items() if some
+        }
+        panels.append(Panel(task, shown))
+    title = f"Held-out score of the center, {longer} times the shipped generations, one run seed"
+    draw_panels(path, title, "rollouts", panels, {})
+
+
 def tuned_rate(found: dict[str, list[Curve]]) -> str | None:
     """Return the fixed rate with the best mean final score."""
     fixed = {
@@ -333,6 +348,7 @@ def main() -> None:
     parser.add_argument("--longer", type=int, default=LONGER)
     parser.add_argument("--together", type=int, default=2, help="processes at a time")
     parser.add_argument("--table", action="store_true", help="print tables, run nothing")
+    parser.add_argument("--figure", type=Path, help="also draw the curves into this PNG file")
     parser.add_argument("--cell", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.cell:
@@ -350,6 +366,8 @@ def main() -> None:
     ]
     if not arguments.table:
         run_all(cells, arguments.together)
+    if arguments.figure:
+        draw(arguments.figure, tasks, methods, arguments.longer)
     print("\n".join(rows(tasks, arguments.spaces, methods, arguments.longer)))
 
 

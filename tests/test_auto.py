@@ -204,6 +204,14 @@ def test_sigma_grows_while_few_directions_tell_anything_and_shrinks_back():
     assert sigma.at(14) == 0.02
 
 
+def test_a_hundred_generations_without_signal_leave_sigma_within_its_limit():
+    sigma = CalibratedSigma(AutoSigma(), 0.1)
+    sigma.calibrate(0, quadratic)
+    for generation in range(100):
+        sigma.tell(update(generation, 0.0, 0.0, sigma=sigma.at(generation)))
+    assert quadratic(sigma.at(100)) <= 0.05
+
+
 def test_a_resumed_search_has_the_sigma_it_would_have_had():
     whole = CalibratedSigma(AutoSigma(every=3), 0.1)
     told = []
@@ -243,6 +251,13 @@ def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path):
     stopped = toy_runs.stopped_after(training, 3)
     toy_runs.finish(germline.resume(stopped))
     assert toy_runs.journal(stopped) == toy_runs.journal(whole)
+
+
+def test_more_generations_than_were_planned_change_nothing_before_them(tmp_path):
+    whole = toy_runs.run(tmp_path / "whole", *AUTO)
+    short = toy_runs.run(tmp_path / "short", *AUTO, "generations=2")
+    toy_runs.finish(germline.resume(short, ["generations=4"]))
+    assert toy_runs.journal(short) == toy_runs.journal(whole)
 
 
 def test_engines_elsewhere_calibrate_alike(tmp_path):

@@ -112,7 +112,7 @@ def _disagreeing(rows: Sequence[Row]) -> str | None:
         return None
     return (
         f"the two halves of a batch hardly agree (cosine {found:.2f}), so most of an update is "
-        "noise: more examples in a batch, or a larger sigma"
+        "noise: learning_rate=auto, more examples in a batch, or a larger sigma"
     )
 
 

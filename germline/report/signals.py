@@ -125,6 +125,12 @@ MEANINGS: dict[str, tuple[str, Write, str]] = {
         "What that agreement says about the update of the whole batch, as a ratio of powers: "
         "above 1 it is signal for the most part.",
     ),
+    "signal_share": (
+        "signal in the differences",
+        number,
+        "Share of what separates the members that the choice of examples does not explain; below 0 "
+        "where chance made less than usual. learning_rate=auto makes steps as long as this is.",
+    ),
     "directions": (
         "effective directions",
         number,

@@ -116,7 +116,7 @@ def _refuse_unvoted(method: RandOpt, nes: Nes, shaping: ShapingConfig, generatio
         )
     if method.sigmas is not None and "sigma" in nes.changed():
         raise ValueError(
-            f"strategy.sigma={nes.sigma} would be ignored beside method.sigmas="
+            f"strategy.sigma={getattr(nes.sigma, 'kind', nes.sigma)} would be ignored beside method.sigmas="
             f"{list(method.sigmas)}: drop one of them"
         )
     if method.keep > nes.population * generations:
@@ -145,7 +145,7 @@ def _refuse_unfollowed(method: EsSampleGd, nes: Nes) -> None:
         )
     if method.explore == "weights":
         return
-    for name in ("sigma", "noise_reuse", "zero_signal"):
+    for name in ("zero_signal", "noise_reuse", "sigma"):
         skips = name == "zero_signal" and not isinstance(nes.zero_signal, Grow)
         if name in nes.changed() and not skips:
             raise ValueError(

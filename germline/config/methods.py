@@ -115,8 +115,9 @@ def _refuse_unvoted(method: RandOpt, nes: Nes, shaping: ShapingConfig, generatio
             "give a number or auto, or method.sigmas=[...] for several"
         )
     if method.sigmas is not None and "sigma" in nes.changed():
+        sigma = nes.sigma if isinstance(nes.sigma, float) else nes.sigma.kind
         raise ValueError(
-            f"strategy.sigma={getattr(nes.sigma, 'kind', nes.sigma)} would be ignored beside method.sigmas="
+            f"strategy.sigma={sigma} would be ignored beside method.sigmas="
             f"{list(method.sigmas)}: drop one of them"
         )
     if method.keep > nes.population * generations:

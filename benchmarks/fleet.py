@@ -71,7 +71,7 @@ def configured(model: str, space: str, arguments: argparse.Namespace) -> Config:
         f"model={model}",
         f"space={space}",
         f"engine.threads={arguments.threads}",
-        f"strategy.population={arguments.population}",
+        f"strategy={{population: {arguments.population}, sigma: 0.01, learning_rate: 0.02}}",
         f"batch={arguments.batch}",
         f"generations={arguments.generations + WARM_UP}",
         f"cell.rows={rows}",  # eight cells of a generation

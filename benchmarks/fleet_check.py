@@ -50,7 +50,10 @@ def configured(count: int) -> Config:
     """Return the config of generations of sixteen cells."""
     return load_config(
         {"engine": "toy", "space": "full", "task": {"kind": "arithmetic", "max_new_tokens": 4}},
-        ["strategy.population=32", "batch=16", "cell.members=2", f"generations={count + 1}"],
+        [
+            "strategy={population: 32, sigma: 0.005, learning_rate: 0.01}",
+            *("batch=16", "cell.members=2", f"generations={count + 1}"),
+        ],
     )
 
 

@@ -44,7 +44,7 @@ from germline.traffic import Traffic
 from germline.types import Decoding, Example, Population
 
 SEARCHES = {
-    "low_rank, nes": ["space=low_rank"],
+    "low_rank, nes": ["space=low_rank", "strategy={sigma: 0.005, learning_rate: 0.01}"],
     "subspace, cma": ["space=subspace", "space.dimension=64", "strategy=cma"],
     "lora, sep_cma": ["space=lora", "strategy=sep_cma"],
 }

@@ -51,7 +51,7 @@ def main() -> None:
                 "temperature": 3.0,
                 "max_new_tokens": arguments.tokens,
             },
-            "strategy": {"population": arguments.members},
+            "strategy": {"population": arguments.members, "sigma": 0.005},
             "batch": arguments.examples,
             "cell": {"rows": arguments.rows},
         }

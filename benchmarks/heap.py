@@ -95,7 +95,11 @@ def play(source: str, population: int, batch: int) -> None:
     """Play the generation once for every line that comes; print what it took."""
     config = load_config(
         {"task": {"kind": "arithmetic", "max_new_tokens": 16}, "space": "low_rank"},
-        [f"model={source}", f"strategy.population={population}", f"batch={batch}"],
+        [
+            f"model={source}",
+            f"strategy={{population: {population}, sigma: 0.005}}",
+            f"batch={batch}",
+        ],
     )
     task, engine = make_task(config.task), make_engine(config)
     strategy = make_strategy(config.strategy, run_seed=0, generations=1)

@@ -157,7 +157,7 @@ def configured(space: str, members: int, examples: int, tokens: int) -> Config:
             "model": "nano",
             "task": {"kind": "conciseness", "max_new_tokens": tokens},
             "space": space,
-            "strategy": {"population": members},
+            "strategy": {"population": members, "sigma": 0.005, "learning_rate": 0.01},
             "engine": {"kind": "inprocess", "device": "cpu", "centre": "device", "stacked": 1},
             "cell": {"members": members, "examples": examples},
             "batch": examples,

@@ -31,7 +31,7 @@ TOY = ("task.temperature=0", TWO)
 
 def choosing(population=8, antithetic=True, **section):
     section = section or {"temperature": [0, 1], "shots": [0, 1, 2]}
-    nes = Nes(population=population, antithetic=antithetic)
+    nes = Nes(population=population, antithetic=antithetic, sigma=0.005, learning_rate=0.01)
     strategy = make_strategy(nes, run_seed=3, generations=100)
     return Choosing(Choices.model_validate(section), strategy, run_seed=3)
 

@@ -140,9 +140,10 @@ def test_a_task_file_stands_for_a_config_of_defaults():
 
 
 def test_a_nested_section_may_be_given_as_its_short_name_alone():
-    config = load_config({"strategy": {"optimizer": "adam"}})
+    config = load_config({"strategy": {"optimizer": "adam", "learning_rate": 0.01}})
     assert config.strategy.optimizer.kind == "adam"
-    assert load_config({}, ["strategy.optimizer=adam"]) == config
+    overrides = ["strategy.optimizer=adam", "strategy.learning_rate=0.01"]
+    assert load_config({}, overrides) == config
 
 
 def test_the_kind_may_be_left_out_where_the_default_is_meant():
@@ -215,9 +216,11 @@ def test_the_last_override_wins_and_the_source_is_left_alone():
 
 
 def test_a_config_survives_json():
-    overrides = ["task=countdown", "space=full", "strategy.optimizer=adam", "task.path=a/b.json"]
-    config = load_config({}, overrides)
-    assert load_config(config.model_dump(mode="json")) == config
+    plain = ["task=countdown", "space=full", "task.path=a/b.json"]
+    adam = ["strategy.optimizer=adam", "strategy.learning_rate=0.01"]
+    for overrides in (plain, [*plain, *adam]):
+        config = load_config({}, overrides)
+        assert load_config(config.model_dump(mode="json")) == config
 
 
 # --- mistakes
@@ -255,17 +258,17 @@ def test_a_config_survives_json():
         ("strategy.sigma={kind: cosine, start: 1, end: 0}", r"sigma from 1\.0 to 0\.0 reaches 0"),
         (
             "strategy.learning_rate={kind: plateau, start: 0.1}",
-            r"strategy\.learning_rate: .*'plateau'; choose one of 'linear', 'cosine'$",
+            r"strategy\.learning_rate: .*'plateau'; choose one of 'auto', 'linear', 'cosine'$",
         ),
         ("strategy.optimizer.momentum=1", r"optimizer\.momentum: .*less than 1 \(found 1\)"),
         ("strategy.optimizer.weight_decay=-1", r"optimizer\.weight_decay: .*equal to 0.*found -1"),
         ("strategy.optimizer.decay_to=start", r"decay_to=start would be ignored .*set weight_dec"),
         (
-            "strategy.optimizer.weight_decay=1000",
+            "strategy={learning_rate: 0.01, optimizer: {weight_decay: 1000}}",
             r"learning_rate=0\.01 is 10: above 1, .*use weight_decay=100 or less",
         ),
         (
-            "strategy.optimizer.weight_decay=1e-7",
+            "strategy={learning_rate: 0.01, optimizer: {weight_decay: 1e-7}}",
             r"is 1e-09: theta would not move.*use weight_decay=3e-06 or more",
         ),
         ("shaping.elite=0", r"shaping\.elite: .*greater than 0 \(found 0\)"),

@@ -338,7 +338,10 @@ def test_the_shipped_run_learns_in_three_generations(tmp_path):
             r"method\.clip=0\.2 would do nothing",
         ),
         (
-            ["method.explore=temperature", "task.temperature=1", "strategy.zero_signal=grow"],
+            [
+                *("method.explore=temperature", "task.temperature=1"),
+                "strategy={kind: nes, sigma: 0.1, learning_rate: 0.001, zero_signal: grow}",
+            ],
             r"strategy\.zero_signal would be ignored",
         ),
         (
@@ -347,7 +350,10 @@ def test_the_shipped_run_learns_in_three_generations(tmp_path):
         ),
         (["strategy.sigma={kind: natural, start: 0.1}"], r"sigma\.kind=natural cannot be used"),
         (
-            ["strategy={antithetic: false, baseline: running}", "shaping=raw"],
+            [
+                "strategy={antithetic: false, baseline: running, learning_rate: 0.001}",
+                "shaping=raw",
+            ],
             r"baseline\.kind=running would be ignored",
         ),
         (["method.clip=0"], r"method\.clip"),
@@ -356,5 +362,6 @@ def test_the_shipped_run_learns_in_three_generations(tmp_path):
     ],
 )
 def test_what_has_no_gradient_or_no_say_is_refused(overrides, said):
+    base = {"method": "es_sample_gd", "space": "full", "strategy": {"learning_rate": 0.001}}
     with pytest.raises(GermlineError, match=said):
-        load_config({"method": "es_sample_gd", "space": "full"}, overrides)
+        load_config(base, overrides)

@@ -17,7 +17,7 @@ from germline.strategies import make_strategy
 from germline.types import Decoding
 
 config = load_config(
-    {"space": "low_rank", "engine": {"threads": 1}, "strategy": {"population": 16}}
+    {"space": "low_rank", "engine": {"threads": 1}, "strategy": {"population": 16, "sigma": 0.005}}
 )
 engine, task = make_engine(config), make_task(config.task)
 members = make_strategy(config.strategy, run_seed=0, generations=1).ask(0).members

@@ -34,7 +34,7 @@ def tensors(seed, shape=(37, 11), scale=1.0):
 
 def make(kind, masters=None):
     """Build an optimizer that begins on these masters."""
-    optimizer = make_optimizer(Nes(optimizer=OPTIMIZERS[kind]).optimizer)
+    optimizer = make_optimizer(Nes(learning_rate=0.01, optimizer=OPTIMIZERS[kind]).optimizer)
     optimizer.begin(tensors(0) if masters is None else masters)
     return optimizer
 

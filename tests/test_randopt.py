@@ -90,7 +90,8 @@ def test_the_kept_members_of_a_run_are_those_of_the_largest_fitness(whole):
 
 def test_sigmas_go_in_turn_over_all_directions():
     config = RandOpt(sigmas=(0.1, 0.2, 0.3))
-    nes = make_strategy(Nes(population=4, antithetic=False), run_seed=0, generations=9)
+    few = Nes(population=4, antithetic=False, sigma=0.005)
+    nes = make_strategy(few, run_seed=0, generations=9)
     search = RandomSearch(config, nes, Ensemble(1))
     asked = [one.sigma for generation in (0, 1) for one in search.ask(generation).seeded()]
     assert asked == [0.1, 0.2, 0.3, 0.1, 0.2, 0.3, 0.1, 0.2]
@@ -98,7 +99,7 @@ def test_sigmas_go_in_turn_over_all_directions():
 
 def test_a_pair_shares_its_sigma():
     config = RandOpt(sigmas=(0.1, 0.2))
-    nes = make_strategy(Nes(population=4), run_seed=0, generations=9)
+    nes = make_strategy(Nes(population=4, sigma=0.005), run_seed=0, generations=9)
     search = RandomSearch(config, nes, Ensemble(1))
     assert [one.sigma for one in search.ask(0).seeded()] == [0.1, 0.1, 0.2, 0.2]
 
@@ -109,7 +110,7 @@ def test_all_generations_play_the_same_examples():
 
 
 def test_without_fitness_nothing_can_be_told():
-    nes = make_strategy(Nes(population=2), run_seed=0, generations=1)
+    nes = make_strategy(Nes(population=2, sigma=0.005), run_seed=0, generations=1)
     search = RandomSearch(RandOpt(), nes, Ensemble(1))
     with pytest.raises(GermlineError, match="needs the fitness"):
         search.tell(search.ask(0), np.zeros(2))
@@ -227,6 +228,19 @@ def test_the_start_is_scored_by_the_base_model_alone(whole, tmp_path):
     assert starts[0] == starts[1]
 
 
+def test_a_measured_sigma_is_calibrated_once_and_found_again_on_resuming(tmp_path):
+    config = randopt("strategy={kind: nes, population: 6}")
+    measured = finish(germline.train(config, tmp_path / "whole"))
+    sigmas = {one.sigma for one in updates_of(measured)}
+    assert len(updates_of(measured)) == config.generations
+    assert len(sigmas) == 1  # nothing is told of directions, so it has no reason to grow
+    path = stopped_after(germline.train(config, tmp_path / "run"), 2)
+    finish(germline.resume(path))
+    assert journal(path) == journal(measured)
+    assert RunDirectory.open(path).ensemble() == RunDirectory.open(measured).ensemble()
+    assert {row["sigma"] for row in RunDirectory.open(path).ensemble()} == sigmas
+
+
 def test_a_stopped_run_keeps_the_same_members(whole, tmp_path):
     path = stopped_after(germline.train(randopt(), tmp_path / "run"), 1)
     stopped_after(germline.resume(path), 2)
@@ -289,7 +303,8 @@ def test_a_run_is_named_by_the_sigmas_its_members_have():
 
 def test_of_several_sigmas_the_record_has_the_geometric_mean():
     config = RandOpt(sigmas=(0.1, 0.4))
-    nes = make_strategy(Nes(population=4, antithetic=False), run_seed=0, generations=1, dimension=9)
+    few = Nes(population=4, antithetic=False, sigma=0.005)
+    nes = make_strategy(few, run_seed=0, generations=1, dimension=9)
     search = RandomSearch(config, nes, Ensemble(2))
     update = search.tell(search.ask(0), np.zeros(4), np.arange(4.0))
     assert update.sigma == pytest.approx(0.2)
@@ -323,10 +338,14 @@ def test_a_damaged_ensemble_is_told(whole, tmp_path):
     ("overrides", "said"),
     [
         (("strategy.learning_rate=0.5",), r"strategy\.learning_rate would be ignored"),
-        (("strategy.optimizer=adam",), r"strategy\.optimizer would be ignored"),
+        (("strategy.optimizer.weight_decay=0.5",), r"strategy\.optimizer would be ignored"),
         (("shaping=raw",), r"shaping\.kind=raw would be ignored"),
         (("strategy.sigma={start: 0.3, end: 0.1}",), r"sigma\.kind=linear cannot be used"),
         (("method.sigmas=[0.1, 0.2]",), r"strategy\.sigma=0.3 would be ignored beside"),
+        (
+            ("method.sigmas=[0.1, 0.2]", "strategy.sigma={kind: auto, target_kl: 0.01}"),
+            r"strategy\.sigma=auto would be ignored beside",
+        ),
         (
             ("method.sigmas=[0.1, 1e7]",),
             r"method\.sigmas\.1: must be less than or equal to 1000000",

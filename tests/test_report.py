@@ -77,7 +77,11 @@ def test_the_title_names_task_space_strategy_population_and_sigma() -> None:
         {
             "task": "countdown",
             "space": {"rank": 4},
-            "strategy": {"population": 30, "sigma": {"start": 0.01, "end": 0.001}},
+            "strategy": {
+                "population": 30,
+                "sigma": {"start": 0.01, "end": 0.001},
+                "learning_rate": 0.01,
+            },
             "seed": 7,
         }
     )
@@ -86,3 +90,4 @@ def test_the_title_names_task_space_strategy_population_and_sigma() -> None:
         "N = 30, sigma 0.01 to 0.001, learning rate 0.01, run seed 7",
     )
     assert "· full ·" in title(load_config({"space": "full"}))[0]
+    assert title(load_config({}))[1] == "N = 32, sigma auto, learning rate auto, run seed 0"

@@ -209,7 +209,12 @@ def test_the_page_says_what_is_wrong(run):
 
 
 def test_of_a_member_that_is_alone_no_difference_is_missed(tmp_path):
-    alone = {"population": 1, "antithetic": False, "baseline": "running"}
+    alone = {
+        "population": 1,
+        "antithetic": False,
+        "baseline": "running",
+        "learning_rate": 0.01,
+    }
     config = load_config({"strategy": alone, "shaping": "raw"})
     run = RunDirectory.create(tmp_path / "run", config, DIGEST, threads=1)
     changes = {"informative_examples": None, "informative_pairs": None, "agreement": None}

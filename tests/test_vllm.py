@@ -70,12 +70,12 @@ def test_a_move_says_where_it_leads():
     assert found.offsets.tobytes() == OFFSETS.tobytes()
 
 
+@pytest.mark.parametrize("strategy", [{"sigma": 0.005, "sigma_unit": "mean_abs"}, {}], ids=str)
 @pytest.mark.parametrize("space", ["low_rank", "lora", "full", "subspace"])
-def test_masters_made_of_a_recipe_follow_the_same_updates(space):
+def test_masters_made_of_a_recipe_follow_the_same_updates(space, strategy):
     optimizer = {"kind": "adam", "weight_decay": 0.1, "decay_to": "start"}
-    config = load_config(
-        {"seed": 5, "space": space, "strategy": {"optimizer": optimizer, "sigma_unit": "mean_abs"}}
-    )
+    strategy = {"optimizer": optimizer, "learning_rate": 0.01, **strategy}
+    config = load_config({"seed": 5, "space": space, "strategy": strategy})
     here = make_engine(config).weights
     there = read_recipe(write_recipe(config, searched=True), str(NANO_DIR))
     assert there.digest() == here.digest()

@@ -157,7 +157,7 @@ class RandomSearch:
             )
         members = population.seeded()
         self.ensemble.consider(members, fitness.tolist())
-        return Update(
+        update = Update(
             run_seed=members[0].run_seed,
             generation=population.generation,
             sigma=_middle([one.sigma for one in members]),
@@ -166,11 +166,14 @@ class RandomSearch:
             skipped=True,
             told=tuple(fitness.tolist()),
         )
+        self.inner.recall([update])  # its sigma may be a calibrated one
+        return update
 
     def recall(self, updates: Sequence[Update | Move]) -> Sequence[Update | Move]:
         """Let the ensemble consider again what it was told before."""
         for update in updates:
             if isinstance(update, Update):
+                self.inner.recall([update])
                 members = self.ask(update.generation).seeded()
                 self.ensemble.consider(members, update.told)
         return updates

@@ -115,8 +115,9 @@ def _refuse_unvoted(method: RandOpt, nes: Nes, shaping: ShapingConfig, generatio
             "give a number or auto, or method.sigmas=[...] for several"
         )
     if method.sigmas is not None and "sigma" in nes.changed():
+        sigma = nes.sigma if isinstance(nes.sigma, float) else nes.sigma.kind
         raise ValueError(
-            f"strategy.sigma={nes.sigma} would be ignored beside method.sigmas="
+            f"strategy.sigma={sigma} would be ignored beside method.sigmas="
             f"{list(method.sigmas)}: drop one of them"
         )
     if method.keep > nes.population * generations:
@@ -145,7 +146,7 @@ def _refuse_unfollowed(method: EsSampleGd, nes: Nes) -> None:
         )
     if method.explore == "weights":
         return
-    for name in ("sigma", "noise_reuse", "zero_signal"):
+    for name in ("zero_signal", "noise_reuse", "sigma"):
         skips = name == "zero_signal" and not isinstance(nes.zero_signal, Grow)
         if name in nes.changed() and not skips:
             raise ValueError(

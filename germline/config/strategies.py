@@ -175,24 +175,6 @@ class Nes(Section):
         return self
 
     @model_validator(mode="after")
-    def _a_measured_step_is_taken_as_it_is(self) -> "Nes":
-        if not isinstance(self.learning_rate, AutoRate):
-            return self
-        found = "learning_rate=auto chooses the length of every step"
-        if not isinstance(self.optimizer, Sgd) or self.optimizer.momentum:
-            kind = "adam" if not isinstance(self.optimizer, Sgd) else "momentum"
-            raise ValueError(
-                f"{found}, which optimizer {kind} would change: give learning_rate as a number, "
-                "such as 0.01, or use optimizer=sgd without momentum"
-            )
-        if self.population == 1:
-            raise ValueError(
-                f"{found} by how members differ, and population=1 has no other member: give "
-                "learning_rate as a number, such as 0.001, or use population=2"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _sigma_is_changed_by_one_rule(self) -> "Nes":
         if isinstance(self.sigma, AutoSigma) and isinstance(self.zero_signal, Grow):
             raise ValueError(
@@ -213,6 +195,24 @@ class Nes(Section):
             raise ValueError(
                 "population=1 has nobody to be compared with: use population=2, or "
                 "antithetic=false with baseline=running and shaping=raw"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _a_measured_step_is_taken_as_it_is(self) -> "Nes":
+        if not isinstance(self.learning_rate, AutoRate):
+            return self
+        found = "learning_rate=auto chooses the length of every step"
+        if not isinstance(self.optimizer, Sgd) or self.optimizer.momentum:
+            kind = "adam" if not isinstance(self.optimizer, Sgd) else "momentum"
+            raise ValueError(
+                f"{found}, which optimizer {kind} would change: give learning_rate as a number, "
+                "such as 0.01, or use optimizer=sgd without momentum"
+            )
+        if self.population == 1:
+            raise ValueError(
+                f"{found} by how members differ, and population=1 has no other member: give "
+                "learning_rate as a number, such as 0.001, or use population=2"
             )
         return self
 

@@ -88,11 +88,13 @@ class CalibratedSigma(Told[float]):
     def tell(self, update: Update) -> None:
         """Take in the update of the next generation, which says what sigma it was played with."""
         sigma = _rounded(update.sigma / self._growth)
-        told = sum(one != 0 for one in update.coefficients) / max(1, len(update.coefficients))
-        if told < FEW:
-            self._steps = min(self._steps + 1, self._most_steps)
-        elif told >= ENOUGH:
-            self._steps = max(self._steps - 1, 0)
+        if update.coefficients:  # RandOpt has none: its members say nothing of directions
+            told = sum(one != 0 for one in update.coefficients) / len(update.coefficients)
+            if told < FEW:
+                self._steps = min(self._steps + 1, self._most_steps)
+            elif told >= ENOUGH:
+                self._steps = max(self._steps - 1, 0)
+        self.replace(update.generation, sigma)  # not known yet where a run is taken up
         self.follow(update.generation, sigma)
         self._calibrated = True
 

@@ -20,6 +20,7 @@ from germline.engines.dtypes import serving_dtype
 from germline.engines.encoder import Encoder
 from germline.engines.fused import Fused
 from germline.engines.heap import keep_what_is_freed
+from germline.engines.lm_head import multiply_rows_at_once
 from germline.engines.members import DenseMembers, LowRankMembers
 from germline.engines.merging import merged, save_adapter
 from germline.engines.pretrained import Pretrained, save_pretrained
@@ -60,6 +61,7 @@ class InProcessEngine:
         model = pretrained.model
         infos = describe(model)
         self.model = model.to(self.device)
+        multiply_rows_at_once(self.model)
         # In fp32 on one device these are the serving tensors themselves: no second copy.
         masters = {name: p.detach().to(host) for name, p in model.named_parameters()}
         # Parameters only: rotary frequencies are buffers, which transformers keeps in fp32.

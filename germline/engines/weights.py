@@ -5,10 +5,8 @@ arithmetic in a fixed order, so a journal rebuilds them to the bit. Digests are 
 serving copies.
 """
 
-import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import numpy as np
@@ -16,6 +14,7 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor, nn
 
+from germline.engines.digests import leaves_of, root_of
 from germline.engines.tensor_sigmas import SUFFIX, TensorSigmas
 from germline.optimizers import Optimizer
 from germline.protocols import (
@@ -106,8 +105,10 @@ class Masters:
         self.infos = tuple(infos)
         self.space = space
         self.optimizer = optimizer
+        self.searched: tuple[TensorInfo, ...] = ()
+        self._frozen_leaves: dict[str, bytes] = {}
         given, measure = dict(tensors), partial(_unit, sigma_unit)
-        self.base = Base(source, self.infos, partial(_digest, given), given, measure)
+        self.base = Base(source, self.infos, partial(self._digest_of, given), given, measure)
         self.adapted: tuple[TensorInfo, ...] = ()
         if isinstance(space, AdapterSpace | CoordinateSpace):
             self._begin(space)
@@ -259,12 +260,21 @@ class Masters:
                 )
 
     def digest(self) -> str:
-        """Return SHA-256 over the digests of the tensors: name, shape, little-endian fp32.
+        """Return the digest of all tensors, moments and scales; see `digests.py`.
 
-        A tree of digests lets the tensors be hashed in parallel: hashlib releases the interpreter
-        lock.
+        Frozen tensors are hashed at the first digest and never again: nothing writes to them.
         """
-        return _digest({**self.tensors, **self._beside()})
+        return self._digest_of({**self.tensors, **self._beside()})
+
+    def _digest_of(self, tensors: Mapping[str, Tensor]) -> str:
+        searched = {info.name for info in self.searched}
+        frozen = self.tensors.keys() - searched - self._frozen_leaves.keys()
+        self._frozen_leaves |= leaves_of(
+            {name: tensors[name] for name in tensors if name in frozen}
+        )
+        changing = tensors.keys() - self._frozen_leaves.keys()
+        leaves = leaves_of({name: tensors[name] for name in tensors if name in changing})
+        return root_of(leaves.get(name) or self._frozen_leaves[name] for name in tensors)
 
     def _beside(self) -> dict[str, Tensor]:
         """Return what adapts beside the masters: optimizer moments, scales of sigmas."""
@@ -295,21 +305,6 @@ class Masters:
         self.optimizer.load_state_dict(rest)
         self._sigmas.load_state_dict(scales)
         self._rescale()
-
-
-def _digest(state: Mapping[str, Tensor]) -> str:
-    # A large model takes long to hash, while engines wait: as many tensors at once as torch has
-    # threads. It is two at least, as this is no work that OpenMP would see.
-    with ThreadPoolExecutor(max_workers=max(2, torch.get_num_threads())) as threads:
-        leaves = threads.map(_leaf, state, state.values())
-        return hashlib.sha256(b"".join(leaves)).hexdigest()
-
-
-def _leaf(name: str, tensor: Tensor) -> bytes:
-    values = tensor.detach().cpu().contiguous().numpy().astype("<f4", copy=False)
-    leaf = hashlib.sha256(f"{name}:{list(tensor.shape)}:".encode())
-    leaf.update(values.data)
-    return leaf.digest()
 
 
 def _unit(sigma_unit: str, name: str, tensor: Tensor) -> float:

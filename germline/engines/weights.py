@@ -1,8 +1,9 @@
 """The fp32 masters: the one place where theta lives, and where it moves.
 
 Evaluating members never touches them; `apply` is the only way they change, with elementwise fp32
-arithmetic in a fixed order, so a journal rebuilds them to the bit. Digests are taken here, never of
-serving copies.
+arithmetic in a fixed order, so a journal rebuilds them to the bit. Only searched tensors have
+masters. Frozen ones are held in the dtype they are stored in (`placement.py`), and digests are of
+the fp32 values of all tensors, never of rounded serving copies.
 """
 
 import re
@@ -76,11 +77,11 @@ def _is_conv1d(owner: nn.Module) -> bool:
 
 
 class Masters:
-    """fp32 tensors by canonical name, and how an update moves the searched ones.
+    """All tensors by canonical name, and how an update moves the searched ones, which are fp32.
 
     Attributes:
-        tensors: every parameter in fp32, in canonical order; then what a space begins beside
-            them, such as an adapter or coordinates.
+        tensors: every parameter, in canonical order; then what a space begins beside them, such as
+            an adapter or coordinates.
         infos: what each of them is.
         adapted: the linear layers an adapter stands beside; empty where there is none.
         searched: the tensors the space selects.
@@ -99,8 +100,20 @@ class Masters:
         optimizer: Optimizer,
         sigma_unit: str,
         source: str = "",
+        device: torch.device | None = None,
     ) -> None:
-        _refuse_integers(tensors)
+        """Take over the tensors of a model; none of them is copied.
+
+        Args:
+            tensors: all parameters by canonical name: searched ones in fp32, frozen ones in any
+                dtype that holds the stored values exactly.
+            infos: what each of them is, in canonical order.
+            space: what is searched; None freezes everything.
+            optimizer: of the searched tensors.
+            sigma_unit: what sigma and learning rate are multiples of.
+            source: the folder or Hugging Face id of the model.
+            device: where a space's own tensors go; that of the first parameter unless given.
+        """
         self.tensors = dict(tensors)
         self.infos = tuple(infos)
         self.space = space
@@ -111,8 +124,9 @@ class Masters:
         self.base = Base(source, self.infos, partial(self._digest_of, given), given, measure)
         self.adapted: tuple[TensorInfo, ...] = ()
         if isinstance(space, AdapterSpace | CoordinateSpace):
-            self._begin(space)
+            self._begin(space, device or next(iter(self.tensors.values())).device)
         self.searched = space.select(self.infos) if space else ()
+        _check_dtypes(self.tensors, self.searched)
         self._starting_units = {info.name: self._unit_of(info) for info in self.searched}
         self.units = dict(self._starting_units)
         self._sigmas = TensorSigmas()
@@ -123,11 +137,11 @@ class Masters:
         self._coordinates = dict(zip(names, map(slice, ends, ends[1:]), strict=True))
         optimizer.begin({info.name: self.tensors[info.name] for info in self.searched})
 
-    def _begin(self, space: AdapterSpace | CoordinateSpace) -> None:
+    def _begin(self, space: AdapterSpace | CoordinateSpace, device: torch.device) -> None:
         """Put the starting adapter or coordinates among the tensors."""
         begun = space.begin(self.base)
         for info, tensor in begun.items():
-            self.tensors[info.name] = tensor.to(next(iter(self.tensors.values())).device)
+            self.tensors[info.name] = tensor.to(device)
         self.infos += tuple(begun)
         layers = self.base.tensors
         self.adapted = tuple(one for one in layers if one.adapter_names[0] in self.tensors)
@@ -310,7 +324,7 @@ class Masters:
 def _unit(sigma_unit: str, name: str, tensor: Tensor) -> float:
     if sigma_unit == "constant":
         return 1.0
-    values = tensor.detach().cpu().numpy().astype(np.float64)
+    values = tensor.detach().cpu().double().numpy()
     unit = float(np.abs(values).mean() if sigma_unit == "mean_abs" else values.std())
     if not unit > 0:
         raise GermlineError(
@@ -320,9 +334,16 @@ def _unit(sigma_unit: str, name: str, tensor: Tensor) -> float:
     return unit
 
 
-def _refuse_integers(tensors: Mapping[str, Tensor]) -> None:
+def _check_dtypes(tensors: Mapping[str, Tensor], searched: Sequence[TensorInfo]) -> None:
+    """Refuse what updates would round and what a digest of fp32 values could not tell apart."""
+    names = {info.name for info in searched}
     for name, tensor in tensors.items():
-        if tensor.dtype != torch.float32:
+        if name in names and tensor.dtype != torch.float32:
             raise GermlineError(
-                f"masters must be float32, but {name} is {tensor.dtype}: load the model in float32"
+                f"masters must be float32, but {name} is {tensor.dtype}: load it in float32"
+            )
+        if not tensor.is_floating_point() or tensor.dtype.itemsize > torch.float32.itemsize:
+            raise GermlineError(
+                f"weights must be float32 or narrower, but {name} is {tensor.dtype}: convert the "
+                "model's files to float32"
             )

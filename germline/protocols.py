@@ -31,6 +31,7 @@ from germline.types import (
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor
 
     from germline.record import Entry
 
@@ -105,6 +106,11 @@ class DenseSpace(Space, Protocol):
         self, member: Seeded, tensor: TensorInfo, device: "torch.device | None" = None
     ) -> "torch.Tensor":
         """Draw the unit noise of a member's direction (without sign and sigma), as fp32."""
+
+    def write_perturbed(
+        self, member: Seeded, tensor: TensorInfo, scale: float, center: "Tensor", out: "Tensor"
+    ) -> None:
+        """Write center + scale * noise into a serving tensor: fp32 multiply, add, then round."""
 
 
 @runtime_checkable

@@ -177,6 +177,15 @@ class Masters:
         rows = [self._displacement(member, info) for member in members]
         return rows[0][None] if len(rows) == 1 else torch.stack(rows)
 
+    def write_member(self, member: Perturbation, info: TensorInfo, serving: Tensor) -> None:
+        """Write one tensor of a member, center + displacement, rounded to the serving dtype."""
+        master = self.tensors[info.name]
+        if isinstance(member, Seeded) and isinstance(self.space, DenseSpace):
+            scale = member.sign * member.sigma * self.units[info.name]
+            self.space.write_perturbed(member, info, scale, master, serving)
+        else:
+            serving.copy_(self.displacements([member], info)[0].add_(master))
+
     def _displacement(self, member: Perturbation, info: TensorInfo) -> Tensor:
         device = self.tensors[info.name].device
         if isinstance(member, Coordinates):

@@ -162,6 +162,7 @@ SEEN_ELSEWHERE = {
     "held_out.examples": "test_what_is_recorded_follows_the_settings",
     "record.snapshot_every": "test_what_is_recorded_follows_the_settings",
     "record.keep_snapshots": "test_what_is_recorded_follows_the_settings",
+    "record.snapshot_gb": "tests of snapshots: test_as_many_snapshots_are_kept_as_fit_the_budget",
     "record.rollouts": "test_what_is_recorded_follows_the_settings",
     "record.tensorboard": "test_what_is_recorded_follows_the_settings",
     "record.figure_every": "test_the_figure_is_redrawn_when_it_is_due",

@@ -206,9 +206,9 @@ class InProcessEngine:
     def _groups(
         self, members: Sequence[Perturbation | None]
     ) -> list[Sequence[Perturbation | None]]:
-        if self._batched:
-            return [members]
-        groups = -(-len(members) // (self._dense.together if self._dense else 1))
+        if self._dense is None:
+            return [members]  # they share the weights, or all of them are the center
+        groups = -(-len(members) // self._dense.together)
         size = -(-len(members) // groups)  # nearly equal groups: none of one or two
         return [members[start : start + size] for start in range(0, len(members), size)]
 

@@ -4,7 +4,9 @@ Only parameters are loaded so. Buffers, such as the scale of Gemma's embeddings,
 transformers in the dtype a model is created in: that stays fp32, as rounded buffers would change
 what an engine that serves in fp32 computes.
 
-Limits: files that mix dtypes, and formats other than safetensors, are loaded in fp32.
+Limits: files that mix dtypes, and formats other than safetensors, are loaded in fp32. Weights that
+are served as they are stored stay mapped from their files, which processes on one machine share:
+replace such a file by renaming another one over it, never by writing into it, while it is in use.
 """
 
 from collections.abc import Iterator

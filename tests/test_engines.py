@@ -306,3 +306,19 @@ def test_a_gpu_leaves_no_trace_and_moves_the_masters_to_the_bits_of_a_cpu(space)
     for engine in (near, far):
         engine.apply(Update(3, 0, 0.02, 0.5, (0.5, -1.0, 0.25)))
     assert far.weights.digest() == near.weights.digest() != digest
+
+
+def test_centers_of_an_engine_without_a_space_share_one_batch(monkeypatch):
+    engine = inprocess("qwen2")
+    rows = []
+    forward = engine.model.forward
+
+    def counted(*inputs, **named):
+        rows.append(len(named["input_ids"]))
+        return forward(*inputs, **named)
+
+    monkeypatch.setattr(engine.model, "forward", counted)
+    together = engine.generate([None] * 4, examples(), Decoding(2))
+    assert set(rows[-1:]) == {4 * len(examples())}
+    alone = engine.generate([None], examples(), Decoding(2))
+    assert tokens(together) == tokens(alone) * 4

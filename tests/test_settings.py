@@ -162,6 +162,7 @@ SEEN_ELSEWHERE = {
     "held_out.examples": "test_what_is_recorded_follows_the_settings",
     "record.snapshot_every": "test_what_is_recorded_follows_the_settings",
     "record.keep_snapshots": "test_what_is_recorded_follows_the_settings",
+    "record.snapshot_gb": "tests of snapshots: test_as_many_snapshots_are_kept_as_fit_the_budget",
     "record.rollouts": "test_what_is_recorded_follows_the_settings",
     "record.tensorboard": "test_what_is_recorded_follows_the_settings",
     "record.edge": "test_walk: test_the_page_draws_the_walk_against_the_edge_where_it_is_known",

@@ -2,9 +2,11 @@
 
 import importlib.util
 import logging
+import math
 import os
 import subprocess
 import sys
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -62,6 +64,41 @@ def test_a_sum_is_rounded_after_every_product_and_every_addition(way, count, sta
     weights = list(enumerate(COEFFICIENTS))
     total = way.weighted_sum(STREAM, weights, count, start, CPU)
     assert same_bits(total, summed(STREAM, COEFFICIENTS, count, start))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shape", [(7,), (65536,), (131, 1009)])
+def test_a_perturbed_tensor_is_the_center_plus_scaled_noise_rounded_once(shape, dtype, threads):
+    count = math.prod(shape)
+    center = torch.linspace(-0.3, 0.7, count).view(shape)
+    kept, out = center.clone(), torch.empty(shape, dtype=dtype)
+    drawn = rows(STREAM, [5], count, 0)[0]
+    expected = torch.from_numpy(drawn * np.float32(-0.01) + center.flatten().numpy())
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        tensor_noise.write_perturbed(STREAM, 5, -0.01, center, out)
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(out, expected.view(shape).to(dtype))
+    assert torch.equal(center, kept)
+
+
+def test_perturbing_a_tensor_holds_no_noise_of_its_size():
+    center, out = torch.zeros(2**22), torch.empty(2**22, dtype=torch.bfloat16)
+    tracemalloc.start()
+    tensor_noise.write_perturbed(STREAM, 0, 0.1, center, out)
+    held = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert held <= 2**21 * torch.get_num_threads() < center.nbytes
+
+
+def test_a_perturbed_tensor_on_another_device_is_drawn_where_the_center_lies():
+    center = torch.zeros(3, 5)
+    far = torch.empty(3, 5, dtype=torch.bfloat16, device="meta")
+    tensor_noise.write_perturbed(STREAM, 0, 0.1, center, far)
+    assert center.count_nonzero() == 0
 
 
 def test_high_halves_of_products_are_those_of_whole_numbers():

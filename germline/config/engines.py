@@ -25,8 +25,9 @@ class InProcess(Section):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto",
         description=(
-            "Serving dtype; `auto`: float32 on CPU, the checkpoint's on a GPU. Masters are "
-            "always fp32."
+            "Serving dtype; `auto`: float32 on CPU, the checkpoint's on a GPU. Searched tensors "
+            "have fp32 masters beside it. Frozen ones are held in it alone, but a checkpoint that "
+            "it cannot represent (fp32 or fp16 in bfloat16) stays in host memory, for exports."
         ),
     )
     centre: Literal["device", "host"] = Field(

@@ -98,12 +98,25 @@ class Recording(Section):
     """What a run directory keeps."""
 
     snapshot_every: int = Field(
-        25, ge=1, description="Generations between snapshots of masters and optimizer moments."
+        25,
+        ge=1,
+        description=(
+            "Generations between snapshots of masters and optimizer moments; large ones are put "
+            "off until writing takes at most 5 % of the time since the one before."
+        ),
     )
     keep_snapshots: int = Field(
         2,
         ge=1,
         description="Newest snapshots kept; older generations are replayed from the journal.",
+    )
+    snapshot_gb: float | None = Field(
+        50.0,
+        ge=0,
+        description=(
+            "Most disk space of all kept snapshots, in GB: fewer are kept where they do not fit, "
+            "and none where not even one fits. `null` sets no limit."
+        ),
     )
     rollouts: int = Field(
         8,

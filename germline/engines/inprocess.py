@@ -20,8 +20,10 @@ from germline.engines.dtypes import serving_dtype
 from germline.engines.encoder import Encoder
 from germline.engines.fused import Fused
 from germline.engines.heap import keep_what_is_freed
+from germline.engines.lm_head import multiply_rows_at_once
 from germline.engines.members import DenseMembers, LowRankMembers
 from germline.engines.merging import merged, save_adapter
+from germline.engines.placement import Placement, searched_names
 from germline.engines.pretrained import Pretrained, save_pretrained
 from germline.engines.prompts import pad
 from germline.engines.reading import Sheet, lay_out
@@ -57,18 +59,14 @@ class InProcessEngine:
             keep_what_is_freed()
         self.dtype = serving_dtype(config.dtype, pretrained.stored_dtype, on_gpu=on_gpu)
         host = self.device if config.centre == "device" else torch.device("cpu")
-        model = pretrained.model
-        infos = describe(model)
-        self.model = model.to(self.device)
-        # In fp32 on one device these are the serving tensors themselves: no second copy.
-        masters = {name: p.detach().to(host) for name, p in model.named_parameters()}
-        # Parameters only: rotary frequencies are buffers, which transformers keeps in fp32.
-        for parameter in model.parameters():
-            parameter.data = parameter.data.to(self.dtype)
+        placement = Placement(self.device, self.dtype, host, isinstance(space, DenseSpace))
+        infos = describe(pretrained.model)
+        values = placement.place(pretrained.model, searched_names(space, infos))
+        # Buffers follow as they are: transformers keeps rotary frequencies in fp32.
+        self.model = pretrained.model.to(self.device)
+        multiply_rows_at_once(self.model)
         self.serving = {name: p.detach() for name, p in self.model.named_parameters()}
-        if isinstance(space, DenseSpace):
-            masters = {name: _apart(m, self.serving[name]) for name, m in masters.items()}
-        self.weights = Masters(masters, infos, space, optimizer, sigma_unit, pretrained.source)
+        self.weights = Masters(values, infos, space, optimizer, sigma_unit, pretrained.source, host)
         self._dense = (
             self._members_of_their_own(space, config) if isinstance(space, DenseSpace) else None
         )
@@ -159,9 +157,9 @@ class InProcessEngine:
 
     def refresh(self) -> None:
         """Round the searched masters into the serving copy, keeping its storage."""
-        for name, serving in self.serving.items():
-            master = self.weights.tensors[name]
-            if master.data_ptr() != serving.data_ptr():
+        for info in self.weights.searched:
+            master, serving = self.weights.tensors[info.name], self.serving.get(info.name)
+            if serving is not None and master.data_ptr() != serving.data_ptr():
                 serving.copy_(master)
 
     def save_model(self, folder: Path, dtype: torch.dtype | None = None) -> None:
@@ -208,9 +206,9 @@ class InProcessEngine:
     def _groups(
         self, members: Sequence[Perturbation | None]
     ) -> list[Sequence[Perturbation | None]]:
-        if self._batched:
-            return [members]
-        groups = -(-len(members) // (self._dense.together if self._dense else 1))
+        if self._dense is None:
+            return [members]  # they share the weights, or all of them are the center
+        groups = -(-len(members) // self._dense.together)
         size = -(-len(members) // groups)  # nearly equal groups: none of one or two
         return [members[start : start + size] for start in range(0, len(members), size)]
 
@@ -243,11 +241,6 @@ class InProcessEngine:
             self._batched.corrections.keep(members)
         elif self._dense:
             self._dense.keep(members)
-
-
-def _apart(master: Tensor, serving: Tensor) -> Tensor:
-    """A dense member is written into the serving copy, so the masters need storage of their own."""
-    return master.clone() if master.data_ptr() == serving.data_ptr() else master
 
 
 def _log_probabilities(logits: Tensor, completion: Completion) -> list[float]:

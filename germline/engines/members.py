@@ -89,6 +89,4 @@ class DenseMembers:
 
     def _write(self, member: Perturbation) -> None:
         for info in self.masters.searched:
-            master = self.masters.tensors[info.name]
-            moved = self.masters.displacements([member], info)[0].add_(master)
-            self.serving[info.name].copy_(moved)
+            self.masters.write_member(member, info, self.serving[info.name])

@@ -21,7 +21,8 @@ def merged(masters: Masters, member: Perturbation | None = None) -> dict[str, Te
         for layer in masters.adapted:
             a, b = (values[name] for name in layer.adapter_names)
             change = (b @ a).mul_(space.scale)
-            values[layer.name] = values[layer.name] + (change.T if layer.transposed else change)
+            change = change.T if layer.transposed else change
+            values[layer.name] = _added(values[layer.name], change)
     return {info.name: values[info.name] for info in masters.base.tensors}
 
 
@@ -58,5 +59,10 @@ def _values(masters: Masters, member: Perturbation | None) -> dict[str, Tensor]:
             z = values[directions.coordinates].cpu()
             change = (directions.a * z) @ directions.b.T
             change = change.T if matrix.transposed else change
-            values[matrix.name] = values[matrix.name] + change.to(values[matrix.name].device)
+            values[matrix.name] = _added(values[matrix.name], change)
     return values
+
+
+def _added(frozen: Tensor, change: Tensor) -> Tensor:
+    """Add an fp32 change to a frozen tensor, which may lie on another device and be narrower."""
+    return frozen.to(change) + change

@@ -26,6 +26,7 @@ from transformers.utils.logging import (
 )
 
 from germline.engines.quantised import refuse_quantised
+from germline.engines.stored_dtype import parameters_in, stored_in
 from germline.registry import did_you_mean
 from germline.types import GermlineError
 
@@ -34,7 +35,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A model in fp32 on the CPU, its tokenizer, and the dtype its checkpoint was stored in."""
+    """A model on the CPU and its tokenizer.
+
+    Attributes:
+        model: with parameters in the half precision its files hold, or else in fp32.
+        stored_dtype: what config.json says; `engine.dtype=auto` serves in it on a GPU.
+        source: the folder or Hugging Face id.
+    """
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
@@ -43,7 +50,10 @@ class Pretrained:
 
 
 def load_pretrained(source: str) -> Pretrained:
-    """Load a folder or a hub id; weights are upcast to fp32 (exact from bf16 and fp16).
+    """Load a folder or a hub id, in the dtype its files hold where that is half precision.
+
+    No fp32 copy of bf16 weights is made here: engines upcast what they search or serve in fp32,
+    tensor by tensor, which is exact.
 
     Raises:
         GermlineError: there is no such model, its files cannot be read or lack something, or its
@@ -52,12 +62,13 @@ def load_pretrained(source: str) -> Pretrained:
     config, tokenizer = _config_and_tokenizer(source)
     with _explained(source):
         refuse_quantised(source, config)
-        model, report = AutoModelForCausalLM.from_pretrained(
-            source,
-            dtype=torch.float32,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # told below, with names
-        )
+        with parameters_in(stored_in(source)):
+            model, report = AutoModelForCausalLM.from_pretrained(
+                source,
+                dtype=torch.float32,  # of buffers; see stored_dtype.py
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # told below, with names
+            )
     _refuse_made_up(source, report)
     _refuse_not_finite(source, model)
     model.eval().requires_grad_(requires_grad=False)

@@ -1,15 +1,13 @@
 """The fp32 masters: the one place where theta lives, and where it moves.
 
 Evaluating members never touches them; `apply` is the only way they change, with elementwise fp32
-arithmetic in a fixed order, so a journal rebuilds them to the bit. Digests are taken here, never of
-serving copies.
+arithmetic in a fixed order, so a journal rebuilds them to the bit. Only searched tensors have
+masters. Frozen ones are held in the dtype they are stored in (`placement.py`), and digests are of
+the fp32 values of all tensors, never of rounded serving copies.
 """
 
-import hashlib
-import math
 import re
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import numpy as np
@@ -17,7 +15,9 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor, nn
 
+from germline.engines.digests import leaves_of, root_of
 from germline.engines.tensor_sigmas import SUFFIX, TensorSigmas
+from germline.engines.units import measured, unit_of
 from germline.optimizers import Optimizer
 from germline.protocols import (
     AdapterSpace,
@@ -78,11 +78,11 @@ def _is_conv1d(owner: nn.Module) -> bool:
 
 
 class Masters:
-    """fp32 tensors by canonical name, and how an update moves the searched ones.
+    """All tensors by canonical name, and how an update moves the searched ones, which are fp32.
 
     Attributes:
-        tensors: every parameter in fp32, in canonical order; then what a space begins beside
-            them, such as an adapter or coordinates.
+        tensors: every parameter, in canonical order; then what a space begins beside them, such as
+            an adapter or coordinates.
         infos: what each of them is.
         adapted: the linear layers an adapter stands beside; empty where there is none.
         searched: the tensors the space selects.
@@ -101,20 +101,37 @@ class Masters:
         optimizer: Optimizer,
         sigma_unit: str,
         source: str = "",
+        device: torch.device | None = None,
     ) -> None:
-        _refuse_integers(tensors)
+        """Take over the tensors of a model; none of them is copied.
+
+        Args:
+            tensors: all parameters by canonical name: searched ones in fp32, frozen ones in any
+                dtype that holds the stored values exactly.
+            infos: what each of them is, in canonical order.
+            space: what is searched; None freezes everything.
+            optimizer: of the searched tensors.
+            sigma_unit: what sigma and learning rate are multiples of.
+            source: the folder or Hugging Face id of the model.
+            device: where a space's own tensors go; that of the first parameter unless given.
+        """
         self.tensors = dict(tensors)
         self.infos = tuple(infos)
         self.space = space
         self.optimizer = optimizer
-        self._sigma_unit = sigma_unit
-        given, measure = dict(tensors), partial(_unit, sigma_unit)
-        self.base = Base(source, self.infos, partial(_digest, given), given, measure)
+        self.searched: tuple[TensorInfo, ...] = ()
+        self._frozen_leaves: dict[str, bytes] = {}
+        given, measure = dict(tensors), partial(measured, sigma_unit)
+        self.base = Base(source, self.infos, partial(self._digest_of, given), given, measure)
         self.adapted: tuple[TensorInfo, ...] = ()
         if isinstance(space, AdapterSpace | CoordinateSpace):
-            self._begin(space)
+            self._begin(space, device or next(iter(self.tensors.values())).device)
         self.searched = space.select(self.infos) if space else ()
-        self._starting_units = {info.name: self._unit_of(info) for info in self.searched}
+        _check_dtypes(self.tensors, self.searched)
+        self._starting_units = {
+            info.name: unit_of(info, sigma_unit, self.tensors, self.adapted, space)
+            for info in self.searched
+        }
         self.units = dict(self._starting_units)
         self._sigmas = TensorSigmas()
         sizes = [self.tensors[info.name].numel() for info in self.searched]
@@ -124,52 +141,14 @@ class Masters:
         self._coordinates = dict(zip(names, map(slice, ends, ends[1:]), strict=True))
         optimizer.begin({info.name: self.tensors[info.name] for info in self.searched})
 
-    def _begin(self, space: AdapterSpace | CoordinateSpace) -> None:
+    def _begin(self, space: AdapterSpace | CoordinateSpace, device: torch.device) -> None:
         """Put the starting adapter or coordinates among the tensors."""
         begun = space.begin(self.base)
         for info, tensor in begun.items():
-            self.tensors[info.name] = tensor.to(next(iter(self.tensors.values())).device)
+            self.tensors[info.name] = tensor.to(device)
         self.infos += tuple(begun)
         layers = self.base.tensors
         self.adapted = tuple(one for one in layers if one.adapter_names[0] in self.tensors)
-
-    def _unit_of(self, info: TensorInfo) -> float:
-        """Ask a space of coordinates; measure the tensor itself, or the layer beside an adapter."""
-        if isinstance(self.space, CoordinateSpace):
-            return self.space.unit(info)
-        beside = next((one for one in self.adapted if info.name in one.adapter_names), None)
-        if beside is None:
-            return self._unit_of_a_vector(info) or self.base.unit(
-                info.name, self.tensors[info.name]
-            )
-        if self._sigma_unit != "rms":
-            return self.base.unit(beside.name, self.tensors[beside.name])
-        assert isinstance(self.space, AdapterSpace)
-        return self._adapter_unit(self.space, beside, info)
-
-    def _unit_of_a_vector(self, info: TensorInfo) -> float | None:
-        """Measure the weight of the same module for a bias of zeros, in the unit `rms`."""
-        if self._sigma_unit != "rms" or info.kind != "bias" or self.tensors[info.name].any():
-            return None
-        weight = self.tensors.get(info.name.removesuffix("bias") + "weight")
-        return None if weight is None else self.base.unit(info.name, weight)
-
-    def _adapter_unit(self, space: AdapterSpace, layer: TensorInfo, info: TensorInfo) -> float:
-        """Return the unit `rms` of A or B beside a layer W: in it, sigma is a share of W.
-
-            A    root mean square of the starting A, or 1 / sqrt(in) where that is zero
-            B    rms(W) / (scale sqrt(rank) unit(A))
-
-        so that noise of B moves scale * B A by sigma rms(W) per number. W times c takes B times c
-        with it and leaves A, as a reparametrization of the model would.
-        """
-        name_a, _name_b = layer.adapter_names
-        a = self.tensors[name_a]
-        unit_a = float(a.double().square().mean().sqrt()) or 1 / math.sqrt(a.shape[1])
-        if info.name == name_a:
-            return unit_a
-        weight = self.base.unit(layer.name, self.tensors[layer.name])
-        return weight / (abs(space.scale) * math.sqrt(space.rank) * unit_a)
 
     def refuse_members(self, members: Sequence[Perturbation | None]) -> None:
         """Say that only the centre can play, when there is no space an engine knows how to serve.
@@ -193,6 +172,15 @@ class Masters:
         """
         rows = [self._displacement(member, info) for member in members]
         return rows[0][None] if len(rows) == 1 else torch.stack(rows)
+
+    def write_member(self, member: Perturbation, info: TensorInfo, serving: Tensor) -> None:
+        """Write one tensor of a member, center + displacement, rounded to the serving dtype."""
+        master = self.tensors[info.name]
+        if isinstance(member, Seeded) and isinstance(self.space, DenseSpace):
+            scale = member.sign * member.sigma * self.units[info.name]
+            self.space.write_perturbed(member, info, scale, master, serving)
+        else:
+            serving.copy_(self.displacements([member], info)[0].add_(master))
 
     def _displacement(self, member: Perturbation, info: TensorInfo) -> Tensor:
         device = self.tensors[info.name].device
@@ -291,12 +279,21 @@ class Masters:
                 )
 
     def digest(self) -> str:
-        """Return SHA-256 over the digests of the tensors: name, shape, little-endian fp32.
+        """Return the digest of all tensors, moments and scales; see `digests.py`.
 
-        A tree of digests lets the tensors be hashed in parallel: hashlib releases the interpreter
-        lock.
+        Frozen tensors are hashed at the first digest and never again: nothing writes to them.
         """
-        return _digest({**self.tensors, **self._beside()})
+        return self._digest_of({**self.tensors, **self._beside()})
+
+    def _digest_of(self, tensors: Mapping[str, Tensor]) -> str:
+        searched = {info.name for info in self.searched}
+        frozen = self.tensors.keys() - searched - self._frozen_leaves.keys()
+        self._frozen_leaves |= leaves_of(
+            {name: tensors[name] for name in tensors if name in frozen}
+        )
+        changing = tensors.keys() - self._frozen_leaves.keys()
+        leaves = leaves_of({name: tensors[name] for name in tensors if name in changing})
+        return root_of(leaves.get(name) or self._frozen_leaves[name] for name in tensors)
 
     def _beside(self) -> dict[str, Tensor]:
         """Return what adapts beside the masters: optimizer moments, scales of sigmas."""
@@ -329,40 +326,16 @@ class Masters:
         self._rescale()
 
 
-def _digest(state: Mapping[str, Tensor]) -> str:
-    # A large model takes long to hash, while engines wait: as many tensors at once as torch has
-    # threads. It is two at least, as this is no work that OpenMP would see.
-    with ThreadPoolExecutor(max_workers=max(2, torch.get_num_threads())) as threads:
-        leaves = threads.map(_leaf, state, state.values())
-        return hashlib.sha256(b"".join(leaves)).hexdigest()
-
-
-def _leaf(name: str, tensor: Tensor) -> bytes:
-    values = tensor.detach().cpu().contiguous().numpy().astype("<f4", copy=False)
-    leaf = hashlib.sha256(f"{name}:{list(tensor.shape)}:".encode())
-    leaf.update(values.data)
-    return leaf.digest()
-
-
-def _unit(sigma_unit: str, name: str, tensor: Tensor) -> float:
-    if sigma_unit == "constant":
-        return 1.0
-    values = tensor.detach().cpu().numpy().astype(np.float64)
-    if sigma_unit == "rms":
-        unit = math.sqrt(np.square(values).mean())
-    else:
-        unit = float(np.abs(values).mean() if sigma_unit == "mean_abs" else values.std())
-    if not unit > 0:
-        raise GermlineError(
-            f"strategy.sigma_unit={sigma_unit}: {name} has {sigma_unit} {unit}, so it would never "
-            "move: exclude it (space.exclude) or use sigma_unit=constant"
-        )
-    return unit
-
-
-def _refuse_integers(tensors: Mapping[str, Tensor]) -> None:
+def _check_dtypes(tensors: Mapping[str, Tensor], searched: Sequence[TensorInfo]) -> None:
+    """Refuse what updates would round and what a digest of fp32 values could not tell apart."""
+    names = {info.name for info in searched}
     for name, tensor in tensors.items():
-        if tensor.dtype != torch.float32:
+        if name in names and tensor.dtype != torch.float32:
             raise GermlineError(
-                f"masters must be float32, but {name} is {tensor.dtype}: load the model in float32"
+                f"masters must be float32, but {name} is {tensor.dtype}: load it in float32"
+            )
+        if not tensor.is_floating_point() or tensor.dtype.itemsize > torch.float32.itemsize:
+            raise GermlineError(
+                f"weights must be float32 or narrower, but {name} is {tensor.dtype}: convert the "
+                "model's files to float32"
             )

@@ -12,6 +12,7 @@ from germline.types import Seeded, TensorInfo, Update
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor
 
 
 @runtime_checkable
@@ -38,6 +39,11 @@ class DenseSpace(Space, Protocol):
         self, member: Seeded, tensor: TensorInfo, device: "torch.device | None" = None
     ) -> "torch.Tensor":
         """Draw the unit noise of a member's direction (without sign and sigma), as fp32."""
+
+    def write_perturbed(
+        self, member: Seeded, tensor: TensorInfo, scale: float, center: "Tensor", out: "Tensor"
+    ) -> None:
+        """Write center + scale * noise into a serving tensor: fp32 multiply, add, then round."""
 
 
 @runtime_checkable

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from germline.run.checking import settled
 from germline.run.fleets import threads
 from germline.run.memory import peak_memory_mb
 from germline.run.reading import settings_of
+from germline.run.snapshots import Snapshots, kept_snapshots
 from germline.training import generations
 from germline.types import Example, GenerationRecord, GermlineError, Rollout, Score
 from germline.walk import Walk
@@ -56,6 +58,11 @@ class Training:
         self._first = first
         self._stopping = False
         self._begun = False
+        self._snapshots = Snapshots(
+            self.config.record.snapshot_every,
+            kept_snapshots(self.config, parts.fleet.dimension()),
+            partial(parts.fleet.save_snapshot, directory.snapshots),
+        )
         self._examples = parts.task.examples("test")[: parts.config.held_out.examples]
 
     @property
@@ -121,20 +128,16 @@ class Training:
             self.directory.write(one, parts.batch(one.generation), peak_memory_mb())
             if tracker:
                 tracker.generation(one)
-            saved = last or done % record.snapshot_every == 0
+            saved = last or self._snapshots.is_due(done)
             if saved:
-                self._save(one.generation)
+                self._snapshots.write(one.generation)
             if done % record.figure_every == 0 and not last:
                 draw_evolution(self.directory)
             yield one
             if self._stopping:
                 if not saved:  # stopped between generations
-                    self._save(one.generation)
+                    self._snapshots.write(one.generation)
                 return
-
-    def _save(self, generation: int) -> None:
-        keep = self.config.record.keep_snapshots
-        self._parts.fleet.save_snapshot(self.directory.snapshots, generation, keep)
 
     def _with_score(self, record: GenerationRecord, done: int) -> GenerationRecord:
         started = time.perf_counter()

@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
-from germline import config
+from germline import config, tensor_noise
 from germline.spaces.dense_noise import DenseNoise
 from germline.spaces.selection import select
+from germline.tensor_noise import Stream
 from germline.types import Seeded, TensorInfo
 
 
@@ -25,3 +27,18 @@ class Full(DenseNoise):
     ) -> torch.Tensor:
         """Draw the unit noise of a member's direction, fp32 of the tensor's shape."""
         return self.noises([member], tensor, device)[0]
+
+    def write_perturbed(
+        self, member: Seeded, tensor: TensorInfo, scale: float, center: Tensor, out: Tensor
+    ) -> None:
+        """Write center + scale * noise into `out`, rounded; fp32 of the tensor's size is not held.
+
+        Args:
+            member: whose direction.
+            tensor: what it moves.
+            scale: sign times sigma, in weight units.
+            center: fp32.
+            out: the serving copy, in the dtype and on the device it is served in.
+        """
+        stream = Stream(member.run_seed, member.generation, tensor.name)
+        tensor_noise.write_perturbed(stream, member.direction, scale, center, out)

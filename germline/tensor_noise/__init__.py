@@ -27,7 +27,7 @@ from germline.tensor_noise.stream import Stream
 
 log = logging.getLogger(__name__)
 
-__all__ = ["Stream", "normals", "weighted_sum"]
+__all__ = ["Stream", "normals", "weighted_sum", "write_perturbed"]
 
 
 @runtime_checkable
@@ -93,6 +93,28 @@ def weighted_sum(
     if not weights or not count:
         return torch.zeros(count, device=device)
     return _way(device).weighted_sum(stream, weights, count, start, device)
+
+
+def write_perturbed(
+    stream: Stream, direction: int, scale: float, center: torch.Tensor, out: torch.Tensor
+) -> None:
+    """Write center + scale * noise into `out`, rounded to its dtype.
+
+    The product and the sum are rounded to fp32, in that order. On a CPU nothing of the size of the
+    tensor is held beside the two given: a piece is drawn, added and written while it is in cache.
+
+    Args:
+        stream: whose noise.
+        direction: which of its rows.
+        scale: sign times sigma, in weight units.
+        center: fp32, contiguous; left as it is. The noise is drawn where it lies.
+        out: contiguous, of the same shape, of any floating-point dtype, on any device.
+    """
+    if center.device.type == "cpu" and out.device.type == "cpu":
+        host.write_perturbed(stream, direction, scale, center.view(-1), out.view(-1))
+        return
+    drawn = normals(stream, [direction], center.numel(), device=center.device)[0]
+    out.copy_(drawn.mul_(scale).view(center.shape).add_(center))
 
 
 def _way(device: torch.device) -> _Way:

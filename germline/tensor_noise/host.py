@@ -14,6 +14,10 @@ PIECE = 1 << 16
 """Samples worked on at once: what one direction needs of them (1.2 MB) stays in a core's cache."""
 
 
+SERIAL = PIECE // 2
+"""torch shares larger elementwise operations out among threads of its own, beside those here."""
+
+
 def normals(
     stream: Stream, directions: Sequence[int], count: int, start: int, device: torch.device
 ) -> torch.Tensor:
@@ -55,6 +59,22 @@ def weighted_sum(
 
     _in_threads(add, range(0, count, PIECE))
     return torch.from_numpy(total)
+
+
+def write_perturbed(
+    stream: Stream, direction: int, scale: float, center: torch.Tensor, out: torch.Tensor
+) -> None:
+    """Write center + scale * noise into flat `out`; see `tensor_noise.write_perturbed`."""
+
+    def write(first: int) -> None:
+        parts = [tensor[first : first + PIECE] for tensor in (center, out)]
+        drawn = np.empty((1, len(parts[0])), dtype=np.float32)
+        _draw(stream, (direction,), drawn, first)
+        flat = (torch.from_numpy(drawn[0]), *parts)
+        for part, start, into in zip(*(one.split(SERIAL) for one in flat), strict=True):
+            into.copy_(part.mul_(scale).add_(start))
+
+    _in_threads(write, range(0, len(center), PIECE))
 
 
 def _draw(

@@ -1,5 +1,6 @@
 """What every space must do: inherit these tests, and say how yours is made."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -100,6 +101,18 @@ class SpaceConformance:
                 torch.testing.assert_close(gradient, played, rtol=1e-5, atol=1e-5)
             else:
                 assert torch.equal(gradient, played)
+
+    def test_a_written_member_is_the_center_plus_its_noise(self) -> None:
+        """Of dense spaces: fp32 multiply, then add, then one rounding to the serving dtype."""
+        space = self.make()
+        if not isinstance(space, DenseSpace):
+            return
+        center = torch.linspace(-1, 1, math.prod(LAYER.shape)).view(LAYER.shape)
+        for dtype in (torch.float32, torch.bfloat16):
+            written = torch.empty(LAYER.shape, dtype=dtype)
+            space.write_perturbed(direction(2, -1), LAYER, -0.1, center, written)
+            member = unit_noise(space, direction(2), LAYER) * -0.1 + center
+            assert torch.equal(written, member.to(dtype))
 
     def test_the_gradient_is_the_weighted_sum_of_the_noise(self) -> None:
         """Compared with a sum in float64."""

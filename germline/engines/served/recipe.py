@@ -6,6 +6,7 @@ The text is what the config says of it; whoever reads it checks the values as th
 import json
 
 from germline.config import Config, validated
+from germline.engines.placement import searched_names
 from germline.engines.pretrained import Pretrained, load_pretrained
 from germline.engines.weights import Masters, describe
 from germline.optimizers import Optimizer, make_optimizer
@@ -45,7 +46,16 @@ def read_recipe(recipe: str, source: str) -> Masters:
 def masters_of(
     pretrained: Pretrained, space: Space | None, optimizer: Optimizer, sigma_unit: str
 ) -> Masters:
-    """Make masters of a model: the same here and in a replica elsewhere."""
+    """Make masters of a model: the same here and in a replica elsewhere.
+
+    Searched parameters become fp32, one after another; the others stay as they are stored.
+    """
     model = pretrained.model
-    weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
-    return Masters(weights, describe(model), space, optimizer, sigma_unit, pretrained.source)
+    infos = describe(model)
+    searched = searched_names(space, infos)
+    values = {}
+    for name, parameter in model.named_parameters():
+        if name in searched:
+            parameter.data = parameter.data.float()
+        values[name] = parameter.detach()
+    return Masters(values, infos, space, optimizer, sigma_unit, pretrained.source)

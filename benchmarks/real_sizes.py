@@ -1,0 +1,380 @@
+"""One generation of models that people use: time, memory, and the field's way beside it.
+
+    python -m benchmarks.real_sizes                                  # everything: hours on 2 cores
+    python -m benchmarks.real_sizes --shapes Qwen2.5-0.5B            # docs/benchmarks.md
+    python -m benchmarks.real_sizes --shapes Gemma-3-1B --dtypes bfloat16 --variants plain lora
+
+Weights are random, drawn once per shape and saved in bf16; the shapes are those of the published
+`config.json`s. Every figure comes from a process of its own, the variants in turn, several times
+over, and medians are compared: so a figure of memory holds one variant only, and a machine that is
+shared slows all variants alike. Each process plays a few tokens before it is timed.
+
+- field: perturb in place, Hugging Face `generate`, restore (`benchmarks/field_way.py`). Its members
+  have nothing in common, so some of them are timed and the seconds are scaled to all.
+- plain: this project's engine on the same rows without perturbations, loaded without a space.
+- low_rank, lora, full: a generation of the training loop with the default settings of that space.
+- floor: the matrix products of the linear layers alone.
+
+`generation` is the time in which texts are written, noise included; `outside` is what a generation
+of training takes beside it: shaping, signals, update, digest, and the record on disk. `start` is
+loading the model (for the field: `from_pretrained` alone) and, of a space, the first digest. `peak`
+is the highest resident memory of the process, files mapped into it included.
+"""
+
+import argparse
+import itertools
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from benchmarks.field_way import evaluate_one_at_a_time, linear_floor
+from benchmarks.memory import resident_peak
+from benchmarks.population import CLOCKS
+from benchmarks.shapes import prompts
+from germline.config import Cell, Config, load_config
+from germline.engines.prompts import encode, pad
+from germline.fleet import LocalFleet
+from germline.nano import NANO_DIR
+from germline.protocols import Engine
+from germline.record import RunDirectory
+from germline.rollout import members_per_cell, play
+from germline.run.assembly import make_engine
+from germline.run.memory import peak_memory_mb
+from germline.shaping import utilities
+from germline.strategies import make_strategy
+from germline.training import generations
+from germline.types import Decoding, Evaluation, Example, Grade, Population
+
+VARIANTS = ("field", "plain", "low_rank", "lora", "full", "floor")
+SPACES = ("low_rank", "lora", "full")
+DTYPES = ("bfloat16", "float32")
+SIGMA = 0.001
+
+_QWEN2 = {"model_type": "qwen2", "vocab_size": 151936}
+SHAPES: dict[str, dict[str, Any]] = {
+    "Qwen2.5-0.5B": _QWEN2
+    | {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24}
+    | {"num_attention_heads": 14, "num_key_value_heads": 2},
+    "Qwen2.5-1.5B": _QWEN2
+    | {"hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28}
+    | {"num_attention_heads": 12, "num_key_value_heads": 2},
+    "Qwen3-0.6B": {"model_type": "qwen3", "vocab_size": 151936, "head_dim": 128}
+    | {"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28}
+    | {"num_attention_heads": 16, "num_key_value_heads": 8},
+    "Gemma-3-1B": {"model_type": "gemma3_text", "vocab_size": 262144, "head_dim": 256}
+    | {"hidden_size": 1152, "intermediate_size": 6912, "num_hidden_layers": 26}
+    | {"num_attention_heads": 4, "num_key_value_heads": 1, "sliding_window": 512},
+    "Llama-3.2-1B": {"model_type": "llama", "vocab_size": 128256, "head_dim": 64}
+    | {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16}
+    | {"num_attention_heads": 32, "num_key_value_heads": 8},
+    # For the tests of this file.
+    "tiny": {"model_type": "qwen2", "vocab_size": 1024}
+    | {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
+    | {"num_attention_heads": 2, "num_key_value_heads": 1},
+}
+"""The sizes of the published `config.json`s; all of these models tie their embeddings."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one process measures.
+
+    Attributes:
+        folder: of the saved model.
+        field_members: how many members the field's way plays; its seconds are scaled to all.
+    """
+
+    folder: str
+    dtype: str
+    variant: str
+    members: int
+    prompts: int
+    tokens: int
+    field_members: int
+    threads: int
+    clock: str
+
+    def now(self) -> float:
+        """Return seconds since a fixed moment."""
+        return CLOCKS[self.clock]()
+
+    def timed(self, work: Callable[[], object]) -> float:
+        """Return the seconds that some work takes."""
+        begun = self.now()
+        work()
+        return self.now() - begun
+
+    def examples(self) -> list[Example]:
+        """Return the prompts of a generation."""
+        return prompts(self.prompts)
+
+    def config(self) -> Config:
+        """Return the settings of the run, with the defaults of the space."""
+        space = self.variant if self.variant in SPACES else "low_rank"
+        return load_config(
+            {
+                "model": self.folder,
+                "task": {"kind": "conciseness", "max_new_tokens": self.tokens},
+                "space": space,
+                "strategy": {"population": self.members, "sigma": SIGMA},
+                "engine": {"kind": "inprocess", "device": "cpu", "dtype": self.dtype}
+                | {"threads": self.threads},
+                "batch": self.prompts,
+                "generations": 1,
+            }
+        )
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Seconds and bytes of one process."""
+
+    start_s: float
+    generation_s: float
+    outside_s: float | None
+    peak: float
+
+
+class Graders:
+    """Rewards that differ from text to text, at no cost."""
+
+    def __init__(self) -> None:
+        self._count = itertools.count()
+
+    def submit(self, texts: Sequence[str], examples: Sequence[Example]) -> Future[list[Grade]]:
+        """Return at once."""
+        done: Future[list[Grade]] = Future()
+        done.set_result([Grade(float(next(self._count) % 7), {}) for _ in texts])
+        return done
+
+
+class TimedFleet(LocalFleet):
+    """Notes how long the members take to generate."""
+
+    def __init__(self, engine: Engine, work: Work, cell: Cell) -> None:
+        super().__init__(engine, Graders(), cell)
+        self.work = work
+        self.seconds = 0.0
+
+    def evaluate(
+        self, population: Population, batch: Sequence[Example], decoding: Decoding
+    ) -> Evaluation:
+        """Generate, and note the seconds."""
+        begun = self.work.now()
+        evaluation = super().evaluate(population, batch, decoding)
+        self.seconds += self.work.now() - begun
+        return evaluation
+
+
+def main() -> None:
+    """Print the table; with `--measure`, measure once and print JSON."""
+    parser = argparse.ArgumentParser(description="Time and memory of a generation at real sizes.")
+    published = [name for name in SHAPES if name != "tiny"]
+    parser.add_argument("--shapes", nargs="+", default=published, choices=SHAPES)
+    parser.add_argument("--dtypes", nargs="+", default=DTYPES, choices=DTYPES)
+    parser.add_argument("--variants", nargs="+", default=VARIANTS, choices=VARIANTS)
+    parser.add_argument("--members", type=int, default=8)
+    parser.add_argument("--prompts", type=int, default=8)
+    parser.add_argument("--tokens", type=int, default=16, help="new tokens of each text")
+    parser.add_argument("--field-members", type=int, default=2, help="timed of the field's way")
+    parser.add_argument("--repeats", type=int, default=3, help="processes per figure")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument(
+        "--clock",
+        choices=CLOCKS,
+        default="wall",
+        help="cpu: seconds of all threads of a process, steadier on a machine that is shared",
+    )
+    parser.add_argument("--measure", metavar="JSON", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.measure:
+        print(json.dumps(asdict(measured(Work(**json.loads(arguments.measure))))))
+        return
+    for line in report(arguments):
+        print(line, flush=True)
+
+
+def report(arguments: argparse.Namespace) -> Iterator[str]:
+    """Yield the lines of the table, one model after another."""
+    sizes = {
+        name: getattr(arguments, name)
+        for name in ("members", "prompts", "tokens", "field_members", "threads", "clock")
+    }
+    yield (
+        f"{datetime.now(UTC):%Y-%m-%d}, {sizes['members']} members x {sizes['prompts']} prompts x "
+        f"{sizes['tokens']} new tokens, {sizes['threads']} threads, torch {torch.__version__}, "
+        f"transformers {transformers.__version__}, medians of {arguments.repeats} processes, "
+        f"{arguments.clock} time\n"
+    )
+    yield (
+        "| shape | dtype | variant | generation, s | outside, s | start, s | peak, GB | "
+        "plain / it | field / it | floor / it |"
+    )
+    yield "|---|---|---|---|---|---|---|---|---|---|"
+    for shape in arguments.shapes:
+        with tempfile.TemporaryDirectory() as folder:
+            save_random(shape, Path(folder))
+            for dtype in arguments.dtypes:
+                works = [Work(folder, dtype, one, **sizes) for one in arguments.variants]
+                medians = in_turn(works, arguments.repeats)
+                yield from rows(shape, dtype, medians)
+
+
+def random_model(shape: str) -> Any:
+    """Make a random model in bf16, whose texts never end by themselves."""
+    special = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": 0}
+    settings = SHAPES[shape] | special | {"tie_word_embeddings": True}
+    config = AutoConfig.for_model(max_position_embeddings=4096, **settings)
+    return AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+
+
+def count(shape: str) -> int:
+    """Count the weights of a model without making them."""
+    with torch.device("meta"):
+        return sum(one.numel() for one in random_model(shape).parameters())
+
+
+def save_random(shape: str, folder: Path) -> None:
+    """Write a random model, with the tokenizer of nano."""
+    random_model(shape).save_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(NANO_DIR)
+    tokenizer.eos_token = None
+    tokenizer.save_pretrained(folder)
+
+
+def in_turn(works: Sequence[Work], repeats: int) -> dict[str, Measured]:
+    """Measure all works in turn, several times over; return medians by variant."""
+    found: dict[str, list[Measured]] = {work.variant: [] for work in works}
+    for _ in range(repeats):
+        for work in works:
+            found[work.variant].append(in_a_process(work))
+    return {variant: _median(every) for variant, every in found.items()}
+
+
+def in_a_process(work: Work) -> Measured:
+    """Measure once, in a new Python."""
+    command = [sys.executable, "-m", "benchmarks.real_sizes", "--measure"]
+    done = subprocess.run(
+        [*command, json.dumps(asdict(work))], stdout=subprocess.PIPE, text=True, check=True
+    )
+    return Measured(**json.loads(done.stdout.splitlines()[-1]))
+
+
+def _median(every: Sequence[Measured]) -> Measured:
+    outside = [one.outside_s for one in every if one.outside_s is not None]
+    return Measured(
+        start_s=statistics.median(one.start_s for one in every),
+        generation_s=statistics.median(one.generation_s for one in every),
+        outside_s=statistics.median(outside) if outside else None,
+        peak=statistics.median(one.peak for one in every),
+    )
+
+
+def rows(shape: str, dtype: str, medians: dict[str, Measured]) -> Iterator[str]:
+    """Yield one row per variant."""
+    for variant, one in medians.items():
+        ratios = [
+            f"{medians[other].generation_s / one.generation_s:.2f}" if other in medians else ""
+            for other in ("plain", "field", "floor")
+        ]
+        outside = "" if one.outside_s is None else f"{one.outside_s:.2f}"
+        memory = "" if variant == "floor" else f"{one.peak / 1e9:.2f}"
+        start = "" if variant == "floor" else f"{one.start_s:.1f}"
+        cells = (shape, dtype, variant, f"{one.generation_s:.2f}", outside, start, memory, *ratios)
+        yield f"| {' | '.join(cells)} |"
+
+
+def measured(work: Work) -> Measured:
+    """Do the work of one process."""
+    torch.set_num_threads(work.threads)
+    if work.variant in ("field", "floor"):
+        return _of_the_library(work)
+    return _of_a_space(work) if work.variant in SPACES else _plain(work)
+
+
+def _of_the_library(work: Work) -> Measured:
+    """Time the field's way, or the matrix products alone, on a plain Hugging Face model."""
+    begun = work.now()
+    model = AutoModelForCausalLM.from_pretrained(work.folder, dtype=getattr(torch, work.dtype))
+    start_s = work.now() - begun
+    tokenizer = AutoTokenizer.from_pretrained(work.folder)
+    tokenizer.pad_token_id = 0
+    ids = [encode(tokenizer, example) for example in work.examples()]
+    if work.variant == "field":
+        padded = tokenizer.pad({"input_ids": ids}, padding_side="left", return_tensors="pt")
+        evaluate_one_at_a_time(model, padded, [0], SIGMA, 2)
+        seeds = range(min(work.field_members, work.members))
+        seconds = work.timed(
+            lambda: evaluate_one_at_a_time(model, padded, seeds, SIGMA, work.tokens)
+        ) * (work.members / len(seeds))
+    else:
+        products = _floor(model, work, ids)
+        products()
+        seconds = work.timed(products)
+    return Measured(start_s, seconds, None, resident_peak())
+
+
+def _floor(model: Any, work: Work, ids: Sequence[Sequence[int]]) -> Callable[[], None]:
+    cell = work.config().cell
+    examples = min(cell.examples, work.prompts)
+    return linear_floor(
+        model,
+        rows=work.members * work.prompts,
+        prompt_tokens=max(len(one) for one in ids),
+        new_tokens=work.tokens,
+        cell_rows=members_per_cell(cell, work.prompts) * examples,
+        shared=(len(pad(ids, 0).prefix), examples),
+    )
+
+
+def _plain(work: Work) -> Measured:
+    """Time the batch without perturbations, in an engine that searches nothing."""
+    config, examples = work.config(), work.examples()
+    begun = work.now()
+    engine = make_engine(config, searched=False)
+    start_s = work.now() - begun
+    members = [None] * work.members
+    engine.generate(members[:2], examples, Decoding(2))
+    limits = Decoding(work.tokens)
+    seconds = work.timed(lambda: play(engine, Graders(), members, examples, config.cell, limits))
+    return Measured(start_s, seconds, None, resident_peak())
+
+
+def _of_a_space(work: Work) -> Measured:
+    """Time a generation of training, its record included."""
+    config, examples = work.config(), work.examples()
+    begun = work.now()
+    engine = make_engine(config)
+    fleet = TimedFleet(engine, work, config.cell)
+    digest = fleet.digest()
+    start_s = work.now() - begun
+    strategy = make_strategy(config.strategy, run_seed=0, generations=1)
+    engine.generate(strategy.ask(0).members[:2], examples, Decoding(2))
+    limits, shape = Decoding(work.tokens), partial(utilities, config.shaping)
+    with tempfile.TemporaryDirectory() as folder:
+        directory = RunDirectory.create(Path(folder) / "run", config, digest, work.threads)
+        begun = work.now()
+        for record in generations(
+            strategy, shape, fleet, lambda _generation: examples, limits, range(1)
+        ):
+            directory.write(record, examples, peak_memory_mb())
+        outside = work.now() - begun - fleet.seconds
+        directory.release()
+    return Measured(start_s, fleet.seconds, outside, resident_peak())
+
+
+if __name__ == "__main__":
+    main()

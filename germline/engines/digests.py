@@ -1,0 +1,41 @@
+"""Digests of tensors: a tree whose leaves are the tensors, so that frozen ones are hashed once.
+
+    leaf = SHA-256(name ":" shape ":" little-endian fp32 values)
+    digest = SHA-256(leaves in canonical order)
+
+Values are those of fp32 whatever dtype a tensor is held in: bf16 and fp16 convert to fp32 exactly,
+chunk by chunk, so that a digest needs no fp32 copy of a tensor.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+from torch import Tensor
+
+CHUNK = 1 << 20
+"""Numbers hashed at once: the fp32 values of a chunk take 4 MB."""
+
+
+def leaves_of(tensors: Mapping[str, Tensor]) -> dict[str, bytes]:
+    """Hash tensors by name, as many at once as torch has threads.
+
+    Engines wait for digests of large models. There are two threads at least, because hashing
+    releases the interpreter lock and OpenMP's threads do not take part in it.
+    """
+    with ThreadPoolExecutor(max_workers=max(2, torch.get_num_threads())) as threads:
+        leaves = threads.map(_leaf, tensors, tensors.values())
+        return dict(zip(tensors, leaves, strict=True))
+
+
+def root_of(leaves: Iterable[bytes]) -> str:
+    """Return the digest of tensors whose leaves are given in canonical order."""
+    return hashlib.sha256(b"".join(leaves)).hexdigest()
+
+
+def _leaf(name: str, tensor: Tensor) -> bytes:
+    leaf = hashlib.sha256(f"{name}:{list(tensor.shape)}:".encode())
+    for chunk in tensor.detach().reshape(-1).split(CHUNK):
+        leaf.update(chunk.float().cpu().numpy().astype("<f4", copy=False).data)
+    return leaf.digest()

@@ -1,0 +1,73 @@
+"""Load weights in the dtype their files hold, so that no fp32 copy of a bf16 model is made.
+
+Only parameters are loaded so. Buffers, such as the scale of Gemma's embeddings, are computed by
+transformers in the dtype a model is created in: that stays fp32, as rounded buffers would change
+what an engine that serves in fp32 computes.
+
+Limits: files that mix dtypes, and formats other than safetensors, are loaded in fp32. Weights that
+are served as they are stored stay mapped from their files, which processes on one machine share:
+replace such a file by renaming another one over it, never by writing into it, while it is in use.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from torch import nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file
+from transformers.utils.hub import get_checkpoint_shard_files
+
+NARROW = {"BF16": torch.bfloat16, "F16": torch.float16}
+"""Half precision, by the names of safetensors; fp32 holds every value of both exactly."""
+
+
+def stored_in(source: str) -> torch.dtype:
+    """Return the half precision in which all weights of a model are stored, or else fp32."""
+    names = {dtype for file in _weight_files(source) for dtype in _float_dtypes(file)}
+    return NARROW.get(names.pop(), torch.float32) if len(names) == 1 else torch.float32
+
+
+@contextmanager
+def parameters_in(dtype: torch.dtype) -> Iterator[None]:
+    """Let models created during a `with` block have parameters in a dtype, but buffers in fp32.
+
+    transformers creates a model on the meta device and converts each weight to the dtype of the
+    parameter that waits for it.
+    """
+
+    def converted(
+        _module: nn.Module, _name: str, parameter: nn.Parameter | None
+    ) -> nn.Parameter | None:
+        if parameter is None or not parameter.is_meta or parameter.dtype != torch.float32:
+            return None
+        return nn.Parameter(parameter.detach().to(dtype), requires_grad=parameter.requires_grad)
+
+    # typed as if a hook always returned a parameter; None keeps the one that was given
+    handle = register_module_parameter_registration_hook(converted)  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _weight_files(source: str) -> list[str]:
+    """List the safetensors files that transformers would load; empty where there are none."""
+    kept = {"_raise_exceptions_for_missing_entries": False}
+    if single := cached_file(source, SAFE_WEIGHTS_NAME, **kept):
+        return [single]
+    if index := cached_file(source, SAFE_WEIGHTS_INDEX_NAME, **kept):
+        files, _ = get_checkpoint_shard_files(source, index)
+        return list(files)
+    return []
+
+
+def _float_dtypes(file: str) -> set[str]:
+    """Return the floating-point dtypes in one file, by the names of safetensors."""
+    if not Path(file).is_file():
+        return set()
+    with safe_open(file, framework="pt") as tensors:
+        dtypes = {tensors.get_slice(name).get_dtype() for name in tensors.keys()}  # noqa: SIM118 - not a dict
+    return {dtype for dtype in dtypes if dtype.startswith(("F", "BF"))}

@@ -1,0 +1,45 @@
+"""The LM head is one product of two matrices, wherever it is applied."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from germline.config import Full, LowRank
+from germline.types import Decoding
+from tests.tiny_engines import examples, inprocess, population
+
+
+def products_of_the_head(work: Callable[[], object], vocabulary: int) -> set[str]:
+    """Name the matrix products with a side as long as the vocabulary that some work runs."""
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
+        work()
+    return {
+        event.name.removeprefix("aten::")
+        for event in profiler.events()
+        if event.name in ("aten::mm", "aten::addmm", "aten::bmm")
+        and any(vocabulary in shape for shape in event.input_shapes)
+    }
+
+
+@pytest.mark.parametrize("space", ["low_rank", "full"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("model", ["qwen2", "gemma3", "gpt2"])
+def test_the_head_is_never_expanded_to_every_row(model, dtype, space):
+    section = LowRank() if space == "low_rank" else Full()
+    engine = inprocess(model, section, dtype=dtype, stacked=1)
+    vocabulary = len(engine.model.get_output_embeddings().weight)
+    texts, members = examples(), population(2).members
+    found = products_of_the_head(lambda: engine.generate(members, texts, Decoding(3)), vocabulary)
+    assert found == {"mm"}
+    completions = engine.generate(members, texts, Decoding(3))
+    found = products_of_the_head(lambda: engine.read(members, texts, completions), vocabulary)
+    assert found == {"mm"}
+
+
+def test_a_slice_of_hidden_states_gives_the_logits_of_the_whole():
+    engine = inprocess("qwen2", LowRank(), dtype="bfloat16")
+    tokens = torch.arange(40).view(4, 10)
+    whole = engine.logits(None, tokens)
+    assert torch.equal(engine._read([None], tokens, 3), whole[:, -3:])

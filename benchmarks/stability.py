@@ -142,7 +142,7 @@ class Curve:
 
     def drop(self) -> float:
         """Return by how much the final score is worse than the best on the way; 0 or more."""
-        return self.sign * (self.best() - self.scores[-1])
+        return max(0.0, self.sign * (self.best() - self.scores[-1]))
 
     def rollouts_to(self, score: float) -> float:
         """Return the rollouts after which a score is reached, between two scores; else infinite."""

@@ -18,16 +18,26 @@ from germline.config import (
     load_config,
 )
 from germline.diagnosis import signal_power
+from germline.engines.inprocess import InProcessEngine
 from germline.engines.weights import Masters
 from germline.optimizers import Sgd
 from germline.record import RunDirectory
+from germline.run.assembly import make_engine, make_task
 from germline.shaping import utilities
 from germline.signals import SignalPower
 from germline.spaces import make_space
 from germline.strategies.calibrated_sigma import CalibratedSigma
 from germline.strategies.measured_rate import MeasuredRate
 from germline.strategies.nes import NaturalEvolution
-from germline.types import Evaluation, GermlineError, Population, Seeded, TensorInfo, Update
+from germline.types import (
+    Decoding,
+    Evaluation,
+    GermlineError,
+    Population,
+    Seeded,
+    TensorInfo,
+    Update,
+)
 from tests import toy_runs
 
 CLEAR, CHANCE = SignalPower(1.0, 0.0), SignalPower(1.0, 1.0)
@@ -226,6 +236,30 @@ def test_a_resumed_search_has_the_sigma_it_would_have_had():
 
 
 # --- whole runs
+
+
+def test_texts_are_read_a_few_at_a_time_with_the_same_result(monkeypatch):
+    # All logits of a calibration at 0.5B with answers of 128 tokens would be 21 GB.
+    config = load_config({"task": "arithmetic"})
+    engine = make_engine(config)
+    examples = make_task(config.task).examples("train")[:3]
+    members = [None, Seeded(0, 0, 0, 1, 0.1), Seeded(0, 0, 0, -1, 0.1)]
+    written = engine.generate([None], examples, Decoding(8)) * len(members)
+    whole = engine.log_probabilities(members, examples, written)
+    texts: list[int] = []
+    read = InProcessEngine.read
+
+    def counted(self, members, examples, completions):
+        texts.append(len(members) * len(examples))
+        return read(self, members, examples, completions)
+
+    monkeypatch.setattr("germline.engines.inprocess.LOGITS_AT_ONCE", 1)
+    monkeypatch.setattr(InProcessEngine, "read", counted)
+    apart = engine.log_probabilities(members, examples, written)
+    assert texts == [1] * 9
+    for ours, theirs in zip(whole, apart, strict=True):
+        for one, other in zip(ours, theirs, strict=True):
+            assert one == pytest.approx(other, abs=1e-4)
 
 
 def test_a_run_writes_down_what_it_measured(tmp_path):

@@ -26,7 +26,7 @@ from germline.engines.merging import merged, save_adapter
 from germline.engines.placement import Placement, searched_names
 from germline.engines.pretrained import Pretrained, save_pretrained
 from germline.engines.prompts import pad
-from germline.engines.reading import Sheet, lay_out
+from germline.engines.reading import Sheet, lay_out, pieces
 from germline.engines.sampling import draw_luck
 from germline.engines.stacked import StackedMembers, members_together
 from germline.engines.update_size import UpdateGauge
@@ -36,6 +36,9 @@ from germline.optimizers import Optimizer
 from germline.protocols import AdapterSpace, CoordinateSpace, DenseSpace, LowRankSpace, Space
 from germline.signals import UpdateSize
 from germline.types import Completion, Decoding, Example, GermlineError, Move, Perturbation, Update
+
+LOGITS_AT_ONCE = 1 << 27
+"""Logits that are held together while texts are read: 0.5 GB in fp32, 880 tokens of Qwen2.5."""
 
 
 class InProcessEngine:
@@ -126,14 +129,17 @@ class InProcessEngine:
     ) -> list[list[Sequence[float]]]:
         """Return how likely each member finds each token of its `completions[members][examples]`.
 
-        Natural logarithms, after the examples' prompts, at temperature 1.
+        Natural logarithms, after the examples' prompts, at temperature 1. Logits of a few texts are
+        in memory at a time.
         """
-        return [
-            [_log_probabilities(logits, one) for logits, one in zip(read, row, strict=True)]
-            for read, row in zip(
-                self.read(members, examples, completions), completions, strict=True
-            )
-        ]
+        found: list[list[Sequence[float]]] = [[] for _ in members]
+        most = LOGITS_AT_ONCE // self.model.get_input_embeddings().num_embeddings
+        for some, few in pieces(completions, most):
+            written = [row[few] for row in completions[some]]
+            read = self.read(members[some], examples[few], written)
+            for place, (logits, row) in enumerate(zip(read, written, strict=True), some.start):
+                found[place] += [_log_probabilities(*one) for one in zip(logits, row, strict=True)]
+        return found
 
     def lay_out(
         self, examples: Sequence[Example], completions: Sequence[Sequence[Completion]]

@@ -4,7 +4,7 @@ A causal model sees nothing that comes after a token, so padding on the right ch
 needs no mask.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -54,3 +54,18 @@ def lay_out(
             for prompt, one in pairs
         ),
     )
+
+
+def pieces(completions: Sequence[Sequence[Completion]], most: int) -> Iterator[tuple[slice, slice]]:
+    """Cut completions `[members][examples]` into pieces of members and of examples.
+
+    A piece has at most so many positions of tokens, where one completion alone has not more.
+    """
+    longest = max(len(one.tokens) for row in completions for one in row)
+    texts = max(1, most // max(1, longest))
+    width = min(texts, len(completions[0]))
+    height = max(1, texts // width)
+    for first in range(0, len(completions), height):
+        members = slice(first, min(first + height, len(completions)))
+        for place in range(0, len(completions[0]), width):
+            yield members, slice(place, min(place + width, len(completions[0])))

@@ -14,11 +14,15 @@ leaves an engine.
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from germline.protocols import Fleet
 from germline.types import Completion, Decoding, Example, Perturbation
+
+TOKENS = 128
+"""An answer is cut off here: for nats per token its beginning will do."""
 
 EXAMPLES = 16
 """Examples whose answers are read, or as many as there are."""
@@ -48,7 +52,7 @@ class DivergenceFromCenter:
             if len(found) >= EXAMPLES:
                 break
         self._examples = list(found.values())[:EXAMPLES]
-        self._decoding = decoding
+        self._decoding = replace(decoding, max_new_tokens=min(TOKENS, decoding.max_new_tokens))
         self._written: list[Completion] = []
 
     def __call__(self, members: Sequence[Perturbation]) -> float:

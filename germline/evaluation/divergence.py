@@ -16,12 +16,13 @@ token. Logarithms are fp32, sums fp64; the end-of-sequence token counts, the pro
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from germline.engines.reading import pieces
 from germline.evaluation.scores import mean_and_error
 from germline.protocols import Reader
 from germline.types import Completion, Example, Perturbation
@@ -93,7 +94,7 @@ def read(
         completions: what they wrote, `[members][examples]`.
     """
     readings: list[list[Reading]] = [[] for _ in members]
-    for some, few in _pieces(examples, completions):
+    for some, few in pieces(completions, POSITIONS_AT_ONCE):
         asked = examples[few]
         written = [row[few] for row in completions[some]]
         ours = tuned.read(members[some], asked, written)
@@ -103,20 +104,6 @@ def read(
                 _reading(*one) for one in zip(ours[place], theirs[place], row, strict=True)
             ]
     return readings
-
-
-def _pieces(
-    examples: Sequence[Example], completions: Sequence[Sequence[Completion]]
-) -> Iterator[tuple[slice, slice]]:
-    """Cut members x examples so that few distributions are in memory at a time."""
-    longest = max(len(one.tokens) for row in completions for one in row)
-    texts = max(1, POSITIONS_AT_ONCE // max(1, longest))
-    width = min(texts, len(examples))
-    height = max(1, texts // width)
-    for first in range(0, len(completions), height):
-        members = slice(first, min(first + height, len(completions)))
-        for place in range(0, len(examples), width):
-            yield members, slice(place, min(place + width, len(examples)))
 
 
 def _reading(ours: Tensor, theirs: Tensor, completion: Completion) -> Reading:

@@ -151,8 +151,12 @@ def agreement(population: Population, evaluation: Evaluation, shape: Shaping) ->
     )
     if not one.any() and not other.any():
         return None
+    if not one.any() or not other.any():
+        return 0.0
+    # Products of huge or tiny weights leave float64; their directions do not.
+    one, other = (half / np.abs(half).max() for half in (one, other))
     lengths = float(np.linalg.norm(one) * np.linalg.norm(other))
-    return float(np.clip(one @ other / lengths, -1.0, 1.0)) if lengths > 0 else 0.0
+    return float(np.clip(one @ other / lengths, -1.0, 1.0))
 
 
 def signal_power(

@@ -49,7 +49,7 @@ class Walk:
         """The walk so far, in `strategy.sigma_unit`; None where steps are no sum of directions."""
         if not self._known:
             return None
-        return math.sqrt(self._squared + float(self._step @ self._step))
+        return math.sqrt(self._squared + _square(self._step))
 
     def follow(self, update: Update | Move) -> None:
         """Take one more step."""
@@ -60,16 +60,20 @@ class Walk:
             return
         step = self._gain * update.learning_rate * np.asarray(update.coefficients, np.float64)
         if self._normalized:
-            length = float(np.linalg.norm(step))
-            step = np.array([update.learning_rate]) if length > 0 else np.zeros(1)
+            step = np.array([update.learning_rate if step.any() else 0.0])
         drawn = update.as_drawn()
         drawn_in = (drawn.run_seed, drawn.generation)
         again = drawn_in == self._drawn_in and not self._normalized
         if not again or len(step) != len(self._step):
-            self._squared += float(self._step @ self._step)
+            self._squared += _square(self._step)
             self._step = np.zeros_like(step)
         self._step = self._step + step
         self._drawn_in = drawn_in
+
+
+def _square(step: Float64[np.ndarray, " directions"]) -> float:
+    with np.errstate(over="ignore"):  # of rewards near the end of float64, not shaped: infinite
+        return float(step @ step)
 
 
 def walked(

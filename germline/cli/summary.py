@@ -9,7 +9,7 @@ from rich.text import Text
 
 from germline.cli import wording
 from germline.record import HeldOut, RunDirectory
-from germline.record.best import best_of
+from germline.record.best import best_of, goodness
 from germline.report.odds import chosen
 from germline.report.worse import verdict
 from germline.traffic import Traffic
@@ -87,6 +87,8 @@ def _scores(scores: list[HeldOut]) -> list[str]:
     if not scores:
         return []
     first, last = scores[0].score, scores[-1].score
+    if not any(one.score.n for one in scores):
+        return ["held-out: the task has no example that could be scored"]
     values = wording.score(first)
     if last.generation != first.generation:
         values += f" -> {wording.score(last)}"
@@ -94,7 +96,7 @@ def _scores(scores: list[HeldOut]) -> list[str]:
     said = f"held-out {last.metric}: {values} (mean and {error}, n {last.n})"
     best = best_of([one.score for one in scores])
     if best is not None and last.generation != first.generation:
-        same = best.generation == last.generation
+        same = goodness(best) == goodness(last)
         said += ", best: the final one" if same else f", best: {_best(best)}"
     return [said]
 

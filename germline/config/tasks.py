@@ -249,6 +249,8 @@ SUFFIXES = {".py": "python", ".jsonl": "jsonl"}
 def _from_file(value: object) -> object:
     """Let `task: my_task.py` and `task: rows.jsonl` stand alone, or as the kind of a section."""
     section = value if isinstance(value, Mapping) else {"kind": value}
+    if "kind" not in section and Path(str(section.get("path"))).suffix == ".py":
+        return {**section, "kind": "python"}  # no other kind reads such a file
     kind = SUFFIXES.get(Path(str(section.get("kind"))).suffix)
     return value if kind is None else {"path": section["kind"], **section, "kind": kind}
 

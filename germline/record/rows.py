@@ -110,9 +110,11 @@ def fitness_summary(fitness: Sequence[float]) -> dict[str, float | None]:
     if not known.size:
         return dict.fromkeys(("mean", "std", "min", "p20", "p80", "max"))
     p20, p80 = np.percentile(known, (20, 80))
+    with np.errstate(over="ignore"):  # of rewards near the end of float64: null in the row
+        mean, std = float(known.mean()), float(known.std())
     return {
-        "mean": float(known.mean()),
-        "std": float(known.std()),
+        "mean": mean,
+        "std": std,
         "min": float(known.min()),
         "p20": float(p20),
         "p80": float(p80),

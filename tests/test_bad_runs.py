@@ -1,0 +1,205 @@
+"""Runs on data that has little or nothing to say: sane to the end, or a message that says why not.
+
+With the default strategy and shaping (nes, z_score) on the toy engine.
+"""
+
+import io
+import math
+
+import numpy as np
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+import germline
+from germline.cli.application import app
+from germline.cli.summary import result
+from germline.config import Python, load_config
+from germline.record import RunDirectory
+from germline.report.facts import RunFacts
+from germline.shaping import utilities
+from germline.tasks.conciseness import ConcisenessTask
+from germline.types import Evaluation, GermlineError
+from tests.toy_runs import journal, run, settings
+
+ROWS = 'train = [{"prompt": f"p{i}", "answer": "a", "place": i} for i in range(12)]\n'
+TASK = "task={{path: {}, temperature: 1.0, max_new_tokens: 16, stop: [e, t, a, o, i, n, s, ' ']}}"
+
+
+def task(folder, body, rows=ROWS):
+    """Write a task file and return the override that trains on it."""
+    file = folder / "task.py"
+    file.write_text(f"{rows}\ndef reward(completion, example):\n    return {body}\n")
+    return TASK.format(file)
+
+
+def told(path):
+    directory = RunDirectory.open(path)
+    return directory.generations(), [entry.update for entry in directory.journal.read()]
+
+
+def said(path):
+    file = io.StringIO()
+    result(Console(file=file, width=200), RunDirectory.open(path), quiet=True)
+    return file.getvalue()
+
+
+def test_a_file_of_python_is_a_task_without_being_told_its_kind(tmp_path):
+    config = load_config({"task": {"path": str(tmp_path / "mine.py")}})
+    assert isinstance(config.task, Python)
+
+
+# --- held-out examples
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (ROWS + "test = []\n", "`test` holds no rows; add at least one example"),
+        ('train = [{"prompt": "p", "answer": "a"}]\n', "split needs at least 2 different examples"),
+    ],
+)
+def test_a_task_file_without_held_out_rows_is_refused(tmp_path, rows, message):
+    with pytest.raises(GermlineError, match=message):
+        run(tmp_path / "run", task(tmp_path, "1.0", rows))
+
+
+def test_no_held_out_examples_cannot_be_asked_for():
+    with pytest.raises(GermlineError, match=r"held_out\.examples"):
+        settings("held_out.examples=0")
+
+
+def test_a_task_of_a_plugin_without_held_out_examples_trains_and_says_so(tmp_path, monkeypatch):
+    train_only = ConcisenessTask.examples
+    monkeypatch.setattr(
+        ConcisenessTask,
+        "examples",
+        lambda self, split: train_only(self, split) if split == "train" else [],
+    )
+    path = run(tmp_path / "run", "generations=6")
+    assert len(told(path)[0]) == 6
+    assert "held-out: the task has no example that could be scored" in said(path)
+    assert germline.write_report(path).exists()
+    assert RunFacts(path).worse is None
+    with pytest.raises(GermlineError, match="has no held-out score, so none is the best"):
+        germline.fork(path, "best", (), tmp_path / "new")
+
+
+def test_one_held_out_example_has_no_error_and_proves_nothing(tmp_path):
+    path = run(tmp_path / "run", "generations=8", "held_out.examples=1", "held_out.every=1")
+    facts = RunFacts(path)
+    assert all(math.isnan(score.standard_error) for score in facts.scores)
+    assert facts.worse is None
+    assert "± -" in said(path)
+    assert germline.write_report(path).exists()
+
+
+# --- little to compare
+
+
+def test_a_batch_of_one_example_has_no_halves_and_trains(tmp_path):
+    rows, updates = told(run(tmp_path / "run", "batch=1", "generations=6"))
+    assert all(row["signals"]["agreement"] is None for row in rows)
+    assert all(row["signals"]["signal_to_noise"] is None for row in rows)
+    assert any(any(update.coefficients) for update in updates)
+    assert math.isfinite(rows[-1]["signals"]["walk"])
+
+
+@pytest.mark.parametrize("antithetic", ["true", "false"])
+def test_a_population_of_two_steps_towards_the_better_one(tmp_path, antithetic):
+    section = ("strategy.population=2", f"strategy.antithetic={antithetic}", "generations=6")
+    rows, updates = told(run(tmp_path / "run", *section))
+    length = 1.0 if antithetic == "true" else math.sqrt(0.5)
+    for row, update in zip(rows, updates, strict=True):
+        # Z-scores of two are +1 and -1 however little they differ, or 0 where they do not.
+        expected = 0.0 if row["zero_signal"] else length
+        assert math.hypot(*update.coefficients) == pytest.approx(expected)
+    assert rows[-1]["signals"]["walk"] == pytest.approx(0.1 * length * math.sqrt(6), rel=0.1)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("strategy.zero_signal=grow",),
+        ("strategy.zero_signal=skip", "strategy.optimizer=adam"),
+    ],
+    ids=str,
+)
+def test_constant_rewards_for_100_generations_move_nothing_and_it_is_said(tmp_path, overrides):
+    path = run(tmp_path / "run", task(tmp_path, "0.25"), "generations=100", *overrides)
+    rows, updates = told(path)
+    assert not any(any(update.coefficients) for update in updates)
+    assert rows[-1]["signals"]["zeros_in_a_row"] == 100
+    assert rows[-1]["signals"]["walk"] == 0
+    assert max(row["sigma"] for row in rows) <= 10 * 0.3 * (1 + 1e-6)
+    facts = RunFacts(path)
+    assert facts.worse is None
+    page = germline.write_report(path).read_text()
+    assert "no signal for 100 generations, all members are equally good" in page
+    assert germline.replay(path, 99)
+
+
+def test_a_run_without_a_signal_prints_one_warning_not_a_hundred(tmp_path):
+    config = tmp_path / "config.yaml"
+    config.write_text(settings(task(tmp_path, "0.25"), "generations=30").model_dump_json())
+    shown = CliRunner().invoke(app, ["train", str(config), "--out", str(tmp_path / "run")])
+    assert shown.exit_code == 0, shown.output
+    assert shown.output.count("no signal for") == 1
+
+
+# --- rewards of any size
+
+
+def test_rewards_that_jump_in_scale_a_thousandfold_teach_what_they_did(tmp_path):
+    steady = run(tmp_path / "one", task(tmp_path, "1.0 * len(completion)"), *ALTERNATING)
+    jumping = "len(completion) * (1000.0 if example['place'] % 2 else 1.0)"
+    jumped = run(tmp_path / "other", task(tmp_path, jumping), *ALTERNATING)
+    rows, updates = told(jumped)
+    means = [row["fitness"]["mean"] for row in rows]
+    assert max(means) > 500 * min(means)
+    for here, there in zip(told(steady)[1], updates, strict=True):
+        assert here.coefficients == pytest.approx(there.coefficients, abs=1e-6)
+    assert germline.write_report(jumped).exists()
+
+
+ALTERNATING = ("batch=1", "generations=12", "strategy.learning_rate=1e-6")
+
+
+@pytest.mark.parametrize("size", ["1e300", "1e-300"])
+def test_rewards_at_the_ends_of_float64_train_without_a_warning(tmp_path, size):
+    path = run(tmp_path / "run", task(tmp_path, f"{size} * len(completion)"))
+    rows, updates = told(path)
+    assert all(np.isfinite(update.coefficients).all() for update in updates)
+    assert all(abs(row["signals"]["agreement"] or 0.0) <= 1 for row in rows)
+    assert germline.write_report(path).exists()
+
+
+def test_huge_rewards_without_a_shaping_that_bounds_them_end_with_a_clear_message(tmp_path):
+    body = task(tmp_path, "1e300 * len(completion)")
+    with pytest.raises(GermlineError, match=r"made .* infinite.*start a new run with lower ones"):
+        run(tmp_path / "run", body, "shaping=raw")
+
+
+# --- rewards that are no numbers
+
+
+@pytest.mark.parametrize("value", ["float('nan')", "float('inf')", "None"])
+def test_a_reward_that_is_no_number_stops_the_run_with_the_reason(tmp_path, value):
+    body = task(tmp_path, f"{value} if len(completion) % 3 == 0 else 1.0")
+    with pytest.raises(GermlineError, match=r"must return a finite number from reward\(\)"):
+        run(tmp_path / "run", body)
+
+
+@pytest.mark.parametrize("antithetic", [True, False])
+def test_a_fitness_of_nan_has_no_utility_and_makes_no_other_one_nan(antithetic):
+    rewards = np.array([[1.0, 2.0], [np.nan, np.nan], [3.0, 5.0], [0.0, 1.0]])
+    shaped = utilities(settings().shaping, Evaluation(rewards, (), 0, 0.0), antithetic=antithetic)
+    assert np.isfinite(shaped).all()
+    assert shaped[1] == 0
+    assert (shaped[0] == 0) == antithetic  # a pair is complete or dropped
+    assert shaped.any()
+
+
+def test_the_same_bad_data_gives_the_same_run_again(tmp_path):
+    body = task(tmp_path, "0.25")
+    assert journal(run(tmp_path / "one", body)) == journal(run(tmp_path / "two", body))

@@ -12,6 +12,7 @@ from germline.cli.application import app
 from germline.config import Cma, Subspace
 from germline.record import RunDirectory
 from germline.run import train
+from germline.studies import intrinsic_dimension
 from germline.studies.intrinsic_dimension import Finding, Outcome, finding, outcomes
 from germline.types import GermlineError, Score
 from tests.toy_runs import settings
@@ -89,6 +90,22 @@ def test_runs_are_the_config_as_it_is_and_in_subspaces_of_its_layers(study):
 
 def test_a_score_is_better_in_the_direction_of_its_task(study):
     assert finding(study[1], study[2]).higher_is_better is False
+
+
+@pytest.mark.parametrize(
+    ("section", "sigma", "unit"),
+    [
+        ("{kind: nes, population: 6}", 0.1, "rms"),
+        ("{kind: nes, population: 6, sigma_unit: constant}", 0.003, "constant"),
+        ("{kind: nes, population: 6, sigma: 0.2}", 0.2, "constant"),
+        ("{kind: nes, population: 6, sigma: {start: 0.4, end: 0.1}}", 0.4, "constant"),
+    ],
+)
+def test_cma_begins_with_the_sigma_of_the_config_or_where_measuring_does(section, sigma, unit):
+    config = settings(*SMALL[:-1], f"strategy={section}")
+    cma = intrinsic_dimension._config(config, 3, 0, cma_up_to=3).strategy
+    assert isinstance(cma, Cma)
+    assert (cma.sigma, cma.unit) == (sigma, unit)
 
 
 def test_finished_runs_are_taken_as_they_are_and_stopped_ones_go_on(study):

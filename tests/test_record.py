@@ -54,7 +54,11 @@ def test_every_setting_of_a_config_survives_run_json(tmp_path: Path) -> None:
         {
             "task": {"kind": "countdown", "path": "rows.json", "stop": ["</answer>"]},
             "space": {"kind": "full", "include": ["*mlp*"], "layers": "0-3"},
-            "strategy": {"sigma": {"start": 0.01, "end": 0.001}, "optimizer": "adam"},
+            "strategy": {
+                "sigma": {"start": 0.01, "end": 0.001},
+                "learning_rate": 0.01,
+                "optimizer": "adam",
+            },
         }
     )
     RunDirectory.create(tmp_path / "run", config, DIGEST, threads=1)

@@ -1,5 +1,6 @@
 """The page: it says what the run directory says, whatever state the run is in."""
 
+import itertools
 import math
 import re
 import shutil
@@ -164,7 +165,11 @@ def test_the_settings_shown_make_the_same_config(run):
     odd = {
         "task": {"kind": "countdown", "split_seed": 3, "stop": ["\n", "'<"]},
         "space": "full",
-        "strategy": {"optimizer": "adam", "sigma": {"start": 0.01, "end": 0.001}},
+        "strategy": {
+            "optimizer": "adam",
+            "sigma": {"start": 0.01, "end": 0.001},
+            "learning_rate": 0.01,
+        },
         "seed": 9,
     }
     for values in ({}, odd):
@@ -284,12 +289,20 @@ def test_runs_on_different_files_do_not_share_a_picture(tmp_path):
 
 
 def test_only_settings_that_differ_are_compared(run, tmp_path):
-    config = load_config({"task": "arithmetic", "strategy": {"sigma": 0.25}, "generations": 10})
-    wider = RunDirectory.create(tmp_path / "wider", config, DIGEST, threads=1)
-    text = page(run, wider.path).text
-    table = text[text.index("Settings that differ") : text.index("arithmetic · nano")]
-    assert re.search(r"strategy.sigma\s*0.005\s*0.25\s", table)
-    assert "seed" not in table
+    runs = [run]
+    for name, sigma in (("near", 0.005), ("wider", 0.25)):
+        values = {"task": "arithmetic", "strategy": {"sigma": sigma}, "generations": 10}
+        runs.append(RunDirectory.create(tmp_path / name, load_config(values), DIGEST, 1))
+    tables = []
+    for one, other in itertools.pairwise(runs):
+        text = page(one, other.path).text
+        table = text[text.index("Settings that differ") : text.index("arithmetic · nano")]
+        assert "seed" not in table
+        assert "learning_rate" not in table
+        tables.append(table)
+    assert re.search(r"strategy.sigma.kind\s*auto\s*–", tables[0])
+    assert re.search(r"strategy.sigma\s*–\s*0.005\s", tables[0])
+    assert re.search(r"strategy.sigma\s*0.005\s*0.25\s", tables[1])
 
 
 def test_equal_settings_are_said_to_be_equal(run, tmp_path):

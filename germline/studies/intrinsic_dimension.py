@@ -194,11 +194,11 @@ def _cma(strategy: Mapping[str, Any]) -> dict[str, Any]:
     """Search with full CMA-ES, as many members a generation and a first sigma like the config's."""
     sigma, unit = strategy["sigma"], strategy["sigma_unit"]
     measured = not isinstance(sigma, float) and "start" not in sigma
-    if not isinstance(sigma, float):
-        # Where sigma is measured, CMA-ES begins where measuring does, and adapts from there.
-        sigma = FIRST_GUESS["rms"] if measured else sigma["start"]
     if unit == "auto":
         unit = "rms" if measured else "constant"
+    if not isinstance(sigma, float):
+        # Where sigma is measured, CMA-ES begins where measuring does, and adapts from there.
+        sigma = FIRST_GUESS[unit] if measured else sigma["start"]
     return {
         "kind": "cma",
         "population": strategy["population"],

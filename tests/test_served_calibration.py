@@ -1,0 +1,76 @@
+"""A sigma that is calibrated on members of inference servers, which tell log-probabilities alone."""
+
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from germline.config import Cell, Config, Nes, load_config
+from germline.evaluation.center_divergence import DivergenceFromCenter
+from germline.fleet import LocalFleet
+from germline.run.assembly import make_engine, make_task
+from germline.strategies import make_strategy
+from germline.types import Decoding, Seeded
+from tests import pretended_sglang, test_vllm_servers
+from tests.scripted_server import listening
+from tests.tiny_engines import folder
+from tests.toy_runs import GradedHere
+
+TARGET = 0.002
+
+
+class Vllm(test_vllm_servers.Pretended):
+    """Members find every token less likely than the center does, by the square of their sigma."""
+
+    def completions(self, body: Any) -> tuple[int, Any]:
+        status, answer = super().completions(body)
+        member = self.members.get(body["model"])
+        farther = TARGET * (member.sigma / 0.02) ** 2 if isinstance(member, Seeded) else 0.0
+        for choice in answer["choices"]:
+            for scores in choice["prompt_logprobs"][1:]:
+                for one in scores.values():
+                    one["logprob"] -= farther
+        return status, answer
+
+
+class Sglang(pretended_sglang.Pretended):
+    """Members, of which the center is the first, find every token less likely by the target."""
+
+    def generate(self, body: Any) -> tuple[int, Any]:
+        status, answers = super().generate(body)
+        names = body.get("lora_path")
+        if status == 200 and names and body.get("return_logprob"):
+            for name, answer in zip(names, answers, strict=True):
+                for place in answer["meta_info"]["input_token_logprobs"][1:]:
+                    place[0] = -1.0 - TARGET * (name != names[0])
+        return status, answers
+
+    def row(self, ids: list[int], body: Any) -> dict[str, Any]:
+        if not (body.get("return_logprob") and body.get("lora_path")):
+            return super().row(ids, body)
+        scored = [[None, ids[0], None], *([-1.0, token, None] for token in ids[1:])]
+        start = body["logprob_start_len"][body["input_ids"].index(ids)]
+        meta = {"weight_version": self.version, "input_token_logprobs": scored[start:]}
+        return {"output_ids": [], "meta_info": meta}
+
+
+def config(url: str, kind: str) -> Config:
+    engine = {"kind": kind, "base_url": url, "patience_s": 0.0}
+    return load_config({"model": str(folder("qwen2")), "engine": engine})
+
+
+@pytest.mark.parametrize(
+    ("server", "kind", "expected"),
+    [(Vllm(str(folder("qwen2"))), "vllm", 0.02), (Sglang(), "sglang", 0.1)],
+    ids=["vllm", "sglang"],
+)
+def test_sigma_goes_where_members_of_a_server_are_as_far_as_asked_for(server, kind, expected):
+    task = make_task(config("http://nowhere", kind).task)
+    examples = task.examples("train")[:4]
+    strategy = make_strategy(Nes(population=4), run_seed=0, generations=1)
+    with listening(server.reply) as script, closing(make_engine(config(script.url, kind))) as here:
+        fleet = LocalFleet(here, GradedHere(task), Cell())
+        luck = Decoding(max_new_tokens=4)
+        strategy.calibrate(0, DivergenceFromCenter(fleet, lambda _: examples, 0, luck))
+    (found,) = {one.sigma for one in strategy.ask(0).seeded()}
+    assert found == pytest.approx(expected, rel=0.01)

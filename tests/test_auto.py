@@ -1,6 +1,7 @@
 """The default search: sigma calibrated by behavior, a learning rate that follows the signal."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,9 +21,10 @@ from germline.config import (
 from germline.diagnosis import signal_power
 from germline.engines.inprocess import InProcessEngine
 from germline.engines.weights import Masters
+from germline.fleet.choosing import ChoosingFleet
 from germline.optimizers import Sgd
 from germline.record import RunDirectory
-from germline.run.assembly import make_engine, make_task
+from germline.run.assembly import assemble, make_engine, make_task
 from germline.shaping import utilities
 from germline.signals import SignalPower
 from germline.spaces import make_space
@@ -292,6 +294,19 @@ def test_more_generations_than_were_planned_change_nothing_before_them(tmp_path)
     short = toy_runs.run(tmp_path / "short", *AUTO, "generations=2")
     toy_runs.finish(germline.resume(short, ["generations=4"]))
     assert toy_runs.journal(short) == toy_runs.journal(whole)
+
+
+def test_members_read_the_prompts_that_the_center_answered():
+    config = toy_runs.settings(*AUTO, "choices.template=['Say: {prompt}', '{prompt}']")
+    with assemble(config) as parts:
+        assert isinstance(parts.fleet, ChoosingFleet)
+        batch, members = parts.batch(0), [None, Seeded(0, 0, 0, 1, 0.1)]
+        rollouts = parts.fleet.evaluate_centre(batch, parts.decoding).rollouts
+        written = [[one.completion for one in rollouts]] * 2
+        asked = [replace(one, prompt=f"Say: {one.prompt}") for one in batch]
+        found = parts.fleet.log_probabilities(members, batch, written)
+        assert found == parts.fleet.inner.log_probabilities(members, asked, written)
+        assert found != parts.fleet.inner.log_probabilities(members, batch, written)
 
 
 def test_engines_elsewhere_calibrate_alike(tmp_path):

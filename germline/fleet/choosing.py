@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from germline.fleet.outer import OuterFleet
-from germline.protocols import Fleet
+from germline.protocols import Fleet, Members, Texts
 from germline.types import Choice, Decoding, Evaluation, Example, Population, Rollout
 
 
@@ -63,6 +63,14 @@ class ChoosingFleet(OuterFleet):
     def evaluate_centre(self, examples: Sequence[Example], decoding: Decoding) -> Evaluation:
         """Play the examples with the centre, as is likeliest."""
         return self.inner.evaluate_centre(*self._as_chosen(examples, decoding, self._likeliest()))
+
+    def log_probabilities(
+        self, members: Members, examples: Sequence[Example], completions: Texts
+    ) -> list[list[Sequence[float]]]:
+        """Let members read completions after the prompts that the center answers now."""
+        choice = self._likeliest()
+        asked = [self._present(one, choice) for one in examples]
+        return self.inner.log_probabilities(members, asked, completions)
 
     def _as_chosen(
         self, examples: Sequence[Example], decoding: Decoding, choice: Choice

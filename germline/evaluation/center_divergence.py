@@ -24,8 +24,9 @@ from germline.types import Completion, Decoding, Example, Perturbation
 TOKENS = 128
 """An answer is cut off here: for nats per token its beginning will do."""
 
-EXAMPLES = 16
-"""Examples whose answers are read, or as many as there are."""
+FEWEST_EXAMPLES, MOST_EXAMPLES, TOKENS_IN_ALL = 16, 64, 2048
+"""So many examples are answered as give about so many tokens: a few tokens carry most of the
+divergence. On nano, sigmas of five run seeds differ 2.6-fold with 16 examples, 1.4-fold with 64."""
 
 
 class DivergenceFromCenter:
@@ -46,12 +47,14 @@ class DivergenceFromCenter:
         decoding: Decoding,
     ) -> None:
         self._fleet = fleet
+        tokens = min(TOKENS, decoding.max_new_tokens)
+        wanted = min(max(FEWEST_EXAMPLES, TOKENS_IN_ALL // tokens), MOST_EXAMPLES)
         found: dict[int, Example] = {}
-        for later in range(EXAMPLES):
+        for later in range(wanted):
             found |= {one.index: one for one in batch_of(generation + later)}
-            if len(found) >= EXAMPLES:
+            if len(found) >= wanted:
                 break
-        self._examples = list(found.values())[:EXAMPLES]
+        self._examples = list(found.values())[:wanted]
         self._decoding = replace(decoding, max_new_tokens=min(TOKENS, decoding.max_new_tokens))
         self._written: list[Completion] = []
 

@@ -60,6 +60,7 @@ def test_the_noise_of_a_mean_is_its_variance_over_examples():
         return evaluation.rewards.mean(axis=1)
 
     found = signal_power(pairs(32), Evaluation(rewards, (), 0, 0.0), raw)
+    assert found is not None
     apart = (rewards[0::2] - rewards[1::2]) / 64
     assert found.total == pytest.approx(np.mean(apart.mean(axis=1) ** 2))
     assert found.noise == pytest.approx(np.mean(apart.var(axis=1, ddof=1) / 20))

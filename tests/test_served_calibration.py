@@ -1,4 +1,4 @@
-"""A sigma that is calibrated on members of inference servers, which tell log-probabilities alone."""
+"""A sigma that is calibrated on inference servers, which tell nothing but log-probabilities."""
 
 from contextlib import closing
 from typing import Any

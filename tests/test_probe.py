@@ -335,7 +335,8 @@ def test_a_strategy_without_a_learning_rate_gets_a_sigma_alone():
         ),
         (
             [
-                "strategy={population: 1, antithetic: false, baseline: running}",
+                "strategy={population: 1, antithetic: false, baseline: running, "
+                "learning_rate: 0.01}",
                 "shaping=raw",
             ],
             3.0,

@@ -241,6 +241,14 @@ def test_a_measured_sigma_is_calibrated_once_and_found_again_on_resuming(tmp_pat
     assert {row["sigma"] for row in RunDirectory.open(path).ensemble()} == sigmas
 
 
+def test_a_run_of_several_sigmas_needs_no_other_and_can_be_scored(tmp_path):
+    config = randopt("strategy={kind: nes, population: 6}", "method.sigmas=[0.2, 0.4]")
+    path = finish(germline.train(config, tmp_path / "run"))
+    assert {one["sigma"] for one in RunDirectory.open(path).ensemble()} <= {0.2, 0.4}
+    again, _ = germline.evaluate(str(path), limit=5)
+    assert again.mean == RunDirectory.open(path).held_out()[-1].score.mean
+
+
 def test_a_stopped_run_keeps_the_same_members(whole, tmp_path):
     path = stopped_after(germline.train(randopt(), tmp_path / "run"), 1)
     stopped_after(germline.resume(path), 2)

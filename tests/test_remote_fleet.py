@@ -69,8 +69,8 @@ def test_any_number_of_engines_gives_the_same_run(engines, undisturbed):
 @pytest.fixture(scope="module")
 def nano():
     """A small generation of the nano model, its task and how it is played by one engine here."""
-    strategy = "strategy={population: 6, sigma: 0.01, learning_rate: 0.02}"
-    config = load_config("arithmetic", [strategy, "task.max_new_tokens=4"])
+    numbers = "strategy={population: 6, sigma: 0.01, learning_rate: 0.02}"
+    config = load_config("arithmetic", [numbers, "task.max_new_tokens=4"])
     task = make_task(config.task)
     strategy = make_strategy(config.strategy, run_seed=0, generations=1)
     batch, decoded = task.examples("train")[:4], decoding(config, task)

@@ -1,4 +1,4 @@
-"""A sigma that is calibrated on members of inference servers, which tell log-probabilities alone."""
+"""A sigma that is calibrated on inference servers, which tell nothing but log-probabilities."""
 
 from contextlib import closing
 from typing import Any
@@ -9,7 +9,7 @@ from germline.config import Cell, Config, Nes, load_config
 from germline.evaluation.center_divergence import DivergenceFromCenter
 from germline.fleet import LocalFleet
 from germline.run.assembly import make_engine, make_task
-from germline.strategies import make_strategy
+from germline.strategies.nes import NaturalEvolution
 from germline.types import Decoding, Seeded
 from tests import pretended_sglang, test_vllm_servers
 from tests.scripted_server import listening
@@ -59,6 +59,10 @@ def config(url: str, kind: str) -> Config:
     return load_config({"model": str(folder("qwen2")), "engine": engine})
 
 
+def opened(url: str, kind: str) -> Any:
+    return closing(make_engine(config(url, kind)))
+
+
 @pytest.mark.parametrize(
     ("server", "kind", "expected"),
     [(Vllm(str(folder("qwen2"))), "vllm", 0.02), (Sglang(), "sglang", 0.1)],
@@ -67,8 +71,8 @@ def config(url: str, kind: str) -> Config:
 def test_sigma_goes_where_members_of_a_server_are_as_far_as_asked_for(server, kind, expected):
     task = make_task(config("http://nowhere", kind).task)
     examples = task.examples("train")[:4]
-    strategy = make_strategy(Nes(population=4), run_seed=0, generations=1)
-    with listening(server.reply) as script, closing(make_engine(config(script.url, kind))) as here:
+    strategy = NaturalEvolution(Nes(population=4), run_seed=0, generations=1)
+    with listening(server.reply) as script, opened(script.url, kind) as here:
         fleet = LocalFleet(here, GradedHere(task), Cell())
         luck = Decoding(max_new_tokens=4)
         strategy.calibrate(0, DivergenceFromCenter(fleet, lambda _: examples, 0, luck))

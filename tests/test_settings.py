@@ -22,10 +22,11 @@ COSINE_SIGMA = ["generations=3", "strategy.sigma={kind: cosine, start: 0.3, end:
 COSINE_RATE = ["generations=4", "strategy.learning_rate={kind: cosine, start: 0.3, end: 0.1}"]
 PLATEAU = ["generations=5", "strategy.sigma={kind: plateau, start: 0.3, patience: 1}"]
 SUCCESS = ["generations=3", "strategy.sigma={kind: success, start: 0.3}"]
+AUTO = ["strategy.sigma=auto", "strategy.learning_rate=auto"]
 # No sigma but a tiny one at first: generations without a signal let it grow.
 GROWING = [
-    *("task.temperature=0", "generations=30"),
-    "strategy.sigma={kind: auto, target_kl: 1.0e-9, max_kl: 0.1}",
+    *("task.temperature=0", "generations=14"),
+    "strategy.sigma={kind: auto, target_kl: 0.00001, max_kl: 0.2}",
 ]
 MEASURED = ["generations=3", "strategy.learning_rate={kind: auto, least_step: 0.001}"]
 SEP_CMA = [
@@ -75,9 +76,9 @@ CHANGES_THE_WEIGHTS = {
     "strategy.sigma.patience": (PLATEAU, "strategy.sigma.patience=3"),
     "strategy.sigma.min": (PLATEAU, "strategy.sigma.min=0.25"),
     "strategy.sigma.target": (SUCCESS, "strategy.sigma.target=0.4"),
-    "strategy.sigma.target_kl": (["strategy.sigma=auto"], "strategy.sigma.target_kl=0.01"),
+    "strategy.sigma.target_kl": (AUTO, "strategy.sigma.target_kl=0.01"),
     "strategy.sigma.max_kl": (GROWING, "strategy.sigma.max_kl=0.0001"),
-    "strategy.sigma.every": (["strategy.sigma=auto"], "strategy.sigma.every=1"),
+    "strategy.sigma.every": (AUTO, "strategy.sigma.every=1"),
     "strategy.sigma.rate": (SUCCESS, "strategy.sigma.rate=1"),
     "strategy.sigma.max": (SUCCESS, "strategy.sigma.max=0.31"),
     "strategy.noise_reuse": ([], "strategy.noise_reuse=2"),

@@ -106,7 +106,9 @@ def model_learns_exactly() -> Iterator[Finding]:
 
     space = {"kind": "low_rank", "rank": 1}
     on_cpu = {"kind": "inprocess", "device": "cpu", "dtype": "float32"}
-    engine = make_engine(load_config({"model": "nano", "space": space, "engine": on_cpu}))
+    told = {"sigma": 0.005, "learning_rate": 0.01}  # numbers are in weight units, on any machine
+    values = {"model": "nano", "space": space, "engine": on_cpu, "strategy": told}
+    engine = make_engine(load_config(values))
     yield _compared("nano model", engine.weights.digest(), MODEL_DIGEST)
     asked = Example(0, "What is the capital of France?", "Paris", chat=True)
     said = engine.generate([None], [asked], Decoding(max_new_tokens=16))[0][0].text

@@ -277,7 +277,7 @@ def _as_learnt(directory: RunDirectory, fleet: Fleet, task: Task) -> Fleet:
 
 def _strategy(config: Config, dimension: int) -> Strategy:
     return make_strategy(
-        config.strategy, run_seed=config.seed, generations=config.generations, dimension=dimension
+        config.search, run_seed=config.seed, generations=config.generations, dimension=dimension
     )
 
 

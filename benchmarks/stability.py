@@ -10,7 +10,7 @@ config and scores the center on held-out examples every five. `default` uses the
 `sigma` and `learning_rate` follow what is measured. `rate R` is the baseline: z-scores and plain
 ascent at the sigma the configs shipped before, with a fixed learning rate of R times sigma, tuned
 on the grid 0.5, 1, 2, 4; the best rate of a task and space is the one whose mean final score over
-its seeds is best.
+its seeds is best, and of equals the one that got there first.
 
 Each cell is a process with one thread, two at a time, and leaves one JSON file with its curve;
 cells that have a file are not run again, so an interrupted benchmark continues. Rollouts are those
@@ -293,9 +293,12 @@ def draw(path: Path, tasks: Sequence[str], methods: Sequence[str], longer: int) 
 
 
 def tuned_rate(found: dict[str, list[Curve]]) -> str | None:
-    """Return the fixed rate with the best mean final score."""
+    """Return the fixed rate with the best mean final score; of equals the one there first."""
     fixed = {
-        one: statistics.fmean(curve.sign * curve.scores[-1] for curve in some)
+        one: (
+            statistics.fmean(curve.sign * curve.scores[-1] for curve in some),
+            -statistics.fmean(curve.rollouts_to(target(curve, some)) for curve in some),
+        )
         for one, some in found.items()
         if one.startswith("rate") and some
     }

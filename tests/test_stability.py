@@ -31,6 +31,8 @@ def test_the_tuned_rate_is_the_one_that_ends_best():
     found = {"default": [curve([0, 1])], "rate 1": [curve([0, 0.5])], "rate 2": [curve([0, 0.4])]}
     assert tuned_rate(found) == "rate 1"
     assert tuned_rate({"default": [curve([0, 1])]}) is None
+    tie = {"rate 1": [curve([0.0, 0.5, 1.0])], "rate 2": [curve([0.0, 0.9, 1.0])]}
+    assert tuned_rate(tie) == "rate 2"
 
 
 def test_the_table_says_how_many_times_fewer_rollouts_were_needed(tmp_path, monkeypatch):

@@ -20,6 +20,7 @@ from germline.config import (
 )
 from germline.diagnosis import signal_power
 from germline.engines.inprocess import InProcessEngine
+from germline.engines.units import measured
 from germline.engines.weights import Masters
 from germline.fleet.choosing import ChoosingFleet
 from germline.optimizers import Sgd
@@ -309,6 +310,22 @@ def test_members_read_the_prompts_that_the_center_answered():
         assert found != parts.fleet.inner.log_probabilities(members, batch, written)
 
 
+@pytest.mark.parametrize("space", ["full", "lora"])
+def test_a_run_in_measured_units_can_be_forked_and_its_fork_too(tmp_path, space):
+    parent = toy_runs.run(tmp_path / "parent", *AUTO, f"space={space}")
+    child = toy_runs.finish(germline.fork(parent, 2, ["batch=3"], tmp_path / "child"))
+    grandchild = germline.fork(child, 1, ["strategy.sigma=0.1"], tmp_path / "grandchild")
+    toy_runs.finish(grandchild)
+    assert germline.replay(child, generation=1) == entries(child)[1].digest
+    assert germline.replay(grandchild.directory.path, generation=-1)
+    assert RunDirectory.open(child).base_digest == entries(parent)[2].digest
+
+
+def test_a_unit_that_does_not_exist_is_no_silent_standard_deviation():
+    with pytest.raises(ValueError, match="'auto' is no unit"):
+        measured("auto", "w", torch.ones(2))
+
+
 def test_engines_elsewhere_calibrate_alike(tmp_path):
     here = toy_runs.run(tmp_path / "here", *AUTO)
     there = toy_runs.run(tmp_path / "there", *AUTO, "fleet.engines=2")
@@ -336,6 +353,8 @@ def test_old_settings_are_what_they_were():
             ["method=es_sample_gd"],
             r"learning_rate=auto cannot be used by method\.kind=es_sample_gd",
         ),
+        (["strategy.learning_rate={kind: auto, max_step: 0.1}"], r"least_step=0\.25 is above max"),
+        (["strategy.sigma={kind: auto, target_kl: 1e-12}"], r"target_kl.*0\.000001"),
         (["strategy.zero_signal=grow"], r"sigma=auto grows by itself"),
         (["strategy.sigma={kind: auto, max_kl: 0.001}"], r"max_kl=0\.001 is below target_kl"),
     ],

@@ -61,7 +61,8 @@ def test_no_snapshot_is_written_where_none_is_kept():
     ],
 )
 def test_as_many_snapshots_are_kept_as_fit_the_budget(overrides, kept):
-    assert kept_snapshots(load_config({"space": "full"}, overrides), 100_000_000) == kept
+    settings = {"space": "full", "strategy": {"learning_rate": 0.01}}
+    assert kept_snapshots(load_config(settings, overrides), 100_000_000) == kept
 
 
 def test_a_run_without_room_for_snapshots_resumes_to_the_same_digest(tmp_path):

@@ -60,7 +60,7 @@ def test_a_walk_goes_on_from_where_it_was():
 
 @pytest.mark.parametrize("antithetic", [True, False])
 def test_z_scores_of_noise_walk_as_far_as_the_formula_says(antithetic):
-    config = Nes(population=32, antithetic=antithetic, learning_rate=0.02)
+    config = Nes(population=32, antithetic=antithetic, sigma=0.01, learning_rate=0.02)
     strategy = make_strategy(config, run_seed=0, generations=200, dimension=10)
     random = np.random.default_rng(0)
     section = settings().shaping

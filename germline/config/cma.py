@@ -23,12 +23,12 @@ class CoordinateStrategy(Section):
         gt=0,
         description="Step size in generation 0, in `sigma_unit`; it adapts from there.",
     )
-    sigma_unit: Literal["constant", "mean_abs", "std", "rms"] = Field(
+    sigma_unit: Literal["auto", "constant", "mean_abs", "std", "rms"] = Field(
         "constant",
         description=(
             "Unit of sigma per tensor: weight units, mean |W|, std W or root mean square W of the "
             "starting weights; for an adapter, those of the layer it stands beside; for "
-            "coordinates, of the matrices they move."
+            "coordinates, of the matrices they move. `auto`, as of nes, is `constant`."
         ),
     )
     covariance_rate: float = Field(
@@ -49,7 +49,7 @@ class CoordinateStrategy(Section):
     @property
     def unit(self) -> Literal["constant", "mean_abs", "std", "rms"]:
         """The unit of sigma."""
-        return self.sigma_unit
+        return "constant" if self.sigma_unit == "auto" else self.sigma_unit
 
     @property
     def optimizer(self) -> Sgd:

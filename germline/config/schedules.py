@@ -120,9 +120,12 @@ class AutoSigma(Section):
     kind: Literal["auto"] = "auto"
     target_kl: float = Field(
         0.002,
-        gt=0,
+        ge=1e-6,
         le=1,
-        description="KL divergence of members from the center, per token, in nats.",
+        description=(
+            "KL divergence of members from the center, per token, in nats; rounding hides less "
+            "than the least value."
+        ),
     )
     max_kl: float = Field(
         0.05,
@@ -173,6 +176,15 @@ class AutoRate(Section):
         lt=1,
         description="Share of itself that the measured signal keeps from generation to generation.",
     )
+
+    @model_validator(mode="after")
+    def _the_least_step_is_no_longer_than_the_longest(self) -> "AutoRate":
+        if self.least_step > self.max_step:
+            raise ValueError(
+                f"least_step={self.least_step:g} is above max_step={self.max_step:g}, which would "
+                "have no effect at first: lower least_step"
+            )
+        return self
 
 
 SCHEDULES: dict[str, type[Section]] = {

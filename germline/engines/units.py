@@ -68,14 +68,17 @@ def measured(sigma_unit: str, name: str, tensor: Tensor) -> float:
 
     Raises:
         GermlineError: it has no size: it would never move.
+        ValueError: there is no such unit.
     """
     if sigma_unit == "constant":
         return 1.0
     if sigma_unit == "rms":
         unit = _rms(tensor)
-    else:
+    elif sigma_unit in ("mean_abs", "std"):
         values = tensor.detach().cpu().double().numpy()
         unit = float(np.abs(values).mean() if sigma_unit == "mean_abs" else values.std())
+    else:
+        raise ValueError(f"{sigma_unit!r} is no unit of sigma; a config says `search.unit`")
     if not unit > 0:
         raise GermlineError(
             f"strategy.sigma_unit={sigma_unit}: {name} has {sigma_unit} {unit}, so it would never "

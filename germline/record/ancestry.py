@@ -46,16 +46,16 @@ class Ancestor:
         return self.entries[-1].digest if self.entries else self.base_digest
 
 
-def inherited_walk(ancestors: Sequence[Ancestor], sigma_unit: str) -> float:
+def inherited_walk(ancestors: Sequence[Ancestor], unit: str) -> float:
     """Return how far the updates of the ancestors have carried the starting weights.
 
     Args:
         ancestors: of a run, the first one first.
-        sigma_unit: of the run; what was walked in another unit is not counted.
+        unit: of sigma in the run; what was walked in another one is not counted.
     """
     distance = 0.0
     for one in ancestors:
-        if one.config.strategy.sigma_unit == sigma_unit and one.entries:
+        if one.config.search.unit == unit and one.entries:
             updates = [entry.update for entry in one.entries]
             last = walked(updates, one.config.strategy.optimizer, distance)[-1]
             distance = distance if last is None else last

@@ -68,7 +68,8 @@ def _quiet(rows: Sequence[Row]) -> str | None:
     alone = signal(rows[-1], "informative_examples") is None
     why = "each is as good as the running mean" if alone else "all members are equally good"
     return (
-        f"no signal for {count} generations, {why}: a larger sigma, or more or other examples; "
+        f"no signal for {count} generations, {why}: a larger sigma (of sigma=auto, a larger "
+        "strategy.sigma.max_kl), or more or other examples; "
         "see germline probe"
     )
 

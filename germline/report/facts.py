@@ -175,7 +175,7 @@ class RunFacts:
     def walk(self) -> list[float | None]:
         """How far a random walk of the updates had carried the weights after each generation."""
         section = self.config.strategy
-        start = inherited_walk(self.ancestors, section.sigma_unit)
+        start = inherited_walk(self.ancestors, self.config.search.unit)
         return walked([one.update for one in self.entries], section.optimizer, start)
 
     @property

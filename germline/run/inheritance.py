@@ -76,7 +76,7 @@ def _made_as(config: Config, seed: int, weights: Masters) -> Masters:
         base,
         make_space(config.space, seed),
         make_optimizer(config.strategy.optimizer),
-        config.strategy.sigma_unit,
+        config.search.unit,
         weights.base.source,
     )
 

@@ -114,7 +114,7 @@ class Training:
         parts, record = self._parts, self.config.record
         span = range(self._first, self.config.generations)
         section = self.config.strategy
-        inherited = inherited_walk(self.directory.ancestors, section.sigma_unit)
+        inherited = inherited_walk(self.directory.ancestors, self.config.search.unit)
         diagnosis = Diagnosis(walk=Walk(section.optimizer, inherited))
         diagnosis.recall([entry.update for entry in self.directory.journal.read()])
         for one in generations(

@@ -5,30 +5,22 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 import germline
 from germline.config import (
     AutoRate,
     AutoSigma,
-    Full,
-    Lora,
-    LowRank,
     Nes,
     ZScore,
     load_config,
 )
 from germline.diagnosis import signal_power
 from germline.engines.inprocess import InProcessEngine
-from germline.engines.units import measured
-from germline.engines.weights import Masters
 from germline.fleet.choosing import ChoosingFleet
-from germline.optimizers import Sgd
 from germline.record import RunDirectory
 from germline.run.assembly import assemble, make_engine, make_task
 from germline.shaping import utilities
 from germline.signals import SignalPower
-from germline.spaces import make_space
 from germline.strategies.calibrated_sigma import CalibratedSigma
 from germline.strategies.measured_rate import MeasuredRate
 from germline.strategies.nes import NaturalEvolution
@@ -38,7 +30,6 @@ from germline.types import (
     GermlineError,
     Population,
     Seeded,
-    TensorInfo,
     Update,
 )
 from tests import toy_runs
@@ -321,11 +312,6 @@ def test_a_run_in_measured_units_can_be_forked_and_its_fork_too(tmp_path, space)
     assert RunDirectory.open(child).base_digest == entries(parent)[2].digest
 
 
-def test_a_unit_that_does_not_exist_is_no_silent_standard_deviation():
-    with pytest.raises(ValueError, match="'auto' is no unit"):
-        measured("auto", "w", torch.ones(2))
-
-
 def test_engines_elsewhere_calibrate_alike(tmp_path):
     here = toy_runs.run(tmp_path / "here", *AUTO)
     there = toy_runs.run(tmp_path / "there", *AUTO, "fleet.engines=2")
@@ -367,40 +353,3 @@ def test_what_auto_does_not_fit_is_refused(overrides, said):
 def test_a_population_of_two_and_constant_rewards_do_no_harm(tmp_path):
     path = toy_runs.run(tmp_path / "run", "strategy={kind: nes, population: 2}", "generations=6")
     assert len(entries(path)) == 6
-
-
-# --- units
-
-
-def units(space, factor=1.0):
-    """Return the units `rms` beside one linear layer with a bias of zeros, times a factor."""
-    weight = factor * torch.from_numpy(np.random.default_rng(0).normal(size=(6, 4))).float()
-    infos = (
-        TensorInfo("layers.0.q.weight", (6, 4), "linear", 0),
-        TensorInfo("layers.0.q.bias", (6,), "bias", 0),
-    )
-    tensors = {infos[0].name: weight, infos[1].name: torch.zeros(6)}
-    return Masters(tensors, infos, make_space(space, 0), Sgd(), "rms").units
-
-
-@pytest.mark.parametrize("space", [Full(), LowRank()], ids=["full", "low rank"])
-def test_the_unit_of_a_weight_follows_its_size(space):
-    once, thrice = units(space), units(space, 3.0)
-    for name, unit in once.items():
-        assert thrice[name] == pytest.approx(3 * unit, rel=1e-6)
-
-
-def test_a_bias_of_zeros_has_the_unit_of_its_weight():
-    found = units(Full())
-    assert found["layers.0.q.bias"] == found["layers.0.q.weight"] > 0
-
-
-def test_noise_of_an_adapter_moves_its_layer_by_a_share_of_it():
-    space = Lora(rank=2, alpha=6)
-    once, thrice = units(space), units(space, 3.0)
-    a, b = once
-    assert thrice[a] == once[a]
-    assert thrice[b] == pytest.approx(3 * once[b], rel=1e-6)
-    # scale * B A of noise in B has the root mean square of W.
-    weight = units(LowRank())["layers.0.q.weight"]
-    assert (6 / 2) * math.sqrt(2) * once[b] * once[a] == pytest.approx(weight, rel=1e-6)

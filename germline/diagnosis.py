@@ -33,7 +33,7 @@ import numpy as np
 from jaxtyping import Float, Float64
 
 from germline.protocols import Shaping
-from germline.shaping.ties import RESOLUTION, mean, ranked
+from germline.shaping.ties import RESOLUTION, ranked
 from germline.signals import SignalPower, Signals
 from germline.types import Evaluation, Move, Population, Seeded, Update
 from germline.walk import Walk
@@ -164,7 +164,8 @@ def signal_power(
 ) -> SignalPower | None:
     """Measure how much directions differ, and how much of it is noise: equation (8).
 
-    None with a single example, where chance cannot be seen, and for members given by coordinates.
+    None with a single example, where chance cannot be seen, for members given by coordinates, and
+    where squares of unshaped rewards leave float64.
     """
     rewards = evaluation.rewards
     groups = min(rewards.shape[1], MOST_GROUPS)
@@ -181,10 +182,11 @@ def signal_power(
 
     places = np.arange(rewards.shape[1])
     without = np.stack([weights(rewards[:, places % groups != g]) for g in range(groups)])
-    squares = ((without - without.mean(axis=0)) ** 2).sum(axis=0)
-    return SignalPower(
-        total=mean(weights(rewards) ** 2), noise=mean(squares) * (groups - 1) / groups
-    )
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = ((without - without.mean(axis=0)) ** 2).sum(axis=0)
+        total, noise = np.mean(weights(rewards) ** 2), np.mean(squares) * (groups - 1) / groups
+    finite = np.isfinite(total) and np.isfinite(noise)
+    return SignalPower(float(total), float(noise)) if finite else None
 
 
 def direction_weights(

@@ -154,7 +154,7 @@ def test_pictures_fit_the_page(chromium, pages, width, fitting):
         "[...document.querySelectorAll('figure > svg')].filter(one =>"
         " getComputedStyle(one).display !== 'none').map(one => one.classList.value)"
     )
-    assert shown == [fitting] * 5  # fitness, scores, and three of signals
+    assert shown == [fitting] * 6  # fitness, scores, three of signals, and the walk
     # Text in a picture shrinks with it: never below 11 pixels.
     height = chromium.ask(
         f"document.querySelector('svg.{fitting} text').getBoundingClientRect().height"

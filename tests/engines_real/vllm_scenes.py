@@ -29,12 +29,14 @@ EXAMPLES = [
 GREEDY = Decoding(max_new_tokens=12)
 SAMPLED = Decoding(max_new_tokens=12, temperature=1.0, top_p=0.9)
 UPDATE = Update(7, 0, 0.02, 0.02, (0.5, -0.3, 0.2))
+# Members and updates above are in weight units: in shares of the weights they change no text.
+NUMBERS = {"strategy": {"sigma_unit": "constant"}}
 SMALL = {"kv_cache_gb": 0.1, "threads": 1, "options": {"block_size": 32}}
 
 
 def opened(space: str, **section: Any) -> ServedEngine:
     engine = {"kind": "vllm", **SMALL, **section}
-    found = make_engine(load_config({"space": space, "engine": engine}))
+    found = make_engine(load_config({"space": space, "engine": engine, **NUMBERS}))
     assert isinstance(found, ServedEngine)
     return found
 
@@ -52,7 +54,7 @@ def door_of(engine: ServedEngine) -> InProcessDoor:
 
 def few_slots() -> dict[str, Any]:
     """More members than places, caches that go stale, and an adapter that is refused."""
-    reference = make_engine(load_config({"space": "low_rank", "engine": "inprocess"}))
+    reference = make_engine(load_config({"space": "low_rank", "engine": "inprocess", **NUMBERS}))
     seen: dict[str, Any] = {}
     with closing(opened("low_rank", adapters=2)) as engine:
         everyone = [*MEMBERS, None]
@@ -134,7 +136,9 @@ def two_workers() -> dict[str, Any]:
     """Tensor parallel: every worker has masters of its own, and cuts what a member writes."""
     seen: dict[str, Any] = {}
     for space in ("full", "low_rank"):
-        reference: Any = make_engine(load_config({"space": space, "engine": "inprocess"}))
+        reference: Any = make_engine(
+            load_config({"space": space, "engine": "inprocess", **NUMBERS})
+        )
         with closing(opened(space, tensor_parallel=2)) as engine:
             for one in (reference, engine):
                 one.apply(UPDATE)

@@ -8,8 +8,8 @@ token y_t of an answer,
 in nats; the mean over tokens and pairs is returned. To second order in the perturbation it is the
 KL divergence of the members from the center: in a pair the linear terms cancel, and the curvature
 of log p does not depend on which token was written. On the nano model it was within a factor of 1.5
-of the exact divergence up to 0.01 nats (`benchmarks.calibration`). No vocabulary-sized distribution
-leaves an engine.
+of the exact divergence up to 0.01 nats (`docs/methods.md`). No vocabulary-sized distribution leaves
+an engine.
 """
 
 import math
@@ -47,20 +47,16 @@ class DivergenceFromCenter:
         decoding: Decoding,
     ) -> None:
         self._fleet = fleet
-        tokens = min(TOKENS, decoding.max_new_tokens)
-        wanted = min(max(FEWEST_EXAMPLES, TOKENS_IN_ALL // tokens), MOST_EXAMPLES)
-        found: dict[int, Example] = {}
-        for later in range(wanted):
-            found |= {one.index: one for one in batch_of(generation + later)}
-            if len(found) >= wanted:
-                break
-        self._examples = list(found.values())[:wanted]
+        self._batch_of = batch_of
+        self._generation = generation
         self._decoding = replace(decoding, max_new_tokens=min(TOKENS, decoding.max_new_tokens))
+        self._examples: list[Example] = []
         self._written: list[Completion] = []
 
     def __call__(self, members: Sequence[Perturbation]) -> float:
         """Return equation (1) of members that are antithetic pairs; NaN without a token."""
-        if not self._written:
+        if not self._written:  # most generations calibrate nothing, and gather no examples
+            self._examples = self._gathered()
             evaluation = self._fleet.evaluate_centre(self._examples, self._decoding)
             self._written = [rollout.completion for rollout in evaluation.rollouts]
         center, *pairs = (
@@ -72,3 +68,13 @@ class DivergenceFromCenter:
         if not len(center):
             return math.nan
         return float(np.mean(center - np.mean(pairs, axis=0)))
+
+    def _gathered(self) -> list[Example]:
+        wanted = TOKENS_IN_ALL // self._decoding.max_new_tokens
+        wanted = min(max(FEWEST_EXAMPLES, wanted), MOST_EXAMPLES)
+        found: dict[int, Example] = {}
+        for later in range(wanted):
+            found |= {one.index: one for one in self._batch_of(self._generation + later)}
+            if len(found) >= wanted:
+                break
+        return list(found.values())[:wanted]

@@ -1,5 +1,7 @@
 """The inprocess engine at its edges: prompts, dtypes, where members stand, and what it refuses."""
 
+from typing import Any
+
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -171,7 +173,7 @@ def test_more_tokens_than_the_context_are_refused_with_both_numbers():
     assert inprocess().generate([None], examples(["fox"]), Decoding(254))
 
 
-WINDOWS = {
+WINDOWS: dict[str, dict[str, Any]] = {
     "mistral": {"sliding_window": 7},
     "qwen2": {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1},
     "gemma3": {"sliding_window": 5, "tie_word_embeddings": False},

@@ -1,21 +1,22 @@
 """Exactness: members equal merged models, and the field's mistakes with weights stay out."""
 
 from concurrent.futures import Future
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
 
-from germline.config import Cell, LowRank
+from germline.config import Cell
 from germline.engines import decode, sampling
-from germline.protocols import CoordinateSpace
 from germline.rollout import play
 from germline.types import Decoding, Example, Grade, Seeded, TensorInfo, Update
+from tests import merged_models
+from tests.merged_models import teacher_forced
 from tests.tiny_engines import (
     SPACES,
+    beside_experts,
     bits,
-    directions,
     drawn,
     examples,
     folder,
@@ -57,7 +58,16 @@ CASES = [
     ("llama", "singular", 2),
     ("gpt2", "singular", 2),
     ("mixtral", "full", 2),
-    ("mixtral", "rank 1 beside experts", 4),
+    ("mixtral", "rank 1", 4),
+    ("mixtral", "lora", 2),
+    ("qwen2_moe", "rank 2", 4),
+    ("qwen3_moe", "rank 1", 4),
+    ("qwen3_moe", "lora", 2),
+    ("qwen3_moe", "full", 2),
+    ("phi3", "rank 1", 2),
+    ("olmo2", "rank 1", 2),
+    ("gemma2", "rank 1", 2),
+    ("smollm3", "rank 1", 2),
 ]
 """Model, space, members."""
 
@@ -84,27 +94,11 @@ NEW = 12
 
 
 def merged(model, section, weights, member):
-    """A plain Hugging Face model with the perturbation added to its weights, in fp64."""
-    plain = AutoModelForCausalLM.from_pretrained(folder(model), dtype=torch.float32)
-    parameters = dict(plain.named_parameters())
-    theta = {name: tensor.double().numpy() for name, tensor in weights.tensors.items()}
-    for info in weights.searched if member else ():
-        theta[info.name] = theta[info.name] + (
-            member.sign * member.sigma * weights.units[info.name] * drawn(member, info, section)
-        )
-    if isinstance(weights.space, CoordinateSpace):
-        for layer in weights.space.matrices:
-            name, a, b = directions(weights, layer, section)
-            change = (a * theta[name]) @ b.T
-            theta[layer.name] = theta[layer.name] + (change.T if layer.transposed else change)
-    for layer in weights.adapted:
-        a, b = (theta[name] for name in layer.adapter_names)
-        change = section.alpha / section.rank * b @ a
-        theta[layer.name] = theta[layer.name] + (change.T if layer.transposed else change)
-    with torch.no_grad():
-        for name, parameter in parameters.items():
-            parameter.copy_(torch.from_numpy(theta[name]))
-    return plain.eval()
+    return merged_models.merged(folder(model), section, weights, member, torch.float32)
+
+
+def logits_of(plain, ids):
+    return plain(ids).logits
 
 
 def greedy(plain, prompts):
@@ -122,16 +116,6 @@ def greedy(plain, prompts):
     return [tuple(row[:cut]) for row, cut in zip(rows, cuts, strict=True)]
 
 
-def teacher_forced(logits_of, prompts, completions):
-    """Logits before every completion token, on right-padded rows: causal, so padding is unseen."""
-    rows = [[*p, *c] for p, c in zip(prompts, completions, strict=True)]
-    width = max(map(len, rows))
-    logits = logits_of(torch.tensor([row + [0] * (width - len(row)) for row in rows]))
-    starts = [len(prompt) - 1 for prompt in prompts]
-    spans = zip(logits, starts, completions, strict=True)
-    return [one[start : start + len(completion)] for one, start, completion in spans]
-
-
 def test_the_comparison_with_transformers_covers_a_thousand_sequences():
     assert sum(members + 1 for *_, members in CASES) * len(PROMPTS) >= 1000
     assert len({(example.prompt, example.chat) for example in PROMPTS}) == len(PROMPTS)
@@ -140,7 +124,7 @@ def test_the_comparison_with_transformers_covers_a_thousand_sequences():
 @pytest.mark.parametrize(("model", "space", "members"), CASES)
 @torch.inference_mode()
 def test_a_member_equals_a_plain_model_with_its_perturbation_merged(model, space, members):
-    section = SPACES.get(space, LowRank(rank=1, unsupported="skip"))
+    section = beside_experts(model, SPACES[space])
     engine = inprocess(model, section)
     everyone = [*population(members).members, None]
     prompts = [engine.encoder.encode(example) for example in PROMPTS]
@@ -148,8 +132,8 @@ def test_a_member_equals_a_plain_model_with_its_perturbation_merged(model, space
     for member, row in zip(everyone, found, strict=True):
         plain = merged(model, section, engine.weights, member)
         written = [list(completion.tokens) for completion in row]
-        theirs = teacher_forced(lambda ids, m=plain: m(ids).logits, prompts, written)
-        ours = teacher_forced(lambda ids, m=member: engine.logits(m, ids), prompts, written)
+        theirs = teacher_forced(partial(logits_of, plain), prompts, written)
+        ours = teacher_forced(partial(engine.logits, member), prompts, written)
         for ids, expected, logits in zip(written, theirs, ours, strict=True):
             assert (logits - expected).abs().max() < ERROR
             # Every token the engine chose in its batch is the merged model's best, or a near tie.
@@ -196,7 +180,7 @@ def test_logits_while_decoding_equal_those_of_the_merged_model(model, space, sta
     for member, row, logits in zip(everyone, found, decoded, strict=True):
         plain = merged(model, SPACES[space], engine.weights, member)
         written = [list(completion.tokens) for completion in row]
-        expected = teacher_forced(lambda ids, m=plain: m(ids).logits, prompts, written)
+        expected = teacher_forced(partial(logits_of, plain), prompts, written)
         for ours, theirs in zip(logits, expected, strict=True):
             assert (ours[: len(theirs)] - theirs).abs().max() < ERROR
 

@@ -41,9 +41,9 @@ def qwen3():
     return Qwen3ForCausalLM(config).eval()
 
 
-@pytest.mark.parametrize("model", [*MODELS, "qwen3"])
+@pytest.mark.parametrize("model", MODELS)
 def test_fused_parts_give_the_logits_of_the_library(model):
-    served = qwen3() if model == "qwen3" else inprocess(model).model
+    served = inprocess(model).model
     plain = logits(served)
     with Fused(served).standing():
         ours = logits(served)

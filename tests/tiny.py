@@ -5,6 +5,8 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
     GPT2Config,
@@ -15,10 +17,22 @@ from transformers import (
     MistralForCausalLM,
     MixtralConfig,
     MixtralForCausalLM,
+    Olmo2Config,
+    Olmo2ForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
     PreTrainedModel,
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen2MoeConfig,
+    Qwen2MoeForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+    SmolLM3Config,
+    SmolLM3ForCausalLM,
 )
 
 CHAT_TEMPLATE = (
@@ -28,11 +42,18 @@ CHAT_TEMPLATE = (
 
 FAMILIES: dict[str, tuple[type, type[PreTrainedModel]]] = {
     "qwen2": (Qwen2Config, Qwen2ForCausalLM),
+    "qwen3": (Qwen3Config, Qwen3ForCausalLM),
     "llama": (LlamaConfig, LlamaForCausalLM),
     "mistral": (MistralConfig, MistralForCausalLM),
+    "gemma2": (Gemma2Config, Gemma2ForCausalLM),
     "gemma3": (Gemma3TextConfig, Gemma3ForCausalLM),
     "gpt2": (GPT2Config, GPT2LMHeadModel),
+    "phi3": (Phi3Config, Phi3ForCausalLM),
+    "olmo2": (Olmo2Config, Olmo2ForCausalLM),
+    "smollm3": (SmolLM3Config, SmolLM3ForCausalLM),
     "mixtral": (MixtralConfig, MixtralForCausalLM),
+    "qwen2_moe": (Qwen2MoeConfig, Qwen2MoeForCausalLM),
+    "qwen3_moe": (Qwen3MoeConfig, Qwen3MoeForCausalLM),
 }
 GPT2_NAMES = {"intermediate_size": "n_inner", "head_dim": None, "num_key_value_heads": None}
 """What GPT-2 calls a setting of `save_tiny`, or None where it has no such thing."""
@@ -60,7 +81,14 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return fast
 
 
-def save_tiny(folder: Path, family: str = "qwen2", *, seed: int = 0, **settings: object) -> Path:
+def save_tiny(
+    folder: Path,
+    family: str = "qwen2",
+    *,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    **settings: object,
+) -> Path:
     """Write a random model of a family, sharp enough that greedy choices are not ties."""
     words = tokenizer()
     shape: dict[str, object] = {
@@ -90,6 +118,6 @@ def save_tiny(folder: Path, family: str = "qwen2", *, seed: int = 0, **settings:
                 parameter.normal_(0, 0.12, generator=generator)
             elif name.endswith("bias"):
                 parameter.normal_(0, 0.05, generator=generator)
-    model.save_pretrained(folder)
+    model.to(dtype).save_pretrained(folder)
     words.save_pretrained(folder)
     return folder

@@ -12,6 +12,7 @@ import torch
 
 from germline import noise
 from germline.config import Full, InProcess, Lora, LowRank, Nes, Singular, SpaceConfig, Subspace
+from germline.engines.dtypes import DTYPES
 from germline.engines.inprocess import InProcessEngine
 from germline.engines.pretrained import load_pretrained
 from germline.engines.toy import ToyEngine
@@ -23,9 +24,14 @@ from germline.strategies import make_strategy
 from germline.types import Completion, Example, Population, Seeded, TensorInfo, Update
 from tests.tiny import save_tiny
 
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+ALL_EXPERTS = EXPERTS | {"num_experts_per_tok": 4}
+"""No choice between experts: rounding cannot change which of them a token is routed to."""
+
 # Grouped-query attention in all but GPT-2, which keeps its weights transposed; tied and untied
-# heads; Qwen2 always has biases on q, k, v. Windows so small that every text outgrows them;
-# a mixture of experts, which only the full space can perturb.
+# heads; Qwen2 always has biases on q, k, v; Phi-3 has one layer for q, k and v and one for gate and
+# up. Windows so small that every text outgrows them. Mixtures of experts, of which only the full
+# space perturbs experts and routers: Qwen2-MoE has a shared expert, Qwen3-MoE dense layers.
 MODELS: dict[str, dict[str, Any]] = {
     "qwen2": {"tie_word_embeddings": True},
     "llama": {"tie_word_embeddings": False, "attention_bias": True, "mlp_bias": True},
@@ -36,7 +42,18 @@ MODELS: dict[str, dict[str, Any]] = {
         "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
     },
     "gpt2": {"tie_word_embeddings": True},
+    "qwen3": {"tie_word_embeddings": True},
+    "gemma2": {"tie_word_embeddings": True, "sliding_window": 5, "query_pre_attn_scalar": 16},
+    "phi3": {"tie_word_embeddings": False},
+    "olmo2": {"tie_word_embeddings": False},
+    # SmolLM and SmolLM2 are Llamas of few heads; SmolLM3 has layers without positions.
+    "llama of smollm": {"num_attention_heads": 3, "num_key_value_heads": 1, "hidden_size": 48},
+    "smollm3": {"tie_word_embeddings": True, "no_rope_layers": [1, 0, 1]},
     "mixtral": {"tie_word_embeddings": False, "num_local_experts": 2},
+    "qwen2_moe": EXPERTS | {"shared_expert_intermediate_size": 32},
+    "qwen3_moe": EXPERTS | {"mlp_only_layers": [1]},
+    "qwen2_moe of all experts": ALL_EXPERTS | {"shared_expert_intermediate_size": 32},
+    "qwen3_moe of all experts": ALL_EXPERTS | {"mlp_only_layers": [1]},
     # So many tokens end a text that rows leave the batch all the time.
     "qwen2 of few words": {"eos_token_id": list(range(100, 140))},
 }
@@ -64,9 +81,18 @@ atexit.register(_TEMPORARY.cleanup)
 
 
 @cache
-def folder(model: str) -> Path:
-    """Write a tiny model once per test process."""
-    return save_tiny(Path(_TEMPORARY.name) / model, model.split()[0], **MODELS[model])
+def folder(model: str, dtype: str = "float32") -> Path:
+    """Write a tiny model, stored in a dtype, once per test process."""
+    path = Path(_TEMPORARY.name) / dtype / model
+    return save_tiny(path, model.split()[0], dtype=DTYPES[dtype], **MODELS[model])
+
+
+def beside_experts(model: str, section: SpaceConfig) -> SpaceConfig:
+    """Leave routers and experts unperturbed, and a gate of one row, where a model has them."""
+    if isinstance(section, Full) or not ("moe" in model or "mixtral" in model):
+        return section
+    exclude = ("*.shared_expert_gate.*",) if "qwen2_moe" in model else ()
+    return section.model_copy(update={"unsupported": "skip", "exclude": exclude})
 
 
 def inprocess(

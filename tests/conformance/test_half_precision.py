@@ -1,0 +1,72 @@
+"""What bf16 and fp16 promise in every space and family: the merged model, within their rounding."""
+
+import pytest
+import torch
+
+from benchmarks.dtypes import (
+    MODELS,
+    NARROW,
+    ROUTED,
+    SPACES,
+    Logits,
+    compared,
+    measured,
+    merged_logits,
+)
+from germline.spaces import SPACES as KINDS
+from germline.types import Decoding
+from tests.tiny import FAMILIES
+from tests.tiny_engines import examples, folder, inprocess, population
+
+SOME = tuple(space for space in SPACES if space != "rank 6")
+CASES = [
+    *((model, dtype, space) for model in MODELS for dtype in NARROW for space in SOME),
+    # Above the rank up to which factors are applied column by column.
+    *((model, dtype, "rank 6") for model in ("qwen3", "mixtral") for dtype in NARROW),
+]
+AS_NEAR_AS_TRANSFORMERS = 1.25
+"""Of the error of plain transformers, which rounds merged weights and not the factors beside."""
+
+
+@pytest.fixture(params=CASES, ids=" ".join)
+def result(request):
+    return measured(*request.param)
+
+
+def test_every_family_and_every_kind_of_space_is_measured():
+    assert {model.split()[0] for model in (*MODELS, *ROUTED)} == set(FAMILIES)
+    assert {section.kind for section in SPACES.values()} == set(KINDS)
+
+
+def test_the_logits_of_members_are_within_the_rounding_of_the_dtype(result):
+    assert result.error <= result.rms_bound
+    assert result.of_bound <= 1
+    assert result.worst_kl <= result.kl_bound
+    assert 0 < result.mean_kl < result.kl_bound / 10
+
+
+def test_members_are_as_near_to_the_merged_model_as_plain_transformers_is(result):
+    assert result.error <= AS_NEAR_AS_TRANSFORMERS * result.transformers
+
+
+def test_greedy_tokens_differ_at_ties_within_the_rounding_only(result):
+    assert result.tokens > 100
+    assert result.gap <= 1
+
+
+def test_evaluating_in_half_precision_leaves_every_bit_where_it_was(result):
+    assert result.leaves_no_trace
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+@torch.inference_mode()
+def test_a_perturbation_that_is_lost_breaks_every_bound(dtype):
+    engine = inprocess(str(folder("qwen3", dtype)), SPACES["rank 1"], dtype=dtype)
+    member = population(2).seeded()[0]
+    written = engine.generate([member], examples(), Decoding(8))
+    lost = torch.cat(engine.read([None], examples(), written)[0]).float()
+    exact = merged_logits(engine, SPACES["rank 1"], member, written[0], torch.float32)
+    chosen = torch.tensor([token for one in written[0] for token in one.tokens])
+    found = compared(Logits(lost, exact, exact), chosen, dtype, 3, leaves_no_trace=True)
+    assert found.error > 2 * found.rms_bound
+    assert found.of_bound > 2

@@ -1,0 +1,209 @@
+"""Runs served in bf16 and fp16: resumed, exported, loaded again and spread, they stay the same."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from benchmarks.dtypes import logit_bound
+from germline.config import Config, load_config
+from germline.engines.dtypes import DTYPES
+from germline.engines.inprocess import InProcessEngine
+from germline.protocols import CoordinateSpace
+from germline.record import RunDirectory
+from germline.run import evaluate, export, replay, resume, train
+from germline.run.assembly import make_engine
+from germline.run.reading import rebuilt
+from germline.types import Decoding
+from tests.tiny_engines import bits, examples, folder, same_bits, tokens
+from tests.toy_runs import SETTINGS, finish, journal, stopped_after
+
+# What peft calls is deprecated by transformers.
+pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning")
+
+LORA = "{kind: lora, rank: 2, init_scale_b: 0.1}"
+RUNS = [
+    ("gemma2", "bfloat16", "full"),
+    ("qwen3", "bfloat16", "low_rank"),
+    ("llama", "bfloat16", LORA),
+    ("olmo2", "bfloat16", "{kind: singular, top_k: 4}"),
+    ("qwen3_moe", "bfloat16", "{kind: low_rank, unsupported: skip}"),
+    ("mistral", "float16", "full"),
+    ("gemma3", "float16", "low_rank"),
+    ("phi3", "float16", "{kind: subspace, dimension: 12}"),
+    ("mixtral", "float16", "{kind: lora, rank: 2, init_scale_b: 0.1, unsupported: skip}"),
+]
+ADAPTERS = [run for run in RUNS if "lora" in run[2]]
+SPREAD = [RUNS[2], RUNS[6]]
+TEXTS = examples()
+NEW = 12
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run of two generations, what it served in, and its merged export."""
+
+    path: Path
+    export: Path
+    model: Path
+    dtype: str
+
+    @property
+    def config(self) -> Config:
+        return RunDirectory.open(self.path).config
+
+
+_FINISHED: dict[tuple[str, str, str], Finished] = {}
+
+
+def config(model, dtype, space, *overrides):
+    values: dict[str, Any] = {
+        **SETTINGS,
+        "model": str(folder(model, dtype)),
+        "engine": {"kind": "inprocess", "device": "cpu", "threads": 1, "dtype": dtype},
+        "generations": 2,
+    }
+    return load_config(values, ("strategy.sigma=0.05", f"space={space}", *overrides))
+
+
+@pytest.fixture
+def trained(request, tmp_path_factory):
+    """A finished run, made once; tests only read it."""
+    if request.param not in _FINISHED:
+        model, dtype, _space = request.param
+        place = tmp_path_factory.mktemp("run")
+        path = finish(train(config(*request.param), place / "run"))
+        export(path, place / "model", "merged")
+        _FINISHED[request.param] = Finished(path, place / "model", folder(model, dtype), dtype)
+    return _FINISHED[request.param]
+
+
+def every(runs):
+    return pytest.mark.parametrize("trained", runs, indirect=True, ids=" ".join)
+
+
+def loaded(source, dtype, **settings):
+    """An engine of the same dtype over a folder, without a space unless one is given."""
+    engine = {"kind": "inprocess", "device": "cpu", "threads": 1, "dtype": dtype}
+    values = load_config({"model": str(source), "engine": engine, **settings})
+    made = make_engine(values, searched="space" in settings)
+    assert isinstance(made, InProcessEngine)
+    return made
+
+
+def engine_of(run):
+    """An engine with the weights of a run."""
+    made = rebuilt(RunDirectory.open(run.path))
+    assert isinstance(made, InProcessEngine)
+    return made
+
+
+def written(engine):
+    return engine.generate([None], TEXTS, Decoding(NEW))
+
+
+def assert_only_ties_differ(one, other, bound):
+    """Compare greedy texts of two engines: they part only where one of them sees a tie."""
+    mine, theirs = written(one), written(other)
+    (logits,) = one.read([None], TEXTS, mine)
+    for left, right, places in zip(tokens(mine)[0], tokens(theirs)[0], logits, strict=True):
+        if left != right:
+            pairs = enumerate(zip(left, right, strict=False))
+            place, pair = next((place, [*pair]) for place, pair in pairs if len({*pair}) > 1)
+            first, second = places[place, pair].float()
+            assert (first - second).abs() <= bound
+
+
+@every(RUNS)
+def test_a_stopped_run_reaches_the_same_bits(trained, tmp_path):
+    path = stopped_after(train(trained.config, tmp_path / "run"), 1)
+    finish(resume(path))
+    assert journal(path) == journal(trained.path)
+
+
+@every(SPREAD)
+def test_two_engines_give_the_digests_of_one(trained, tmp_path):
+    spread = load_config(trained.config.model_dump(), ["fleet.engines=2"])
+    assert journal(finish(train(spread, tmp_path / "run"))) == journal(trained.path)
+
+
+@every(RUNS)
+def test_an_export_is_the_masters_rounded_once(trained, tmp_path):
+    digest = replay(trained.path, 1, tmp_path / "replayed", "merged")
+    assert digest == RunDirectory.open(trained.path).journal.read()[-1].digest
+    files = [place / "model.safetensors" for place in (trained.export, tmp_path / "replayed")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    assert {one.dtype for one in load_file(files[0]).values()} == {DTYPES[trained.dtype]}
+    engine = engine_of(trained)
+    plain = AutoModelForCausalLM.from_pretrained(trained.export, dtype="auto")
+    frozen = {info.name for info in engine.weights.base.tensors}
+    moved = {layer.name for layer in engine.weights.adapted}
+    if isinstance(engine.weights.space, CoordinateSpace):
+        moved |= {matrix.name for matrix in engine.weights.space.matrices}
+    for name, parameter in plain.named_parameters():
+        if name in frozen - moved:
+            assert torch.equal(parameter, engine.serving[name])
+
+
+@every(RUNS)
+@torch.inference_mode()
+def test_an_export_loaded_again_writes_what_the_run_writes(trained):
+    mine = engine_of(trained)
+    again = loaded(trained.export, trained.dtype)
+    if trained.config.space.kind in ("full", "low_rank"):  # the serving copy is the export
+        assert written(again) == written(mine)
+        return
+    ids = torch.arange(30, 60).view(2, 15)
+    one, other = mine.logits(None, ids).float(), again.logits(None, ids).float()
+    bound = logit_bound(trained.dtype, 3, one)
+    assert (one - other).abs().max() <= 2 * bound
+    assert_only_ties_differ(mine, again, 4 * bound)
+
+
+@every(RUNS)
+def test_an_export_scores_what_the_run_scores(trained, tmp_path):
+    engine = ("engine.device=cpu", "engine.threads=1", f"engine.dtype={trained.dtype}")
+    own, file = evaluate(str(trained.path), limit=5, out=tmp_path / "own")
+    score, other = evaluate(
+        str(trained.export),
+        trained.config.task,
+        limit=5,
+        overrides=engine,
+        out=tmp_path / "other",
+    )
+    assert own == RunDirectory.open(trained.path).held_out()[-1].score
+    if file.read_bytes() == other.read_bytes() or trained.config.space.kind in ("full", "low_rank"):
+        assert (score.mean, score.standard_error, score.n) == (own.mean, own.standard_error, own.n)
+        assert file.read_bytes() == other.read_bytes()
+
+
+@every(ADAPTERS)
+def test_plain_peft_gives_the_logits_of_the_run(trained, tmp_path):
+    export(trained.path, tmp_path / "adapter", "adapter")
+    engine = engine_of(trained)
+    plain = AutoModelForCausalLM.from_pretrained(trained.model, dtype="auto")
+    assert plain.dtype == DTYPES[trained.dtype]
+    model = PeftModel.from_pretrained(plain, tmp_path / "adapter").eval()
+    ids = torch.arange(30, 60).view(2, 15)
+    with torch.no_grad():
+        theirs, ours = model(ids).logits.float(), engine.logits(None, ids).float()
+        assert (theirs - ours).abs().max() <= 2 * logit_bound(trained.dtype, 3, ours)
+
+
+@every(ADAPTERS)
+def test_an_adapter_loaded_again_is_the_run_bit_for_bit(trained, tmp_path):
+    export(trained.path, tmp_path / "adapter", "adapter")
+    mine = engine_of(trained)
+    section = {**trained.config.space.model_dump(), "start": str(tmp_path / "adapter")}
+    space = {name: value for name, value in section.items() if "init_scale" not in name}
+    again = loaded(trained.model, trained.dtype, space=space)
+    assert again.weights.digest() == mine.weights.digest()
+    assert same_bits(bits(again), bits(mine))
+    assert again.generate([None], TEXTS, Decoding(NEW)) == mine.generate(
+        [None], TEXTS, Decoding(NEW)
+    )

@@ -16,7 +16,9 @@ from jaxtyping import Float, Float32
 from germline.signals import SignalPower, Signals
 from germline.traffic import Traffic
 
-TensorKind = Literal["linear", "embedding", "norm", "bias", "adapter", "coordinates", "other"]
+TensorKind = Literal[
+    "linear", "embedding", "norm", "bias", "expert", "router", "adapter", "coordinates", "other"
+]
 Finish = Literal["eos", "stop", "length"]
 Split = Literal["train", "test"]
 

@@ -16,6 +16,7 @@ from germline.types import Decoding, GermlineError, Update
 from tests.tiny import save_tiny
 from tests.tiny_engines import (
     SPACES,
+    beside_experts,
     bits,
     examples,
     folder,
@@ -293,9 +294,9 @@ def test_half_an_adapter_is_refused(tmp_path):
 # --- what is written
 
 
-@pytest.mark.parametrize("model", ["llama", "gpt2", "gemma3", "mistral"])
+@pytest.mark.parametrize("model", ["llama", "gpt2", "gemma3", "phi3", "mixtral"])
 def test_plain_peft_gives_the_logits_of_the_engine(model, tmp_path):
-    engine = inprocess(model, RANDOM)
+    engine = inprocess(model, beside_experts(model, RANDOM))
     engine.apply(UPDATE)
     engine.save_adapter(tmp_path)
     found = engine.logits(None, IDS)
@@ -306,9 +307,9 @@ def test_plain_peft_gives_the_logits_of_the_engine(model, tmp_path):
         assert (plain(model)(IDS).logits - found).abs().max() > 0.01
 
 
-@pytest.mark.parametrize("model", ["llama", "gpt2", "gemma3"])
+@pytest.mark.parametrize("model", ["llama", "gpt2", "gemma3", "qwen3_moe"])
 def test_the_merged_model_gives_the_logits_of_the_engine(model, tmp_path):
-    engine = inprocess(model, RANDOM)
+    engine = inprocess(model, beside_experts(model, RANDOM))
     engine.apply(UPDATE)
     engine.save_model(tmp_path)
     merged = AutoModelForCausalLM.from_pretrained(tmp_path, dtype="auto").eval()

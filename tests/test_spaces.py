@@ -13,7 +13,7 @@ from germline.spaces.dense_noise import DenseNoise
 from germline.spaces.selection import parse_layers
 from germline.tensor_noise import host
 from germline.types import GermlineError, Seeded, TensorInfo, Update
-from tests.tiny_engines import inprocess
+from tests.tiny_engines import folder, inprocess
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +87,69 @@ def mixture():
     return describe(inprocess("mixtral").model)
 
 
+@pytest.mark.parametrize(
+    ("model", "shared"),
+    [
+        ("mixtral", set()),
+        ("qwen2_moe", {"shared_expert.gate_proj", "shared_expert.down_proj", "shared_expert_gate"}),
+        ("qwen3_moe", {"gate_proj", "down_proj"}),
+    ],
+)
+def test_routers_and_experts_of_a_mixture_are_told_from_what_every_token_passes(model, shared):
+    kinds: dict[str, set[str]] = {}
+    for info in describe(inprocess(model).model):
+        if info.layer is not None and ".mlp." in info.name:
+            part = info.name.split(".mlp.")[1].removesuffix(".weight")
+            kinds.setdefault(info.kind, set()).add(part)
+    assert kinds["expert"] == {"experts.gate_up_proj", "experts.down_proj"}
+    assert kinds["router"] == {"gate"}
+    assert shared <= kinds.get("linear", set())
+
+
+def test_a_mixture_is_refused_with_the_setting_the_tensors_the_remedy_and_the_model():
+    for section in (LowRank(), Lora()):
+        with pytest.raises(GermlineError) as caught:
+            inprocess("qwen3_moe", section)
+        assert str(caught.value) == (
+            f"space.kind={section.kind} can perturb linear layers only, but the settings also "
+            "select the experts of a mixture, which see the tokens routed to them: "
+            "model.layers.0.mlp.experts.gate_up_proj [4, 64, 64], "
+            "model.layers.0.mlp.experts.down_proj [4, 64, 32] and 2 more; its routers: "
+            "model.layers.0.mlp.gate.weight [4, 64], model.layers.2.mlp.gate.weight [4, 64]: leave "
+            "them unperturbed with space.unsupported=skip, or use space.kind=full "
+            f"(model={folder('qwen3_moe')})"
+        )
+
+
+@pytest.mark.parametrize(("exclude", "warned"), [((), True), (("*.mlp.*",), False)])
+def test_an_adapter_beside_dense_layers_of_a_mixture_is_written_with_a_warning(
+    exclude, warned, tmp_path, caplog
+):
+    """peft 0.21 takes them for experts, which it leaves out without an error."""
+    section = Lora(rank=2, unsupported="skip", exclude=exclude)
+    inprocess("qwen3_moe", section).save_adapter(tmp_path)
+    found = [record.getMessage() for record in caplog.records]
+    assert len(found) == warned
+    for message in found:
+        assert "may take model.layers.1.mlp.gate_proj and 2 more layers" in message
+        assert "--merged" in message
+        assert str(folder("qwen3_moe")) in message
+
+
+@pytest.mark.parametrize("section", [LowRank(rank=2), Lora(rank=2)])
+def test_a_layer_too_thin_for_a_rank_is_refused_with_the_pattern_that_leaves_it_out(section):
+    section = section.model_copy(update={"unsupported": "skip"})
+    with pytest.raises(GermlineError) as caught:
+        inprocess("qwen2_moe", section)
+    message = str(caught.value)
+    assert "space.rank=2 is above the smaller side of model.layers.0.mlp.shared_expert" in message
+    pattern = "*.shared_expert_gate.weight"
+    assert f"use at most 1, or leave it out (space.exclude=['{pattern}'])" in message
+    assert str(folder("qwen2_moe")) in message
+    remedied = section.model_copy(update={"exclude": (pattern,)})
+    assert inprocess("qwen2_moe", remedied).weights.searched
+
+
 @pytest.mark.parametrize("space", [LowRank, Lora])
 def test_matrices_that_are_no_linear_layers_are_refused_by_name(space, mixture):
     message = refusal(space(layers="0"), mixture)
@@ -113,7 +176,7 @@ def test_an_expert_that_is_a_linear_layer_sees_routed_rows_and_is_unsupported():
     expert = nn.ModuleDict({"experts": nn.ModuleList([nn.Linear(2, 2)])})
     model = nn.Module()
     model.layers = nn.ModuleList([expert])
-    assert {info.kind for info in describe(model)} == {"other", "bias"}
+    assert {info.kind for info in describe(model)} == {"expert", "bias"}
 
 
 def test_a_model_without_linear_layers_in_blocks_is_refused(tied):

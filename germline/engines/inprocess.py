@@ -64,7 +64,7 @@ class InProcessEngine:
         host = self.device if config.centre == "device" else torch.device("cpu")
         placement = Placement(self.device, self.dtype, host, isinstance(space, DenseSpace))
         infos = describe(pretrained.model)
-        values = placement.place(pretrained.model, searched_names(space, infos))
+        values = placement.place(pretrained.model, searched_names(space, infos, pretrained.source))
         # Buffers follow as they are: transformers keeps rotary frequencies in fp32.
         self.model = pretrained.model.to(self.device)
         multiply_rows_at_once(self.model)

@@ -1,5 +1,6 @@
 """Theta as plain tensors: what is beside or in front of the base weights, merged or written out."""
 
+import logging
 from pathlib import Path
 
 from torch import Tensor
@@ -8,6 +9,11 @@ from germline.engines.weights import Masters
 from germline.protocols import AdapterSpace, CoordinateSpace
 from germline.spaces.adapter_files import write_adapter
 from germline.types import GermlineError, Perturbation
+
+log = logging.getLogger(__name__)
+
+EXPERT_NAMES = (".gate_proj", ".up_proj", ".down_proj", ".w1", ".w2", ".w3")
+"""Last names of layers that transformers 4 had one of per expert."""
 
 
 def merged(masters: Masters, member: Perturbation | None = None) -> dict[str, Tensor]:
@@ -38,10 +44,29 @@ def save_adapter(masters: Masters, folder: Path) -> None:
             f"export: {type(space).__name__} has no adapter to write; only space.kind=lora, "
             "or singular with space.start, has one"
         )
+    _warn_of_peft(masters)
     values = _values(masters, None)
     adapter = {name: values[name] for layer in masters.adapted for name in layer.adapter_names}
     rank = len(adapter[masters.adapted[0].adapter_names[0]])
     write_adapter(folder, adapter, masters.adapted, alpha=space.scale * rank, base=masters.base)
+
+
+def _warn_of_peft(masters: Masters) -> None:
+    """Say which layers of a mixture plain `peft` may take for its experts.
+
+    peft 0.21 reads these names in adapters of most mixtures as those of experts, as checkpoints of
+    transformers 4 had them, and then leaves out dense layers and shared experts without an error.
+    """
+    if not any(info.kind == "expert" for info in masters.base.tensors):
+        return
+    names = [layer.name.removesuffix(".weight") for layer in masters.adapted]
+    if taken := [name for name in names if name.endswith(EXPERT_NAMES)]:
+        log.warning(
+            "export: %s is a mixture of experts, and peft may take %s and %d more layers of the "
+            "adapter for its experts and not load them; compare the logits, or write the merged "
+            "model (--merged); space.exclude=['*.mlp.*'] leaves such layers out of a run",
+            *(masters.base.source, taken[0], len(taken) - 1),
+        )
 
 
 def _values(masters: Masters, member: Perturbation | None) -> dict[str, Tensor]:

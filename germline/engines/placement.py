@@ -8,14 +8,15 @@
 Tensors are placed one after another, so that loading holds one tensor more than the final state.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from germline.protocols import AdapterSpace, CoordinateSpace, Space
-from germline.types import TensorInfo
+from germline.types import GermlineError, TensorInfo
 
 
 @dataclass(frozen=True)
@@ -65,11 +66,26 @@ def holds_exactly(dtype: torch.dtype, stored: torch.dtype) -> bool:
     return torch.promote_types(dtype, stored) == dtype
 
 
-def searched_names(space: Space | None, infos: Sequence[TensorInfo]) -> frozenset[str]:
+def searched_names(space: Space | None, infos: Sequence[TensorInfo], source: str) -> frozenset[str]:
     """Return the parameters of the model itself that a space searches.
 
     An adapter or coordinates are searched beside the model, whose parameters are frozen.
+
+    Raises:
+        GermlineError: the space cannot search the model, which `source` names.
     """
     if space is None or isinstance(space, AdapterSpace | CoordinateSpace):
         return frozenset()
-    return frozenset(info.name for info in space.select(infos))
+    with model_in_errors(source):
+        return frozenset(info.name for info in space.select(infos))
+
+
+@contextmanager
+def model_in_errors(source: str) -> Iterator[None]:
+    """Add the model to what a space says of its tensors: spaces know tensors, not models."""
+    try:
+        yield
+    except GermlineError as error:
+        if not source or source in str(error):
+            raise
+        raise GermlineError(f"{error} (model={source})") from None

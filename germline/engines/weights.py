@@ -16,6 +16,7 @@ from jaxtyping import Float32
 from torch import Tensor, nn
 
 from germline.engines.digests import leaves_of, root_of
+from germline.engines.placement import model_in_errors
 from germline.engines.tensor_sigmas import SUFFIX, TensorSigmas
 from germline.engines.units import measured, unit_of
 from germline.optimizers import Optimizer
@@ -64,11 +65,15 @@ def describe(model: nn.Module) -> tuple[TensorInfo, ...]:
 def _kind(owner: nn.Module, name: str) -> TensorKind:
     if name.endswith("bias"):
         return "bias"
+    # An expert of a mixture sees the rows routed to it, so no member can be told from another.
+    if ".experts." in name:
+        return "expert"
     if isinstance(owner, nn.Linear) or _is_conv1d(owner):
-        # An expert of a mixture sees the rows routed to it, so no member can be told from another.
-        return "other" if ".experts." in name else "linear"
+        return "linear"
     if isinstance(owner, nn.Embedding):
         return "embedding"
+    if type(owner).__name__.endswith("Router"):  # of transformers, as its linear layers above
+        return "router"
     return "norm" if "norm" in type(owner).__name__.lower() else "other"
 
 
@@ -126,7 +131,8 @@ class Masters:
         self.adapted: tuple[TensorInfo, ...] = ()
         if isinstance(space, AdapterSpace | CoordinateSpace):
             self._begin(space, device or next(iter(self.tensors.values())).device)
-        self.searched = space.select(self.infos) if space else ()
+        with model_in_errors(source):
+            self.searched = space.select(self.infos) if space else ()
         _check_dtypes(self.tensors, self.searched)
         self._starting_units = {
             info.name: unit_of(info, sigma_unit, self.tensors, self.adapted, space)
@@ -143,7 +149,8 @@ class Masters:
 
     def _begin(self, space: AdapterSpace | CoordinateSpace, device: torch.device) -> None:
         """Put the starting adapter or coordinates among the tensors."""
-        begun = space.begin(self.base)
+        with model_in_errors(self.base.source):
+            begun = space.begin(self.base)
         for info, tensor in begun.items():
             self.tensors[info.name] = tensor.to(device)
         self.infos += tuple(begun)

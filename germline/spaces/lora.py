@@ -21,8 +21,8 @@ from germline import config, noise
 from germline.protocols import Base
 from germline.spaces.adapter_files import parts_of, read_adapter
 from germline.spaces.dense_noise import DenseNoise
-from germline.spaces.selection import nothing_beside, select_linear
-from germline.types import GermlineError, TensorInfo
+from germline.spaces.selection import check_rank, nothing_beside, select_linear
+from germline.types import TensorInfo
 
 
 class Lora(DenseNoise):
@@ -48,11 +48,7 @@ class Lora(DenseNoise):
             return stored.beside(base)
         adapter = {}
         for layer in chosen:
-            if self.rank > min(layer.shape):
-                raise GermlineError(
-                    f"space.rank={self.rank} is above the smaller side of {layer.name} "
-                    f"{list(layer.shape)}: use at most {min(layer.shape)}"
-                )
+            check_rank(self.rank, layer)
             a, b = parts_of(layer, self.rank)
             scale_a = self.section.init_scale_a
             usual = 1 / math.sqrt(layer.sides[1])

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 import torch
 
 from germline import config, noise
-from germline.spaces.selection import select_linear
-from germline.types import GermlineError, Seeded, TensorInfo, Update
+from germline.spaces.selection import check_rank, select_linear
+from germline.types import Seeded, TensorInfo, Update
 
 SCRATCH = 1 << 17
 """Numbers of a gradient summed at once: they stay in the cache of a core (512 kB, twice)."""
@@ -37,12 +37,7 @@ class LowRank:
         """
         kept = select_linear(tensors, self.section)
         for tensor in kept:
-            if self.rank > min(tensor.shape):
-                raise GermlineError(
-                    f"space.rank={self.rank} is above the smaller side of "
-                    f"{tensor.name} {list(tensor.shape)}: "
-                    f"use at most {min(tensor.shape)}, or space.kind=full"
-                )
+            check_rank(self.rank, tensor, ", or use space.kind=full")
         return kept
 
     def factors(

@@ -2,11 +2,18 @@
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from germline.config import Lora, LowRank, Singular, SpaceBase, Subspace
-from germline.types import GermlineError, TensorInfo
+from germline.types import GermlineError, TensorInfo, TensorKind
+
+UNSUPPORTED: Mapping[TensorKind, str] = {
+    "expert": "the experts of a mixture, which see the tokens routed to them: ",
+    "router": "its routers: ",
+    "other": "",
+}
+"""Kinds of matrices that are no linear layers, and how an error introduces them."""
 
 
 def select(tensors: Sequence[TensorInfo], config: SpaceBase) -> tuple[TensorInfo, ...]:
@@ -49,11 +56,11 @@ def select_linear(
         GermlineError: nothing is left, or something selected is a weight matrix but no linear
             layer and `unsupported` does not say to skip it.
     """
-    inside = [tensor for tensor in tensors if tensor.layer is not None]
     matrices = [
         tensor
-        for tensor in inside
-        if tensor.kind == "linear" or (tensor.kind == "other" and len(tensor.shape) > 1)
+        for tensor in tensors
+        if tensor.layer is not None
+        and (tensor.kind == "linear" or (tensor.kind in UNSUPPORTED and len(tensor.shape) > 1))
     ]
     if not matrices:
         raise GermlineError(
@@ -62,15 +69,44 @@ def select_linear(
         )
     kept = select(matrices, config)
     linear = tuple(tensor for tensor in kept if tensor.kind == "linear")
-    strange = [f"{tensor.name} {list(tensor.shape)}" for tensor in kept if tensor.kind == "other"]
+    strange = [tensor for tensor in kept if tensor.kind != "linear"]
     if strange and (config.unsupported == "refuse" or not linear):
-        more = f" and {len(strange) - 3} more" if len(strange) > 3 else ""
         remedy = "leave them unperturbed with space.unsupported=skip, or " if linear else ""
         raise GermlineError(
             f"space.kind={config.kind} can perturb linear layers only, but the settings also "
-            f"select {', '.join(strange[:3])}{more}: {remedy}use space.kind=full"
+            f"select {_by_kind(strange)}: {remedy}use space.kind=full"
         )
     return linear
+
+
+def check_rank(rank: int, tensor: TensorInfo, remedy: str = "") -> None:
+    """Check that a matrix can have a perturbation of this rank.
+
+    Args:
+        rank: `space.rank`.
+        tensor: a selected layer.
+        remedy: what else would do.
+
+    Raises:
+        GermlineError: the rank is above the smaller side of the matrix.
+    """
+    if rank > (most := min(tensor.shape)):
+        pattern = "*." + ".".join(tensor.name.split(".")[-2:])
+        raise GermlineError(
+            f"space.rank={rank} is above the smaller side of {tensor.name} {list(tensor.shape)}: "
+            f"use at most {most}, or leave it out (space.exclude={[pattern]}){remedy}"
+        )
+
+
+def _by_kind(strange: Sequence[TensorInfo]) -> str:
+    """Name tensors that are no linear layers, experts and routers of a mixture as what they are."""
+    parts = []
+    for kind, what in UNSUPPORTED.items():
+        names = [f"{one.name} {list(one.shape)}" for one in strange if one.kind == kind]
+        if names:
+            more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+            parts.append(f"{what}{', '.join(names[:2])}{more}")
+    return "; ".join(parts)
 
 
 def nothing_beside(config: Lora | Singular) -> GermlineError:

@@ -52,7 +52,7 @@ def masters_of(
     """
     model = pretrained.model
     infos = describe(model)
-    searched = searched_names(space, infos)
+    searched = searched_names(space, infos, pretrained.source)
     values = {}
     for name, parameter in model.named_parameters():
         if name in searched:

@@ -5,7 +5,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3.11
 # Extra pip arguments, for example PIP_ARGS="--index-url https://download.pytorch.org/whl/cpu
 # --extra-index-url https://pypi.org/simple" to get the small CPU build of torch on Linux.
 PIP_ARGS ?=
-# Extra pytest arguments, for example PYTEST_ARGS="-m 'not slow'".
+# Extra pytest arguments, for example PYTEST_ARGS="-x -k spaces".
 PYTEST_ARGS ?=
 
 BIN := .venv/bin
@@ -25,8 +25,8 @@ install: $(INSTALLED)  ## build .venv with the pinned versions (done by every ot
 demo: $(INSTALLED)  ## train the embedded model to answer concisely, about a minute and a half
 	@$(BIN)/germline train configs/demo.yaml
 
-test: $(INSTALLED)  ## run every test, those of the docs included
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+test: $(INSTALLED)  ## run the tests, those of the docs included, but for the slow ones
+	@$(BIN)/python -m pytest -m 'not slow' $(PYTEST_ARGS)
 
 docs: $(INSTALLED)  ## write docs/cli.md and docs/config.md anew, run the code blocks of all pages
 	@$(BIN)/python -m checks.reference
@@ -49,7 +49,8 @@ floors: $(INSTALLED)  ## check that imports only go down (import-linter)
 house: $(INSTALLED)  ## check the house rules (checks/house.py)
 	@$(BIN)/python checks/house.py
 
-check: lint types floors house test  ## all of the above; what CI runs
+check: lint types floors house  ## all of the above and every test, the slow ones too; what CI runs
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 engines: $(INSTALLED)  ## build the environments of vLLM and SGLang (gigabytes, once per machine)
 	@PIP_ARGS='$(PIP_ARGS)' $(BIN)/python -m checks.engines.build

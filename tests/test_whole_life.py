@@ -17,7 +17,7 @@ from tests.toy_runs import journal
 from tests.victims import Victim
 
 GENERATIONS = 3
-ENGINE = ("engine.device=cpu", "engine.dtype=bfloat16", "engine.threads=2")
+ENGINE = ("engine.device=cpu", "engine.dtype=bfloat16", "engine.threads=1")
 PROMPTS = ["What is 1 + 2?", "the quick brown fox", "Why?"]
 
 
@@ -72,10 +72,10 @@ def undisturbed(config, out):
 @torch.inference_mode()
 def assert_transformers_writes_the_texts_of(run, model):
     """Plain transformers, one prompt at a time, chooses what the run chose, or a tie with it."""
+    found = generate(str(run), PROMPTS, chat=False, max_new_tokens=8)
     plain = AutoModelForCausalLM.from_pretrained(model, dtype="auto").eval()
     assert plain.dtype == torch.bfloat16
     words = PreTrainedTokenizerFast.from_pretrained(model)
-    found = generate(str(run), PROMPTS, chat=False, max_new_tokens=8)
     for prompt, completion in zip(PROMPTS, found, strict=True):
         ids = words(prompt)["input_ids"]
         logits = plain(torch.tensor([[*ids, *completion.tokens[:-1]]])).logits[0, len(ids) - 1 :]
@@ -102,15 +102,12 @@ def test_a_run_at_the_shape_of_qwen_0_5b_survives_all_that_happens_to_runs(place
     entries = RunDirectory.open(run).journal.read()
     digests = [entry.digest for entry in entries]
     assert len(set(digests)) == GENERATIONS
-    for generation in (0, GENERATIONS - 1):
-        assert replay(run, generation) == digests[generation]
+    assert replay(run, GENERATIONS - 1) == digests[-1]
 
     export(run, place / "model")
     assert_transformers_writes_the_texts_of(run, place / "model")
-    own, mine = evaluate(str(run), limit=2, out=place / "own")
-    score, theirs = evaluate(
-        str(place / "model"), settings.task, limit=2, overrides=ENGINE, out=place / "other"
+    score, _ = evaluate(
+        str(place / "model"), settings.task, limit=2, overrides=ENGINE, out=place / "completions"
     )
-    assert own == RunDirectory.open(run).held_out()[-1].score
-    assert (score.mean, score.n) == (own.mean, own.n)
-    assert mine.read_bytes() == theirs.read_bytes()
+    own = RunDirectory.open(run).held_out()[-1].score
+    assert (score.mean, score.standard_error, score.n) == (own.mean, own.standard_error, own.n)

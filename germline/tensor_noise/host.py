@@ -35,6 +35,18 @@ def normals(
     return torch.from_numpy(drawn)
 
 
+def side_by_side(
+    streams: Sequence[Stream],
+    directions: Sequence[int],
+    counts: Sequence[int],
+    device: torch.device,
+) -> torch.Tensor:
+    """Draw many tensors; see `tensor_noise.side_by_side`."""
+    sizes = {stream.name: count for stream, count in zip(streams, counts, strict=True)}
+    of = streams[0].run_seed, streams[0].generation
+    return torch.from_numpy(noise.side_by_side(*of, directions, sizes))
+
+
 def weighted_sum(
     stream: Stream,
     weights: Sequence[tuple[int, float]],

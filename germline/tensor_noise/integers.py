@@ -40,6 +40,17 @@ def normals(
     return drawn
 
 
+def side_by_side(
+    streams: Sequence[Stream],
+    directions: Sequence[int],
+    counts: Sequence[int],
+    device: torch.device,
+) -> torch.Tensor:
+    """Draw many tensors; see `tensor_noise.side_by_side`."""
+    drawn = zip(streams, counts, strict=True)
+    return torch.cat([normals(one, directions, n, 0, device) for one, n in drawn], dim=1)
+
+
 def weighted_sum(
     stream: Stream,
     weights: Sequence[tuple[int, float]],

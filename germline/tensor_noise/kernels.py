@@ -79,19 +79,20 @@ def _elements(block: tl.tensor) -> tl.tensor:
 
 
 @_jit
-def _normals(
+def _normals(  # noqa: PLR0913 - a kernel is given each tensor by itself
     out: tl.tensor,
     table: tl.tensor,
     addresses: tl.tensor,
     start: tl.tensor,
     count: tl.tensor,
+    stride: tl.tensor,
     BLOCKS: tl.constexpr,
 ) -> None:
     row = tl.program_id(1).to(tl.int64)
     block = start // 16 + tl.program_id(0).to(tl.int64) * BLOCKS + tl.arange(0, BLOCKS)
     place = _elements(block) - start
     samples = _samples(table, addresses, row, block)
-    tl.store(out + row * count + place, samples, mask=(place >= 0) & (place < count))
+    tl.store(out + row * stride + place, samples, mask=(place >= 0) & (place < count))
 
 
 @_jit
@@ -119,18 +120,33 @@ def normals(
 ) -> torch.Tensor:
     """Draw rows; see `tensor_noise.normals`."""
     drawn = torch.empty(len(directions), count, device=device)
-    grid = (_programs(count, start), len(directions))
     with _on(device):
-        _normals[grid](
-            drawn,
-            _table(device),
-            _addresses(stream, directions, device),
-            start,
-            count,
-            BLOCKS,
-            **_EXACTLY,
-        )
+        _draw(drawn, _addresses([stream], directions, device)[0], start)
     return drawn
+
+
+def side_by_side(
+    streams: Sequence[Stream],
+    directions: Sequence[int],
+    counts: Sequence[int],
+    device: torch.device,
+) -> torch.Tensor:
+    """Draw many tensors; see `tensor_noise.side_by_side`."""
+    drawn = torch.empty(len(directions), sum(counts), device=device)
+    addresses = _addresses(streams, directions, device)  # one copy to the device for all of them
+    with _on(device):
+        for part, words in zip(drawn.split(list(counts), dim=1), addresses, strict=True):
+            _draw(part, words, 0)
+    return drawn
+
+
+def _draw(out: torch.Tensor, addresses: torch.Tensor, start: int) -> None:
+    """Fill `out`, `[directions, count]`, whose rows may lie apart."""
+    rows, count = out.shape
+    grid = (_programs(count, start), rows)
+    _normals[grid](
+        out, _table(out.device), addresses, start, count, out.stride(0), BLOCKS, **_EXACTLY
+    )
 
 
 def weighted_sum(
@@ -147,7 +163,7 @@ def weighted_sum(
         _weighted_sum[(_programs(count, start),)](
             total,
             _table(device),
-            _addresses(stream, directions, device),
+            _addresses([stream], directions, device)[0],
             torch.tensor(coefficients, dtype=torch.float32, device=device),
             len(weights),
             start,
@@ -168,9 +184,13 @@ def _programs(count: int, start: int) -> int:
     return -(-(last - first) // BLOCKS)
 
 
-def _addresses(stream: Stream, directions: Sequence[int], device: torch.device) -> torch.Tensor:
-    words = (*stream.key, stream.generation, *directions)
-    return torch.tensor([signed(word) for word in words], device=device)
+def _addresses(
+    streams: Sequence[Stream], directions: Sequence[int], device: torch.device
+) -> torch.Tensor:
+    """Return the words that address each stream's rows, `[streams, 3 + directions]`."""
+    rows = [signed(direction) for direction in directions]
+    words = [[*map(signed, (*one.key, one.generation)), *rows] for one in streams]
+    return torch.tensor(words, device=device)
 
 
 @cache

@@ -7,14 +7,15 @@ counted: copies between host and device, operations the host waits for, operatio
 - An operation that is given tensors of both devices is refused, as CUDA refuses it. Like CUDA, it
   takes numbers in CPU tensors without dimensions, and CPU indices, which are copied first.
 - `counted()` counts what happens during a `with` block; `limited(size)` limits the memory.
-- Attention is one operation, as on a GPU: `scaled_dot_product_attention` of the CPU.
+- Attention and layer norms are one operation each, as on a GPU: those of the CPU.
 
 How it works: DLPack passes CPU memory to torch as memory of kDLExtDev, which is PrivateUse1, and
 torch calls back when the memory is freed. A fallback for all operations replaces the tensors of
 `simgpu` by CPU tensors of the same memory, calls the operation, and wraps new results. The CPU's
 kernels for views, which only read sizes and strides, make views.
 
-Limits: one device; no streams, graphs, pinned memory, autocast, random numbers or backward.
+Limits: one device; no streams, graphs, pinned memory, autocast, random numbers or backward; no
+dtypes that only CUDA computes with (`histc` of integers, which experts of a mixture need).
 """
 
 import ctypes
@@ -23,7 +24,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -33,7 +34,7 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 NAME = "simgpu"
 
 READS_INDICES = frozenset(("aten::index", "aten::index_put_", "aten::_index_put_impl_"))
-"""Operations that CUDA gives indices on the host; it copies them to the device first."""
+"""Operations that CUDA lets take indices on the host; it copies them to the device first."""
 
 READS_ROWS = frozenset(("aten::embedding", "aten::index_select", "aten::index", "aten::gather"))
 """Operations that read of their first tensor only what they return."""
@@ -320,6 +321,8 @@ def _check_devices(plan: _Plan, tensors: Sequence[Tensor]) -> None:
             "Expected all tensors to be on the same device, but found at least two devices, "
             f"{NAME}:0 and {strangers[0].device}, in {plan.name}"
         )
+    if plan.name == "aten::index":
+        return  # torch has made and counted the copies while it worked out the shape
     for counts in _memory.counts:
         counts.to_device += len(strangers)
         counts.waits += len(strangers)
@@ -358,11 +361,6 @@ def _each(value: Any, change: Any) -> Any:
     return value
 
 
-def _attention(*inputs: Any, **named: Any) -> Tensor:
-    """Attend with the CPU's kernel; without this, torch takes attention apart on this device."""
-    return _run(torch.ops.aten.scaled_dot_product_attention.default, *inputs, **named)
-
-
 def _set_data(parameter: nn.Parameter, value: Tensor) -> None:
     """Let a parameter move to this device by `.data`, as it may move to a GPU."""
     if value.device.type == parameter.device.type:
@@ -382,5 +380,8 @@ _everything = torch.library.Library("_", "IMPL")
 _everything.fallback(_run, "PrivateUse1")
 _some = torch.library.Library("aten", "IMPL")
 _some.impl("_copy_from", _copy, "PrivateUse1")
-_some.impl("scaled_dot_product_attention", _attention, "PrivateUse1")
+for _operation in ("scaled_dot_product_attention", "native_layer_norm"):
+    # torch would take them apart, into other operations than the CPU's kernels.
+    _whole = partial(_run, getattr(torch.ops.aten, _operation).default)
+    _some.impl(_operation, _whole, "PrivateUse1")
 nn.Parameter.data = property(torch._C.TensorBase.data.__get__, _set_data)  # type: ignore[assignment]

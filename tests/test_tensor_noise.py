@@ -226,6 +226,7 @@ def test_kernels_of_other_bits_would_be_found():
         """Sums in double precision."""
 
         normals = staticmethod(integers.normals)
+        side_by_side = staticmethod(integers.side_by_side)
 
         @staticmethod
         def weighted_sum(stream, weights, count, start, device):

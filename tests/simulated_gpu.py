@@ -297,7 +297,7 @@ def _given_back(given: Tensor, result: Tensor) -> Tensor:
     return given
 
 
-def _copy(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:  # noqa: FBT001, FBT002 - torch's signature
+def _copy(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
     """Copy between tensors of which at least one is on the device."""
     _memory.unwrap(target).copy_(_memory.unwrap(source))
     size = source.numel() * source.element_size()

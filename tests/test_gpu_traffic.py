@@ -45,7 +45,9 @@ def kernels(monkeypatch):
 
 
 def far(model, space, *optimizer, **settings):
-    engine = inprocess(model, SPACES.get(space, space), *optimizer, device=simulated_gpu.NAME, **settings)
+    engine = inprocess(
+        model, SPACES.get(space, space), *optimizer, device=simulated_gpu.NAME, **settings
+    )
     # No token ends a text, so that all texts have the same length.
     object.__setattr__(engine._decoder, "end_ids", frozenset())
     return engine
@@ -69,7 +71,9 @@ def of_cell(engine, new_tokens, **decoding) -> Counts:
     ],
 )
 @pytest.mark.usefixtures("kernels")
-def test_a_decode_step_copies_its_tokens_to_the_host_and_nothing_else(model, space, steps, decoding):
+def test_a_decode_step_copies_its_tokens_to_the_host_and_nothing_else(
+    model, space, steps, decoding
+):
     engine = far(model, space, steps=steps)
     of_cell(engine, 2)  # tables that are made once
     shorter, longer = (of_cell(engine, tokens, **DECODINGS[decoding]) for tokens in (3, 5))

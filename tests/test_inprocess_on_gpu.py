@@ -19,7 +19,7 @@ from germline.run import resume
 from germline.testing import EngineConformance
 from germline.types import Coordinates, Decoding, GermlineError, Update
 from tests import simulated_gpu
-from tests.simulated_gpu import DEVICE, counted, limited
+from tests.simulated_gpu import DEVICE, limited
 from tests.tiny_engines import (
     SPACES,
     bits,
@@ -165,7 +165,9 @@ def test_noise_that_the_device_draws_has_the_bits_of_the_cpu(few, monkeypatch):
         out = torch.empty(300, dtype=torch.bfloat16, device=DEVICE)
         tensor_noise.write_perturbed(stream, 2, -0.1, center.to(place), out)
         assert torch.equal(out.cpu(), expected)
-    sums = [tensor_noise.weighted_sum(stream, [0.3, -1.0], 300, device=one) for one in (DEVICE, None)]
+    sums = [
+        tensor_noise.weighted_sum(stream, [0.3, -1.0], 300, device=one) for one in (DEVICE, None)
+    ]
     assert torch.equal(sums[0].cpu(), sums[1])
 
 

@@ -75,7 +75,9 @@ MIXED = {
 
 @pytest.mark.parametrize("name", MIXED)
 def test_it_refuses_operations_that_mix_devices(name, far):
-    with pytest.raises(RuntimeError, match="at least two devices, simgpu:0 and cpu|in the same device"):
+    with pytest.raises(
+        RuntimeError, match=r"at least two devices, simgpu:0 and cpu|in the same device"
+    ):
         MIXED[name](far)
 
 

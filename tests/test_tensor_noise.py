@@ -146,6 +146,16 @@ def test_directions_without_a_coefficient_are_not_drawn(monkeypatch):
     assert total.tolist() == pytest.approx([2.0] * 50)
 
 
+@pytest.mark.parametrize(("height", "width"), [(7, 5), (300, 1000)])
+def test_a_sum_of_outer_products_is_rounded_after_every_product_and_addition(height, width):
+    a, b = (rows(STREAM, DIRECTIONS, count, 0) for count in (height, width))
+    expected = np.zeros((height, width), dtype=np.float32)
+    for left, right in zip(a, b, strict=True):
+        expected = expected + left[:, None] * right
+    found = tensor_noise.outer_sum(torch.from_numpy(a), torch.from_numpy(b))
+    assert same_bits(found, expected)
+
+
 def test_no_coefficients_sum_to_zero():
     assert torch.equal(tensor_noise.weighted_sum(STREAM, [0.0, 0.0], 3), torch.zeros(3))
 
@@ -167,6 +177,8 @@ sizes = {"first": 40, "second": 5000, "third": 1}
 together = noise.side_by_side(3, 1, DIRECTIONS, sizes)
 streams = [Stream(3, 1, name) for name in sizes]
 assert same_bits(kernels.side_by_side(streams, DIRECTIONS, [*sizes.values()], CPU), together)
+a, b = (torch.from_numpy(rows(STREAM, DIRECTIONS, count, 0)) for count in (70, 131))
+assert torch.equal(kernels.outer_sum(a, b), tensor_noise.outer_sum(a, b))
 print("equal")
 """
 
@@ -174,6 +186,10 @@ COMPILED = """
 import triton
 from triton.backends.compiler import GPUTarget
 from germline.tensor_noise import kernels
+def check(source):
+    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=dict(kernels._EXACTLY))
+    assert "st.global" in made.asm["ptx"]
+    assert "fma" not in made.asm["ptx"]
 pointers = {"out": "*fp32", "table": "*fp32", "addresses": "*i64"}
 numbers = {"start": "i32", "count": "i32", "BLOCKS": "constexpr"}
 drawing = {"stride": "i32"}
@@ -182,9 +198,12 @@ for kernel, more in ((kernels._normals, drawing), (kernels._weighted_sum, summin
     source = triton.compiler.ASTSource(
         kernel, {**pointers, **more, **numbers}, constexprs={"BLOCKS": kernels.BLOCKS}
     )
-    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=dict(kernels._EXACTLY))
-    assert "st.global" in made.asm["ptx"]
-    assert "fma" not in made.asm["ptx"]
+    check(source)
+numbers = {name: "i32" for name in ("products", "rows", "columns")} | {"TILE": "constexpr"}
+tensors = {name: "*fp32" for name in ("out", "a", "b")}
+check(triton.compiler.ASTSource(
+    kernels._outer_sum, {**tensors, **numbers}, constexprs={"TILE": kernels.TILE}
+))
 print("exact")
 """
 
@@ -227,6 +246,7 @@ def test_kernels_of_other_bits_would_be_found():
 
         normals = staticmethod(integers.normals)
         side_by_side = staticmethod(integers.side_by_side)
+        outer_sum = staticmethod(integers.outer_sum)
 
         @staticmethod
         def weighted_sum(stream, weights, count, start, device):

@@ -59,9 +59,7 @@ class Shared(NamedTuple):
     scale: Tensor
 
     @classmethod
-    def of(
-        cls, members: Sequence[Seeded | None], device: torch.device | None = None
-    ) -> "Shared":
+    def of(cls, members: Sequence[Seeded | None], device: torch.device | None = None) -> "Shared":
         """Find the directions of members, in the order they first appear."""
         drawn = {member.direction: member for member in members if member is not None}
         places = {direction: place for place, direction in enumerate(drawn)}

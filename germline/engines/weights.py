@@ -189,9 +189,7 @@ class Masters:
         else:
             serving.copy_(self.displacements([member], info)[0].add_(master))
 
-    def _displacement(
-        self, member: Perturbation, info: TensorInfo, device: torch.device
-    ) -> Tensor:
+    def _displacement(self, member: Perturbation, info: TensorInfo, device: torch.device) -> Tensor:
         if isinstance(member, Coordinates):
             return self._by_coordinates(member.offsets, info).to(device)
         scale = member.sign * member.sigma * self.units[info.name]

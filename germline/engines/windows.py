@@ -44,9 +44,7 @@ class Window:
     places: Tensor
 
     @classmethod
-    def of(
-        cls, config: PreTrainedConfig, seen: Tensor, device: torch.device
-    ) -> "Window | None":
+    def of(cls, config: PreTrainedConfig, seen: Tensor, device: torch.device) -> "Window | None":
         """Return None where the model has no window, or no text outgrows it.
 
         Args:

@@ -19,12 +19,6 @@ from germline.spaces.selection import select_linear
 from germline.tensor_noise import Stream
 from germline.types import GermlineError, Seeded, TensorInfo, Update
 
-SCRATCH = 1 << 17
-"""Numbers of a gradient summed at once: they stay in the cache of a core (512 kB, twice)."""
-
-SCRATCH_OF_GPU = 1 << 22
-"""The same on a GPU (16 MB, twice): every block costs two launches per direction."""
-
 
 class LowRank:
     """Rank-r Gaussian noise on the selected linear layers."""
@@ -94,15 +88,9 @@ class LowRank:
         directions = range(len(update.coefficients))
         a, b = self._draw(update.run_seed, update.generation, directions, tensor, device)
         coefficients = torch.tensor(update.coefficients, dtype=torch.float32, device=a.device)
-        scaled = a * coefficients[:, None, None]
-        total = torch.zeros(tensor.shape, device=a.device)
-        scratch = SCRATCH if a.device.type == "cpu" else SCRATCH_OF_GPU
-        at_once = max(1, scratch // tensor.shape[1])
-        product = total.new_empty(min(at_once, tensor.shape[0]), tensor.shape[1])
-        for start in range(0, tensor.shape[0], at_once):
-            block = total[start : start + at_once]
-            _add_products(block, scaled[:, start : start + at_once], b, product[: len(block)])
-        return total
+        a = a.mul_(coefficients[:, None, None])
+        # The columns of every direction below each other, in the order in which they are added.
+        return tensor_noise.outer_sum(a.mT.flatten(0, 1), b.mT.flatten(0, 1))
 
     def _draw(
         self,
@@ -124,13 +112,3 @@ class LowRank:
             for side, size in sides
         )
         return a.mul_(1 / math.sqrt(self.rank)), b
-
-
-def _add_products(
-    block: torch.Tensor, a: torch.Tensor, b: torch.Tensor, product: torch.Tensor
-) -> None:
-    """Add A B^T of every direction to some rows, direction after direction, column after column."""
-    for left, right in zip(a.mT, b.mT, strict=True):
-        for one, other in zip(left, right, strict=True):
-            torch.mul(one[:, None], other, out=product)
-            block.add_(product)

@@ -23,12 +23,12 @@ from typing import Protocol, runtime_checkable
 import torch
 from jaxtyping import Float32
 
-from germline.tensor_noise import host, integers
+from germline.tensor_noise import host, integers, outer_products
 from germline.tensor_noise.stream import Stream
 
 log = logging.getLogger(__name__)
 
-__all__ = ["Stream", "normals", "side_by_side", "weighted_sum", "write_perturbed"]
+__all__ = ["Stream", "normals", "outer_sum", "side_by_side", "weighted_sum", "write_perturbed"]
 
 FEW = 1 << 18
 """Numbers of a tensor up to which the host draws for `integers`: 500 launches take 3 ms as well."""
@@ -66,6 +66,8 @@ class _Way(Protocol):
         start: int,
         device: torch.device,
     ) -> torch.Tensor: ...
+
+    def outer_sum(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor: ...
 
 
 def normals(
@@ -136,6 +138,19 @@ def weighted_sum(
     return way.weighted_sum(stream, weights, count, start, device).to(device)
 
 
+def outer_sum(
+    a: Float32[torch.Tensor, "products rows"], b: Float32[torch.Tensor, "products columns"]
+) -> Float32[torch.Tensor, "rows columns"]:
+    """Sum a_k b_k^T over k, in that order, starting from zero: fp32 multiply, then add.
+
+    Triton keeps a tile of the sum in registers while it adds all products, so that a GPU reads
+    vectors instead of the sum; elsewhere the sum passes through memory for every product.
+    """
+    if a.device.type == "cuda" and (way := _of_gpu(a.device)) is not integers:
+        return way.outer_sum(a, b)
+    return outer_products.outer_sum(a, b)
+
+
 def write_perturbed(
     stream: Stream, direction: int, scale: float, center: torch.Tensor, out: torch.Tensor
 ) -> None:
@@ -193,7 +208,11 @@ def _agree(way: _Way, device: torch.device) -> bool:
     weights = [(0, 0.3), (1, -1.7)]
     there = way.normals(stream, [0, 1], count, start, device)
     sums = way.weighted_sum(stream, weights, count, start, device)
+    outer = way.outer_sum(there[:, :70], there)
     cpu = torch.device("cpu")
-    return torch.equal(there.cpu(), host.normals(stream, [0, 1], count, start, cpu)) and (
-        torch.equal(sums.cpu(), host.weighted_sum(stream, weights, count, start, cpu))
+    here = host.normals(stream, [0, 1], count, start, cpu)
+    return (
+        torch.equal(there.cpu(), here)
+        and torch.equal(sums.cpu(), host.weighted_sum(stream, weights, count, start, cpu))
+        and torch.equal(outer.cpu(), outer_products.outer_sum(here[:, :70], here))
     )

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float32
 
 from germline import noise
+from germline.tensor_noise.outer_products import outer_sum as outer_sum
 from germline.tensor_noise.stream import Stream
 
 PIECE = 1 << 16

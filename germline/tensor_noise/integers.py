@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from germline import noise
+from germline.tensor_noise.outer_products import outer_sum as outer_sum
 from germline.tensor_noise.stream import (
     BUMPS,
     LEFT,

@@ -25,6 +25,9 @@ from germline.tensor_noise.stream import Stream, blocks, signed
 BLOCKS = 128
 """Philox blocks of one program: 2048 samples."""
 
+TILE = 64
+"""Rows and columns of a sum of outer products that one program keeps."""
+
 _EXACTLY = {"enable_fp_fusion": False}
 """How kernels are compiled: a fused multiply-add would round once where a CPU rounds twice."""
 
@@ -79,7 +82,7 @@ def _elements(block: tl.tensor) -> tl.tensor:
 
 
 @_jit
-def _normals(  # noqa: PLR0913 - a kernel is given each tensor by itself
+def _normals(
     out: tl.tensor,
     table: tl.tensor,
     addresses: tl.tensor,
@@ -113,6 +116,31 @@ def _weighted_sum(  # noqa: PLR0913 - a kernel is given each tensor by itself
         # Compiled like this, the product is rounded before it is added: see _EXACTLY.
         total += _samples(table, addresses, row, block) * tl.load(coefficients + row)
     tl.store(out + place, total, mask=(place >= 0) & (place < count))
+
+
+@_jit
+def _outer_sum(
+    out: tl.tensor,
+    a: tl.tensor,
+    b: tl.tensor,
+    products: tl.tensor,
+    rows: tl.tensor,
+    columns: tl.tensor,
+    TILE: tl.constexpr,
+) -> None:
+    row = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
+    column = tl.program_id(1).to(tl.int64) * TILE + tl.arange(0, TILE)
+    total = tl.zeros((TILE, TILE), tl.float32)
+    lefts, rights = a + row, b + column
+    for _ in range(products):
+        left = tl.load(lefts, mask=row < rows, other=0.0)
+        right = tl.load(rights, mask=column < columns, other=0.0)
+        # Compiled like this, the product is rounded before it is added: see _EXACTLY.
+        total += left[:, None] * right[None, :]
+        lefts += rows
+        rights += columns
+    inside = (row < rows)[:, None] & (column < columns)[None, :]
+    tl.store(out + row[:, None] * columns + column[None, :], total, mask=inside)
 
 
 def normals(
@@ -170,6 +198,18 @@ def weighted_sum(
             count,
             BLOCKS,
             **_EXACTLY,
+        )
+    return total
+
+
+def outer_sum(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Sum outer products; see `tensor_noise.outer_sum`."""
+    (products, rows), columns = a.shape, b.shape[1]
+    total = torch.empty(rows, columns, device=a.device)
+    grid = (-(-rows // TILE), -(-columns // TILE))
+    with _on(a.device):
+        _outer_sum[grid](
+            total, a.contiguous(), b.contiguous(), products, rows, columns, TILE, **_EXACTLY
         )
     return total
 

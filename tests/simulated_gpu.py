@@ -261,7 +261,7 @@ def _run(operation: torch._ops.OpOverload, *inputs: Any, **named: Any) -> Any:
     _check_devices(plan, tensors)
     on_host = [_each(one, _memory.unwrap) for one in inputs]
     for place in plan.wants_tensors:
-        if place < len(inputs) and isinstance(inputs[place], (bool, int, float)):
+        if place < len(inputs) and not isinstance(inputs[place], Tensor):
             on_host[place] = _number(inputs[place], tensors)
     named_on_host = {name: _each(one, _memory.unwrap) for name, one in named.items()}
     for name in plan.out:
@@ -281,7 +281,7 @@ def _run(operation: torch._ops.OpOverload, *inputs: Any, **named: Any) -> Any:
     return tuple(results) if several else results[0]
 
 
-def _number(value: float, tensors: Sequence[Tensor]) -> Tensor:
+def _number(value: Any, tensors: Sequence[Tensor]) -> Tensor:
     """Make a number the tensor that torch had made of it, which promotes no other's dtype."""
     wide = isinstance(value, float) and any(one.dtype == torch.float64 for one in tensors)
     return torch.tensor(value, dtype=torch.float64 if wide else None)
@@ -369,12 +369,13 @@ def _each(value: Any, change: Any) -> Any:
 def _set_data(parameter: nn.Parameter, value: Tensor) -> None:
     """Let a parameter move to this device by `.data`, as it may move to a GPU."""
     if value.device.type == parameter.device.type:
-        torch._C.TensorBase.data.__set__(parameter, value)
+        _DATA.__set__(parameter, value)
     else:
         moved = nn.Parameter(value, requires_grad=parameter.requires_grad)
         torch.utils.swap_tensors(parameter, moved)
 
 
+_DATA: Any = vars(torch._C.TensorBase)["data"]
 _CPU_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 _as_strided = torch.ops.aten.as_strided.default
 _set = torch.ops.aten.set_.source_Storage_storage_offset
@@ -389,4 +390,4 @@ for _operation in ("scaled_dot_product_attention", "native_layer_norm"):
     # torch would take them apart, into other operations than the CPU's kernels.
     _whole = partial(_run, getattr(torch.ops.aten, _operation).default)
     _some.impl(_operation, _whole, "PrivateUse1")
-nn.Parameter.data = property(torch._C.TensorBase.data.__get__, _set_data)  # type: ignore[assignment]
+nn.Parameter.data = property(_DATA.__get__, _set_data)  # type: ignore[assignment]

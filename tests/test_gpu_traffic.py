@@ -89,7 +89,12 @@ def test_rows_that_leave_cost_one_copy_of_their_numbers(space, monkeypatch):
     engine = far("qwen2", space)
     object.__setattr__(engine._decoder, "end_ids", frozenset(range(0, 320, 6)))
     takes, take = [], BufferedCache.take
-    monkeypatch.setattr(BufferedCache, "take", lambda *asked: takes.append(1) or take(*asked))
+
+    def counted_take(*asked):
+        takes.append(asked)
+        take(*asked)
+
+    monkeypatch.setattr(BufferedCache, "take", counted_take)
 
     def of(new_tokens):
         takes.clear()

@@ -177,10 +177,10 @@ def test_indices_of_another_device_are_refused_by_cpu_tensors(far):
 
 
 def test_parameters_move_by_their_data_and_stay_tied():
-    model = nn.ModuleList([nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False)])
-    model[1].weight = model[0].weight
-    expected = model[0].weight.detach().clone()
-    model[0].weight.data = model[0].weight.detach().to(DEVICE)
-    assert model[1].weight is model[0].weight
-    assert model[1].weight.device == DEVICE
-    assert torch.equal(model[1].weight.cpu(), expected)
+    one, other = nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False)
+    other.weight = one.weight
+    expected = one.weight.detach().clone()
+    one.weight.data = one.weight.detach().to(DEVICE)
+    assert other.weight is one.weight
+    assert other.weight.device == DEVICE
+    assert torch.equal(other.weight.cpu(), expected)

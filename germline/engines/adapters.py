@@ -42,8 +42,8 @@ class AdapterMembers:
     def _factors(self, members: Sequence[Perturbation | None]) -> Factors:
         """Move the centre by every member's displacement."""
         device = self._like.device
-        centre = self._laid_out(lambda name: self.masters.tensors[name][None]).to(device)
-        everyone = centre.of(torch.zeros(len(members), dtype=torch.long, device=device))
+        alone = self._laid_out(lambda name: self.masters.tensors[name][None]).to(device)
+        everyone = alone.of(torch.zeros(len(members), dtype=torch.long, device=device))
         given = [place for place, member in enumerate(members) if member is not None]
         values = [member for member in members if isinstance(member, Coordinates)]
         if values:

@@ -75,8 +75,15 @@ def on_host(engine):
     return {name: tensor.cpu() for name, tensor in bits(engine).items()}
 
 
-@pytest.mark.parametrize("space", SPACES)
-@pytest.mark.parametrize("masters", MASTERS)
+@pytest.mark.parametrize(
+    ("space", "masters"),
+    [
+        *((space, "device") for space in SPACES),
+        ("full", "host"),
+        ("rank 1", "host"),
+        ("lora", "host"),
+    ],
+)
 @pytest.mark.usefixtures("as_on_gpu")
 def test_members_and_updates_have_the_bits_of_a_cpu_in_every_space(space, masters):
     near = inprocess("qwen2", SPACES[space], Adam())
@@ -196,10 +203,6 @@ class TestLora(_OnGpu):
 
 class TestSubspaceWithMastersOnTheHost(_OnGpu):
     space, masters, sigma = "subspace", "host", 0.5
-
-
-class TestSingular(_OnGpu):
-    space, sigma = "singular", 0.5
 
 
 # --- training

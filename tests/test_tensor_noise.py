@@ -94,13 +94,6 @@ def test_perturbing_a_tensor_holds_no_noise_of_its_size():
     assert held <= 2**21 * torch.get_num_threads() < center.nbytes
 
 
-def test_a_perturbed_tensor_on_another_device_is_drawn_where_the_center_lies():
-    center = torch.zeros(3, 5)
-    far = torch.empty(3, 5, dtype=torch.bfloat16, device="meta")
-    tensor_noise.write_perturbed(STREAM, 0, 0.1, center, far)
-    assert center.count_nonzero() == 0
-
-
 def test_high_halves_of_products_are_those_of_whole_numbers():
     words = [0, 1, 2**32 - 1, 2**32, 2**63 - 1, 2**63, 2**64 - 1, 0x0123456789ABCDEF]
     tensor = torch.tensor(np.array(words, dtype=np.uint64).view(np.int64))
@@ -153,6 +146,16 @@ def test_directions_without_a_coefficient_are_not_drawn(monkeypatch):
     assert total.tolist() == pytest.approx([2.0] * 50)
 
 
+@pytest.mark.parametrize(("height", "width"), [(7, 5), (300, 1000)])
+def test_a_sum_of_outer_products_is_rounded_after_every_product_and_addition(height, width):
+    a, b = (rows(STREAM, DIRECTIONS, count, 0) for count in (height, width))
+    expected = np.zeros((height, width), dtype=np.float32)
+    for left, right in zip(a, b, strict=True):
+        expected = expected + left[:, None] * right
+    found = tensor_noise.outer_sum(torch.from_numpy(a), torch.from_numpy(b))
+    assert same_bits(found, expected)
+
+
 def test_no_coefficients_sum_to_zero():
     assert torch.equal(tensor_noise.weighted_sum(STREAM, [0.0, 0.0], 3), torch.zeros(3))
 
@@ -170,6 +173,12 @@ for count, start in SHARDS:
     weights = [pair for pair in enumerate(COEFFICIENTS) if pair[1]]
     total = kernels.weighted_sum(STREAM, weights, count, start, CPU)
     assert same_bits(total, summed(STREAM, COEFFICIENTS, count, start)), (count, start)
+sizes = {"first": 40, "second": 5000, "third": 1}
+together = noise.side_by_side(3, 1, DIRECTIONS, sizes)
+streams = [Stream(3, 1, name) for name in sizes]
+assert same_bits(kernels.side_by_side(streams, DIRECTIONS, [*sizes.values()], CPU), together)
+a, b = (torch.from_numpy(rows(STREAM, DIRECTIONS, count, 0)) for count in (70, 131))
+assert torch.equal(kernels.outer_sum(a, b), tensor_noise.outer_sum(a, b))
 print("equal")
 """
 
@@ -177,16 +186,24 @@ COMPILED = """
 import triton
 from triton.backends.compiler import GPUTarget
 from germline.tensor_noise import kernels
-pointers = {"out": "*fp32", "table": "*fp32", "addresses": "*i64"}
-numbers = {"start": "i32", "count": "i32", "BLOCKS": "constexpr"}
-summing = {"coefficients": "*fp32", "rows": "i32"}
-for kernel, more in ((kernels._normals, {}), (kernels._weighted_sum, summing)):
-    source = triton.compiler.ASTSource(
-        kernel, {**pointers, **more, **numbers}, constexprs={"BLOCKS": kernels.BLOCKS}
-    )
+def check(source):
     made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=dict(kernels._EXACTLY))
     assert "st.global" in made.asm["ptx"]
     assert "fma" not in made.asm["ptx"]
+pointers = {"out": "*fp32", "table": "*fp32", "addresses": "*i64"}
+numbers = {"start": "i32", "count": "i32", "BLOCKS": "constexpr"}
+drawing = {"stride": "i32"}
+summing = {"coefficients": "*fp32", "rows": "i32"}
+for kernel, more in ((kernels._normals, drawing), (kernels._weighted_sum, summing)):
+    source = triton.compiler.ASTSource(
+        kernel, {**pointers, **more, **numbers}, constexprs={"BLOCKS": kernels.BLOCKS}
+    )
+    check(source)
+numbers = {name: "i32" for name in ("products", "rows", "columns")} | {"TILE": "constexpr"}
+tensors = {name: "*fp32" for name in ("out", "a", "b")}
+check(triton.compiler.ASTSource(
+    kernels._outer_sum, {**tensors, **numbers}, constexprs={"TILE": kernels.TILE}
+))
 print("exact")
 """
 
@@ -228,6 +245,8 @@ def test_kernels_of_other_bits_would_be_found():
         """Sums in double precision."""
 
         normals = staticmethod(integers.normals)
+        side_by_side = staticmethod(integers.side_by_side)
+        outer_sum = staticmethod(integers.outer_sum)
 
         @staticmethod
         def weighted_sum(stream, weights, count, start, device):
@@ -240,14 +259,14 @@ def test_kernels_of_other_bits_would_be_found():
 @pytest.mark.gpu
 def test_a_gpu_with_triton_uses_its_kernels():
     if importlib.util.find_spec("triton"):
-        assert tensor_noise._way(torch.device("cuda")) is not integers
+        assert tensor_noise._way(torch.device("cuda"), 1) not in (host, integers)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("count", "start"), [*SHARDS, (5_000_000, 77)])
 @pytest.mark.parametrize("way", ["chosen", "integers"])
 def test_a_gpu_draws_and_sums_the_bits_of_a_cpu(way, count, start):
-    module = integers if way == "integers" else tensor_noise._way(torch.device("cuda"))
+    module = integers if way == "integers" else tensor_noise._way(torch.device("cuda"), count)
     drawn = module.normals(STREAM, DIRECTIONS, count, start, torch.device("cuda"))
     assert drawn.device.type == "cuda"
     assert same_bits(drawn, rows(STREAM, DIRECTIONS, count, start))

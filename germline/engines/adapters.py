@@ -41,44 +41,49 @@ class AdapterMembers:
 
     def _factors(self, members: Sequence[Perturbation | None]) -> Factors:
         """Move the centre by every member's displacement."""
-        everyone = self._centre().of(torch.zeros(len(members), dtype=torch.long))
+        device = self._like.device
+        alone = self._laid_out(lambda name: self.masters.tensors[name][None]).to(device)
+        everyone = alone.of(torch.zeros(len(members), dtype=torch.long, device=device))
         given = [place for place, member in enumerate(members) if member is not None]
         values = [member for member in members if isinstance(member, Coordinates)]
         if values:
-            moves = self._moves(partial(self.masters.displacements, values), len(values))
-            for centre, move in zip(everyone, moves, strict=True):
-                centre[given] += move
+            displacements = partial(self.masters.displacements, values)
+            place = self.masters.tensors[self.masters.searched[0].name].device
+            moves = self._moves(displacements, len(values), place)
+            rows = torch.tensor(given, device=device)
+            for centre, move in zip(everyone, moves.to(device), strict=True):
+                centre[rows] += move
         elif given:
             for centre, move in zip(everyone, self._seeded_moves(members), strict=True):
                 centre.add_(move)
         return Factors(everyone.a.to(self._like), everyone.b.to(self._like))
 
-    def _centre(self) -> Factors:
-        return self._laid_out(lambda name: self.masters.tensors[name].cpu()[None])
-
     def _seeded_moves(self, members: Sequence[Perturbation | None]) -> Factors:
         """Scale the noise of each member's direction; a pair shares what is drawn."""
-        shared = Shared.of([one if one is None else as_seeded(one) for one in members])
-
-        drawn = self.space.noises_of(shared.drawn, self.masters.searched)
+        device = self._like.device
+        shared = Shared.of([one if one is None else as_seeded(one) for one in members], device)
+        drawn = self.space.noises_of(shared.drawn, self.masters.searched, device)
 
         def noises(info: TensorInfo) -> Tensor:
             unit = self.masters.units[info.name]
             return drawn[info.name] if unit == 1 else drawn[info.name].mul_(unit)
 
-        moves = self._moves(noises, len(shared.drawn)).of(shared.which)
+        moves = self._moves(noises, len(shared.drawn), device).of(shared.which)
         for move in moves:
             move.mul_(shared.scale[:, None])
         return moves
 
-    def _moves(self, of: Callable[[TensorInfo], Tensor], members: int) -> Factors:
+    def _moves(
+        self, of: Callable[[TensorInfo], Tensor], members: int, device: torch.device
+    ) -> Factors:
         """Lay out how far each member moves each searched tensor; 0 where A is frozen."""
         searched = {info.name: info for info in self.masters.searched}
 
         def move(name: str) -> Tensor:
             if name in searched:
                 return of(searched[name])
-            return torch.zeros(members, *self.masters.tensors[name].shape)
+            centre = self.masters.tensors[name]
+            return torch.zeros(members, *centre.shape, device=device)
 
         return self._laid_out(move)
 

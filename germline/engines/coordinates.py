@@ -13,6 +13,7 @@ worked out in fp32 and then rounded, like any other member.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+import torch
 from torch import Tensor, nn
 
 from germline.engines.weights import Masters
@@ -44,9 +45,12 @@ class CoordinateMembers:
             yield
 
     def _coordinates(self, members: Sequence[Perturbation | None]) -> Standing:
-        places = [place for place, member in enumerate(members) if member is not None]
         given = [member for member in members if member is not None]
         standing = {}
+        if given:
+            device = self.masters.tensors[self.masters.searched[0].name].device
+            chosen = [place for place, member in enumerate(members) if member is not None]
+            places = torch.tensor(chosen, device=device)
         for info in self.masters.searched:
             rows = self.masters.tensors[info.name].repeat(len(members), 1)
             if given:

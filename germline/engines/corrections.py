@@ -36,6 +36,10 @@ class Factors(NamedTuple):
     a: Tensor
     b: Tensor
 
+    def to(self, device: torch.device) -> "Factors":
+        """Move them to a device."""
+        return Factors(self.a.to(device), self.b.to(device))
+
     def of(self, members: Tensor) -> "Factors":
         """Select members, in this order; one may be selected more than once."""
         return Factors(self.a[members], self.b[members])
@@ -55,13 +59,14 @@ class Shared(NamedTuple):
     scale: Tensor
 
     @classmethod
-    def of(cls, members: Sequence[Seeded | None]) -> "Shared":
+    def of(cls, members: Sequence[Seeded | None], device: torch.device | None = None) -> "Shared":
         """Find the directions of members, in the order they first appear."""
         drawn = {member.direction: member for member in members if member is not None}
         places = {direction: place for place, direction in enumerate(drawn)}
         which = [places[member.direction] if member is not None else 0 for member in members]
         scale = [member.sign * member.sigma if member is not None else 0.0 for member in members]
-        return cls(list(drawn.values()), torch.tensor(which), torch.tensor(scale))
+        numbers = torch.tensor(which, device=device), torch.tensor(scale, device=device)
+        return cls(list(drawn.values()), *numbers)
 
 
 class Corrections:
@@ -89,11 +94,6 @@ class Corrections:
                 self._by_name[info.name] = _Correction(layer, of_a, projection, place)
         self._sizes = (of_a.stop, of_b.stop)
 
-    def empty(self, members: int) -> Factors:
-        """Return room for the factors of so many members, to be filled through `a` and `b`."""
-        of_a, of_b = self._sizes
-        return Factors(torch.empty(members, of_a), torch.empty(members, of_b))
-
     def arranged(self, a: Tensor, b: Tensor) -> Factors:
         """Lay out factors given layer after layer, each `[members, out or in, rank]`.
 
@@ -103,7 +103,8 @@ class Corrections:
         """
         if self._rank == 1:
             return Factors(a, b)
-        factors = self.empty(len(a))
+        of_a, of_b = self._sizes
+        factors = Factors(a.new_empty(len(a), of_a), b.new_empty(len(b), of_b))
         for given, view, side in ((a, self.a, 0), (b, self.b, 1)):
             sizes = [info.sides[side] * self._rank for info in self.layers]
             for info, part in zip(self.layers, given.split(sizes, dim=1), strict=True):

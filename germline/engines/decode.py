@@ -60,20 +60,19 @@ class Decoder:
         examples = len(prompts.lengths)
         slots = max(examples, -(-SMALLEST_BATCH // members))
         example_of = torch.tensor([slot if slot < examples else 0 for slot in range(slots)])
-        batch = _Batch.of(self.model, members, example_of, prompts, decoding.max_new_tokens)
+        batch = _Batch.of(self.model, members, example_of, prompts, luck[example_of])
         batch.has_fixed_steps = self.fixed_steps
         texts = _Texts(self, decoding, members * slots)
         texts.ignore([m * slots + s for m in range(members) for s in range(examples, slots)])
-        luck = luck[example_of].repeat(members, 1).to(self.model.device)
         with self.fused.standing():
-            self._write(batch, texts, luck, decoding)
+            self._write(batch, texts, decoding)
         return texts.completions(members, prompts.lengths)
 
-    def _write(self, batch: "_Batch", texts: "_Texts", luck: Tensor, decoding: Decoding) -> None:
-        """Let the batch write until all texts end; `luck` is `[rows, max_new_tokens]`."""
+    def _write(self, batch: "_Batch", texts: "_Texts", decoding: Decoding) -> None:
+        """Generate until all texts end. The host reads the device once per step: the tokens."""
         logits = batch.prefill()
         for step in range(decoding.max_new_tokens):
-            tokens = choose(logits, luck[batch.rows.flatten(), step], decoding)
+            tokens = choose(logits, batch.luck[:, step], decoding)
             texts.write(batch.rows.flatten().tolist(), tokens.tolist())
             if step + 1 == decoding.max_new_tokens or not texts.unfinished:
                 break
@@ -94,11 +93,11 @@ class Decoder:
                 for m in members
             ]
         )
-        stay = (torch.tensor(members)[:, None] * batch.rows.shape[1] + slots).flatten()
-        if len(members) < len(batch.rows):
-            self.members_left(torch.tensor(members, device=tokens.device))
-        batch.keep(stay, len(members))
-        return tokens[stay.to(tokens.device)]
+        before, slots_before = batch.rows.shape
+        stay = batch.keep((torch.tensor(members)[:, None] * slots_before + slots).flatten(), width)
+        if len(members) < before:
+            self.members_left(stay[::width] // slots_before)
+        return tokens[stay]
 
 
 @dataclass
@@ -109,6 +108,7 @@ class _Batch:
         rows: `[members, slots]` row numbers, as at the start of the cell.
         mask: additive attention mask over the whole capacity, `[batch, 1, 1, capacity]`.
         position: position of the next token of each row, `[batch]`.
+        luck: uniforms for seeded sampling, `[batch, max_new_tokens]`.
         window: of the layers that see only the last tokens, where texts outgrow it.
         filled: places of the cache taken.
         has_fixed_steps: whether steps are one program of fixed shapes.
@@ -121,6 +121,7 @@ class _Batch:
     cache: BufferedCache
     mask: Tensor
     position: Tensor
+    luck: Tensor
     window: Window | None
     filled: int = 0
     has_fixed_steps: bool = False
@@ -133,9 +134,9 @@ class _Batch:
         members: int,
         example_of: Tensor,
         prompts: PaddedPrompts,
-        new_tokens: int,
+        luck: Tensor,
     ) -> "_Batch":
-        slots = len(example_of)
+        slots, new_tokens = luck.shape
         example_of = example_of.repeat(members)
         prefix, width = len(prompts.prefix), prompts.rest.shape[1]
         seen = torch.ones(len(example_of), prefix + width + new_tokens, dtype=torch.bool)
@@ -150,7 +151,8 @@ class _Batch:
             cache=BufferedCache(seen.shape[1]),
             mask=mask[:, None, None].to(model.device),
             position=torch.tensor(prompts.lengths)[example_of].to(model.device),
-            window=Window.of(model.config.get_text_config(), seen.to(model.device)),
+            luck=luck.repeat(members, 1).to(model.device),
+            window=Window.of(model.config.get_text_config(), seen, model.device),
         )
 
     def prefill(self) -> Tensor:
@@ -188,16 +190,18 @@ class _Batch:
         self.filled += 1
         return self._steps(tokens)
 
-    def keep(self, stay: Tensor, members: int) -> None:
-        """Keep these rows of the batch, now of so many members."""
-        self.rows = self.rows.flatten()[stay].view(members, -1)
+    def keep(self, stay: Tensor, slots: int) -> Tensor:
+        """Keep these rows of the batch, so many of each member; return them on its device."""
+        self.rows = self.rows.flatten()[stay].view(-1, slots)
         stay = stay.to(self.model.device)
         self.cache.take(stay)
         self._steps = None
         self.mask = self.mask[stay]
         self.position = self.position[stay]
+        self.luck = self.luck[stay]
         if self.window:
             self.window.keep(stay)
+        return stay
 
     def _forward(self, ids: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
         """Append new tokens, piece by piece, and return the logits after the last."""

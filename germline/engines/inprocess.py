@@ -137,8 +137,9 @@ class InProcessEngine:
         for some, few in pieces(completions, most):
             written = [row[few] for row in completions[some]]
             read = self.read(members[some], examples[few], written)
-            for place, (logits, row) in enumerate(zip(read, written, strict=True), some.start):
-                found[place] += [_log_probabilities(*one) for one in zip(logits, row, strict=True)]
+            logs = _log_probabilities([one for row in read for one in row], written)
+            for place, row in enumerate(written, some.start):
+                found[place] += [next(logs) for _ in row]
         return found
 
     def lay_out(
@@ -249,11 +250,21 @@ class InProcessEngine:
             self._dense.keep(members)
 
 
-def _log_probabilities(logits: Tensor, completion: Completion) -> list[float]:
-    tokens = torch.tensor(completion.tokens, dtype=torch.long, device=logits.device)
-    logs = logits.float().log_softmax(-1).gather(-1, tokens[:, None])[:, 0]
-    found: list[float] = logs.tolist()
-    return found
+def _log_probabilities(
+    logits: Sequence[Tensor], completions: Sequence[Sequence[Completion]]
+) -> Iterator[list[float]]:
+    """Return those of each completion's tokens, with one copy to and one from a GPU for all."""
+    written = [one.tokens for row in completions for one in row]
+    sizes = [len(tokens) for tokens in written]
+    numbers = torch.tensor([token for tokens in written for token in tokens], dtype=torch.long)
+    tokens = numbers.to(logits[0].device).split(sizes)
+    logs = torch.cat(
+        [
+            read.float().log_softmax(-1).gather(-1, own[:, None])[:, 0]
+            for read, own in zip(logits, tokens, strict=True)
+        ]
+    )
+    return iter([one.tolist() for one in logs.cpu().split(sizes)])
 
 
 def _is_out_of_memory(error: RuntimeError) -> bool:

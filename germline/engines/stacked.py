@@ -105,8 +105,9 @@ class StackedMembers:
         self, info: TensorInfo, drawn: Sequence[Perturbation], rows: Sequence[tuple[int, int]]
     ) -> Tensor:
         """Write master + sign * displacement, rounded, for each (row of displacements, sign)."""
-        master = self.masters.tensors[info.name]
-        displaced = self.masters.displacements(drawn, info)
+        device = self._like.device
+        master = self.masters.tensors[info.name].to(device)
+        displaced = self.masters.displacements(drawn, info, device)
         stack = self._like.new_empty(len(rows), *info.shape)
         for place, (row, sign) in enumerate(rows):
             # A sign only flips a bit: the floats are those of a member written alone.

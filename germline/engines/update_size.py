@@ -46,7 +46,7 @@ class UpdateGauge:
         """Measure the step that was taken since; None where there is nothing to measure."""
         if not self._infos:
             return None
-        before, after = torch.cat(self._before), torch.cat(self._samples())
+        before, after = self._before, self._samples()
         squares = self._means((after.double() - before.double()).square())
         roundings = np.sqrt(squares / self._means(_spacing(after, self._dtype).square()))
         moved = self._means((after.to(self._dtype) != before.to(self._dtype)).double())
@@ -59,15 +59,18 @@ class UpdateGauge:
             rank=self._rank(update),
         )
 
-    def _samples(self) -> list[Tensor]:
-        return [_sample(self._masters.tensors[info.name], info) for info in self._infos]
+    def _samples(self) -> Tensor:
+        """Copy the samples of all tensors to the host, at once."""
+        tensors = self._masters.tensors
+        parts = [_sample(tensors[info.name], info) for info in self._infos]
+        self._sizes = [len(part) for part in parts]
+        return torch.cat(parts).cpu() if parts else torch.empty(0)
 
     def _means(self, values: Tensor) -> Float64[np.ndarray, " tensors"]:
         """Average over the sample of each tensor."""
-        sizes = [len(one) for one in self._before]
-        starts = np.cumsum([0, *sizes[:-1]])
+        starts = np.cumsum([0, *self._sizes[:-1]])
         sums: np.ndarray = np.add.reduceat(values.numpy(), starts)
-        return sums / sizes
+        return sums / self._sizes
 
     def _rank(self, update: Update | Move) -> float | None:
         """Return the effective rank of the step in the middle matrix: equation (3)."""
@@ -81,12 +84,12 @@ class UpdateGauge:
 
 
 def _sample(tensor: Tensor, info: TensorInfo) -> Tensor:
-    """Copy numbers to the host, at even steps that visit all columns in turn."""
+    """View numbers at even steps that visit all columns in turn."""
     step = -(-tensor.numel() // SAMPLE)
     columns = info.shape[-1] if info.shape else 1
     while step > 1 and math.gcd(step, columns) > 1:
         step += 1
-    return tensor.reshape(-1)[::step].to("cpu", copy=True)
+    return tensor.reshape(-1)[::step]
 
 
 def _spacing(values: Tensor, dtype: torch.dtype) -> Tensor:

@@ -6,6 +6,7 @@ masters. Frozen ones are held in the dtype they are stored in (`placement.py`), 
 the fp32 values of all tensors, never of rounded serving copies.
 """
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -169,15 +170,21 @@ class Masters:
                 f"members cannot be played with {found}: choose space.kind=full, low_rank or lora"
             )
 
-    def displacements(self, members: Sequence[Perturbation], info: TensorInfo) -> Tensor:
+    def displacements(
+        self,
+        members: Sequence[Perturbation],
+        info: TensorInfo,
+        device: torch.device | None = None,
+    ) -> Tensor:
         """Work out how far members stand from the centre in one tensor: fp32 `[members, *shape]`.
 
             sign * sigma * unit * noise        of a seeded member
             unit * offsets                     of one given by its coordinates
 
-        The result is new, and lies where the masters are.
+        The result is new, and lies where the masters are unless a device is given.
         """
-        rows = [self._displacement(member, info) for member in members]
+        device = device or self.tensors[info.name].device
+        rows = [self._displacement(member, info, device) for member in members]
         return rows[0][None] if len(rows) == 1 else torch.stack(rows)
 
     def write_member(self, member: Perturbation, info: TensorInfo, serving: Tensor) -> None:
@@ -189,8 +196,7 @@ class Masters:
         else:
             serving.copy_(self.displacements([member], info)[0].add_(master))
 
-    def _displacement(self, member: Perturbation, info: TensorInfo) -> Tensor:
-        device = self.tensors[info.name].device
+    def _displacement(self, member: Perturbation, info: TensorInfo, device: torch.device) -> Tensor:
         if isinstance(member, Coordinates):
             return self._by_coordinates(member.offsets, info).to(device)
         scale = member.sign * member.sigma * self.units[info.name]
@@ -273,10 +279,11 @@ class Masters:
         Raises:
             GermlineError: a searched tensor holds an infinity or no number.
         """
-        for info in self.searched:
+        # The sums first: they need no memory, and are finite in all but strange models.
+        sums = torch.stack([self.tensors[info.name].sum() for info in self.searched]).tolist()
+        for info, total in zip(self.searched, sums, strict=True):
             master = self.tensors[info.name]
-            # The sum first: it needs no memory, and is finite in all but strange models.
-            if not master.sum().isfinite() and not master.isfinite().all():
+            if not math.isfinite(total) and not master.isfinite().all():
                 found = f"strategy.sigma={update.sigma:g}"
                 if isinstance(update, Update):
                     found = f"strategy.learning_rate={update.learning_rate:g} and {found}"

@@ -44,18 +44,19 @@ class Window:
     places: Tensor
 
     @classmethod
-    def of(cls, config: PreTrainedConfig, seen: Tensor) -> "Window | None":
+    def of(cls, config: PreTrainedConfig, seen: Tensor, device: torch.device) -> "Window | None":
         """Return None where the model has no window, or no text outgrows it.
 
         Args:
             config: of the text model.
-            seen: False where a place in the cache is padding, `[rows, capacity]`.
+            seen: False where a place in the cache is padding, `[rows, capacity]`, on the CPU.
+            device: of the model.
         """
         kinds = getattr(config, "layer_types", None)
         size = getattr(config, "sliding_window", None)
         if size is None or size >= seen.shape[1] or (kinds is not None and SLIDING not in kinds):
             return None
-        return cls(size, kinds is None, seen.long().cumsum(1) - 1)
+        return cls(size, kinds is None, (seen.long().cumsum(1) - 1).to(device))
 
     def keep(self, stay: Tensor) -> None:
         """Keep these rows of the batch."""

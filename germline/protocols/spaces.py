@@ -61,11 +61,14 @@ class LowRankSpace(Space, Protocol):
         """
 
     def sides(
-        self, members: Sequence[Seeded], wanted: Sequence[tuple[TensorInfo, int]]
+        self,
+        members: Sequence[Seeded],
+        wanted: Sequence[tuple[TensorInfo, int]],
+        device: "torch.device | None" = None,
     ) -> "torch.Tensor":
         """Draw the A (side 0) or B (side 1) of many tensors, `[members, sum of side x rank]`.
 
-        What `factors` draws, each `[side, rank]`, one after another.
+        What `factors` draws, each `[side, rank]`, one after another; on a device, or the CPU.
         """
 
 
@@ -112,9 +115,12 @@ class AdapterSpace(Space, Protocol):
         """Draw the unit noise of the members' directions, fp32 `[members, *shape]`."""
 
     def noises_of(
-        self, members: Sequence[Seeded], tensors: Sequence[TensorInfo]
+        self,
+        members: Sequence[Seeded],
+        tensors: Sequence[TensorInfo],
+        device: "torch.device | None" = None,
     ) -> "Mapping[str, torch.Tensor]":
-        """Draw the `noises` of many tensors at once, on the CPU, by name."""
+        """Draw the `noises` of many tensors at once, by name; on a device, or the CPU."""
 
 
 class Directions(NamedTuple):

@@ -14,12 +14,10 @@ from collections.abc import Sequence
 
 import torch
 
-from germline import config, noise
+from germline import config, tensor_noise
 from germline.spaces.selection import check_rank, select_linear
+from germline.tensor_noise import Stream
 from germline.types import Seeded, TensorInfo, Update
-
-SCRATCH = 1 << 17
-"""Numbers of a gradient summed at once: they stay in the cache of a core (512 kB, twice)."""
 
 
 class LowRank:
@@ -49,7 +47,10 @@ class LowRank:
         return self._draw(first.run_seed, first.generation, directions, tensor)
 
     def sides(
-        self, members: Sequence[Seeded], wanted: Sequence[tuple[TensorInfo, int]]
+        self,
+        members: Sequence[Seeded],
+        wanted: Sequence[tuple[TensorInfo, int]],
+        device: torch.device | None = None,
     ) -> torch.Tensor:
         """Draw A (side 0) or B (side 1) of many tensors: `[members, sum of side x rank]`.
 
@@ -60,10 +61,9 @@ class LowRank:
         sizes = {
             f"{tensor.name}/{'ab'[side]}": tensor.shape[side] * self.rank for tensor, side in wanted
         }
-        drawn = torch.from_numpy(
-            noise.side_by_side(
-                first.run_seed, first.generation, [one.direction for one in members], sizes
-            )
+        directions = [one.direction for one in members]
+        drawn = tensor_noise.side_by_side(
+            first.run_seed, first.generation, directions, sizes, device
         )
         if self.rank > 1:
             parts = drawn.split(list(sizes.values()), dim=1)
@@ -81,39 +81,29 @@ class LowRank:
         thread count.
         """
         directions = range(len(update.coefficients))
-        drawn = self._draw(update.run_seed, update.generation, directions, tensor)
-        a, b = (side.to(device or "cpu") for side in drawn)
+        a, b = self._draw(update.run_seed, update.generation, directions, tensor, device)
         coefficients = torch.tensor(update.coefficients, dtype=torch.float32, device=a.device)
-        scaled = a * coefficients[:, None, None]
-        total = torch.zeros(tensor.shape, device=a.device)
-        at_once = max(1, SCRATCH // tensor.shape[1])
-        product = total.new_empty(min(at_once, tensor.shape[0]), tensor.shape[1])
-        for start in range(0, tensor.shape[0], at_once):
-            block = total[start : start + at_once]
-            _add_products(block, scaled[:, start : start + at_once], b, product[: len(block)])
-        return total
+        a = a.mul_(coefficients[:, None, None])
+        # The columns of every direction below each other, in the order in which they are added.
+        return tensor_noise.outer_sum(a.mT.flatten(0, 1), b.mT.flatten(0, 1))
 
     def _draw(
-        self, run_seed: int, generation: int, directions: Sequence[int], tensor: TensorInfo
+        self,
+        run_seed: int,
+        generation: int,
+        directions: Sequence[int],
+        tensor: TensorInfo,
+        device: torch.device | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         rows, columns = tensor.shape
         sides = (("a", rows), ("b", columns))
         a, b = (
-            torch.from_numpy(
-                noise.normals(
-                    run_seed, generation, directions, f"{tensor.name}/{side}", size * self.rank
-                )
-            ).reshape(len(directions), size, self.rank)
+            tensor_noise.normals(
+                Stream(run_seed, generation, f"{tensor.name}/{side}"),
+                directions,
+                size * self.rank,
+                device=device,
+            ).view(len(directions), size, self.rank)
             for side, size in sides
         )
         return a.mul_(1 / math.sqrt(self.rank)), b
-
-
-def _add_products(
-    block: torch.Tensor, a: torch.Tensor, b: torch.Tensor, product: torch.Tensor
-) -> None:
-    """Add A B^T of every direction to some rows, direction after direction, column after column."""
-    for left, right in zip(a.mT, b.mT, strict=True):
-        for one, other in zip(left, right, strict=True):
-            torch.mul(one[:, None], other, out=product)
-            block.add_(product)

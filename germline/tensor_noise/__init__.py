@@ -6,14 +6,15 @@ The same noise has three ways of being computed, chosen by the device:
 - a GPU with Triton, which comes with PyTorch's CUDA builds: kernels that compute every bit where it
   is used and read nothing but the table of 65,536 values (`kernels.py`), after they were compared
   with the CPU once in every process;
-- any other device: torch's integer operations (`integers.py`).
+- any other device: torch's integer operations (`integers.py`); tensors so small that these take
+  longer to launch than to draw on the host are drawn there.
 
 All of them are integer arithmetic and a table, so they agree bit for bit. A sum is fp32 multiply,
 then add, in the order of the directions, never fused; so sums agree as well.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -22,12 +23,18 @@ from typing import Protocol, runtime_checkable
 import torch
 from jaxtyping import Float32
 
-from germline.tensor_noise import host, integers
+from germline.tensor_noise import host, integers, outer_products
 from germline.tensor_noise.stream import Stream
 
 log = logging.getLogger(__name__)
 
-__all__ = ["Stream", "normals", "weighted_sum", "write_perturbed"]
+__all__ = ["Stream", "normals", "outer_sum", "side_by_side", "weighted_sum", "write_perturbed"]
+
+FEW = 1 << 18
+"""Numbers of a tensor up to which the host draws for `integers`: 500 launches take 3 ms as well."""
+
+PIECE = 1 << 22
+"""Numbers of a member written at once on a GPU: the noise of a piece (16 MB) is read from cache."""
 
 
 @runtime_checkable
@@ -43,6 +50,14 @@ class _Way(Protocol):
         device: torch.device,
     ) -> torch.Tensor: ...
 
+    def side_by_side(
+        self,
+        streams: Sequence[Stream],
+        directions: Sequence[int],
+        counts: Sequence[int],
+        device: torch.device,
+    ) -> torch.Tensor: ...
+
     def weighted_sum(
         self,
         stream: Stream,
@@ -51,6 +66,8 @@ class _Way(Protocol):
         start: int,
         device: torch.device,
     ) -> torch.Tensor: ...
+
+    def outer_sum(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor: ...
 
 
 def normals(
@@ -72,7 +89,32 @@ def normals(
     device = device or torch.device("cpu")
     if not directions or not count:
         return torch.empty(len(directions), count, device=device)
-    return _way(device).normals(stream, directions, count, start, device)
+    way = _way(device, count)
+    return way.normals(stream, directions, count, start, device).to(device)
+
+
+def side_by_side(
+    run_seed: int,
+    generation: int,
+    directions: Sequence[int],
+    sizes: Mapping[str, int],
+    device: torch.device | None = None,
+) -> Float32[torch.Tensor, "directions samples"]:
+    """Draw many tensors for many directions: the rows of `noise.side_by_side`.
+
+    Args:
+        run_seed: any integer.
+        generation: 0 for the first.
+        directions: one row each.
+        sizes: number of elements by canonical name, in the order wanted.
+        device: where the result is wanted, and drawn; the CPU unless told.
+    """
+    device = device or torch.device("cpu")
+    if not directions:
+        return torch.empty(0, sum(sizes.values()), device=device)
+    streams = [Stream(run_seed, generation, name) for name in sizes]
+    way = _way(device, max(sizes.values()))
+    return way.side_by_side(streams, directions, list(sizes.values()), device).to(device)
 
 
 def weighted_sum(
@@ -92,7 +134,21 @@ def weighted_sum(
     weights = [(k, coefficient) for k, coefficient in enumerate(coefficients) if coefficient]
     if not weights or not count:
         return torch.zeros(count, device=device)
-    return _way(device).weighted_sum(stream, weights, count, start, device)
+    way = _way(device, count)
+    return way.weighted_sum(stream, weights, count, start, device).to(device)
+
+
+def outer_sum(
+    a: Float32[torch.Tensor, "products rows"], b: Float32[torch.Tensor, "products columns"]
+) -> Float32[torch.Tensor, "rows columns"]:
+    """Sum a_k b_k^T over k, in that order, starting from zero: fp32 multiply, then add.
+
+    Triton keeps a tile of the sum in registers while it adds all products, so that a GPU reads
+    vectors instead of the sum; elsewhere the sum passes through memory for every product.
+    """
+    if a.device.type == "cuda" and (way := _of_gpu(a.device)) is not integers:
+        return way.outer_sum(a, b)
+    return outer_products.outer_sum(a, b)
 
 
 def write_perturbed(
@@ -100,27 +156,33 @@ def write_perturbed(
 ) -> None:
     """Write center + scale * noise into `out`, rounded to its dtype.
 
-    The product and the sum are rounded to fp32, in that order. On a CPU nothing of the size of the
-    tensor is held beside the two given: a piece is drawn, added and written while it is in cache.
+    The product and the sum are rounded to fp32, in that order. Nothing of the size of the tensor is
+    held beside the two given: a piece is drawn, added and written while it is in cache.
 
     Args:
         stream: whose noise.
         direction: which of its rows.
         scale: sign times sigma, in weight units.
-        center: fp32, contiguous; left as it is. The noise is drawn where it lies.
-        out: contiguous, of the same shape, of any floating-point dtype, on any device.
+        center: fp32, contiguous; left as it is. One on the host goes to the device of `out` piece
+            by piece, because drawing there is faster than drawing on the host and copying.
+        out: contiguous, of the same shape, of any floating-point dtype. The noise is drawn there.
     """
+    center, out = center.view(-1), out.view(-1)
     if center.device.type == "cpu" and out.device.type == "cpu":
-        host.write_perturbed(stream, direction, scale, center.view(-1), out.view(-1))
+        host.write_perturbed(stream, direction, scale, center, out)
         return
-    drawn = normals(stream, [direction], center.numel(), device=center.device)[0]
-    out.copy_(drawn.mul_(scale).view(center.shape).add_(center))
+    for start in range(0, len(out), PIECE):
+        part, into = center[start : start + PIECE], out[start : start + PIECE]
+        drawn = normals(stream, [direction], len(into), start, device=out.device)[0]
+        into.copy_(drawn.mul_(scale).add_(part.to(out.device)))
 
 
-def _way(device: torch.device) -> _Way:
+def _way(device: torch.device, count: int) -> _Way:
+    """Choose how to draw so many numbers of a tensor for a device."""
     if device.type == "cpu":
         return host
-    return _of_gpu(device) if device.type == "cuda" else integers
+    way = _of_gpu(device) if device.type == "cuda" else integers
+    return host if way is integers and count <= FEW else way
 
 
 @cache
@@ -146,7 +208,11 @@ def _agree(way: _Way, device: torch.device) -> bool:
     weights = [(0, 0.3), (1, -1.7)]
     there = way.normals(stream, [0, 1], count, start, device)
     sums = way.weighted_sum(stream, weights, count, start, device)
+    outer = way.outer_sum(there[:, :70], there)
     cpu = torch.device("cpu")
-    return torch.equal(there.cpu(), host.normals(stream, [0, 1], count, start, cpu)) and (
-        torch.equal(sums.cpu(), host.weighted_sum(stream, weights, count, start, cpu))
+    here = host.normals(stream, [0, 1], count, start, cpu)
+    return (
+        torch.equal(there.cpu(), here)
+        and torch.equal(sums.cpu(), host.weighted_sum(stream, weights, count, start, cpu))
+        and torch.equal(outer.cpu(), outer_products.outer_sum(here[:, :70], here))
     )

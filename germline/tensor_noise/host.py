@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float32
 
 from germline import noise
+from germline.tensor_noise.outer_products import outer_sum as outer_sum
 from germline.tensor_noise.stream import Stream
 
 PIECE = 1 << 16
@@ -33,6 +34,18 @@ def normals(
 
     _in_threads(draw, range(0, count, PIECE))
     return torch.from_numpy(drawn)
+
+
+def side_by_side(
+    streams: Sequence[Stream],
+    directions: Sequence[int],
+    counts: Sequence[int],
+    device: torch.device,
+) -> torch.Tensor:
+    """Draw many tensors; see `tensor_noise.side_by_side`."""
+    sizes = {stream.name: count for stream, count in zip(streams, counts, strict=True)}
+    of = streams[0].run_seed, streams[0].generation
+    return torch.from_numpy(noise.side_by_side(*of, directions, sizes))
 
 
 def weighted_sum(

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from germline import noise
+from germline.tensor_noise.outer_products import outer_sum as outer_sum
 from germline.tensor_noise.stream import (
     BUMPS,
     LEFT,
@@ -38,6 +39,17 @@ def normals(
         for part, first in _pieces(row):
             part.copy_(_row(stream, direction, len(part), start + first, device))
     return drawn
+
+
+def side_by_side(
+    streams: Sequence[Stream],
+    directions: Sequence[int],
+    counts: Sequence[int],
+    device: torch.device,
+) -> torch.Tensor:
+    """Draw many tensors; see `tensor_noise.side_by_side`."""
+    drawn = zip(streams, counts, strict=True)
+    return torch.cat([normals(one, directions, n, 0, device) for one, n in drawn], dim=1)
 
 
 def weighted_sum(

@@ -25,6 +25,9 @@ from germline.tensor_noise.stream import Stream, blocks, signed
 BLOCKS = 128
 """Philox blocks of one program: 2048 samples."""
 
+TILE = 64
+"""Rows and columns of a sum of outer products that one program keeps."""
+
 _EXACTLY = {"enable_fp_fusion": False}
 """How kernels are compiled: a fused multiply-add would round once where a CPU rounds twice."""
 
@@ -85,13 +88,14 @@ def _normals(
     addresses: tl.tensor,
     start: tl.tensor,
     count: tl.tensor,
+    stride: tl.tensor,
     BLOCKS: tl.constexpr,
 ) -> None:
     row = tl.program_id(1).to(tl.int64)
     block = start // 16 + tl.program_id(0).to(tl.int64) * BLOCKS + tl.arange(0, BLOCKS)
     place = _elements(block) - start
     samples = _samples(table, addresses, row, block)
-    tl.store(out + row * count + place, samples, mask=(place >= 0) & (place < count))
+    tl.store(out + row * stride + place, samples, mask=(place >= 0) & (place < count))
 
 
 @_jit
@@ -114,23 +118,63 @@ def _weighted_sum(  # noqa: PLR0913 - a kernel is given each tensor by itself
     tl.store(out + place, total, mask=(place >= 0) & (place < count))
 
 
+@_jit
+def _outer_sum(
+    out: tl.tensor,
+    a: tl.tensor,
+    b: tl.tensor,
+    products: tl.tensor,
+    rows: tl.tensor,
+    columns: tl.tensor,
+    TILE: tl.constexpr,
+) -> None:
+    row = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
+    column = tl.program_id(1).to(tl.int64) * TILE + tl.arange(0, TILE)
+    total = tl.zeros((TILE, TILE), tl.float32)
+    lefts, rights = a + row, b + column
+    for _ in range(products):
+        left = tl.load(lefts, mask=row < rows, other=0.0)
+        right = tl.load(rights, mask=column < columns, other=0.0)
+        # Compiled like this, the product is rounded before it is added: see _EXACTLY.
+        total += left[:, None] * right[None, :]
+        lefts += rows
+        rights += columns
+    inside = (row < rows)[:, None] & (column < columns)[None, :]
+    tl.store(out + row[:, None] * columns + column[None, :], total, mask=inside)
+
+
 def normals(
     stream: Stream, directions: Sequence[int], count: int, start: int, device: torch.device
 ) -> torch.Tensor:
     """Draw rows; see `tensor_noise.normals`."""
     drawn = torch.empty(len(directions), count, device=device)
-    grid = (_programs(count, start), len(directions))
     with _on(device):
-        _normals[grid](
-            drawn,
-            _table(device),
-            _addresses(stream, directions, device),
-            start,
-            count,
-            BLOCKS,
-            **_EXACTLY,
-        )
+        _draw(drawn, _addresses([stream], directions, device)[0], start)
     return drawn
+
+
+def side_by_side(
+    streams: Sequence[Stream],
+    directions: Sequence[int],
+    counts: Sequence[int],
+    device: torch.device,
+) -> torch.Tensor:
+    """Draw many tensors; see `tensor_noise.side_by_side`."""
+    drawn = torch.empty(len(directions), sum(counts), device=device)
+    addresses = _addresses(streams, directions, device)  # one copy to the device for all of them
+    with _on(device):
+        for part, words in zip(drawn.split(list(counts), dim=1), addresses, strict=True):
+            _draw(part, words, 0)
+    return drawn
+
+
+def _draw(out: torch.Tensor, addresses: torch.Tensor, start: int) -> None:
+    """Fill `out`, `[directions, count]`, whose rows may lie apart."""
+    rows, count = out.shape
+    grid = (_programs(count, start), rows)
+    _normals[grid](
+        out, _table(out.device), addresses, start, count, out.stride(0), BLOCKS, **_EXACTLY
+    )
 
 
 def weighted_sum(
@@ -147,13 +191,25 @@ def weighted_sum(
         _weighted_sum[(_programs(count, start),)](
             total,
             _table(device),
-            _addresses(stream, directions, device),
+            _addresses([stream], directions, device)[0],
             torch.tensor(coefficients, dtype=torch.float32, device=device),
             len(weights),
             start,
             count,
             BLOCKS,
             **_EXACTLY,
+        )
+    return total
+
+
+def outer_sum(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Sum outer products; see `tensor_noise.outer_sum`."""
+    (products, rows), columns = a.shape, b.shape[1]
+    total = torch.empty(rows, columns, device=a.device)
+    grid = (-(-rows // TILE), -(-columns // TILE))
+    with _on(a.device):
+        _outer_sum[grid](
+            total, a.contiguous(), b.contiguous(), products, rows, columns, TILE, **_EXACTLY
         )
     return total
 
@@ -168,9 +224,13 @@ def _programs(count: int, start: int) -> int:
     return -(-(last - first) // BLOCKS)
 
 
-def _addresses(stream: Stream, directions: Sequence[int], device: torch.device) -> torch.Tensor:
-    words = (*stream.key, stream.generation, *directions)
-    return torch.tensor([signed(word) for word in words], device=device)
+def _addresses(
+    streams: Sequence[Stream], directions: Sequence[int], device: torch.device
+) -> torch.Tensor:
+    """Return the words that address each stream's rows, `[streams, 3 + directions]`."""
+    rows = [signed(direction) for direction in directions]
+    words = [[*map(signed, (*one.key, one.generation)), *rows] for one in streams]
+    return torch.tensor(words, device=device)
 
 
 @cache

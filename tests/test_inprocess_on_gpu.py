@@ -1,0 +1,260 @@
+"""The inprocess engine on the simulated GPU: the bits of a CPU that takes the same paths.
+
+A GPU takes other paths than a CPU: batched products instead of columns, no fused parts, prompts in
+one piece. `as_on_gpu` lets the CPU take them, so that all that is left to differ is the device.
+"""
+
+import gc
+
+import pytest
+import torch
+
+import germline
+from germline import tensor_noise
+from germline.config import Full, load_config
+from germline.engines import corrections, decode, fused, stacked
+from germline.optimizers import Adam
+from germline.record import RunDirectory
+from germline.run import resume
+from germline.testing import EngineConformance
+from germline.types import Coordinates, Decoding, GermlineError, Update
+from tests import simulated_gpu
+from tests.simulated_gpu import DEVICE, limited
+from tests.tiny_engines import (
+    SPACES,
+    bits,
+    examples,
+    folder,
+    inprocess,
+    population,
+    same_bits,
+    tokens,
+)
+from tests.toy_runs import SETTINGS, finish, journal, stopped_after
+
+MASTERS = ("device", "host")
+DECODINGS = {
+    "greedy": Decoding(max_new_tokens=4),
+    "sampled": Decoding(max_new_tokens=4, temperature=0.7, top_p=0.9, noise_seed=1),
+    "stopped": Decoding(max_new_tokens=4, temperature=1.0, noise_seed=2, stop=("e", "a")),
+}
+FAMILIES = [
+    ("llama", "rank 1"),
+    ("llama", "full"),
+    ("mistral", "rank 2"),
+    ("gemma3", "lora"),
+    ("gemma3", "full"),
+    ("gpt2", "rank 6"),
+    ("gpt2", "singular"),
+    ("qwen2 of few words", "rank 1"),
+    ("qwen2 of few words", "full"),
+    ("qwen2 of few words", "subspace"),
+    ("qwen2 of few words", "lora"),
+]
+MEMBERS = [*population(4, sigma=0.05).members, None]
+
+
+@pytest.fixture
+def as_on_gpu(monkeypatch):
+    """Let the CPU compute as a GPU does."""
+    monkeypatch.setattr(corrections, "COLUMNWISE_RANK", 0)
+    monkeypatch.setattr(decode, "PREFILL_TOKENS", 1 << 40)
+    monkeypatch.setattr(stacked, "FEW_ROWS", 0)
+    monkeypatch.setattr(fused, "_is_fp32_on_cpu", lambda _model: False)
+
+
+def far(model="qwen2", space=None, optimizer=None, **settings):
+    return inprocess(model, space, optimizer, device=simulated_gpu.NAME, **settings)
+
+
+def update(generation=0):
+    return Update(3, generation, 0.02, 0.5, (0.5, -1.0, 0.25))
+
+
+def on_host(engine):
+    return {name: tensor.cpu() for name, tensor in bits(engine).items()}
+
+
+@pytest.mark.parametrize(
+    ("space", "masters"),
+    [
+        *((space, "device") for space in SPACES),
+        ("full", "host"),
+        ("rank 1", "host"),
+        ("lora", "host"),
+    ],
+)
+@pytest.mark.usefixtures("as_on_gpu")
+def test_members_and_updates_have_the_bits_of_a_cpu_in_every_space(space, masters):
+    near = inprocess("qwen2", SPACES[space], Adam())
+    there = far("qwen2", SPACES[space], Adam(), centre=masters)
+    assert {tensor.device for tensor in there.serving.values()} == {DEVICE}
+    searched = {there.weights.tensors[info.name].device.type for info in there.weights.searched}
+    assert searched == {simulated_gpu.NAME if masters == "device" else "cpu"}
+    for generation, decoding in enumerate((DECODINGS["sampled"], DECODINGS["stopped"])):
+        written = near.generate(MEMBERS, examples(), decoding)
+        assert there.generate(MEMBERS, examples(), decoding) == written
+        read = [one.log_probabilities(MEMBERS, examples(), written) for one in (near, there)]
+        assert read[0] == read[1]
+        sizes = [one.apply(update(generation)) for one in (near, there)]
+        assert sizes[0] == sizes[1]
+        assert near.weights.digest() == there.weights.digest()
+    assert same_bits(on_host(near), on_host(there))
+
+
+@pytest.mark.parametrize(("model", "space"), FAMILIES)
+@pytest.mark.usefixtures("as_on_gpu")
+def test_members_of_other_families_have_the_bits_of_a_cpu(model, space):
+    near, there = inprocess(model, SPACES[space]), far(model, SPACES[space])
+    for decoding in (DECODINGS["greedy"], DECODINGS["stopped"]):
+        assert there.generate(MEMBERS, examples(), decoding) == near.generate(
+            MEMBERS, examples(), decoding
+        )
+    ids = torch.arange(20, 40)[None]
+    for member in (MEMBERS[1], None):
+        assert torch.equal(there.logits(member, ids).cpu(), near.logits(member, ids))
+
+
+@pytest.mark.parametrize(
+    ("space", "dtype"), [("rank 1", "bfloat16"), ("full", "float16"), ("lora", "bfloat16")]
+)
+@pytest.mark.usefixtures("as_on_gpu")
+def test_half_precision_has_the_bits_of_a_cpu(space, dtype):
+    near, there = (
+        inprocess("qwen2", SPACES[space], device=device, dtype=dtype, stacked=1)
+        for device in ("cpu", simulated_gpu.NAME)
+    )
+    for _ in range(2):
+        written = near.generate(MEMBERS, examples(), DECODINGS["greedy"])
+        assert there.generate(MEMBERS, examples(), DECODINGS["greedy"]) == written
+        for one in (near, there):
+            one.apply(update())
+    assert near.weights.digest() == there.weights.digest()
+
+
+@pytest.mark.parametrize("space", ["rank 1", "full", "subspace"])
+@pytest.mark.usefixtures("as_on_gpu")
+def test_steps_of_fixed_shapes_have_the_bits_of_a_cpu(space):
+    model = "qwen2 of few words"
+    near, there = (
+        inprocess(model, SPACES[space], device=device, steps="fixed")
+        for device in ("cpu", simulated_gpu.NAME)
+    )
+    # There is no graph to record: the device is not CUDA, so the program runs as it is.
+    written = near.generate(MEMBERS, examples(), DECODINGS["sampled"])
+    assert there.generate(MEMBERS, examples(), DECODINGS["sampled"]) == written
+
+
+@pytest.mark.parametrize("space", ["lora", "subspace", "singular"])
+@pytest.mark.parametrize("masters", MASTERS)
+@pytest.mark.usefixtures("as_on_gpu")
+def test_members_of_coordinates_have_the_bits_of_a_cpu(space, masters):
+    near, there = inprocess("qwen2", SPACES[space]), far("qwen2", SPACES[space], centre=masters)
+    offsets = torch.linspace(-0.1, 0.1, near.weights.dimension).numpy()
+    members = [Coordinates(0, 0, offsets), None, Coordinates(0, 1, -offsets)]
+    written = near.generate(members, examples(), DECODINGS["greedy"])
+    assert there.generate(members, examples(), DECODINGS["greedy"]) == written
+    assert tokens(written)[0] != tokens(written)[2]
+
+
+@pytest.mark.parametrize("few", [0, 1 << 18])
+def test_noise_that_the_device_draws_has_the_bits_of_the_cpu(few, monkeypatch):
+    monkeypatch.setattr(tensor_noise, "FEW", few)
+    monkeypatch.setattr(tensor_noise, "PIECE", 100)
+    sizes = {"one": 40, "two": 300}
+    drawn = [tensor_noise.side_by_side(3, 1, [2, 0], sizes, one) for one in (DEVICE, None)]
+    assert drawn[0].device == DEVICE
+    assert torch.equal(drawn[0].cpu(), drawn[1])
+    stream, center = tensor_noise.Stream(3, 1, "two"), torch.linspace(-1, 1, 300)
+    expected = torch.empty(300, dtype=torch.bfloat16)
+    tensor_noise.write_perturbed(stream, 2, -0.1, center, expected)
+    for place in (DEVICE, torch.device("cpu")):
+        out = torch.empty(300, dtype=torch.bfloat16, device=DEVICE)
+        tensor_noise.write_perturbed(stream, 2, -0.1, center.to(place), out)
+        assert torch.equal(out.cpu(), expected)
+    sums = [
+        tensor_noise.weighted_sum(stream, [0.3, -1.0], 300, device=one) for one in (DEVICE, None)
+    ]
+    assert torch.equal(sums[0].cpu(), sums[1])
+
+
+# --- the contract of an engine, as plugin authors test it
+
+
+class _OnGpu(EngineConformance):
+    space = "full"
+    masters = "device"
+
+    def make(self):
+        return far("qwen2", SPACES[self.space], Adam(), centre=self.masters)
+
+
+class TestFullWithMastersOnTheHost(_OnGpu):
+    masters = "host"
+
+
+class TestLowRank(_OnGpu):
+    space = "rank 1"
+
+
+class TestLora(_OnGpu):
+    space = "lora"
+
+
+class TestSubspaceWithMastersOnTheHost(_OnGpu):
+    space, masters, sigma = "subspace", "host", 0.5
+
+
+# --- training
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("space=low_rank", "strategy.sigma=0.1"),
+        ("space=full", "strategy.optimizer=adam", "strategy.sigma=0.05", "engine.centre=host"),
+        ("space={kind: lora, rank: 2}", "strategy.sigma=0.1", "engine.dtype=bfloat16"),
+    ],
+)
+@pytest.mark.usefixtures("as_on_gpu")
+def test_a_run_has_the_journal_of_a_cpu_and_is_resumed_to_it(overrides, tmp_path):
+    def config(device):
+        engine = {"kind": "inprocess", "device": device, "threads": 1}
+        values = {**SETTINGS, "model": str(folder("qwen2")), "engine": engine, "generations": 2}
+        return load_config(values, overrides)
+
+    near = finish(germline.train(config("cpu"), tmp_path / "near"))
+    there = stopped_after(germline.train(config(simulated_gpu.NAME), tmp_path / "there"), 1)
+    assert RunDirectory.open(there).config.engine == config(simulated_gpu.NAME).engine
+    finish(resume(there))
+    assert journal(there) == journal(near)
+    assert len(journal(near).splitlines()) == 2
+
+
+# --- memory
+
+
+def test_a_batch_that_does_not_fit_names_the_setting_and_leaves_no_trace():
+    engine = far("qwen2", SPACES["rank 1"])
+    digest, before = engine.weights.digest(), on_host(engine)
+    with limited(300_000), pytest.raises(GermlineError, match="out of memory on simgpu") as caught:
+        engine.generate(MEMBERS, examples(), Decoding(max_new_tokens=100))
+    assert f"cell.rows={len(MEMBERS) * len(examples()) // 2}" in str(caught.value)
+    del caught
+    assert engine.weights.digest() == digest
+    assert same_bits(before, on_host(engine))
+    assert engine.generate([None], examples(), DECODINGS["greedy"])
+
+
+@pytest.mark.parametrize("masters", MASTERS)
+def test_memory_is_what_stays_and_generating_frees_the_rest(masters):
+    gc.collect()
+    before = simulated_gpu.held()
+    engine = far("qwen2", Full(include=("*.mlp.*",)), centre=masters, stacked=1, dtype="bfloat16")
+    served = sum(tensor.nbytes for tensor in engine.serving.values())
+    searched = sum(4 * engine.serving[info.name].numel() for info in engine.weights.searched)
+    buffers = sum(one.untyped_storage().nbytes() for one in engine.model.buffers())
+    kept = simulated_gpu.held() - before
+    assert kept == served + buffers + (searched if masters == "device" else 0)
+    engine.generate(MEMBERS, examples(), DECODINGS["greedy"])
+    assert simulated_gpu.held() - before == kept

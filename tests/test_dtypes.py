@@ -16,9 +16,7 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 class WithoutHalf(TorchDispatchMode):
     """A CPU that multiplies no matrices in fp16, as that of PyTorch before 2.2."""
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if "mm" in str(func) and args[0].dtype == torch.float16:
             raise RuntimeError("\"addmm_impl_cpu_\" not implemented for 'Half'\nmore lines")
         return func(*args, **(kwargs or {}))

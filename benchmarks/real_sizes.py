@@ -14,6 +14,8 @@ shared slows all variants alike. Each process plays a few tokens before it is ti
 - plain: this project's engine on the same rows without perturbations, loaded without a space.
 - low_rank, lora, full: a generation of the training loop with the default settings of that space.
 - floor: the matrix products of the linear layers alone.
+- vllm: as low_rank, with vLLM as the engine, in the environment that `make engines` names; it is
+  measured only where it is asked for.
 
 `generation` is the time in which texts are written, noise included; `outside` is what a generation
 of training takes beside it: shaping, signals, update, digest, and the record on disk. `start` is
@@ -26,6 +28,7 @@ share of the cores that other programs used; `--keep` leaves out the most distur
 import argparse
 import itertools
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -63,6 +66,7 @@ from germline.types import Decoding, Evaluation, Example, Grade, Population
 
 VARIANTS = ("field", "plain", "low_rank", "lora", "full", "floor")
 SPACES = ("low_rank", "lora", "full")
+VLLM = "vllm"
 DTYPES = ("bfloat16", "float32")
 SIGMA = 0.001
 CONTEXT = "What is 7 + 8? The answer is 15. "
@@ -111,14 +115,16 @@ class Work:
     def config(self) -> Config:
         """Return the settings of the run, with the defaults of the space."""
         space = self.variant if self.variant in SPACES else "low_rank"
+        engine: dict[str, object] = {"kind": "inprocess", "device": "cpu"}
+        if self.variant == VLLM:
+            engine = {"kind": VLLM, "adapters": self.members, "kv_cache_gb": 0.5}
         return load_config(
             {
                 "model": self.folder,
                 "task": {"kind": "conciseness", "max_new_tokens": self.tokens},
                 "space": space,
                 "strategy": {"population": self.members, "sigma": SIGMA},
-                "engine": {"kind": "inprocess", "device": "cpu", "dtype": self.dtype}
-                | {"threads": self.threads},
+                "engine": engine | {"dtype": self.dtype, "threads": self.threads},
                 "batch": self.prompts,
                 "generations": 1,
             }
@@ -173,7 +179,7 @@ def main() -> None:
     published = [name for name in SHAPES if name != "tiny"]
     parser.add_argument("--shapes", nargs="+", default=published, choices=SHAPES)
     parser.add_argument("--dtypes", nargs="+", default=DTYPES, choices=DTYPES)
-    parser.add_argument("--variants", nargs="+", default=VARIANTS, choices=VARIANTS)
+    parser.add_argument("--variants", nargs="+", default=VARIANTS, choices=(*VARIANTS, VLLM))
     parser.add_argument("--members", type=int, default=8)
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=16, help="new tokens of each text")
@@ -247,7 +253,8 @@ def in_turn(works: Sequence[Work], repeats: int, kept: int) -> dict[str, Measure
 
 def in_a_process(work: Work) -> Measured:
     """Measure once, in a new Python."""
-    command = [sys.executable, "-m", "benchmarks.real_sizes", "--measure"]
+    python = os.environ["GERMLINE_VLLM_PYTHON"] if work.variant == VLLM else sys.executable
+    command = [python, "-m", "benchmarks.real_sizes", "--measure"]
     done = subprocess.run(
         [*command, json.dumps(asdict(work))], stdout=subprocess.PIPE, text=True, check=True
     )
@@ -285,7 +292,7 @@ def measured(work: Work) -> Measured:
     torch.set_num_threads(work.threads)
     if work.variant in ("field", "floor"):
         return _of_the_library(work)
-    return _of_a_space(work) if work.variant in SPACES else _plain(work)
+    return _plain(work) if work.variant == "plain" else _of_a_space(work)
 
 
 def _of_the_library(work: Work) -> Measured:

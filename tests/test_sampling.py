@@ -31,10 +31,12 @@ def test_probabilities_are_sorted_as_torch_sorts_them(threads: int) -> None:
     generator = torch.Generator().manual_seed(1)
     rounded = torch.randint(0, 40, (3, 5000), generator=generator) / 39
     few = torch.tensor([[0.0, 1.0, 0.5, 1.0], [NAN, 0.5, -NAN, 0.0], [1e-45, 0.0, 1e-39, 1e-45]])
+    one_nan, another = 0x7FC00000, 0x7FC00123
+    nans = torch.tensor([[one_nan, 0, another, one_nan]], dtype=torch.int32).view(torch.float32)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        for values in (rounded, few, rounded[:, ::2], torch.softmax(rounded * 9, -1), few[:0]):
+        for values in (rounded, few, nans, rounded[:, ::2], torch.softmax(rounded, -1), few[:0]):
             ordered, columns = sort_descending(values)
             expected = values.sort(dim=-1, descending=True, stable=True)
             assert columns.equal(expected.indices)

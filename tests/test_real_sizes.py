@@ -43,7 +43,7 @@ def test_the_table_has_a_row_for_every_variant_and_ratios_to_three_of_them(monke
         "in_a_process",
         lambda work: real_sizes.Measured(1.0, seconds[work.variant], None, 2e9),
     )
-    options = {"shapes": ["tiny"], "dtypes": ["float32"], "variants": VARIANTS}
+    options: dict[str, Any] = {"shapes": ["tiny"], "dtypes": ["float32"], "variants": VARIANTS}
     options |= {"repeats": 2, "keep": 1, "context": 0, "question_first": False}
     lines = list(report(argparse.Namespace(**options, **SIZES)))
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[1:]]

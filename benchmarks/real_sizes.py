@@ -14,23 +14,28 @@ shared slows all variants alike. Each process plays a few tokens before it is ti
 - plain: this project's engine on the same rows without perturbations, loaded without a space.
 - low_rank, lora, full: a generation of the training loop with the default settings of that space.
 - floor: the matrix products of the linear layers alone.
+- vllm: as low_rank, with vLLM as the engine, in the environment that `make engines` names; it is
+  measured only where it is asked for.
 
 `generation` is the time in which texts are written, noise included; `outside` is what a generation
 of training takes beside it: shaping, signals, update, digest, and the record on disk. `start` is
-loading the model (for the field: `from_pretrained` alone) and, of a space, the first digest. `peak`
-is the highest resident memory of the process, files mapped into it included.
+loading the model, of a space the first digest, and the first token of one prompt; for the field it
+is `from_pretrained` alone, which maps files, and for the floor that and reading each weight once.
+`peak` is the highest resident memory of the process, files mapped into it included. `others` is the
+share of the cores that other programs used; `--keep` leaves out the most disturbed processes.
 """
 
 import argparse
 import itertools
 import json
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -38,16 +43,17 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks.field_way import evaluate_one_at_a_time, linear_floor
+from benchmarks.machine_load import MachineLoad
 from benchmarks.memory import resident_peak
 from benchmarks.population import CLOCKS
+from benchmarks.published_shapes import SHAPES, save_random
 from benchmarks.shapes import prompts
 from germline.config import Cell, Config, load_config
 from germline.engines.prompts import encode, pad
 from germline.fleet import LocalFleet
-from germline.nano import NANO_DIR
 from germline.protocols import Engine
 from germline.record import RunDirectory
 from germline.rollout import members_per_cell, play
@@ -60,32 +66,11 @@ from germline.types import Decoding, Evaluation, Example, Grade, Population
 
 VARIANTS = ("field", "plain", "low_rank", "lora", "full", "floor")
 SPACES = ("low_rank", "lora", "full")
+VLLM = "vllm"
 DTYPES = ("bfloat16", "float32")
 SIGMA = 0.001
-
-_QWEN2 = {"model_type": "qwen2", "vocab_size": 151936}
-SHAPES: dict[str, dict[str, Any]] = {
-    "Qwen2.5-0.5B": _QWEN2
-    | {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24}
-    | {"num_attention_heads": 14, "num_key_value_heads": 2},
-    "Qwen2.5-1.5B": _QWEN2
-    | {"hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28}
-    | {"num_attention_heads": 12, "num_key_value_heads": 2},
-    "Qwen3-0.6B": {"model_type": "qwen3", "vocab_size": 151936, "head_dim": 128}
-    | {"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28}
-    | {"num_attention_heads": 16, "num_key_value_heads": 8},
-    "Gemma-3-1B": {"model_type": "gemma3_text", "vocab_size": 262144, "head_dim": 256}
-    | {"hidden_size": 1152, "intermediate_size": 6912, "num_hidden_layers": 26}
-    | {"num_attention_heads": 4, "num_key_value_heads": 1, "sliding_window": 512},
-    "Llama-3.2-1B": {"model_type": "llama", "vocab_size": 128256, "head_dim": 64}
-    | {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16}
-    | {"num_attention_heads": 32, "num_key_value_heads": 8},
-    # For the tests of this file.
-    "tiny": {"model_type": "qwen2", "vocab_size": 1024}
-    | {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
-    | {"num_attention_heads": 2, "num_key_value_heads": 1},
-}
-"""The sizes of the published `config.json`s; all of these models tie their embeddings."""
+CONTEXT = "What is 7 + 8? The answer is 15. "
+"""What long prompts repeat, as often as `--context` says."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +80,8 @@ class Work:
     Attributes:
         folder: of the saved model.
         field_members: how many members the field's way plays; its seconds are scaled to all.
+        context: how often each prompt says `CONTEXT`.
+        question_first: the context comes last, so that prompts begin with nothing in common.
     """
 
     folder: str
@@ -106,6 +93,8 @@ class Work:
     field_members: int
     threads: int
     clock: str
+    context: int = 0
+    question_first: bool = False
 
     def now(self) -> float:
         """Return seconds since a fixed moment."""
@@ -119,19 +108,23 @@ class Work:
 
     def examples(self) -> list[Example]:
         """Return the prompts of a generation."""
-        return prompts(self.prompts)
+        texts = ((CONTEXT * self.context, one.prompt) for one in prompts(self.prompts))
+        ordered = (text[::-1] if self.question_first else text for text in texts)
+        return [Example(i, " ".join(text), "", chat=True) for i, text in enumerate(ordered)]
 
     def config(self) -> Config:
         """Return the settings of the run, with the defaults of the space."""
         space = self.variant if self.variant in SPACES else "low_rank"
+        engine: dict[str, object] = {"kind": "inprocess", "device": "cpu"}
+        if self.variant == VLLM:
+            engine = {"kind": VLLM, "adapters": self.members, "kv_cache_gb": 0.5}
         return load_config(
             {
                 "model": self.folder,
                 "task": {"kind": "conciseness", "max_new_tokens": self.tokens},
                 "space": space,
                 "strategy": {"population": self.members, "sigma": SIGMA},
-                "engine": {"kind": "inprocess", "device": "cpu", "dtype": self.dtype}
-                | {"threads": self.threads},
+                "engine": engine | {"dtype": self.dtype, "threads": self.threads},
                 "batch": self.prompts,
                 "generations": 1,
             }
@@ -146,6 +139,7 @@ class Measured:
     generation_s: float
     outside_s: float | None
     peak: float
+    others: float | None = None
 
 
 class Graders:
@@ -185,12 +179,17 @@ def main() -> None:
     published = [name for name in SHAPES if name != "tiny"]
     parser.add_argument("--shapes", nargs="+", default=published, choices=SHAPES)
     parser.add_argument("--dtypes", nargs="+", default=DTYPES, choices=DTYPES)
-    parser.add_argument("--variants", nargs="+", default=VARIANTS, choices=VARIANTS)
+    parser.add_argument("--variants", nargs="+", default=VARIANTS, choices=(*VARIANTS, VLLM))
     parser.add_argument("--members", type=int, default=8)
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=16, help="new tokens of each text")
+    parser.add_argument("--context", type=int, default=0, help="sentences of 15 tokens before it")
+    parser.add_argument("--question-first", action="store_true", help="prompts share no prefix")
     parser.add_argument("--field-members", type=int, default=2, help="timed of the field's way")
     parser.add_argument("--repeats", type=int, default=3, help="processes per figure")
+    parser.add_argument(
+        "--keep", type=int, help="medians of so many processes, those least disturbed by others"
+    )
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument(
         "--clock",
@@ -201,7 +200,9 @@ def main() -> None:
     parser.add_argument("--measure", metavar="JSON", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:
-        print(json.dumps(asdict(measured(Work(**json.loads(arguments.measure))))))
+        load = MachineLoad()
+        found = measured(Work(**json.loads(arguments.measure)))
+        print(json.dumps(asdict(replace(found, others=load.share_of_others()))))
         return
     for line in report(arguments):
         print(line, flush=True)
@@ -211,62 +212,49 @@ def report(arguments: argparse.Namespace) -> Iterator[str]:
     """Yield the lines of the table, one model after another."""
     sizes = {
         name: getattr(arguments, name)
-        for name in ("members", "prompts", "tokens", "field_members", "threads", "clock")
+        for name in (
+            *("members", "prompts", "tokens", "field_members", "threads", "clock"),
+            *("context", "question_first"),
+        )
     }
+    kept = arguments.keep or arguments.repeats
     yield (
         f"{datetime.now(UTC):%Y-%m-%d}, {sizes['members']} members x {sizes['prompts']} prompts x "
         f"{sizes['tokens']} new tokens, {sizes['threads']} threads, torch {torch.__version__}, "
-        f"transformers {transformers.__version__}, medians of {arguments.repeats} processes, "
+        f"transformers {transformers.__version__}, medians of {kept} processes of "
+        f"{arguments.repeats}, "
         f"{arguments.clock} time\n"
     )
     yield (
-        "| shape | dtype | variant | generation, s | outside, s | start, s | peak, GB | "
+        "| shape | dtype | variant | generation, s | outside, s | start, s | peak, GB | others | "
         "plain / it | field / it | floor / it |"
     )
-    yield "|---|---|---|---|---|---|---|---|---|---|"
+    yield "|---|---|---|---|---|---|---|---|---|---|---|"
     for shape in arguments.shapes:
         with tempfile.TemporaryDirectory() as folder:
             save_random(shape, Path(folder))
             for dtype in arguments.dtypes:
                 works = [Work(folder, dtype, one, **sizes) for one in arguments.variants]
-                medians = in_turn(works, arguments.repeats)
+                medians = in_turn(works, arguments.repeats, kept)
                 yield from rows(shape, dtype, medians)
 
 
-def random_model(shape: str) -> Any:
-    """Make a random model in bf16, whose texts never end by themselves."""
-    special = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": 0}
-    settings = SHAPES[shape] | special | {"tie_word_embeddings": True}
-    config = AutoConfig.for_model(max_position_embeddings=4096, **settings)
-    return AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-
-
-def count(shape: str) -> int:
-    """Count the weights of a model without making them."""
-    with torch.device("meta"):
-        return sum(one.numel() for one in random_model(shape).parameters())
-
-
-def save_random(shape: str, folder: Path) -> None:
-    """Write a random model, with the tokenizer of nano."""
-    random_model(shape).save_pretrained(folder)
-    tokenizer = AutoTokenizer.from_pretrained(NANO_DIR)
-    tokenizer.eos_token = None
-    tokenizer.save_pretrained(folder)
-
-
-def in_turn(works: Sequence[Work], repeats: int) -> dict[str, Measured]:
-    """Measure all works in turn, several times over; return medians by variant."""
+def in_turn(works: Sequence[Work], repeats: int, kept: int) -> dict[str, Measured]:
+    """Measure all works in turn, several times over; return medians of the kept by variant."""
     found: dict[str, list[Measured]] = {work.variant: [] for work in works}
     for _ in range(repeats):
         for work in works:
             found[work.variant].append(in_a_process(work))
-    return {variant: _median(every) for variant, every in found.items()}
+    return {
+        variant: _median(sorted(every, key=lambda one: one.others or 0.0)[:kept])
+        for variant, every in found.items()
+    }
 
 
 def in_a_process(work: Work) -> Measured:
     """Measure once, in a new Python."""
-    command = [sys.executable, "-m", "benchmarks.real_sizes", "--measure"]
+    python = os.environ["GERMLINE_VLLM_PYTHON"] if work.variant == VLLM else sys.executable
+    command = [python, "-m", "benchmarks.real_sizes", "--measure"]
     done = subprocess.run(
         [*command, json.dumps(asdict(work))], stdout=subprocess.PIPE, text=True, check=True
     )
@@ -280,6 +268,7 @@ def _median(every: Sequence[Measured]) -> Measured:
         generation_s=statistics.median(one.generation_s for one in every),
         outside_s=statistics.median(outside) if outside else None,
         peak=statistics.median(one.peak for one in every),
+        others=statistics.median(one.others or 0.0 for one in every),
     )
 
 
@@ -292,8 +281,9 @@ def rows(shape: str, dtype: str, medians: dict[str, Measured]) -> Iterator[str]:
         ]
         outside = "" if one.outside_s is None else f"{one.outside_s:.2f}"
         memory = "" if variant == "floor" else f"{one.peak / 1e9:.2f}"
-        start = "" if variant == "floor" else f"{one.start_s:.1f}"
-        cells = (shape, dtype, variant, f"{one.generation_s:.2f}", outside, start, memory, *ratios)
+        seconds, others = f"{one.generation_s:.2f}", f"{one.others or 0.0:.0%}"
+        start = f"{one.start_s:.1f}"
+        cells = (shape, dtype, variant, seconds, outside, start, memory, others, *ratios)
         yield f"| {' | '.join(cells)} |"
 
 
@@ -302,13 +292,16 @@ def measured(work: Work) -> Measured:
     torch.set_num_threads(work.threads)
     if work.variant in ("field", "floor"):
         return _of_the_library(work)
-    return _of_a_space(work) if work.variant in SPACES else _plain(work)
+    return _plain(work) if work.variant == "plain" else _of_a_space(work)
 
 
 def _of_the_library(work: Work) -> Measured:
     """Time the field's way, or the matrix products alone, on a plain Hugging Face model."""
     begun = work.now()
     model = AutoModelForCausalLM.from_pretrained(work.folder, dtype=getattr(torch, work.dtype))
+    if work.variant == "floor":
+        for parameter in model.parameters():
+            parameter.sum()
     start_s = work.now() - begun
     tokenizer = AutoTokenizer.from_pretrained(work.folder)
     tokenizer.pad_token_id = 0
@@ -345,6 +338,7 @@ def _plain(work: Work) -> Measured:
     config, examples = work.config(), work.examples()
     begun = work.now()
     engine = make_engine(config, searched=False)
+    engine.generate([None], examples[:1], Decoding(1))
     start_s = work.now() - begun
     members = [None] * work.members
     engine.generate(members[:2], examples, Decoding(2))
@@ -360,6 +354,7 @@ def _of_a_space(work: Work) -> Measured:
     engine = make_engine(config)
     fleet = TimedFleet(engine, work, config.cell)
     digest = fleet.digest()
+    engine.generate([None], examples[:1], Decoding(1))
     start_s = work.now() - begun
     strategy = make_strategy(config.strategy, run_seed=0, generations=1)
     engine.generate(strategy.ask(0).members[:2], examples, Decoding(2))

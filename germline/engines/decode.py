@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 from germline.engines.cache import BufferedCache
+from germline.engines.detokenize import Detokenizer
 from germline.engines.fused import Fused
 from germline.engines.prompts import PaddedPrompts
 from germline.engines.sampling import choose
@@ -40,7 +41,7 @@ class Decoder:
 
     model: PreTrainedModel
     fused: Fused
-    tokenizer: PreTrainedTokenizerBase
+    detokenize: Detokenizer
     end_ids: frozenset[int]
     members_left: Callable[[Tensor], None]
     fixed_steps: bool = False
@@ -311,5 +312,5 @@ class _Texts:
         """Decode with a memory: members often write the same text."""
         key = tuple(tokens)
         if key not in self._decoded:
-            self._decoded[key] = self.decoder.tokenizer.decode(key, skip_special_tokens=True)
+            self._decoded[key] = self.decoder.detokenize(key)
         return self._decoded[key]

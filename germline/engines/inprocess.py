@@ -16,7 +16,8 @@ from germline.config import InProcess
 from germline.engines.adapters import AdapterMembers
 from germline.engines.coordinates import CoordinateMembers
 from germline.engines.decode import Decoder
-from germline.engines.dtypes import serving_dtype
+from germline.engines.detokenize import Detokenizer
+from germline.engines.dtypes import check_dtype, serving_dtype
 from germline.engines.encoder import Encoder
 from germline.engines.fused import Fused
 from germline.engines.heap import keep_what_is_freed
@@ -61,6 +62,7 @@ class InProcessEngine:
         if not on_gpu:
             keep_what_is_freed()
         self.dtype = serving_dtype(config.dtype, pretrained.stored_dtype, on_gpu=on_gpu)
+        check_dtype(config.dtype, self.dtype, self.device)
         host = self.device if config.centre == "device" else torch.device("cpu")
         placement = Placement(self.device, self.dtype, host, isinstance(space, DenseSpace))
         infos = describe(pretrained.model)
@@ -79,7 +81,7 @@ class InProcessEngine:
         self._decoder = Decoder(
             self.model,
             Fused(self.model),
-            pretrained.tokenizer,
+            Detokenizer(pretrained.tokenizer),
             self.encoder.end_ids,
             self._members_left,
             fixed_steps=config.steps == "fixed",

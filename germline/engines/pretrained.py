@@ -25,6 +25,7 @@ from transformers.utils.logging import (
     set_verbosity_error,
 )
 
+from germline.engines.checkpoint_files import check_files, check_tied
 from germline.engines.quantised import refuse_quantised
 from germline.engines.stored_dtype import parameters_in, stored_in
 from germline.registry import did_you_mean
@@ -56,11 +57,12 @@ def load_pretrained(source: str) -> Pretrained:
     tensor by tensor, which is exact.
 
     Raises:
-        GermlineError: there is no such model, its files cannot be read or lack something, or its
-            weights are quantised or not finite.
+        GermlineError: there is no such model, its files cannot be read, lack something or
+            contradict each other, or its weights are quantised or not finite.
     """
     config, tokenizer = _config_and_tokenizer(source)
     with _explained(source):
+        check_files(source)
         refuse_quantised(source, config)
         with parameters_in(stored_in(source)):
             model, report = AutoModelForCausalLM.from_pretrained(
@@ -70,6 +72,7 @@ def load_pretrained(source: str) -> Pretrained:
                 ignore_mismatched_sizes=True,  # told below, with names
             )
     _refuse_made_up(source, report)
+    check_tied(source, model)
     _refuse_not_finite(source, model)
     model.eval().requires_grad_(requires_grad=False)
     stored = getattr(config, "dtype", None)

@@ -18,6 +18,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from germline.protocols import AdapterSpace, CoordinateSpace, Space
@@ -52,14 +53,14 @@ def unit_of(
     if layer is None:
         name = _measured_for(info, tensors) if sigma_unit == "rms" else info.name
         return measured(sigma_unit, info.name, tensors[name])
-    of_layer = measured(sigma_unit, layer.name, tensors[layer.name])
     if sigma_unit != "rms":
-        return of_layer
+        return measured(sigma_unit, layer.name, tensors[layer.name])
     assert isinstance(space, AdapterSpace)
     a = tensors[layer.adapter_names[0]]
     of_a = _rms(a) or 1 / math.sqrt(a.shape[1])
     if info.name == layer.adapter_names[0]:
         return of_a
+    of_layer = measured(sigma_unit, layer.name, tensors[layer.name])
     return of_layer / (abs(space.scale) * math.sqrt(space.rank) * of_a)
 
 
@@ -97,5 +98,10 @@ def _measured_for(info: TensorInfo, tensors: Mapping[str, Tensor]) -> str:
 def _rms(tensor: Tensor) -> float:
     """Return the root mean square, by pieces: a copy of an embedding in fp64 is 1 GB and more."""
     pieces = tensor.detach().flatten().split(PIECE)
-    total = math.fsum(float(np.square(one.cpu().double().numpy()).sum()) for one in pieces)
+    total = math.fsum(_sum_of_squares(one) for one in pieces)
     return math.sqrt(total / tensor.numel())
+
+
+def _sum_of_squares(piece: Tensor) -> float:
+    values = piece.cpu().to(torch.float64, copy=True).numpy()
+    return float(np.square(values, out=values).sum())

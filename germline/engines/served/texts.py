@@ -6,9 +6,11 @@ here: the end token is kept, and so is the token that completes a stop string.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from transformers import PreTrainedTokenizerBase
 
+from germline.engines.detokenize import Detokenizer
 from germline.types import Completion, Decoding
 
 
@@ -48,5 +50,6 @@ class Texts:
         texts = ((count, self._decode(tokens[:count])) for count in counts)
         return next(count for count, text in texts if any(one in text for one in stop))
 
-    def _decode(self, tokens: Sequence[int]) -> str:
-        return str(self.tokenizer.decode(tokens, skip_special_tokens=True))
+    @cached_property
+    def _decode(self) -> Detokenizer:
+        return Detokenizer(self.tokenizer)

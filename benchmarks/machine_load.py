@@ -1,0 +1,40 @@
+"""How much of the machine other programs use while something is timed.
+
+Wall time on a shared machine says little unless one knows how busy the machine was. Linux counts
+the processor time of all programs in `/proc/stat`; what this process did not use, others did.
+"""
+
+import os
+import time
+from pathlib import Path
+
+STAT = Path("/proc/stat")
+IDLE = (3, 4)
+"""Columns of the time in which a core does nothing: idle, and waiting for a disk."""
+COUNTED = 8
+"""Columns up to `steal`; the time of guests is counted in the others already."""
+
+
+class MachineLoad:
+    """Measure from when it is made; `share_of_others` tells what happened since."""
+
+    def __init__(self) -> None:
+        self._begun = time.perf_counter()
+        self._busy, self._own = _busy_s(), time.process_time()
+
+    def share_of_others(self) -> float | None:
+        """Return the share of all cores that other programs used, or None where it is unknown."""
+        if self._busy is None or (busy := _busy_s()) is None:
+            return None
+        others = (busy - self._busy) - (time.process_time() - self._own)
+        seconds = (time.perf_counter() - self._begun) * (os.cpu_count() or 1)
+        return max(0.0, others / seconds)
+
+
+def _busy_s() -> float | None:
+    """Return the seconds in which a core of the machine worked, since it was started."""
+    if not STAT.is_file():
+        return None
+    counts = [int(one) for one in STAT.read_text().splitlines()[0].split()[1 : COUNTED + 1]]
+    busy = sum(count for column, count in enumerate(counts) if column not in IDLE)
+    return busy / os.sysconf("SC_CLK_TCK")

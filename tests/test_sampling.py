@@ -1,0 +1,60 @@
+"""How tokens are chosen: fast ways on a CPU choose what torch's own operations choose."""
+
+import pytest
+import torch
+
+from germline.engines.sampling import choose
+from germline.engines.sorting import sort_descending
+from germline.types import Decoding
+
+NAN, INF = float("nan"), float("inf")
+STRANGE = [
+    [0.0, 3.0, 3.0, 1.0],
+    [-INF, -INF, -INF, -INF],
+    [1.0, NAN, INF, NAN],
+    [INF, 1.0, INF, 2.0],
+    [-0.0, 0.0, -0.0, 0.0],
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_the_greedy_token_is_that_of_argmax(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    many_ties = torch.randint(-9, 9, (50, 700), generator=generator).to(dtype)
+    for logits in (many_ties, torch.tensor(STRANGE, dtype=dtype)):
+        found = choose(logits, torch.zeros(len(logits)), Decoding(1))
+        assert found.equal(logits.argmax(-1))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_probabilities_are_sorted_as_torch_sorts_them(threads: int) -> None:
+    generator = torch.Generator().manual_seed(1)
+    rounded = torch.randint(0, 40, (3, 5000), generator=generator) / 39
+    few = torch.tensor([[0.0, 1.0, 0.5, 1.0], [NAN, 0.5, -NAN, 0.0], [1e-45, 0.0, 1e-39, 1e-45]])
+    one_nan, another = 0x7FC00000, 0x7FC00123
+    nans = torch.tensor([[one_nan, 0, another, one_nan]], dtype=torch.int32).view(torch.float32)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        for values in (rounded, few, nans, rounded[:, ::2], torch.softmax(rounded, -1), few[:0]):
+            ordered, columns = sort_descending(values)
+            expected = values.sort(dim=-1, descending=True, stable=True)
+            assert columns.equal(expected.indices)
+            assert ordered.nan_to_num(7.0).equal(expected.values.nan_to_num(7.0))
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("top_p", [1.0, 0.9])
+def test_sampled_tokens_are_those_of_a_stable_sort(top_p: float) -> None:
+    generator = torch.Generator().manual_seed(2)
+    logits = torch.randint(-30, 30, (64, 900), generator=generator) / 8
+    luck = torch.rand(64, generator=generator)
+    probabilities = torch.softmax(logits / 0.7, dim=-1)
+    ordered, tokens = probabilities.sort(dim=-1, descending=True, stable=True)
+    mass = ordered.cumsum(-1)
+    kept = (mass - ordered) < top_p
+    target = luck[:, None] * (ordered * kept).sum(-1, keepdim=True)
+    place = torch.minimum((mass < target).sum(-1), kept.sum(-1) - 1)
+    found = choose(logits, luck, Decoding(1, 0.7, top_p))
+    assert found.equal(tokens.gather(-1, place[:, None])[:, 0])

@@ -17,6 +17,7 @@ from germline.registry import resolve
 from germline.run.fleets import make_fleet, say_what_is_slow
 from germline.run.inheritance import drawn_by, inherit
 from germline.run.methods import make_method
+from germline.run.resource_checks import check_memory
 from germline.shaping import utilities
 from germline.spaces import make_space
 from germline.strategies import make_strategy
@@ -163,6 +164,7 @@ def _base_engine(config: Config, *, searched: bool, plays: bool) -> Engine:
     from germline.engines.pretrained import load_pretrained
     from germline.engines.served.unplayed import unplayed
 
+    check_memory(config, searched=searched)
     pretrained = load_pretrained(str(NANO_DIR) if config.model == "nano" else config.model)
     if isinstance(config.engine, InProcess):
         engine: Engine = kind(pretrained, space, optimizer, config.engine, sigma_unit)

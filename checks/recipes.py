@@ -36,12 +36,13 @@ GIGABYTE = 1e9
 
 def main() -> int:
     """Write the headers, or with `--check` say which are stale; the exit status tells."""
-    stale = [path for path in recipes() if path.read_text(encoding="utf-8") != fresh(path)]
+    texts = {path: fresh(path) for path in recipes()}
+    stale = [path for path, text in texts.items() if path.read_text(encoding="utf-8") != text]
     if sys.argv[1:] == ["--check"]:
         print("\n".join(f"{path.name} is stale: python -m checks.recipes" for path in stale))
         return 1 if stale else 0
     for path in stale:
-        path.write_text(fresh(path), encoding="utf-8")
+        path.write_text(texts[path], encoding="utf-8")
         print(f"{path.name} written")
     return 0
 
@@ -51,17 +52,17 @@ def recipes() -> list[Path]:
     return sorted(FOLDER.glob("*.yaml"))
 
 
-def fresh(path: Path) -> str:
-    """Return what a recipe should hold: its header, computed anew, and its settings."""
+def fresh(path: Path, found: Estimate | None = None) -> str:
+    """Return what a recipe should hold: its header, of what was computed, and its settings."""
+    config = load_config(path)
     lines = path.read_text(encoding="utf-8").splitlines()
     settings = [line for line in lines if not line.startswith("#")]
-    return "\n".join([*header(path, load_config(path)), *settings]) + "\n"
+    return "\n".join([*header(path, config, found or computed(path, config)), *settings]) + "\n"
 
 
-def header(path: Path, config: Config) -> list[str]:
+def header(path: Path, config: Config, found: Estimate) -> list[str]:
     """Return the comment above the settings of a recipe."""
     _, machine = machine_of(path)
-    found = computed(path, config)
     seconds = found.seconds
     sentences = (
         f"{config.model.partition('/')[2]} on {machine}, space {config.space.kind}. {NOT_RUN}",
@@ -104,7 +105,7 @@ def _per_engine(config: Config) -> str:
     return " for each engine" if config.fleet.engines > 1 else ""
 
 
-def _gb(size: float) -> str:
+def _gb(size: int | float) -> str:
     return f"{size / GIGABYTE:.1f} GB"
 
 

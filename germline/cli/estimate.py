@@ -139,6 +139,6 @@ def verdict(found: "Estimate", remedy: tuple[str, ...]) -> str:
     )
 
 
-def gigabytes(size: float) -> str:
+def gigabytes(size: int | float) -> str:
     """Write bytes in GB of 10^9."""
     return f"{size / GIGABYTE:.2f} GB"

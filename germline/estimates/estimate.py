@@ -40,7 +40,7 @@ class Estimate:
     work: Workload
     parts: tuple[Part, ...]
     seconds: Seconds
-    snapshot_bytes: float
+    snapshot_bytes: int
     wire_bytes: float
     machine: Hardware
 
@@ -124,4 +124,4 @@ def _fits_with(
     except GermlineError:
         return False
     parts = tuple(memory_parts(changed, shape, work))
-    return Estimate(work, parts, Seconds(0, 0, 0, 0, 0), 0, 0, machine).fits
+    return Estimate(work, parts, Seconds(0.0, 0.0, 0.0, 0.0, 0.0), 0, 0.0, machine).fits

@@ -79,7 +79,7 @@ class Hardware:
     hashed_per_s: float
     link_bandwidth: float = math.inf
 
-    def flops(self, dtype: torch.dtype, rows: float) -> float:
+    def flops(self, dtype: torch.dtype, rows: int | float) -> float:
         """Return the FLOP/s of a product of so many rows, between the points on a log scale."""
         points = self.products[name_of(dtype)]
         rows = min(max(rows, points[0][0]), points[-1][0])
@@ -89,7 +89,7 @@ class Hardware:
                 return slow ** (1 - share) * fast**share
         return points[-1][1]
 
-    def product_s(self, dtype: torch.dtype, rows: float, numbers: float) -> float:
+    def product_s(self, dtype: torch.dtype, rows: int | float, numbers: int | float) -> float:
         """Return the seconds of `rows` times weights of so many numbers: the roofline."""
         arithmetic = 2 * rows * numbers / self.flops(dtype, rows)
         reading = numbers * dtype.itemsize / self.bandwidth
@@ -127,10 +127,10 @@ def _gpu(name: str, gigabytes: float, terabytes_per_s: float, half: float, link:
 
 
 GPUS = {
-    "laptop-8gb": _gpu("RTX 4060 Laptop, 8 GB", 8.0, 0.256, 60, 16),
-    "t4": _gpu("T4, 16 GB", 15.8, 0.320, 65, 16),
-    "24gb": _gpu("RTX 4090, 24 GB", 24.0, 1.008, 165, 32),
-    "80gb": _gpu("H100 SXM, 80 GB", 80.0, 3.35, 989, 64),
+    "laptop-8gb": _gpu("RTX 4060 Laptop, 8 GB", 8.0, 0.256, 60.0, 16.0),
+    "t4": _gpu("T4, 16 GB", 15.8, 0.320, 65.0, 16.0),
+    "24gb": _gpu("RTX 4090, 24 GB", 24.0, 1.008, 165.0, 32.0),
+    "80gb": _gpu("H100 SXM, 80 GB", 80.0, 3.35, 989.0, 64.0),
 }
 """NVIDIA's data sheets: memory, bandwidth, dense half-precision tensor arithmetic with fp32
 accumulation, PCIe one way. The laptop's arithmetic depends on its power limit."""
@@ -268,7 +268,7 @@ def available_bytes() -> float:
         return math.inf
     found = {name: int(rest.split()[0]) * 1024 for name, rest in (one.split(":") for one in lines)}
     available = found.get("MemAvailable", math.inf) + found.get("SwapFree", 0)
-    return min(available, _left_in_container())
+    return float(min(available, _left_in_container()))
 
 
 def _left_in_container() -> float:
@@ -282,4 +282,4 @@ def _left_in_container() -> float:
     if limit == "max":
         return math.inf
     reclaimable = int(statistic[statistic.index("inactive_file") + 1])
-    return max(0.0, int(limit) - used + reclaimable)
+    return float(max(0, int(limit) - used + reclaimable))

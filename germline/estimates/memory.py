@@ -30,6 +30,7 @@ import torch
 
 from germline.config import Config, InProcess
 from germline.engines.decode import PREFILL_TOKENS, SMALLEST_BATCH
+from germline.engines.fused import SMALL_SCORES
 from germline.engines.placement import holds_exactly
 from germline.estimates.model_shape import ModelShape
 from germline.estimates.workload import Workload, is_served
@@ -79,46 +80,46 @@ class Part:
     """
 
     name: str
-    bytes: float
+    bytes: int | float
     place: Place
     phase: Phase = "always"
 
 
-def weight_bytes(shape: ModelShape, dtype: torch.dtype) -> float:
+def weight_bytes(shape: ModelShape, dtype: torch.dtype) -> int:
     """Return equation (1)."""
     return shape.numbers * dtype.itemsize
 
 
-def master_bytes(work: Workload, *, shared: bool) -> float:
+def master_bytes(work: Workload, *, shared: bool) -> int:
     """Return equation (2); `shared` says that the serving copy is the master."""
     return 0 if shared else work.searched * FP32
 
 
-def stored_bytes(shape: ModelShape, work: Workload, searched_of_model: int) -> float:
+def stored_bytes(shape: ModelShape, work: Workload, searched_of_model: int) -> int:
     """Return equation (3)."""
     if holds_exactly(work.dtype, shape.stored_dtype):
         return 0
     return (shape.numbers - searched_of_model) * shape.stored_dtype.itemsize
 
 
-def moment_bytes(work: Workload) -> float:
+def moment_bytes(work: Workload) -> int:
     """Return equation (4)."""
     return work.searched * work.moment_bytes
 
 
-def member_bytes(work: Workload) -> float:
+def member_bytes(work: Workload) -> int:
     """Return equation (5): factors in fp32 while they are drawn, and in the serving dtype."""
     if work.stacked > 1:
         return work.stacked * work.searched * work.dtype.itemsize + work.largest * FP32
     return work.members_at_once * work.member_numbers * (work.dtype.itemsize + FP32)
 
 
-def kv_bytes(shape: ModelShape, work: Workload) -> float:
+def kv_bytes(shape: ModelShape, work: Workload) -> int:
     """Return equation (6)."""
     return batch_rows(work) * work.length * shape.kv_numbers * work.dtype.itemsize
 
 
-def activation_bytes(shape: ModelShape, work: Workload, tokens: int, new: int) -> float:
+def activation_bytes(shape: ModelShape, work: Workload, tokens: int, new: int) -> int:
     """Return equation (7).
 
     Args:
@@ -129,18 +130,21 @@ def activation_bytes(shape: ModelShape, work: Workload, tokens: int, new: int) -
     """
     of_mlp = tokens * (3 * shape.inner + 4 * shape.hidden)
     rows = batch_rows(work)
+    scores = shape.heads // shape.kv_heads * new * work.length
     repeated = 2 * rows * shape.heads * shape.head_dim * work.length
+    if not work.on_gpu and work.dtype == torch.float32 and scores <= SMALL_SCORES:
+        repeated = rows * shape.heads * new * work.length  # fused.py multiplies shared keys once
     mask = 2 * rows * new * work.length
     return (of_mlp + repeated + mask) * work.dtype.itemsize
 
 
-def logit_bytes(shape: ModelShape, work: Workload) -> float:
+def logit_bytes(shape: ModelShape, work: Workload) -> int:
     """Return equation (8)."""
     each = work.dtype.itemsize + (SAMPLING_BYTES if work.sampled else 0)
     return batch_rows(work) * shape.vocabulary * each
 
 
-def update_bytes(work: Workload) -> float:
+def update_bytes(work: Workload) -> int:
     """Return equation (9)."""
     return work.largest * FP32
 
@@ -151,7 +155,7 @@ def half_scratch_bytes(shape: ModelShape, work: Workload) -> float:
     return HALF_SCRATCH_BYTES + min(HALF_SCRATCH_SHARE * weights, 80e6)
 
 
-def snapshot_bytes(work: Workload) -> float:
+def snapshot_bytes(work: Workload) -> int:
     """Return equation (10): the size of one snapshot on disk."""
     return work.searched * FP32 + moment_bytes(work)
 
@@ -225,7 +229,7 @@ def memory_parts(config: Config, shape: ModelShape, work: Workload) -> list[Part
     return [*parts, Part("files, mapped", _mapped(shape, work, stored), "host", "loading")]
 
 
-def _mapped(shape: ModelShape, work: Workload, stored: float) -> float:
+def _mapped(shape: ModelShape, work: Workload, stored: int) -> int:
     """Return what loading maps into memory beside the final state; the system may take it back.
 
     Stored weights that are kept, of `stored` bytes, stay mapped.
@@ -274,4 +278,4 @@ def resident_peak(parts: list[Part]) -> float:
 
 
 def _phase(parts: list[Part], place: Place, phase: Phase) -> float:
-    return sum(one.bytes for one in parts if one.place == place and one.phase == phase)
+    return float(sum(one.bytes for one in parts if one.place == place and one.phase == phase))

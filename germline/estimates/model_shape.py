@@ -8,7 +8,7 @@ Limit: experts of a mixture are counted as if every token passed through all of 
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 import torch
@@ -99,19 +99,24 @@ def shape_of(source: str) -> ModelShape:
         GermlineError: config.json is missing or cannot be read.
     """
     if source in PUBLISHED:
-        return shape_from(source, dict(PUBLISHED[source]))
+        return _published(source)
     path = NANO_DIR if source == "nano" else Path(source).expanduser()
     try:
         with quietly():
             config = AutoConfig.from_pretrained(str(path) if path.exists() else source)
+        # The files of a hub id are not asked for: looking at them would download them.
+        stored = stored_in(str(path)) if path.is_dir() else None
     except Exception as error:  # a damaged config may raise anything in the libraries
         raise GermlineError(
-            f"model: the config.json of {source!r} cannot be read ({error}): give a Hugging Face "
-            "model folder, a hub id, or 'nano'"
+            f"model: config.json or the files of {source!r} cannot be read ({error}): give a "
+            "Hugging Face model folder, a hub id, or 'nano'"
         ) from error
-    # The files of a hub id are not asked for: looking at them would download them.
-    stored = stored_in(str(path)) if path.is_dir() else None
     return _shape(source, config, stored)
+
+
+@cache
+def _published(source: str) -> ModelShape:
+    return shape_from(source, dict(PUBLISHED[source]))
 
 
 def shape_from(source: str, values: dict[str, object]) -> ModelShape:

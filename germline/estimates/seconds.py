@@ -79,7 +79,7 @@ def seconds_of(config: Config, shape: ModelShape, work: Workload, machine: Hardw
 
 
 def pass_s(
-    shape: ModelShape, work: Workload, machine: Hardware, tokens: int, length: float
+    shape: ModelShape, work: Workload, machine: Hardware, tokens: int, length: int | float
 ) -> float:
     """Return equation (2) of so many tokens, in texts of a length."""
     products = machine.product_s(work.dtype, tokens, shape.linear_numbers)
@@ -98,7 +98,7 @@ def head_s(shape: ModelShape, work: Workload, machine: Hardware) -> float:
 
 
 def attention_s(
-    shape: ModelShape, work: Workload, machine: Hardware, tokens: int, length: float
+    shape: ModelShape, work: Workload, machine: Hardware, tokens: int, length: int | float
 ) -> float:
     """Return equation (5)."""
     rows, s = batch_rows(work), work.dtype.itemsize
@@ -121,7 +121,7 @@ def elementwise_s(shape: ModelShape, work: Workload, machine: Hardware, tokens: 
 def operations_s(shape: ModelShape, work: Workload, machine: Hardware) -> float:
     """Return equation (7); an inference engine records its steps as CUDA graphs."""
     if work.is_served and machine.on_gpu:
-        return 0
+        return 0.0
     return shape.layers * OPERATIONS_PER_LAYER * _operation_s(machine)
 
 

@@ -56,7 +56,7 @@ def check_memory(config: Config, *, searched: bool = True) -> None:
         for one in memory_parts(config, shape, work)
         if one.phase == "always" and "program" not in one.name
     ]
-    found = Estimate(work, tuple(parts), Seconds(0, 0, 0, 0, 0), 0, 0, machine)
+    found = Estimate(work, tuple(parts), Seconds(0.0, 0.0, 0.0, 0.0, 0.0), 0, 0.0, machine)
     if found.fits:
         return
     place: Place = "device" if found.needed("device") > found.available("device") else "host"

@@ -9,6 +9,7 @@ import torch
 
 from benchmarks.memory import LiveTensors
 from germline.config import load_config
+from germline.engines.inprocess import InProcessEngine
 from germline.engines.prompts import encode, pad
 from germline.estimates.estimate import estimate, what_fits
 from germline.estimates.hardware import GPUS, Hardware, measure_cpu, memory_limits
@@ -39,6 +40,12 @@ def work_of(settings, source=QWEN, texts=TEXTS, *, on_gpu=False):
     return config, shape, workload(config, shape, texts, on_gpu=on_gpu)
 
 
+def loaded(config):
+    engine = make_engine(config)
+    assert isinstance(engine, InProcessEngine)
+    return engine
+
+
 def part(parts, name):
     return next(one for one in parts if one.name == name)
 
@@ -58,11 +65,11 @@ def test_published_shapes_have_the_numbers_of_their_models(source, billions):
 
 def test_sizes_are_read_from_a_folder_without_loading_it(tmp_path):
     folder = save_tiny(tmp_path / "m", "qwen2")
-    engine = make_engine(load_config({"model": str(folder), "engine": CPU}))
+    engine = loaded(load_config({"model": str(folder), "engine": CPU}))
     shape = shape_of(str(folder))
-    loaded = dict(engine.model.named_parameters())
+    held = dict(engine.model.named_parameters())
     assert {one.name: one.shape for one in shape.tensors} == {
-        name: tuple(tensor.shape) for name, tensor in loaded.items()
+        name: tuple(tensor.shape) for name, tensor in held.items()
     }
     assert shape.stored_dtype == torch.float32
 
@@ -87,7 +94,7 @@ def test_searched_numbers_are_those_of_the_engine(space, optimizer):
     strategy = {"kind": "nes", "sigma": 0.01, "learning_rate": 0.01, "optimizer": optimizer}
     settings = {"space": space, "strategy": strategy, "engine": CPU}
     config, _, work = work_of(settings, "nano")
-    engine = make_engine(config)
+    engine = loaded(config)
     assert work.searched == engine.weights.dimension
     engine.apply(Update(0, 0, 0.01, 0.01, (1.0, -1.0)))
     moments = engine.weights.optimizer.state_dict()
@@ -100,7 +107,7 @@ def test_searched_numbers_are_those_of_the_engine(space, optimizer):
 def test_what_stays_in_memory_is_counted_to_the_byte(space, dtype):
     settings = {"space": space, "engine": CPU | {"dtype": dtype, "stacked": 1}}
     config, shape, work = work_of(settings, "nano")
-    engine = make_engine(config)
+    engine = loaded(config)
     held = [*engine.serving.values(), *engine.weights.tensors.values()]
     storages = {one.untyped_storage().data_ptr(): one.nbytes for one in held}
     parts = memory_parts(config, shape, work)
@@ -118,7 +125,7 @@ def test_the_peak_of_a_microbatch_is_near_what_is_counted(space):
         "batch": 16,
     }
     config = load_config(settings)
-    engine = make_engine(config)
+    engine = loaded(config)
     examples = make_task(config.task).examples("train")[:16]
     prompts = [encode(engine.pretrained.tokenizer, one) for one in examples]
     lengths = TextLengths(16, max(map(len, prompts)), len(pad(prompts, 0).prefix), 32)

@@ -9,7 +9,7 @@ from germline import train
 from germline.config import load_config
 from germline.engines import pretrained
 from germline.estimates import hardware
-from germline.run.assembly import make_engine
+from germline.run.assembly import assemble, make_engine
 from germline.run.resource_checks import check_disk, check_memory
 from germline.types import GermlineError
 from tests.tiny import save_tiny
@@ -66,6 +66,19 @@ def test_no_weight_is_loaded_of_a_model_that_is_refused(monkeypatch, tmp_path):
 def test_a_model_that_cannot_be_read_is_told_by_the_loader(tmp_path):
     check_memory(load_config({"model": str(tmp_path), "engine": CPU}))
     check_disk(load_config({"model": str(tmp_path), "engine": CPU}), tmp_path)
+
+
+def test_engines_of_one_host_share_its_memory_and_mapped_weights(monkeypatch):
+    available(monkeypatch, 2.5)
+    fleet = {"engines": 2}
+    config = load_config({"model": QWEN, "space": "lora", "engine": CPU, "fleet": fleet})
+    check_memory(config)
+    with pytest.raises(GermlineError, match=r"4\.0 GB of host memory"):
+        check_memory(config, engines=2)
+    with pytest.raises(GermlineError, match=r"4\.0 GB of host memory"):
+        assemble(config)
+    available(monkeypatch, 1.2)  # bf16 is mapped from its file: 0.99 GB for both
+    check_memory(load_config(config.model_dump(), ["engine.dtype=bfloat16"]), engines=2)
 
 
 def test_memory_elsewhere_is_not_asked_for(monkeypatch):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from germline.baselines.randopt import Ensemble
-from germline.config import Config, InProcess, RandOpt, TaskConfig, Toy
+from germline.config import Config, InProcess, Local, RandOpt, TaskConfig, Toy
 from germline.engines import ENGINES
 from germline.graders.pool import GraderPool
 from germline.nano import NANO_DIR
@@ -76,6 +76,9 @@ def assemble(config: Config, ancestors: Sequence[Ancestor] = ()) -> Parts:
         GermlineError: something named in the config cannot be had.
     """
     task = make_task(config.task)
+    if isinstance(config.fleet, Local) and config.fleet.engines > 1:
+        # Each checks for itself when it loads, but all of them load at once.
+        check_memory(config, engines=config.fleet.engines)
     with ExitStack() as opened:
         graders = make_graders(config, task)
         opened.callback(graders.close)

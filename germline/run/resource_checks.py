@@ -9,24 +9,34 @@ import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from germline.checkpoint import snapshots
 from germline.config import Config, EsSampleGd, Toy
 from germline.run.snapshots import kept_snapshots, snapshot_size
 from germline.types import GermlineError
 
+if TYPE_CHECKING:
+    from germline.estimates.memory import Place
+    from germline.estimates.model_shape import ModelShape
+    from germline.estimates.workload import Workload
+
 GIGABYTE = 1e9
+
+CERTAIN = ("weights", "fp32 masters", "optimizer moments", "stored weights")
+"""Parts that every run of a config holds from its first generation to its last."""
 
 GUESSED_TOKENS = 256
 """Of prompts and completions, where only what fits beside the weights is asked for."""
 
 
-def check_memory(config: Config, *, searched: bool = True) -> None:
+def check_memory(config: Config, *, searched: bool = True, engines: int = 1) -> None:
     """Refuse weights that do not fit the memory of the device or the host.
 
     Args:
         config: of the run.
         searched: whether masters are held beside the serving copy.
+        engines: that will share the memory of this host.
 
     Raises:
         GermlineError: naming what is needed, what is available and what would fit.
@@ -35,7 +45,7 @@ def check_memory(config: Config, *, searched: bool = True) -> None:
         return
     from germline.estimates.estimate import Estimate, what_fits
     from germline.estimates.hardware import memory_limits
-    from germline.estimates.memory import Part, Place, memory_parts
+    from germline.estimates.memory import Part, memory_parts
     from germline.estimates.model_shape import shape_of
     from germline.estimates.seconds import Seconds
     from germline.estimates.workload import TextLengths, workload
@@ -52,9 +62,9 @@ def check_memory(config: Config, *, searched: bool = True) -> None:
     if not searched:
         work = replace(work, searched=0, moment_bytes=0)
     parts: list[Part] = [
-        one
+        replace(one, bytes=one.bytes * _copies(one.name, one.place, work, shape, engines))
         for one in memory_parts(config, shape, work)
-        if one.phase == "always" and "program" not in one.name
+        if one.name in CERTAIN
     ]
     found = Estimate(work, tuple(parts), Seconds(0.0, 0.0, 0.0, 0.0, 0.0), 0, 0.0, machine)
     if found.fits:
@@ -73,6 +83,18 @@ def check_memory(config: Config, *, searched: bool = True) -> None:
         f"{found.available(place) / GIGABYTE:.1f} GB are available; {would} "
         "(germline doctor --config shows the parts)"
     )
+
+
+def _copies(name: str, place: "Place", work: "Workload", shape: "ModelShape", engines: int) -> int:
+    """Return how many copies of a part several engines of this host hold in one memory.
+
+    Weights that are served as they are stored are mapped from their files, which processes share;
+    engines on GPUs are taken to have one each.
+    """
+    if work.on_gpu and place == "device":
+        return 1
+    is_mapped = name == "stored weights" or work.dtype == shape.stored_dtype
+    return 1 if is_mapped and name in ("weights", "stored weights") else engines
 
 
 def check_disk(config: Config, folder: Path) -> None:

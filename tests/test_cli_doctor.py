@@ -1,6 +1,7 @@
 """The examination of an installation: healthy here, and every kind of trouble is told."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 from germline.cli import checkup
 from germline.cli.application import app
 from germline.cli.checkup import Finding, Requirement
+from germline.estimates.hardware import GPUS
 
 
 def only(monkeypatch: pytest.MonkeyPatch, look: Callable[[], Iterator[Finding]]) -> None:
@@ -112,3 +114,41 @@ def test_a_full_disk_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = next(checkup.surroundings())
     assert (disk.name, disk.state) == ("disk", "note")
     assert "--out" in disk.remedy
+
+
+def estimated(monkeypatch: pytest.MonkeyPatch, *options: str) -> tuple[int, str]:
+    monkeypatch.setattr("germline.estimates.here.measure_cpu", lambda *_: GPUS["80gb"])
+    shown = CliRunner().invoke(app, ["doctor", *options])
+    return shown.exit_code, shown.output
+
+
+def test_doctor_estimates_what_a_config_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    status, shown = estimated(monkeypatch, "--config", "demo")
+    assert status == 0
+    assert re.search(r"weights +device +always", shown)
+    assert "a generation:" in shown
+    assert "bytes per member on the wire" in shown
+    assert shown.endswith("It fits.\n")
+
+
+def test_doctor_says_what_would_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ("--model", "Qwen/Qwen3-4B", "--config", "papers/qiu-countdown-0.5b")
+    status, shown = estimated(monkeypatch, *options, "--hardware", "24gb")
+    assert status == 1
+    assert "It does not fit. What would: engine.centre=host" in shown
+
+
+def test_doctor_estimates_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ("--model", "Qwen/Qwen2.5-0.5B", "--hardware", "t4", "--json")
+    status, shown = estimated(monkeypatch, *options)
+    found = json.loads(shown)
+    assert (status, found["fits"], found["would_fit_with"]) == (0, True, [])
+    assert found["machine"].startswith("T4")
+    assert {one["name"] for one in found["parts"]} >= {"weights", "fp32 masters", "KV cache"}
+    assert found["seconds"]["total"] > 0
+
+
+def test_doctor_names_the_hardware_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    status, shown = estimated(monkeypatch, "--hardware", "abacus")
+    assert status == 2
+    assert "laptop-8gb, t4, 24gb, 80gb" in shown

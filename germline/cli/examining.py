@@ -2,9 +2,12 @@
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from germline.cli import completing
 
 if TYPE_CHECKING:
     from germline.cli.checkup import Finding
@@ -12,19 +15,55 @@ if TYPE_CHECKING:
 DOCTOR_EXAMPLES = (
     "germline doctor",
     "germline doctor --json > doctor.json      # for a bug report",
+    "germline doctor --model Qwen/Qwen3-4B --config countdown   # memory and time: does it fit?",
+    "germline doctor --config recipes/qwen3-4b-80gb --hardware 80gb",
 )
 MARKS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "broken": ("BROKEN", "red")}
 
 
 def doctor(
     *,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Estimate what this model needs instead: a folder, a Hugging Face id, or nano.",
+            autocompletion=completing.folders,
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="CONFIG",
+            help="Estimate what this config needs: a file, or the name of a shipped one.",
+            autocompletion=completing.configs,
+        ),
+    ] = None,
+    hardware: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="With --model or --config: a machine that is not here (laptop-8gb, t4, 24gb, "
+            "80gb), by its data sheet.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for a bug report.")] = False,
 ) -> None:
     """Say what is installed, what works here, and what to install for the rest.
 
     Draws noise, loads the nano model, applies an update, starts a grader, and compares digests with
     those of every other machine. Ends with status 1 if something is broken.
+
+    With --model or --config it prints instead how much memory and time a run would need here, from
+    the model's config.json and a short measurement of this machine; no weight is loaded. Ends with
+    status 1 if that does not fit.
     """
+    if model is not None or config is not None or hardware is not None:
+        from germline.cli.estimate import print_estimate
+
+        if not print_estimate(config, model, hardware, as_json=as_json):
+            raise typer.Exit(1)
+        return
     from germline.cli.checkup import examine
 
     findings = examine()

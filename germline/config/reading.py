@@ -53,6 +53,8 @@ def smoke(config: Config) -> Config:
     small += ["strategy.population=4", "task.max_new_tokens=8", "record.snapshot_every=1"]
     if isinstance(config.method, RandOpt):
         small.append("method.keep=2")  # no more than are left to play
+    if "GPU" in getattr(config.fleet, "resources", {}):
+        small.append("fleet=local")  # The nano model needs no cluster with GPUs.
     if config.model != "nano" and config.space.layers is not None:
         small.append("space.layers=0")  # A layer the nano model has, whatever was asked for.
     if config.model != "nano" and isinstance(config.space, Lora | Singular):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from germline.baselines.randopt import Ensemble
-from germline.config import Config, InProcess, RandOpt, TaskConfig, Toy
+from germline.config import Config, InProcess, Local, RandOpt, TaskConfig, Toy
 from germline.engines import ENGINES
 from germline.graders.pool import GraderPool
 from germline.nano import NANO_DIR
@@ -17,6 +17,7 @@ from germline.registry import resolve
 from germline.run.fleets import make_fleet, say_what_is_slow
 from germline.run.inheritance import drawn_by, inherit
 from germline.run.methods import make_method
+from germline.run.resource_checks import check_memory
 from germline.shaping import utilities
 from germline.spaces import make_space
 from germline.strategies import make_strategy
@@ -75,6 +76,9 @@ def assemble(config: Config, ancestors: Sequence[Ancestor] = ()) -> Parts:
         GermlineError: something named in the config cannot be had.
     """
     task = make_task(config.task)
+    if isinstance(config.fleet, Local) and config.fleet.engines > 1:
+        # Each checks for itself when it loads, but all of them load at once.
+        check_memory(config, engines=config.fleet.engines)
     with ExitStack() as opened:
         graders = make_graders(config, task)
         opened.callback(graders.close)
@@ -163,6 +167,7 @@ def _base_engine(config: Config, *, searched: bool, plays: bool) -> Engine:
     from germline.engines.pretrained import load_pretrained
     from germline.engines.served.unplayed import unplayed
 
+    check_memory(config, searched=searched)
     pretrained = load_pretrained(str(NANO_DIR) if config.model == "nano" else config.model)
     if isinstance(config.engine, InProcess):
         engine: Engine = kind(pretrained, space, optimizer, config.engine, sigma_unit)

@@ -27,12 +27,17 @@ def kept_snapshots(config: Config, dimension: int) -> int:
         dimension: how many numbers are searched: each takes 4 bytes, and those of the optimizer.
     """
     record = config.record
-    size = dimension * (4 + make_optimizer(config.strategy.optimizer).bytes_per_number)
+    size = snapshot_size(config, dimension)
     fit = record.keep_snapshots
     if record.snapshot_gb is not None:
         fit = min(fit, int(record.snapshot_gb * 1e9 / size))
     # A gradient cannot be replayed from seeds, so such a run needs a snapshot to be resumed.
     return max(fit, 1) if isinstance(config.method, EsSampleGd) else fit
+
+
+def snapshot_size(config: Config, dimension: int) -> int:
+    """Return the bytes of one snapshot: fp32 masters and moments of what is searched."""
+    return dimension * (4 + make_optimizer(config.strategy.optimizer).bytes_per_number)
 
 
 class Snapshots:

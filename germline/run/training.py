@@ -25,6 +25,7 @@ from germline.run.checking import settled
 from germline.run.fleets import threads
 from germline.run.memory import peak_memory_mb
 from germline.run.reading import settings_of
+from germline.run.resource_checks import check_disk
 from germline.run.snapshots import Snapshots, kept_snapshots
 from germline.training import generations
 from germline.types import Example, GenerationRecord, GermlineError, Rollout, Score
@@ -192,6 +193,7 @@ def begin(
     config = _located(config)
     path = path_of("out", out) if out is not None else _new_directory(config)
     RunDirectory.refuse_taken(path)
+    check_disk(config, path)
     parts = assemble(config, ancestors)
     try:
         parts = settled(parts)
@@ -223,6 +225,7 @@ def resume(path: Path | str, overrides: Sequence[str] = ()) -> Training:
     if isinstance(config.method, EsSampleGd):
         # What followed the newest snapshot cannot be repeated from seeds: it is played again.
         entries = entries[: newest_snapshot(directory.snapshots) + 1]
+    check_disk(config, directory.path)
     parts = assemble(_with_threads(config, directory.environment["threads"]), directory.ancestors)
     try:
         complete = recalled(parts.strategy, entries)

@@ -1,0 +1,211 @@
+"""What `germline doctor --config` estimates against what a run then takes: memory and seconds.
+
+    python -m benchmarks.estimates                       # docs/benchmarks.md: about 15 minutes
+    python -m benchmarks.estimates --cases nano/float32/low_rank 22M/float32/full
+
+Models have random weights in the shapes of published ones. For every case one process measures the
+machine and computes the estimate, and another one, fresh, loads the model and trains for two
+generations: its highest resident memory, and the second generation from the first question to the
+record on disk. Both use the same clock. Texts run to their full length, as the estimate assumes.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+import torch
+from transformers import AutoTokenizer
+
+from benchmarks import real_sizes, shapes
+from benchmarks.memory import resident_peak
+from benchmarks.population import CLOCKS
+from benchmarks.real_sizes import Graders, Work
+from germline.engines.prompts import encode, pad
+from germline.estimates.estimate import estimate
+from germline.estimates.hardware import measure_cpu
+from germline.estimates.memory import resident_peak as estimated_peak
+from germline.estimates.model_shape import shape_of
+from germline.estimates.workload import TextLengths
+from germline.fleet import LocalFleet
+from germline.record import RunDirectory
+from germline.run.assembly import make_engine
+from germline.run.memory import peak_memory_mb
+from germline.shaping import utilities
+from germline.strategies import make_strategy
+from germline.training import generations
+from germline.types import Decoding
+
+OWN = {
+    "nano": shapes.Shape("nano", 128, 384, 4, 2, 1, 1023),
+    "22M": shapes.BENCH["22M"],
+}
+"""Shapes stored in fp32; those of `benchmarks/real_sizes.py` are stored in bf16."""
+
+CASES = (
+    "nano/float32/low_rank",
+    "nano/float32/full",
+    "22M/float32/low_rank",
+    "22M/float32/full",
+    "22M/bfloat16/lora",
+    "Qwen2.5-0.5B/bfloat16/low_rank",
+    "Qwen2.5-0.5B/bfloat16/lora",
+    "Qwen2.5-0.5B/bfloat16/full",
+    "Qwen2.5-0.5B/float32/low_rank",
+    "Llama-3.2-1B/bfloat16/low_rank",
+    "Llama-3.2-1B/bfloat16/lora",
+)
+MEMORY_GOAL, SECONDS_GOAL = 0.10, 0.30
+
+
+@dataclass(frozen=True)
+class Found:
+    """Bytes and seconds, estimated or measured."""
+
+    peak: float
+    seconds: float
+
+
+def main() -> None:
+    """Print the table; with `--measure`, measure or estimate one case and print JSON."""
+    parser = argparse.ArgumentParser(description="Compare estimates with runs.")
+    parser.add_argument("--cases", nargs="+", default=CASES)
+    parser.add_argument("--members", type=int, default=8)
+    parser.add_argument("--prompts", type=int, default=8)
+    parser.add_argument("--tokens", type=int, default=16)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--clock", choices=CLOCKS, default="wall")
+    parser.add_argument("--measure", nargs=2, metavar=("WHAT", "JSON"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.measure:
+        what, text = arguments.measure
+        work = Work(**json.loads(text))
+        print(json.dumps(asdict(estimated(work) if what == "estimate" else measured(work))))
+        return
+    for line in report(arguments):
+        print(line, flush=True)
+
+
+def report(arguments: argparse.Namespace) -> Iterator[str]:
+    """Yield the lines of the table, one case after another."""
+    yield (
+        f"{datetime.now(UTC):%Y-%m-%d}, {arguments.members} members x {arguments.prompts} prompts "
+        f"x {arguments.tokens} new tokens, {arguments.threads} threads, torch {torch.__version__}, "
+        f"medians of {arguments.repeats}, {arguments.clock} time\n"
+    )
+    yield (
+        "| shape | dtype | space | memory, GB | estimated | error | generation, s | estimated | "
+        "error |"
+    )
+    yield "|---|---|---|---|---|---|---|---|---|"
+    worst = {"memory": 0.0, "seconds": 0.0}
+    with tempfile.TemporaryDirectory() as folder:
+        for case in arguments.cases:
+            shape, dtype, space = case.split("/")
+            place = saved(shape, Path(folder))
+            work = Work(
+                *(str(place), dtype, space, arguments.members, arguments.prompts),
+                *(arguments.tokens, 1, arguments.threads, arguments.clock),
+            )
+            guess, truth = in_turn(work, arguments.repeats)
+            errors = guess.peak / truth.peak - 1, guess.seconds / truth.seconds - 1
+            for name, error in zip(worst, errors, strict=True):
+                worst[name] = max(worst[name], abs(error))
+            yield row(case, guess, truth, errors)
+    met = worst["memory"] <= MEMORY_GOAL and worst["seconds"] <= SECONDS_GOAL
+    yield (
+        f"\nLargest errors: memory {worst['memory']:.0%} (goal {MEMORY_GOAL:.0%}), seconds "
+        f"{worst['seconds']:.0%} (goal {SECONDS_GOAL:.0%}): {'met' if met else 'not met'}."
+    )
+
+
+def row(case: str, guess: Found, truth: Found, errors: tuple[float, float]) -> str:
+    """Return one line of the table."""
+    cells = (
+        *case.split("/"),
+        *(f"{truth.peak / 1e9:.3f}", f"{guess.peak / 1e9:.3f}", f"{errors[0]:+.0%}"),
+        *(f"{truth.seconds:.3g}", f"{guess.seconds:.3g}", f"{errors[1]:+.0%}"),
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def saved(shape: str, folder: Path) -> Path:
+    """Write a random model unless it is there."""
+    place = folder / shape
+    if not place.exists():
+        for other in folder.iterdir():  # one model at a time: they are large
+            for file in other.iterdir():
+                file.unlink()
+            other.rmdir()
+        if shape in OWN:
+            shapes.save_random(OWN[shape], place)
+        else:
+            real_sizes.save_random(shape, place)
+    return place
+
+
+def in_turn(work: Work, repeats: int) -> tuple[Found, Found]:
+    """Estimate and measure by turns, each in a process of its own; return the medians."""
+    pairs = [(in_a_process("estimate", work), in_a_process("run", work)) for _ in range(repeats)]
+    guesses, truths = zip(*pairs, strict=True)
+    return _median(guesses), _median(truths)
+
+
+def _median(every: Sequence[Found]) -> Found:
+    return Found(
+        statistics.median(one.peak for one in every),
+        statistics.median(one.seconds for one in every),
+    )
+
+
+def in_a_process(what: str, work: Work) -> Found:
+    """Estimate or measure once, in a new Python."""
+    command = [sys.executable, "-m", "benchmarks.estimates", "--measure", what]
+    done = subprocess.run(
+        [*command, json.dumps(asdict(work))], stdout=subprocess.PIPE, text=True, check=True
+    )
+    return Found(**json.loads(done.stdout.splitlines()[-1]))
+
+
+def estimated(work: Work) -> Found:
+    """Measure the machine and compute the estimate."""
+    torch.set_num_threads(work.threads)
+    shape, config = shape_of(work.folder), work.config()
+    machine = measure_cpu(getattr(torch, work.dtype), shape.hidden, shape.inner, CLOCKS[work.clock])
+    tokenizer = AutoTokenizer.from_pretrained(work.folder)
+    prompts = [encode(tokenizer, one) for one in work.examples()]
+    longest, prefix = max(map(len, prompts)), len(pad(prompts, 0).prefix)
+    texts = TextLengths(len(prompts), longest, prefix, work.tokens)
+    found = estimate(config, shape, texts, machine)
+    return Found(estimated_peak(list(found.parts)), found.seconds.total)
+
+
+def measured(work: Work) -> Found:
+    """Train for two generations: the peak of the process, and the seconds of the second one."""
+    torch.set_num_threads(work.threads)
+    config, examples = work.config(), work.examples()
+    engine = make_engine(config)
+    fleet = LocalFleet(engine, Graders(), config.cell)
+    digest = fleet.digest()
+    strategy = make_strategy(config.strategy, run_seed=0, generations=2)
+    limits, shape = Decoding(work.tokens), partial(utilities, config.shaping)
+    with tempfile.TemporaryDirectory() as folder:
+        directory = RunDirectory.create(Path(folder) / "run", config, digest, work.threads)
+        begun = work.now()
+        for record in generations(strategy, shape, fleet, lambda _: examples, limits, range(2)):
+            directory.write(record, examples, peak_memory_mb())
+            seconds, begun = work.now() - begun, work.now()
+        directory.release()
+    return Found(resident_peak(), seconds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""One estimate: what a config needs on a machine, whether that fits, and what would."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from germline.config import Config, InProcess, load_config
+from germline.engines.decode import SMALLEST_BATCH
+from germline.estimates.hardware import Hardware
+from germline.estimates.memory import (
+    Part,
+    Place,
+    memory_parts,
+    snapshot_bytes,
+    total,
+    wire_bytes,
+)
+from germline.estimates.model_shape import ModelShape
+from germline.estimates.seconds import Seconds, seconds_of
+from germline.estimates.workload import TextLengths, Workload, is_served, workload
+from germline.types import GermlineError
+
+FEWEST_ROWS = SMALLEST_BATCH
+"""Smaller microbatches are filled up to so many rows."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a run needs, and the machine it was computed for.
+
+    Attributes:
+        work: of a generation.
+        parts: of the memory.
+        seconds: of a generation.
+        snapshot_bytes: of one snapshot.
+        wire_bytes: per member and generation, text apart.
+        machine: available memory and speed.
+    """
+
+    work: Workload
+    parts: tuple[Part, ...]
+    seconds: Seconds
+    snapshot_bytes: int
+    wire_bytes: float
+    machine: Hardware
+
+    def needed(self, place: Place) -> float:
+        """Return the bytes needed at once in one place; on a CPU all of them are the host's."""
+        if self.machine.on_gpu:
+            return total(list(self.parts), place)
+        parts = [Part(one.name, one.bytes, "host", one.phase) for one in self.parts]
+        return total(parts, "host") if place == "host" else 0.0
+
+    def available(self, place: Place) -> float:
+        """Return the bytes that are available in one place."""
+        return self.machine.memory_bytes if place == "device" else self.machine.host_bytes
+
+    @property
+    def fits(self) -> bool:
+        """Whether every place has as much as is needed."""
+        return all(self.needed(place) <= self.available(place) for place in ("device", "host"))
+
+
+def estimate(config: Config, shape: ModelShape, texts: TextLengths, machine: Hardware) -> Estimate:
+    """Compute what a config needs of a machine.
+
+    Raises:
+        GermlineError: the space selects nothing of this model.
+    """
+    work = workload(config, shape, texts, on_gpu=machine.on_gpu)
+    return Estimate(
+        work=work,
+        parts=tuple(memory_parts(config, shape, work)),
+        seconds=seconds_of(config, shape, work, machine),
+        snapshot_bytes=snapshot_bytes(work),
+        wire_bytes=wire_bytes(work),
+        machine=machine,
+    )
+
+
+def what_fits(
+    config: Config, shape: ModelShape, texts: TextLengths, machine: Hardware
+) -> tuple[str, ...]:
+    """Return the first overrides with which a config fits a machine; none where nothing does.
+
+    Tried in this order: another dtype, masters on the host, smaller microbatches, an adapter; each
+    alone, and then with all that came before it.
+    """
+    kept: tuple[str, ...] = ()
+    for alternatives in _changes(config, machine):
+        for changes in alternatives:
+            for overrides in dict.fromkeys((changes, kept + changes)):
+                if _fits_with(config, shape, texts, machine, overrides):
+                    return overrides
+        kept += alternatives[-1]
+    return ()
+
+
+def _changes(config: Config, machine: Hardware) -> Iterator[list[tuple[str, ...]]]:
+    """Yield alternatives of one setting after another, the least change first."""
+    dtype = getattr(config.engine, "dtype", "auto")
+    if dtype == "float32" or (dtype == "auto" and not machine.on_gpu):
+        yield [("engine.dtype=bfloat16",)]
+    if isinstance(config.engine, InProcess) and machine.on_gpu and config.engine.centre == "device":
+        yield [("engine.centre=host",)]
+    largest = 1 << int(math.log2(config.cell.rows))
+    rows = [largest >> n for n in range(1, largest.bit_length()) if largest >> n >= FEWEST_ROWS]
+    if rows and not is_served(config.engine) and config.cell.members is None:
+        yield [(f"cell.rows={n}", f"cell.examples={min(n, config.cell.examples)}") for n in rows]
+    if config.space.kind != "lora":
+        yield [("space=lora",)]
+
+
+def _fits_with(
+    config: Config,
+    shape: ModelShape,
+    texts: TextLengths,
+    machine: Hardware,
+    overrides: tuple[str, ...],
+) -> bool:
+    try:
+        changed = load_config(config.model_dump(), list(overrides))
+        work = workload(changed, shape, texts, on_gpu=machine.on_gpu)
+    except GermlineError:
+        return False
+    parts = tuple(memory_parts(changed, shape, work))
+    return Estimate(work, parts, Seconds(0.0, 0.0, 0.0, 0.0, 0.0), 0, 0.0, machine).fits

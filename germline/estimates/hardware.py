@@ -1,0 +1,285 @@
+"""What a machine can do: from a data sheet, or measured here in a few seconds.
+
+A product of `rows` with a weight takes the longer of its arithmetic and of reading the weight (the
+roofline of Williams, Waterman and Patterson, CACM 2009). On a CPU the rate of a product depends on
+its rows, so it is measured at a few; weights are taken in turn, so that none is still in the cache.
+
+Of a data sheet 60 % of the bandwidth and 40 % of the arithmetic are counted as reached, as
+everywhere in docs/scaling.md. That was not checked on any GPU.
+"""
+
+import hashlib
+import math
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+from torch.nn import functional
+
+from germline import noise
+from germline.tensor_noise import Stream, write_perturbed
+
+REACHED_BANDWIDTH, REACHED_PRODUCTS = 0.6, 0.4
+
+Clock = Callable[[], float]
+
+Points = Sequence[tuple[int, float]]
+"""(rows, FLOP/s), by rows."""
+
+ROWS = (16, 64, 256, 1024)
+"""Rows of the products that are measured."""
+
+OUT_OF_CACHE = 128e6
+"""Bytes of the weights that are multiplied in turn: more than a last-level cache holds."""
+
+MEASURED_FLOPS = 3e9
+"""Arithmetic of one measurement of a product: a few hundredths of a second on one core."""
+
+CALL_OPERATIONS = 200
+NUMBERS = 1 << 20
+HASHED_BYTES = 1 << 23
+COPIED_BYTES = 1 << 26
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """One device and its host.
+
+    Attributes:
+        name: as people call it.
+        on_gpu: whether it is an accelerator.
+        memory_bytes: of the device, or of the host where that is the device.
+        host_bytes: of the host.
+        bandwidth: bytes per second that are read from memory or written to it.
+        products: FLOP/s of matrix products by dtype name.
+        operation_s: seconds of one tensor operation, however small.
+        noise_per_s: normals drawn per second on the host: factors of low-rank members.
+        perturbed_per_s: numbers of a `full` member written per second, their noise included.
+        elementwise_per_s: numbers written per second by sums, products and activations that are
+            in the cache, by dtype name.
+        hashed_per_s: bytes per second of SHA-256, all threads together.
+        link_bandwidth: bytes per second between host and device.
+    """
+
+    name: str
+    on_gpu: bool
+    memory_bytes: float
+    host_bytes: float
+    bandwidth: float
+    products: Mapping[str, Points]
+    operation_s: float
+    noise_per_s: float
+    perturbed_per_s: float
+    elementwise_per_s: Mapping[str, float]
+    hashed_per_s: float
+    link_bandwidth: float = math.inf
+
+    def flops(self, dtype: torch.dtype, rows: int | float) -> float:
+        """Return the FLOP/s of a product of so many rows, between the points on a log scale."""
+        points = self.products[name_of(dtype)]
+        rows = min(max(rows, points[0][0]), points[-1][0])
+        for (low, slow), (high, fast) in pairwise(points):
+            if rows <= high:
+                share = math.log(rows / low) / math.log(high / low)
+                return slow ** (1 - share) * fast**share
+        return points[-1][1]
+
+    def product_s(self, dtype: torch.dtype, rows: int | float, numbers: int | float) -> float:
+        """Return the seconds of `rows` times weights of so many numbers: the roofline."""
+        arithmetic = 2 * rows * numbers / self.flops(dtype, rows)
+        reading = numbers * dtype.itemsize / self.bandwidth
+        return max(arithmetic, reading)
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """Return a dtype as settings spell it."""
+    return str(dtype).removeprefix("torch.")
+
+
+def _gpu(name: str, gigabytes: float, terabytes_per_s: float, half: float, link: float) -> Hardware:
+    """Describe a GPU by its data sheet: GB, TB/s, TFLOP/s of dense half precision, GB/s of PCIe."""
+    reached = {
+        "bfloat16": ((1, half * 1e12 * REACHED_PRODUCTS),),
+        "float16": ((1, half * 1e12 * REACHED_PRODUCTS),),
+        # TF32 is off by default in PyTorch, so fp32 products run beside the tensor cores: about an
+        # eighth of half precision on these cards.
+        "float32": ((1, half / 8 * 1e12 * REACHED_PRODUCTS),),
+    }
+    return Hardware(
+        name=name,
+        on_gpu=True,
+        memory_bytes=gigabytes * 1e9,
+        host_bytes=math.inf,
+        bandwidth=terabytes_per_s * 1e12 * REACHED_BANDWIDTH,
+        products=reached,
+        operation_s=8e-6,  # of an eager launch from Python: assumed
+        noise_per_s=2e8,  # drawn on the host, two cores
+        perturbed_per_s=2e10,  # of the Triton kernel: assumed
+        elementwise_per_s=dict.fromkeys(reached, terabytes_per_s * 1e12 * REACHED_BANDWIDTH / 6),
+        hashed_per_s=3.6e9,  # SHA-256 of two cores, docs/scaling.md
+        link_bandwidth=link * 1e9 * REACHED_BANDWIDTH,
+    )
+
+
+GPUS = {
+    "laptop-8gb": _gpu("RTX 4060 Laptop, 8 GB", 8.0, 0.256, 60.0, 16.0),
+    "t4": _gpu("T4, 16 GB", 15.8, 0.320, 65.0, 16.0),
+    "24gb": _gpu("RTX 4090, 24 GB", 24.0, 1.008, 165.0, 32.0),
+    "80gb": _gpu("H100 SXM, 80 GB", 80.0, 3.35, 989.0, 64.0),
+}
+"""NVIDIA's data sheets: memory, bandwidth, dense half-precision tensor arithmetic with fp32
+accumulation, PCIe one way. The laptop's arithmetic depends on its power limit."""
+
+
+def measure_cpu(
+    dtype: torch.dtype, hidden: int, inner: int, clock: Clock = time.perf_counter
+) -> Hardware:
+    """Measure this CPU with the threads torch has now: products, copies, noise, hashing.
+
+    Args:
+        dtype: of the products.
+        hidden: inputs of the weights that are multiplied.
+        inner: outputs of them.
+        clock: seconds since any fixed moment.
+    """
+    available = available_bytes()
+    drawn = _noise_rate(clock)
+    with torch.inference_mode():
+        points = tuple((rows, _product_rate(dtype, rows, (hidden, inner), clock)) for rows in ROWS)
+        return Hardware(
+            name=f"{platform.machine()} CPU, {torch.get_num_threads()} threads",
+            on_gpu=False,
+            memory_bytes=available,
+            host_bytes=available,
+            bandwidth=_copy_rate(clock),
+            products={name_of(dtype): points},
+            operation_s=_operation_s(clock),
+            noise_per_s=drawn,
+            perturbed_per_s=_perturbed_rate(dtype, clock),
+            elementwise_per_s={name_of(dtype): _elementwise_rate(dtype, inner, clock)},
+            hashed_per_s=_hash_rate(clock),
+        )
+
+
+def memory_limits(*, on_gpu: bool, device_bytes: float, host_bytes: float) -> Hardware:
+    """Describe a machine by its memory alone: to ask what fits, not how long it takes."""
+    return Hardware(
+        name="this machine",
+        on_gpu=on_gpu,
+        memory_bytes=device_bytes,
+        host_bytes=host_bytes,
+        bandwidth=math.inf,
+        products={},
+        operation_s=0.0,
+        noise_per_s=math.inf,
+        perturbed_per_s=math.inf,
+        elementwise_per_s={},
+        hashed_per_s=math.inf,
+    )
+
+
+def _product_rate(dtype: torch.dtype, rows: int, sizes: tuple[int, int], clock: Clock) -> float:
+    hidden, inner = sizes
+    each = hidden * inner * dtype.itemsize
+    flops = 2 * rows * hidden * inner
+    # Products of many rows reuse a weight so often that it need not come from memory.
+    count = max(2, min(math.ceil(OUT_OF_CACHE / each), math.ceil(MEASURED_FLOPS / flops)))
+    weights = [torch.full((inner, hidden), 0.01, dtype=dtype) for _ in range(count)]
+    inputs = torch.full((rows, hidden), 0.01, dtype=dtype)
+
+    def products() -> None:
+        for weight in weights:
+            torch.mm(inputs, weight.t())
+
+    repeats = max(1, round(MEASURED_FLOPS / (flops * count)))
+    return repeats * flops * count / _seconds(products, clock, repeats)
+
+
+def _copy_rate(clock: Clock) -> float:
+    source = torch.zeros(COPIED_BYTES // 4)
+    target = torch.zeros_like(source)
+    return 2 * COPIED_BYTES / _seconds(lambda: target.copy_(source), clock)
+
+
+def _operation_s(clock: Clock) -> float:
+    small = torch.zeros(16, 16)
+
+    def operations() -> None:
+        for _ in range(CALL_OPERATIONS):
+            torch.add(small, small)
+
+    return _seconds(operations, clock) / CALL_OPERATIONS
+
+
+def _noise_rate(clock: Clock) -> float:
+    return NUMBERS / _seconds(lambda: noise.normals(0, 0, (0,), "estimate", NUMBERS), clock)
+
+
+def _perturbed_rate(dtype: torch.dtype, clock: Clock) -> float:
+    center, out = torch.zeros(NUMBERS), torch.zeros(NUMBERS, dtype=dtype)
+    stream = Stream(0, 0, "estimate")
+    return NUMBERS / _seconds(lambda: write_perturbed(stream, 0, 0.1, center, out), clock)
+
+
+def _elementwise_rate(dtype: torch.dtype, inner: int, clock: Clock) -> float:
+    """Time one activation, one sum and one product of 64 rows."""
+    left = torch.full((64, inner), 0.5, dtype=dtype)
+    right = left.clone()
+
+    def operations() -> None:
+        functional.silu(left)
+        torch.add(left, right)
+        torch.mul(left, right)
+
+    repeats = max(1, NUMBERS // left.numel())
+    return 3 * repeats * left.numel() / _seconds(operations, clock, repeats)
+
+
+def _hash_rate(clock: Clock) -> float:
+    data = bytes(HASHED_BYTES)
+    return HASHED_BYTES / _seconds(lambda: hashlib.sha256(data).digest(), clock)
+
+
+def _seconds(work: Callable[[], object], clock: Clock, repeats: int = 1) -> float:
+    """Return the median of three, after one that is not counted."""
+    work()
+    found = []
+    for _ in range(3):
+        begun = clock()
+        for _ in range(repeats):
+            work()
+        found.append(clock() - begun)
+    return max(statistics.median(found), 1e-9)
+
+
+def available_bytes() -> float:
+    """Return the host memory a new program may take, swap included; infinity where unknown.
+
+    On Linux the smaller of what the kernel says and what is left of the limit of a container.
+    """
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return math.inf
+    found = {name: int(rest.split()[0]) * 1024 for name, rest in (one.split(":") for one in lines)}
+    available = found.get("MemAvailable", math.inf) + found.get("SwapFree", 0)
+    return float(min(available, _left_in_container()))
+
+
+def _left_in_container() -> float:
+    group = Path("/sys/fs/cgroup")
+    try:
+        limit = (group / "memory.max").read_text(encoding="ascii").strip()
+        used = int((group / "memory.current").read_text(encoding="ascii"))
+        statistic = (group / "memory.stat").read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        return math.inf
+    if limit == "max":
+        return math.inf
+    reclaimable = int(statistic[statistic.index("inactive_file") + 1])
+    return float(max(0, int(limit) - used + reclaimable))

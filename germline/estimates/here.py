@@ -1,0 +1,59 @@
+"""The machine that is here, as estimates need it: measured on a CPU, by its data sheet on a GPU."""
+
+from dataclasses import replace
+
+import torch
+
+from germline.config import Config, Ray
+from germline.engines.dtypes import serving_dtype
+from germline.estimates.hardware import GPUS, Hardware, available_bytes, measure_cpu
+from germline.estimates.model_shape import ModelShape
+from germline.types import GermlineError
+
+NAMES = {"4060 Laptop": "laptop-8gb", "T4": "t4", "4090": "24gb", "3090": "24gb", "H100": "80gb"}
+"""What a driver calls a card -> the description that is nearest to it."""
+
+OTHER = "24gb"
+"""Whose speed is taken for a card that is not listed; its memory is asked of the driver."""
+
+
+def machine_here(config: Config, shape: ModelShape) -> Hardware:
+    """Describe the device on which an engine of this config would run here."""
+    device = getattr(config.engine, "device", "auto")
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if torch.device(device).type == "cuda":
+        return _gpu(torch.device(device))
+    if threads := getattr(config.engine, "threads", None):
+        torch.set_num_threads(threads)
+    dtype = serving_dtype(
+        getattr(config.engine, "dtype", "float32"), shape.config_dtype, on_gpu=False
+    )
+    return measure_cpu(dtype, shape.hidden, shape.inner)
+
+
+def machine_named(name: str) -> Hardware:
+    """Return the description of a machine that is elsewhere.
+
+    Raises:
+        GermlineError: there is none of that name.
+    """
+    if name not in GPUS:
+        raise GermlineError(
+            f"doctor: --hardware={name} is not described: use one of {', '.join(GPUS)}"
+        )
+    return GPUS[name]
+
+
+def _gpu(device: torch.device) -> Hardware:
+    about = torch.cuda.get_device_properties(device)
+    known = next((key for part, key in NAMES.items() if part in about.name), OTHER)
+    free, _total = torch.cuda.mem_get_info(device)
+    return replace(
+        GPUS[known], name=about.name, memory_bytes=float(free), host_bytes=available_bytes()
+    )
+
+
+def engines_per_host(config: Config) -> int:
+    """Return how many engines share the memory of this host."""
+    return 1 if isinstance(config.fleet, Ray) else config.fleet.engines

@@ -1,0 +1,281 @@
+"""How many bytes a run holds, one equation for each part.
+
+With s the bytes of a number in the serving dtype (2 in bf16 and fp16, 4 in fp32):
+
+    weights       numbers x s                                                                (1)
+    masters       searched x 4; none where an fp32 serving copy is the master                (2)
+    stored        frozen x s of the files, where the serving dtype does not hold them        (3)
+    moments       searched x 0, 4 (momentum) or 8 (adam)                                     (4)
+    members       members x numbers of a member x s; `full`: copies of what is searched      (5)
+    KV cache      rows x length x layers x 2 x kv heads x head dim x s                       (6)
+    activations   tokens at once x (3 inner + 4 hidden) x s, and the attention's             (7)
+    logits        rows x vocabulary x (s; sampled: + 28)                                     (8)
+    update        the gradient of the largest searched tensor x 4                            (9)
+    snapshot      searched x 4 + moments                                                    (10)
+    wire          of a member: names, coefficient and envelopes of its results              (11)
+
+(1) to (4) last as long as the run, (5) to (8) while texts are generated, (9) while masters move; so
+what a run needs is (1) to (4) plus the larger of the two. The numbers 3 and 4 in (7) count what is
+alive at once inside a gated MLP: residual, its norm, the two projections, their product, and the
+output. Attention (transformers' sdpa with a mask) repeats keys and values for every query head.
+
+Checked against resident memory by `benchmarks/estimates.py`. Memory of a GPU is counted by the same
+equations and has not been compared with one.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from germline.config import Config, InProcess
+from germline.engines.decode import PREFILL_TOKENS, SMALLEST_BATCH
+from germline.engines.fused import SMALL_SCORES
+from germline.engines.placement import holds_exactly
+from germline.estimates.model_shape import ModelShape
+from germline.estimates.workload import Workload, is_served
+
+FP32 = 4
+
+PROGRAM_BYTES = 510e6
+"""Resident memory of Python, torch and transformers before a weight is loaded (CPU, Linux)."""
+
+GPU_PROGRAM_BYTES = 2e9
+"""The same with the libraries of CUDA: assumed, not measured here."""
+
+CONTEXT_BYTES = 500e6
+"""Device memory of a CUDA context and cuBLAS's workspace: assumed, not measured here."""
+
+HALF_SCRATCH_BYTES, HALF_SCRATCH_SHARE = 35e6, 0.07
+"""What products and digests of half precision keep on a CPU: fixed, and of the weights' bytes."""
+
+SAMPLING_BYTES = 28
+"""Of a logit while a token is drawn: fp32 probabilities, sorted ones, sums, their indices."""
+
+MEMBER_WIRE_BYTES, COMPLETION_WIRE_BYTES, MICROBATCH_WIRE_BYTES, COEFFICIENT_WIRE_BYTES = (
+    60,
+    15,
+    1000,
+    9,
+)
+"""Pickled: a member's name, what is beside the text of a completion, what is around the job and the
+answer of a microbatch, and a coefficient of an update (docs/scaling.md)."""
+
+SERVED_ROWS = 256
+"""Texts that vLLM generates at once by default (max_num_seqs); others wait."""
+
+Place = Literal["device", "host"]
+Phase = Literal["always", "generation", "update", "loading"]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One line of an estimate.
+
+    Attributes:
+        name: what is held.
+        bytes: how much of it.
+        place: in which memory.
+        phase: when; parts of `always` are there in every phase.
+    """
+
+    name: str
+    bytes: int | float
+    place: Place
+    phase: Phase = "always"
+
+
+def weight_bytes(shape: ModelShape, dtype: torch.dtype) -> int:
+    """Return equation (1)."""
+    return shape.numbers * dtype.itemsize
+
+
+def master_bytes(work: Workload, *, shared: bool) -> int:
+    """Return equation (2); `shared` says that the serving copy is the master."""
+    return 0 if shared else work.searched * FP32
+
+
+def stored_bytes(shape: ModelShape, work: Workload, searched_of_model: int) -> int:
+    """Return equation (3)."""
+    if holds_exactly(work.dtype, shape.stored_dtype):
+        return 0
+    return (shape.numbers - searched_of_model) * shape.stored_dtype.itemsize
+
+
+def moment_bytes(work: Workload) -> int:
+    """Return equation (4)."""
+    return work.searched * work.moment_bytes
+
+
+def member_bytes(work: Workload) -> int:
+    """Return equation (5): factors in fp32 while they are drawn, and in the serving dtype."""
+    if work.stacked > 1:
+        return work.stacked * work.searched * work.dtype.itemsize + work.largest * FP32
+    return work.members_at_once * work.member_numbers * (work.dtype.itemsize + FP32)
+
+
+def kv_bytes(shape: ModelShape, work: Workload) -> int:
+    """Return equation (6)."""
+    return batch_rows(work) * work.length * shape.kv_numbers * work.dtype.itemsize
+
+
+def activation_bytes(shape: ModelShape, work: Workload, tokens: int, new: int) -> int:
+    """Return equation (7).
+
+    Args:
+        shape: of the model.
+        work: of a generation.
+        tokens: that pass through a layer at once, in all rows.
+        new: of them, in each row.
+    """
+    of_mlp = tokens * (3 * shape.inner + 4 * shape.hidden)
+    rows = batch_rows(work)
+    scores = shape.heads // shape.kv_heads * new * work.length
+    repeated = 2 * rows * shape.heads * shape.head_dim * work.length
+    if not work.on_gpu and work.dtype == torch.float32 and scores <= SMALL_SCORES:
+        repeated = rows * shape.heads * new * work.length  # fused.py multiplies shared keys once
+    mask = 2 * rows * new * work.length
+    return (of_mlp + repeated + mask) * work.dtype.itemsize
+
+
+def logit_bytes(shape: ModelShape, work: Workload) -> int:
+    """Return equation (8)."""
+    each = work.dtype.itemsize + (SAMPLING_BYTES if work.sampled else 0)
+    return batch_rows(work) * shape.vocabulary * each
+
+
+def update_bytes(work: Workload) -> int:
+    """Return equation (9)."""
+    return work.largest * FP32
+
+
+def half_scratch_bytes(shape: ModelShape, work: Workload) -> float:
+    """Return what a CPU keeps beside half-precision weights: measured, as nothing documents it."""
+    weights = weight_bytes(shape, work.dtype)
+    return HALF_SCRATCH_BYTES + min(HALF_SCRATCH_SHARE * weights, 80e6)
+
+
+def snapshot_bytes(work: Workload) -> int:
+    """Return equation (10): the size of one snapshot on disk."""
+    return work.searched * FP32 + moment_bytes(work)
+
+
+def wire_bytes(work: Workload) -> float:
+    """Return equation (11): bytes per member and generation, text apart, of engines elsewhere.
+
+    Seeds name members, so it depends on neither the model nor the space. Every engine gets every
+    coefficient of the update.
+    """
+    results = work.examples * COMPLETION_WIRE_BYTES
+    around = work.microbatches * MICROBATCH_WIRE_BYTES / work.members
+    update = work.engines * COEFFICIENT_WIRE_BYTES * work.directions / work.members
+    return MEMBER_WIRE_BYTES + results + around + update
+
+
+def batch_rows(work: Workload) -> int:
+    """Return the rows of a microbatch, filled up as decoding does; an engine's own take turns."""
+    if work.is_served:
+        return min(work.rows, SERVED_ROWS)
+    slots = -(-work.rows // work.members_at_once)
+    return work.members_at_once * max(slots, -(-SMALLEST_BATCH // work.members_at_once))
+
+
+def prefill_tokens(work: Workload) -> tuple[int, int]:
+    """Return the tokens that prefill passes through a layer at once: in all rows, and in each."""
+    rows = batch_rows(work)
+    width = max(1, work.texts.prompt - work.texts.prefix)
+    if not work.on_gpu:
+        width = max(1, min(width, PREFILL_TOKENS // rows))
+    return rows * width, width
+
+
+def memory_parts(config: Config, shape: ModelShape, work: Workload) -> list[Part]:
+    """Return every part of what one engine needs, where it lies and when.
+
+    Engines that generate by themselves (vLLM, SGLang) divide their own share of the device between
+    weights and KV cache; their masters are on the host.
+    """
+    if is_served(config.engine):
+        return _served_parts(config, shape, work)
+    masters_on_device = isinstance(config.engine, InProcess) and config.engine.centre == "device"
+    masters: Place = "device" if masters_on_device else "host"
+    own = config.space.kind in ("full", "low_rank")
+    shared = (
+        config.space.kind == "low_rank"
+        and work.dtype == torch.float32
+        and (masters_on_device or not work.on_gpu)
+    )
+    stored = stored_bytes(shape, work, work.searched if own else 0)
+    most_tokens = max(
+        activation_bytes(shape, work, *prefill_tokens(work)),
+        activation_bytes(shape, work, batch_rows(work), 1),
+    )
+    parts = [
+        Part("weights", weight_bytes(shape, work.dtype), "device"),
+        Part("fp32 masters", master_bytes(work, shared=shared), masters),
+        Part("optimizer moments", moment_bytes(work), masters),
+        Part("stored weights", stored, "host"),
+        Part("members", member_bytes(work), "device", "generation"),
+        Part("KV cache", kv_bytes(shape, work), "device", "generation"),
+        Part("activations", most_tokens, "device", "generation"),
+        Part("logits", logit_bytes(shape, work), "device", "generation"),
+        Part("update", update_bytes(work), masters, "update"),
+        Part("program", GPU_PROGRAM_BYTES if work.on_gpu else PROGRAM_BYTES, "host"),
+    ]
+    if work.on_gpu:
+        parts.append(Part("CUDA context", CONTEXT_BYTES, "device"))
+    elif work.dtype.itemsize < FP32:
+        parts.append(Part("half-precision scratch", half_scratch_bytes(shape, work), "host"))
+    return [*parts, Part("files, mapped", _mapped(shape, work, stored), "host", "loading")]
+
+
+def _mapped(shape: ModelShape, work: Workload, stored: int) -> int:
+    """Return what loading maps into memory beside the final state; the system may take it back.
+
+    Stored weights that are kept, of `stored` bytes, stay mapped.
+    """
+    if not work.on_gpu and work.dtype == shape.stored_dtype:
+        return 0
+    return shape.numbers * shape.stored_dtype.itemsize - stored
+
+
+def _served_parts(config: Config, shape: ModelShape, work: Workload) -> list[Part]:
+    spread = getattr(config.engine, "tensor_parallel", 1)
+    own = config.space.kind in ("full", "low_rank")
+    frozen = shape.numbers - (work.searched if own else 0)
+    return [
+        Part("weights", weight_bytes(shape, work.dtype) / spread, "device"),
+        Part(
+            "members",
+            work.members_at_once * work.member_numbers * work.dtype.itemsize / spread,
+            "device",
+        ),
+        Part("KV cache", kv_bytes(shape, work) / spread, "device", "generation"),
+        Part("logits", logit_bytes(shape, work) / spread, "device", "generation"),
+        Part("CUDA context", CONTEXT_BYTES, "device")
+        if work.on_gpu
+        else Part("program of the engine", PROGRAM_BYTES, "host"),
+        Part("fp32 masters", work.searched * FP32, "host"),
+        Part("optimizer moments", moment_bytes(work), "host"),
+        Part("stored weights", frozen * shape.stored_dtype.itemsize, "host"),
+        Part("update", update_bytes(work), "host", "update"),
+        Part("program", GPU_PROGRAM_BYTES if work.on_gpu else PROGRAM_BYTES, "host"),
+    ]
+
+
+def total(parts: list[Part], place: Place) -> float:
+    """Return the most bytes one place holds at once, what is mapped for loading apart."""
+    return _phase(parts, place, "always") + max(
+        _phase(parts, place, "generation"), _phase(parts, place, "update")
+    )
+
+
+def resident_peak(parts: list[Part]) -> float:
+    """Return the highest resident memory of a process on a CPU, files mapped into it included."""
+    everywhere = [Part(one.name, one.bytes, "host", one.phase) for one in parts]
+    always = _phase(everywhere, "host", "always")
+    return max(total(everywhere, "host"), always + _phase(everywhere, "host", "loading"))
+
+
+def _phase(parts: list[Part], place: Place, phase: Phase) -> float:
+    return float(sum(one.bytes for one in parts if one.place == place and one.phase == phase))

@@ -1,0 +1,145 @@
+"""The sizes of a model, read from its config.json and the header of its files; nothing is loaded.
+
+The model is created on torch's meta device, which allocates no memory: names, shapes and ties are
+those that loading gives, for every architecture that transformers knows.
+
+Limit: experts of a mixture are counted as if every token passed through all of them.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
+
+from germline.engines.pretrained import quietly
+from germline.engines.stored_dtype import stored_in
+from germline.engines.weights import describe
+from germline.estimates.published import PUBLISHED
+from germline.nano import NANO_DIR
+from germline.types import GermlineError, TensorInfo
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """What memory and time depend on.
+
+    Attributes:
+        source: the folder or Hugging Face id.
+        tensors: every parameter, tied ones once.
+        stored_dtype: of the files, as they are loaded.
+        config_dtype: what config.json says; `engine.dtype=auto` serves in it on a GPU.
+        hidden: width of the residual stream.
+        layers: decoder blocks.
+        heads: of attention.
+        kv_heads: heads of keys and values.
+        head_dim: width of a head.
+        vocabulary: rows of the LM head.
+    """
+
+    source: str
+    tensors: tuple[TensorInfo, ...]
+    stored_dtype: torch.dtype
+    config_dtype: torch.dtype
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocabulary: int
+
+    @cached_property
+    def numbers(self) -> int:
+        """All weights, tied ones once."""
+        return sum(math.prod(one.shape) for one in self.tensors)
+
+    @cached_property
+    def linear(self) -> tuple[TensorInfo, ...]:
+        """Weights of the linear layers in the decoder blocks, experts included."""
+        inside = (one for one in self.tensors if one.layer is not None)
+        return tuple(one for one in inside if len(one.shape) > 1)
+
+    @cached_property
+    def linear_numbers(self) -> int:
+        """Numbers that a token is multiplied with in the decoder blocks."""
+        return sum(math.prod(one.shape) for one in self.linear)
+
+    @property
+    def head_numbers(self) -> int:
+        """Numbers that a token is multiplied with in the LM head."""
+        return self.hidden * self.vocabulary
+
+    @cached_property
+    def inner(self) -> int:
+        """Width of the MLP: the largest output of a linear layer in the blocks."""
+        return max((_outputs(one) for one in self.linear), default=self.hidden)
+
+    @property
+    def kv_numbers(self) -> int:
+        """Keys and values of one token in all layers."""
+        return 2 * self.layers * self.kv_heads * self.head_dim
+
+    @cached_property
+    def largest(self) -> int:
+        """Numbers of the largest tensor."""
+        return max(math.prod(one.shape) for one in self.tensors)
+
+
+def _outputs(tensor: TensorInfo) -> int:
+    """Return the outputs of a linear layer; experts may be stacked in one tensor."""
+    return tensor.sides[0] if len(tensor.shape) == 2 else tensor.shape[-2]
+
+
+def shape_of(source: str) -> ModelShape:
+    """Read the sizes of `nano`, a folder, or a Hugging Face id.
+
+    Raises:
+        GermlineError: config.json is missing or cannot be read.
+    """
+    if source in PUBLISHED:
+        return _published(source)
+    path = NANO_DIR if source == "nano" else Path(source).expanduser()
+    try:
+        with quietly():
+            config = AutoConfig.from_pretrained(str(path) if path.exists() else source)
+        # The files of a hub id are not asked for: looking at them would download them.
+        stored = stored_in(str(path)) if path.is_dir() else None
+    except Exception as error:  # a damaged config may raise anything in the libraries
+        raise GermlineError(
+            f"model: config.json or the files of {source!r} cannot be read ({error}): give a "
+            "Hugging Face model folder, a hub id, or 'nano'"
+        ) from error
+    return _shape(source, config, stored)
+
+
+@cache
+def _published(source: str) -> ModelShape:
+    return shape_from(source, dict(PUBLISHED[source]))
+
+
+def shape_from(source: str, values: dict[str, object]) -> ModelShape:
+    """Read the sizes of a config.json that is given as a mapping."""
+    kind = str(values.pop("model_type"))
+    return _shape(source, AutoConfig.for_model(kind, **values), None)
+
+
+def _shape(source: str, config: PreTrainedConfig, stored: torch.dtype | None) -> ModelShape:
+    with quietly(), torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    text = config.get_text_config()
+    named = config.dtype if isinstance(config.dtype, torch.dtype) else torch.float32
+    heads = int(text.num_attention_heads)
+    return ModelShape(
+        source=source,
+        tensors=describe(model),
+        stored_dtype=named if stored is None else stored,
+        config_dtype=named,
+        hidden=int(text.hidden_size),
+        layers=int(text.num_hidden_layers),
+        heads=heads,
+        kv_heads=int(getattr(text, "num_key_value_heads", None) or heads),
+        head_dim=int(getattr(text, "head_dim", None) or text.hidden_size // heads),
+        vocabulary=int(text.vocab_size),
+    )

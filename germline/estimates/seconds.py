@@ -1,0 +1,151 @@
+"""How long a generation takes, one equation for each part.
+
+    generate = microbatches / engines x (prefill + (new tokens - 1) x step)                 (1)
+    pass     = products + head + attention + elementwise + operations                       (2)
+    products = roofline of the linear layers with the tokens of the pass                    (3)
+    head     = roofline of the LM head with one token of every row                          (4)
+    attention = keys and values of the texts, read once and written and read once more for
+               every query head / bandwidth; in prefill also 4 x tokens x length x heads x
+               head dim / FLOP/s, and in half precision on a CPU a call for every head      (5)
+    elementwise = tokens x layers x (8 hidden + 6 inner) / rate of elementwise operations   (6)
+    operations = layers x operations of a layer x seconds of an operation                   (7)
+    members  = noise of the factors / rate; `full`: numbers of every member / rate of
+               writing them, and the serving copy reset                                     (8)
+    update   = directions x searched x 8 bytes / bandwidth + noise / rate, the step of the
+               masters, and their rounding into the serving copy                             (9)
+    digest   = searched x 4 / rate of SHA-256                                              (10)
+
+Texts are taken to run to their full length: where they end earlier, a generation is shorter. What a
+run does beside its generations (held-out scores, calibrating sigma, snapshots) is not counted.
+Checked by `benchmarks/estimates.py` on a CPU.
+"""
+
+from dataclasses import dataclass
+
+from germline.config import Config
+from germline.estimates.hardware import Hardware, name_of
+from germline.estimates.memory import FP32, batch_rows
+from germline.estimates.model_shape import ModelShape
+from germline.estimates.workload import Workload
+
+OPERATIONS_PER_LAYER = 75
+"""Tensor operations of a decoder layer with corrections, counted in a decode step."""
+
+OPERATIONS_PER_HEAD = 2.5
+"""Of the attention kernel of a CPU in half precision, for every row and head: measured at 22 M."""
+
+OPERATIONS_PER_TENSOR, OPERATIONS_PER_MEMBER_TENSOR, OPERATIONS_PER_RECORD = 100, 15, 2000
+"""Likewise: of an update of one tensor, of one tensor of a member of `full`, and of what a
+generation does once, such as its record and its signals."""
+
+PYTHON_PER_OPERATION = 3.5
+"""Seconds of Python and dispatch for each second of a bare operation on a CPU, measured on the nano
+model; on a GPU they are in the seconds of a launch."""
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """The parts of a generation."""
+
+    members: float
+    prefill: float
+    decode: float
+    update: float
+    digest: float
+
+    @property
+    def total(self) -> float:
+        """Return the whole generation."""
+        return self.members + self.prefill + self.decode + self.update + self.digest
+
+
+def seconds_of(config: Config, shape: ModelShape, work: Workload, machine: Hardware) -> Seconds:
+    """Return how long one generation takes, by part: equations (1) to (10)."""
+    turns = -(-work.microbatches // work.engines)
+    rows, texts = batch_rows(work), work.texts
+    prefill = pass_s(shape, work, machine, rows * (texts.prompt - texts.prefix), texts.prompt)
+    if texts.prefix:
+        shared = work.members_at_once * texts.prefix
+        prefill += pass_s(shape, work, machine, shared, texts.prefix) - head_s(shape, work, machine)
+    average = texts.prompt + texts.new_tokens / 2
+    step = pass_s(shape, work, machine, rows, average)
+    return Seconds(
+        members=member_s(config, work, machine),
+        prefill=turns * prefill,
+        decode=turns * (texts.new_tokens - 1) * step,
+        update=update_s(config, work, machine),
+        digest=work.searched * FP32 / machine.hashed_per_s,
+    )
+
+
+def pass_s(
+    shape: ModelShape, work: Workload, machine: Hardware, tokens: int, length: int | float
+) -> float:
+    """Return equation (2) of so many tokens, in texts of a length."""
+    products = machine.product_s(work.dtype, tokens, shape.linear_numbers)
+    return (
+        products
+        + head_s(shape, work, machine)
+        + attention_s(shape, work, machine, tokens, length)
+        + elementwise_s(shape, work, machine, tokens)
+        + operations_s(shape, work, machine)
+    )
+
+
+def head_s(shape: ModelShape, work: Workload, machine: Hardware) -> float:
+    """Return equation (4)."""
+    return machine.product_s(work.dtype, batch_rows(work), shape.head_numbers)
+
+
+def attention_s(
+    shape: ModelShape, work: Workload, machine: Hardware, tokens: int, length: int | float
+) -> float:
+    """Return equation (5)."""
+    rows, s = batch_rows(work), work.dtype.itemsize
+    read = rows * length * shape.kv_numbers * s
+    repeated = 2 * read * shape.heads / shape.kv_heads
+    width = shape.heads * shape.head_dim
+    arithmetic = 4 * tokens * length * width * shape.layers
+    seconds = (read + repeated) / machine.bandwidth
+    if not machine.on_gpu and work.dtype.itemsize < FP32:
+        seconds += rows * shape.heads * shape.layers * OPERATIONS_PER_HEAD * machine.operation_s
+    return seconds + arithmetic / machine.flops(work.dtype, tokens)
+
+
+def elementwise_s(shape: ModelShape, work: Workload, machine: Hardware, tokens: int) -> float:
+    """Return equation (6)."""
+    numbers = tokens * shape.layers * (8 * shape.hidden + 6 * shape.inner)
+    return numbers / machine.elementwise_per_s[name_of(work.dtype)]
+
+
+def operations_s(shape: ModelShape, work: Workload, machine: Hardware) -> float:
+    """Return equation (7); an inference engine records its steps as CUDA graphs."""
+    if work.is_served and machine.on_gpu:
+        return 0.0
+    return shape.layers * OPERATIONS_PER_LAYER * _operation_s(machine)
+
+
+def _operation_s(machine: Hardware) -> float:
+    return machine.operation_s * (1 if machine.on_gpu else PYTHON_PER_OPERATION)
+
+
+def member_s(config: Config, work: Workload, machine: Hardware) -> float:
+    """Return equation (8)."""
+    if config.space.kind != "full":
+        return work.directions * work.member_numbers / machine.noise_per_s / work.engines
+    drawn = work.directions if work.stacked > 1 else work.members
+    noise = drawn * work.searched / machine.perturbed_per_s
+    moved = work.members * work.searched * (FP32 + work.dtype.itemsize) / machine.bandwidth
+    written = work.members * work.tensors * OPERATIONS_PER_MEMBER_TENSOR * _operation_s(machine)
+    return (noise + moved + written) / work.engines
+
+
+def update_s(config: Config, work: Workload, machine: Hardware) -> float:
+    """Return equation (9)."""
+    is_full = config.space.kind == "full"
+    rate = machine.perturbed_per_s if is_full and machine.on_gpu else machine.noise_per_s
+    noise = work.directions * (work.member_numbers or work.searched) / rate
+    summed = work.directions * work.searched * 2 * FP32 / machine.bandwidth
+    moved = work.searched * (4 * FP32 + work.dtype.itemsize) / machine.bandwidth
+    operations = work.tensors * OPERATIONS_PER_TENSOR + OPERATIONS_PER_RECORD
+    return noise + summed + moved + operations * _operation_s(machine)

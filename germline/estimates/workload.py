@@ -1,0 +1,210 @@
+"""What one generation computes: rows, tokens and searched numbers, from a config and a model."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from germline.config import Config, InProcess, Lora, Sglang, Singular, Subspace, Vllm
+from germline.engines.dtypes import serving_dtype
+from germline.engines.prompts import pad
+from germline.engines.stacked import AUTO_BYTES
+from germline.estimates.model_shape import ModelShape
+from germline.optimizers import make_optimizer
+from germline.protocols import Task
+from germline.registry import resolve
+from germline.rollout import members_per_cell
+from germline.spaces import make_space
+from germline.spaces.selection import select_linear
+from germline.tasks import TASKS
+from germline.types import Example, TensorInfo
+
+POPULATION = 32
+"""Members where the strategy chooses them itself; CMA's numbers are near it (4 + 3 ln d)."""
+
+CHARACTERS_PER_TOKEN = 3.0
+"""Of English where no tokenizer is at hand: four are usual, three are cautious."""
+
+CHAT_TOKENS = 24
+"""Tokens a chat template puts around a prompt where no tokenizer is at hand."""
+
+
+@dataclass(frozen=True)
+class TextLengths:
+    """How long the texts of a generation are, in tokens.
+
+    Attributes:
+        examples: of a generation.
+        prompt: of the longest prompt.
+        prefix: what all prompts begin with.
+        new_tokens: of the longest completion.
+    """
+
+    examples: int
+    prompt: int
+    prefix: int
+    new_tokens: int
+
+
+def text_lengths(
+    config: Config, encode: Callable[[Example], Sequence[int]] | None = None
+) -> TextLengths:
+    """Measure the prompts of a config's task; by their characters where no tokenizer is given."""
+    task: Task = resolve("tasks", TASKS, config.task.kind)(config.task)
+    examples = list(task.examples("train")[: config.batch])
+    new_tokens = config.task.max_new_tokens or task.max_new_tokens
+    if encode is None:
+        characters = max(len(one.prompt) for one in examples)
+        prompt = math.ceil(characters / CHARACTERS_PER_TOKEN) + CHAT_TOKENS
+        return TextLengths(len(examples), prompt, 0, new_tokens)
+    prompts = [encode(one) for one in examples]
+    prefix = len(pad(prompts, 0).prefix) if len(prompts) > 1 else 0
+    return TextLengths(len(examples), max(map(len, prompts)), prefix, new_tokens)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The work of one engine in one generation.
+
+    Attributes:
+        dtype: in which the model is served.
+        on_gpu: whether on an accelerator.
+        members: of the population.
+        directions: noise that is drawn; an antithetic pair shares one.
+        examples: of a generation.
+        rows: of one microbatch (members x examples).
+        members_at_once: of one microbatch.
+        microbatches: of all engines together.
+        engines: that share them.
+        texts: how long they are.
+        sampled: whether tokens are drawn, and not the likeliest.
+        searched: numbers that updates move.
+        largest: of the searched tensors, in numbers.
+        tensors: that are searched.
+        member_numbers: that one member needs beside the shared weights, in its microbatch.
+        stacked: members with weights of their own that are in the model at once; 0 where all
+            members share the weights.
+        moment_bytes: of the optimizer, for each searched number.
+        is_served: whether an inference engine of its own generates.
+    """
+
+    dtype: torch.dtype
+    on_gpu: bool
+    members: int
+    directions: int
+    examples: int
+    rows: int
+    members_at_once: int
+    microbatches: int
+    engines: int
+    texts: TextLengths
+    sampled: bool
+    searched: int
+    largest: int
+    tensors: int
+    member_numbers: int
+    stacked: int
+    moment_bytes: int
+    is_served: bool = False
+
+    @property
+    def length(self) -> int:
+        """Tokens of the longest text."""
+        return self.texts.prompt + self.texts.new_tokens
+
+
+def workload(config: Config, shape: ModelShape, texts: TextLengths, *, on_gpu: bool) -> Workload:
+    """Read from a config what a generation of a model computes.
+
+    Args:
+        config: of the run.
+        shape: of its model.
+        texts: how long prompts and completions are.
+        on_gpu: whether the engine has an accelerator.
+    """
+    engine = config.engine
+    name = getattr(engine, "dtype", "float32")
+    dtype = serving_dtype(name, shape.config_dtype, on_gpu=on_gpu)
+    members = config.strategy.population or POPULATION
+    antithetic = bool(getattr(config.strategy, "antithetic", False))
+    batch = texts.examples
+    examples = min(config.cell.examples, batch)
+    at_once = min(members, members_per_cell(config.cell, batch))
+    tensors = searched_tensors(config, shape)
+    searched = sum(math.prod(one) for one in tensors)
+    stacked = 0
+    if config.space.kind == "full":
+        stacked = _stacked(engine, searched * dtype.itemsize, at_once)
+    return Workload(
+        dtype=dtype,
+        on_gpu=on_gpu,
+        members=members,
+        directions=members // 2 if antithetic else members,
+        examples=batch,
+        rows=(stacked or at_once) * examples,
+        members_at_once=stacked or at_once,
+        microbatches=-(-members // (stacked or at_once)) * -(-batch // examples),
+        engines=config.fleet.engines,
+        texts=texts,
+        sampled=config.task.temperature > 0,
+        searched=searched,
+        largest=max(math.prod(one) for one in tensors),
+        tensors=len(tensors),
+        member_numbers=_member_numbers(config, shape),
+        stacked=stacked,
+        moment_bytes=make_optimizer(config.strategy.optimizer).bytes_per_number,
+        is_served=is_served(engine),
+    )
+
+
+def searched_tensors(config: Config, shape: ModelShape) -> list[tuple[int, ...]]:
+    """Return the shapes of the tensors that updates move.
+
+    Raises:
+        GermlineError: the space selects nothing of this model.
+    """
+    space = config.space
+    if isinstance(space, Lora):
+        found: list[tuple[int, ...]] = []
+        for layer in select_linear(shape.tensors, space):
+            out, into = layer.sides
+            found += (
+                [(out, space.rank)] if space.freeze_a else [(space.rank, into), (out, space.rank)]
+            )
+        return found
+    if isinstance(space, Subspace):
+        return [(space.dimension,)]
+    if isinstance(space, Singular):
+        layers = select_linear(shape.tensors, space)
+        return [(min(space.top_k or min(one.shape), *one.shape),) for one in layers]
+    return [one.shape for one in make_space(space, config.seed).select(shape.tensors)]
+
+
+def _member_numbers(config: Config, shape: ModelShape) -> int:
+    """Count the factors that one member has beside the linear layers."""
+    space = config.space
+    if space.kind == "full":
+        return 0
+    if isinstance(space, Subspace | Singular):
+        return sum(math.prod(one) for one in searched_tensors(config, shape))
+    return space.rank * sides(select_linear(shape.tensors, space))
+
+
+def sides(layers: Sequence[TensorInfo]) -> int:
+    """Return the inputs plus outputs of linear layers: the numbers of rank-1 factors."""
+    return sum(sum(one.sides) for one in layers)
+
+
+def _stacked(engine: object, bytes_each: int, at_once: int) -> int:
+    """Return how many members of `full` are in the model at once; see `members_together`."""
+    if not isinstance(engine, InProcess):
+        return 1
+    if engine.stacked == "auto":
+        return min(at_once, max(1, AUTO_BYTES // bytes_each))
+    return min(at_once, engine.stacked)
+
+
+def is_served(engine: object) -> bool:
+    """Tell whether an inference engine of its own generates."""
+    return isinstance(engine, Vllm | Sglang)

@@ -1,0 +1,257 @@
+"""What a run needs, against what loading and generating then take: bytes are counted exactly."""
+
+import math
+import pickle
+from dataclasses import replace
+
+import pytest
+import torch
+
+from benchmarks.memory import LiveTensors
+from germline.config import load_config
+from germline.engines.inprocess import InProcessEngine
+from germline.engines.prompts import encode, pad
+from germline.estimates.estimate import estimate, what_fits
+from germline.estimates.hardware import GPUS, Hardware, measure_cpu, memory_limits
+from germline.estimates.memory import (
+    memory_parts,
+    resident_peak,
+    snapshot_bytes,
+    total,
+    wire_bytes,
+)
+from germline.estimates.model_shape import shape_from, shape_of
+from germline.estimates.published import PUBLISHED
+from germline.estimates.workload import TextLengths, text_lengths, workload
+from germline.fleet.jobs import Apply, Play
+from germline.fleet.weighing import sent
+from germline.run.assembly import make_engine, make_task
+from germline.strategies import make_strategy
+from germline.types import Decoding, GermlineError, Update
+from tests.tiny import save_tiny
+
+TEXTS = TextLengths(examples=8, prompt=20, prefix=4, new_tokens=16)
+QWEN = "Qwen/Qwen2.5-0.5B"
+CPU = {"kind": "inprocess", "device": "cpu"}
+
+
+def work_of(settings, source=QWEN, texts=TEXTS, *, on_gpu=False):
+    config, shape = load_config(settings), shape_of(source)
+    return config, shape, workload(config, shape, texts, on_gpu=on_gpu)
+
+
+def loaded(config):
+    engine = make_engine(config)
+    assert isinstance(engine, InProcessEngine)
+    return engine
+
+
+def part(parts, name):
+    return next(one for one in parts if one.name == name)
+
+
+@pytest.mark.parametrize(
+    ("source", "billions"),
+    [
+        ("Qwen/Qwen2.5-0.5B", 0.494),
+        ("Qwen/Qwen3-4B", 4.022),
+        ("meta-llama/Llama-3.1-8B", 8.030),
+        ("google/gemma-3-1b-it", 1.000),
+    ],
+)
+def test_published_shapes_have_the_numbers_of_their_models(source, billions):
+    assert shape_of(source).numbers / 1e9 == pytest.approx(billions, rel=2e-3)
+
+
+def test_sizes_are_read_from_a_folder_without_loading_it(tmp_path):
+    folder = save_tiny(tmp_path / "m", "qwen2")
+    engine = loaded(load_config({"model": str(folder), "engine": CPU}))
+    shape = shape_of(str(folder))
+    held = dict(engine.model.named_parameters())
+    assert {one.name: one.shape for one in shape.tensors} == {
+        name: tuple(tensor.shape) for name, tensor in held.items()
+    }
+    assert shape.stored_dtype == torch.float32
+
+
+def test_a_folder_without_a_config_is_refused_by_name(tmp_path):
+    with pytest.raises(GermlineError, match=r"config\.json or the files of .* cannot be read"):
+        shape_of(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("space", "optimizer"),
+    [
+        ("low_rank", "sgd"),
+        ({"kind": "low_rank", "rank": 4, "include": ["*mlp*"]}, "adam"),
+        ({"kind": "lora", "rank": 2}, {"kind": "sgd", "momentum": 0.9}),
+        ({"kind": "lora", "rank": 2, "freeze_a": True}, "sgd"),
+        ({"kind": "subspace", "dimension": 8}, "sgd"),
+        ({"kind": "full", "layers": "0"}, "adam"),
+    ],
+)
+def test_searched_numbers_are_those_of_the_engine(space, optimizer):
+    strategy = {"kind": "nes", "sigma": 0.01, "learning_rate": 0.01, "optimizer": optimizer}
+    settings = {"space": space, "strategy": strategy, "engine": CPU}
+    config, _, work = work_of(settings, "nano")
+    engine = loaded(config)
+    assert work.searched == engine.weights.dimension
+    engine.apply(Update(0, 0, 0.01, 0.01, (1.0, -1.0)))
+    moments = engine.weights.optimizer.state_dict()
+    state = sum(one.nbytes for one in moments.values()) + 4 * engine.weights.dimension
+    assert snapshot_bytes(work) == state
+
+
+@pytest.mark.parametrize("space", ["low_rank", "lora", "full"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_stays_in_memory_is_counted_to_the_byte(space, dtype):
+    settings = {"space": space, "engine": CPU | {"dtype": dtype, "stacked": 1}}
+    config, shape, work = work_of(settings, "nano")
+    engine = loaded(config)
+    held = [*engine.serving.values(), *engine.weights.tensors.values()]
+    storages = {one.untyped_storage().data_ptr(): one.nbytes for one in held}
+    parts = memory_parts(config, shape, work)
+    names = ("weights", "fp32 masters", "stored weights")
+    assert sum(storages.values()) == sum(part(parts, name).bytes for name in names)
+
+
+@pytest.mark.parametrize("space", ["low_rank", "lora"])
+def test_the_peak_of_a_microbatch_is_near_what_is_counted(space):
+    settings = {
+        "task": {"kind": "conciseness", "max_new_tokens": 32},
+        "space": space,
+        "strategy": {"kind": "nes", "population": 16, "sigma": 0.01, "learning_rate": 0.01},
+        "engine": CPU,
+        "batch": 16,
+    }
+    config = load_config(settings)
+    engine = loaded(config)
+    examples = make_task(config.task).examples("train")[:16]
+    prompts = [encode(engine.pretrained.tokenizer, one) for one in examples]
+    lengths = TextLengths(16, max(map(len, prompts)), len(pad(prompts, 0).prefix), 32)
+    _, shape, work = work_of(settings, "nano", lengths)
+    members = make_strategy(config.strategy, run_seed=0, generations=1).ask(0).members
+    with LiveTensors() as live:
+        engine.generate(members, examples, Decoding(32))
+    parts = [one for one in memory_parts(config, shape, work) if one.name != "program"]
+    assert live.peak == pytest.approx(
+        total([replace(p, place="host") for p in parts], "host"), rel=0.25
+    )
+
+
+def test_loading_maps_files_that_are_served_in_another_dtype():
+    config, shape, work = work_of({"engine": CPU | {"dtype": "float32"}})
+    parts = memory_parts(config, shape, work)
+    assert part(parts, "files, mapped").bytes == 2 * shape.numbers
+    assert resident_peak(parts) == pytest.approx(6 * shape.numbers + 510e6)
+    half = memory_parts(*work_of({"engine": CPU | {"dtype": "bfloat16"}}))
+    assert part(half, "files, mapped").bytes == 0
+
+
+def test_masters_on_the_host_leave_the_device():
+    parts = memory_parts(*work_of({"engine": {"centre": "host"}}, on_gpu=True))
+    assert part(parts, "fp32 masters").place == "host"
+    assert part(parts, "weights").place == "device"
+
+
+def test_an_engine_of_its_own_keeps_masters_on_the_host():
+    parts = memory_parts(*work_of({"engine": {"kind": "vllm", "tensor_parallel": 2}}, on_gpu=True))
+    shape = shape_of(QWEN)
+    assert part(parts, "weights").bytes == shape.numbers * 2 / 2
+    assert part(parts, "fp32 masters").place == "host"
+
+
+def test_bytes_on_the_wire_are_near_those_that_are_pickled():
+    _, _, work = work_of({"strategy": {"kind": "nes", "population": 32}, "batch": 8})
+    work = replace(work, engines=2)
+    fixed = {"sigma": 0.01, "learning_rate": 0.01, "population": 32}
+    told = load_config({"strategy": {"kind": "nes", **fixed}})
+    members = make_strategy(told.strategy, run_seed=0, generations=1).ask(0).members
+    names = len(pickle.dumps(list(members), protocol=pickle.HIGHEST_PROTOCOL)) / len(members)
+    update = sent(Apply(Update(0, 0, 0.01, 0.01, tuple(0.1 * n for n in range(16))))).sent
+    assert sent(Play(members, [], Decoding(8))).sent / len(members) <= 60
+    assert names <= 60
+    assert update <= 9 * 16 + 1000
+    assert wire_bytes(work) == pytest.approx(60 + 8 * 15 + 1000 / 32 + 2 * 9 * 16 / 32)
+
+
+def test_prompts_are_measured_with_a_tokenizer_or_by_their_characters():
+    config = load_config({"task": "countdown", "batch": 4})
+    by_words = text_lengths(config, lambda example: [1, 2, *map(len, example.prompt.split())])
+    assert by_words.prefix >= 2
+    assert by_words.examples == 4
+    longest = max(len(one.prompt) for one in make_task(config.task).examples("train")[:4])
+    assert text_lengths(config).prompt >= longest / 3
+
+
+def slow(bandwidth=1e9, flops=1e9):
+    rates = {"float32": ((1, flops), (100, 10 * flops)), "bfloat16": ((1, flops),)}
+    machine = memory_limits(on_gpu=False, device_bytes=1e9, host_bytes=1e9)
+    every = dict.fromkeys(rates, math.inf)
+    return replace(machine, bandwidth=bandwidth, products=rates, elementwise_per_s=every)
+
+
+def test_a_product_takes_the_longer_of_arithmetic_and_reading():
+    by_arithmetic = slow(bandwidth=1e15).product_s(torch.float32, 1, 1e6)
+    assert by_arithmetic == pytest.approx(2e-3)
+    assert slow(flops=1e18).product_s(torch.float32, 1, 1e6) == pytest.approx(4e-3)
+
+
+def test_rates_between_measured_rows_are_interpolated():
+    machine = slow()
+    assert machine.flops(torch.float32, 10) == pytest.approx(10**0.5 * 1e9)
+    assert machine.flops(torch.float32, 1000) == 1e10
+
+
+def test_a_machine_is_measured_with_any_clock():
+    ticks = iter(range(10**6))
+    machine = measure_cpu(torch.float32, 64, 96, lambda: float(next(ticks)))
+    assert isinstance(machine, Hardware)
+    assert machine.flops(torch.float32, 16) > 0
+    assert machine.host_bytes > 0
+
+
+def test_more_rows_tokens_and_members_take_longer():
+    def seconds(**changes):
+        settings = {"strategy": {"kind": "nes", "population": changes.pop("population", 16)}}
+        texts = replace(TEXTS, **changes)
+        return estimate(load_config(settings), shape_of(QWEN), texts, GPUS["80gb"]).seconds.total
+
+    assert seconds() < seconds(new_tokens=32)
+    assert seconds() < seconds(population=2048)
+    assert seconds() < seconds(prompt=2000)
+
+
+@pytest.mark.parametrize(
+    ("gigabytes", "settings", "expected"),
+    [
+        (2.4, {"engine": CPU}, ("engine.dtype=bfloat16", "space=lora")),
+        (4.0, {"engine": CPU | {"dtype": "float32"}}, None),
+        (0.1, {"engine": CPU}, ()),
+    ],
+)
+def test_what_fits_is_named(gigabytes, settings, expected):
+    config, shape = load_config({"cell": {"rows": 64}, **settings}), shape_of(QWEN)
+    limits = memory_limits(on_gpu=False, device_bytes=gigabytes * 1e9, host_bytes=gigabytes * 1e9)
+    work = workload(config, shape, TEXTS, on_gpu=False)
+    fits = total([replace(p, place="host") for p in memory_parts(config, shape, work)], "host")
+    if expected is None:
+        assert fits <= gigabytes * 1e9
+        return
+    found = what_fits(config, shape, TEXTS, limits)
+    assert set(expected) <= set(found)
+    assert bool(found) == bool(expected)
+
+
+def test_smaller_microbatches_are_the_largest_that_fit():
+    config, shape = load_config({"cell": {"rows": 1024}}), shape_of(QWEN)
+    texts = TextLengths(64, 200, 0, 800)
+    found = what_fits(config, shape, texts, GPUS["laptop-8gb"])
+    assert "cell.rows=256" in found
+
+
+def test_a_config_is_not_changed_by_reading_it():
+    before = dict(PUBLISHED[QWEN])
+    shape_of(QWEN)
+    assert dict(PUBLISHED[QWEN]) == before
+    assert shape_from("x", dict(before)).numbers == shape_of(QWEN).numbers

@@ -92,6 +92,8 @@ def evaluate(
         f"(mean and {wording.kind_of_error(score)}, n {score.n}), "
         f"mean reward {wording.number(score.reward)}"
     )
+    if doubt := wording.caution(score):
+        typer.echo(f"note: {doubt}; give a larger --limit" if limit else f"note: {doubt}")
     voters = _voters(source)
     if voters:
         typer.echo(f"by vote: every answer is the one most of {voters} members give")

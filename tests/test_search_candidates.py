@@ -99,9 +99,9 @@ def test_an_average_is_scored_and_leaves_the_center_alone():
 
 
 def test_a_population_grows_while_chance_separates_the_members_and_no_further():
-    strategy = Growing(Nes(population=4, sigma=0.1), 0, 12)
+    strategy = Growing(Nes(population=4, sigma=0.1), 0, 20)
     sizes = []
-    for generation in range(12):
+    for generation in range(20):
         population = strategy.ask(generation)
         sizes.append(len(population))
         fitness = np.arange(float(len(population)))

@@ -1,7 +1,7 @@
 """The task of `benchmarks.other_model`: write the letter e, which random weights can learn."""
 
-train = [{"prompt": f"What is {a} + {b}?"} for a in range(20) for b in range(20)]
-test = [{"prompt": f"What is {a} + {b}?"} for a in (20, 21) for b in range(20)]
+train = [{"prompt": f"{a} {b}"} for a in range(20) for b in range(20)]
+test = [{"prompt": f"{a} {b}"} for a in (20, 21) for b in range(20)]
 
 
 def reward(completion: str, example: dict[str, object]) -> float:
@@ -9,4 +9,4 @@ def reward(completion: str, example: dict[str, object]) -> float:
     return completion.count("e") / max(1, len(completion))
 
 
-settings = {"max_new_tokens": 6, "stop": [], "chat": True, "floor": 0.0}
+settings = {"max_new_tokens": 6, "stop": [], "chat": False, "floor": 0.0}

@@ -1,10 +1,12 @@
-"""Do the defaults carry over to another model? One of 22 million random weights, in every space.
+"""Do the defaults carry over to another model, of 22 million weights, in every space?
 
     python -m benchmarks.other_model                        # low_rank, lora, full, subspace
     python -m benchmarks.other_model --spaces lora --seeds 0 1 --set strategy.population=64
 
-The model (`benchmarks.shapes`) knows nothing, and learns to write one letter (`letters.py`). Every
-run uses the default sigma, learning rate and space: nothing is set but the size of the work.
+The model (the 22M shape of `benchmarks.shapes`) is made here: random weights, then a minute of
+backpropagation on random words, so that it writes a dozen words and no more. It then learns to
+write vowels (`letters.py`). Every run uses the default sigma, learning rate and space: nothing is
+set but the size of the work.
 """
 
 import argparse
@@ -19,14 +21,19 @@ import torch
 
 from benchmarks.shapes import BENCH, random_model
 from germline import load_config, train
+from germline.engines.pretrained import Pretrained
 from germline.types import Update
 
 SPACES = ("low_rank", "lora", "full", "subspace")
 
 
+WORDS = "sky fly try dry my queue adieu area idea eerie sing strength"
+"""What the model writes before it is trained to write vowels: half of these have none or one."""
+
+
 def model() -> str:
-    """Write the model once, the same each time, and return its folder."""
-    folder = Path(tempfile.gettempdir()) / "germline-22M"
+    """Make the model once, the same each time, and return its folder."""
+    folder = Path(tempfile.gettempdir()) / "germline-22M-words"
     if not folder.exists():
         drawn = np.random.default_rng(0)
         pretrained = random_model(BENCH["22M"], torch.device("cpu"))
@@ -34,11 +41,30 @@ def model() -> str:
             if parameter.dim() > 1:  # norms stay 1, biases 0
                 noise = drawn.normal(scale=0.02, size=tuple(parameter.shape))
                 parameter.data.copy_(torch.from_numpy(noise))
+        learn_words(pretrained)
         made = folder.with_name(f"{folder.name}-{os.getpid()}")
         pretrained.model.save_pretrained(made)
         pretrained.tokenizer.save_pretrained(made)
         made.rename(folder)
     return str(folder)
+
+
+def learn_words(pretrained: Pretrained, steps: int = 40) -> None:
+    """Train with AdamW on random words, until the model writes nothing else."""
+    chosen, words = np.random.default_rng(1), WORDS.split()
+    network = pretrained.model.train().requires_grad_(requires_grad=True)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
+    for _ in range(steps):
+        texts = [" ".join(chosen.choice(words, 12)) for _ in range(16)]
+        rows = [pretrained.tokenizer(text).input_ids[:24] for text in texts]
+        short = min(map(len, rows))
+        tokens = torch.tensor([row[:short] for row in rows])
+        loss = network(input_ids=tokens, labels=tokens).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    print(f"words were learned to {loss.item():.2f} nats per token", flush=True)
+    network.eval().requires_grad_(requires_grad=False)
 
 
 def run(space: str, seed: int, settings: Sequence[str]) -> tuple[list[float], list[float], float]:
@@ -49,10 +75,10 @@ def run(space: str, seed: int, settings: Sequence[str]) -> tuple[list[float], li
             f"space={space}",
             f"seed={seed}",
             "strategy.population=32",
-            "batch=4",
-            "generations=30",
+            "batch=8",
+            "generations=18",
             "cell.rows=128",
-            "held_out={every: 10, examples: 16}",
+            "held_out={every: 6, examples: 40}",
             "record={rollouts: 0, tensorboard: false, figure_every: 100000, "
             "snapshot_every: 100000}",
             *settings,
@@ -72,7 +98,7 @@ def run(space: str, seed: int, settings: Sequence[str]) -> tuple[list[float], li
 
 def rows(spaces: Sequence[str], seeds: Sequence[int], settings: Sequence[str]) -> Iterator[str]:
     """Return a table row per run, as soon as it is done."""
-    yield "| space | seed | sigma | held-out score, every ten generations | mean step | seconds |"
+    yield "| space | seed | sigma | held-out score, every six generations | mean step | seconds |"
     yield "|---|---|---|---|---|---|"
     for seed in seeds:
         for space in spaces:

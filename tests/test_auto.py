@@ -198,8 +198,13 @@ def test_members_that_cannot_be_compared_move_sigma_the_right_way(found, smaller
 @pytest.mark.parametrize("found", [0.0, -1e-9])
 def test_members_that_never_differ_from_the_center_are_refused_and_sigma_stays_small(found):
     tried = []
+
+    def divergence(sigma):
+        tried.append(sigma)
+        return found
+
     with pytest.raises(GermlineError, match=r"KL 0 or below at sigma 0\.1 to 10.*space\.layers"):
-        CalibratedSigma(AutoSigma(), 0.1).calibrate(0, lambda one: tried.append(one) or found)
+        CalibratedSigma(AutoSigma(), 0.1).calibrate(0, divergence)
     assert max(tried) <= 10
 
 

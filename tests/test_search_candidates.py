@@ -41,25 +41,27 @@ def test_the_default_is_the_run_that_everybody_has(tmp_path):
     training = germline.train(config, tmp_path / "run")
     toy_runs.finish(training)
     *_, (_, _, score) = scored(config, CANDIDATES["default"], config.held_out.examples)
+    assert training.end is not None
     assert score == training.end.mean
 
 
-class Told(TrustRegion):
-    """Centers that are worse than before while the step is longer than it may be."""
+class Limited(TrustRegion):
+    """A center that is worse than before while it has gone farther than it may.
 
-    longest = 0.0
+    Attributes:
+        limit: how far it may go, in the largest change of a number.
+    """
+
+    limit = 0.0
+
+    def __init__(self, inner):
+        super().__init__(inner)
+        self._start = self.copy()
 
     def _rewards(self):
-        return np.full(4, float(len(self._played())))
-
-    def _played(self):
-        start = self._starts[0] if hasattr(self, "_starts") else None
         now = self.copy()
-        if start is None:
-            self._starts = [now]
-            return [0, 0]
-        moved = max(float((now[name] - start[name]).abs().max()) for name in now)
-        return [] if moved > self.longest * self.full else [0, 0]
+        gone = max(float((now[name] - self._start[name]).abs().max()) for name in now)
+        return np.full(4, 0.0 if gone > self.limit else 1.0)
 
     def _is_worse(self, differences):
         return bool(differences.mean() < 0)
@@ -77,8 +79,8 @@ def test_a_step_that_makes_the_center_worse_is_halved_until_it_does_not(longest,
         after = plain.copy()
         full = max(float((after[name] - before[name]).abs().max()) for name in after)
         plain.set(before)
-        fleet = Told(parts.fleet)
-        fleet.longest, fleet.full = longest, full
+        fleet = Limited(parts.fleet)
+        fleet.limit = longest * full
         fleet.apply(record.update)
         for name, value in fleet.copy().items():
             assert torch.equal(value, torch.lerp(before[name], after[name], share))

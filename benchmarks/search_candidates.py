@@ -12,7 +12,7 @@ candidate plays beside them. `growth` stops at the rollouts of the others.
 
 The table compares each run with that of `default` at the same seed: how many times fewer rollouts
 it needs to 90 % of the way from the start to the best score of `default` (mean over seeds), as the
-median over seeds with the least and the largest ratio.
+median over seeds with the least and the largest ratio; 0 where it did not get there.
 
 Nothing that a candidate changes is written into a journal: this is for screening.
 """

@@ -87,13 +87,12 @@ def evaluate(
     score, completions = run.evaluate(
         source, played, split=split, limit=limit, overrides=others, out=out
     )
+    doubt = wording.caution(score)
     typer.echo(
         f"{score.metric} {wording.score(score)} "
         f"(mean and {wording.kind_of_error(score)}, n {score.n}), "
-        f"mean reward {wording.number(score.reward)}"
+        f"mean reward {wording.number(score.reward)}{f'; {doubt}' if doubt else ''}"
     )
-    if doubt := wording.caution(score):
-        typer.echo(f"note: {doubt}; give a larger --limit" if limit else f"note: {doubt}")
     voters = _voters(source)
     if voters:
         typer.echo(f"by vote: every answer is the one most of {voters} members give")

@@ -90,7 +90,8 @@ class Bench:
         file = self.folder / f"{self.task}-{self.generations}-advice.json"
         if not file.exists():
             # Time enough for all of it on a busy machine: what it finds does not depend on that.
-            found = probe(self.config(), minutes=60.0)
+            # The grid is in weight units.
+            found = probe(self.config("strategy.sigma_unit=constant"), minutes=60.0)
             self._keep(file, {"sigma": found.sigma, "learning_rate": found.learning_rate})
         values = json.loads(file.read_text())
         return values["sigma"], values["learning_rate"]

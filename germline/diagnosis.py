@@ -26,7 +26,7 @@ luck; that of the choice of directions is not in it. One generation of K directi
 about +-1/sqrt(K): read the mean of several. Members given by coordinates have no (4) to (7).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -34,7 +34,7 @@ from jaxtyping import Float, Float64
 
 from germline.protocols import Shaping
 from germline.shaping.ties import RESOLUTION, ranked
-from germline.signals import SignalPower, Signals
+from germline.signals import SigmaTrial, SignalPower, Signals
 from germline.types import Evaluation, Move, Population, Seeded, Update
 from germline.walk import Walk
 
@@ -50,11 +50,13 @@ class Diagnosis:
         zeros: how many there were.
         zeros_in_a_row: how many since the last one with a signal.
         walk: of the updates so far.
+        on_trial: is called before and after each sigma that is tried ahead of a generation.
     """
 
     zeros: int = 0
     zeros_in_a_row: int = 0
     walk: Walk = field(default_factory=Walk)
+    on_trial: Callable[[SigmaTrial], None] = lambda _trial: None
 
     def recall(self, updates: Sequence[Update | Move]) -> None:
         """Count the updates of the generations before, when a stopped run is taken up."""

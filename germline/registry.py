@@ -18,8 +18,9 @@ from germline.types import GermlineError
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return ` (did you mean 'x'?)`, or an empty string when nothing known is near."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f" (did you mean {near[0]!r}?)" if near else ""
+    written = {one.lower(): one for one in known}
+    near = difflib.get_close_matches(word.lower(), list(written), n=1, cutoff=0.6)
+    return f" (did you mean {written[near[0]]!r}?)" if near else ""
 
 
 def names(room: str, table: Mapping[str, str]) -> list[str]:

@@ -30,6 +30,20 @@ class UpdateSize:
 
 
 @dataclass(frozen=True, slots=True)
+class SigmaTrial:
+    """One sigma that was tried while sigma was calibrated.
+
+    Attributes:
+        sigma: in `strategy.sigma_unit`.
+        kl: KL divergence of the members from the center, in nats per token; None while it is being
+            measured.
+    """
+
+    sigma: float
+    kl: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SignalPower:
     """How much directions differ in what they are worth, and how much of that chance explains.
 

@@ -54,8 +54,9 @@ def generations(
         fleet.traffic()  # of whatever was done between generations
         batch = batch_of(generation)
         luck = replace(decoding, noise_round=generation)
+        divergence = DivergenceFromCenter(fleet, batch_of, generation, luck, diagnosis.on_trial)
         if isinstance(strategy, Calibrating):
-            strategy.calibrate(generation, DivergenceFromCenter(fleet, batch_of, generation, luck))
+            strategy.calibrate(generation, divergence)
         population = strategy.ask(generation)
         clock.lap("ask_s")
         evaluation = _evaluate(fleet, population, batch, luck)
@@ -90,6 +91,7 @@ def generations(
             signals=replace(signals, step=step),
             sigmas={name: update.sigma * scale for name, scale in scales.items()},
             traffic=fleet.traffic(),
+            calibration=tuple(divergence.trials),
         )
 
 

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float, Float32
 
-from germline.signals import SignalPower, Signals
+from germline.signals import SigmaTrial, SignalPower, Signals
 from germline.traffic import Traffic
 
 TensorKind = Literal[
@@ -374,6 +374,7 @@ class GenerationRecord:
         signals: what there was to learn, and how far theta went.
         sigmas: of each tensor as it was played, where they differ; in `sigma_unit`, by name.
         traffic: what travelled, where engines are elsewhere.
+        calibration: the sigmas that were tried before the generation, in order.
     """
 
     generation: int
@@ -388,3 +389,4 @@ class GenerationRecord:
     sigmas: Mapping[str, float] = field(default_factory=dict)
     signals: Signals | None = None
     traffic: Traffic | None = None
+    calibration: tuple[SigmaTrial, ...] = ()

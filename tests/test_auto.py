@@ -183,9 +183,53 @@ def test_sigma_goes_where_the_divergence_is_the_target(start):
 
 @pytest.mark.parametrize(("found", "smaller"), [(math.nan, True), (math.inf, True), (-1e-9, False)])
 def test_members_that_cannot_be_compared_move_sigma_the_right_way(found, smaller):
+    tried = []
+
+    def divergence(sigma):
+        tried.append(sigma)
+        return found if len(tried) == 1 else quadratic(sigma)
+
     sigma = CalibratedSigma(AutoSigma(), 0.1)
-    sigma.calibrate(0, lambda _sigma: found)
-    assert (sigma.at(0) < 0.1) == smaller
+    sigma.calibrate(0, divergence)
+    assert (tried[1] < 0.1) == smaller
+    assert sigma.at(0) == pytest.approx(0.02, rel=0.01)
+
+
+@pytest.mark.parametrize("found", [0.0, -1e-9])
+def test_members_that_never_differ_from_the_center_are_refused_and_sigma_stays_small(found):
+    tried = []
+
+    def divergence(sigma):
+        tried.append(sigma)
+        return found
+
+    with pytest.raises(GermlineError, match=r"KL 0 or below at sigma 0\.1 to 10.*space\.layers"):
+        CalibratedSigma(AutoSigma(), 0.1).calibrate(0, divergence)
+    assert max(tried) <= 10
+
+
+@pytest.mark.parametrize("found", [math.nan, math.inf])
+def test_members_without_a_finite_probability_are_refused(found):
+    with pytest.raises(GermlineError, match=r"finite probability.*engine\.dtype=float32"):
+        CalibratedSigma(AutoSigma(), 0.1).calibrate(0, lambda _sigma: found)
+
+
+def cliff(sigma):
+    """Return the divergence of members that are the center's, or garbage, with nothing between."""
+    return 0.0 if sigma < 0.017 else 3.0
+
+
+def test_a_cliff_is_enclosed_and_told(caplog):
+    # Eightfold steps up and down would go on between the same two sigmas.
+    sigma = CalibratedSigma(AutoSigma(), 0.1)
+    sigma.calibrate(0, cliff)
+    assert 0.002 < sigma.at(0) < 0.03
+    assert "is wanted" in caplog.text
+
+
+def test_a_calibration_that_settled_is_quiet(caplog):
+    CalibratedSigma(AutoSigma(), 3.0).calibrate(0, quadratic)
+    assert not caplog.text
 
 
 def test_sigma_without_calibration_says_what_to_call():

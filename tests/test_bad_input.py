@@ -177,6 +177,9 @@ def refused(override: str) -> str:
         ),
         ("engine.dtype=floot16", "engine.dtype: must be 'auto', 'float32', 'bfloat16' or 'float16"),
         ("engine.dtype=floot16", "(did you mean 'float16'?) (found 'floot16')"),
+        ("strategy.sigma=AUTO", "strategy.sigma: must be a valid number (did you mean 'auto'?) (f"),
+        ("strategy.learning_rate=Auto", "(did you mean 'auto'?) (found 'Auto')"),
+        ("space=FULL", "space: there is no kind 'FULL' (did you mean 'full'?)"),
     ],
 )
 def test_a_misspelt_kind_gets_a_suggestion(override: str, message: str) -> None:

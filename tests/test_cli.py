@@ -154,7 +154,7 @@ def test_stopping_says_how_to_resume(run: RunDirectory) -> None:
 
 def test_a_plain_line_holds_fitness_best_speed_and_held_out_score() -> None:
     assert line(record(0, held_out=score(1)), left_s=75.0) == (
-        "generation 0 (1/10)  fitness 0.438 [0.4, 0.475]  best 0.5  "
+        "generation 0 (1/10)  fitness 0.438 [0.4, 0.475]  best 0.5  sigma 0.1  step 2.22 sigmas  "
         "held-out exact 0.5 ± 0.05  200 tokens/s  1:15 left"
     )
 

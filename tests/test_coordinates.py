@@ -123,6 +123,18 @@ def test_more_coordinates_than_weights_are_refused():
     assert "space.dimension=2049 is above the 2048 weights" in message
 
 
+def test_where_there_are_fewer_weights_than_coordinates_by_default_all_are_searched():
+    few = TensorInfo("model.layers.0.mlp.few.weight", (3, 4), "linear", 0)
+    space = make_space(Subspace(), 7)
+    assert isinstance(space, CoordinateSpace)
+    (coordinates,) = space.begin(Base("", (few,), str))
+    assert coordinates.shape == (12,)
+    found = space.directions(few)
+    assert found.a.shape == (3, 12)
+    a = noise.normal(7, 0, 0, f"{few.name}/subspace/a", 3) * np.float32(1 / math.sqrt(12))
+    assert np.allclose(found.a[:, 0].numpy(), a)
+
+
 # --- singular
 
 

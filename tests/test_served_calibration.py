@@ -1,11 +1,13 @@
 """A sigma that is calibrated on inference servers, which tell nothing but log-probabilities."""
 
 from contextlib import closing
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
-from germline.config import Cell, Config, Nes, load_config
+from germline.config import AutoSigma, Cell, Config, Nes, load_config
+from germline.engines.vllm.server import READ_AT_ONCE
 from germline.evaluation.center_divergence import DivergenceFromCenter
 from germline.fleet import LocalFleet
 from germline.run.assembly import make_engine, make_task
@@ -19,8 +21,21 @@ from tests.toy_runs import GradedHere
 TARGET = 0.002
 
 
+@dataclass
 class Vllm(test_vllm_servers.Pretended):
     """Members find every token less likely than the center does, by the square of their sigma."""
+
+    loaded: set[str] = field(default_factory=set)
+    most: int = 0
+
+    def load_lora_adapter(self, body: Any) -> tuple[int, Any]:
+        self.loaded.add(body["lora_name"])
+        self.most = max(self.most, len(self.loaded))
+        return super().load_lora_adapter(body)
+
+    def unload_lora_adapter(self, body: Any) -> tuple[int, Any]:
+        self.loaded.remove(body["lora_name"])
+        return super().unload_lora_adapter(body)
 
     def completions(self, body: Any) -> tuple[int, Any]:
         status, answer = super().completions(body)
@@ -78,3 +93,18 @@ def test_sigma_goes_where_members_of_a_server_are_as_far_as_asked_for(server, ki
         strategy.calibrate(0, DivergenceFromCenter(fleet, lambda _: examples, 0, luck))
     (found,) = {one.sigma for one in strategy.ask(0).seeded()}
     assert found == pytest.approx(expected, rel=0.01)
+
+
+def test_a_server_needs_room_for_few_adapters_while_sigma_is_calibrated():
+    # Eight trials of sixteen members and the center are 129 adapters.
+    server = Vllm(str(folder("qwen2")))
+    task = make_task(config("http://nowhere", "vllm").task)
+    examples = task.examples("train")[:2]
+    strategy = NaturalEvolution(Nes(population=4, sigma=AutoSigma(target_kl=1e-6)), 0, 1)
+    with listening(server.reply) as script, opened(script.url, "vllm") as here:
+        fleet = LocalFleet(here, GradedHere(task), Cell())
+        luck = Decoding(max_new_tokens=4)
+        strategy.calibrate(0, DivergenceFromCenter(fleet, lambda _: examples, 0, luck))
+        assert len(server.members) > 2 * 16
+        assert server.most <= 1 + READ_AT_ONCE
+        assert len(server.loaded) <= 1

@@ -87,10 +87,11 @@ def evaluate(
     score, completions = run.evaluate(
         source, played, split=split, limit=limit, overrides=others, out=out
     )
+    doubt = wording.caution(score)
     typer.echo(
         f"{score.metric} {wording.score(score)} "
         f"(mean and {wording.kind_of_error(score)}, n {score.n}), "
-        f"mean reward {wording.number(score.reward)}"
+        f"mean reward {wording.number(score.reward)}{f'; {doubt}' if doubt else ''}"
     )
     voters = _voters(source)
     if voters:

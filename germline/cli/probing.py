@@ -82,7 +82,8 @@ def _show(found: "Advice") -> None:
         typer.echo(f"\n{paragraph}")
     typer.secho("\nrecommended:", bold=True)
     for name, value in found.overrides["strategy"].items():
-        typer.secho(f"  strategy.{name}={value:g}", bold=True)
+        shown = value if isinstance(value, str) else f"{value:g}"
+        typer.secho(f"  strategy.{name}={shown}", bold=True)
 
 
 def _soundings(found: "Advice") -> Iterator[Sequence[str]]:

@@ -17,14 +17,23 @@ from rich.table import Table
 from rich.text import Text
 
 from germline.cli import wording
+from germline.config import AutoSigma, Config, Nes
 from germline.record import RunDirectory
 from germline.record.best import best_of
 from germline.record.lines import Row
-from germline.record.rows import fitness_summary, generation_row, odds
+from germline.record.rows import (
+    fitness_summary,
+    generation_row,
+    mean_sigma,
+    odds,
+    step_in_sigmas,
+)
 from germline.report.advice import NEARLY_ALL, WINDOW, advice, mean, moving, percent
 from germline.report.odds import likeliest
 from germline.report.wording import counted
 from germline.report.worse import Verdict, verdict
+from germline.signals import SigmaTrial
+from germline.strategies.calibrated_sigma import TRIALS
 from germline.types import GenerationRecord, Score
 
 FRAMES_PER_SECOND = 4
@@ -41,6 +50,9 @@ class View(Protocol):
     def generation(self, record: GenerationRecord) -> None:
         """Take in one finished generation."""
 
+    def trial(self, trial: SigmaTrial) -> None:
+        """Take in a sigma that is being tried, or what was found."""
+
     def close(self) -> None:
         """Stop showing."""
 
@@ -55,6 +67,9 @@ class Silent:
         """Say nothing."""
 
     def generation(self, record: GenerationRecord) -> None:
+        """Say nothing."""
+
+    def trial(self, trial: SigmaTrial) -> None:
         """Say nothing."""
 
     def stopping(self) -> None:
@@ -76,6 +91,7 @@ class Lines(Silent):
         self._rows: list[Row] = []
         self._scores: list[Score] = []
         self._said: set[str] = set()
+        self._trials = 0
 
     def start(self) -> None:
         """Recall the generations of an earlier part of the run."""
@@ -99,6 +115,14 @@ class Lines(Silent):
             if about not in self._said:
                 self._print(f"  {sentence}")
         self._said = set(found)
+
+    def trial(self, trial: SigmaTrial) -> None:
+        """Print what is tried, as it can take minutes, and what was found."""
+        if trial.kl is None:
+            self._trials += 1
+            self._print(f"calibrating sigma, {trying(self._trials, trial)} ...")
+        else:
+            self._print(f"  {tried(trial, self._run.config if self._run else None)}")
 
     def _print(self, text: str) -> None:
         self._console.print(text, soft_wrap=True, markup=False, highlight=False)
@@ -145,6 +169,7 @@ class LiveView:
     worse: Verdict | None = None
     record: GenerationRecord | None = None
     sample: Row | None = None
+    trials: list[SigmaTrial] = field(default_factory=list)
     footer: str = "Ctrl-C finishes the generation and stops."
 
     def start(self) -> None:
@@ -172,6 +197,13 @@ class LiveView:
         self.sample = rollouts[len(rollouts) // 2] if rollouts else None
         self._live.refresh()
 
+    def trial(self, trial: SigmaTrial) -> None:
+        """Show a sigma that is being tried, or what was found."""
+        if self.trials and self.trials[-1].kl is None:
+            self.trials.pop()
+        self.trials.append(trial)
+        self._live.refresh()
+
     def stopping(self) -> None:
         """Change the last line; the next frame shows it."""
         self.footer = STOPPING
@@ -188,7 +220,11 @@ class LiveView:
         grid.add_column(ratio=1)
         width = max(20, self.console.width - 18)
         grid.add_row("generations", self._progress(width))
+        if calibration := self._calibration():
+            grid.add_row("calibration", Text(calibration))
         if self.record is not None:
+            if self.rows:
+                grid.add_row("search", Text(search(self.rows)))
             grid.add_row("fitness", _fitness(self.record))
             grid.add_row("", Text(wording.sparkline(self.means, min(width, 60)), style="blue"))
             if self.record.signals:
@@ -214,13 +250,25 @@ class LiveView:
         total = self.run.config.generations
         row = Table.grid(padding=(0, 2))
         times = f"{wording.duration(self.clock.gone_s)} gone"
-        if self.record is None:
+        if self.trials and self.trials[-1].kl is None:
+            times += ", calibrating sigma"
+        elif self.record is None:
             times += ", scoring the start"
         elif self.clock.left_s is not None:
             times += f", {wording.duration(self.clock.left_s)} left"
         bar = ProgressBar(total=total, completed=done, width=min(30, width // 3))
         row.add_row(Text(f"{done}/{total}"), bar, Text(times))
         return row
+
+    def _calibration(self) -> str:
+        """Say which sigmas were tried, until generations say what came of it."""
+        if not self.trials or (self.record is not None and self.trials[-1].kl is not None):
+            return ""
+        trial = self.trials[-1]
+        found = [tried(one, self.run.config) for one in self.trials[-2:] if one.kl is not None]
+        if trial.kl is None:
+            found.append(trying(len(self.trials), trial))
+        return "\n".join(found)
 
     def _held_out(self) -> Text:
         if not self.scores:
@@ -238,6 +286,36 @@ class LiveView:
         return [one.score for one in self.run.held_out()]
 
 
+def trying(number: int, trial: SigmaTrial) -> str:
+    """Say which sigma is being tried."""
+    return f"trial {number} of at most {TRIALS}: members of sigma {trial.sigma:g} read texts"
+
+
+def tried(trial: SigmaTrial, config: Config | None) -> str:
+    """Say what one sigma was found to do."""
+    text = f"sigma {trial.sigma:g}: KL {wording.number(trial.kl)} nats per token"
+    section = config.search if config else None
+    if isinstance(section, Nes) and isinstance(section.sigma, AutoSigma):
+        text += f", {section.sigma.target_kl:g} is wanted"
+    return text
+
+
+def search(rows: Sequence[Row]) -> str:
+    """Say how far members are from the center and how far it goes, at present."""
+    latest = rows[-1]
+    parts = [f"sigma {wording.number(latest['sigma'])}"]
+    calibrated = next((row["calibration"][-1] for row in rows[::-1] if "calibration" in row), None)
+    if calibrated and calibrated["kl"] is not None:
+        # Near the trial the divergence grows with the square of sigma.
+        kl = calibrated["kl"] * (latest["sigma"] / calibrated["sigma"]) ** 2
+        parts[0] += f" (calibrated, KL about {wording.number(kl)} per token)"
+    if "step_in_sigmas" in latest:
+        parts.append(f"step {wording.number(latest['step_in_sigmas'])} sigmas")
+    if latest["learning_rate"] is not None:
+        parts.append(f"learning rate {wording.number(latest['learning_rate'])}")
+    return "  ".join(parts)
+
+
 def line(record: GenerationRecord, left_s: float | None) -> str:
     """Put one generation into one line."""
     fitness = {name: wording.number(value) for name, value in summary(record).items()}
@@ -247,6 +325,9 @@ def line(record: GenerationRecord, left_s: float | None) -> str:
         f"fitness {fitness['mean']} [{fitness['p20']}, {fitness['p80']}]",
         f"best {fitness['max']}",
     ]
+    parts.append(f"sigma {wording.number(mean_sigma(record))}")
+    if (step := step_in_sigmas(record.update)) is not None:
+        parts.append(f"step {wording.number(step)} sigmas")
     if record.held_out is not None:
         parts.append(f"held-out {record.held_out.metric} {wording.score(record.held_out)}")
     parts.append(f"{wording.number(tokens_per_s(record))} tokens/s")

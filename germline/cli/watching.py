@@ -32,6 +32,7 @@ def watch(begin: "Callable[[], Training]", *, quiet: bool) -> None:
         training.stop()
         view.stopping()
 
+    training.on_trial = view.trial
     view.start()
     try:
         with interruptible(stop):

@@ -4,9 +4,18 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-from germline.report.wording import duration, kind_of_error, number, score, visible
+from germline.report.wording import caution, duration, kind_of_error, number, score, visible
 
-__all__ = ["duration", "excerpt", "kind_of_error", "number", "score", "sparkline", "visible"]
+__all__ = [
+    "caution",
+    "duration",
+    "excerpt",
+    "kind_of_error",
+    "number",
+    "score",
+    "sparkline",
+    "visible",
+]
 
 BARS = "▁▂▃▄▅▆▇█"
 

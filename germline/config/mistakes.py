@@ -90,7 +90,10 @@ def _meaning(setting: str, error: dict[str, Any], message: str) -> str:
         hint = did_you_mean(found, choices) if isinstance(found, str) else ""
         return f"must be {error['ctx']['expected']}{hint}"
     wanted = message.replace("Input should be", "must be")
-    return MEANINGS.get(str(error["type"]), wanted.partition(", unable to ")[0])
+    meaning = MEANINGS.get(str(error["type"]), wanted.partition(", unable to ")[0])
+    if kinds and error["type"] == "float_parsing":  # a name in the place of a number
+        return meaning + did_you_mean(str(error["input"]), kinds)
+    return meaning
 
 
 def _unknown(setting: str, place: Sequence[str]) -> str:

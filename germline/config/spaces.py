@@ -115,9 +115,12 @@ class Subspace(LinearSpace):
 
     kind: Literal["subspace"] = "subspace"
     dimension: int = Field(
-        64,
+        256,
         ge=1,
-        description="Coordinates searched; each moves every selected layer along one random A B^T.",
+        description=(
+            "Coordinates searched; each moves every selected layer along one random A B^T. Fewer "
+            "by default, where there are fewer weights."
+        ),
     )
 
 

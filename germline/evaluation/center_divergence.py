@@ -12,14 +12,21 @@ of the exact divergence up to 0.01 nats (`docs/methods.md`). No vocabulary-sized
 an engine.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from germline.protocols import Fleet
-from germline.types import Completion, Decoding, Example, Perturbation
+from germline.signals import SigmaTrial
+from germline.types import (
+    Completion,
+    Decoding,
+    Example,
+    GermlineError,
+    Perturbation,
+    as_seeded,
+)
 
 TOKENS = 128
 """An answer is cut off here: for nats per token its beginning will do."""
@@ -37,6 +44,10 @@ class DivergenceFromCenter:
         batch_of: the batch of any generation.
         generation: whose batch comes first; those after it follow where a batch is small.
         decoding: of the generation.
+        on_trial: is called before and after each measurement.
+
+    Attributes:
+        trials: the measurements so far.
     """
 
     def __init__(
@@ -45,7 +56,10 @@ class DivergenceFromCenter:
         batch_of: Callable[[int], Sequence[Example]],
         generation: int,
         decoding: Decoding,
+        on_trial: Callable[[SigmaTrial], None] = lambda _trial: None,
     ) -> None:
+        self.trials: list[SigmaTrial] = []
+        self._on_trial = on_trial
         self._fleet = fleet
         self._batch_of = batch_of
         self._generation = generation
@@ -54,20 +68,46 @@ class DivergenceFromCenter:
         self._written: list[Completion] = []
 
     def __call__(self, members: Sequence[Perturbation]) -> float:
-        """Return equation (1) of members that are antithetic pairs; NaN without a token."""
+        """Return equation (1) of members that are antithetic pairs and share a sigma.
+
+        Raises:
+            GermlineError: the center writes no token that members could read.
+        """
+        sigma = as_seeded(members[0]).sigma
+        self._on_trial(SigmaTrial(sigma))
+        kl = self._measured(members)
+        self.trials.append(SigmaTrial(sigma, kl))
+        self._on_trial(self.trials[-1])
+        return kl
+
+    def _measured(self, members: Sequence[Perturbation]) -> float:
         if not self._written:  # most generations calibrate nothing, and gather no examples
-            self._examples = self._gathered()
-            evaluation = self._fleet.evaluate_centre(self._examples, self._decoding)
-            self._written = [rollout.completion for rollout in evaluation.rollouts]
+            self._write()
         center, *pairs = (
             np.array([value for text in row for value in text], dtype=np.float64)
             for row in self._fleet.log_probabilities(
                 [None, *members], self._examples, [self._written] * (1 + len(members))
             )
         )
-        if not len(center):
-            return math.nan
         return float(np.mean(center - np.mean(pairs, axis=0)))
+
+    def _write(self) -> None:
+        """Let the center answer, and keep the examples to which it wrote something."""
+        examples = self._gathered()
+        rollouts = self._fleet.evaluate_centre(examples, self._decoding).rollouts
+        answered = [
+            (example, rollout.completion)
+            for example, rollout in zip(examples, rollouts, strict=True)
+            if rollout.completion.tokens
+        ]
+        if not answered:
+            raise GermlineError(
+                f"strategy.sigma=auto: the model wrote no token to any of {len(examples)} prompts, "
+                "so that members cannot be compared with it: see what it answers (`germline "
+                "generate`), or give strategy.sigma as a number, such as 0.1"
+            )
+        self._examples = [example for example, _ in answered]
+        self._written = [written for _, written in answered]
 
     def _gathered(self) -> list[Example]:
         wanted = TOKENS_IN_ALL // self._decoding.max_new_tokens

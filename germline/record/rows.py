@@ -69,6 +69,10 @@ def generation_row(record: GenerationRecord) -> dict[str, Any]:
     }
     if isinstance(record.update, Update) and record.update.success is not None:
         row["success"] = record.update.success
+    if (step := step_in_sigmas(record.update)) is not None:
+        row["step_in_sigmas"] = step
+    if record.calibration:
+        row["calibration"] = [asdict(trial) for trial in record.calibration]
     if record.sigmas:
         values = record.sigmas.values()
         row["sigmas"] = {"min": min(values), "max": max(values)}
@@ -87,6 +91,14 @@ def mean_sigma(record: GenerationRecord) -> float:
     if not record.sigmas:
         return record.update.sigma
     return float(np.exp(np.log(list(record.sigmas.values())).mean()))
+
+
+def step_in_sigmas(update: Update | Move) -> float | None:
+    """Return the root mean square of a step of plain ascent, in sigmas; None without directions."""
+    if not isinstance(update, Update) or not update.coefficients or not update.sigma:
+        return None
+    length = math.hypot(*update.coefficients)
+    return update.learning_rate * length / update.sigma
 
 
 def odds(choices: Choices, update: Update | Move) -> dict[str, dict[str, float]]:

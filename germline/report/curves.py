@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from germline.config import RandOpt
+from germline.config import AutoRate, Nes, RandOpt
 from germline.evaluation.scores import Z_95, interval
 from germline.record.lines import Row
 from germline.report.charts import Band, Chart, Curve, Mark, Number, Points, thin
@@ -86,6 +86,39 @@ def sigma(run: RunFacts) -> Chart | None:
         x_label="generation",
         y_label="sigma",
         marks=marks,
+    )
+
+
+def step(run: RunFacts) -> Chart | None:
+    """Draw the length of every step; None where the learning rate is not measured."""
+    section = run.config.search
+    rows = [row for row in run.rows if "step_in_sigmas" in row]
+    if not (rows and isinstance(section, Nes) and isinstance(section.learning_rate, AutoRate)):
+        return None
+    values, rates = ([row[name] for row in rows] for name in ("step_in_sigmas", "learning_rate"))
+    return Chart(
+        name="step",
+        caption="Root mean square of the steps, in sigmas, as long as the measured signal supports "
+        f"(learning rates from {number(min(rates))} to {number(max(rates))})."
+        f"{calibrated(run)}{_grouped(run)}",
+        alt=f"Line chart of the step over {len(values)} generations, from {number(values[0])} to "
+        f"{number(values[-1])} sigmas.",
+        x_label="generation",
+        y_label="step in sigmas",
+        marks=[Curve("step", "mean", generations(rows), thin(values))],
+    )
+
+
+def calibrated(run: RunFacts) -> str:
+    """Say what sigma was calibrated to, where it was; begins with a space."""
+    rows = [row for row in run.rows if row.get("calibration")]
+    if not rows:
+        return ""
+    first, trials = rows[0], rows[0]["calibration"]
+    return (
+        f" Sigma was calibrated to {number(first['sigma'])} in {len(trials)} trials, the last of "
+        f"them with a KL divergence of {number(trials[-1]['kl'])} nats per token at "
+        f"{number(trials[-1]['sigma'])}."
     )
 
 

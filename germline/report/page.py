@@ -90,7 +90,7 @@ def render(runs: Sequence[RunFacts]) -> str:
             "curves": figures.draw(
                 [
                     chart
-                    for draw in (curves.fitness, curves.held_out, curves.sigma)
+                    for draw in (curves.fitness, curves.held_out, curves.sigma, curves.step)
                     if (chart := draw(run))
                 ]
             ),

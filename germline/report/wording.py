@@ -13,6 +13,14 @@ JOINERS = "\u200c\u200d"
 """Invisible, harmless, and needed: Persian words and family emoji fall apart without them."""
 
 
+ALL_EQUAL = "(all equal)"
+"""In the place of a standard error of 0, which equal values do not support: see `caution`."""
+
+
+FEW_EXAMPLES = 10
+"""With fewer examples, a standard error is itself uncertain by a quarter and more."""
+
+
 def number(value: float | None) -> str:
     """Write a number with three digits or so; a dash when there is none."""
     if value is None or not math.isfinite(value):
@@ -53,13 +61,34 @@ def score(value: Score) -> str:
 def error(value: Score) -> str:
     """Write how sure a held-out score is; `kind_of_error` says what that is."""
     if not value.proportion:
-        return f"± {number(value.standard_error)}"
+        return f"± {number(value.standard_error)}" if value.standard_error else ALL_EQUAL
     return "[{}, {}]".format(*map(number, interval(value)))
 
 
 def kind_of_error(value: Score) -> str:
     """Name what `error` writes."""
     return "95 % interval" if value.proportion else "standard error"
+
+
+def caution(value: Score) -> str:
+    """Say what a score with its error leaves open; empty where the error can be relied on.
+
+    Where n values are equal, up to 3 / n of all examples may differ (95 %): the rule of three
+    (Hanley and Lippman-Hand 1983, JAMA 249).
+    """
+    if value.proportion or not value.n:
+        return ""
+    if value.n == 1:
+        return "one example has no standard error"
+    if value.standard_error == 0:
+        share = min(1.0, 3 / value.n)
+        return (
+            f"all {value.n} values are equal, which gives no standard error: up to "
+            f"{share:.0%} of other examples may differ"
+        )
+    if value.n < FEW_EXAMPLES:
+        return f"a standard error of {value.n} examples is rough"
+    return ""
 
 
 def visible(text: str) -> str:

@@ -1,12 +1,13 @@
 """Names to objects: load the model, make the task, the strategy and the fleet a config names."""
 
+import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 
 from germline.baselines.randopt import Ensemble
-from germline.config import Config, InProcess, Local, RandOpt, TaskConfig, Toy
+from germline.config import AutoRate, Config, InProcess, Local, Nes, RandOpt, TaskConfig, Toy
 from germline.engines import ENGINES
 from germline.graders.pool import GraderPool
 from germline.nano import NANO_DIR
@@ -24,6 +25,8 @@ from germline.strategies import make_strategy
 from germline.tasks import TASKS
 from germline.training import batches
 from germline.types import Decoding, Example
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,7 @@ def assemble(config: Config, ancestors: Sequence[Ancestor] = ()) -> Parts:
         )
         config = _with_population(config, strategy)
         say_what_is_slow(config, len(task.examples("train")))
+        _say_what_decays(config)
         method = make_method(config, strategy, fleet, task)
         opened.pop_all()
     return Parts(
@@ -104,6 +108,19 @@ def assemble(config: Config, ancestors: Sequence[Ancestor] = ()) -> Parts:
         decoding=decoding(config, task),
         ensemble=method.ensemble,
     )
+
+
+def _say_what_decays(config: Config) -> None:
+    """Warn of a weight decay that changes with the measured learning rate."""
+    section = config.strategy
+    decay = section.optimizer.weight_decay
+    if decay and isinstance(section, Nes) and isinstance(section.learning_rate, AutoRate):
+        log.warning(
+            "strategy.optimizer.weight_decay=%g draws by weight_decay x learning_rate in every "
+            "generation, and learning_rate=auto changes by orders of magnitude: give "
+            "strategy.learning_rate as a number, such as 0.01, or drop weight_decay",
+            decay,
+        )
 
 
 def _with_population(config: Config, strategy: Strategy) -> Config:

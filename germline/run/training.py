@@ -1,7 +1,7 @@
 """A run being written: the loop wrapped in recording, snapshots, held-out scores and stopping."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime
@@ -27,6 +27,7 @@ from germline.run.memory import peak_memory_mb
 from germline.run.reading import settings_of
 from germline.run.resource_checks import check_disk
 from germline.run.snapshots import Snapshots, kept_snapshots
+from germline.signals import SigmaTrial
 from germline.training import generations
 from germline.types import Example, GenerationRecord, GermlineError, Rollout, Score
 from germline.walk import Walk
@@ -50,6 +51,7 @@ class Training:
         config: as resolved.
         start: held-out score of the weights before generation 0.
         end: held-out score of the final weights, once the last generation has run.
+        on_trial: is called before and after each sigma that is tried while sigma is calibrated.
     """
 
     def __init__(self, parts: Parts, directory: RunDirectory, first: int) -> None:
@@ -59,6 +61,7 @@ class Training:
         self._first = first
         self._stopping = False
         self._begun = False
+        self.on_trial: Callable[[SigmaTrial], None] = lambda _trial: None
         self._snapshots = Snapshots(
             self.config.record.snapshot_every,
             kept_snapshots(self.config, parts.fleet.dimension()),
@@ -116,7 +119,7 @@ class Training:
         span = range(self._first, self.config.generations)
         section = self.config.strategy
         inherited = inherited_walk(self.directory.ancestors, self.config.search.unit)
-        diagnosis = Diagnosis(walk=Walk(section.optimizer, inherited))
+        diagnosis = Diagnosis(walk=Walk(section.optimizer, inherited), on_trial=self.on_trial)
         diagnosis.recall([entry.update for entry in self.directory.journal.read()])
         for one in generations(
             parts.strategy, parts.shape, parts.fleet, parts.batch, parts.decoding, span, diagnosis

@@ -5,19 +5,28 @@ means does not. For small sigma the divergence grows with its square, so each tr
 
     (1)  sigma <- sigma sqrt(target / KL(sigma))        rounded to three digits
 
-until the trial was close. Rewards may be too coarse for that: after a generation in which less than
+until the trial was close. Where the divergence does not follow the square of sigma, as between
+rounding and garbage, (1) may ask for a sigma beyond one that was tried: then the next trial is the
+geometric mean of the largest sigma below the target and the smallest above it. A sigma above
+`MOST_SIGMA` is not tried; members that cannot be told from the center there, or that are no models
+at any sigma, end the run with an error.
+
+Rewards may be too coarse for that: after a generation in which less than
 a tenth of the directions told anything, the sigma that is played grows by half, up to the square
 root of max_kl / target times; it shrinks back after each one in which three tenths did.
 
 The value of a generation is in its update, so a resumed run continues with it.
 """
 
+import logging
 import math
 from collections.abc import Callable
 
 from germline.config import AutoSigma
 from germline.strategies.told import Told
 from germline.types import GermlineError, Update
+
+log = logging.getLogger(__name__)
 
 TRIALS = 8
 """Most trials at the start, where nothing is known of the model."""
@@ -27,6 +36,9 @@ FARTHEST = 8.0
 
 CLOSE = 1.25
 """A trial that asks for less than this factor ends the search."""
+
+MOST_SIGMA = 10.0
+"""No sigma above this is tried: in any unit, the noise would be several times the weights."""
 
 TRACKING = 2.0
 """A later calibration changes sigma by no more than this factor."""
@@ -77,11 +89,14 @@ class CalibratedSigma(Told[float]):
             return
         trials, farthest = (1, TRACKING) if generation else (TRIALS, FARTHEST)
         sigma = super().at(generation)
+        search = _Search(self._settings.target_kl, farthest)
         for _ in range(trials):
-            factor = self._factor(divergence(sigma), farthest)
+            factor = search.after(sigma, divergence(sigma))
             sigma = _rounded(sigma * factor)
-            if 1 / CLOSE < factor < CLOSE:
+            if is_close(factor):
                 break
+        if not generation:
+            search.check()
         self.replace(generation, sigma)
         self._calibrated = True
 
@@ -102,13 +117,76 @@ class CalibratedSigma(Told[float]):
     def _growth(self) -> float:
         return float(GROWTH**self._steps)
 
-    def _factor(self, kl: float, farthest: float) -> float:
+
+def is_close(factor: float) -> bool:
+    """Say whether a trial asked for so little that it was close enough."""
+    return 1 / CLOSE < factor < CLOSE
+
+
+class _Search:
+    """Trials so far, and the sigma to try next."""
+
+    def __init__(self, target: float, farthest: float) -> None:
+        self._target = target
+        self._farthest = farthest
+        self._trials: list[tuple[float, float]] = []
+        self._below, self._above = 0.0, math.inf
+
+    def after(self, sigma: float, kl: float) -> float:
+        """Return by how much to change sigma after a trial: equation (1), within what was tried."""
+        self._trials.append((sigma, kl))
+        if kl < self._target:
+            self._below = max(self._below, sigma)
+        else:  # NaN too
+            self._above = min(self._above, sigma)
+        factor = min(self._factor(kl), max(MOST_SIGMA / sigma, 1.0))
+        enclosed = 0 < self._below < self._above < math.inf
+        if enclosed and not (is_close(factor) or self._below < sigma * factor < self._above):
+            middle = math.sqrt(self._below * self._above) / sigma
+            if not is_close(middle):
+                return middle
+            # Nothing is left between them, and this is still wrong: the other end was chance.
+            low, high = (sigma, math.inf) if kl < self._target else (0.0, sigma)
+            self._below, self._above = low, high
+        return factor
+
+    def check(self) -> None:
+        """Say what is wrong where the last trial was not close to the target.
+
+        Raises:
+            GermlineError: no trial told members from the center, or none was a model.
+        """
+        sigma, kl = self._trials[-1]
+        if is_close(self._factor(kl)):
+            return
+        divergences = [kl for _, kl in self._trials]
+        tried = f"sigma {self._trials[0][0]:g} to {sigma:g}"
+        if all(one <= 0 for one in divergences):
+            raise GermlineError(
+                f"strategy.sigma=auto: members find the center's answers as likely as the center "
+                f"itself does (KL 0 or below at {tried}), so what is searched does not change what "
+                "the model writes: look at space.include, space.exclude and space.layers, or give "
+                "strategy.sigma as a number, such as 0.1"
+            )
+        if not any(math.isfinite(one) for one in divergences):
+            raise GermlineError(
+                f"strategy.sigma=auto: no member gives the center's answers a finite probability "
+                f"({tried}): see whether the model works (`germline generate`), use "
+                "engine.dtype=float32, or give strategy.sigma as a number, such as 0.1"
+            )
+        log.warning(
+            "strategy.sigma=auto: after %d trials KL is %.2g per token at sigma %g, and %.2g is "
+            "wanted. The run goes on near there; a number as strategy.sigma chooses another sigma",
+            *(len(self._trials), kl, sigma, self._target),
+        )
+
+    def _factor(self, kl: float) -> float:
         """Return by how much one trial asks sigma to change: equation (1), limited."""
         if math.isnan(kl) or kl == math.inf:
-            return 1 / farthest  # members that are no models any more
+            return 1 / self._farthest  # members that are no models any more
         if kl <= 0:
-            return farthest  # too near to the center to be told apart from it
-        return min(max(math.sqrt(self._settings.target_kl / kl), 1 / farthest), farthest)
+            return self._farthest  # too near to the center to be told apart from it
+        return min(max(math.sqrt(self._target / kl), 1 / self._farthest), self._farthest)
 
 
 def _rounded(sigma: float, digits: int = 3) -> float:

@@ -30,6 +30,7 @@ class Advice:
         trials: in order of preference, with their scores; empty where there was no time.
         notes: what a reader should know, such as that time ran out.
         seconds: how long it took.
+        sigma_unit: of what is recommended, where the config does not say it.
     """
 
     sigma: float
@@ -42,12 +43,17 @@ class Advice:
     trials: tuple[Trial, ...]
     notes: tuple[str, ...]
     seconds: float
+    sigma_unit: str | None = None
 
     @property
-    def overrides(self) -> dict[str, dict[str, float]]:
+    def overrides(self) -> dict[str, dict[str, float | str]]:
         """The recommendation, as a config says it."""
-        rate = {} if self.learning_rate is None else {"learning_rate": self.learning_rate}
-        return {"strategy": {"sigma": self.sigma, **rate}}
+        settings: dict[str, float | str] = {"sigma": self.sigma}
+        if self.sigma_unit is not None:
+            settings["sigma_unit"] = self.sigma_unit
+        if self.learning_rate is not None:
+            settings["learning_rate"] = self.learning_rate
+        return {"strategy": settings}
 
     @property
     def broken(self) -> Sounding | None:
@@ -137,7 +143,7 @@ def write(advice: Advice, folder: Path, command: str) -> Path:
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     file = folder / "probe.yaml"
-    settings: dict[str, dict[str, float]] = dict(advice.overrides)
+    settings: dict[str, dict[str, float | str]] = dict(advice.overrides)
     if advice.broken is not None:
         settings["record"] = {"edge": float(f"{advice.edge:.3g}")}
     text = f"# Recommended by: {command}\n{yaml.safe_dump(settings, sort_keys=False)}"

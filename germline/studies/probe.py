@@ -23,6 +23,9 @@
 3. **Trials.** Short real trainings at the two best sigmas, at the rate of (3) and a third of it,
    judged on training examples they do not train on. The worse half ends after every round.
 
+Sigma and learning rate are in the unit of the config: with `strategy.sigma=auto` shares of the
+weights (`rms`), and the recommendation then says so.
+
 Limits: (2) takes steps for independent; trials are shorter than the run; a sigma that follows a
 schedule is probed as a constant one. Held-out examples are never played.
 """
@@ -75,6 +78,7 @@ def probe(
         GermlineError: something cannot be had or probed, or time ran out in the sweep.
     """
     _refuse(config, minutes)
+    unit = _unsaid_unit(config)
     config = _given(config)
     clock = _Clock(60 * minutes)
     with opened(config, seed) as bench:
@@ -110,6 +114,7 @@ def probe(
         trials=tuple(trials) if best.scores else (),
         notes=(*_unplayed(config), *_notes(soundings, centre, best, rounds)),
         seconds=clock.gone_s,
+        sigma_unit=unit,
     )
 
 
@@ -285,16 +290,24 @@ def _rounded(value: float) -> float:
 
 
 def _given(config: Config) -> Config:
-    """Replace what would be measured by numbers in weight units: numbers are what is looked for."""
+    """Replace what would be measured by numbers in the unit of the config, to look for others."""
     section = config.strategy
     if not isinstance(section, Nes):
         return config
-    changes: dict[str, object] = {}
+    changes: dict[str, object] = {"sigma_unit": section.unit}
     if isinstance(section.sigma, AutoSigma):
-        changes["sigma"] = FIRST_GUESS["constant"]
+        changes["sigma"] = FIRST_GUESS[section.unit]
     if isinstance(section.learning_rate, AutoRate):
-        changes["learning_rate"] = FIRST_GUESS["constant"]
+        changes["learning_rate"] = FIRST_GUESS[section.unit]
     return config.model_copy(update={"strategy": section.model_copy(update=changes)})
+
+
+def _unsaid_unit(config: Config) -> str | None:
+    """Return the unit that a number as sigma would not have by itself; None where it has."""
+    section = config.strategy
+    if isinstance(section, Nes) and section.sigma_unit == "auto" and section.unit != "constant":
+        return section.unit
+    return None
 
 
 def _refuse(config: Config, minutes: float) -> None:

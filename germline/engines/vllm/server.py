@@ -86,12 +86,17 @@ def refuse_answers(answers: Sequence[dict[str, Any]]) -> None:
             raise GermlineError(str(answer["error"]))
 
 
+READ_AT_ONCE = 9
+"""Members that read texts at once: the center and four pairs, as a pair shares what is drawn."""
+
+
 class VllmServer:
     """Plays members through a door."""
 
     def __init__(self, door: Door) -> None:
         self.door = door
         self._names: dict[Perturbation | None, str] = {}
+        self._named_so_far = 0
         self._changes = 0
 
     def begin(self, masters: Masters) -> None:
@@ -129,8 +134,25 @@ class VllmServer:
         prompts: Sequence[Tokens],
         written: Sequence[Sequence[Tokens]],
     ) -> list[list[Sequence[float]]]:
-        """Return how likely members find each token of `written[members][prompts]`: its log."""
+        """Return how likely members find each token of `written[members][prompts]`: its log.
 
+        Members are read a few at a time, and the adapters that were made for it are unloaded: a
+        calibration tries other members each time, 129 in all, which a server needs no room for.
+        """
+        found: list[list[Sequence[float]]] = []
+        for start in range(0, len(members), READ_AT_ONCE):
+            group = members[start : start + READ_AT_ONCE]
+            known = set(self._names)
+            found += self._read(group, prompts, written[start : start + READ_AT_ONCE])
+            self._forget([one for one in group if one not in known])
+        return found
+
+    def _read(
+        self,
+        members: Sequence[Perturbation | None],
+        prompts: Sequence[Tokens],
+        written: Sequence[Sequence[Tokens]],
+    ) -> list[list[Sequence[float]]]:
         def read(first: int, names: Sequence[str | None]) -> list[Sequence[float]]:
             rows = [
                 Row(name, place, [*prompt, *written[member][place]])
@@ -174,11 +196,18 @@ class VllmServer:
     def _named(self, members: Sequence[Perturbation | None]) -> list[str]:
         """Name the adapters of members; those already named keep their name."""
         new = [member for member in dict.fromkeys(members) if member not in self._names]
-        names = {member: f"{self._changes}-{len(self._names) + k}" for k, member in enumerate(new)}
+        names = {one: f"{self._changes}-{self._named_so_far + k}" for k, one in enumerate(new)}
+        self._named_so_far += len(new)  # a name is never used again: vLLM keeps what it stood for
         if names:
             self.door.call("enlist", write_members({names[one]: one for one in new}))
             self._names |= names
         return [self._names[member] for member in members]
+
+    def _forget(self, members: Sequence[Perturbation | None]) -> None:
+        """Unload the adapters of members."""
+        names = [self._names.pop(one) for one in dict.fromkeys(members) if one in self._names]
+        if names:
+            self.door.forget_adapters(names)
 
     @contextlib.contextmanager
     def _standing(self, member: Perturbation | None) -> Iterator[None]:
@@ -201,6 +230,7 @@ class VllmServer:
         self.door.call("dismiss")
         self.door.forget_adapters(list(self._names.values()))
         self._names.clear()
+        self._named_so_far = 0
         self._changes += 1
         if self._written:
             self._write(None)

@@ -1,0 +1,196 @@
+"""Additions to the default search, one at a time, against the default search.
+
+    python -m benchmarks.search_candidates                  # everything
+    python -m benchmarks.search_candidates --candidates average anchor --seeds 0 1 2
+    python -m benchmarks.search_candidates --table          # of what has been run
+
+A candidate changes the strategy, the shaping or the fleet of a run; its equation is in its
+docstring. Every cell (candidate, task, run seed) trains for `--longer` times the generations of the
+shipped config, scores the center on held-out examples every five, and leaves one JSON file with its
+curve; a cell that has a file is not run again. Rollouts are those of training and those that a
+candidate plays beside them. `growth` stops at the rollouts of the others.
+
+The table compares each run with that of `default` at the same seed: how many times fewer rollouts
+it needs to 90 % of the way from the start to the best score of `default` (mean over seeds), as the
+median over seeds with the least and the largest ratio; 0 where it did not get there.
+
+Nothing that a candidate changes is written into a journal: this is for screening.
+"""
+
+import argparse
+import json
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.search_changes import (
+    Anchor,
+    Average,
+    CenterFleet,
+    Reuse,
+    TrustRegion,
+    as_it_is,
+    with_fleet,
+    with_growth,
+    with_shrunk_utilities,
+)
+from benchmarks.stability import Cell, Curve, ratios, setup_of, target
+from germline import load_config
+from germline.config import Config
+from germline.evaluation import HELD_OUT_NOISE, held_out
+from germline.run.assembly import Parts, assemble
+from germline.training import generations
+
+RESULTS = Path(__file__).parent / "results" / "search_candidates"
+SCORE_EVERY = 5
+"""Generations between held-out scores."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What is changed of the default search.
+
+    Attributes:
+        change: of the objects of a run.
+        settings: overrides of the config.
+    """
+
+    change: Callable[[Parts], Parts] = as_it_is
+    settings: tuple[str, ...] = ()
+
+
+CANDIDATES = {
+    "default": Candidate(),
+    "trust_region": Candidate(with_fleet(TrustRegion)),
+    "average": Candidate(with_fleet(Average)),
+    "anchor": Candidate(with_fleet(Anchor)),
+    "reuse": Candidate(with_fleet(Reuse)),
+    "growth": Candidate(with_growth),
+    "shrunk": Candidate(with_shrunk_utilities),
+    "per_example": Candidate(settings=("shaping={kind: per_example, scale: std}",)),
+}
+
+
+def run(cell: Cell) -> Curve:
+    """Train with a candidate, the method of the cell, and return its curve."""
+    setup, candidate = setup_of(cell.task), CANDIDATES[cell.method]
+    settings = [*candidate.settings, f"seed={cell.seed}"]
+    config = load_config(Path("configs") / f"{setup.config}.yaml", settings)
+    config = config.model_copy(update={"generations": cell.longer * config.generations})
+    curve = Curve(cell, [], [], [], 0.0, -1 if setup.lower_is_better else 1)
+    for done, rollouts, score in scored(config, candidate, setup.held_out):
+        curve.generations.append(done)
+        curve.rollouts.append(rollouts)
+        curve.scores.append(score)
+    return curve
+
+
+def scored(config: Config, candidate: Candidate, examples: int) -> Iterator[tuple[int, int, float]]:
+    """Train, and yield generations, rollouts and held-out score now and then.
+
+    Args:
+        config: of the run.
+        candidate: what is changed.
+        examples: of a held-out score.
+    """
+    planned = config.generations
+    budget = planned * (config.strategy.population or 1) * config.batch
+    with assemble(config) as whole:
+        parts = candidate.change(whole)
+        chosen = parts.task.examples("test")[:examples]
+
+        def score(generation: int) -> float:
+            luck = replace(parts.decoding, noise_name=HELD_OUT_NOISE)
+            return held_out(parts.fleet, parts.task, chosen, luck, generation)[0].mean
+
+        yield 0, 0, score(0)
+        played = 0
+        for record in generations(
+            parts.strategy, parts.shape, parts.fleet, parts.batch, parts.decoding, range(planned)
+        ):
+            played += len(record.evaluation.rollouts)
+            beside = parts.fleet.extra if isinstance(parts.fleet, CenterFleet) else 0
+            done = record.generation + 1
+            last = done == planned or played >= budget
+            if last or done % SCORE_EVERY == 0:
+                yield done, played + beside, score(done)
+            if last:
+                return
+
+
+def path_of(cell: Cell) -> Path:
+    """Return the file of a cell."""
+    return RESULTS / f"{cell.task}-{cell.method}-seed{cell.seed}-times{cell.longer}.json"
+
+
+def load(cell: Cell) -> Curve | None:
+    """Return the curve of a cell that was run."""
+    if not path_of(cell).exists():
+        return None
+    return Curve(**(json.loads(path_of(cell).read_text()) | {"cell": cell}))
+
+
+def rows(
+    tasks: Sequence[str], names: Sequence[str], seeds: Sequence[int], longer: int
+) -> Iterator[str]:
+    """Return the table of what was run."""
+    yield "| task | candidate | seeds | best | final | worst drop | times fewer rollouts |"
+    yield "|---|---|---|---|---|---|---|"
+    for task in tasks:
+        base = found(task, "default", seeds, longer)
+        for name in names:
+            if curves := found(task, name, seeds, longer):
+                yield row(task, name, curves, base)
+
+
+def found(task: str, name: str, seeds: Sequence[int], longer: int) -> list[Curve]:
+    """Return the curves of a candidate on a task."""
+    curves = [load(Cell(task, "low_rank", name, seed, longer)) for seed in seeds]
+    return [one for one in curves if one]
+
+
+def row(task: str, name: str, curves: Sequence[Curve], base: Sequence[Curve]) -> str:
+    """Return one row: means over seeds, the largest drop, and rollouts against `default`."""
+    to = target(curves[0], base)  # all runs of a task start at the same score
+    learned = to != curves[0].scores[0]
+    reach = ratios(curves, base) if learned else []
+    times = f"{np.nanmedian(reach):.2g} [{min(reach):.2g}, {max(reach):.2g}]" if reach else "-"
+    columns = [
+        *(task, f"`{name}`", f"{len(curves)}"),
+        f"{statistics.fmean(one.best() for one in curves):.3g}",
+        f"{statistics.fmean(one.scores[-1] for one in curves):.3g}",
+        f"{max(one.drop() for one in curves):.3g}",
+        times,
+    ]
+    return f"| {' | '.join(columns)} |"
+
+
+def main() -> None:
+    """Run what has no curve yet, then print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tasks", nargs="+", default=["countdown", "multiplication"])
+    parser.add_argument("--candidates", nargs="+", default=list(CANDIDATES), choices=CANDIDATES)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1])
+    parser.add_argument("--longer", type=int, default=1, help="times the shipped generations")
+    parser.add_argument("--table", action="store_true", help="print the table, run nothing")
+    arguments = parser.parse_args()
+    cells = [
+        Cell(task, "low_rank", name, seed, arguments.longer)
+        for seed in arguments.seeds
+        for task in arguments.tasks
+        for name in arguments.candidates
+    ]
+    for cell in cells:
+        if not arguments.table and not path_of(cell).exists():
+            curve = run(cell)
+            RESULTS.mkdir(parents=True, exist_ok=True)
+            path_of(cell).write_text(json.dumps(asdict(curve)) + "\n")
+            print(f"{cell.task} {cell.method} seed {cell.seed}: {curve.scores}", flush=True)
+    print("\n".join(rows(arguments.tasks, arguments.candidates, arguments.seeds, arguments.longer)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,248 @@
+"""What candidates change of a default search: its strategy, its shaping or its fleet.
+
+`benchmarks.search_candidates` compares them. Nothing here is written into a journal.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from germline.config import Nes
+from germline.engines.weights import Masters
+from germline.fleet import LocalFleet
+from germline.fleet.outer import OuterFleet
+from germline.protocols import Fleet, Shaping
+from germline.run.assembly import Parts
+from germline.signals import SignalPower, UpdateSize
+from germline.strategies.nes import NaturalEvolution
+from germline.types import Decoding, Evaluation, Example, Move, Population, Update
+
+WORSE = 1.0
+"""A step is shortened where the center lost more than so many standard errors on its batch."""
+
+REMEMBERED = 0.8
+"""Share of itself that an average of centers, or of steps, keeps."""
+
+ANCHOR = 0.05
+"""Share of the way back to the start in a generation without any signal."""
+
+LITTLE_SIGNAL = 0.2
+"""Below this share of signal, averaged over generations, a population grows."""
+
+MOST_GROWTH = 4
+"""A population grows to so many times its size at most."""
+
+
+class CenterFleet(OuterFleet):
+    """A fleet of one engine whose center a candidate may move.
+
+    Attributes:
+        extra: rollouts that were played beside the members.
+    """
+
+    def __init__(self, inner: Fleet) -> None:
+        super().__init__(inner)
+        assert isinstance(inner, LocalFleet)
+        self.engine = inner.engine
+        assert isinstance(self.engine.weights, Masters)
+        self.masters = self.engine.weights
+        self.extra = 0
+
+    def copy(self) -> dict[str, torch.Tensor]:
+        """Return a copy of the searched masters."""
+        return {one.name: self.masters.tensors[one.name].clone() for one in self.masters.searched}
+
+    def set(self, values: dict[str, torch.Tensor]) -> None:
+        """Set the searched masters, and serve them."""
+        for name, value in values.items():
+            self.masters.tensors[name].copy_(value)
+        self.engine.refresh()
+
+
+class TrustRegion(CenterFleet):
+    """Halve a step that makes the center worse on the batch it was learned from.
+
+    With d_j = r_j(theta + step) - r_j(theta) over the E examples of the batch, and their standard
+    error s: where mean d < -WORSE s, theta + step / 2 is played as well, and once more, then the
+    step is dropped. The center plays 1 to 4 times a generation.
+    """
+
+    def evaluate(
+        self, population: Population, batch: Sequence[Example], decoding: Decoding
+    ) -> Evaluation:
+        """Remember the batch."""
+        self._batch, self._decoding = batch, decoding
+        return super().evaluate(population, batch, decoding)
+
+    def apply(self, update: Update | Move) -> UpdateSize | None:
+        """Apply the update, and go back as far as needed."""
+        before, rewards = self.copy(), self._rewards()
+        size = super().apply(update)
+        after = self.copy()
+        for share in (1.0, 0.5, 0.25, 0.0):
+            self.set({name: torch.lerp(before[name], after[name], share) for name in before})
+            if share == 0.0 or not self._is_worse(self._rewards() - rewards):
+                break
+        return size
+
+    def _rewards(self) -> np.ndarray:
+        self.extra += len(self._batch)
+        return self.inner.evaluate_centre(self._batch, self._decoding).rewards[0]
+
+    def _is_worse(self, differences: np.ndarray) -> bool:
+        error = differences.std(ddof=1) / math.sqrt(len(differences))
+        return bool(differences.mean() < -WORSE * error)
+
+
+class Average(CenterFleet):
+    """Score an exponential average of the centers; the search goes on from the center itself.
+
+    a_t = b a_(t-1) + (1 - b) theta_t,  a_0 = theta_0: a pure function of the journal.
+    """
+
+    def __init__(self, inner: Fleet) -> None:
+        super().__init__(inner)
+        self._average = self.copy()
+
+    def apply(self, update: Update | Move) -> UpdateSize | None:
+        """Let the average follow."""
+        size = super().apply(update)
+        for name, value in self.copy().items():
+            self._average[name].lerp_(value, 1 - REMEMBERED)
+        return size
+
+    def evaluate_centre(self, examples: Sequence[Example], decoding: Decoding) -> Evaluation:
+        """Play with the average."""
+        center = self.copy()
+        self.set(self._average)
+        found = super().evaluate_centre(examples, decoding)
+        self.set(center)
+        return found
+
+
+class Anchor(CenterFleet):
+    """Draw the center back to the start by as much as a generation had no signal.
+
+    theta <- theta_0 + (1 - ANCHOR (1 - r)) (theta - theta_0), r the share of signal.
+    """
+
+    def __init__(self, inner: Fleet) -> None:
+        super().__init__(inner)
+        self._start = self.copy()
+
+    def apply(self, update: Update | Move) -> UpdateSize | None:
+        """Apply the update, then draw back."""
+        size = super().apply(update)
+        assert isinstance(update, Update)
+        share = ANCHOR * (1 - signal_share(update.power))
+        center = self.copy()
+        self.set({name: torch.lerp(center[name], self._start[name], share) for name in center})
+        return size
+
+
+class Reuse(CenterFleet):
+    """Take part of the last generations' steps again: old rollouts, with weights that decay.
+
+    step_t = (1 - b) sum_k b^k step_(t-k). Exact importance weights cannot be had: after a step of
+    rms rho sigma in d numbers, the logarithm of a weight has the variance rho^2 d, which is above
+    1,000 for all spaces but the smallest subspaces, so one member would have all the weight.
+    """
+
+    def __init__(self, inner: Fleet) -> None:
+        super().__init__(inner)
+        self._steps = {name: torch.zeros_like(value) for name, value in self.copy().items()}
+
+    def apply(self, update: Update | Move) -> UpdateSize | None:
+        """Apply the mean of this and earlier steps."""
+        before = self.copy()
+        size = super().apply(update)
+        for name, after in self.copy().items():
+            self._steps[name].lerp_(after - before[name], 1 - REMEMBERED)
+        self.set({name: before[name] + self._steps[name] for name in before})
+        return size
+
+
+class Growing(NaturalEvolution):
+    """Double the population while little of what separates the members is signal."""
+
+    share = 1.0
+
+    def ask(self, generation: int) -> Population:
+        """Ask for as many members as the signal needs."""
+        start = self.config.population
+        grown = max(1, min(MOST_GROWTH, 2 ** round(math.log2(LITTLE_SIGNAL / self.share))))
+        self.config = self.config.model_copy(update={"population": start * grown})
+        try:
+            return super().ask(generation)
+        finally:
+            self.config = self.config.model_copy(update={"population": start})
+
+    def tell(
+        self,
+        population: Population,
+        utilities: np.ndarray,
+        fitness: np.ndarray | None = None,
+        centre: float | None = None,
+        power: SignalPower | None = None,
+    ) -> Update:
+        """Follow the share of signal."""
+        latest = max(1e-3, signal_share(power))
+        self.share = REMEMBERED * self.share + (1 - REMEMBERED) * latest
+        return super().tell(population, utilities, fitness, centre, power)
+
+
+def shrunk(shape: Shaping) -> Shaping:
+    """Shrink the utilities of a pair by how sure its difference is.
+
+    With the difference D_k of a pair over E examples, its squared error v_k and the variance
+    t = max(0, mean D^2 - mean v) of true differences: u_k = +-D_k t / (t + v_k), and v_k itself is
+    pulled halfway to the mean of all, as E is small. Where t is 0 the shaping decides alone.
+    """
+
+    def reliable(
+        evaluation: Evaluation, *, antithetic: bool, baseline: float | None = None
+    ) -> np.ndarray:
+        plain = shape(evaluation, antithetic=antithetic, baseline=baseline)
+        rewards = evaluation.rewards
+        examples = rewards.shape[1]
+        if not antithetic or examples < 2 or np.isnan(rewards).any():
+            return np.asarray(plain)
+        apart = rewards[0::2] - rewards[1::2]
+        means, errors = apart.mean(axis=1), apart.var(axis=1, ddof=1) / examples
+        errors = (errors + errors.mean()) / 2
+        true = float((means**2).mean() - errors.mean())
+        if true <= 0:
+            return np.asarray(plain)
+        return np.repeat(means * true / (true + errors), 2) * np.tile([0.5, -0.5], len(means))
+
+    return reliable
+
+
+def signal_share(power: SignalPower | None) -> float:
+    """Return the share of signal of one generation, between 0 and 1."""
+    return min(1.0, max(0.0, power.share)) if power else 0.0
+
+
+def with_fleet(kind: Callable[[Fleet], CenterFleet]) -> Callable[[Parts], Parts]:
+    """Return what puts such a fleet around that of a run."""
+    return lambda parts: replace(parts, fleet=kind(parts.fleet))
+
+
+def with_growth(parts: Parts) -> Parts:
+    """Let the population grow."""
+    section = parts.config.search
+    assert isinstance(section, Nes)
+    return replace(parts, strategy=Growing(section, parts.config.seed, parts.config.generations))
+
+
+def with_shrunk_utilities(parts: Parts) -> Parts:
+    """Shape by reliability."""
+    return replace(parts, shape=shrunk(parts.shape))
+
+
+def as_it_is(parts: Parts) -> Parts:
+    """Change nothing: the candidate is its settings."""
+    return parts

@@ -1,0 +1,176 @@
+"""What people are told of a calibrated sigma, of measured steps, and of scores of few examples."""
+
+import io
+import math
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+import germline
+from germline.cli.views import Lines, LiveView
+from germline.config import load_config
+from germline.evaluation.center_divergence import DivergenceFromCenter
+from germline.fleet.outer import OuterFleet
+from germline.record import RunDirectory
+from germline.report.wording import caution, score
+from germline.run.assembly import assemble
+from germline.signals import SigmaTrial
+from germline.studies.probe import probe
+from germline.types import Completion, GermlineError, Score, Seeded
+from tests import toy_runs
+
+AUTO = ("strategy={kind: nes, population: 6}", "generations=2")
+EMPTY = Completion("", (), "stop", 1)
+SCORE = Score(0, "length", 3.0, 0.5, 20, -3.0, values=(3.0,) * 20)
+
+
+def terminal():
+    return Console(width=120, record=True, file=io.StringIO(), color_system=None)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Return a finished run, the trials that it told of, and its records."""
+    training = germline.train(
+        toy_runs.settings(*AUTO), tmp_path_factory.mktemp("calibrated") / "run"
+    )
+    trials: list[SigmaTrial] = []
+    training.on_trial = trials.append
+    records = list(training)
+    return RunDirectory.open(training.directory.path), trials, records
+
+
+# --- while sigma is calibrated
+
+
+def test_every_trial_is_told_before_and_after_it_is_measured(run):
+    _, trials, records = run
+    before, after = trials[0::2], trials[1::2]
+    assert [one.kl for one in before] == [None] * len(after)
+    assert [one.sigma for one in before] == [one.sigma for one in after]
+    assert tuple(after) == records[0].calibration
+    assert all(math.isfinite(one.kl) for one in after)
+    assert records[1].calibration == ()
+
+
+def test_plain_lines_say_that_sigma_is_calibrated_and_what_came_of_it(run):
+    directory, _, records = run
+    view = Lines(terminal(), directory)
+    view.trial(SigmaTrial(0.1))
+    view.trial(SigmaTrial(0.1, 0.0015))
+    view.generation(replace(records[0], held_out=None))
+    shown = view._console.export_text()
+    assert "calibrating sigma, trial 1 of at most 8: members of sigma 0.1 read texts" in shown
+    assert "sigma 0.1: KL 0.0015 nats per token, 0.002 is wanted" in shown
+    assert f"sigma {records[0].update.sigma:.3g}  step " in shown
+
+
+def test_the_live_view_shows_the_calibration_then_sigma_its_divergence_and_the_step(run):
+    directory, _, records = run
+    view = LiveView(terminal(), directory)
+    view.start()
+    view.rows = []
+    view.trial(SigmaTrial(0.1))
+    view.trial(SigmaTrial(0.1, 0.0005))
+    view.trial(SigmaTrial(0.2))
+    view.console.print(view.render())
+    trying = view.console.export_text()
+    assert "calibrating sigma" in trying
+    assert "sigma 0.1: KL 0.0005 nats per token, 0.002 is wanted" in trying
+    assert "trial 2 of at most 8: members of sigma 0.2 read texts" in trying
+    view.trial(SigmaTrial(0.2, 0.002))
+    view.generation(records[0])
+    view.generation(records[1])
+    view.close()
+    view.console.print(view.render())
+    shown = view.console.export_text()
+    assert "read texts" not in shown
+    assert f"sigma {records[1].update.sigma:.3g} (calibrated, KL about 0.00" in shown
+    assert "sigmas  learning rate " in shown
+
+
+def test_the_page_says_what_sigma_was_calibrated_to_and_draws_the_steps(run):
+    directory, _, records = run
+    page = germline.write_report(directory.path).read_text()
+    trials = records[0].calibration
+    assert f"Sigma was calibrated to {records[0].update.sigma:.3g} in {len(trials)} trials" in page
+    assert "Root mean square of the steps, in sigmas" in page
+    rows = directory.generations()
+    length = math.hypot(*records[1].update.coefficients) * records[1].update.learning_rate
+    assert rows[1]["step_in_sigmas"] == pytest.approx(length / records[1].update.sigma)
+
+
+class Mute(OuterFleet):
+    """A fleet whose center writes nothing to some of the examples."""
+
+    answered: int = 0
+
+    def evaluate_centre(self, examples, decoding):
+        found = super().evaluate_centre(examples, decoding)
+        rollouts = [
+            one if place < self.answered else replace(one, completion=replace(EMPTY))
+            for place, one in enumerate(found.rollouts)
+        ]
+        return replace(found, rollouts=tuple(rollouts))
+
+
+@pytest.mark.parametrize("answered", [0, 2])
+def test_prompts_that_the_model_does_not_answer_are_left_out_while_there_are_others(answered):
+    with assemble(toy_runs.settings(*AUTO)) as parts:
+        fleet = Mute(parts.fleet)
+        fleet.answered = answered
+        divergence = DivergenceFromCenter(fleet, parts.batch, 0, parts.decoding)
+        pair = [Seeded(0, 0, 0, 1, 0.1), Seeded(0, 0, 0, -1, 0.1)]
+        if answered:
+            assert math.isfinite(divergence(pair))
+        else:
+            with pytest.raises(GermlineError, match=r"wrote no token to any of .* number"):
+                divergence(pair)
+
+
+# --- settings that a measured search needs
+
+
+def test_the_probe_looks_in_the_unit_in_which_the_config_searches():
+    found = probe(toy_runs.settings(*AUTO, "graders.workers=1"))
+    advised = found.overrides["strategy"]
+    assert advised["sigma_unit"] == "rms"
+    config = load_config(
+        toy_runs.SETTINGS | {"strategy": {"population": 6}},
+        [f"strategy.{name}={value}" for name, value in advised.items()],
+    )
+    assert config.strategy.unit == "rms"
+    assert config.strategy.sigma == found.sigma
+
+
+def test_a_weight_decay_that_moves_with_the_measured_rate_is_told(caplog):
+    with assemble(toy_runs.settings(*AUTO, "strategy.optimizer.weight_decay=0.1")):
+        assert "weight_decay=0.1 draws by weight_decay x learning_rate" in caplog.text
+    caplog.clear()
+    with assemble(toy_runs.settings("strategy.optimizer.weight_decay=0.1")):
+        assert "weight_decay" not in caplog.text
+
+
+# --- scores of few examples
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, ""),
+        ({"n": 3, "standard_error": 0.0}, "all 3 values are equal, which gives no standard error"),
+        ({"n": 50, "standard_error": 0.0}, "up to 6% of other examples may differ"),
+        ({"n": 3}, "a standard error of 3 examples is rough"),
+        ({"n": 1, "standard_error": math.nan}, "one example has no standard error"),
+        ({"n": 3, "standard_error": 0.0, "proportion": True}, ""),
+    ],
+)
+def test_a_score_of_few_or_equal_values_says_how_little_it_shows(changes, said):
+    found = caution(replace(SCORE, **changes))
+    assert (said in found) if said else not found
+
+
+def test_equal_values_are_not_given_a_standard_error_of_zero():
+    assert score(replace(SCORE, standard_error=0.0, n=3)) == "3 (all equal)"
+    assert score(SCORE) == "3 ± 0.5"

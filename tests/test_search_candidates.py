@@ -1,0 +1,138 @@
+"""The benchmark of additions to the default search: what they change, and what they leave alone."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import germline
+from benchmarks.search_candidates import CANDIDATES, row, scored
+from benchmarks.search_changes import (
+    Average,
+    CenterFleet,
+    Growing,
+    TrustRegion,
+    shrunk,
+)
+from benchmarks.stability import Cell, Curve
+from germline.config import Nes, ZScore
+from germline.run.assembly import assemble
+from germline.shaping import utilities
+from germline.signals import SignalPower
+from germline.training import generations
+from germline.types import Evaluation
+from tests import toy_runs
+
+AUTO = ("strategy={kind: nes, population: 6}", "generations=3")
+
+
+@pytest.mark.parametrize("name", CANDIDATES)
+def test_every_candidate_trains(name):
+    config = toy_runs.settings(*AUTO, *CANDIDATES[name].settings)
+    found = list(scored(config, CANDIDATES[name], 5))
+    assert [done for done, _, _ in found] == [0, 3]
+    assert found[-1][1] >= 3 * 6 * config.batch
+    assert all(math.isfinite(score) for _, _, score in found)
+
+
+def test_the_default_is_the_run_that_everybody_has(tmp_path):
+    config = toy_runs.settings(*AUTO)
+    training = germline.train(config, tmp_path / "run")
+    toy_runs.finish(training)
+    *_, (_, _, score) = scored(config, CANDIDATES["default"], config.held_out.examples)
+    assert training.end is not None
+    assert score == training.end.mean
+
+
+class Limited(TrustRegion):
+    """A center that is worse than before while it has gone farther than it may.
+
+    Attributes:
+        limit: how far it may go, in the largest change of a number.
+    """
+
+    limit = 0.0
+
+    def __init__(self, inner):
+        super().__init__(inner)
+        self._start = self.copy()
+
+    def _rewards(self):
+        now = self.copy()
+        gone = max(float((now[name] - self._start[name]).abs().max()) for name in now)
+        return np.full(4, 0.0 if gone > self.limit else 1.0)
+
+    def _is_worse(self, differences):
+        return bool(differences.mean() < 0)
+
+
+@pytest.mark.parametrize(("longest", "share"), [(2.0, 1.0), (0.6, 0.5), (0.3, 0.25), (0.1, 0.0)])
+def test_a_step_that_makes_the_center_worse_is_halved_until_it_does_not(longest, share):
+    with assemble(toy_runs.settings(*AUTO)) as parts:
+        plain = CenterFleet(parts.fleet)
+        before = plain.copy()
+        strategy = parts.strategy
+        record = next(
+            generations(strategy, parts.shape, plain, parts.batch, parts.decoding, range(1))
+        )
+        after = plain.copy()
+        full = max(float((after[name] - before[name]).abs().max()) for name in after)
+        plain.set(before)
+        fleet = Limited(parts.fleet)
+        fleet.limit = longest * full
+        fleet.apply(record.update)
+        for name, value in fleet.copy().items():
+            assert torch.equal(value, torch.lerp(before[name], after[name], share))
+
+
+def test_an_average_is_scored_and_leaves_the_center_alone():
+    digests = []
+    for kind in (CenterFleet, Average):
+        with assemble(toy_runs.settings(*AUTO)) as parts:
+            fleet = kind(parts.fleet)
+            run = (parts.strategy, parts.shape, fleet, parts.batch, parts.decoding, range(3))
+            found = []
+            for record in generations(*run):
+                fleet.evaluate_centre(parts.batch(0), parts.decoding)
+                found.append(record.digest)
+            digests.append(found)
+    assert digests[0] == digests[1]
+
+
+def test_a_population_grows_while_chance_separates_the_members_and_no_further():
+    strategy = Growing(Nes(population=4, sigma=0.1), 0, 20)
+    sizes = []
+    for generation in range(20):
+        population = strategy.ask(generation)
+        sizes.append(len(population))
+        fitness = np.arange(float(len(population)))
+        strategy.tell(population, fitness - fitness.mean(), fitness, None, SignalPower(1.0, 1.0))
+    assert sizes[0] == 4
+    assert sizes[-1] == 16
+    assert sizes == sorted(sizes)
+
+
+def test_pairs_whose_examples_disagree_count_less():
+    def shape(evaluation, *, antithetic, baseline=None):
+        return utilities(ZScore(), evaluation, antithetic=antithetic, baseline=baseline)
+
+    sure = [1.0, 1.0, 1.0, 1.0]
+    split = [2.5, -0.5, 2.5, -0.5]  # the same mean
+    rewards = np.array([sure, [0.0] * 4, split, [0.0] * 4])
+    found = shrunk(shape)(Evaluation(rewards, (), 0, 0.0), antithetic=True)
+    assert found[0] > found[2] > 0
+    assert found.sum() == pytest.approx(0)
+
+
+def test_the_table_compares_a_candidate_with_the_default_at_the_same_seed():
+    def curve(name, *scores):
+        cell = Cell("countdown", "low_rank", name, 0, 1)
+        return Curve(cell, [0, 5, 10], [0, 100, 200], list(scores), 0.0)
+
+    base = [curve("default", 0.0, 0.5, 1.0)]
+    assert row("countdown", "fast", [curve("fast", 0.0, 0.9, 0.8)], base).endswith(
+        "| 0.9 | 0.8 | 0.1 | 1.8 [1.8, 1.8] |"
+    )
+    flat = [curve("default", 0.0, 0.0, 0.0)]
+    assert row("countdown", "fast", flat, flat).endswith("| 0 | 0 | 0 | - |")

@@ -24,7 +24,7 @@ from pathlib import Path
 import torch
 from transformers import AutoTokenizer
 
-from benchmarks import real_sizes, shapes
+from benchmarks import published_shapes
 from benchmarks.memory import resident_peak
 from benchmarks.population import CLOCKS
 from benchmarks.real_sizes import Graders, Work
@@ -148,7 +148,7 @@ def saved(shape: str, folder: Path) -> Path:
         if shape in OWN:
             shapes.save_random(OWN[shape], place)
         else:
-            real_sizes.save_random(shape, place)
+            published_shapes.save_random(shape, place)
     return place
 
 

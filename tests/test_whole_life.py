@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from benchmarks.dtypes import logit_bound
-from benchmarks.real_sizes import SHAPES, random_model
+from benchmarks.published_shapes import SHAPES, random_model
 from germline.config import load_config
 from germline.record import RunDirectory
 from germline.run import evaluate, export, generate, replay

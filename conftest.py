@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent
 LINKED = ("configs", "examples")
 
 # Imported by vLLM's workers in vLLM's own environment, which the tests in engines_real/ enter.
-collect_ignore = ["germline/engines/vllm/inside.py"]
+collect_ignore = ["germline/engines/vllm/worker_extension.py"]
 
 
 def enter_a_fresh_folder(namespace: dict[str, Any]) -> None:

@@ -10,14 +10,22 @@ from collections.abc import Sequence
 import numpy as np
 
 from germline.config import Config
-from germline.engines.outer import OuterEngine
+from germline.engines.wrapper import EngineWrapper
 from germline.protocols import Engine
-from germline.run.assembly import make_engine
-from germline.signals import UpdateSize
-from germline.types import Completion, Decoding, Example, Move, Perturbation, Update, as_seeded
+from germline.run.build_parts import make_engine
+from germline.signal_types import UpdateSize
+from germline.types import (
+    Completion,
+    Decoding,
+    Example,
+    MeanUpdate,
+    Perturbation,
+    Update,
+    as_seed_perturbation,
+)
 
 
-class Clockwork(OuterEngine):
+class Clockwork(EngineWrapper):
     """An engine that sleeps while others would play.
 
     Args:
@@ -43,7 +51,7 @@ class Clockwork(OuterEngine):
         one = Completion("7", (55, 2), "eos", 8)
         return [[one for _ in examples] for _ in members]
 
-    def apply(self, update: Update | Move) -> UpdateSize | None:
+    def apply(self, update: Update | MeanUpdate) -> UpdateSize | None:
         """Apply the update, and sleep."""
         time.sleep(self.update_s)
         return super().apply(update)
@@ -51,7 +59,7 @@ class Clockwork(OuterEngine):
 
 def seconds(first: Perturbation, cell_s: float) -> float:
     """Return how long a cell takes, by its first member: half as long to twice as long, mostly."""
-    member = as_seeded(first)
+    member = as_seed_perturbation(first)
     chance = np.random.default_rng([member.generation, member.direction])
     return float(cell_s * chance.lognormal(0.0, 0.4))
 

@@ -3,7 +3,7 @@
     python -m benchmarks.coordinates
     OMP_NUM_THREADS=1 python -m benchmarks.coordinates --clock cpu   # beside other work
 
-The nano model plays the same rows as 32 members of each space and as its own centre; variants take
+The nano model plays the same rows as 32 members of each space and as its own center; variants take
 turns in one process, and medians are compared. `directions` are the factors a space keeps for all
 members together, in the serving dtype; a member's own are its coordinates.
 """
@@ -56,8 +56,8 @@ def main() -> None:
         name: _engine(load_config({}, [f"space={space}"]).space) for name, space in SPACES.items()
     }
     plain = engines["low_rank, rank 1"]
-    centre: Sequence[Perturbation | None] = [None] * MEMBERS
-    variants = {"plain": (plain, centre)}
+    center: Sequence[Perturbation | None] = [None] * MEMBERS
+    variants = {"plain": (plain, center)}
     variants |= {name: (engine, members) for name, engine in engines.items()}
     seconds: dict[str, list[float]] = {name: [] for name in variants}
     clock = CLOCKS[arguments.clock]

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from germline.config import Config, load_config
-from germline.fleet.crew import Crew
-from germline.fleet.outer import OuterFleet
-from germline.fleet.processes import EngineProcess, wait
-from germline.fleet.remote import RemoteFleet
+from germline.fleet.engine_processes import EngineProcess, wait_for_outcome
+from germline.fleet.remote_fleet import RemoteFleet
+from germline.fleet.worker_pool import WorkerPool
+from germline.fleet.wrapper import FleetWrapper
 from germline.protocols import Engine, Fleet
-from germline.run import assemble
-from germline.run.assembly import Parts, make_engine
-from germline.run.fleets import elsewhere, followed, placed
+from germline.run import build_run_parts
+from germline.run.build_fleet import engine_placement, remote_engine_factory, uses_mirrored_search
+from germline.run.build_parts import RunParts, make_engine
 from germline.training import generations
 from germline.types import GenerationRecord
 
@@ -27,7 +27,7 @@ class ProcessorSeconds:
         """Return seconds, of all its threads."""
         return time.process_time()
 
-    def believes(self, answer: object) -> bool:
+    def is_valid_result(self, answer: object) -> bool:
         """Whether this can be a time."""
         return isinstance(answer, float)
 
@@ -56,10 +56,10 @@ class Course:
     def processors(self) -> float:
         """Return how long this process and the engines were on a processor, by asking them."""
         fleet, engines = self.fleet, 0.0
-        while isinstance(fleet, OuterFleet):
+        while isinstance(fleet, FleetWrapper):
             fleet = fleet.inner
         if isinstance(fleet, RemoteFleet):
-            engines = sum(fleet.crew.everyone(ProcessorSeconds()).values())
+            engines = sum(fleet.pool.broadcast(ProcessorSeconds()).values())
         return time.process_time() + engines
 
 
@@ -70,7 +70,7 @@ def course(config: Config, variant: str, cleanup: ExitStack) -> Course:
     if kind == "ray":  # several fleets in one cluster: none shall wait for room
         fleet |= {"kind": "ray", "resources": {"CPU": 0.1}}
     config = load_config({**config.model_dump(), "fleet": fleet})
-    parts = cleanup.enter_context(assemble(config))
+    parts = cleanup.enter_context(build_run_parts(config))
     if kind == "processes" and config.fleet.engines == 1:
         parts = cleanup.enter_context(replace(parts, fleet=one_elsewhere(parts)))
     span = range(config.generations)
@@ -78,9 +78,11 @@ def course(config: Config, variant: str, cleanup: ExitStack) -> Course:
     return Course(loop, parts.fleet)
 
 
-def one_elsewhere(parts: Parts) -> RemoteFleet:
+def one_elsewhere(parts: RunParts) -> RemoteFleet:
     """Put the engine that a config leaves in this process into one of its own."""
     config = parts.config
-    load = partial(elsewhere(config, make_engine), placed(config, 0))
-    crew = Crew([EngineProcess(0, load)], wait)
-    return RemoteFleet(crew, parts.graders, config.cell, followed=followed(config))
+    load = partial(remote_engine_factory(config, make_engine), engine_placement(config, 0))
+    pool = WorkerPool([EngineProcess(0, load)], wait_for_outcome)
+    return RemoteFleet(
+        pool, parts.graders, config.microbatch, followed=uses_mirrored_search(config)
+    )

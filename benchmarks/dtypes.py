@@ -47,7 +47,7 @@ from torch import Tensor
 from germline.config import Full, Lora, LowRank, Singular, SpaceConfig, Subspace
 from germline.engines.dtypes import DTYPES
 from germline.engines.inprocess import InProcessEngine
-from germline.types import Completion, Decoding, Seeded
+from germline.types import Completion, Decoding, SeedPerturbation
 from tests.merged_models import merged, teacher_forced
 from tests.tiny_engines import (
     beside_experts,
@@ -191,7 +191,7 @@ def measured(model: str, dtype: str, space: str) -> Result:
     section = beside_experts(model, SPACES[space])
     engine = inprocess(str(folder(model, dtype)), section, dtype=dtype)
     digest, before = engine.weights.digest(), bits(engine)
-    members: list[Seeded | None] = [*population(2).seeded(), None]
+    members: list[SeedPerturbation | None] = [*population(2).seed_perturbations(), None]
     written = engine.generate(members, examples(), Decoding(NEW))
     read = [torch.cat(rows).float() for rows in engine.read(members, examples(), written)]
     untouched = engine.weights.digest() == digest and same_bits(before, bits(engine))
@@ -213,7 +213,7 @@ def measured(model: str, dtype: str, space: str) -> Result:
 def merged_logits(
     engine: InProcessEngine,
     section: SpaceConfig,
-    member: Seeded | None,
+    member: SeedPerturbation | None,
     written: Sequence[Completion],
     dtype: torch.dtype,
 ) -> Tensor:

@@ -26,9 +26,9 @@ import torch
 
 from germline.config import load_config
 from germline.engines.pretrained import load_pretrained
-from germline.engines.prompts import encode
+from germline.engines.prompt_batch import encode_prompt
 from germline.protocols import Closable
-from germline.run.assembly import make_engine
+from germline.run.build_parts import make_engine
 from germline.strategies import make_strategy
 from germline.types import Decoding, Example
 
@@ -153,7 +153,7 @@ def vllm(model: Path, device: str) -> Iterator[dict[str, Variant]]:
 
     on_cpu = device == "cpu"
     section = {"kind": "vllm", "adapters": MEMBERS + 1}
-    section |= {"kv_cache_gb": 0.3, "threads": 1} if on_cpu else {"memory_share": 0.3}
+    section |= {"kv_cache_gb": 0.3, "threads": 1} if on_cpu else {"gpu_memory_utilization": 0.3}
     room = {"kv_cache_memory_bytes": 300_000_000} if on_cpu else {"gpu_memory_utilization": 0.3}
     way = SamplingParams(temperature=0, max_tokens=NEW_TOKENS, ignore_eos=True)
     prompts = [{"prompt_token_ids": ids} for ids in encoded(model)]
@@ -217,7 +217,7 @@ GROUPS = {"hugging face": hugging_face, "vllm": vllm, "sglang": sglang}
 def encoded(model: Path) -> list[list[int]]:
     """Return the prompts as token ids."""
     tokenizer = load_pretrained(str(model)).tokenizer
-    return [encode(tokenizer, example) for example in EXAMPLES]
+    return [encode_prompt(tokenizer, example) for example in EXAMPLES]
 
 
 def batch(model: Path, times: int) -> torch.Tensor:
@@ -231,17 +231,21 @@ def adapters_on_disk(model: Path, folder: Path) -> list[Path]:
     """Write an adapter for each member, as PEFT does, and of the same shape as ours."""
     from safetensors.torch import save_file
 
-    from germline.engines.weights import describe
+    from germline.engines.master_weights import list_tensors
 
     generator = torch.Generator().manual_seed(0)
     config = {"peft_type": "LORA", "r": 1, "lora_alpha": 1, "target_modules": LAYERS}
-    layers = [info for info in describe(load_pretrained(str(model)).model) if info.kind == "linear"]
+    layers = [
+        info for info in list_tensors(load_pretrained(str(model)).model) if info.kind == "linear"
+    ]
     paths = [folder / f"m{k}" for k in range(MEMBERS)]
     for path in paths:
         tensors = {}
         for info in layers:
             for name, shape in zip(
-                info.adapter_names, ((1, info.sides[1]), (info.sides[0], 1)), strict=True
+                info.adapter_names,
+                ((1, info.out_in_features[1]), (info.out_in_features[0], 1)),
+                strict=True,
             ):
                 noise = torch.empty(shape).normal_(0, 0.01, generator=generator)
                 tensors[f"base_model.model.{name}"] = noise

@@ -24,11 +24,11 @@ from pathlib import Path
 import torch
 from transformers import AutoTokenizer
 
-from benchmarks import published_shapes
+from benchmarks import published_shapes, shapes
 from benchmarks.memory import resident_peak
 from benchmarks.population import CLOCKS
 from benchmarks.real_sizes import Graders, Work
-from germline.engines.prompts import encode, pad
+from germline.engines.prompt_batch import encode_prompt, pad_prompts
 from germline.estimates.estimate import estimate
 from germline.estimates.hardware import measure_cpu
 from germline.estimates.memory import resident_peak as estimated_peak
@@ -36,8 +36,8 @@ from germline.estimates.model_shape import shape_of
 from germline.estimates.workload import TextLengths
 from germline.fleet import LocalFleet
 from germline.record import RunDirectory
-from germline.run.assembly import make_engine
-from germline.run.memory import peak_memory_mb
+from germline.run.build_parts import make_engine
+from germline.run.peak_memory import peak_memory_mb
 from germline.shaping import utilities
 from germline.strategies import make_strategy
 from germline.training import generations
@@ -181,8 +181,8 @@ def estimated(work: Work) -> Found:
     shape, config = shape_of(work.folder), work.config()
     machine = measure_cpu(getattr(torch, work.dtype), shape.hidden, shape.inner, CLOCKS[work.clock])
     tokenizer = AutoTokenizer.from_pretrained(work.folder)
-    prompts = [encode(tokenizer, one) for one in work.examples()]
-    longest, prefix = max(map(len, prompts)), len(pad(prompts, 0).prefix)
+    prompts = [encode_prompt(tokenizer, one) for one in work.examples()]
+    longest, prefix = max(map(len, prompts)), len(pad_prompts(prompts, 0).prefix)
     texts = TextLengths(len(prompts), longest, prefix, work.tokens)
     found = estimate(config, shape, texts, machine)
     return Found(estimated_peak(list(found.parts)), found.seconds.total)
@@ -193,7 +193,7 @@ def measured(work: Work) -> Found:
     torch.set_num_threads(work.threads)
     config, examples = work.config(), work.examples()
     engine = make_engine(config)
-    fleet = LocalFleet(engine, Graders(), config.cell)
+    fleet = LocalFleet(engine, Graders(), config.microbatch)
     digest = fleet.digest()
     strategy = make_strategy(config.strategy, run_seed=0, generations=2)
     limits, shape = Decoding(work.tokens), partial(utilities, config.shaping)
@@ -203,7 +203,7 @@ def measured(work: Work) -> Found:
         for record in generations(strategy, shape, fleet, lambda _: examples, limits, range(2)):
             directory.write(record, examples, peak_memory_mb())
             seconds, begun = work.now() - begun, work.now()
-        directory.release()
+        directory.release_lock()
     return Found(resident_peak(), seconds)
 
 

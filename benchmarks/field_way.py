@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Int
 from torch import nn
 
-from germline.engines.fused import aligned
+from germline.engines.cpu_kernels import align_rows
 
 PromptTokens = Mapping[str, torch.Tensor]
 """`input_ids` and `attention_mask`, both `[prompts, tokens]` and padded on the left."""
@@ -141,7 +141,7 @@ def _products(weights: Sequence[torch.Tensor], rows: int) -> list[Product]:
     """Prepare one product per weight; those of equal width share a buffer, aligned as ours are."""
     inputs = {weight.shape[1]: weight.new_ones(rows, weight.shape[1]) for weight in weights}
     outputs = {
-        weight.shape[0]: aligned(inputs[weight.shape[1]], weight.shape[0]) for weight in weights
+        weight.shape[0]: align_rows(inputs[weight.shape[1]], weight.shape[0]) for weight in weights
     }
     return [(inputs[weight.shape[1]], weight.t(), outputs[weight.shape[0]]) for weight in weights]
 

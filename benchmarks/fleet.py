@@ -72,9 +72,9 @@ def configured(model: str, space: str, arguments: argparse.Namespace) -> Config:
         f"space={space}",
         f"engine.threads={arguments.threads}",
         f"strategy={{population: {arguments.population}, sigma: 0.01, learning_rate: 0.02}}",
-        f"batch={arguments.batch}",
+        f"batch_size={arguments.batch}",
         f"generations={arguments.generations + WARM_UP}",
-        f"cell.rows={rows}",  # eight cells of a generation
+        f"microbatch.rows={rows}",  # eight cells of a generation
     ]
     return load_config("configs/arithmetic.yaml", overrides)
 

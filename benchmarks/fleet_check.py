@@ -15,13 +15,13 @@ from functools import partial
 from benchmarks.clockwork import load, seconds
 from benchmarks.simulated_fleet import Costs, SimulatedFleet
 from germline.config import Config, load_config
-from germline.fleet.crew import Crew
-from germline.fleet.processes import EngineProcess, wait
-from germline.fleet.remote import RemoteFleet
+from germline.fleet.engine_processes import EngineProcess, wait_for_outcome
+from germline.fleet.remote_fleet import RemoteFleet
+from germline.fleet.worker_pool import WorkerPool
 from germline.protocols import Engine
-from germline.rollout import cut
-from germline.run import assemble
-from germline.run.assembly import Parts
+from germline.rollout import cut_microbatches
+from germline.run import build_run_parts
+from germline.run.build_parts import RunParts
 from germline.training import generations
 from germline.types import Perturbation
 
@@ -38,7 +38,7 @@ def main() -> None:
     print("16 cells, medians of the generations\n")
     print("| engines | measured, s | simulated, s | error |")
     print("|---|---|---|---|")
-    with assemble(config) as parts:
+    with build_run_parts(config) as parts:
         for count in arguments.engines:
             load_one = partial(load, config, arguments.cell, arguments.update)
             found = statistics.median(measured(parts, count, load_one))
@@ -52,15 +52,17 @@ def configured(count: int) -> Config:
         {"engine": "toy", "space": "full", "task": {"kind": "arithmetic", "max_new_tokens": 4}},
         [
             "strategy={population: 32, sigma: 0.005, learning_rate: 0.01}",
-            *("batch=16", "cell.members=2", f"generations={count + 1}"),
+            *("batch_size=16", "microbatch.members=2", f"generations={count + 1}"),
         ],
     )
 
 
-def measured(parts: Parts, engines: int, load_one: Callable[[], Engine]) -> list[float]:
+def measured(parts: RunParts, engines: int, load_one: Callable[[], Engine]) -> list[float]:
     """Return the seconds of generations of a real fleet, the first left out."""
     processes = [EngineProcess(number, load_one) for number in range(engines)]
-    fleet = RemoteFleet(Crew(processes, wait), parts.graders, parts.config.cell)
+    fleet = RemoteFleet(
+        WorkerPool(processes, wait_for_outcome), parts.graders, parts.config.microbatch
+    )
     span = range(parts.config.generations)
     try:
         loop = generations(parts.strategy, parts.shape, fleet, parts.batch, parts.decoding, span)
@@ -77,13 +79,13 @@ def timed(loop: Iterator[object]) -> Iterator[float]:
         began = time.perf_counter()
 
 
-def predicted(parts: Parts, engines: int, cell_s: float, update_s: float) -> list[float]:
+def predicted(parts: RunParts, engines: int, cell_s: float, update_s: float) -> list[float]:
     """Return what a simulation says of the same generations: it knows how long each cell takes."""
     fleet = SimulatedFleet(engines, Costs(update=update_s))
     found = []
     for generation in range(1, parts.config.generations):
         members = parts.strategy.ask(generation).members
-        cells = cut(members, parts.batch(generation), parts.config.cell)
+        cells = cut_microbatches(members, parts.batch(generation), parts.config.microbatch)
         firsts = [one.members[0] for one in cells]
         found.append(fleet.generation([partial(_slept, one, cell_s) for one in firsts]))
     return found

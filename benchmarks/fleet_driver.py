@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from germline.config import load_config
-from germline.fleet import weighing
-from germline.fleet.elsewhere import Done
-from germline.fleet.jobs import Play
-from germline.rollout import OpenCell, gather
-from germline.run.assembly import make_graders, make_task
-from germline.types import Completion, Decoding, Example, Seeded
+from germline.fleet import byte_accounting
+from germline.fleet.remote_engine import JobDone
+from germline.fleet.worker_jobs import GenerateJob
+from germline.rollout import Microbatch, gather_rewards
+from germline.run.build_parts import make_graders, make_task
+from germline.types import Completion, Decoding, Example, SeedPerturbation
 
 MEMBERS, PROMPTS, TOKENS = 16, 64, 256
 REPEATS = 7
@@ -29,25 +29,30 @@ def main() -> None:
     config = load_config({"task": "countdown", "graders": {"workers": 1}})
     task = make_task(config.task)
     examples = task.examples("train")[:PROMPTS]
-    members = [Seeded(0, 0, place // 2, 1 - 2 * (place % 2), 1e-3) for place in range(MEMBERS)]
-    job = Play(members, examples, Decoding(TOKENS))
+    members = [
+        SeedPerturbation(0, 0, place // 2, 1 - 2 * (place % 2), 1e-3) for place in range(MEMBERS)
+    ]
+    job = GenerateJob(members, examples, Decoding(TOKENS))
     answer = completions(examples)
-    there, back = pickle.dumps(job), pickle.dumps(Done(answer))
+    there, back = pickle.dumps(job), pickle.dumps(JobDone(answer))
     with make_graders(config, task) as graders:
-        cell = OpenCell(0, 0, members, examples)
+        cell = Microbatch(0, 0, members, examples)
 
         def graded() -> None:
-            cell.played(answer, graders).grades.result()
+            cell.with_completions(answer, graders).grades.result()
 
         graded()
-        played = cell.played(answer, graders)
+        played = cell.with_completions(answer, graders)
         work: dict[str, Callable[[], object]] = {
             "pickling the job": lambda: pickle.dumps(job),
             "unpickling the answer": lambda: pickle.loads(back),
-            "looking whether it can be believed": lambda: job.believes(answer),
-            "weighing both": lambda: (weighing.sent(job), weighing.received(job, answer)),
+            "looking whether it can be believed": lambda: job.is_valid_result(answer),
+            "weighing both": lambda: (
+                byte_accounting.sent_bytes(job),
+                byte_accounting.received_bytes(job, answer),
+            ),
             "handing to graders, taking grades in": graded,
-            "gathering": lambda: gather([played], MEMBERS, examples, 1.0),
+            "gathering": lambda: gather_rewards([played], MEMBERS, examples, 1.0),
         }
         taken = {name: least(one) / (MEMBERS * PROMPTS) for name, one in work.items()}
     print(f"{MEMBERS} members x {PROMPTS} prompts, completions of {TOKENS} tokens: ", end="")

@@ -30,17 +30,17 @@ import torch
 
 from benchmarks.courses import course
 from benchmarks.shapes import BENCH, save_random
+from germline.comm_bytes import CommBytes
 from germline.config import Config, load_config
-from germline.fleet import weighing
-from germline.fleet.elsewhere import Done
-from germline.fleet.follower import as_told, by_name
-from germline.fleet.jobs import Apply, Digest, Job, Play
+from germline.fleet import byte_accounting
+from germline.fleet.mirrored_search import as_member_ref, strip_offsets
+from germline.fleet.remote_engine import JobDone
+from germline.fleet.worker_jobs import ApplyJob, DigestJob, EngineJob, GenerateJob
 from germline.protocols import Engine
-from germline.rollout import cut
-from germline.run.assembly import decoding, make_engine, make_task
-from germline.run.fleets import elsewhere, followed
+from germline.rollout import cut_microbatches
+from germline.run.build_fleet import remote_engine_factory, uses_mirrored_search
+from germline.run.build_parts import make_decoding, make_engine, make_task
 from germline.strategies import make_strategy
-from germline.traffic import Traffic
 from germline.types import Decoding, Example, Population
 
 SEARCHES = {
@@ -65,7 +65,7 @@ class Layer:
     numbers: int
     members: int
     jobs: int
-    traffic: Traffic
+    traffic: CommBytes
     playing: float
     pieces: dict[str, float]
 
@@ -103,10 +103,10 @@ def configured(model: str, search: Sequence[str], members: int, batch: int) -> C
     """Return the config of a generation."""
     overrides = [
         f"model={model}",
-        f"batch={batch}",
+        f"batch_size={batch}",
         f"strategy.population={members}",
         "engine.threads=1",
-        f"cell.rows={max(1, members * batch // 8)}",
+        f"microbatch.rows={max(1, members * batch // 8)}",
     ]
     task = {"task": {"kind": "arithmetic", "max_new_tokens": 16}}
     return load_config(task, [*search, *overrides])
@@ -114,16 +114,20 @@ def configured(model: str, search: Sequence[str], members: int, batch: int) -> C
 
 def layer(config: Config) -> Layer:
     """Play a generation job by job, as a fleet would, and take the pieces one by one."""
-    task, engine = make_task(config.task), elsewhere(config, make_engine)(config)
-    examples = task.examples("train")[: config.batch]
+    task, engine = make_task(config.task), remote_engine_factory(config, make_engine)(config)
+    examples = task.examples("train")[: config.batch_size]
     strategy = make_strategy(
         config.strategy, run_seed=0, generations=1, dimension=engine.weights.dimension
     )
     population = strategy.ask(0)
     fitness = np.linspace(-1.0, 1.0, len(population))
-    jobs: list[Job] = plays(population, examples, config, decoding(config, task))
+    jobs: list[EngineJob] = plays(population, examples, config, make_decoding(config, task))
     update = strategy.tell(population, fitness, fitness, 0.0)
-    jobs += [Digest(), Apply(as_told(update) if followed(config) else update), Digest()]
+    jobs += [
+        DigestJob(),
+        ApplyJob(strip_offsets(update) if uses_mirrored_search(config) else update),
+        DigestJob(),
+    ]
     playing, answers = played(engine, jobs)
     exchanged = list(zip(jobs, answers, strict=True))
     weigh = partial(weighed, exchanged)
@@ -138,40 +142,42 @@ def layer(config: Config) -> Layer:
 
 def plays(
     population: Population, examples: Sequence[Example], config: Config, how: Decoding
-) -> list[Job]:
+) -> list[EngineJob]:
     """Return the cells of a generation as they are handed out."""
     asked = [replace(one, answer="", facts={}) for one in examples]
-    cells = cut(population.members, asked, config.cell)
-    name = followed(config)
+    cells = cut_microbatches(population.members, asked, config.microbatch)
+    name = uses_mirrored_search(config)
     return [
-        Play([by_name(one) if name else one for one in cell.members], cell.examples, how)
+        GenerateJob(
+            [as_member_ref(one) if name else one for one in cell.members], cell.examples, how
+        )
         for cell in cells
     ]
 
 
-def played(engine: Engine, jobs: Sequence[Job]) -> tuple[float, list[object]]:
+def played(engine: Engine, jobs: Sequence[EngineJob]) -> tuple[float, list[object]]:
     """Do the jobs, once to warm up where that is cheap; return the seconds of playing, answers."""
     answers, playing = [], 0.0
     jobs[0](engine)
     for job in jobs:
         began = time.process_time()
         answers.append(job(engine))
-        playing += time.process_time() - began if isinstance(job, Play) else 0.0
+        playing += time.process_time() - began if isinstance(job, GenerateJob) else 0.0
     return playing, answers
 
 
-def pickled(exchanged: Sequence[tuple[Job, object]]) -> None:
+def pickled(exchanged: Sequence[tuple[EngineJob, object]]) -> None:
     """Pickle and unpickle what travels, as both sides of a pipe do."""
     for job, answer in exchanged:
         pickle.loads(pickle.dumps(job))
-        pickle.loads(pickle.dumps(Done(answer)))
+        pickle.loads(pickle.dumps(JobDone(answer)))
 
 
-def weighed(exchanged: Sequence[tuple[Job, object]]) -> Traffic:
+def weighed(exchanged: Sequence[tuple[EngineJob, object]]) -> CommBytes:
     """Count what travels."""
-    total = Traffic()
+    total = CommBytes()
     for job, answer in exchanged:
-        total += weighing.sent(job) + weighing.received(job, answer)
+        total += byte_accounting.sent_bytes(job) + byte_accounting.received_bytes(job, answer)
     return total
 
 
@@ -202,7 +208,7 @@ def row(one: Layer, asked: Sequence[float]) -> str:
     asking = [one.jobs * each / one.playing for each in asked]
     cells = (
         *(f"{one.numbers:,}", str(one.members)),
-        f"{one.traffic.besides_text / 1e3 / one.members:.2f}",
+        f"{one.traffic.non_text / 1e3 / one.members:.2f}",
         f"{one.traffic.text / 1e3 / one.members:.2f}",
         f"{one.playing:.2f}",
         *(f"{part:.2%}" for part in (*pieces, *asking)),

@@ -32,7 +32,7 @@ from benchmarks.simulated_fleet import Spent
 
 ENGINES = (8, 16, 32, 64, 128, 256, 512)
 PHASES = ("play", "look", "tell", "apply", "agree")
-COLOURS = ("#4c78a8", "#b279a2", "#f58518", "#e45756", "#72b7b2")
+COLORS = ("#4c78a8", "#b279a2", "#f58518", "#e45756", "#72b7b2")
 REMEDIES: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("as it is", {}),
     ("the update in one kernel", {"fused": True}),
@@ -188,9 +188,9 @@ def draw(path: Path, generations: int) -> None:
     for axes, title, remedy in ((left, "as it is", {}), (right, "three remedies", ALL)):
         below = [0.0] * len(ENGINES)
         found = [simulated(replace(on("7B", one), **remedy), generations) for one in ENGINES]
-        for phase, colour in zip(PHASES, COLOURS, strict=True):
+        for phase, color in zip(PHASES, COLORS, strict=True):
             heights = [spent.phases[phase] / generations for spent in found]
-            axes.bar(range(len(ENGINES)), heights, bottom=below, color=colour, label=phase)
+            axes.bar(range(len(ENGINES)), heights, bottom=below, color=color, label=phase)
             below = [one + more for one, more in zip(below, heights, strict=True)]
         axes.set_xticks(range(len(ENGINES)), [str(one) for one in ENGINES])
         axes.set_xlabel("engines")

@@ -23,10 +23,10 @@ import torch
 from benchmarks.shapes import QWEN, Shape, prompts, random_model
 from germline.config import InProcess, LowRank
 from germline.engines.inprocess import InProcessEngine
-from germline.engines.sampling import choose
+from germline.engines.sampling import choose_tokens
 from germline.optimizers import Sgd
 from germline.spaces import make_space
-from germline.types import Decoding, Seeded
+from germline.types import Decoding, SeedPerturbation
 from tests.simulated_gpu import DEVICE, NAME, Counts, counted
 
 FEW, MORE = 16, 32
@@ -127,7 +127,7 @@ def counted_choice(decoding: Decoding) -> Counts:
     logits = torch.randn(MORE, CHOICES, dtype=torch.bfloat16).to(DEVICE)  # noqa: TID251 - any
     uniforms = torch.full((MORE,), 0.5, dtype=torch.float64).to(DEVICE)
     with counted() as counts:
-        choose(logits, uniforms, decoding)
+        choose_tokens(logits, uniforms, decoding)
     return counts
 
 
@@ -161,7 +161,7 @@ def counted_step(shape: Shape, rows: int) -> Counts:
     config = InProcess(device=NAME, dtype="bfloat16", threads=1)
     space = make_space(LowRank(rank=1))
     engine = InProcessEngine(pretrained, space, Sgd(), config)
-    members = [Seeded(0, 0, k, 1, 0.01) for k in range(rows // EXAMPLES)]
+    members = [SeedPerturbation(0, 0, k, 1, 0.01) for k in range(rows // EXAMPLES)]
     found = []
     for tokens in (2, 2, 3):
         with counted() as counts:

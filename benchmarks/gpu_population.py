@@ -1,7 +1,7 @@
 """Evaluate populations of models as large as people train: speed, memory, share of the bandwidth.
 
     python -m benchmarks.gpu_population                        # on a GPU: the table
-    python -m benchmarks.gpu_population --shapes 0.5B --populations 8 64 --steps fixed
+    python -m benchmarks.gpu_population --shapes 0.5B --populations 8 64 --cuda-graphs
     python -m benchmarks.gpu_population --shapes toy           # anywhere, in seconds
 
 Models have random weights in the shapes of Qwen2.5; every text runs for all its new tokens. Without
@@ -32,11 +32,11 @@ from benchmarks.field_way import evaluate_one_at_a_time
 from benchmarks.memory import LiveTensors
 from benchmarks.population import NoGraders
 from benchmarks.shapes import QWEN, TOY, Shape, prompts, random_model
-from germline.config import Cell, Full, InProcess, LowRank, load_config
+from germline.config import Full, InProcess, LowRank, MicrobatchSettings, load_config
 from germline.engines.inprocess import InProcessEngine
-from germline.engines.prompts import encode
+from germline.engines.prompt_batch import encode_prompt
 from germline.optimizers import Sgd
-from germline.rollout import members_per_cell, play
+from germline.rollout import evaluate_members, members_per_microbatch
 from germline.spaces import make_space
 from germline.strategies import make_strategy
 from germline.types import Decoding, GermlineError, Perturbation, Update
@@ -49,12 +49,12 @@ FEW = 4
 
 @dataclass(frozen=True)
 class Work:
-    """What every variant plays: prompts per member, new tokens, rows of a cell, `engine.steps`."""
+    """What every variant plays: prompts per member, new tokens, rows of a cell, CUDA graphs."""
 
     prompts: int
     new_tokens: int
     rows: int
-    steps: str = "plain"
+    cuda_graphs: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,11 +74,11 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=2, help="per member")
     parser.add_argument("--new-tokens", type=int, default=64)
     parser.add_argument("--rows", type=int, default=1024, help="per cell")
-    parser.add_argument("--steps", default="plain", help="`engine.steps`: plain or fixed")
+    parser.add_argument("--cuda-graphs", action="store_true", help="`engine.cuda_graphs`")
     parser.add_argument("--repeats", type=int, default=3)
     arguments = parser.parse_args()
     device = torch.device(arguments.device)
-    work = Work(arguments.prompts, arguments.new_tokens, arguments.rows, arguments.steps)
+    work = Work(arguments.prompts, arguments.new_tokens, arguments.rows, arguments.cuda_graphs)
     for line in report(arguments.shapes, arguments.populations, device, work, arguments.repeats):
         print(line, flush=True)
 
@@ -96,8 +96,8 @@ def report(
     speed = copy_speed(device)
     yield (
         f"{where}, torch {torch.__version__}, copies at {speed / 1e9:,.0f} GB/s; {work.prompts} "
-        f"prompts per member, {work.new_tokens} new tokens, {work.steps} steps, medians of "
-        f"{repeats}\n"
+        f"prompts per member, {work.new_tokens} new tokens, CUDA graphs {work.cuda_graphs}, "
+        f"medians of {repeats}\n"
     )
     yield (
         "| shape | members | population, tokens/s | plain | one at a time | population / plain "
@@ -122,10 +122,10 @@ def row(
     shape: Shape, members: int, device: torch.device, work: Work, repeats: int, speed: float
 ) -> str:
     """Measure one shape and population; return its line."""
-    engine = engine_of(shape, device, LowRank(rank=1), work.steps)
+    engine = engine_of(shape, device, LowRank(rank=1), cuda_graphs=work.cuda_graphs)
     config = load_config({"strategy": {"population": members, "sigma": SIGMA}})
     who = make_strategy(config.strategy, run_seed=0, generations=1).ask(0).members
-    cell = Cell(rows=work.rows)
+    cell = MicrobatchSettings(rows=work.rows)
     population = measured(partial(ours, engine, who, work, cell), device, repeats)
     plain = measured(partial(ours, engine, [None] * members, work, cell), device, repeats)
     update = seconds_of(partial(engine.apply, update_of(members)), device)
@@ -133,7 +133,7 @@ def row(
     share = ideal_seconds(shape, engine, members, work, cell, speed)
     share *= population.rate / (members * work.prompts * work.new_tokens)
     del engine
-    dense = engine_of(shape, device, Full(), work.steps)
+    dense = engine_of(shape, device, Full(), cuda_graphs=work.cuda_graphs)
     full = measured(partial(ours, dense, who[:FEW], work, cell), device, 1)
     cells = (
         shape.name,
@@ -151,27 +151,37 @@ def row(
 
 
 def engine_of(
-    shape: Shape, device: torch.device, space: LowRank | Full, steps: str
+    shape: Shape, device: torch.device, space: LowRank | Full, *, cuda_graphs: bool
 ) -> InProcessEngine:
     """Load random weights; masters on the host, as the promise of memory asks for."""
     section = InProcess.model_validate(
-        {"device": str(device), "centre": "host", "stacked": 1, "steps": steps}
+        {
+            "device": str(device),
+            "master_device": "host",
+            "members_per_batch": 1,
+            "cuda_graphs": cuda_graphs,
+        }
     )
     return InProcessEngine(random_model(shape, device), make_space(space), Sgd(), section)
 
 
 def ours(
-    engine: InProcessEngine, members: Sequence[Perturbation | None], work: Work, cell: Cell
+    engine: InProcessEngine,
+    members: Sequence[Perturbation | None],
+    work: Work,
+    cell: MicrobatchSettings,
 ) -> int:
     """Play with this project's engine; return the tokens written."""
     examples = prompts(work.prompts)
-    return play(engine, NoGraders(), members, examples, cell, Decoding(work.new_tokens)).tokens
+    return evaluate_members(
+        engine, NoGraders(), members, examples, cell, Decoding(work.new_tokens)
+    ).tokens
 
 
 def one_at_a_time(engine: InProcessEngine, work: Work) -> int:
     """Play a few members as the field does, on the weights of this engine."""
     tokenizer = engine.pretrained.tokenizer
-    ids = [encode(tokenizer, example) for example in prompts(work.prompts)]
+    ids = [encode_prompt(tokenizer, example) for example in prompts(work.prompts)]
     padded = tokenizer.pad({"input_ids": ids}, padding_side="left", return_tensors="pt")
     batch = {name: tensor.to(engine.device) for name, tensor in padded.items()}
     evaluate_one_at_a_time(engine.model, batch, range(FEW), SIGMA, work.new_tokens)
@@ -214,13 +224,20 @@ def _times(work: Callable[[], object], device: torch.device, repeats: int) -> li
 
 
 def ideal_seconds(
-    shape: Shape, engine: InProcessEngine, members: int, work: Work, cell: Cell, speed: float
+    shape: Shape,
+    engine: InProcessEngine,
+    members: int,
+    work: Work,
+    cell: MicrobatchSettings,
+    speed: float,
 ) -> float:
     """Return how long reading weights per step, and keys and values per token, takes at least."""
     item = engine.dtype.itemsize
-    pieces = -(-members // members_per_cell(cell, work.prompts))
+    pieces = -(-members // members_per_microbatch(cell, work.prompts))
     weights = (shape.linear + shape.head) * item * work.new_tokens * pieces
-    start = max(len(encode(engine.pretrained.tokenizer, one)) for one in prompts(work.prompts))
+    start = max(
+        len(encode_prompt(engine.pretrained.tokenizer, one)) for one in prompts(work.prompts)
+    )
     read = sum(range(start, start + work.new_tokens)) * 2 * shape.kv_width * shape.layers * item
     return (weights + read * members * work.prompts) / speed
 

@@ -23,8 +23,8 @@ import torch
 from benchmarks.slow_grader import SlowGrader
 from germline.config import Config, load_config
 from germline.graders.pool import GraderPool
-from germline.rollout import play
-from germline.run.assembly import decoding, make_engine, make_task
+from germline.rollout import evaluate_members
+from germline.run.build_parts import make_decoding, make_engine, make_task
 from germline.strategies import make_strategy
 
 RUBRIC = {"length": 1.0}
@@ -52,8 +52,8 @@ def main() -> None:
                 "max_new_tokens": arguments.tokens,
             },
             "strategy": {"population": arguments.members, "sigma": 0.005},
-            "batch": arguments.examples,
-            "cell": {"rows": arguments.rows},
+            "batch_size": arguments.examples,
+            "microbatch": {"rows": arguments.rows},
         }
     )
     print(f"nano, {torch.get_num_threads()} threads, torch {torch.__version__}")
@@ -80,9 +80,9 @@ class Bench:
         )
         self._engine = make_engine(config)
         self._members = strategy.ask(0).members
-        self._batch = task.examples("train")[: config.batch]
-        self._cell = config.cell
-        self._decoding = decoding(config, task)
+        self._batch = task.examples("train")[: config.batch_size]
+        self._cell = config.microbatch
+        self._decoding = make_decoding(config, task)
 
     def row(self, slow: SlowGrader, workers: int, repeats: int) -> str:
         """Measure one number of workers."""
@@ -105,7 +105,9 @@ class Bench:
     def generation_s(self, graders: GraderPool) -> float:
         """Play the generation and wait for all its grades."""
         began = time.perf_counter()
-        play(self._engine, graders, self._members, self._batch, self._cell, self._decoding)
+        evaluate_members(
+            self._engine, graders, self._members, self._batch, self._cell, self._decoding
+        )
         return time.perf_counter() - began
 
 

@@ -4,7 +4,7 @@
     python -m benchmarks.heap --models 22M --population 16
 
 Each variant has a process of its own, in which the same generation is played over and over; the
-processes take turns. `given back` is glibc as it comes, `kept` is `germline.engines.heap`.
+processes take turns. `given back` is glibc as it comes, `kept` is `germline.engines.malloc_tuning`.
 """
 
 import argparse
@@ -20,8 +20,8 @@ from pathlib import Path
 
 from benchmarks.shapes import BENCH, save_random
 from germline.config import load_config
-from germline.rollout import cut
-from germline.run.assembly import decoding, make_engine, make_task
+from germline.rollout import cut_microbatches
+from germline.run.build_parts import make_decoding, make_engine, make_task
 from germline.strategies import make_strategy
 
 VARIANTS = {"given back": {"GLIBC_TUNABLES": ""}, "kept": {}}
@@ -98,16 +98,18 @@ def play(source: str, population: int, batch: int) -> None:
         [
             f"model={source}",
             f"strategy={{population: {population}, sigma: 0.005}}",
-            f"batch={batch}",
+            f"batch_size={batch}",
         ],
     )
     task, engine = make_task(config.task), make_engine(config)
     strategy = make_strategy(config.strategy, run_seed=0, generations=1)
-    cells = cut(strategy.ask(0).members, task.examples("train")[:batch], config.cell)
+    cells = cut_microbatches(
+        strategy.ask(0).members, task.examples("train")[:batch], config.microbatch
+    )
     for _ in sys.stdin:
         before, began = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
         for cell in cells:
-            engine.generate(cell.members, cell.examples, decoding(config, task))
+            engine.generate(cell.members, cell.examples, make_decoding(config, task))
         seconds, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF)
         system = after.ru_stime - before.ru_stime
         processors = system + after.ru_utime - before.ru_utime

@@ -13,7 +13,12 @@ from pathlib import Path
 import torch
 
 from germline import load_config
-from germline.studies.intrinsic_dimension import Finding, draw, finding, outcomes
+from germline.studies.intrinsic_dimension import (
+    IntrinsicDimension,
+    draw_share_kept,
+    find_intrinsic_dimension,
+    run_dimensions,
+)
 
 HELD_OUT = {"conciseness": 50, "arithmetic": 188}
 """Held-out examples per score: all there are."""
@@ -38,15 +43,15 @@ def main() -> None:
         config = load_config(file, [f"held_out.examples={HELD_OUT[task]}"])
         folder = arguments.out / f"intrinsic-dimension-{task}"
         chosen = (arguments.dimensions, arguments.seeds, folder, arguments.cma_up_to)
-        found = finding(config, list(outcomes(config, *chosen)))
+        found = find_intrinsic_dimension(config, list(run_dimensions(config, *chosen)))
         print_rows(task, found)
-        draw(found, f"{task}, nano", folder / "intrinsic-dimension.png")
+        draw_share_kept(found, f"{task}, nano", folder / "intrinsic-dimension.png")
         enough = found.smallest or f"more than {found.dimensions[-1]}"
         smallest.append(f"{task}: {enough}")
     print(f"\nsmallest dimension that keeps 90 % of the improvement: {', '.join(smallest)}")
 
 
-def print_rows(task: str, found: Finding) -> None:
+def print_rows(task: str, found: IntrinsicDimension) -> None:
     """Print the config as it is, and then every dimension."""
     before = found.outcomes[0].start
     for dimension in (None, *found.dimensions):

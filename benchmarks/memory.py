@@ -5,7 +5,8 @@
 
 Promised: the peak of training is at most that of inference on the same batch, plus 10 % of the
 weights' bytes for `low_rank` and `lora`, plus one copy of the weights for `full` with
-`centre: device` and `stacked: 1` (every member more that stands at once takes a copy more).
+`master_device: device` and `members_per_batch: 1` (every member more that stands at once takes a
+copy more).
 
 Every figure comes from a process of its own. *Tensors* are the bytes of all tensor storage alive at
 once, counted exactly, operation by operation; scratch space inside an operation and numpy arrays
@@ -13,7 +14,7 @@ are not in it. *Resident* is the highest resident memory of the whole process (V
 PyTorch included, with an allocator that gives freed blocks back; it repeats to about a megabyte.
 
 The batch is that of one cell of training: members x examples rows, whose texts run to their full
-length. *Inference* plays them as the rows of one plain batch. *Centre* plays them as training does,
+length. *Inference* plays them as the rows of one plain batch. *Center* plays them as training does,
 members that share their work on what all prompts begin with, but all of them unperturbed: stricter,
 because that sharing saves memory, too. `full` plays one member after another, so its batch is the
 rows of one.
@@ -42,13 +43,13 @@ from germline.engines.pretrained import load_pretrained
 from germline.nano import NANO_DIR
 from germline.optimizers import make_optimizer
 from germline.protocols import Space
-from germline.run.assembly import decoding, make_task
+from germline.run.build_parts import make_decoding, make_task
 from germline.spaces import make_space
 from germline.strategies import make_strategy
 
 Measure = Literal["tensors", "resident"]
-Work = Literal["inference", "centre", "training"]
-WORKS: tuple[Work, ...] = ("inference", "centre", "training")
+Work = Literal["inference", "center", "training"]
+WORKS: tuple[Work, ...] = ("inference", "center", "training")
 
 MEGABYTE = 1e6
 PROMISED_SHARE = {"low_rank": 0.1, "lora": 0.1, "full": 1.0}
@@ -106,7 +107,7 @@ def main() -> None:
         f"{members} members x {examples} examples, up to {tokens} new tokens; MB are 10^6 bytes\n"
     )
     print(
-        "| space | | weights, MB | inference, MB | centre, MB | training, MB | promised: at most |"
+        "| space | | weights, MB | inference, MB | center, MB | training, MB | promised: at most |"
     )
     print("|---|---|---|---|---|---|---|")
     for space in arguments.spaces:
@@ -125,9 +126,9 @@ def row(space: str, measure: str, sizes: tuple[int, int, int], repeats: int) -> 
         peaks[work] = statistics.median(one["peak"] for one in found)
         weights = found[0]["weights"]
     promised = peaks["inference"] + PROMISED_SHARE[space] * weights
-    shares = [(peaks["training"] - peaks[work]) / weights for work in ("inference", "centre")]
+    shares = [(peaks["training"] - peaks[work]) / weights for work in ("inference", "center")]
     training = f"{peaks['training'] / MEGABYTE:.2f} ({shares[0]:+.0%}, {shares[1]:+.0%} of weights)"
-    cells = [f"{one / MEGABYTE:.2f}" for one in (weights, peaks["inference"], peaks["centre"])]
+    cells = [f"{one / MEGABYTE:.2f}" for one in (weights, peaks["inference"], peaks["center"])]
     shown = " | ".join([*cells, training, f"{promised / MEGABYTE:.2f}"])
     return f"| `{space}` | {measure} | {shown} |"
 
@@ -158,9 +159,14 @@ def configured(space: str, members: int, examples: int, tokens: int) -> Config:
             "task": {"kind": "conciseness", "max_new_tokens": tokens},
             "space": space,
             "strategy": {"population": members, "sigma": 0.005, "learning_rate": 0.01},
-            "engine": {"kind": "inprocess", "device": "cpu", "centre": "device", "stacked": 1},
-            "cell": {"members": members, "examples": examples},
-            "batch": examples,
+            "engine": {
+                "kind": "inprocess",
+                "device": "cpu",
+                "master_device": "device",
+                "members_per_batch": 1,
+            },
+            "microbatch": {"members": members, "examples": examples},
+            "batch_size": examples,
             "generations": 2,
         }
     )
@@ -183,8 +189,8 @@ def measured(config: Config, measure: Measure, work: Work) -> dict[str, float]:
 def prepared(config: Config, engine: InProcessEngine, work: Work) -> Callable[[], None]:
     """Return the work to do: the rows of a cell, and in training the update as well."""
     task = make_task(config.task)
-    examples = list(task.examples("train")[: config.batch])
-    limits = decoding(config, task)
+    examples = list(task.examples("train")[: config.batch_size])
+    limits = make_decoding(config, task)
     strategy = make_strategy(config.strategy, run_seed=0, generations=config.generations)
     one_by_one = config.space.kind == "full"
     members = len(strategy.ask(0))
@@ -194,7 +200,7 @@ def prepared(config: Config, engine: InProcessEngine, work: Work) -> Callable[[]
     def inference() -> None:
         engine.generate(*in_batches, limits)
 
-    def centre() -> None:
+    def center() -> None:
         engine.generate([None, None] if one_by_one else [None] * members, examples, limits)
 
     def training() -> None:
@@ -203,7 +209,7 @@ def prepared(config: Config, engine: InProcessEngine, work: Work) -> Callable[[]
         utilities = np.linspace(-1, 1, len(population))
         engine.apply(strategy.tell(population, utilities))
 
-    return {"inference": inference, "centre": centre, "training": training}[work]
+    return {"inference": inference, "center": center, "training": training}[work]
 
 
 def endless(config: Config, space: Space | None) -> InProcessEngine:
@@ -237,7 +243,7 @@ def journal() -> None:
             "engine": "toy",
             "task": {"kind": "conciseness", "max_new_tokens": 8, "temperature": 1.0},
             "strategy": {"population": 30, "antithetic": antithetic, "sigma": 0.3},
-            "batch": 4,
+            "batch_size": 4,
             "generations": 20,
             "held_out": {"examples": 2, "every": 1000},
             "record": {"tensorboard": False, "figure_every": 1000},

@@ -25,7 +25,7 @@ METHODS = {
     "es": ("arithmetic", []),
     "randopt, 256 members vote": (
         "randopt",
-        ["generations=1", "batch=32", "strategy.population=256"],
+        ["generations=1", "batch_size=32", "strategy.population=256"],
     ),
     "es_sample_gd, weights explore": ("es_sample_gd", []),
     "es_sample_gd, weights, advantage of members": ("es_sample_gd", ["method.advantage=member"]),

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from germline import load_config, train
-from germline.types import Score
+from germline.types import HeldOutScore
 
 HELD_OUT = {"conciseness": 50, "arithmetic": 188, "countdown": 500}
 """Held-out examples per score: all there are, or 500."""
@@ -30,12 +30,12 @@ class Outcome:
     """One run: scores before and after, and how long training took."""
 
     seed: int
-    before: Score
-    after: Score
+    before: HeldOutScore
+    after: HeldOutScore
     seconds: float
 
     def change(self, task: str) -> float:
-        """Return the change in per cent of the start (conciseness) or in points (the others)."""
+        """Return the change in percent of the start (conciseness) or in points (the others)."""
         difference = self.after.mean - self.before.mean
         return 100 * (difference / self.before.mean if task == "conciseness" else difference)
 
@@ -88,7 +88,7 @@ def summary(task: str, outcomes: list[Outcome]) -> str:
     )
 
 
-def shown(score: Score) -> str:
+def shown(score: HeldOutScore) -> str:
     """Return mean and standard error over examples."""
     return f"{score.mean:.3g} ± {score.standard_error:.2g}"
 

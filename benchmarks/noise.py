@@ -16,9 +16,9 @@ from collections.abc import Callable
 import torch
 
 from germline import noise, tensor_noise
-from germline.tensor_noise import Stream, integers
+from germline.tensor_noise import NoiseStream, torch_noise
 
-STREAM = Stream(0, 0, "model.layers.0.mlp.up_proj.weight")
+STREAM = NoiseStream(0, 0, "model.layers.0.mlp.up_proj.weight")
 CHECKED = 100_003
 """Samples whose bits are compared."""
 
@@ -49,9 +49,9 @@ def lines(device: torch.device, samples: int, repeats: int) -> list[str]:
         "germline": lambda count: tensor_noise.normals(STREAM, [0], count, device=device),
     }
     if device.type != "cpu":
-        ways["integers"] = lambda count: integers.normals(STREAM, [0], count, 0, device)
+        ways["integers"] = lambda count: torch_noise.normals(STREAM, [0], count, 0, device)
     for name in list(ways)[1:]:
-        refuse_other_bits(name, ways[name](CHECKED))
+        check_other_bits(name, ways[name](CHECKED))
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(repeats + 1):
         for name, draw in ways.items():
@@ -69,9 +69,11 @@ def lines(device: torch.device, samples: int, repeats: int) -> list[str]:
     ]
 
 
-def refuse_other_bits(name: str, drawn: torch.Tensor) -> None:
+def check_other_bits(name: str, drawn: torch.Tensor) -> None:
     """Stop where a way draws anything but the frozen bits."""
-    expected = noise.normals(STREAM.run_seed, STREAM.generation, [0], STREAM.name, CHECKED)
+    expected = noise.weight_noise_rows(
+        STREAM.run_seed, STREAM.generation, [0], STREAM.name, CHECKED
+    )
     if not torch.equal(drawn.cpu(), torch.from_numpy(expected)):
         raise RuntimeError(f"{name} on {drawn.device} draws other bits than the CPU")
 

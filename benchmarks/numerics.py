@@ -116,7 +116,7 @@ def summed(model: nn.Module, scales: Sequence[float], dtype: torch.dtype) -> Ten
 
 def ours(dtype: str) -> Result:
     """Evaluate and update with the engine of a run."""
-    section = InProcess(device="cpu", dtype=dtype, centre="device")
+    section = InProcess(device="cpu", dtype=dtype, master_device="device")
     engine = InProcessEngine(load_pretrained(str(NANO_DIR)), make_space(Full()), Sgd(), section)
     settings = Nes(population=MEMBERS, antithetic=False, sigma=SIGMA, learning_rate=LEARNING_RATE)
     strategy = make_strategy(settings, run_seed=0, generations=1)
@@ -138,7 +138,9 @@ def intended(update: Update, start: Tensors) -> Tensors:
         total = np.zeros(weights.numel())
         for direction, coefficient in enumerate(update.coefficients):
             where = (update.run_seed, update.generation, direction, name, weights.numel())
-            total += update.learning_rate * coefficient * noise.normal(*where).astype(np.float64)
+            total += (
+                update.learning_rate * coefficient * noise.weight_noise(*where).astype(np.float64)
+            )
         meant[name] = torch.from_numpy(total).reshape(weights.shape)
     return meant
 

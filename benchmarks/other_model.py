@@ -21,7 +21,7 @@ import torch
 
 from benchmarks.shapes import BENCH, random_model
 from germline import load_config, train
-from germline.engines.pretrained import Pretrained
+from germline.engines.pretrained import PretrainedModel
 from germline.types import Update
 
 SPACES = ("low_rank", "lora", "full", "subspace")
@@ -49,7 +49,7 @@ def model() -> str:
     return str(folder)
 
 
-def learn_words(pretrained: Pretrained, steps: int = 40) -> None:
+def learn_words(pretrained: PretrainedModel, steps: int = 40) -> None:
     """Train with AdamW on random words, until the model writes nothing else."""
     chosen, words = np.random.default_rng(1), WORDS.split()
     network = pretrained.model.train().requires_grad_(requires_grad=True)
@@ -75,9 +75,9 @@ def run(space: str, seed: int, settings: Sequence[str]) -> tuple[list[float], li
             f"space={space}",
             f"seed={seed}",
             "strategy.population=32",
-            "batch=8",
+            "batch_size=8",
             "generations=18",
-            "cell.rows=128",
+            "microbatch.rows=128",
             "held_out={every: 6, examples: 40}",
             "record={rollouts: 0, tensorboard: false, figure_every: 100000, "
             "snapshot_every: 100000}",

@@ -31,10 +31,10 @@ from germline import train
 from germline.config import Config, InProcess, load_config
 from germline.engines.inprocess import InProcessEngine
 from germline.engines.pretrained import load_pretrained
-from germline.engines.prompts import encode, pad
+from germline.engines.prompt_batch import encode_prompt, pad_prompts
 from germline.nano import NANO_DIR
 from germline.optimizers import Sgd
-from germline.rollout import members_per_cell, play
+from germline.rollout import evaluate_members, members_per_microbatch
 from germline.spaces import make_space
 from germline.strategies import make_strategy
 from germline.types import Decoding, Example, Grade, Perturbation
@@ -115,7 +115,7 @@ def prepared(
     members = make_strategy(config.strategy, run_seed=0, generations=1).ask(0).members
     population = len(members)
     tokenizer = engine.pretrained.tokenizer
-    ids = [encode(tokenizer, example) for example in examples]
+    ids = [encode_prompt(tokenizer, example) for example in examples]
     in_batch = tokenizer.pad({"input_ids": ids}, padding_side="left", return_tensors="pt")
 
     def field() -> int:
@@ -126,16 +126,20 @@ def prepared(
         )
 
     def ours(on: InProcessEngine, who: Sequence[Perturbation | None]) -> int:
-        return play(on, NoGraders(), who, examples, config.cell, Decoding(NEW_TOKENS)).tokens
+        return evaluate_members(
+            on, NoGraders(), who, examples, config.microbatch, Decoding(NEW_TOKENS)
+        ).tokens
 
-    rows = members_per_cell(config.cell, prompts) * min(config.cell.examples, prompts)
+    rows = members_per_microbatch(config.microbatch, prompts) * min(
+        config.microbatch.examples, prompts
+    )
     products = linear_floor(
         engine.pretrained.model,
         rows=population * prompts,
         prompt_tokens=max(len(one) for one in ids),
         new_tokens=NEW_TOKENS,
         cell_rows=rows,
-        shared=(len(pad(ids, 0).prefix), min(config.cell.examples, prompts)),
+        shared=(len(pad_prompts(ids, 0).prefix), min(config.microbatch.examples, prompts)),
     )
 
     def floor() -> int:

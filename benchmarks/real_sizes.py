@@ -51,14 +51,14 @@ from benchmarks.memory import resident_peak
 from benchmarks.population import CLOCKS
 from benchmarks.published_shapes import SHAPES, save_random
 from benchmarks.shapes import prompts
-from germline.config import Cell, Config, load_config
-from germline.engines.prompts import encode, pad
+from germline.config import Config, MicrobatchSettings, load_config
+from germline.engines.prompt_batch import encode_prompt, pad_prompts
 from germline.fleet import LocalFleet
 from germline.protocols import Engine
 from germline.record import RunDirectory
-from germline.rollout import members_per_cell, play
-from germline.run.assembly import make_engine
-from germline.run.memory import peak_memory_mb
+from germline.rollout import evaluate_members, members_per_microbatch
+from germline.run.build_parts import make_engine
+from germline.run.peak_memory import peak_memory_mb
 from germline.shaping import utilities
 from germline.strategies import make_strategy
 from germline.training import generations
@@ -125,7 +125,7 @@ class Work:
                 "space": space,
                 "strategy": {"population": self.members, "sigma": SIGMA},
                 "engine": engine | {"dtype": self.dtype, "threads": self.threads},
-                "batch": self.prompts,
+                "batch_size": self.prompts,
                 "generations": 1,
             }
         )
@@ -135,7 +135,7 @@ class Work:
 class Measured:
     """Seconds and bytes of one process."""
 
-    start_s: float
+    startup_timeout_s: float
     generation_s: float
     outside_s: float | None
     peak: float
@@ -158,7 +158,7 @@ class Graders:
 class TimedFleet(LocalFleet):
     """Notes how long the members take to generate."""
 
-    def __init__(self, engine: Engine, work: Work, cell: Cell) -> None:
+    def __init__(self, engine: Engine, work: Work, cell: MicrobatchSettings) -> None:
         super().__init__(engine, Graders(), cell)
         self.work = work
         self.seconds = 0.0
@@ -264,7 +264,7 @@ def in_a_process(work: Work) -> Measured:
 def _median(every: Sequence[Measured]) -> Measured:
     outside = [one.outside_s for one in every if one.outside_s is not None]
     return Measured(
-        start_s=statistics.median(one.start_s for one in every),
+        startup_timeout_s=statistics.median(one.startup_timeout_s for one in every),
         generation_s=statistics.median(one.generation_s for one in every),
         outside_s=statistics.median(outside) if outside else None,
         peak=statistics.median(one.peak for one in every),
@@ -282,7 +282,7 @@ def rows(shape: str, dtype: str, medians: dict[str, Measured]) -> Iterator[str]:
         outside = "" if one.outside_s is None else f"{one.outside_s:.2f}"
         memory = "" if variant == "floor" else f"{one.peak / 1e9:.2f}"
         seconds, others = f"{one.generation_s:.2f}", f"{one.others or 0.0:.0%}"
-        start = f"{one.start_s:.1f}"
+        start = f"{one.startup_timeout_s:.1f}"
         cells = (shape, dtype, variant, seconds, outside, start, memory, others, *ratios)
         yield f"| {' | '.join(cells)} |"
 
@@ -302,10 +302,10 @@ def _of_the_library(work: Work) -> Measured:
     if work.variant == "floor":
         for parameter in model.parameters():
             parameter.sum()
-    start_s = work.now() - begun
+    startup_timeout_s = work.now() - begun
     tokenizer = AutoTokenizer.from_pretrained(work.folder)
     tokenizer.pad_token_id = 0
-    ids = [encode(tokenizer, example) for example in work.examples()]
+    ids = [encode_prompt(tokenizer, example) for example in work.examples()]
     if work.variant == "field":
         padded = tokenizer.pad({"input_ids": ids}, padding_side="left", return_tensors="pt")
         evaluate_one_at_a_time(model, padded, [0], SIGMA, 2)
@@ -317,19 +317,19 @@ def _of_the_library(work: Work) -> Measured:
         products = _floor(model, work, ids)
         products()
         seconds = work.timed(products)
-    return Measured(start_s, seconds, None, resident_peak())
+    return Measured(startup_timeout_s, seconds, None, resident_peak())
 
 
 def _floor(model: Any, work: Work, ids: Sequence[Sequence[int]]) -> Callable[[], None]:
-    cell = work.config().cell
+    cell = work.config().microbatch
     examples = min(cell.examples, work.prompts)
     return linear_floor(
         model,
         rows=work.members * work.prompts,
         prompt_tokens=max(len(one) for one in ids),
         new_tokens=work.tokens,
-        cell_rows=members_per_cell(cell, work.prompts) * examples,
-        shared=(len(pad(ids, 0).prefix), examples),
+        cell_rows=members_per_microbatch(cell, work.prompts) * examples,
+        shared=(len(pad_prompts(ids, 0).prefix), examples),
     )
 
 
@@ -339,12 +339,14 @@ def _plain(work: Work) -> Measured:
     begun = work.now()
     engine = make_engine(config, searched=False)
     engine.generate([None], examples[:1], Decoding(1))
-    start_s = work.now() - begun
+    startup_timeout_s = work.now() - begun
     members = [None] * work.members
     engine.generate(members[:2], examples, Decoding(2))
     limits = Decoding(work.tokens)
-    seconds = work.timed(lambda: play(engine, Graders(), members, examples, config.cell, limits))
-    return Measured(start_s, seconds, None, resident_peak())
+    seconds = work.timed(
+        lambda: evaluate_members(engine, Graders(), members, examples, config.microbatch, limits)
+    )
+    return Measured(startup_timeout_s, seconds, None, resident_peak())
 
 
 def _of_a_space(work: Work) -> Measured:
@@ -352,10 +354,10 @@ def _of_a_space(work: Work) -> Measured:
     config, examples = work.config(), work.examples()
     begun = work.now()
     engine = make_engine(config)
-    fleet = TimedFleet(engine, work, config.cell)
+    fleet = TimedFleet(engine, work, config.microbatch)
     digest = fleet.digest()
     engine.generate([None], examples[:1], Decoding(1))
-    start_s = work.now() - begun
+    startup_timeout_s = work.now() - begun
     strategy = make_strategy(config.strategy, run_seed=0, generations=1)
     engine.generate(strategy.ask(0).members[:2], examples, Decoding(2))
     limits, shape = Decoding(work.tokens), partial(utilities, config.shaping)
@@ -367,8 +369,8 @@ def _of_a_space(work: Work) -> Measured:
         ):
             directory.write(record, examples, peak_memory_mb())
         outside = work.now() - begun - fleet.seconds
-        directory.release()
-    return Measured(start_s, fleet.seconds, outside, resident_peak())
+        directory.release_lock()
+    return Measured(startup_timeout_s, fleet.seconds, outside, resident_peak())
 
 
 if __name__ == "__main__":

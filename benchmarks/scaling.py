@@ -36,15 +36,15 @@ from transformers import AutoTokenizer
 from benchmarks.memory import LiveTensors
 from benchmarks.population import NoGraders
 from benchmarks.shapes import Shape, prompts, random_model
-from germline.config import Cell, InProcess, LowRank, load_config
+from germline.config import InProcess, LowRank, MicrobatchSettings, load_config
 from germline.engines.inprocess import InProcessEngine
-from germline.engines.prompts import encode, pad
+from germline.engines.prompt_batch import encode_prompt, pad_prompts
 from germline.nano import NANO_DIR
 from germline.optimizers import Sgd
-from germline.rollout import members_per_cell, play
+from germline.rollout import evaluate_members, members_per_microbatch
 from germline.spaces import make_space
 from germline.strategies import make_strategy
-from germline.types import Decoding, Seeded, Update
+from germline.types import Decoding, SeedPerturbation, Update
 
 SIZES = (64, 128, 192, 320)
 """Hidden sizes; the number of layers, the inner size and the weights grow with them."""
@@ -154,7 +154,9 @@ def measured(engine: InProcessEngine, point: Point, repeats: int) -> Measured:
     examples = prompts(point.prompts)
 
     def generate() -> None:
-        play(engine, NoGraders(), members, examples, Cell(), Decoding(point.tokens))
+        evaluate_members(
+            engine, NoGraders(), members, examples, MicrobatchSettings(), Decoding(point.tokens)
+        )
 
     with LiveTensors() as live:
         generate()
@@ -170,22 +172,24 @@ def measured(engine: InProcessEngine, point: Point, repeats: int) -> Measured:
     return Measured(min(times["generate"]), min(times["update"]), live.peak)
 
 
-def population(members: int) -> tuple[Sequence[Seeded], Update]:
+def population(members: int) -> tuple[Sequence[SeedPerturbation], Update]:
     """Return members in antithetic pairs and the update that follows them."""
     config = load_config({"strategy": {"population": members, "sigma": 1e-3}})
     asked = make_strategy(config.strategy, run_seed=0, generations=1).ask(0).members
     coefficients = tuple((-1) ** k / members for k in range(members // 2))
-    return [one for one in asked if isinstance(one, Seeded)], Update(0, 0, 1e-3, 1e-9, coefficients)
+    return [one for one in asked if isinstance(one, SeedPerturbation)], Update(
+        0, 0, 1e-3, 1e-9, coefficients
+    )
 
 
 def counts(point: Point) -> dict[str, float]:
     """Count what the laws are made of."""
     of = shape(point.hidden)
-    ids = [encode(TOKENIZER, example) for example in prompts(point.prompts)]
-    prefix, longest = len(pad(ids, 0).prefix), max(len(one) for one in ids)
+    ids = [encode_prompt(TOKENIZER, example) for example in prompts(point.prompts)]
+    prefix, longest = len(pad_prompts(ids, 0).prefix), max(len(one) for one in ids)
     prefix = prefix if point.prompts > 1 else 0
     rows = point.members * point.prompts
-    together = members_per_cell(Cell(), point.prompts)
+    together = members_per_microbatch(MicrobatchSettings(), point.prompts)
     cells = -(-point.members // together)
     in_cell = min(together, point.members)
     computed = point.members * prefix + rows * (longest - prefix + point.tokens - 1)

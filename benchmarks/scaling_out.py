@@ -14,8 +14,8 @@ from its public data sheet, times the shares named below:
 all of them divided by the GPUs that share an engine. (3) is what every engine does: it adds all
 directions one after another, so that all engines get the same bits. For each direction it writes a
 product, reads it, and reads and writes the sum, 4 bytes each; more engines do not make it faster.
-Masters are taken to lie on the device: on the host (`centre: host`) the update is done there, at a
-tenth of the bandwidth or less.
+Masters are taken to lie on the device: on the host (`master_device: host`) the update is done
+there, at a tenth of the bandwidth or less.
 
 Left out: attention's own products, the time between GPUs of one engine, grading, and what a step
 costs however small it is (CUDA graphs do away with most of that).

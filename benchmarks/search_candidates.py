@@ -40,8 +40,8 @@ from benchmarks.search_changes import (
 from benchmarks.stability import Cell, Curve, ratios, setup_of, target
 from germline import load_config
 from germline.config import Config
-from germline.evaluation import HELD_OUT_NOISE, held_out
-from germline.run.assembly import Parts, assemble
+from germline.evaluation import HELD_OUT_NOISE, score_center
+from germline.run.build_parts import RunParts, build_run_parts
 from germline.training import generations
 
 RESULTS = Path(__file__).parent / "results" / "search_candidates"
@@ -58,7 +58,7 @@ class Candidate:
         settings: overrides of the config.
     """
 
-    change: Callable[[Parts], Parts] = as_it_is
+    change: Callable[[RunParts], RunParts] = as_it_is
     settings: tuple[str, ...] = ()
 
 
@@ -97,14 +97,14 @@ def scored(config: Config, candidate: Candidate, examples: int) -> Iterator[tupl
         examples: of a held-out score.
     """
     planned = config.generations
-    budget = planned * (config.strategy.population or 1) * config.batch
-    with assemble(config) as whole:
+    budget = planned * (config.strategy.population or 1) * config.batch_size
+    with build_run_parts(config) as whole:
         parts = candidate.change(whole)
         chosen = parts.task.examples("test")[:examples]
 
         def score(generation: int) -> float:
-            luck = replace(parts.decoding, noise_name=HELD_OUT_NOISE)
-            return held_out(parts.fleet, parts.task, chosen, luck, generation)[0].mean
+            sampling_noise = replace(parts.decoding, noise_stream=HELD_OUT_NOISE)
+            return score_center(parts.fleet, parts.task, chosen, sampling_noise, generation)[0].mean
 
         yield 0, 0, score(0)
         played = 0
@@ -130,7 +130,7 @@ def load(cell: Cell) -> Curve | None:
     """Return the curve of a cell that was run."""
     if not path_of(cell).exists():
         return None
-    return Curve(**(json.loads(path_of(cell).read_text()) | {"cell": cell}))
+    return Curve(**(json.loads(path_of(cell).read_text()) | {"microbatch": cell}))
 
 
 def rows(

@@ -11,14 +11,14 @@ import numpy as np
 import torch
 
 from germline.config import Nes
-from germline.engines.weights import Masters
+from germline.engines.master_weights import Masters
 from germline.fleet import LocalFleet
-from germline.fleet.outer import OuterFleet
+from germline.fleet.wrapper import FleetWrapper
 from germline.protocols import Fleet, Shaping
-from germline.run.assembly import Parts
-from germline.signals import SignalPower, UpdateSize
+from germline.run.build_parts import RunParts
+from germline.signal_types import SignalPower, UpdateSize
 from germline.strategies.nes import NaturalEvolution
-from germline.types import Decoding, Evaluation, Example, Move, Population, Update
+from germline.types import Decoding, Evaluation, Example, MeanUpdate, Population, Update
 
 WORSE = 1.0
 """A step is shortened where the center lost more than so many standard errors on its batch."""
@@ -36,7 +36,7 @@ MOST_GROWTH = 4
 """A population grows to so many times its size at most."""
 
 
-class CenterFleet(OuterFleet):
+class CenterFleet(FleetWrapper):
     """A fleet of one engine whose center a candidate may move.
 
     Attributes:
@@ -77,7 +77,7 @@ class TrustRegion(CenterFleet):
         self._batch, self._decoding = batch, decoding
         return super().evaluate(population, batch, decoding)
 
-    def apply(self, update: Update | Move) -> UpdateSize | None:
+    def apply(self, update: Update | MeanUpdate) -> UpdateSize | None:
         """Apply the update, and go back as far as needed."""
         before, rewards = self.copy(), self._rewards()
         size = super().apply(update)
@@ -90,7 +90,7 @@ class TrustRegion(CenterFleet):
 
     def _rewards(self) -> np.ndarray:
         self.extra += len(self._batch)
-        return self.inner.evaluate_centre(self._batch, self._decoding).rewards[0]
+        return self.inner.evaluate_center(self._batch, self._decoding).rewards[0]
 
     def _is_worse(self, differences: np.ndarray) -> bool:
         error = differences.std(ddof=1) / math.sqrt(len(differences))
@@ -107,18 +107,18 @@ class Average(CenterFleet):
         super().__init__(inner)
         self._average = self.copy()
 
-    def apply(self, update: Update | Move) -> UpdateSize | None:
+    def apply(self, update: Update | MeanUpdate) -> UpdateSize | None:
         """Let the average follow."""
         size = super().apply(update)
         for name, value in self.copy().items():
             self._average[name].lerp_(value, 1 - REMEMBERED)
         return size
 
-    def evaluate_centre(self, examples: Sequence[Example], decoding: Decoding) -> Evaluation:
+    def evaluate_center(self, examples: Sequence[Example], decoding: Decoding) -> Evaluation:
         """Play with the average."""
         center = self.copy()
         self.set(self._average)
-        found = super().evaluate_centre(examples, decoding)
+        found = super().evaluate_center(examples, decoding)
         self.set(center)
         return found
 
@@ -133,11 +133,11 @@ class Anchor(CenterFleet):
         super().__init__(inner)
         self._start = self.copy()
 
-    def apply(self, update: Update | Move) -> UpdateSize | None:
+    def apply(self, update: Update | MeanUpdate) -> UpdateSize | None:
         """Apply the update, then draw back."""
         size = super().apply(update)
         assert isinstance(update, Update)
-        share = ANCHOR * (1 - signal_share(update.power))
+        share = ANCHOR * (1 - signal_share(update.signal_power))
         center = self.copy()
         self.set({name: torch.lerp(center[name], self._start[name], share) for name in center})
         return size
@@ -155,7 +155,7 @@ class Reuse(CenterFleet):
         super().__init__(inner)
         self._steps = {name: torch.zeros_like(value) for name, value in self.copy().items()}
 
-    def apply(self, update: Update | Move) -> UpdateSize | None:
+    def apply(self, update: Update | MeanUpdate) -> UpdateSize | None:
         """Apply the mean of this and earlier steps."""
         before = self.copy()
         size = super().apply(update)
@@ -185,13 +185,13 @@ class Growing(NaturalEvolution):
         population: Population,
         utilities: np.ndarray,
         fitness: np.ndarray | None = None,
-        centre: float | None = None,
+        center: float | None = None,
         power: SignalPower | None = None,
     ) -> Update:
         """Follow the share of signal."""
         latest = max(1e-3, signal_share(power))
         self.share = REMEMBERED * self.share + (1 - REMEMBERED) * latest
-        return super().tell(population, utilities, fitness, centre, power)
+        return super().tell(population, utilities, fitness, center, power)
 
 
 def shrunk(shape: Shaping) -> Shaping:
@@ -226,23 +226,23 @@ def signal_share(power: SignalPower | None) -> float:
     return min(1.0, max(0.0, power.share)) if power else 0.0
 
 
-def with_fleet(kind: Callable[[Fleet], CenterFleet]) -> Callable[[Parts], Parts]:
+def with_fleet(kind: Callable[[Fleet], CenterFleet]) -> Callable[[RunParts], RunParts]:
     """Return what puts such a fleet around that of a run."""
     return lambda parts: replace(parts, fleet=kind(parts.fleet))
 
 
-def with_growth(parts: Parts) -> Parts:
+def with_growth(parts: RunParts) -> RunParts:
     """Let the population grow."""
     section = parts.config.search
     assert isinstance(section, Nes)
     return replace(parts, strategy=Growing(section, parts.config.seed, parts.config.generations))
 
 
-def with_shrunk_utilities(parts: Parts) -> Parts:
+def with_shrunk_utilities(parts: RunParts) -> RunParts:
     """Shape by reliability."""
     return replace(parts, shape=shrunk(parts.shape))
 
 
-def as_it_is(parts: Parts) -> Parts:
+def as_it_is(parts: RunParts) -> RunParts:
     """Change nothing: the candidate is its settings."""
     return parts

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
-from germline.engines.pretrained import Pretrained
+from germline.engines.pretrained import PretrainedModel
 from germline.nano import NANO_DIR
 from germline.types import Example
 
@@ -71,7 +71,7 @@ BENCH = {"22M": Shape("22M", 448, 1344, 9, 7, 1, 1023)}
 """Sizes at which a CPU is bound by matrix products, and still plays a population in seconds."""
 
 
-def random_model(shape: Shape, device: torch.device) -> Pretrained:
+def random_model(shape: Shape, device: torch.device) -> PretrainedModel:
     """Build a model in fp32 whose texts never end by themselves."""
     config = Qwen2Config(
         vocab_size=shape.vocabulary,
@@ -91,7 +91,7 @@ def random_model(shape: Shape, device: torch.device) -> Pretrained:
     model.eval().requires_grad_(requires_grad=False)
     tokenizer = AutoTokenizer.from_pretrained(NANO_DIR)
     tokenizer.eos_token = None
-    return Pretrained(model, tokenizer, torch.bfloat16, shape.name)
+    return PretrainedModel(model, tokenizer, torch.bfloat16, shape.name)
 
 
 def save_random(shape: Shape, folder: Path) -> str:

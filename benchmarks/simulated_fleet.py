@@ -1,7 +1,7 @@
 """A fleet in simulation: one driver, engines, graders, and what happens in which order.
 
 Discrete events, and no chance of its own: the same arguments give the same times. A generation is
-that of `germline.fleet.remote`:
+that of `germline.fleet.remote_fleet`:
 
     welcome  all wait while fresh engines take over the state of a peer
     play     whoever is free gets the next cell; the driver sends, receives and hands to graders,

@@ -110,7 +110,7 @@ class Cell:
             settings += [
                 f"strategy={{kind: nes, population: 32, sigma: {sigma}, "
                 f"learning_rate: {float(rate) * sigma:g}}}",
-                "batch=32",
+                "batch_size=32",
                 "shaping=z_score",
             ]
         elif kind != "default":
@@ -279,7 +279,7 @@ def rows(
 
 def draw(path: Path, tasks: Sequence[str], methods: Sequence[str], longer: int) -> None:
     """Draw the first seed of every method: score against rollouts, a panel for each task."""
-    from germline.report.figures import Panel, draw_panels
+    from germline.report.matplotlib_plots import PlotPanel, draw_panels
 
     panels = []
     for task in tasks:
@@ -287,7 +287,7 @@ def draw(path: Path, tasks: Sequence[str], methods: Sequence[str], longer: int) 
         shown = {
             one: (some[0].rollouts[1:], some[0].scores[1:]) for one, some in found.items() if some
         }
-        panels.append(Panel(task, shown))
+        panels.append(PlotPanel(task, shown))
     title = f"Held-out score of the center, {longer} times the shipped generations, one run seed"
     draw_panels(path, title, "rollouts", panels, {})
 

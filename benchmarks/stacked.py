@@ -15,10 +15,10 @@ from functools import partial
 import torch
 
 from benchmarks.population import CLOCKS, NEW_TOKENS, SIGMA, NoGraders, Variant, engine_of, timed
-from germline.config import Cell, load_config
+from germline.config import MicrobatchSettings, load_config
+from germline.engines.batched_dense import BatchedDenseMembers
 from germline.engines.inprocess import InProcessEngine
-from germline.engines.stacked import StackedMembers
-from germline.rollout import play
+from germline.rollout import evaluate_members
 from germline.strategies import make_strategy
 from germline.types import Decoding, Example, Perturbation
 
@@ -37,7 +37,10 @@ def main() -> None:
         f"{torch.get_num_threads()} threads, torch {torch.__version__}, "
         f"medians of {arguments.repeats}, {arguments.clock} time\n"
     )
-    print("| prompts | engine.stacked | together | seconds | tokens/s | one after another / it |")
+    print(
+        "| prompts | engine.members_per_batch | together | seconds | tokens/s | one after "
+        "another / it |"
+    )
     print("|---|---|---|---|---|---|")
     together, variants = prepared(arguments.members, arguments.prompts, arguments.stacked)
     for prompts, of_prompts in variants.items():
@@ -58,26 +61,31 @@ def prepared(
     for name in stacked:
         config = load_config(
             {
-                "engine": {"stacked": name if name == "auto" else int(name)},
+                "engine": {"members_per_batch": name if name == "auto" else int(name)},
                 "strategy": {"population": members, "sigma": SIGMA},
             }
         )
         engine = engine_of(config, "full", endless=True)
         dense = engine._dense
-        together[name] = dense.together if isinstance(dense, StackedMembers) else 1
+        together[name] = dense.together if isinstance(dense, BatchedDenseMembers) else 1
         who = make_strategy(config.strategy, run_seed=0, generations=1).ask(0).members
         for each in prompts:
             texts = [f"What is {i % 20} + {i // 20}?" for i in range(each)]
             examples = [Example(i, text, "", chat=True) for i, text in enumerate(texts)]
-            variants[each][name] = partial(written, engine, who, examples, config.cell)
+            variants[each][name] = partial(written, engine, who, examples, config.microbatch)
     return together, variants
 
 
 def written(
-    engine: InProcessEngine, members: Sequence[Perturbation], examples: list[Example], cell: Cell
+    engine: InProcessEngine,
+    members: Sequence[Perturbation],
+    examples: list[Example],
+    cell: MicrobatchSettings,
 ) -> int:
     """Let the members answer, and count the tokens."""
-    return play(engine, NoGraders(), members, examples, cell, Decoding(NEW_TOKENS)).tokens
+    return evaluate_members(
+        engine, NoGraders(), members, examples, cell, Decoding(NEW_TOKENS)
+    ).tokens
 
 
 if __name__ == "__main__":

@@ -31,8 +31,8 @@ from torch import nn
 from benchmarks.field_way import add_noise
 from benchmarks.memory import MEGABYTE, LiveTensors
 from germline.config import Full, LowRank
+from germline.engines.master_weights import Masters, list_tensors
 from germline.engines.pretrained import load_pretrained
-from germline.engines.weights import Masters, describe
 from germline.nano import NANO_DIR
 from germline.optimizers import Sgd
 from germline.spaces import make_space
@@ -119,7 +119,7 @@ def field(model: nn.Module) -> None:
 def ours(model: nn.Module, section: Full | LowRank, directions: int) -> Callable[[], None]:
     """Return an update as a run does it, on weights of its own model."""
     tensors = {name: parameter.detach() for name, parameter in model.named_parameters()}
-    masters = Masters(tensors, describe(model), make_space(section), Sgd(), "constant")
+    masters = Masters(tensors, list_tensors(model), make_space(section), Sgd(), "constant")
     coefficients = tuple((utilities()[:directions] / MEMBERS).tolist())
     update = Update(0, 0, SIGMA, LEARNING_RATE, coefficients)
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import typer.main
 
 from germline.cli.application import app
-from germline.config.catalogue import OPEN, REQUIRED, Part, Setting, parts
+from germline.config.reference import OPEN, REQUIRED, ConfigSection, Setting, config_sections
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 NOTE = "<!-- Written by `make docs` from the program itself: change it there, not here. -->"
@@ -38,8 +38,8 @@ CONFIG_OPENING = """
 
 A config is YAML, or a mapping in Python. On the command line, `strategy.sigma=0.002` replaces one
 setting. Where a section has a choice of kinds, its short name stands for the whole: `space: full`
-means `space: {kind: full}`. An unknown, misspelt or impossible setting is refused by name. What is
-*open* by default is left to the task, the model or the machine, as the setting says.
+means `space: {kind: full}`. An unknown, misspelled or impossible setting is refused by name. What
+is *open* by default is left to the task, the model or the machine, as the setting says.
 `germline list settings` prints these tables.
 """
 
@@ -170,10 +170,10 @@ def _anchor(heading: str) -> str:
 
 
 def _sections() -> Iterator[str]:
-    root, *rest = parts()
+    root, *rest = config_sections()
     yield f"## The run\n\n{root.meaning}"
     yield _settings(root.settings)
-    by_place: dict[tuple[str, ...], list[Part]] = {}
+    by_place: dict[tuple[str, ...], list[ConfigSection]] = {}
     for part in rest:
         by_place.setdefault(part.places, []).append(part)
     for places, here in by_place.items():
@@ -191,7 +191,7 @@ def _sections() -> Iterator[str]:
             yield from _section(part, [one for one in part.settings if one not in shared])
 
 
-def _section(part: Part, own: Sequence[Setting]) -> Iterator[str]:
+def _section(part: ConfigSection, own: Sequence[Setting]) -> Iterator[str]:
     yield f"### `{part.kind}`\n\n{part.meaning}" if part.kind else part.meaning
     if own:
         yield _settings(own)

@@ -12,11 +12,11 @@ config = germline.load_config(
         "task": {"kind": "conciseness", "max_new_tokens": 16, "stop": [" ", "e", "a"]},
         "space": "full",
         "strategy": {"population": 16, "sigma": 0.2, "learning_rate": 0.2},
-        "batch": 16,
+        "batch_size": 16,
     }
 )
 
-with germline.assemble(config) as parts:
+with germline.build_run_parts(config) as parts:
     for generation in range(10):
         population = parts.strategy.ask(generation)  # seeds, not tensors
         batch, decoding = parts.batch(generation), parts.decoding_of(generation)

@@ -39,7 +39,7 @@ if ((SLURM_JOB_NUM_NODES > 1)); then
 fi
 
 # The batch shell runs on the first node, where a driver of Ray must have a node of the cluster beside it.
-germline "$verb" "$what" fleet.kind=ray fleet.address="$ip:$port" fleet.room_s=120 "$@" &
+germline "$verb" "$what" fleet.kind=ray fleet.address="$ip:$port" fleet.placement_timeout_s=120 "$@" &
 run=$!
 trap 'kill -INT "$run"' INT
 # An interrupted wait says nothing of the run, which still finishes its generation.

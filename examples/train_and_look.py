@@ -13,7 +13,7 @@ SETTINGS = {
     "task": {"kind": "conciseness", "max_new_tokens": 16, "stop": [" ", "e", "a"]},
     "space": "full",
     "strategy": {"population": 16, "sigma": 0.2, "learning_rate": 0.2},
-    "batch": 16,
+    "batch_size": 16,
     "generations": 8,
     "held_out": {"every": 2, "examples": 20},
 }

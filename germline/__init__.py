@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from germline.config import Config as Config
     from germline.config import load_config as load_config
-    from germline.report.page import write_report as write_report
+    from germline.report.html_page import write_report as write_report
     from germline.run import Training as Training
-    from germline.run import assemble as assemble
+    from germline.run import build_run_parts as build_run_parts
     from germline.run import check_task as check_task
     from germline.run import evaluate as evaluate
     from germline.run import export as export
@@ -32,7 +32,7 @@ _HOMES = {
     "load_config": "germline.config",
     "GermlineError": "germline.types",
     "Training": "germline.run",
-    "assemble": "germline.run",
+    "build_run_parts": "germline.run",
     "check_task": "germline.run",
     "train": "germline.run",
     "resume": "germline.run",
@@ -41,7 +41,7 @@ _HOMES = {
     "export": "germline.run",
     "evaluate": "germline.run",
     "generate": "germline.run",
-    "write_report": "germline.report.page",
+    "write_report": "germline.report.html_page",
 }
 
 __all__ = sorted(_HOMES)

@@ -14,23 +14,23 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from germline import noise
-from germline.protocols import Strategy, Weights
-from germline.record import Entry
-from germline.record.lines import replacing
-from germline.types import GermlineError, Move, Update
+from germline.protocols import MasterWeights, Strategy
+from germline.record import JournalEntry
+from germline.record.atomic_files import atomic_replace
+from germline.types import GermlineError, MeanUpdate, Update
 
 
-def save_snapshot(weights: Weights, folder: Path, generation: int, *, keep: int) -> Path:
+def save_snapshot(weights: MasterWeights, folder: Path, generation: int, *, keep: int) -> Path:
     """Write masters and moments after `generation`, atomically; drop all but the newest `keep`.
 
     Raises:
         GermlineError: the disk is full, say; nothing half-written is left behind.
     """
     tensors = {name: tensor.contiguous() for name, tensor in weights.state().items()}
-    return file_snapshot(partial(save_file, tensors), folder, generation, keep=keep)
+    return commit_snapshot(partial(save_file, tensors), folder, generation, keep=keep)
 
 
-def file_snapshot(
+def commit_snapshot(
     write: Callable[[Path], object], folder: Path, generation: int, *, keep: int
 ) -> Path:
     """Make what is written the snapshot after `generation`; drop all but the newest `keep`.
@@ -40,22 +40,22 @@ def file_snapshot(
     """
     path = folder / f"generation-{generation:06d}.safetensors"
     unfinished = path.with_suffix(".partial")
-    with replacing(path, unfinished):
+    with atomic_replace(path, unfinished):
         folder.mkdir(parents=True, exist_ok=True)
         write(unfinished)
-    for old in snapshots(folder)[:-keep]:
+    for old in list_snapshots(folder)[:-keep]:
         old.unlink()
     return path
 
 
-def snapshots(folder: Path) -> list[Path]:
+def list_snapshots(folder: Path) -> list[Path]:
     """List complete snapshots, oldest first."""
     return sorted(folder.glob("generation-*.safetensors"))
 
 
 def restore(
-    weights: Weights,
-    entries: Sequence[Entry],
+    weights: MasterWeights,
+    entries: Sequence[JournalEntry],
     folder: Path | None,
     base_digest: str,
     generation: int,
@@ -85,12 +85,12 @@ def restore(
         raise GermlineError(
             f"the base model is not the one this run began with: its digest is {found[:16]}, "
             f"the run recorded {base_digest[:16]}. Give the original model (and the adapter of "
-            "space.start, if the run has one) back its place"
+            "space.init_adapter, if the run has one) back its place"
         )
     start = _load_newest(weights, entries, folder, generation) if folder else -1
     included = entries[: generation + 1]
-    if strategy and start < generation and isinstance(entries[0].update, Move):
-        included = recalled(strategy, included)
+    if strategy and start < generation and isinstance(entries[0].update, MeanUpdate):
+        included = recall_strategy(strategy, included)
     for entry in included[start + 1 :]:
         if isinstance(entry.update, Update) and entry.update.backpropagated:
             raise GermlineError(_unrepeatable(entry.update.generation, folder))
@@ -113,7 +113,7 @@ def restore(
     return digest
 
 
-def recalled(strategy: Strategy, entries: Sequence[Entry]) -> list[Entry]:
+def recall_strategy(strategy: Strategy, entries: Sequence[JournalEntry]) -> list[JournalEntry]:
     """Show a strategy what a stopped run told; return the entries with what a journal leaves out.
 
     Raises:
@@ -125,10 +125,10 @@ def recalled(strategy: Strategy, entries: Sequence[Entry]) -> list[Entry]:
 
 def newest_snapshot(folder: Path) -> int:
     """Return the generation of the newest snapshot, -1 without one."""
-    return max((_generation_of(path) for path in snapshots(folder)), default=-1)
+    return max((_generation_of(path) for path in list_snapshots(folder)), default=-1)
 
 
-def within_reach(entries: Sequence[Entry], folder: Path) -> int:
+def last_restorable_generation(entries: Sequence[JournalEntry], folder: Path) -> int:
     """Return the newest generation that can be rebuilt: of gradients, that of a snapshot.
 
     Where gradients were followed and no snapshot was kept, it is the last one, for `restore` to say
@@ -162,13 +162,15 @@ def _unrepeatable(generation: int, folder: Path | None) -> str:
     )
 
 
-def _load_newest(weights: Weights, entries: Sequence[Entry], folder: Path, generation: int) -> int:
+def _load_newest(
+    weights: MasterWeights, entries: Sequence[JournalEntry], folder: Path, generation: int
+) -> int:
     """Load the newest usable snapshot up to `generation`; return its generation, or -1 (the base).
 
     A snapshot that cannot be read, or is not what the journal says, costs only time: an older one
     serves.
     """
-    numbered = [(_generation_of(path), path) for path in snapshots(folder)]
+    numbered = [(_generation_of(path), path) for path in list_snapshots(folder)]
     usable = [(number, path) for number, path in reversed(numbered) if number <= generation]
     base = {name: tensor.clone() for name, tensor in weights.state().items()} if usable else {}
     for number, path in usable:

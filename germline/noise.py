@@ -57,7 +57,7 @@ _LONG = 4096
 _THREAD = threading.local()
 
 
-def normal(
+def weight_noise(
     run_seed: int, generation: int, direction: int, name: str, count: int, start: int = 0
 ) -> Float32[np.ndarray, " {count}"]:
     """Draw the standard normal weight noise of one tensor for one direction.
@@ -73,10 +73,10 @@ def normal(
         count: number of elements.
         start: index of the first element in the flattened tensor.
     """
-    return normals(run_seed, generation, (direction,), name, count, start)[0]
+    return weight_noise_rows(run_seed, generation, (direction,), name, count, start)[0]
 
 
-def normals(
+def weight_noise_rows(
     run_seed: int,
     generation: int,
     directions: Sequence[int],
@@ -114,7 +114,7 @@ def normals(
     return samples
 
 
-def side_by_side(
+def concatenated_noise(
     run_seed: int, generation: int, directions: Sequence[int], sizes: Mapping[str, int]
 ) -> Float32[np.ndarray, "directions samples"]:
     """Draw many small tensors for many directions: the columns of `normals`, name after name.
@@ -147,7 +147,7 @@ def side_by_side(
     return NORMAL_TABLE.take(entries, mode="clip")
 
 
-def uniform(
+def sampling_uniforms(
     run_seed: int,
     generation: int,
     name: str,
@@ -180,7 +180,7 @@ def uniform(
     return ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
 
 
-def permutation(run_seed: int, name: str, epoch: int, n: int) -> Int64[np.ndarray, " {n}"]:
+def epoch_permutation(run_seed: int, name: str, epoch: int, n: int) -> Int64[np.ndarray, " {n}"]:
     """Shuffle `range(n)`: the order in which an epoch visits the examples of `name`."""
     _check_not_negative(epoch=epoch, n=n)
     stream = _Stream("order", run_seed, epoch, name)
@@ -282,7 +282,7 @@ def _check_not_negative(**numbers: int) -> None:
             raise ValueError(f"{name} is {number}; noise is addressed from 0 upwards")
 
 
-def make_table() -> Float32[np.ndarray, "65536"]:
+def make_inverse_cdf_table() -> Float32[np.ndarray, "65536"]:
     """Compute the table from its definition; how `noise_table.npy` was made.
 
     `statistics.NormalDist` is Wichura's AS241 in float64, good to 1e-16, so rounding to float32

@@ -1,7 +1,7 @@
 """Short names to objects: `low_rank` -> `germline.spaces.low_rank:LowRank`, imported on first use.
 
-Each room keeps its own table; an installed package can add to one through entry points of the
-group `germline.<room>`. A name that is not there gets a suggestion.
+Each group keeps its own table; an installed package can add to one through entry points of the
+group `germline.<group>`. A name that is not there gets a suggestion.
 
 Limit: sections of the config list the kinds they know, so a plugin's name can be resolved from
 Python, not yet written in a config.
@@ -23,12 +23,12 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f" (did you mean {written[near[0]]!r}?)" if near else ""
 
 
-def names(room: str, table: Mapping[str, str]) -> list[str]:
-    """Return every short name of a room, those of installed plugins included, sorted."""
-    return sorted({*table, *(entry.name for entry in entry_points(group=f"germline.{room}"))})
+def list_names(group: str, table: Mapping[str, str]) -> list[str]:
+    """Return every short name of a group, those of installed plugins included, sorted."""
+    return sorted({*table, *(entry.name for entry in entry_points(group=f"germline.{group}"))})
 
 
-def resolve(room: str, table: Mapping[str, str], name: str) -> Any:
+def resolve(group: str, table: Mapping[str, str], name: str) -> Any:
     """Import what a short name stands for.
 
     Raises:
@@ -37,11 +37,11 @@ def resolve(room: str, table: Mapping[str, str], name: str) -> Any:
     if name in table:
         module, _, attribute = table[name].partition(":")
         return getattr(import_module(module), attribute)
-    for entry in entry_points(group=f"germline.{room}"):
+    for entry in entry_points(group=f"germline.{group}"):
         if entry.name == name:
             return entry.load()
-    known = names(room, table)
+    known = list_names(group, table)
     raise GermlineError(
-        f"{room}: {name!r} is not known{did_you_mean(name, known)}; "
+        f"{group}: {name!r} is not known{did_you_mean(name, known)}; "
         f"choose one of {', '.join(known)}"
     )

@@ -1,7 +1,7 @@
 """Play examples with members and grade what they wrote: the only room where engines and tasks meet.
 
-Work is cut into cells of fixed size. A cell's completions are graded in worker processes while the
-next cell is being generated.
+Work is cut into microbatches of fixed size. A microbatch's completions are graded in worker
+processes while the next microbatch is being generated.
 """
 
 import time
@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from germline.config import Cell
+from germline.config import MicrobatchSettings
 from germline.protocols import Engine
 from germline.types import (
     Completion,
@@ -26,7 +26,7 @@ from germline.types import (
 
 
 @runtime_checkable
-class Graders(Protocol):
+class GraderProtocol(Protocol):
     """Whoever grades: texts in, grades out, later."""
 
     def submit(self, texts: Sequence[str], examples: Sequence[Example]) -> Future[list[Grade]]:
@@ -34,8 +34,8 @@ class Graders(Protocol):
 
 
 @dataclass(frozen=True)
-class PlayedCell:
-    """One cell after generation: where it stands, what was written, and the grades to come."""
+class GeneratedMicrobatch:
+    """One microbatch after generation: its place, what was written, and the grades to come."""
 
     first_member: int
     first_example: int
@@ -44,90 +44,101 @@ class PlayedCell:
 
 
 @dataclass(frozen=True)
-class OpenCell:
-    """One cell before generation: where it stands, and who plays what."""
+class Microbatch:
+    """One microbatch before generation: where it stands, and who plays what."""
 
     first_member: int
     first_example: int
     members: Sequence[Perturbation | None]
     examples: Sequence[Example]
 
-    def played(self, completions: list[list[Completion]], graders: Graders) -> PlayedCell:
+    def with_completions(
+        self, completions: list[list[Completion]], graders: GraderProtocol
+    ) -> GeneratedMicrobatch:
         """Take in what was written, and send it to be graded."""
         texts = [completion.text for row in completions for completion in row]
         grades = graders.submit(texts, [*self.examples] * len(completions))
-        return PlayedCell(self.first_member, self.first_example, completions, grades)
+        return GeneratedMicrobatch(self.first_member, self.first_example, completions, grades)
 
 
-def play(
+def evaluate_members(
     engine: Engine,
-    graders: Graders,
+    graders: GraderProtocol,
     members: Sequence[Perturbation | None],
     examples: Sequence[Example],
-    cell: Cell,
+    microbatch: MicrobatchSettings,
     decoding: Decoding,
 ) -> Evaluation:
-    """Let every member play every example, cell by cell, and collect the rewards.
+    """Let every member play every example, microbatch by microbatch, and collect the rewards.
 
     Args:
         engine: one copy of the weights.
         graders: where completions go.
-        members: perturbations; None is the centre.
+        members: perturbations; None is the center.
         examples: the batch, the same for all members.
-        cell: members x examples computed together.
+        microbatch: members x examples computed together.
         decoding: the same for all members.
     """
     started = time.perf_counter()
     played = [
-        one.played(engine.generate(one.members, one.examples, decoding), graders)
-        for one in cut(members, examples, cell)
+        one.with_completions(engine.generate(one.members, one.examples, decoding), graders)
+        for one in cut_microbatches(members, examples, microbatch)
     ]
     generated_s = time.perf_counter() - started
-    return gather(played, len(members), examples, generated_s)
+    return gather_rewards(played, len(members), examples, generated_s)
 
 
-def cut(
-    members: Sequence[Perturbation | None], examples: Sequence[Example], size: Cell
-) -> list[OpenCell]:
-    """Cut the playing of examples by members into cells, whoever plays them."""
-    together = members_per_cell(size, len(examples))
+def cut_microbatches(
+    members: Sequence[Perturbation | None], examples: Sequence[Example], size: MicrobatchSettings
+) -> list[Microbatch]:
+    """Cut the playing of examples by members into microbatches, whoever plays them."""
+    together = members_per_microbatch(size, len(examples))
     return [
-        OpenCell(i, j, members[i : i + together], examples[j : j + size.examples])
-        for i, j in cells(len(members), len(examples), size)
+        Microbatch(i, j, members[i : i + together], examples[j : j + size.examples])
+        for i, j in microbatch_starts(len(members), len(examples), size)
     ]
 
 
-def centre_cell(size: Cell) -> Cell:
-    """Return the cells of the centre alone: one member, so they hold as many rows in examples."""
-    return Cell(members=1, examples=members_per_cell(size, size.examples) * size.examples)
+def center_microbatch(size: MicrobatchSettings) -> MicrobatchSettings:
+    """Return the size of microbatches of the center alone: one member, as many rows in examples."""
+    return MicrobatchSettings(
+        members=1, examples=members_per_microbatch(size, size.examples) * size.examples
+    )
 
 
-def members_per_cell(cell: Cell, examples: int) -> int:
-    """Return how many members one cell holds, for a batch of so many examples.
+def members_per_microbatch(microbatch: MicrobatchSettings, examples: int) -> int:
+    """Return how many members one microbatch holds, for a batch of so many examples.
 
     Rows that fit a processor's cache run fastest; a few examples leave room for more members.
     """
-    if cell.members is not None:
-        return cell.members
-    return max(1, cell.rows // min(cell.examples, examples))
+    if microbatch.members is not None:
+        return microbatch.members
+    return max(1, microbatch.rows // min(microbatch.examples, examples))
 
 
-def cells(members: int, examples: int, size: Cell) -> list[tuple[int, int]]:
-    """Return (first member, first example) of every cell, whoever computes them."""
+def microbatch_starts(
+    members: int, examples: int, size: MicrobatchSettings
+) -> list[tuple[int, int]]:
+    """Return (first member, first example) of every microbatch, whoever computes them."""
     return [
         (first_member, first_example)
-        for first_member in range(0, members, members_per_cell(size, examples))
+        for first_member in range(0, members, members_per_microbatch(size, examples))
         for first_example in range(0, examples, size.examples)
     ]
 
 
-def gather(
-    played: Sequence[PlayedCell], members: int, examples: Sequence[Example], generation_s: float
+def gather_rewards(
+    played: Sequence[GeneratedMicrobatch],
+    members: int,
+    examples: Sequence[Example],
+    decode_seconds: float,
 ) -> Evaluation:
-    """Put cells, in whatever order they came, into one table of rewards."""
+    """Put microbatches, in whatever order they came, into one table of rewards."""
     rewards = np.full((members, len(examples)), np.nan)
     rollouts = []
-    for one in sorted(played, key=lambda cell: (cell.first_member, cell.first_example)):
+    for one in sorted(
+        played, key=lambda microbatch: (microbatch.first_member, microbatch.first_example)
+    ):
         grades = iter(one.grades.result())
         for i, row in enumerate(one.completions, start=one.first_member):
             for j, completion in enumerate(row, start=one.first_example):
@@ -136,4 +147,4 @@ def gather(
                 rollouts.append(Rollout(i, examples[j].index, completion, grade))
     rollouts.sort(key=lambda rollout: rollout.member)
     tokens = sum(len(rollout.completion.tokens) for rollout in rollouts)
-    return Evaluation(rewards, tuple(rollouts), tokens, generation_s)
+    return Evaluation(rewards, tuple(rollouts), tokens, decode_seconds)

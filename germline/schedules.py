@@ -3,12 +3,12 @@
 import math
 from decimal import Context, Decimal
 
-from germline.config import Cosine, Linear, Scheduled
+from germline.config import CosineSchedule, LinearSchedule, Scheduled
 
 _DIGITS = Context(prec=28)
 
 
-def scheduled(value: Scheduled, generation: int, generations: int) -> float:
+def value_at(value: Scheduled, generation: int, generations: int) -> float:
     """Return a setting's value in generation g of a run of G.
 
         constant    value
@@ -34,10 +34,10 @@ def scheduled(value: Scheduled, generation: int, generations: int) -> float:
             f"generation {generation} is outside a run of generations={generations}; "
             "they count from 0"
         )
-    if isinstance(value, Linear):
+    if isinstance(value, LinearSchedule):
         done = generation / (generations - 1) if generations > 1 else 0.0
         return value.start * (1 - done) + value.end * done
-    if isinstance(value, Cosine):
+    if isinstance(value, CosineSchedule):
         since, span = generation - value.warmup, generations - 1 - value.warmup
         if since < 0:
             return value.start * (generation + 1) / (value.warmup + 1)
@@ -46,7 +46,7 @@ def scheduled(value: Scheduled, generation: int, generations: int) -> float:
     return float(value)
 
 
-def grown(value: float, log_step: float, least: float, most: float) -> float:
+def scale_within(value: float, log_step: float, least: float, most: float) -> float:
     """Return value * exp(log_step), cut to [least, most], with the same bits on every machine.
 
     The exponential is a decimal one of 28 digits: those of C libraries differ in the last bit, and

@@ -13,10 +13,10 @@ import numpy as np
 from jaxtyping import Float64
 
 from germline import noise
-from germline.diagnosis import Diagnosis, signal_power
-from germline.evaluation.center_divergence import DivergenceFromCenter
-from germline.protocols import Calibrating, Fleet, Shaping, Strategy
+from germline.evaluation.member_kl import MemberKl
+from germline.protocols import CalibratedStrategy, Fleet, Shaping, Strategy
 from germline.shaping import fitness
+from germline.signal_metrics import SignalMetrics, signal_power
 from germline.types import (
     Decoding,
     Evaluation,
@@ -38,7 +38,7 @@ def generations(
     batch_of: Callable[[int], Sequence[Example]],
     decoding: Decoding,
     span: range,
-    diagnosis: Diagnosis | None = None,
+    diagnosis: SignalMetrics | None = None,
 ) -> Iterator[GenerationRecord]:
     """Run the generations of `span`, yielding one record after each update.
 
@@ -48,28 +48,30 @@ def generations(
     Raises:
         GermlineError: too many rewards of a generation are missing, twice.
     """
-    diagnosis = diagnosis or Diagnosis()
+    diagnosis = diagnosis or SignalMetrics()
     for generation in span:
         clock = _Clock()
         fleet.traffic()  # of whatever was done between generations
         batch = batch_of(generation)
-        luck = replace(decoding, noise_round=generation)
-        divergence = DivergenceFromCenter(fleet, batch_of, generation, luck, diagnosis.on_trial)
-        if isinstance(strategy, Calibrating):
+        sampling_noise = replace(decoding, noise_generation=generation)
+        divergence = MemberKl(fleet, batch_of, generation, sampling_noise, diagnosis.on_trial)
+        if isinstance(strategy, CalibratedStrategy):
             strategy.calibrate(generation, divergence)
         population = strategy.ask(generation)
         clock.lap("ask_s")
-        evaluation = _evaluate(fleet, population, batch, luck)
-        beside = fleet.evaluate_centre(batch, luck) if population.centre else None
+        evaluation = _evaluate(fleet, population, batch, sampling_noise)
+        beside = (
+            fleet.evaluate_center(batch, sampling_noise) if population.evaluate_center else None
+        )
         clock.lap("evaluate_s")
-        fit, centre = _fitness(evaluation, beside)
+        fit, center = _fitness(evaluation, beside)
         utilities = shape(
             evaluation, antithetic=population.antithetic, baseline=population.baseline
         )
         power = signal_power(population, evaluation, shape)
-        update = strategy.tell(population, utilities, fit, centre, power)
+        update = strategy.tell(population, utilities, fit, center, power)
         clock.lap("tell_s")
-        stretched = isinstance(update, Update) and update.stretch is not None
+        stretched = isinstance(update, Update) and update.sigma_update is not None
         scales = fleet.scales() if stretched else {}
         signals = diagnosis.of(population, evaluation, fit, update, shape)
         signals = replace(signals, signal_share=power.share if power else None)
@@ -87,7 +89,7 @@ def generations(
             digest=digest,
             evaluation=evaluation,
             held_out=None,
-            timing={**clock.laps, "generate_s": evaluation.generation_s},
+            timing={**clock.laps, "generate_s": evaluation.decode_seconds},
             signals=replace(signals, step=step),
             sigmas={name: update.sigma * scale for name, scale in scales.items()},
             traffic=fleet.traffic(),
@@ -108,7 +110,7 @@ def batches(
             return list(examples)
         places = range(generation * size, (generation + 1) * size)
         epochs = {place // len(examples) for place in places}
-        orders = {e: noise.permutation(run_seed, "batches", e, len(examples)) for e in epochs}
+        orders = {e: noise.epoch_permutation(run_seed, "batches", e, len(examples)) for e in epochs}
         return [
             examples[int(orders[place // len(examples)][place % len(examples)])] for place in places
         ]
@@ -119,7 +121,7 @@ def batches(
 def _fitness(
     evaluation: Evaluation, beside: Evaluation | None
 ) -> tuple[Float64[np.ndarray, " members"], float | None]:
-    """Return the fitness of the members, and of the centre if it played, NaN where it is lost.
+    """Return the fitness of the members, and of the center if it played, NaN where it is lost.
 
     They are fitted together, so that rewards missing of one do not shift it against the other.
     """

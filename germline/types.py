@@ -1,9 +1,9 @@
-"""The nouns that travel between rooms: frozen, picklable, free of torch.
+"""The data types that travel between packages: frozen, picklable, free of torch.
 
 A generation reads: a `Population` of members is played on a batch of `Example`s; every playing
 leaves a `Completion` and a `Rollout`; all of them together are an `Evaluation`; what the strategy
-makes of it is an `Update` (or a `Move`, where members are coordinates). Only names and numbers
-travel (seeds, coefficients, coordinates, text), never weights.
+makes of it is an `Update` (or a `MeanUpdate`, where members are coordinates). Only names and
+numbers travel (seeds, coefficients, coordinates, text), never weights.
 """
 
 from collections.abc import Mapping
@@ -13,8 +13,8 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float, Float32
 
-from germline.signals import SigmaTrial, SignalPower, Signals
-from germline.traffic import Traffic
+from germline.comm_bytes import CommBytes
+from germline.signal_types import SigmaTrial, SignalPower, Signals
 
 TensorKind = Literal[
     "linear", "embedding", "norm", "bias", "expert", "router", "adapter", "coordinates", "other"
@@ -35,7 +35,7 @@ class EngineLost(GermlineError):
 
 
 @dataclass(frozen=True, slots=True)
-class Seeded:
+class SeedPerturbation:
     """A perturbation by name: theta + sign * sigma * noise(run_seed, generation, direction).
 
     Attributes:
@@ -53,12 +53,12 @@ class Seeded:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Coordinates:
+class VectorPerturbation:
     """A perturbation by value: theta + unit * offsets, over all searched numbers.
 
     Attributes:
         index: place in the population.
-        offsets: how far it stands from the centre, in the canonical order of the searched tensors
+        offsets: how far it stands from the center, in the canonical order of the searched tensors
             and in the unit the space gives each of them.
     """
 
@@ -67,7 +67,7 @@ class Coordinates:
     offsets: Float32[np.ndarray, " dimension"]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Coordinates) and self._bits() == other._bits()
+        return isinstance(other, VectorPerturbation) and self._bits() == other._bits()
 
     def __hash__(self) -> int:
         return hash(self._bits())
@@ -76,16 +76,16 @@ class Coordinates:
         return self.generation, self.index, self.offsets.tobytes()
 
 
-Perturbation = Seeded | Coordinates
+Perturbation = SeedPerturbation | VectorPerturbation
 
 
-def as_seeded(member: Perturbation) -> Seeded:
+def as_seed_perturbation(member: Perturbation) -> SeedPerturbation:
     """Return a member that must be named by a seed: what is drawn here has no coordinates.
 
     Raises:
         GermlineError: it is given by its coordinates.
     """
-    if isinstance(member, Seeded):
+    if isinstance(member, SeedPerturbation):
         return member
     raise GermlineError(
         "members given by coordinates cannot be used where directions are drawn: "
@@ -94,7 +94,7 @@ def as_seeded(member: Perturbation) -> Seeded:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class PromptVariant:
     """Discrete settings a member plays with; None: as the config says.
 
     Attributes:
@@ -104,7 +104,7 @@ class Choice:
     """
 
     temperature: float | None = None
-    shots: int | None = None
+    few_shot: int | None = None
     template: str | None = None
 
 
@@ -114,27 +114,27 @@ class Population:
 
     Attributes:
         choices: what each member plays with, where that is searched too; a pair shares it.
-        centre: whether the strategy asks how fit the centre is, on the same batch.
+        center: whether the strategy asks how fit the center is, on the same batch.
         baseline: the fitness that counts as neither good nor bad; None: the mean of the members.
     """
 
     generation: int
     members: tuple[Perturbation, ...]
     antithetic: bool
-    centre: bool = False
+    evaluate_center: bool = False
     baseline: float | None = None
-    choices: tuple[Choice, ...] = ()
+    prompt_variants: tuple[PromptVariant, ...] = ()
 
     def __len__(self) -> int:
         return len(self.members)
 
-    def seeded(self) -> tuple[Seeded, ...]:
+    def seed_perturbations(self) -> tuple[SeedPerturbation, ...]:
         """Return the members of a strategy that names directions.
 
         Raises:
             GermlineError: they are coordinates: another strategy asked for them.
         """
-        return tuple(map(as_seeded, self.members))
+        return tuple(map(as_seed_perturbation, self.members))
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class TensorInfo:
     aliases: tuple[str, ...] = ()
 
     @property
-    def sides(self) -> tuple[int, int]:
+    def out_in_features(self) -> tuple[int, int]:
         """How many numbers a linear layer writes and reads."""
         first, second = self.shape
         return (second, first) if self.transposed else (first, second)
@@ -207,8 +207,8 @@ class Decoding:
     top_p: float = 1.0
     stop: tuple[str, ...] = ()
     noise_seed: int = 0
-    noise_round: int = 0
-    noise_name: str = "train"
+    noise_generation: int = 0
+    noise_stream: str = "train"
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,22 +258,22 @@ class Evaluation:
     rewards: Float[np.ndarray, "members examples"]
     rollouts: tuple[Rollout, ...]
     tokens: int
-    generation_s: float
+    decode_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class SigmaUpdate:
     """How an update changes the sigma of every tensor by what its own noise was worth.
 
     Attributes:
-        coefficients: of each direction, for equation (1) of `engines.tensor_sigmas`.
+        coefficients: of each direction, for equation (1) of `engines.per_tensor_sigma`.
         least: smallest sigma of a tensor, as a multiple of the update's sigma.
         most: largest one.
     """
 
     coefficients: tuple[float, ...]
-    least: float
-    most: float
+    min: float
+    max: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +285,7 @@ class Update:
     Attributes:
         fitness: mean over the population, where the strategy goes by it: what `recall` needs to
             take up a stopped run. Applying an update does not look at it.
-        success: share of members fitter than the centre, where the strategy goes by that.
+        success: share of members fitter than the center, where the strategy goes by that.
         noise_generation: whose noise the directions are, where it is not the update's own.
         stretch: how the sigmas of tensors change, where each tensor has its own.
         skipped: whether it leaves everything where it is, optimizer and decay included.
@@ -304,22 +304,22 @@ class Update:
     learning_rate: float
     coefficients: tuple[float, ...]
     fitness: float | None = None
-    success: float | None = None
+    success_rate: float | None = None
     noise_generation: int | None = None
-    stretch: Stretch | None = None
+    sigma_update: SigmaUpdate | None = None
     skipped: bool = False
-    told: tuple[float, ...] = ()
-    choices: tuple[tuple[float, ...], ...] = ()
+    fitnesses: tuple[float, ...] = ()
+    option_probabilities: tuple[tuple[float, ...], ...] = ()
     backpropagated: bool = False
-    power: SignalPower | None = None
+    signal_power: SignalPower | None = None
 
     @property
-    def is_silent(self) -> bool:
+    def has_no_signal(self) -> bool:
         """Whether its generation said nothing: no coefficient is not 0, and none was fitter."""
-        stretched = self.stretch is not None and any(self.stretch.coefficients)
-        return not (any(self.coefficients) or stretched or len(set(self.told)) > 1)
+        stretched = self.sigma_update is not None and any(self.sigma_update.coefficients)
+        return not (any(self.coefficients) or stretched or len(set(self.fitnesses)) > 1)
 
-    def as_drawn(self) -> "Update":
+    def with_noise_generation(self) -> "Update":
         """Return it under the generation whose noise it is the sum of, as spaces draw it."""
         if self.noise_generation is None:
             return self
@@ -327,7 +327,7 @@ class Update:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class MeanUpdate:
     """What `tell` of a coordinate strategy returns: theta <- theta + unit * offsets.
 
     Attributes:
@@ -345,7 +345,7 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class HeldOutScore:
     """A held-out result: mean of the task's metric with its standard error over examples.
 
     Attributes:
@@ -373,7 +373,7 @@ class GenerationRecord:
     Attributes:
         signals: what there was to learn, and how far theta went.
         sigmas: of each tensor as it was played, where they differ; in `sigma_unit`, by name.
-        traffic: what travelled, where engines are elsewhere.
+        traffic: what traveled, where engines are elsewhere.
         calibration: the sigmas that were tried before the generation, in order.
     """
 
@@ -381,12 +381,12 @@ class GenerationRecord:
     generations: int
     fitness: tuple[float, ...]
     utilities: tuple[float, ...]
-    update: Update | Move
+    update: Update | MeanUpdate
     digest: str
     evaluation: Evaluation
-    held_out: Score | None
+    held_out: HeldOutScore | None
     timing: Mapping[str, float]
     sigmas: Mapping[str, float] = field(default_factory=dict)
     signals: Signals | None = None
-    traffic: Traffic | None = None
+    traffic: CommBytes | None = None
     calibration: tuple[SigmaTrial, ...] = ()

@@ -14,7 +14,7 @@ from germline.types import EngineLost, GermlineError
 
 def toy() -> Engine:
     """Load the toy engine that `tests.remote_engines` has here."""
-    from germline.run.assembly import make_engine
+    from germline.run.build_parts import make_engine
     from tests.remote_engines import CONFIG
 
     return make_engine(CONFIG)
@@ -44,7 +44,7 @@ class Sleep:
         """Sleep."""
         time.sleep(1000)
 
-    def believes(self, _answer: object) -> bool:
+    def is_valid_result(self, _answer: object) -> bool:
         """Never asked: there is no answer."""
         return False
 
@@ -56,7 +56,7 @@ class Divide:
         """Raise ZeroDivisionError."""
         return 1 / 0
 
-    def believes(self, _answer: object) -> bool:
+    def is_valid_result(self, _answer: object) -> bool:
         """Never asked: there is no answer."""
         return False
 
@@ -68,7 +68,7 @@ class Refuse:
         """Raise GermlineError."""
         raise GermlineError("task: the longest prompt is too long")
 
-    def believes(self, _answer: object) -> bool:
+    def is_valid_result(self, _answer: object) -> bool:
         """Never asked: there is no answer."""
         return False
 
@@ -80,7 +80,7 @@ class Whereabouts:
         """Return the process id."""
         return os.getpid()
 
-    def believes(self, answer: object) -> bool:
+    def is_valid_result(self, answer: object) -> bool:
         """Whether it can be one."""
         return isinstance(answer, int)
 
@@ -103,6 +103,6 @@ class Spoil:
         if os.getpid() == self.pid:
             engine.generate = generate  # type: ignore[method-assign, assignment]
 
-    def believes(self, answer: object) -> bool:
+    def is_valid_result(self, answer: object) -> bool:
         """Whether nothing was returned."""
         return answer is None

@@ -11,14 +11,18 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from germline.config import Lora, SpaceConfig
-from germline.engines.weights import Masters
+from germline.engines.master_weights import Masters
 from germline.protocols import CoordinateSpace
-from germline.types import Seeded
+from germline.types import SeedPerturbation
 from tests.tiny_engines import directions, drawn
 
 
 def merged(
-    path: Path, section: SpaceConfig, weights: Masters, member: Seeded | None, dtype: torch.dtype
+    path: Path,
+    section: SpaceConfig,
+    weights: Masters,
+    member: SeedPerturbation | None,
+    dtype: torch.dtype,
 ) -> Any:
     """A plain model with the perturbation added to its weights in fp64, rounded to a dtype.
 
@@ -38,7 +42,7 @@ def _plain(path: Path, dtype: torch.dtype) -> Any:
 
 
 def merged_values(
-    section: SpaceConfig, weights: Masters, member: Seeded | None
+    section: SpaceConfig, weights: Masters, member: SeedPerturbation | None
 ) -> dict[str, np.ndarray]:
     """Work out the weights of a member in fp64, by canonical name, without the engine's code."""
     theta = {name: tensor.double().numpy() for name, tensor in weights.tensors.items()}

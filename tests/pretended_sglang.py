@@ -9,13 +9,15 @@ from typing import Any
 from germline.config import Config, load_config
 from germline.engines.pretrained import load_pretrained
 from germline.engines.served.engine import ServedEngine
-from germline.engines.sglang.identity import reference
-from germline.run.assembly import make_engine
-from germline.types import Decoding, Example, Seeded
+from germline.engines.sglang.server_check import reference_log_probabilities
+from germline.run.build_parts import make_engine
+from germline.types import Decoding, Example, SeedPerturbation
 from tests.scripted_server import Scripted
 from tests.tiny_engines import folder
 
-MEMBERS = [Seeded(7, 0, direction, sign, 0.02) for direction in (0, 1) for sign in (1, -1)]
+MEMBERS = [
+    SeedPerturbation(7, 0, direction, sign, 0.02) for direction in (0, 1) for sign in (1, -1)
+]
 EXAMPLES = [Example(k, f"What is {k} + 4?", "", chat=True) for k in range(3)]
 DECODING = Decoding(max_new_tokens=4)
 LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
@@ -24,7 +26,7 @@ LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_
 @cache
 def scores() -> tuple[float, ...]:
     """Return what the tiny model makes of the fixed text."""
-    return tuple(reference(load_pretrained(str(folder("qwen2"))).model))
+    return tuple(reference_log_probabilities(load_pretrained(str(folder("qwen2"))).model))
 
 
 @dataclass
@@ -108,7 +110,7 @@ class Pretended:
 
 
 def config(script: Scripted, space: Any = "low_rank", **section: Any) -> Config:
-    engine = {"kind": "sglang", "base_url": script.url, "patience_s": 0.0, **section}
+    engine = {"kind": "sglang", "base_url": script.url, "retry_timeout_s": 0.0, **section}
     return load_config({"model": str(folder("qwen2")), "space": space, "engine": engine})
 
 

@@ -10,12 +10,20 @@ from functools import partial
 import numpy as np
 
 from germline.fleet import LocalFleet
-from germline.fleet.crew import Crew
-from germline.fleet.elsewhere import Done, EngineFault, Lost, Outcome, Raised, Remote, Wait
-from germline.fleet.jobs import Job
-from germline.fleet.remote import RemoteFleet
+from germline.fleet.remote_engine import (
+    EngineFault,
+    JobDone,
+    JobRaised,
+    Outcome,
+    RemoteEngine,
+    RemoteEngineLost,
+    Wait,
+)
+from germline.fleet.remote_fleet import RemoteFleet
+from germline.fleet.worker_jobs import EngineJob
+from germline.fleet.worker_pool import WorkerPool
 from germline.protocols import Engine, Fleet
-from germline.run.assembly import decoding, make_engine, make_task
+from germline.run.build_parts import make_decoding, make_engine, make_task
 from germline.shaping import utilities
 from germline.strategies import make_strategy
 from germline.training import batches, generations
@@ -26,7 +34,7 @@ from tests.toy_runs import ADAM_FULL, GradedHere, settings
 CONFIG = settings(*ADAM_FULL, "task.max_new_tokens=4")
 TASK = make_task(CONFIG.task)
 EXAMPLES = TASK.examples("train")[:7]
-DECODING = decoding(CONFIG, TASK)
+DECODING = make_decoding(CONFIG, TASK)
 STRATEGY = make_strategy(CONFIG.strategy, run_seed=0, generations=9)
 UPDATES = [
     STRATEGY.tell(STRATEGY.ask(generation), np.array([1.0, -1.0, 0.5, -0.5, 0.0, 0.0]))
@@ -47,10 +55,10 @@ class Nearby:
         load: Callable[[], Engine] = lambda: make_engine(CONFIG),
     ) -> None:
         self.name = name
-        self.vacant = False
+        self.waits_for_resources = False
         self.engine: Engine | None = None
         self.starts = 0
-        self.jobs: list[Job] = []
+        self.jobs: list[EngineJob] = []
         self._load = load
         self._fault = fault
         self._pending: Callable[[], Outcome] | None = None
@@ -66,7 +74,7 @@ class Nearby:
         self.engine = None
         self._pending = self._loaded
 
-    def send(self, job: Job) -> None:
+    def send(self, job: EngineJob) -> None:
         """Do it when the outcome is asked for."""
         assert self._pending is None, "an engine does one job at a time"
         self._pending = lambda: self._done(job)
@@ -85,22 +93,22 @@ class Nearby:
         try:
             self.engine = self._load()
         except (GermlineError, EngineFault) as error:
-            return Raised(error)
-        return Done(self.digest())
+            return JobRaised(error)
+        return JobDone(self.digest())
 
-    def _done(self, job: Job) -> Outcome:
+    def _done(self, job: EngineJob) -> Outcome:
         assert self.engine is not None
         self.jobs.append(job)
         outcome = self._fault(self, job) if self._fault else None
         if outcome is not None:
             return outcome
         try:
-            return Done(job(self.engine))
+            return JobDone(job(self.engine))
         except GermlineError as error:
-            return Raised(error)
+            return JobRaised(error)
 
 
-Fault = Callable[[Nearby, Job], Outcome | None]
+Fault = Callable[[Nearby, EngineJob], Outcome | None]
 
 
 class Chance:
@@ -110,8 +118,8 @@ class Chance:
         self._random = np.random.default_rng(seed)
 
     def __call__(
-        self, remotes: Sequence[Remote], _timeout: float | None
-    ) -> list[tuple[Remote, Outcome]]:
+        self, remotes: Sequence[RemoteEngine], _timeout: float | None
+    ) -> list[tuple[RemoteEngine, Outcome]]:
         """Return the outcomes of some."""
         count = self._random.integers(1, len(remotes) + 1)
         chosen = self._random.permutation(len(remotes))[:count]
@@ -120,8 +128,8 @@ class Chance:
 
 
 def first_one_first(
-    remotes: Sequence[Remote], _timeout: float | None
-) -> list[tuple[Remote, Outcome]]:
+    remotes: Sequence[RemoteEngine], _timeout: float | None
+) -> list[tuple[RemoteEngine, Outcome]]:
     """Wait for engines in their order, one at a time."""
     first = remotes[0]
     assert isinstance(first, Nearby)
@@ -129,24 +137,26 @@ def first_one_first(
 
 
 def last_one_first(
-    remotes: Sequence[Remote], timeout: float | None
-) -> list[tuple[Remote, Outcome]]:
+    remotes: Sequence[RemoteEngine], timeout: float | None
+) -> list[tuple[RemoteEngine, Outcome]]:
     """Wait for engines in reverse order, one at a time."""
     return first_one_first(remotes[-1:], timeout)
 
 
 def fleet_of(engines: Sequence[Nearby], seed: int = 0, wait: Wait | None = None) -> RemoteFleet:
     """Put engines into a fleet, with graders of this process."""
-    crew = Crew(engines, wait or Chance(seed))
-    return RemoteFleet(crew, GradedHere(make_task(CONFIG.task)), CONFIG.cell)
+    pool = WorkerPool(engines, wait or Chance(seed))
+    return RemoteFleet(pool, GradedHere(make_task(CONFIG.task)), CONFIG.microbatch)
 
 
 def killed_at(*places: int, kind: type = object) -> Fault:
     """Lose an engine at the given ones of its jobs of a kind, counted from 0 over all its lives."""
     seen = iter(range(10**6))
 
-    def fault(_engine: Nearby, job: Job) -> Outcome | None:
-        return Lost("killed") if isinstance(job, kind) and next(seen) in places else None
+    def fault(_engine: Nearby, job: EngineJob) -> Outcome | None:
+        return (
+            RemoteEngineLost("killed") if isinstance(job, kind) and next(seen) in places else None
+        )
 
     return fault
 
@@ -155,7 +165,7 @@ def corrupted_at(*places: int, kind: type = object) -> Fault:
     """Flip a weight before the given ones of an engine's jobs of a kind."""
     seen = iter(range(10**6))
 
-    def fault(engine: Nearby, job: Job) -> Outcome | None:
+    def fault(engine: Nearby, job: EngineJob) -> Outcome | None:
         if isinstance(job, kind) and next(seen) in places:
             corrupt(engine.engine)
         return None
@@ -169,7 +179,7 @@ def corrupt(engine: Engine | None) -> None:
     next(iter(engine.weights.state().values())).view(-1)[3] += 0.25
 
 
-def crew(count: int, *faults: Fault | None) -> list[Nearby]:
+def pool(count: int, *faults: Fault | None) -> list[Nearby]:
     """Name engines and give the first of them faults."""
     given = [*faults, *[None] * (count - len(faults))]
     return [Nearby(f"engine {number}", fault) for number, fault in enumerate(given)]
@@ -177,7 +187,7 @@ def crew(count: int, *faults: Fault | None) -> list[Nearby]:
 
 def local() -> LocalFleet:
     """Return what all fleets must equal: one engine here."""
-    return LocalFleet(make_engine(CONFIG), GradedHere(TASK), CONFIG.cell)
+    return LocalFleet(make_engine(CONFIG), GradedHere(TASK), CONFIG.microbatch)
 
 
 def evaluated(fleet: Fleet, generation: int = 0) -> Evaluation:
@@ -196,6 +206,6 @@ def digests(fleet: Fleet, count: int = 4) -> list[tuple[str, tuple[float, ...]]]
     """Run the bare loop and return what decides a run."""
     strategy = make_strategy(CONFIG.strategy, run_seed=CONFIG.seed, generations=count)
     shape = partial(utilities, CONFIG.shaping)
-    batch = batches(TASK.examples("train"), CONFIG.batch, CONFIG.seed)
+    batch = batches(TASK.examples("train"), CONFIG.batch_size, CONFIG.seed)
     loop = generations(strategy, shape, fleet, batch, DECODING, range(count))
     return [(record.digest, record.fitness) for record in loop]

@@ -8,8 +8,8 @@ from germline.types import (
     Example,
     GenerationRecord,
     Grade,
+    HeldOutScore,
     Rollout,
-    Score,
     Update,
 )
 
@@ -30,7 +30,7 @@ def rollout(member: int, example: int, reward: float, failure: str | None = None
 def record(
     generation: int,
     rewards: list[list[float]] | None = None,
-    held_out: Score | None = None,
+    held_out: HeldOutScore | None = None,
     failure: str | None = None,
 ) -> GenerationRecord:
     table = np.array([[1.0, 0.0], [0.5, 0.25]] if rewards is None else rewards)
@@ -53,5 +53,5 @@ def record(
     )
 
 
-def score(generation: int, mean: float = 0.5) -> Score:
-    return Score(generation, "exact", mean, 0.05, 100, mean)
+def score(generation: int, mean: float = 0.5) -> HeldOutScore:
+    return HeldOutScore(generation, "exact", mean, 0.05, 100, mean)

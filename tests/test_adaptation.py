@@ -8,21 +8,41 @@ import numpy as np
 import pytest
 import torch
 
-from germline.config import Full, Grow, Lora, LowRank, Natural, Nes, RunningMean, Success
-from germline.engines.tensor_sigmas import mean_squares
+from germline.config import (
+    Full,
+    GrowSigmaOnZeroSignal,
+    Lora,
+    LowRank,
+    NaturalGradientSigma,
+    Nes,
+    RunningMeanBaseline,
+    SuccessRateSigma,
+)
+from germline.engines.per_tensor_sigma import noise_mean_squares
 from germline.optimizers import Sgd
 from germline.record import RunDirectory
 from germline.report import curves
-from germline.report.facts import RunFacts
+from germline.report.run_facts import RunFacts
 from germline.run import resume, train
-from germline.schedules import grown
+from germline.schedules import scale_within
 from germline.shaping import utilities
 from germline.spaces import make_space
+from germline.strategies.adaptive_values import (
+    RunningMeanFitness,
+    SuccessRateValue,
+    ZeroSignalGrowth,
+)
 from germline.strategies.nes import NaturalEvolution
-from germline.strategies.step_size import success
-from germline.strategies.told import Baseline, Silence, Successes
+from germline.strategies.sigma_adaptation import success_rate
 from germline.testing import VectorFleet, sphere
-from germline.types import Decoding, GermlineError, Seeded, Stretch, TensorInfo, Update
+from germline.types import (
+    Decoding,
+    GermlineError,
+    SeedPerturbation,
+    SigmaUpdate,
+    TensorInfo,
+    Update,
+)
 from tests.evaluations import of_rewards
 from tests.tiny_engines import drawn, engine, examples, population
 from tests.toy_runs import finish, journal, run, settings, stopped_after
@@ -37,7 +57,7 @@ TIED = "task.max_new_tokens=1"
 GROW = "strategy.zero_signal={kind: grow, factor: 2, most: 3}"
 DECODING = Decoding(max_new_tokens=6)
 SILENT = ("task.temperature=0", "strategy.sigma=1e-7", "strategy.optimizer.weight_decay=0.5")
-"""Members so near the centre that all are equally good; weight decay acts all the same."""
+"""Members so near the center that all are equally good; weight decay acts all the same."""
 ADAPTING = {
     "success": (SUCCESS,),
     "natural, full, adam": (NATURAL, "space=full", "strategy.optimizer=adam"),
@@ -90,7 +110,9 @@ def test_a_run_in_which_nothing_adapts_carries_none_of_it(tmp_path):
 def test_what_adapts_is_recorded(wholes):
     rows = RunDirectory.open(wholes["success"]).generations()
     assert len({row["sigma"] for row in rows}) > 3
-    assert [row["success"] for row in rows] == [one.success for one in entries(wholes["success"])]
+    assert [row["success"] for row in rows] == [
+        one.success_rate for one in entries(wholes["success"])
+    ]
     first, *_, last = RunDirectory.open(wholes["natural, full, adam"]).generations()
     assert first["sigmas"] == {"min": 0.3, "max": 0.3}
     assert last["sigmas"]["min"] < last["sigma"] < last["sigmas"]["max"]
@@ -113,7 +135,7 @@ def test_a_sigma_that_changed_is_drawn_in_the_report(wholes, tmp_path):
 
 
 def test_sigma_follows_the_equation_of_success():
-    told = Successes(Success(start=0.1, target=0.2, rate=0.5))
+    told = SuccessRateValue(SuccessRateSigma(start=0.1, target=0.2, rate=0.5))
     for generation, share in enumerate([0.5, 0.0, None]):
         told.tell(generation, share)
     after = [0.1, 0.1 * math.exp(0.15), 0.1 * math.exp(0.05), 0.1 * math.exp(0.05)]
@@ -121,35 +143,35 @@ def test_sigma_follows_the_equation_of_success():
 
 
 def test_sigma_by_success_stays_within_its_limits():
-    told = Successes(Success(start=0.1, rate=100, min=0.05, max=0.3))
+    told = SuccessRateValue(SuccessRateSigma(start=0.1, rate=100, min=0.05, max=0.3))
     for generation, share in enumerate([1.0, 0.0]):
         told.tell(generation, share)
     assert (told.at(1), told.at(2)) == (0.3, 0.05)
 
 
-def test_success_is_the_share_above_the_centre_and_ties_are_half():
+def test_success_is_the_share_above_the_center_and_ties_are_half():
     fitness = np.array([1.0, 2.0, np.nan, 1.5, 1.5 * (1 + 1e-9)])
-    assert success(fitness, 1.5) == (1 + 0.5 + 0.5) / 4
-    assert success(fitness, math.nan) is None
-    assert success(np.array([np.nan]), 1.0) is None
+    assert success_rate(fitness, 1.5) == (1 + 0.5 + 0.5) / 4
+    assert success_rate(fitness, math.nan) is None
+    assert success_rate(np.array([np.nan]), 1.0) is None
 
 
-def test_success_without_the_centre_says_what_to_tell():
+def test_success_without_the_center_says_what_to_tell():
     strategy = nes(population=2, sigma={"kind": "success", "start": 0.1})
-    assert strategy.ask(0).centre
-    with pytest.raises(GermlineError, match=r"fitness of the centre .*fitness, centre\)"):
+    assert strategy.ask(0).evaluate_center
+    with pytest.raises(GermlineError, match=r"fitness of the center .*fitness, center\)"):
         strategy.tell(strategy.ask(0), np.zeros(2), np.zeros(2))
 
 
-def test_the_centre_plays_only_where_it_is_asked_for(monkeypatch):
-    assert not nes().ask(0).centre
+def test_the_center_plays_only_where_it_is_asked_for(monkeypatch):
+    assert not nes().ask(0).evaluate_center
 
 
 def test_growing_has_the_same_bits_everywhere():
     # A decimal exponential, rounded once: where libm rounds correctly it agrees to the bit.
-    assert grown(1.0, 0.1, 0.0, 9.0) == 1.1051709180756477
-    assert grown(2.0, -1.0, 0.0, 9.0) == 2 * 0.36787944117144233
-    assert (grown(1.0, 5.0, 0.0, 9.0), grown(1.0, -5.0, 0.5, 9.0)) == (9.0, 0.5)
+    assert scale_within(1.0, 0.1, 0.0, 9.0) == 1.1051709180756477
+    assert scale_within(2.0, -1.0, 0.0, 9.0) == 2 * 0.36787944117144233
+    assert (scale_within(1.0, 5.0, 0.0, 9.0), scale_within(1.0, -5.0, 0.5, 9.0)) == (9.0, 0.5)
 
 
 # --- a sigma for every tensor
@@ -161,19 +183,21 @@ SECTIONS = {"full": Full(), "rank 1": LowRank(rank=1), "rank 3": LowRank(rank=3)
 
 @pytest.mark.parametrize("section", SECTIONS.values(), ids=SECTIONS)
 def test_mean_squares_are_those_of_the_noise(section):
-    members = [Seeded(3, 1, direction, 1, 0.1) for direction in range(4)]
+    members = [SeedPerturbation(3, 1, direction, 1, 0.1) for direction in range(4)]
     expected = [(drawn(member, LAYER, section) ** 2).mean() for member in members]
-    assert mean_squares(make_space(section), members, LAYER) == pytest.approx(expected, rel=1e-6)
+    assert noise_mean_squares(make_space(section), members, LAYER) == pytest.approx(
+        expected, rel=1e-6
+    )
 
 
 @pytest.mark.parametrize("section", [Full(), LowRank(rank=2), Lora()], ids=["full", "low", "lora"])
 def test_every_tensor_follows_the_natural_gradient_of_its_own_noise(section):
     made = engine("toy", section, Sgd())
     before = {name: tensor.clone() for name, tensor in made.weights.tensors.items()}
-    stretch = Stretch((0.5, -1.0, 2.0), 0.1, 10.0)
-    made.apply(Update(3, 0, 0.02, 0.5, (0.0, 0.0, 0.0), stretch=stretch))
+    stretch = SigmaUpdate((0.5, -1.0, 2.0), 0.1, 10.0)
+    made.apply(Update(3, 0, 0.02, 0.5, (0.0, 0.0, 0.0), sigma_update=stretch))
     for info in made.weights.searched:
-        members = [Seeded(3, 0, direction, 1, 0.02) for direction in range(3)]
+        members = [SeedPerturbation(3, 0, direction, 1, 0.02) for direction in range(3)]
         squares = [(drawn(member, info, section) ** 2).mean() for member in members]
         step = sum(s * (one - 1) for s, one in zip(stretch.coefficients, squares, strict=True))
         found = made.weights.scales()[info.name]
@@ -184,7 +208,7 @@ def test_every_tensor_follows_the_natural_gradient_of_its_own_noise(section):
 
 def test_scales_stop_at_their_limits():
     made = engine("toy", Full(), Sgd())
-    made.apply(Update(3, 0, 0.1, 0.5, (0.0,), stretch=Stretch((1e4,), 0.5, 2.0)))
+    made.apply(Update(3, 0, 0.1, 0.5, (0.0,), sigma_update=SigmaUpdate((1e4,), 0.5, 2.0)))
     assert set(made.weights.scales().values()) == {0.5, 2.0}
 
 
@@ -208,7 +232,7 @@ def test_members_play_with_the_scales_of_their_tensors(model, section):
 
 def test_the_digest_and_a_state_hold_the_scales():
     moved, fresh = (engine("toy", LowRank()) for _ in range(2))
-    moved.apply(Update(3, 0, 0.1, 0.0, (0.0,), stretch=Stretch((1.0,), 0.1, 10.0)))
+    moved.apply(Update(3, 0, 0.1, 0.0, (0.0,), sigma_update=SigmaUpdate((1.0,), 0.1, 10.0)))
     assert moved.weights.digest() != fresh.weights.digest()
     fresh.weights.load_state(moved.weights.state())
     assert moved.weights.digest() == fresh.weights.digest()
@@ -220,14 +244,16 @@ def test_the_digest_and_a_state_hold_the_scales():
 def test_directions_that_were_worth_more_count_with_half_the_rate_over_n():
     strategy = nes(population=4, sigma={"kind": "natural", "start": 0.1, "rate": 3, "max": 0.4})
     update = strategy.tell(strategy.ask(0), np.array([1.0, -0.5, 0.25, -0.75]))
-    assert update.stretch == Stretch((3 / 2 * 0.5 / 4, 3 / 2 * -0.5 / 4), 1e-6 / 0.1, 0.4 / 0.1)
+    assert update.sigma_update == SigmaUpdate(
+        (3 / 2 * 0.5 / 4, 3 / 2 * -0.5 / 4), 1e-6 / 0.1, 0.4 / 0.1
+    )
 
 
 def test_sigmas_of_tensors_fall_where_they_are_far_too_large():
     """On a sphere whose top is 2.8 away."""
-    sigma = Natural(start=20.0, rate=4, min=1e-4, max=100)
+    sigma = NaturalGradientSigma(start=20.0, rate=4, min=1e-4, max=100)
     strategy = NaturalEvolution(Nes(population=32, sigma=sigma, learning_rate=0.05), 0, 1000)
-    *_, last = VectorFleet(sphere()).climb(strategy, range(40))
+    *_, last = VectorFleet(sphere()).run_generations(strategy, range(40))
     assert 0.01 < min(last.sigmas.values()) <= max(last.sigmas.values()) < 5
 
 
@@ -257,7 +283,7 @@ def test_an_update_sums_the_noise_its_members_played(section):
 
 
 def test_the_running_baseline_follows_its_equation():
-    baseline = Baseline(RunningMean(decay=0.75))
+    baseline = RunningMeanFitness(RunningMeanBaseline(decay=0.75))
     for generation, one in enumerate([None, 1.0, 3.0, None, 0.5]):
         baseline.tell(generation, one)
     assert [baseline.at(generation) for generation in range(6)] == [None, None, 1.0, 1.5, 1.5, 1.25]
@@ -293,7 +319,7 @@ def test_a_generation_without_signal_may_move_nothing(tmp_path):
 
 
 def test_sigma_answers_silence():
-    silence = Silence(Grow(factor=2.0, most=3.0))
+    silence = ZeroSignalGrowth(GrowSigmaOnZeroSignal(factor=2.0, most=3.0))
     for generation, silent in enumerate([True, True, True, False, False, False]):
         silence.tell(generation, silent=silent)
     assert [silence.at(generation) for generation in range(7)] == [1, 2, 3, 3, 1.5, 1, 1]

@@ -66,7 +66,7 @@ def test_a_run_of_an_adapter_is_evaluated_with_it(trained, tmp_path):
 def test_a_run_that_starts_from_an_adapter_needs_that_adapter(trained, tmp_path, monkeypatch):
     export(trained, tmp_path / "adapter")
     monkeypatch.chdir(tmp_path)
-    space = "space={kind: lora, rank: 2, start: adapter, layers: 0-1}"
+    space = "space={kind: lora, rank: 2, init_adapter: adapter, layers: 0-1}"
     config = RunDirectory.open(trained).config
     second = finish(
         train(load_config(config.model_dump(exclude={"space"}), [space]), tmp_path / "second")
@@ -79,13 +79,13 @@ def test_a_run_that_starts_from_an_adapter_needs_that_adapter(trained, tmp_path,
     save_file({n: t + 1e-6 for n, t in load_file(file).items()}, file, metadata)
     message = refusal(replay, second, 3)
     assert "not the one this run began with" in message
-    assert "space.start" in message
+    assert "space.init_adapter" in message
 
 
 def test_the_toy_engine_trains_adapters_that_a_run_can_start_from(tmp_path):
     first = run(tmp_path / "first", "space={kind: lora, rank: 2}")
     export(first, tmp_path / "adapter")
-    space = f"space={{kind: lora, rank: 2, start: {tmp_path / 'adapter'}}}"
+    space = f"space={{kind: lora, rank: 2, init_adapter: {tmp_path / 'adapter'}}}"
     second = RunDirectory.open(run(tmp_path / "second", space))
     assert second.held_out()[0].score.mean == RunDirectory.open(first).held_out()[-1].score.mean
 

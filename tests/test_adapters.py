@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from germline import noise
-from germline.config import Lora, load_config, smoke
+from germline.config import Lora, load_config, smoke_config
 from germline.types import Decoding, GermlineError, Update
 from tests.tiny import save_tiny
 from tests.tiny_engines import (
@@ -65,7 +65,7 @@ def by_peft(path, model="llama", **settings):
 
 
 def started(path, model="llama", **settings):
-    return inprocess(model, Lora(**{"rank": 4, "alpha": 6, "start": str(path), **settings}))
+    return inprocess(model, Lora(**{"rank": 4, "alpha": 6, "init_adapter": str(path), **settings}))
 
 
 # --- where it starts
@@ -76,11 +76,11 @@ def test_the_starting_adapter_is_drawn_from_the_run_seed_by_name():
     layer = next(info for info in weights.adapted if info.shape == (64, 192))  # [in, out]
     a, b = layer.adapter_names
     assert a == "transformer.h.0.attn.c_attn.lora_A.weight"
-    drawn = noise.normal(0, 0, 0, f"{a}/start", 2 * 64).reshape(2, 64)
+    drawn = noise.weight_noise(0, 0, 0, f"{a}/start", 2 * 64).reshape(2, 64)
     assert np.array_equal(weights.tensors[a].numpy(), drawn / np.float32(8))
     scaled = inprocess("gpt2", Lora(rank=2, init_scale_a=0.5)).weights
     assert np.array_equal(scaled.tensors[a].numpy(), drawn / np.float32(2))
-    drawn = noise.normal(0, 0, 0, f"{b}/start", 192 * 2).reshape(192, 2) * np.float32(0.5)
+    drawn = noise.weight_noise(0, 0, 0, f"{b}/start", 192 * 2).reshape(192, 2) * np.float32(0.5)
     assert np.array_equal(weights.tensors[b].numpy(), drawn)
 
 
@@ -112,7 +112,7 @@ def test_a_frozen_a_never_moves_in_members_or_updates():
     found = engine.logits(member, IDS)
     for layer in engine.weights.adapted:
         b = layer.adapter_names[1]
-        drawn = noise.normal(3, 0, 0, b, engine.weights.tensors[b].numel())
+        drawn = noise.weight_noise(3, 0, 0, b, engine.weights.tensors[b].numel())
         engine.weights.tensors[b] += 0.1 * torch.from_numpy(drawn).view(-1, 2)
     torch.testing.assert_close(engine.logits(None, IDS), found, rtol=1e-4, atol=1e-4)
 
@@ -247,7 +247,7 @@ def test_an_adapter_of_layers_the_model_does_not_have_is_refused(tmp_path):
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path):
     message = refusal(started, tmp_path / "nowhere")
-    assert "space.start" in message
+    assert "space.init_adapter" in message
     assert "no such folder" in message
 
 
@@ -269,7 +269,7 @@ def test_a_damaged_adapter_config_is_refused(text, tmp_path):
     by_peft(tmp_path)
     (tmp_path / "adapter_config.json").write_text(text)
     message = refusal(started, tmp_path)
-    assert "space.start" in message
+    assert "space.init_adapter" in message
     assert "adapter_config.json" in message
 
 
@@ -379,8 +379,8 @@ def test_there_is_no_adapter_to_write_in_other_spaces(space, tmp_path):
     [
         ({"init_scale_a": 0, "init_scale_b": 0}, "init_scale_b=0"),
         ({"init_scale_a": 0, "freeze_a": True}, "freeze_a=true"),
-        ({"start": "x", "init_scale_b": 2.0}, "would be ignored"),
-        ({"start": "x", "init_scale_a": 2.0}, "would be ignored"),
+        ({"init_adapter": "x", "init_scale_b": 2.0}, "would be ignored"),
+        ({"init_adapter": "x", "init_scale_a": 2.0}, "would be ignored"),
         ({"rank": 0}, "rank"),
         ({"alpha": 0}, "alpha"),
         ({"alpha": float("inf")}, "alpha"),
@@ -392,6 +392,6 @@ def test_settings_that_cannot_be_meant_are_refused(settings, word):
 
 
 def test_smoke_starts_from_no_adapter_as_it_plays_with_another_model():
-    space = {"kind": "lora", "rank": 4, "layers": "0-9", "start": "somewhere"}
-    small = smoke(load_config({"model": "some/model", "space": space}))
+    space = {"kind": "lora", "rank": 4, "layers": "0-9", "init_adapter": "somewhere"}
+    small = smoke_config(load_config({"model": "some/model", "space": space}))
     assert small.space == Lora(rank=4, layers="0")

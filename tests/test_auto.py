@@ -8,28 +8,28 @@ import pytest
 
 import germline
 from germline.config import (
-    AutoRate,
+    AutoLearningRate,
     AutoSigma,
     Nes,
     ZScore,
     load_config,
 )
-from germline.diagnosis import signal_power
 from germline.engines.inprocess import InProcessEngine
-from germline.fleet.choosing import ChoosingFleet
+from germline.fleet.prompt_search_fleet import PromptSearchFleet
 from germline.record import RunDirectory
-from germline.run.assembly import assemble, make_engine, make_task
+from germline.run.build_parts import build_run_parts, make_engine, make_task
 from germline.shaping import utilities
-from germline.signals import SignalPower
+from germline.signal_metrics import signal_power
+from germline.signal_types import SignalPower
 from germline.strategies.calibrated_sigma import CalibratedSigma
-from germline.strategies.measured_rate import MeasuredRate
 from germline.strategies.nes import NaturalEvolution
+from germline.strategies.signal_learning_rate import SignalLearningRate
 from germline.types import (
     Decoding,
     Evaluation,
     GermlineError,
     Population,
-    Seeded,
+    SeedPerturbation,
     Update,
 )
 from tests import toy_runs
@@ -47,12 +47,12 @@ def shape(evaluation, *, antithetic, baseline=None):
 
 
 def pairs(count):
-    members = tuple(Seeded(0, 0, k, sign, 0.1) for k in range(count) for sign in (1, -1))
+    members = tuple(SeedPerturbation(0, 0, k, sign, 0.1) for k in range(count) for sign in (1, -1))
     return Population(0, members, antithetic=True)
 
 
 def update(generation, *coefficients, sigma=0.1, power=None):
-    return Update(0, generation, sigma, 0.1, coefficients, power=power)
+    return Update(0, generation, sigma, 0.1, coefficients, signal_power=power)
 
 
 # --- signal and noise
@@ -109,7 +109,7 @@ def test_one_example_shows_no_noise():
 
 def steps(powers, directions=16, **settings):
     """Return the length of every step in sigmas."""
-    measured, found = MeasuredRate(AutoRate(**settings)), []
+    measured, found = SignalLearningRate(AutoLearningRate(**settings)), []
     coefficients = [1.0] * directions
     for generation, power in enumerate(powers):
         rate = measured.of(generation, 0.1, coefficients, power)
@@ -151,7 +151,7 @@ def test_rewards_of_another_scale_begin_the_average_anew(factor):
 
 
 def test_no_difference_at_all_moves_nothing():
-    measured = MeasuredRate(AutoRate())
+    measured = SignalLearningRate(AutoLearningRate())
     assert measured.of(0, 0.1, [0.0, 0.0], SignalPower(0.0, 0.0)) == 0
 
 
@@ -281,7 +281,7 @@ def test_texts_are_read_a_few_at_a_time_with_the_same_result(monkeypatch):
     config = load_config({"task": "arithmetic"})
     engine = make_engine(config)
     examples = make_task(config.task).examples("train")[:3]
-    members = [None, Seeded(0, 0, 0, 1, 0.1), Seeded(0, 0, 0, -1, 0.1)]
+    members = [None, SeedPerturbation(0, 0, 0, 1, 0.1), SeedPerturbation(0, 0, 0, -1, 0.1)]
     written = engine.generate([None], examples, Decoding(8)) * len(members)
     whole = engine.log_probabilities(members, examples, written)
     texts: list[int] = []
@@ -304,8 +304,8 @@ def test_a_run_writes_down_what_it_measured(tmp_path):
     path = toy_runs.run(tmp_path / "run", *AUTO)
     for entry in entries(path):
         assert isinstance(entry.update, Update)
-        assert entry.update.power is not None
-        assert entry.update.power.total > 0
+        assert entry.update.signal_power is not None
+        assert entry.update.signal_power.total > 0
         assert entry.update.learning_rate > 0
     assert germline.replay(path, generation=3) == entries(path)[-1].digest
 
@@ -334,10 +334,10 @@ def test_more_generations_than_were_planned_change_nothing_before_them(tmp_path)
 
 def test_members_read_the_prompts_that_the_center_answered():
     config = toy_runs.settings(*AUTO, "choices.template=['Say: {prompt}', '{prompt}']")
-    with assemble(config) as parts:
-        assert isinstance(parts.fleet, ChoosingFleet)
-        batch, members = parts.batch(0), [None, Seeded(0, 0, 0, 1, 0.1)]
-        rollouts = parts.fleet.evaluate_centre(batch, parts.decoding).rollouts
+    with build_run_parts(config) as parts:
+        assert isinstance(parts.fleet, PromptSearchFleet)
+        batch, members = parts.batch(0), [None, SeedPerturbation(0, 0, 0, 1, 0.1)]
+        rollouts = parts.fleet.evaluate_center(batch, parts.decoding).rollouts
         written = [[one.completion for one in rollouts]] * 2
         asked = [replace(one, prompt=f"Say: {one.prompt}") for one in batch]
         found = parts.fleet.log_probabilities(members, batch, written)
@@ -348,7 +348,7 @@ def test_members_read_the_prompts_that_the_center_answered():
 @pytest.mark.parametrize("space", ["full", "lora"])
 def test_a_run_in_measured_units_can_be_forked_and_its_fork_too(tmp_path, space):
     parent = toy_runs.run(tmp_path / "parent", *AUTO, f"space={space}")
-    child = toy_runs.finish(germline.fork(parent, 2, ["batch=3"], tmp_path / "child"))
+    child = toy_runs.finish(germline.fork(parent, 2, ["batch_size=3"], tmp_path / "child"))
     grandchild = germline.fork(child, 1, ["strategy.sigma=0.1"], tmp_path / "grandchild")
     toy_runs.finish(grandchild)
     assert germline.replay(child, generation=1) == entries(child)[1].digest
@@ -371,7 +371,7 @@ def test_old_settings_are_what_they_were():
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["batch=1"], r"batch=1 has one: use batch=2"),
+        (["batch_size=1"], r"batch_size=1 has one: use batch_size=2"),
         (["strategy.optimizer=adam"], r"optimizer adam would change: give learning_rate"),
         (["strategy.optimizer.momentum=0.9"], r"optimizer momentum would change"),
         (

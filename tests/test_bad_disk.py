@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import germline
 from germline.cli.application import app
 from germline.record import RunDirectory
-from germline.record.lines import append, append_rows, write_atomically
+from germline.record.atomic_files import append_durably, append_rows, write_atomically
 from germline.record.tensorboard import TensorBoard
 from germline.types import GermlineError
 from tests.synthetic_runs import record
@@ -98,7 +98,7 @@ def test_a_disk_too_full_to_begin_on_says_so(tmp_path: Path) -> None:
 
 def test_a_full_device_is_told_in_the_words_of_the_system() -> None:
     with pytest.raises(GermlineError, match="cannot be written: No space left on device; make"):
-        append(Path("/dev/full"), b"row")
+        append_durably(Path("/dev/full"), b"row")
 
 
 def test_what_did_not_fit_leaves_no_torn_line(tmp_path: Path) -> None:

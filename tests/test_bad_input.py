@@ -10,19 +10,19 @@ from typer.testing import CliRunner
 
 from germline.cli.application import app
 from germline.config import load_config
-from germline.spaces.selection import select
+from germline.spaces.tensor_selection import select_tensors
 from germline.types import GermlineError, TensorInfo
 from tests.places import absent
 from tests.toy_runs import SETTINGS
 
 HERE, MODELS, DISK = "test_bad_input", "test_bad_models", "test_bad_disk"
 WHERE: dict[str, tuple[str, ...]] = {
-    "unknown or misspelt setting": (
+    "unknown or misspelled setting": (
         "test_config::test_a_mistake_is_told_with_setting_value_and_remedy",
         "test_cli::test_a_mistyped_setting_gets_a_suggestion",
         f"{HERE}::test_a_setting_at_the_wrong_place_is_told_its_own",
     ),
-    "misspelt kind": (f"{HERE}::test_a_misspelt_kind_gets_a_suggestion",),
+    "misspelled kind": (f"{HERE}::test_a_misspelled_kind_gets_a_suggestion",),
     "wrong type": (f"{HERE}::test_a_value_of_another_type_is_told_in_words_of_a_config",),
     "population of 1, or odd with antithetic pairs": (
         "test_config::test_a_mistake_is_told_with_setting_value_and_remedy",
@@ -42,16 +42,16 @@ WHERE: dict[str, tuple[str, ...]] = {
     ),
     "layers out of range": (
         "test_spaces::test_layers_the_model_does_not_have_are_refused_with_those_it_has",
-        "test_coordinates::test_layers_the_model_does_not_have_are_refused_in_every_space",
+        "test_subspace_forward::test_layers_the_model_does_not_have_are_refused_in_every_space",
     ),
     "tied embeddings selected twice": (
         "test_spaces::test_a_tied_head_is_searched_once_under_the_name_of_the_embedding",
         "test_spaces::test_a_tied_head_selected_beside_its_embedding_is_refused_with_the_one_name",
     ),
     "more coordinates or singular values than there are": (
-        "test_coordinates::test_more_coordinates_than_weights_are_refused",
-        "test_coordinates::test_a_top_k_above_a_matrix_is_refused_with_the_largest_that_fits",
-        "test_coordinates::test_a_factor_of_zeros_is_refused",
+        "test_subspace_forward::test_more_coordinates_than_weights_are_refused",
+        "test_subspace_forward::test_a_top_k_above_a_matrix_is_refused_with_the_largest_that_fits",
+        "test_subspace_forward::test_a_factor_of_zeros_is_refused",
     ),
     "missing or corrupt model folder": (
         f"{MODELS}::test_a_damaged_model_folder_is_told_by_what_is_wrong",
@@ -129,9 +129,9 @@ WHERE: dict[str, tuple[str, ...]] = {
         "test_adapters::test_an_adapter_of_other_weights_is_refused_by_their_digest",
         "test_adapters::test_an_adapter_of_peft_for_a_model_of_another_name_is_refused",
     ),
-    "integer-quantised weights": (
-        f"{MODELS}::test_a_quantised_model_is_refused_by_the_name_of_a_tensor",
-        f"{MODELS}::test_a_quantised_model_without_files_of_weights_is_refused_all_the_same",
+    "integer-quantized weights": (
+        f"{MODELS}::test_a_quantized_model_is_refused_by_the_name_of_a_tensor",
+        f"{MODELS}::test_a_quantized_model_without_files_of_weights_is_refused_all_the_same",
     ),
     "layers that cannot be searched": (
         "test_spaces::test_matrices_that_are_no_linear_layers_are_refused_by_name",
@@ -182,7 +182,7 @@ def refused(override: str) -> str:
         ("space=FULL", "space: there is no kind 'FULL' (did you mean 'full'?)"),
     ],
 )
-def test_a_misspelt_kind_gets_a_suggestion(override: str, message: str) -> None:
+def test_a_misspelled_kind_gets_a_suggestion(override: str, message: str) -> None:
     assert message in refused(override)
 
 
@@ -207,7 +207,10 @@ def test_a_setting_at_the_wrong_place_is_told_its_own(override: str, message: st
         ("strategy.sigma={start: 1}", "strategy.sigma.end: is missing"),
         ("task.stop=3", "task.stop: must be a list such as [a, b] (found 3)"),
         ("task=null", "task: must be one of 'conciseness', "),
-        ("cell=3", "cell: must be a section of settings, such as {name: value} (found 3)"),
+        (
+            "microbatch=3",
+            "microbatch: must be a section of settings, such as {name: value} (found 3)",
+        ),
         ("model=''", "model: must not be empty (found '')"),
         (
             "generations=yes",
@@ -242,7 +245,7 @@ def test_near_misses_of_a_pattern_are_those_with_likely_parts() -> None:
     tensors = [TensorInfo(name, (4, 4), "linear", 0) for name in names]
     for name in ("include", "exclude"):
         with pytest.raises(GermlineError, match=r"near: model\.layers\.0\.mlp\.up\.weight, mod"):
-            select(tensors, load_config({}, [f"space.{name}='*.mpl.*'"]).space)
+            select_tensors(tensors, load_config({}, [f"space.{name}='*.mpl.*'"]).space)
 
 
 # --- files of settings

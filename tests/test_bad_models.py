@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 import germline
 from germline.config import Full, Lora, LowRank
 from germline.engines.pretrained import load_pretrained
-from germline.engines.sampling import choose
+from germline.engines.sampling import choose_tokens
 from germline.types import Decoding, Example, GermlineError, Update
 from tests.tiny import save_tiny
 from tests.tiny_engines import engine, inprocess
@@ -124,7 +124,7 @@ QUANTISED = {
 
 
 @pytest.mark.parametrize("method", QUANTISED)
-def test_a_quantised_model_is_refused_by_the_name_of_a_tensor(
+def test_a_quantized_model_is_refused_by_the_name_of_a_tensor(
     method: str, good: Path, tmp_path: Path, said: Callable[[], str]
 ) -> None:
     folder = tmp_path / "model"
@@ -134,13 +134,13 @@ def test_a_quantised_model_is_refused_by_the_name_of_a_tensor(
     if method:
         config_json(quantization_config={"quant_method": method, "bits": 4})(folder)
     libraries = set(sys.modules)
-    with pytest.raises(GermlineError, match=rf"^model: .* is quantised, its {name} is of type .*"):
+    with pytest.raises(GermlineError, match=rf"^model: .* is quantized, its {name} is of type .*"):
         load_pretrained(str(folder))
     assert not {"bitsandbytes", "gptqmodel", "awq"} & (set(sys.modules) - libraries)
     assert said() == ""
 
 
-def test_a_quantised_model_without_files_of_weights_is_refused_all_the_same(
+def test_a_quantized_model_without_files_of_weights_is_refused_all_the_same(
     good: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "model"
@@ -153,7 +153,7 @@ def test_a_quantised_model_without_files_of_weights_is_refused_all_the_same(
         load_pretrained(str(folder))
 
 
-def test_masks_kept_as_integers_do_not_make_a_model_quantised(good: Path, tmp_path: Path) -> None:
+def test_masks_kept_as_integers_do_not_make_a_model_quantized(good: Path, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     shutil.copytree(good, folder)
     mask = {"model.layers.0.self_attn.bias": torch.ones(4, 4, dtype=torch.uint8)}
@@ -222,7 +222,7 @@ def test_padding_the_model_does_not_know_is_no_obstacle() -> None:
 def test_members_thrown_far_off_write_something_all_the_same() -> None:
     logits = torch.tensor([[float("nan")] * 3, [float("inf")] * 3, [0.0, 1.0, 2.0]])
     for temperature in (0.0, 1.0):
-        tokens = choose(logits, torch.full((3,), 0.9), Decoding(1, temperature, top_p=0.9))
+        tokens = choose_tokens(logits, torch.full((3,), 0.9), Decoding(1, temperature, top_p=0.9))
         assert 0 <= tokens.min() <= tokens.max() < 3
 
 
@@ -241,6 +241,6 @@ def test_an_adapter_where_a_model_belongs_is_told_what_it_is(tmp_path: Path) -> 
         load_pretrained(str(tmp_path))
 
 
-def test_a_misspelt_nano_is_not_looked_for_on_the_network() -> None:
+def test_a_misspelled_nano_is_not_looked_for_on_the_network() -> None:
     with pytest.raises(GermlineError, match=r"no model 'nnao' here \(did you mean 'nano'\?\)"):
         load_pretrained("nnao")

@@ -14,7 +14,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(scope="module")
 def lines():
-    work = Work(prompts=2, new_tokens=3, rows=16, steps="fixed")
+    work = Work(prompts=2, new_tokens=3, rows=16, cuda_graphs=True)
     return list(report(["0.5B"], [4], CPU, work, repeats=1))
 
 
@@ -36,7 +36,7 @@ def test_without_a_gpu_its_table_says_what_is_unmeasured(lines):
 
 @pytest.mark.gpu
 def test_on_a_gpu_the_smallest_shape_of_qwen_is_measured():
-    work = Work(prompts=2, new_tokens=4, rows=16, steps="fixed")
+    work = Work(prompts=2, new_tokens=4, rows=16, cuda_graphs=True)
     found = list(report(["0.5B"], [8], torch.device("cuda"), work, repeats=1))
     assert any(line.startswith("| 0.5B | 8 |") for line in found)
     assert not any("Unmeasured" in line for line in found)

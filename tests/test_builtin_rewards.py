@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from germline.graders.builtin import REWARDS, BuiltinRubric
-from germline.graders.hostile import HOSTILE, fuzzed
+from germline.graders.builtin_rewards import REWARDS, BuiltinRubric
+from germline.graders.fuzz_texts import HOSTILE, fuzz_text
 from germline.graders.pool import GraderPool
 from germline.types import Example
 
@@ -100,9 +100,9 @@ def test_length_and_exact_are_those_of_their_own_files():
 
 @pytest.mark.parametrize("name", REWARDS)
 def test_300_hostile_texts_are_all_graded_within_the_range_of_a_reward(name):
-    texts = (*HOSTILE, *fuzzed(300 - len(HOSTILE), seed=1))
+    texts = (*HOSTILE, *fuzz_text(300 - len(HOSTILE), seed=1))
     rubric = BuiltinRubric((name,), tolerance=1e-6)
-    floor = {name: REWARDS[name].worst(1.0)}
+    floor = {name: REWARDS[name].floor(1.0)}
     example = Example(0, "?", "8", True, {"pattern": "^[0-9]+$"})
     with GraderPool(rubric, {name: 1.0}, floor, timeout_s=5.0) as pool:
         grades = pool.submit(texts, [example] * len(texts)).result(timeout=120)
@@ -125,5 +125,5 @@ def test_a_pattern_that_explodes_costs_a_text_its_timeout_and_no_more():
 
 
 def test_what_breaks_a_reward_with_negative_weight_earns_its_highest_value():
-    assert REWARDS["contains"].worst(-0.5) == 1.0
-    assert REWARDS["length"].worst(0.01) == -2000.0
+    assert REWARDS["contains"].floor(-0.5) == 1.0
+    assert REWARDS["length"].floor(0.01) == -2000.0

@@ -8,21 +8,21 @@ import pytest
 from rich.console import Console
 
 import germline
-from germline.cli.views import Lines, LiveView
+from germline.cli.live_view import LineView, LiveView
 from germline.config import load_config
-from germline.evaluation.center_divergence import DivergenceFromCenter
-from germline.fleet.outer import OuterFleet
+from germline.evaluation.member_kl import MemberKl
+from germline.fleet.wrapper import FleetWrapper
 from germline.record import RunDirectory
-from germline.report.wording import caution, score
-from germline.run.assembly import assemble
-from germline.signals import SigmaTrial
+from germline.report.text_format import caution, score
+from germline.run.build_parts import build_run_parts
+from germline.signal_types import SigmaTrial
 from germline.studies.probe import probe
-from germline.types import Completion, GermlineError, Score, Seeded
+from germline.types import Completion, GermlineError, HeldOutScore, SeedPerturbation
 from tests import toy_runs
 
 AUTO = ("strategy={kind: nes, population: 6}", "generations=2")
 EMPTY = Completion("", (), "stop", 1)
-SCORE = Score(0, "length", 3.0, 0.5, 20, -3.0, values=(3.0,) * 20)
+SCORE = HeldOutScore(0, "length", 3.0, 0.5, 20, -3.0, values=(3.0,) * 20)
 
 
 def terminal():
@@ -56,7 +56,7 @@ def test_every_trial_is_told_before_and_after_it_is_measured(run):
 
 def test_plain_lines_say_that_sigma_is_calibrated_and_what_came_of_it(run):
     directory, _, records = run
-    view = Lines(terminal(), directory)
+    view = LineView(terminal(), directory)
     view.trial(SigmaTrial(0.1))
     view.trial(SigmaTrial(0.1, 0.0015))
     view.generation(replace(records[0], held_out=None))
@@ -101,13 +101,13 @@ def test_the_page_says_what_sigma_was_calibrated_to_and_draws_the_steps(run):
     assert rows[1]["step_in_sigmas"] == pytest.approx(length / records[1].update.sigma)
 
 
-class Mute(OuterFleet):
+class Mute(FleetWrapper):
     """A fleet whose center writes nothing to some of the examples."""
 
     answered: int = 0
 
-    def evaluate_centre(self, examples, decoding):
-        found = super().evaluate_centre(examples, decoding)
+    def evaluate_center(self, examples, decoding):
+        found = super().evaluate_center(examples, decoding)
         rollouts = [
             one if place < self.answered else replace(one, completion=replace(EMPTY))
             for place, one in enumerate(found.rollouts)
@@ -117,11 +117,11 @@ class Mute(OuterFleet):
 
 @pytest.mark.parametrize("answered", [0, 2])
 def test_prompts_that_the_model_does_not_answer_are_left_out_while_there_are_others(answered):
-    with assemble(toy_runs.settings(*AUTO)) as parts:
+    with build_run_parts(toy_runs.settings(*AUTO)) as parts:
         fleet = Mute(parts.fleet)
         fleet.answered = answered
-        divergence = DivergenceFromCenter(fleet, parts.batch, 0, parts.decoding)
-        pair = [Seeded(0, 0, 0, 1, 0.1), Seeded(0, 0, 0, -1, 0.1)]
+        divergence = MemberKl(fleet, parts.batch, 0, parts.decoding)
+        pair = [SeedPerturbation(0, 0, 0, 1, 0.1), SeedPerturbation(0, 0, 0, -1, 0.1)]
         if answered:
             assert math.isfinite(divergence(pair))
         else:
@@ -145,10 +145,10 @@ def test_the_probe_looks_in_the_unit_in_which_the_config_searches():
 
 
 def test_a_weight_decay_that_moves_with_the_measured_rate_is_told(caplog):
-    with assemble(toy_runs.settings(*AUTO, "strategy.optimizer.weight_decay=0.1")):
+    with build_run_parts(toy_runs.settings(*AUTO, "strategy.optimizer.weight_decay=0.1")):
         assert "weight_decay=0.1 draws by weight_decay x learning_rate" in caplog.text
     caplog.clear()
-    with assemble(toy_runs.settings("strategy.optimizer.weight_decay=0.1")):
+    with build_run_parts(toy_runs.settings("strategy.optimizer.weight_decay=0.1")):
         assert "weight_decay" not in caplog.text
 
 

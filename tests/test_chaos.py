@@ -9,7 +9,7 @@ from collections import Counter
 import germline
 from germline.config import load_config
 from germline.record import RunDirectory
-from germline.record.rows import MACHINE
+from germline.record.metrics_rows import MACHINE
 from tests.tiny import save_tiny
 from tests.toy_runs import ADAM_FULL, SETTINGS, finish, journal, settings
 from tests.victims import Victim
@@ -29,17 +29,19 @@ def chaos(config, folder, phases):
     out = folder / "killed"
     kills = list(phases)
     moments.shuffle(kills)
-    start_s = 0.5
+    startup_timeout_s = 0.5
     for phase in kills:
         if phase == "write":
             Victim(config, out, writes=moments.randint(0, 18)).wait_for_death()
             continue
         victim = Victim(config, out)
         if phase == "start":
-            time.sleep(moments.uniform(0, start_s))
+            time.sleep(moments.uniform(0, startup_timeout_s))
         else:
-            start_s = victim.wait_for(1)
-            time.sleep(moments.uniform(0, victim.wait_for(moments.randint(0, 2)) or start_s))
+            startup_timeout_s = victim.wait_for(1)
+            time.sleep(
+                moments.uniform(0, victim.wait_for(moments.randint(0, 2)) or startup_timeout_s)
+            )
         victim.kill()
         if out.exists() and not (out / "run.json").exists():
             shutil.rmtree(out)  # it was killed before the run began: there is nothing to resume

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from germline.checkpoint import restore, save_snapshot, snapshots
+from germline.checkpoint import list_snapshots, restore, save_snapshot
 from germline.noise import NOISE_VERSION
-from germline.record import Entry
-from germline.run.assembly import make_engine
+from germline.record import JournalEntry
+from germline.run.build_parts import make_engine
 from germline.strategies import make_strategy
 from germline.types import GermlineError
 from tests.toy_runs import settings
@@ -37,7 +37,7 @@ class History:
             random = np.random.default_rng(generation)
             update = strategy.tell(strategy.ask(generation), random.normal(size=6))
             weights.apply(update)
-            self.entries.append(Entry(update, weights.digest(), NOISE_VERSION))
+            self.entries.append(JournalEntry(update, weights.digest(), NOISE_VERSION))
             if generation % 2:
                 save_snapshot(weights, folder, generation, keep=keep)
 
@@ -88,7 +88,7 @@ def test_a_generation_outside_the_journal_is_refused(history, generation):
 
 def test_only_the_newest_snapshots_are_kept(tmp_path):
     history = History(tmp_path, keep=2)
-    assert [path.name for path in snapshots(tmp_path)] == [
+    assert [path.name for path in list_snapshots(tmp_path)] == [
         "generation-000003.safetensors",
         "generation-000005.safetensors",
     ]
@@ -176,23 +176,23 @@ DAMAGES = [
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda one: one.__name__)
 def test_a_damaged_snapshot_costs_time_only(history, damage):
-    damage(snapshots(history.folder)[-1])
+    damage(list_snapshots(history.folder)[-1])
     assert history.rebuilt(6) == history.entries[6].digest
     assert history.rebuilt(5) == history.entries[5].digest
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda one: one.__name__)
 def test_with_no_usable_snapshot_the_base_is_where_replay_starts(history, damage):
-    newest = snapshots(history.folder)[-1]
+    newest = list_snapshots(history.folder)[-1]
     damage(newest)
-    for path in snapshots(history.folder)[:-1]:
+    for path in list_snapshots(history.folder)[:-1]:
         path.unlink()
     assert history.rebuilt(6) == history.entries[6].digest
 
 
 def test_a_snapshot_half_written_by_a_killed_process_is_not_a_snapshot(history):
     (history.folder / "generation-000006.partial").write_bytes(b"torn")
-    assert len(snapshots(history.folder)) == 3
+    assert len(list_snapshots(history.folder)) == 3
     assert history.rebuilt(6) == history.entries[6].digest
 
 

@@ -11,11 +11,16 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from germline.cli import wording
+from germline.cli import text_format
 from germline.cli.application import app
-from germline.cli.stopping import interruptible
-from germline.cli.summary import before_and_after, next_commands, result, stopped
-from germline.cli.views import Lines, LiveView, line
+from germline.cli.interrupt import stop_on_interrupt
+from germline.cli.live_view import LineView, LiveView, generation_line
+from germline.cli.train_summary import (
+    completions_table,
+    print_next_commands,
+    print_result,
+    print_stopped,
+)
 from germline.config import load_config
 from germline.record import RunDirectory
 from tests.synthetic_runs import BATCH, DIGEST, record, rollout, score
@@ -108,7 +113,7 @@ def test_a_mistyped_option_ends_with_status_2() -> None:
 def test_the_first_interrupt_asks_to_stop_and_the_second_stops() -> None:
     asked = []
     before = signal.getsignal(signal.SIGINT)
-    with interruptible(lambda: asked.append(1)):
+    with stop_on_interrupt(lambda: asked.append(1)):
         signal.raise_signal(signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
@@ -119,7 +124,7 @@ def test_the_first_interrupt_asks_to_stop_and_the_second_stops() -> None:
 def test_a_scheduler_s_request_to_end_asks_to_stop() -> None:
     asked = []
     before = signal.getsignal(signal.SIGTERM)
-    with interruptible(lambda: asked.append(1)):
+    with stop_on_interrupt(lambda: asked.append(1)):
         signal.raise_signal(signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) is before
     assert asked == [1]
@@ -132,7 +137,7 @@ def test_going_on_is_not_suggested_where_it_would_bend_a_schedule(
     sigma = {"kind": schedule, "start": 0.01, "end": 0.002}
     config = load_config({"generations": 10, "strategy": {"sigma": sigma}})
     shown = terminal()
-    next_commands(shown, RunDirectory.create(tmp_path / "run", config, DIGEST, 1))
+    print_next_commands(shown, RunDirectory.create(tmp_path / "run", config, DIGEST, 1))
     printed = shown.export_text()
     assert "germline export" in printed
     assert "germline resume" not in printed
@@ -140,9 +145,9 @@ def test_going_on_is_not_suggested_where_it_would_bend_a_schedule(
 
 def test_stopping_says_how_to_resume(run: RunDirectory) -> None:
     console = terminal()
-    stopped(console, run)
+    print_stopped(console, run)
     run.write(record(0), BATCH)
-    stopped(console, run)
+    print_stopped(console, run)
     assert console.export_text().splitlines() == [
         f"Stopped before the first generation. Resume with: germline resume {run.path}",
         f"Stopped after generation 0 (1 of 10 done). Resume with: germline resume {run.path}",
@@ -153,7 +158,7 @@ def test_stopping_says_how_to_resume(run: RunDirectory) -> None:
 
 
 def test_a_plain_line_holds_fitness_best_speed_and_held_out_score() -> None:
-    assert line(record(0, held_out=score(1)), left_s=75.0) == (
+    assert generation_line(record(0, held_out=score(1)), left_s=75.0) == (
         "generation 0 (1/10)  fitness 0.438 [0.4, 0.475]  best 0.5  sigma 0.1  step 2.22 sigmas  "
         "held-out exact 0.5 ± 0.05  200 tokens/s  1:15 left"
     )
@@ -161,12 +166,12 @@ def test_a_plain_line_holds_fitness_best_speed_and_held_out_score() -> None:
 
 def test_a_generation_without_fitness_has_a_line_too() -> None:
     nothing = record(0, [[math.nan, math.nan], [math.nan, math.nan]])
-    assert "fitness - [-, -]  best -" in line(nothing, left_s=None)
+    assert "fitness - [-, -]  best -" in generation_line(nothing, left_s=None)
 
 
 def test_plain_output_is_one_line_per_generation_whatever_the_width() -> None:
     console = Console(width=20, record=True, file=io.StringIO())
-    view = Lines(console)
+    view = LineView(console)
     view.start()
     for generation in range(3):
         view.generation(record(generation))
@@ -214,7 +219,7 @@ def test_the_summary_shows_before_and_after(run: RunDirectory) -> None:
     run.write_held_out(score(0, 0.25), [rollout(0, 7, 0.0)], BATCH)
     run.write_held_out(score(10, 0.75), [rollout(5, 7, 1.0)], BATCH)
     console = terminal()
-    result(console, run, quiet=False)
+    print_result(console, run, quiet=False)
     shown = console.export_text()
     assert "│ question 7? │ answer 7 │ says 0 │ says 5 │" in shown
     assert "held-out exact: 0.25 ± 0.05 -> 0.75 ± 0.05 (mean and standard error, n 100)" in shown
@@ -225,23 +230,23 @@ def test_mistake_17_quiet_prints_scores_and_paths_only(run: RunDirectory) -> Non
     run.write_held_out(score(0, 0.25), [rollout(0, 7, 0.0)], BATCH)
     run.write_held_out(score(10, 0.75), [rollout(5, 7, 1.0)], BATCH)
     console = terminal()
-    result(console, run, quiet=True)
+    print_result(console, run, quiet=True)
     assert len(console.export_text().splitlines()) == 2
 
 
 def test_the_figure_is_named_only_when_there_is_one(run: RunDirectory) -> None:
     console = terminal()
-    result(console, run, quiet=True)
+    print_result(console, run, quiet=True)
     assert "figure:" not in console.export_text()
     run.figure.touch()
-    result(console, run, quiet=True)
+    print_result(console, run, quiet=True)
     assert f"figure:        {run.figure}" in console.export_text()
 
 
 def test_the_next_commands_can_be_pasted(tmp_path: Path) -> None:
     run = RunDirectory.create(tmp_path / "my run", load_config({}), DIGEST, 1)
     console = terminal()
-    next_commands(console, run)
+    print_next_commands(console, run)
     assert f"  germline export '{run.path}' --out my-model" in console.export_text()
 
 
@@ -253,19 +258,19 @@ def test_the_next_commands_can_be_pasted(tmp_path: Path) -> None:
     [(0.12345, "0.123"), (-12.34, "-12.3"), (12345.6, "12,346"), (None, "-"), (math.nan, "-")],
 )
 def test_numbers_have_about_three_digits(value: float | None, text: str) -> None:
-    assert wording.number(value) == text
+    assert text_format.number(value) == text
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0.2, "0:00"), (59.6, "1:00"), (75.0, "1:15"), (3661.0, "1:01:01")]
 )
 def test_durations_read_as_on_a_clock(seconds: float, text: str) -> None:
-    assert wording.duration(seconds) == text
+    assert text_format.duration(seconds) == text
 
 
 def test_model_text_cannot_command_the_terminal() -> None:
     hostile = "\x1b[2J\x1b]0;title\x07\x9b31m\u202eevil"
-    shown = wording.visible(hostile)
+    shown = text_format.escape_control_characters(hostile)
     assert shown == "�[2J�]0;title��31m�evil"
 
 
@@ -275,17 +280,17 @@ def test_markup_in_model_text_is_shown_as_written(run: RunDirectory) -> None:
     sample = type(held_out.samples[0])("[bold]p[/bold]", "[/]c", "a", 1.0)
     one = type(held_out)(held_out.score, (sample,))
     console = terminal()
-    console.print(before_and_after(one, one, 90))
+    console.print(completions_table(one, one, 90))
     assert "[bold]p[/bold]" in console.export_text()
 
 
 def test_an_excerpt_is_one_line_of_limited_width() -> None:
-    assert wording.excerpt("one\ntwo\r\nthree", 80) == "one⏎two⏎three"
-    assert wording.excerpt("x" * 100, 10) == "x" * 9 + "…"
+    assert text_format.one_line_excerpt("one\ntwo\r\nthree", 80) == "one⏎two⏎three"
+    assert text_format.one_line_excerpt("x" * 100, 10) == "x" * 9 + "…"
 
 
 def test_a_sparkline_rises_with_its_values() -> None:
-    assert wording.sparkline([float(one) for one in range(8)], 20) == "▁▂▃▄▅▆▇█"
-    assert wording.sparkline([1.0, None, 1.0], 20) == "▁▁"
-    assert wording.sparkline([float(one) for one in range(1000)], 4) == "▁▃▆█"
-    assert wording.sparkline([], 20) == ""
+    assert text_format.sparkline([float(one) for one in range(8)], 20) == "▁▂▃▄▅▆▇█"
+    assert text_format.sparkline([1.0, None, 1.0], 20) == "▁▁"
+    assert text_format.sparkline([float(one) for one in range(1000)], 4) == "▁▃▆█"
+    assert text_format.sparkline([], 20) == ""

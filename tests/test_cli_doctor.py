@@ -10,28 +10,28 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from germline.cli import checkup
+from germline.cli import installation_checks
 from germline.cli.application import app
-from germline.cli.checkup import Finding, Requirement
+from germline.cli.installation_checks import InstallationCheck, Requirement
 from germline.estimates.hardware import GPUS
 
 
-def only(monkeypatch: pytest.MonkeyPatch, look: Callable[[], Iterator[Finding]]) -> None:
-    monkeypatch.setattr(checkup, "LOOKS", {"self check": (look,)})
+def only(monkeypatch: pytest.MonkeyPatch, look: Callable[[], Iterator[InstallationCheck]]) -> None:
+    monkeypatch.setattr(installation_checks, "LOOKS", {"self check": (look,)})
 
 
 @pytest.fixture(scope="module")
-def examined() -> dict[str, list[Finding]]:
-    return checkup.examine()
+def examined() -> dict[str, list[InstallationCheck]]:
+    return installation_checks.check_installation()
 
 
-def test_nothing_is_broken_here(examined: dict[str, list[Finding]]) -> None:
+def test_nothing_is_broken_here(examined: dict[str, list[InstallationCheck]]) -> None:
     found = [one for findings in examined.values() for one in findings]
     assert [one for one in found if one.state == "broken"] == []
     assert [one for one in found if one.state != "ok" and not one.remedy] == []
 
 
-def test_everything_promised_is_looked_at(examined: dict[str, list[Finding]]) -> None:
+def test_everything_promised_is_looked_at(examined: dict[str, list[InstallationCheck]]) -> None:
     names = {title: {one.name for one in found} for title, found in examined.items()}
     assert names["versions"] >= {"python", "germline", "torch", "transformers", "numpy"}
     assert names["devices"] >= {"processor", "memory", "threads"}
@@ -40,14 +40,14 @@ def test_everything_promised_is_looked_at(examined: dict[str, list[Finding]]) ->
 
 
 def test_what_germline_requires_is_read_from_its_metadata() -> None:
-    packages = {one.package.lower(): one for one in checkup.requirements()}
+    packages = {one.package.lower(): one for one in installation_checks.requirements()}
     assert packages["numpy"] == Requirement("numpy", "numpy>=2.0", None)
     assert packages["pytest"].extra == "dev"
 
 
 def test_other_bits_end_with_status_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkup, "NOISE_DIGEST", "0" * 64)
-    only(monkeypatch, checkup.noise_is_exact)
+    monkeypatch.setattr(installation_checks, "NOISE_DIGEST", "0" * 64)
+    only(monkeypatch, installation_checks.check_noise)
     shown = CliRunner().invoke(app, ["doctor"])
     assert shown.exit_code == 1
     assert "BROKEN  noise  digest 2a2c12ab0895, everywhere else 000000000000" in shown.output
@@ -59,17 +59,17 @@ def test_a_missing_package_comes_with_the_line_to_type(monkeypatch: pytest.Monke
         Requirement("no-such-package", "no-such-package>=2", None),
         Requirement("no-such-extra", "no-such-extra>=3", "speed"),
     ]
-    monkeypatch.setattr(checkup, "requirements", lambda: wanted)
-    broken = [one for one in checkup.versions() if one.state == "broken"]
+    monkeypatch.setattr(installation_checks, "requirements", lambda: wanted)
+    broken = [one for one in installation_checks.check_versions() if one.state == "broken"]
     assert [one.remedy for one in broken] == ["pip install 'no-such-package>=2'"]
-    (extra,) = checkup.extras()
+    (extra,) = installation_checks.check_extras()
     assert (extra.name, extra.state) == ("speed", "note")
     assert extra.remedy == "pip install 'no-such-extra>=3'"
 
 
 def test_a_look_that_fails_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    def everything_burns() -> Iterator[Finding]:
-        yield Finding("first", "ok", "fine")
+    def everything_burns() -> Iterator[InstallationCheck]:
+        yield InstallationCheck("first", "ok", "fine")
         raise OSError("no smoke without it")
 
     only(monkeypatch, everything_burns)
@@ -81,7 +81,7 @@ def test_a_look_that_fails_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None
         ("first", "ok"),
         ("everything burns", "broken"),
     ]
-    assert "OSError: no smoke without it" in findings["self check"][1]["found"]
+    assert "OSError: no smoke without it" in findings["self check"][1]["value"]
 
 
 def test_an_installation_without_torch_can_be_examined() -> None:
@@ -103,15 +103,15 @@ def test_an_installation_without_torch_can_be_examined() -> None:
 
 
 def test_more_threads_than_cores_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkup, "_cores", lambda: 0.5)
-    (threads,) = [one for one in checkup.devices() if one.name == "threads"]
+    monkeypatch.setattr(installation_checks, "_cores", lambda: 0.5)
+    (threads,) = [one for one in installation_checks.check_devices() if one.name == "threads"]
     assert threads.state == "note"
     assert "engine.threads=" in threads.remedy
 
 
 def test_a_full_disk_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkup, "SCARCE_DISK_GB", 1e9)
-    disk = next(checkup.surroundings())
+    monkeypatch.setattr(installation_checks, "SCARCE_DISK_GB", 1e9)
+    disk = next(installation_checks.check_environment())
     assert (disk.name, disk.state) == ("disk", "note")
     assert "--out" in disk.remedy
 
@@ -135,7 +135,7 @@ def test_doctor_says_what_would_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     options = ("--model", "Qwen/Qwen3-4B", "--config", "papers/qiu-countdown-0.5b")
     status, shown = estimated(monkeypatch, *options, "--hardware", "24gb")
     assert status == 1
-    assert "It does not fit. What would: engine.centre=host" in shown
+    assert "It does not fit. What would: engine.master_device=host" in shown
 
 
 def test_doctor_estimates_as_json(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,11 +15,11 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from germline import registry
-from germline.cli import completing, tables
+from germline.cli import completion, tables
 from germline.cli.application import app
 from germline.config import KINDS, Config, load_config
-from germline.config.catalogue import entries, kinds, parts
-from germline.config.shipped import located, shipped, summary
+from germline.config.presets import config_summary, find_config, preset_configs
+from germline.config.reference import config_sections, list_kinds, override_names
 from germline.record import RunDirectory
 from tests.synthetic_runs import BATCH, DIGEST, record, score
 
@@ -52,7 +52,7 @@ def test_every_kind_is_listed_with_a_line_of_meaning(what: str, section: str) ->
 
 def test_optimizers_and_shapings_are_listed() -> None:
     assert {"sgd", "adam"} <= rows("optimizers").keys()
-    assert {"z_score", "centred_ranks"} <= rows("shaping").keys()
+    assert {"z_score", "centered_ranks"} <= rows("shaping").keys()
 
 
 def test_what_a_plugin_offers_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +79,7 @@ def test_runs_are_listed_with_their_progress_and_scores(tmp_path: Path) -> None:
     run = RunDirectory.create(tmp_path / "one", config, DIGEST, threads=1)
     run.write_held_out(score(0, 0.25), [], BATCH)
     run.write(record(0, held_out=score(1, 0.5)), BATCH)
-    run.release()
+    run.release_lock()
     found = rows("runs", tmp_path)[str(run.path)]
     assert found[:-1] == ["arithmetic", "nano", "1/2", "0.25 -> 0.5", "stopped"]
     assert found[-1].endswith(" s")
@@ -117,7 +117,7 @@ def test_a_table_fits_a_terminal_of_80_columns() -> None:
     console = Console(width=80, record=True, file=io.StringIO())
     line = ("a/long/path/of/a/run" * 3, "conciseness", "nano", "40/40", "21 -> 0.1", "stopped", "1")
     columns = ("run", "task", "model", "done", "held-out", "state", "age")
-    console.print(tables.table(columns, [line]))
+    console.print(tables.layout_table(columns, [line]))
     text = console.export_text()
     assert all(len(one) <= 80 for one in text.splitlines())
     assert all(whole in text for whole in ("conciseness", "40/40", "21 -> 0.1", "stopped"))
@@ -148,9 +148,9 @@ def test_the_help_of_every_command_fits_80_columns_and_shows_examples(
 
 
 def test_every_config_says_in_its_first_line_what_it_is_for() -> None:
-    assert shipped().keys() >= {"demo", "arithmetic"}
-    assert all(summary(path) for path in shipped().values())
-    assert rows("configs").keys() == shipped().keys()
+    assert preset_configs().keys() >= {"demo", "arithmetic"}
+    assert all(config_summary(path) for path in preset_configs().values())
+    assert rows("configs").keys() == preset_configs().keys()
 
 
 def test_a_shipped_config_goes_by_name_from_anywhere(
@@ -164,31 +164,31 @@ def test_a_shipped_config_goes_by_name_from_anywhere(
 def test_a_file_of_ones_own_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("demo").write_text("seed: 7\n")
-    assert located(Path("demo")) == Path("demo")
+    assert find_config(Path("demo")) == Path("demo")
     assert load_config("demo").seed == 7
 
 
-def test_a_misspelt_config_gets_a_suggestion() -> None:
+def test_a_misspelled_config_gets_a_suggestion() -> None:
     assert "there is no file 'demmo' (did you mean 'demo'?)" in germline("train", "demmo").stderr
 
 
-# --- the catalogue behind lists, completion and reference
+# --- the catalog behind lists, completion and reference
 
 
-def test_the_catalogue_knows_every_kind_of_every_section() -> None:
+def test_the_catalog_knows_every_kind_of_every_section() -> None:
     for section, known in KINDS.items():
         place = section if section in Config.model_fields else f"strategy.{section}"
-        assert kinds(place).keys() == known.keys()
+        assert list_kinds(place).keys() == known.keys()
 
 
 def test_one_name_with_two_meanings_stands_twice_with_its_owners() -> None:
-    owners = [entry.kinds for entry in entries() if entry.name == "task.path"]
+    owners = [entry.kinds for entry in override_names() if entry.name == "task.path"]
     assert ("conciseness",) in owners
     assert ("countdown",) in owners
 
 
 def test_every_section_and_kind_has_a_meaning() -> None:
-    assert [part for part in parts() if not part.meaning] == []
+    assert [part for part in config_sections() if not part.meaning] == []
 
 
 # --- completion
@@ -205,7 +205,7 @@ def test_configs_are_offered_by_name_and_as_files(
     Path("dear.yaml").touch()
     Path("deep").mkdir()
     Path("de.txt").touch()
-    assert words(completing.configs("de")) == ["deep/", "dear.yaml", "demo"]
+    assert words(completion.complete_configs("de")) == ["deep/", "dear.yaml", "demo"]
 
 
 def test_runs_are_offered_from_the_folder_runs(
@@ -213,10 +213,10 @@ def test_runs_are_offered_from_the_folder_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     run = RunDirectory.create(Path("runs/one"), load_config({}), DIGEST, threads=1)
-    run.release()
-    assert completing.runs("") == [("runs/one", "conciseness, 0/50, stopped")]
-    assert words(completing.runs("ru")) == ["runs/one"]
-    assert words(completing.sources("")) == ["nano", "runs/one"]
+    run.release_lock()
+    assert completion.complete_runs("") == [("runs/one", "conciseness, 0/50, stopped")]
+    assert words(completion.complete_runs("ru")) == ["runs/one"]
+    assert words(completion.complete_models("")) == ["nano", "runs/one"]
 
 
 def test_folders_are_offered_where_there_are_no_runs(
@@ -224,21 +224,23 @@ def test_folders_are_offered_where_there_are_no_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("models").mkdir()
-    assert words(completing.runs("mo")) == ["models/"]
-    assert words(completing.runs("nowhere/x")) == []
+    assert words(completion.complete_runs("mo")) == ["models/"]
+    assert words(completion.complete_runs("nowhere/x")) == []
 
 
 def test_settings_are_offered_with_their_default_and_then_their_choices() -> None:
-    assert "strategy.population=32" in words(completing.settings("strategy.pop"))
-    assert words(completing.settings("strategy.sigma_unit=m")) == ["strategy.sigma_unit=mean_abs"]
-    assert words(completing.settings("seed=1")) == []
-    evaluation = words(completing.evaluation_settings(""))
-    assert "cell.rows=1024" in evaluation
+    assert "strategy.population=32" in words(completion.complete_settings("strategy.pop"))
+    assert words(completion.complete_settings("strategy.sigma_unit=m")) == [
+        "strategy.sigma_unit=mean_abs"
+    ]
+    assert words(completion.complete_settings("seed=1")) == []
+    evaluation = words(completion.complete_evaluation_settings(""))
+    assert "microbatch.rows=1024" in evaluation
     assert not any(word.startswith("strategy") for word in evaluation)
 
 
 def test_every_offered_setting_with_a_default_is_one_a_config_takes() -> None:
-    for word, _ in completing.settings("held_out."):
+    for word, _ in completion.complete_settings("held_out."):
         assert load_config({}, [word]) == load_config({})
 
 
@@ -248,7 +250,7 @@ def test_every_offered_setting_with_a_default_is_one_a_config_takes() -> None:
         ("germline re", {"resume", "replay", "report"}),
         ("germline eval nano --task co", {"conciseness", "countdown"}),
         ("germline train demo engine.dtype = b", {"bfloat16"}),
-        ("germline train demo engine.centre =", {"device", "host"}),
+        ("germline train demo engine.master_device =", {"device", "host"}),
         ("germline list stra", {"strategies"}),
     ],
 )

@@ -19,7 +19,7 @@ CONFIG = """
 task: conciseness
 engine: toy
 generations: 5
-batch: 4
+batch_size: 4
 strategy: {population: 4, sigma: 0.3, learning_rate: 0.3}
 held_out: {every: 2, examples: 4}
 record: {snapshot_every: 2, figure_every: 100, tensorboard: false}

@@ -10,12 +10,12 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from germline import noise
 from germline.config import Cma, LowRank, SepCma, load_config
-from germline.engines.weights import Masters
-from germline.run import assemble
-from germline.run.assembly import make_engine, make_task
+from germline.engines.master_weights import Masters
+from germline.run import build_run_parts
+from germline.run.build_parts import make_engine, make_task
 from germline.strategies import make_strategy
-from germline.strategies.coordinates import CoordinateSearch
-from germline.types import Coordinates, Decoding, GermlineError, Move
+from germline.strategies.cma_base import CmaSearch
+from germline.types import Decoding, GermlineError, MeanUpdate, VectorPerturbation
 from tests.tiny_engines import examples, inprocess
 from tests.toy_runs import settings
 
@@ -25,13 +25,13 @@ MIX = "space={kind: full, include: ['*mix*']}"
 SPACES = (MIX, "space=full", "space=lora", "space={kind: subspace, dimension: 8}")
 
 
-def searched(config: Cma | SepCma, dimension: int = 6, run_seed: int = 3) -> CoordinateSearch:
+def searched(config: Cma | SepCma, dimension: int = 6, run_seed: int = 3) -> CmaSearch:
     made = make_strategy(config, run_seed=run_seed, generations=GENERATIONS, dimension=dimension)
-    assert isinstance(made, CoordinateSearch)
+    assert isinstance(made, CmaSearch)
     return made
 
 
-def gone(move: Move) -> np.ndarray:
+def gone(move: MeanUpdate) -> np.ndarray:
     """Return how far a move goes."""
     assert move.offsets is not None
     return move.offsets
@@ -41,20 +41,22 @@ def fitness(offsets: np.ndarray) -> float:
     return -float((np.arange(1, 1 + len(offsets)) * (offsets - 0.5) ** 2).sum())
 
 
-def learnt(strategy: CoordinateSearch, span: range = range(GENERATIONS)) -> list[Move]:
+def learned(strategy: CmaSearch, span: range = range(GENERATIONS)) -> list[MeanUpdate]:
     """Climb, each member being worth what it is where the mean and its offsets put it."""
     moves = []
     for generation in span:
         population = strategy.ask(generation)
         mean = strategy.search.mean
-        found = [mean + one.offsets for one in population.members if isinstance(one, Coordinates)]
+        found = [
+            mean + one.offsets for one in population.members if isinstance(one, VectorPerturbation)
+        ]
         moves.append(strategy.tell(population, np.array([fitness(one) for one in found])))
     return moves
 
 
 def refused(*overrides: str) -> str:
     with pytest.raises(GermlineError) as caught:
-        assemble(settings(*overrides)).close()
+        build_run_parts(settings(*overrides)).close()
     return str(caught.value)
 
 
@@ -76,12 +78,12 @@ def test_means_and_members_are_those_of_the_library_driven_directly(config, dime
     mean, size = np.zeros(dimension), config.population
     theirs = BY_KIND[config.kind](mean=mean, sigma=0.3, population_size=size, seed=1, **more)
     for generation in range(GENERATIONS):
-        words = noise.uniform(3, generation, config.kind, (0,), 4)[0] * 2.0**32
+        words = noise.sampling_uniforms(3, generation, config.kind, (0,), 4)[0] * 2.0**32
         theirs.reseed_rng(words.astype(np.uint32))
         points = [theirs.ask() for _ in range(theirs.population_size)]
         population = ours.ask(generation)
         for member, point in zip(population.members, points, strict=True):
-            assert isinstance(member, Coordinates)
+            assert isinstance(member, VectorPerturbation)
             assert np.array_equal(member.offsets, (point - theirs.mean).astype(np.float32))
         before = theirs.mean.copy()
         values = [fitness(point) for point in points]
@@ -96,7 +98,9 @@ def test_members_are_drawn_as_the_library_draws_them_in_many_dimensions():
     """A product of two matrices is left out for each of them, and not a bit changes."""
     ours = searched(Cma(), 150).search
     theirs = cmaes.CMA(mean=np.zeros(150), sigma=0.02, seed=1)
-    covariance = np.cov(noise.normals(0, 0, range(150), "columns", 400).astype(np.float64))
+    covariance = np.cov(
+        noise.weight_noise_rows(0, 0, range(150), "columns", 400).astype(np.float64)
+    )
     with threadpool_limits(1):
         for one in (ours, theirs):
             one._C = covariance.copy()
@@ -120,14 +124,14 @@ def test_one_thread_draws_and_learns(monkeypatch):
         call = getattr(strategy.search, name)
         monkeypatch.setattr(strategy.search, name, counting(strategy.search, call))
     with threadpool_limits(2, user_api="blas"):
-        learnt(strategy, range(1))
+        learned(strategy, range(1))
     assert set(threads) == {1}
 
 
 @pytest.mark.parametrize("kind", [Cma, SepCma])
 def test_the_step_size_adapts_and_the_top_is_found(kind):
     strategy = searched(kind(sigma=0.3))
-    moves = learnt(strategy, range(150))
+    moves = learned(strategy, range(150))
     assert fitness(strategy.search.mean) > 1e-6 * fitness(np.zeros(6))
     assert moves[-1].sigma < 1e-2 * max(move.sigma for move in moves)
 
@@ -137,7 +141,7 @@ def test_the_covariance_learns_as_fast_as_is_set(kind):
     shapes = []
     for rate in (0.0, 0.5, 1.0):
         strategy = searched(kind(sigma=0.3, covariance_rate=rate))
-        learnt(strategy)
+        learned(strategy)
         shapes.append(np.array(strategy.search._C))
     start = searched(kind()).search._C
     away = [float(np.abs(shape - start).max()) for shape in shapes]
@@ -154,7 +158,7 @@ def test_equally_good_members_move_neither_the_mean_nor_the_step_size():
 
 def test_only_the_order_of_utilities_is_told():
     one, other = searched(Cma()), searched(Cma())
-    utilities = noise.normal(0, 0, 0, "utilities", one.population).astype(np.float64)
+    utilities = noise.weight_noise(0, 0, 0, "utilities", one.population).astype(np.float64)
     moved = one.tell(one.ask(0), utilities)
     assert np.array_equal(gone(moved), gone(other.tell(other.ask(0), np.exp(utilities))))
 
@@ -167,7 +171,7 @@ def test_another_run_seed_or_generation_has_other_members():
         member.offsets.tobytes()
         for population in (*asked, later.ask(1))
         for member in population.members
-        if isinstance(member, Coordinates)
+        if isinstance(member, VectorPerturbation)
     ]
     assert len(set(offsets)) == 3 * later.population
 
@@ -177,7 +181,7 @@ def test_another_run_seed_or_generation_has_other_members():
 
 def test_told_again_it_says_the_same_and_asks_for_the_same():
     strategy, again = searched(Cma(sigma=0.3)), searched(Cma(sigma=0.3))
-    moves = learnt(strategy)
+    moves = learned(strategy)
     recalled = again.recall([replace(move, offsets=None) for move in moves])
     for one, other in zip(recalled, moves, strict=True):
         assert one == other
@@ -187,7 +191,7 @@ def test_told_again_it_says_the_same_and_asks_for_the_same():
 
 def test_another_arithmetic_is_noticed_where_it_first_differs():
     strategy, again = searched(Cma(sigma=0.3)), searched(Cma(sigma=0.3))
-    moves = learnt(strategy)
+    moves = learned(strategy)
     moves[5] = replace(moves[5], sigma=float(np.nextafter(moves[5].sigma, 1)))
     with pytest.raises(GermlineError, match=r"generation 5 has step size .* export its newest"):
         again.recall(moves)
@@ -199,14 +203,14 @@ def test_another_arithmetic_is_noticed_where_it_first_differs():
 def test_members_and_moves_count_in_the_unit_of_each_tensor():
     weights = make_engine(settings(MIX, "strategy.sigma_unit=std")).weights
     assert isinstance(weights, Masters)
-    offsets = noise.normal(0, 0, 0, "offsets", weights.dimension)
+    offsets = noise.weight_noise(0, 0, 0, "offsets", weights.dimension)
     before = {name: tensor.clone() for name, tensor in weights.state().items()}
-    weights.apply(Move(0, 0.3, (0.0, 1.0), offsets))
+    weights.apply(MeanUpdate(0, 0.3, (0.0, 1.0), offsets))
     first = 0
     for info in weights.searched:
         unit, size = np.float32(weights.units[info.name]), before[info.name].numel()
         away = torch.from_numpy(offsets[first : first + size] * unit).reshape(info.shape)
-        displaced = weights.displacements([Coordinates(0, 0, offsets)], info)
+        displaced = weights.displacements([VectorPerturbation(0, 0, offsets)], info)
         assert torch.equal(displaced, away[None])
         assert torch.equal(weights.tensors[info.name], before[info.name] + away)
         first += size
@@ -215,33 +219,33 @@ def test_members_and_moves_count_in_the_unit_of_each_tensor():
 
 
 @pytest.mark.parametrize("space", SPACES)
-def test_a_member_by_value_plays_as_the_centre_does_once_it_has_moved_there(space):
+def test_a_member_by_value_plays_as_the_center_does_once_it_has_moved_there(space):
     config = settings(space, "task.stop=[]")
     engine, moved = make_engine(config), make_engine(config)
-    offsets = noise.normal(0, 0, 0, "offsets", engine.weights.dimension)
-    moved.apply(Move(0, 0.3, (0.0, 1.0), offsets))
+    offsets = noise.weight_noise(0, 0, 0, "offsets", engine.weights.dimension)
+    moved.apply(MeanUpdate(0, 0.3, (0.0, 1.0), offsets))
     task = make_task(config.task)
-    with assemble(config) as parts:
+    with build_run_parts(config) as parts:
         examples, decoding = task.examples("train")[:3], parts.decoding
-    played = engine.generate([None, Coordinates(0, 0, offsets)], examples, decoding)
+    played = engine.generate([None, VectorPerturbation(0, 0, offsets)], examples, decoding)
     assert played[1] == moved.generate([None], examples, decoding)[0] != played[0]
 
 
 def test_coordinates_of_another_model_are_refused():
     engine = make_engine(settings(MIX))
     with pytest.raises(GermlineError, match="5 coordinates were given, but the space searches 72"):
-        engine.apply(Move(0, 0.3, (0.0, 1.0), np.zeros(5, dtype=np.float32)))
+        engine.apply(MeanUpdate(0, 0.3, (0.0, 1.0), np.zeros(5, dtype=np.float32)))
 
 
 def test_a_move_as_a_journal_holds_it_cannot_be_applied():
     engine = make_engine(settings(MIX))
     with pytest.raises(GermlineError, match="let the strategy recall it first"):
-        engine.apply(Move(0, 0.3, (0.0, 1.0)))
+        engine.apply(MeanUpdate(0, 0.3, (0.0, 1.0)))
 
 
 def test_coordinates_in_a_space_of_directions_are_refused():
     engine = inprocess("llama", LowRank())
-    member = Coordinates(0, 0, np.zeros(engine.weights.dimension, dtype=np.float32))
+    member = VectorPerturbation(0, 0, np.zeros(engine.weights.dimension, dtype=np.float32))
     with pytest.raises(GermlineError, match="cannot be used where directions are drawn"):
         engine.generate([member], examples(), Decoding(2))
 

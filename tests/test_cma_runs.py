@@ -9,17 +9,17 @@ import pytest
 import germline
 from germline.config import Config
 from germline.fleet import LocalFleet
-from germline.fleet.crew import Crew
-from germline.fleet.jobs import Apply, Play
-from germline.fleet.remote import RemoteFleet
+from germline.fleet.remote_fleet import RemoteFleet
+from germline.fleet.worker_jobs import ApplyJob, GenerateJob
+from germline.fleet.worker_pool import WorkerPool
 from germline.protocols import Fleet
 from germline.record import RunDirectory
-from germline.run import assemble
-from germline.run.assembly import make_engine, make_task
+from germline.run import build_run_parts
+from germline.run.build_parts import make_engine, make_task
 from germline.strategies.cma import CovarianceMatrixAdaptation
-from germline.strategies.coordinates import CoordinateSearch
+from germline.strategies.cma_base import CmaSearch
 from germline.training import generations
-from germline.types import GermlineError, Move
+from germline.types import GermlineError, MeanUpdate
 from tests.remote_engines import Chance, Fault, Nearby, killed_at
 from tests.toy_runs import GradedHere, finish, journal, run, settings, stopped_after
 
@@ -54,7 +54,7 @@ def test_a_journal_holds_what_was_told_and_not_where_that_led(whole):
     assert all(set(line) == named for line in lines)
     assert [len(line["utilities"]) for line in lines] == [6] * 4
     moves = [entry.update for entry in RunDirectory.open(folder).journal.read()]
-    assert all(isinstance(move, Move) and move.offsets is None for move in moves)
+    assert all(isinstance(move, MeanUpdate) and move.offsets is None for move in moves)
     assert [row["sigma"] for row in RunDirectory.open(folder).generations()] == [
         line["sigma"] for line in lines
     ]
@@ -81,7 +81,7 @@ def test_the_newest_snapshot_serves_where_the_arithmetic_differs(whole, monkeypa
     def differs(*_arguments: object) -> None:
         raise GermlineError("journal: told again, it differs")
 
-    monkeypatch.setattr(CoordinateSearch, "recall", differs)
+    monkeypatch.setattr(CmaSearch, "recall", differs)
     assert germline.generate(str(folder), ["one"], max_new_tokens=2)
     with pytest.raises(GermlineError, match="told again"):
         germline.replay(folder, 3)
@@ -98,7 +98,7 @@ def test_a_language_model_goes_on_and_is_rebuilt_to_the_same_bits(tmp_path):
 
 
 def digests(fleet: Fleet, config: Config) -> list[str]:
-    with assemble(config) as parts:
+    with build_run_parts(config) as parts:
         loop = generations(
             parts.strategy, parts.shape, fleet, parts.batch, parts.decoding, range(4)
         )
@@ -111,20 +111,22 @@ def remote(config: Config, engines: int, *faults: Fault) -> RemoteFleet:
         Nearby(f"engine {number}", fault, lambda: make_engine(config))
         for number, fault in enumerate(given)
     ]
-    return RemoteFleet(Crew(nearby, Chance()), GradedHere(make_task(config.task)), config.cell)
+    return RemoteFleet(
+        WorkerPool(nearby, Chance()), GradedHere(make_task(config.task)), config.microbatch
+    )
 
 
 @pytest.mark.parametrize("engines", [1, 2, 3])
 def test_any_number_of_engines_gives_the_same_run(engines):
     config = settings(*RUNS["cma on whole tensors"])
-    alone = LocalFleet(make_engine(config), GradedHere(make_task(config.task)), config.cell)
+    alone = LocalFleet(make_engine(config), GradedHere(make_task(config.task)), config.microbatch)
     assert digests(remote(config, engines), config) == digests(alone, config)
 
 
 def test_engines_that_are_lost_are_given_every_move_again():
     config = settings(*RUNS["cma on whole tensors"])
-    alone = LocalFleet(make_engine(config), GradedHere(make_task(config.task)), config.cell)
-    lost = remote(config, 2, killed_at(1, kind=Apply), killed_at(2, 9, kind=Play))
+    alone = LocalFleet(make_engine(config), GradedHere(make_task(config.task)), config.microbatch)
+    lost = remote(config, 2, killed_at(1, kind=ApplyJob), killed_at(2, 9, kind=GenerateJob))
     assert digests(lost, config) == digests(alone, config)
 
 

@@ -13,9 +13,9 @@ from germline.config import (
     Countdown,
     InProcess,
     Jsonl,
-    Linear,
+    LinearSchedule,
     Nes,
-    Python,
+    PythonFile,
     Section,
     load_config,
 )
@@ -82,14 +82,14 @@ def test_every_setting_but_the_ends_of_a_line_and_your_own_file_has_a_default():
         if section.model_fields[name].get_default(call_default_factory=True) is PydanticUndefined
     }
     assert without == {
-        "Linear.start",
-        "Linear.end",
-        "Cosine.start",
-        "Cosine.end",
-        "Plateau.start",
-        "Success.start",
-        "Natural.start",
-        "Python.path",
+        "LinearSchedule.start",
+        "LinearSchedule.end",
+        "CosineSchedule.start",
+        "CosineSchedule.end",
+        "PlateauSchedule.start",
+        "SuccessRateSigma.start",
+        "NaturalGradientSigma.start",
+        "PythonFile.path",
         "Jsonl.path",
     }
 
@@ -127,7 +127,7 @@ def test_a_section_may_be_given_as_its_short_name_alone(room):
         assert isinstance(getattr(config, room), section)
 
 
-@pytest.mark.parametrize(("file", "section"), [("a/b.py", Python), ("rows.jsonl", Jsonl)])
+@pytest.mark.parametrize(("file", "section"), [("a/b.py", PythonFile), ("rows.jsonl", Jsonl)])
 def test_a_task_may_be_given_as_its_file_alone(file, section):
     assert load_config({"task": file}).task == section(path=file)
     assert load_config({}, [f"task={file}", "task.split_seed=3"]).task == section(
@@ -189,7 +189,7 @@ def test_mistake_6_seed_0_stays_0():
 def test_lists_and_sections_can_be_overridden():
     config = load_config({}, ["task.stop=[a, 'b c']", "strategy.sigma={start: 0.2, end: 0.1}"])
     assert config.task.stop == ("a", "b c")
-    assert config.strategy.sigma == Linear(start=0.2, end=0.1)
+    assert config.strategy.sigma == LinearSchedule(start=0.2, end=0.1)
 
 
 def test_an_empty_list_and_null_are_values():
@@ -229,7 +229,10 @@ def test_a_config_survives_json():
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("sed=1", r"sed: unknown setting \(did you mean 'seed'\?\); known here: batch, cell"),
+        (
+            "sed=1",
+            r"sed: unknown setting \(did you mean 'seed'\?\); known here: batch_size, choices",
+        ),
         ("strategy.sigm=1", r"strategy\.sigm: unknown setting \(did you mean 'sigma'\?\)"),
         (
             "strategy.optimizer.beta=1",
@@ -286,7 +289,7 @@ def test_a_config_survives_json():
         ("generations=2.5", r"generations: .*integer.*found 2\.5"),
         ("generations=many", r"generations: .*integer.*found 'many'"),
         ("task.top_p=1.5", r"task\.top_p: .*less than or equal to 1 \(found 1\.5\)"),
-        ("shaping=rank", r"shaping: .*'rank'.*'z_score', 'centred_ranks'"),
+        ("shaping=rank", r"shaping: .*'rank'.*'z_score', 'centered_ranks'"),
         ("space=ful", r"space: .*'ful'.*'full', 'low_rank'"),
         ("task=sudoku", r"task: .*'sudoku'.*'conciseness', 'arithmetic', 'countdown'"),
         ("fleet=slurm", r"fleet: there is no kind 'slurm'; choose one of 'local', 'ray'"),
@@ -309,7 +312,10 @@ def test_a_config_survives_json():
             "strategy.learning_rate={start: 0, end: 0}",
             r"learning_rate from 0 to 0 leaves the model",
         ),
-        ("engine.stacked=0", r"engine\.stacked: must be [a-z ]+ 1, or 'auto' \(found 0\)$"),
+        (
+            "engine.members_per_batch=0",
+            r"engine\.members_per_batch: must be [a-z ]+ 1, or 'auto' \(found 0\)$",
+        ),
         (
             "method={kind: randopt, sigmas: []}",
             r"method\.sigmas: must not be empty \(found \[\]\)$",

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from germline import train
-from germline.config import load_config, smoke
+from germline.config import load_config, smoke_config
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").rglob("*.yaml"))
 
@@ -16,13 +16,13 @@ def test_there_are_configs_for_the_demo_and_every_nano_task():
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_a_shipped_config_runs_two_generations_under_smoke(path, tmp_path):
-    training = train(smoke(load_config(path)), tmp_path / "run")
+    training = train(smoke_config(load_config(path)), tmp_path / "run")
     assert [record.generation for record in training] == [0, 1]
     assert training.end is not None
 
 
 def test_smoke_keeps_what_a_config_is_about():
-    config = load_config({"space": "full", "shaping": "centred_ranks", "seed": 7})
-    small = smoke(config)
+    config = load_config({"space": "full", "shaping": "centered_ranks", "seed": 7})
+    small = smoke_config(config)
     assert (small.space, small.shaping, small.seed) == (config.space, config.shaping, 7)
     assert small.generations == 2

@@ -142,7 +142,7 @@ def test_the_grader_agrees_with_the_oracle(kind, count, hits):
     earned = 0
     for text, numbers, target in drawn(kind, count, seed=count):
         example = Example(0, "", "", False, facts={"numbers": tuple(numbers), "target": target})
-        graded = countdown.grade(text, example)
+        graded = countdown.grade_countdown(text, example)
         assert graded == oracle(text, numbers, target), (text, numbers, target)
         earned += graded["answer"] == 1.0
     least, most = hits

@@ -9,8 +9,8 @@ from transformers import AutoTokenizer
 
 import germline.engines.decode
 from germline import noise
-from germline.engines.prompts import pad
-from germline.engines.sampling import choose
+from germline.engines.prompt_batch import pad_prompts
+from germline.engines.sampling import choose_tokens
 from germline.types import Decoding
 from tests.tiny import save_tiny
 from tests.tiny_engines import SPACES, examples, folder, inprocess, population, tokens
@@ -126,7 +126,7 @@ def test_a_shared_prefix_gives_the_tokens_of_whole_prompts(space, chat, monkeypa
     prompts = [f"What is the quick brown answer {end}" for end in ("1 + 2?", "fox", "jumps. 3")]
     batch = examples(prompts, chat=chat) * 6
     engine = inprocess("qwen2", space)
-    assert len(pad([engine.encoder.encode(example) for example in batch], 0).prefix) > 3
+    assert len(pad_prompts([engine.encoder.encode(example) for example in batch], 0).prefix) > 3
     # Three members alone do not make 16 rows, so a dense member needs a prefix of 16 tokens.
     monkeypatch.setattr(germline.engines.decode, "SMALLEST_BATCH", 2)
     widths = []
@@ -136,11 +136,11 @@ def test_a_shared_prefix_gives_the_tokens_of_whole_prompts(space, chat, monkeypa
     shared = engine.generate(MEMBERS, batch, SAMPLED)
     assert sum(width > 1 for width in widths[:2]) == 2
     handle.remove()
-    monkeypatch.setattr(germline.engines.prompts, "_common_prefix", lambda _prompts: ())
+    monkeypatch.setattr(germline.engines.prompt_batch, "_common_prefix", lambda _prompts: ())
     assert tokens(engine.generate(MEMBERS, batch, SAMPLED)) == tokens(shared)
 
 
-def test_a_completion_does_not_depend_on_its_neighbours(space):
+def test_a_completion_does_not_depend_on_its_neighbors(space):
     engine = inprocess("llama", space)
     batch = examples()
     together = engine.generate(MEMBERS, batch, SAMPLED)
@@ -151,7 +151,7 @@ def test_a_completion_does_not_depend_on_its_neighbours(space):
 
 
 def test_padding_shares_nothing_but_the_prefix_and_leaves_every_prompt_a_token():
-    padded = pad([[7, 8, 9], [7, 8], [7, 8, 9, 4]], padding_id=0)
+    padded = pad_prompts([[7, 8, 9], [7, 8], [7, 8, 9, 4]], padding_id=0)
     assert padded.prefix == (7,)
     assert padded.rest.tolist() == [[0, 8, 9], [0, 0, 8], [8, 9, 4]]
     assert padded.real.tolist() == [[False, True, True], [False, False, True], [True] * 3]
@@ -165,17 +165,23 @@ def test_one_new_token_needs_no_step():
 
 def test_greedy_takes_the_likeliest_token_whatever_the_luck():
     logits = torch.tensor([[0.0, 3.0, 1.0], [5.0, -1.0, 2.0]])
-    for luck in (0.001, 0.999):
-        assert choose(logits, torch.full((2,), luck), GREEDY).tolist() == [1, 0]
+    for sampling_noise in (0.001, 0.999):
+        assert choose_tokens(logits, torch.full((2,), sampling_noise), GREEDY).tolist() == [1, 0]
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7])
 def test_sampled_tokens_have_the_frequencies_of_the_softmax(temperature):
     draws = 20_000
     logits = torch.tensor([1.2, -0.3, 0.8, -2.0, 0.0, 2.0, -1.0])
-    luck = torch.from_numpy(noise.uniform(11, 0, "frequencies", range(draws), 1)[:, 0])
+    sampling_noise = torch.from_numpy(
+        noise.sampling_uniforms(11, 0, "frequencies", range(draws), 1)[:, 0]
+    )
     decoding = Decoding(max_new_tokens=1, temperature=temperature)
-    found = choose(logits.expand(draws, -1), luck, decoding).bincount(minlength=7).double()
+    found = (
+        choose_tokens(logits.expand(draws, -1), sampling_noise, decoding)
+        .bincount(minlength=7)
+        .double()
+    )
     expected = torch.softmax(logits.double() / temperature, -1) * draws
     chi_square = float(((found - expected) ** 2 / expected).sum())
     assert chi_square < 22.46  # 0.1 % of chi-square with 6 degrees of freedom lies above
@@ -184,9 +190,11 @@ def test_sampled_tokens_have_the_frequencies_of_the_softmax(temperature):
 def test_the_nucleus_is_the_smallest_set_of_likely_tokens_that_reaches_top_p():
     logits = torch.log(torch.tensor([0.15, 0.4, 0.05, 0.3, 0.1]))
     for top_p, kept in ((0.05, [1]), (0.4, [1]), (0.41, [1, 3]), (0.7, [1, 3]), (0.8, [0, 1, 3])):
-        luck = torch.linspace(0.0001, 0.9999, 4001, dtype=torch.float64)
+        sampling_noise = torch.linspace(0.0001, 0.9999, 4001, dtype=torch.float64)
         decoding = Decoding(max_new_tokens=1, temperature=1.0, top_p=top_p - 1e-6)
-        found = choose(logits.expand(len(luck), -1), luck, decoding).bincount(minlength=5)
+        found = choose_tokens(
+            logits.expand(len(sampling_noise), -1), sampling_noise, decoding
+        ).bincount(minlength=5)
         assert found.nonzero().flatten().tolist() == kept
         share = torch.softmax(logits, -1)[kept]
         assert torch.allclose(found[kept] / 4001, share / share.sum(), atol=1e-3)
@@ -194,16 +202,18 @@ def test_the_nucleus_is_the_smallest_set_of_likely_tokens_that_reaches_top_p():
 
 def test_the_extremes_of_luck_choose_the_likeliest_and_the_least_likely_token():
     logits = torch.tensor([[0.0, 3.0, 1.0]] * 2)
-    luck = torch.tensor([2.0**-53, 1 - 2.0**-53], dtype=torch.float64)  # the second is 1.0 in fp32
-    assert choose(logits, luck, SAMPLED).tolist() == [1, 0]
+    sampling_noise = torch.tensor(
+        [2.0**-53, 1 - 2.0**-53], dtype=torch.float64
+    )  # the second is 1.0 in fp32
+    assert choose_tokens(logits, sampling_noise, SAMPLED).tolist() == [1, 0]
 
 
 def test_members_that_agree_on_the_distribution_draw_the_same_token():
     logits = torch.tensor([[0.1, 0.9, -0.4, 0.3]] * 50)
-    luck = torch.from_numpy(noise.uniform(1, 0, "luck", range(50), 1)[:, 0])
-    first = choose(logits, luck, SAMPLED)
-    assert torch.equal(first, choose(logits + 0.0, luck, SAMPLED))
-    nearly = choose(logits + 1e-4 * torch.arange(4.0), luck, SAMPLED)
+    sampling_noise = torch.from_numpy(noise.sampling_uniforms(1, 0, "luck", range(50), 1)[:, 0])
+    first = choose_tokens(logits, sampling_noise, SAMPLED)
+    assert torch.equal(first, choose_tokens(logits + 0.0, sampling_noise, SAMPLED))
+    nearly = choose_tokens(logits + 1e-4 * torch.arange(4.0), sampling_noise, SAMPLED)
     assert (first == nearly).double().mean() >= 0.95
 
 
@@ -221,8 +231,8 @@ def test_equal_members_have_equal_luck_and_everything_else_has_its_own(space):
     assert write(SAMPLED) == first
     others = (
         Decoding(20, 1.0, noise_seed=6),
-        Decoding(20, 1.0, noise_seed=5, noise_round=1),
-        Decoding(20, 1.0, noise_seed=5, noise_name="held out"),
+        Decoding(20, 1.0, noise_seed=5, noise_generation=1),
+        Decoding(20, 1.0, noise_seed=5, noise_stream="held out"),
     )
     for decoding in others:
         assert not set(write(decoding)) & set(first)
@@ -232,6 +242,6 @@ def test_every_position_has_luck_of_its_own():
     engine = inprocess("qwen2")
     decoding = Decoding(20, 1.0, noise_seed=5)
     (row,) = engine.generate([None], examples(["fox"]), decoding)
-    luck = noise.uniform(5, 0, "train", [0], 20)[0]
-    assert len(set(luck.tolist())) == 20
+    sampling_noise = noise.sampling_uniforms(5, 0, "train", [0], 20)[0]
+    assert len(set(sampling_noise.tolist())) == 20
     assert len(set(row[0].tokens)) > math.isqrt(20)

@@ -72,5 +72,7 @@ def test_the_digest_is_that_of_all_tensors_and_moments_hashed_anew(space):
 def test_a_tensor_in_half_precision_has_the_leaf_of_its_fp32_values(dtype, monkeypatch):
     monkeypatch.setattr(digests, "CHUNK", 7)
     tensor = torch.linspace(-3, 3, 40).reshape(5, 8).to(dtype)
-    assert digests.leaves_of({"w": tensor}) == digests.leaves_of({"w": tensor.float()})
-    assert digests.root_of(digests.leaves_of({"w": tensor}).values()) == in_one_go({"w": tensor})
+    assert digests.tensor_digests({"w": tensor}) == digests.tensor_digests({"w": tensor.float()})
+    assert digests.root_digest(digests.tensor_digests({"w": tensor}).values()) == in_one_go(
+        {"w": tensor}
+    )

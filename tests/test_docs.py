@@ -32,7 +32,7 @@ def test_a_generated_page_is_fresh(name):
 
 def test_every_setting_is_in_the_reference():
     page = GENERATED["config.md"]
-    sections = {"record", "held_out", "graders", "cell"}
+    sections = {"record", "held_out", "graders", "microbatch"}
     named = {name.rpartition(".")[2] for name in leaves()} - {"kind"} - sections
     assert {name for name in named if f"\n| `{name}` |" not in page} == set()
 

@@ -12,12 +12,12 @@ import pytest
 
 import germline
 from germline.config import InProcess, load_config
-from germline.fleet.crew import Crew
-from germline.fleet.elsewhere import EngineFault
-from germline.fleet.processes import EngineProcess, wait
-from germline.fleet.remote import RemoteFleet
+from germline.fleet.engine_processes import EngineProcess, wait_for_outcome
+from germline.fleet.remote_engine import EngineFault
+from germline.fleet.remote_fleet import RemoteFleet
+from germline.fleet.worker_pool import WorkerPool
 from germline.record import RunDirectory
-from germline.run.fleets import placed, say_what_is_slow
+from germline.run.build_fleet import engine_placement, warn_if_slow
 from germline.types import GermlineError, Update
 from tests import loaded_engines
 from tests.loaded_engines import Divide, Refuse
@@ -39,7 +39,9 @@ ROOT = Path(__file__).parents[1]
 
 def fleet_of(*loads):
     processes = [EngineProcess(number, load) for number, load in enumerate(loads)]
-    fleet = RemoteFleet(Crew(processes, wait), GradedHere(TASK), CONFIG.cell)
+    fleet = RemoteFleet(
+        WorkerPool(processes, wait_for_outcome), GradedHere(TASK), CONFIG.microbatch
+    )
     return fleet, processes
 
 
@@ -166,7 +168,7 @@ def test_a_process_killed_while_it_plays_changes_nothing_and_comes_back(pair, al
     for one in (fleet, alone):
         one.apply(UPDATES[0])
     assert fleet.digest() == alone.digest()
-    while len(fleet.crew.standing()) < 2:
+    while len(fleet.pool.ready_slots()) < 2:
         assert_same(evaluated(fleet), evaluated(alone))
     assert "engine 1 is back" in caplog.text
     assert_same(evaluated(fleet), evaluated(alone))
@@ -185,12 +187,12 @@ def test_ctrl_c_does_not_reach_the_processes(pair, alone):
 
 def test_an_error_for_the_user_arrives_as_it_was_raised(pair):
     with pytest.raises(GermlineError, match=r"^task: the longest prompt is too long$"):
-        pair[0].crew.everyone(Refuse())
+        pair[0].pool.broadcast(Refuse())
 
 
 def test_any_other_error_arrives_with_its_traceback(pair, alone):
     with pytest.raises(EngineFault, match=r"(?s)Traceback.*in __call__.*ZeroDivisionError"):
-        pair[0].crew.everyone(Divide())
+        pair[0].pool.broadcast(Divide())
     assert_same(evaluated(pair[0]), evaluated(alone))
 
 
@@ -211,12 +213,12 @@ def test_an_engine_that_cannot_be_loaded_says_why_and_leaves_nothing(load, error
 
 PARENT = """
 import sys, threading
-from germline.fleet.crew import Crew
-from germline.fleet.processes import EngineProcess, wait
+from germline.fleet.worker_pool import WorkerPool
+from germline.fleet.engine_processes import EngineProcess, wait_for_outcome
 from tests.loaded_engines import Sleep, toy
 processes = [EngineProcess(number, toy) for number in range(2)]
-crew = Crew(processes, wait)
-crew.muster()
+pool = WorkerPool(processes, wait_for_outcome)
+pool.wait_ready()
 processes[0].send(Sleep())
 print(*(one.pid for one in processes), flush=True)
 threading.Event().wait()
@@ -243,7 +245,7 @@ def config(*overrides):
 
 
 def devices(config):
-    found = [placed(config, number).engine for number in range(config.fleet.engines)]
+    found = [engine_placement(config, number).engine for number in range(config.fleet.engines)]
     return [engine.device for engine in found if isinstance(engine, InProcess)]
 
 
@@ -264,14 +266,14 @@ def test_left_open_the_gpus_are_taken_in_turn(gpus, expected, monkeypatch):
     [
         (["fleet.engines=2", "engine.threads=64"], ["64 threads each", "engine.threads="]),
         (["fleet.engines=64"], ["64 with 1 threads each", "try fleet.engines="]),
-        (["fleet.engines=2"], ["cells of work (1)", "cell.rows=256"]),
+        (["fleet.engines=2"], ["microbatches of work (1)", "microbatch.rows=256"]),
     ],
 )
 def test_what_makes_several_engines_slow_is_said(overrides, words, caplog):
-    say_what_is_slow(config(*overrides), examples=100)
+    warn_if_slow(config(*overrides), examples=100)
     assert all(word in caplog.text for word in words)
 
 
 def test_one_engine_is_not_warned_about(caplog):
-    say_what_is_slow(config("engine.threads=64"), examples=100)
+    warn_if_slow(config("engine.threads=64"), examples=100)
     assert not caplog.text

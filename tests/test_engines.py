@@ -9,10 +9,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from germline.config import InProcess, LowRank
 from germline.engines.inprocess import InProcessEngine
 from germline.engines.pretrained import load_pretrained
-from germline.engines.prompts import encode
+from germline.engines.prompt_batch import encode_prompt
 from germline.engines.toy import ToyEngine
 from germline.optimizers import Sgd
-from germline.types import Decoding, Example, GermlineError, Seeded, Update
+from germline.types import Decoding, Example, GermlineError, SeedPerturbation, Update
 from tests.tiny import save_tiny
 from tests.tiny_engines import (
     MODELS,
@@ -42,13 +42,13 @@ def test_a_chat_prompt_has_the_ids_of_the_models_own_template(text):
     message = [{"role": "user", "content": text}]
     written = tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
     expected = tokenizer(written, add_special_tokens=False)["input_ids"]
-    assert encode(tokenizer, Example(0, text, "", chat=True)) == expected
+    assert encode_prompt(tokenizer, Example(0, text, "", chat=True)) == expected
     assert written.endswith("<|im_start|>assistant\n")
 
 
 def test_a_raw_prompt_is_sent_as_it_is():
     tokenizer = AutoTokenizer.from_pretrained(folder("qwen2"))
-    ids = encode(tokenizer, Example(0, "What is 1 + 2?", "", chat=False))
+    ids = encode_prompt(tokenizer, Example(0, "What is 1 + 2?", "", chat=False))
     assert tokenizer.decode(ids) == "What is 1 + 2?"
 
 
@@ -102,21 +102,23 @@ def test_in_fp32_on_a_cpu_low_rank_masters_need_no_memory_of_their_own():
 
 
 def test_masters_on_the_host_give_the_bits_of_masters_on_the_device():
-    near, far = (inprocess("qwen2", SPACES["full"], centre=place) for place in ("device", "host"))
+    near, far = (
+        inprocess("qwen2", SPACES["full"], master_device=place) for place in ("device", "host")
+    )
     members = population(4).members
     assert near.generate(members, examples(), GREEDY) == far.generate(members, examples(), GREEDY)
 
 
 @pytest.mark.parametrize("space", ["full", "rank 1", "rank 6"])
-def test_a_member_of_sigma_zero_writes_what_the_centre_writes(space):
+def test_a_member_of_sigma_zero_writes_what_the_center_writes(space):
     engine = inprocess("qwen2", SPACES[space])
-    still = Seeded(3, 0, 0, 1, 0.0)
-    centre, member = engine.generate([None, still], examples(), GREEDY)
-    assert member == centre
+    still = SeedPerturbation(3, 0, 0, 1, 0.0)
+    center, member = engine.generate([None, still], examples(), GREEDY)
+    assert member == center
 
 
 @pytest.mark.parametrize("rank", [1, 6])
-def test_members_beside_the_centre_do_not_move_it(rank):
+def test_members_beside_the_center_do_not_move_it(rank):
     engine = inprocess("qwen2", LowRank(rank=rank))
     members = population(6, sigma=0.1).members
     alone = engine.generate([None], examples(), GREEDY)
@@ -128,7 +130,7 @@ def test_the_columnwise_and_the_batched_correction_agree(monkeypatch):
     ids = torch.arange(20, 40)[None]
     member = population(2).members[1]
     columnwise = engine.logits(member, ids)
-    monkeypatch.setattr("germline.engines.corrections.COLUMNWISE_RANK", 0)
+    monkeypatch.setattr("germline.engines.batched_lora.COLUMNWISE_RANK", 0)
     torch.testing.assert_close(engine.logits(member, ids), columnwise, rtol=1e-5, atol=1e-5)
 
 
@@ -144,7 +146,7 @@ def test_a_saved_model_gives_the_same_tokens_in_plain_transformers(tmp_path, dty
     ids = torch.arange(50)[None]
     with torch.no_grad():
         assert torch.equal(plain(ids).logits, engine.logits(None, ids))
-    assert encode(tokenizer, examples(chat=True)[0]) == engine.encoder.encode(
+    assert encode_prompt(tokenizer, examples(chat=True)[0]) == engine.encoder.encode(
         examples(chat=True)[0]
     )
 
@@ -210,19 +212,19 @@ CPU_IS_FULL = "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tr
 
 
 @pytest.mark.parametrize(
-    ("space", "stacked", "setting"),
+    ("space", "members_per_batch", "setting"),
     [
-        ("rank 1", 1, "cell.rows=15"),
-        ("lora", 1, "cell.rows=15"),
-        ("full", 1, "cell.examples=3"),
-        ("full", 5, "engine.stacked=2"),
+        ("rank 1", 1, "microbatch.rows=15"),
+        ("lora", 1, "microbatch.rows=15"),
+        ("full", 1, "microbatch.examples=3"),
+        ("full", 5, "engine.members_per_batch=2"),
     ],
 )
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("full"), RuntimeError(CPU_IS_FULL)])
 def test_out_of_memory_names_the_setting_that_makes_cells_smaller(
-    space, stacked, setting, error, monkeypatch
+    space, members_per_batch, setting, error, monkeypatch
 ):
-    engine = inprocess("qwen2", SPACES[space], stacked=stacked)
+    engine = inprocess("qwen2", SPACES[space], members_per_batch=members_per_batch)
     digest, before = engine.weights.digest(), bits(engine)
 
     def is_full(*_args, **_kwargs):

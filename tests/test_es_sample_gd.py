@@ -1,4 +1,4 @@
-"""Sample with ES, optimise with gradients: the gradient, what it is taken of, and going on."""
+"""Sample with ES, optimize with gradients: the gradient, what it is taken of, and going on."""
 
 import shutil
 from dataclasses import replace
@@ -10,12 +10,12 @@ import torch
 
 import germline
 from germline.baselines.es_sample_gd import GradientFleet
-from germline.baselines.policy_gradient import PolicyGradient, Weighed
-from germline.checkpoint import snapshots
+from germline.baselines.policy_gradient import AdvantageRow, PolicyGradient
+from germline.checkpoint import list_snapshots
 from germline.config import load_config
 from germline.engines.inprocess import InProcessEngine
 from germline.record import RunDirectory
-from germline.run import assemble
+from germline.run import build_run_parts
 from germline.types import Evaluation, GermlineError
 from tests.tiny import save_tiny
 from tests.toy_runs import finish, journal, stopped_after
@@ -35,7 +35,7 @@ def config(model, *overrides):
         "method": "es_sample_gd",
         "space": "full",
         "strategy": {"population": 4, "optimizer": "adam", "learning_rate": 0.001},
-        "batch": 3,
+        "batch_size": 3,
         "generations": GENERATIONS,
         "held_out": {"every": 2, "examples": 2},
         "record": {"snapshot_every": 2, "tensorboard": False, "figure_every": 1000},
@@ -47,11 +47,11 @@ def config(model, *overrides):
 @pytest.fixture(scope="module")
 def played(model):
     """Parts of a run that has played a generation, and what was written in it."""
-    with assemble(config(model)) as parts:
+    with build_run_parts(config(model)) as parts:
         population, batch = parts.strategy.ask(0), parts.batch(0)
         evaluation = parts.fleet.evaluate(population, batch, parts.decoding)
         rows = [
-            Weighed(
+            AdvantageRow(
                 population.members[one.member],
                 next(example for example in batch if example.index == one.example),
                 one.completion,
@@ -100,7 +100,7 @@ def test_the_gradient_is_the_slope_of_the_objective(played):
 def test_completions_at_once_change_the_rounding_only(played):
     parts, _, rows = played
     together, apart = (
-        PolicyGradient(at_once=number).of(parts.fleet.engine, rows, 12) for number in (12, 5)
+        PolicyGradient(rows_per_pass=number).of(parts.fleet.engine, rows, 12) for number in (12, 5)
     )
     for name, values in together.items():
         torch.testing.assert_close(apart[name], values, rtol=1e-3, atol=1e-5)
@@ -115,7 +115,7 @@ def test_taking_a_gradient_leaves_no_trace(played):
     assert all(p.grad is None and not p.requires_grad for p in engine.model.parameters())
 
 
-def test_what_the_centre_itself_wrote_is_not_clipped(played):
+def test_what_the_center_itself_wrote_is_not_clipped(played):
     parts, _, rows = played
     own = [replace(row, member=None) for row in rows]
     plain = PolicyGradient().of(parts.fleet.engine, own, len(own))
@@ -147,9 +147,9 @@ def test_the_temperature_of_sampling_is_that_of_the_probabilities(played):
 
 
 def advantages(model, rewards, *overrides):
-    with assemble(config(model, "strategy.sigma=0.05", *overrides)) as parts:
+    with build_run_parts(config(model, "strategy.sigma=0.05", *overrides)) as parts:
         assert isinstance(parts.fleet, GradientFleet)
-        evaluation = Evaluation(np.array(rewards), (), tokens=0, generation_s=0.0)
+        evaluation = Evaluation(np.array(rewards), (), tokens=0, decode_seconds=0.0)
         return parts.fleet._advantages(parts.strategy.ask(0), evaluation)
 
 
@@ -176,7 +176,7 @@ def test_a_missing_reward_has_no_say(model, advantage):
 
 
 def test_theta_takes_one_step_along_the_gradient(model):
-    with assemble(config(model, "strategy.sigma=0.05", "strategy.optimizer=sgd")) as parts:
+    with build_run_parts(config(model, "strategy.sigma=0.05", "strategy.optimizer=sgd")) as parts:
         assert isinstance(parts.fleet, GradientFleet)
         engine, population = parts.fleet.engine, parts.strategy.ask(0)
         assert isinstance(engine, InProcessEngine)
@@ -195,7 +195,7 @@ def test_theta_takes_one_step_along_the_gradient(model):
 
 def test_low_rank_members_explore_for_whole_matrices(model):
     values = config(model, "space=low_rank", "space.layers=0", "strategy.sigma=0.05")
-    with assemble(values) as parts:
+    with build_run_parts(values) as parts:
         assert isinstance(parts.fleet, GradientFleet)
         engine, population = parts.fleet.engine, parts.strategy.ask(0)
         assert isinstance(engine, InProcessEngine)
@@ -207,9 +207,9 @@ def test_low_rank_members_explore_for_whole_matrices(model):
         assert torch.linalg.matrix_rank(weights.tensors[name] - before) > 4
 
 
-def test_a_sampling_centre_writes_differently_each_time(model):
+def test_a_sampling_center_writes_differently_each_time(model):
     values = config(model, "method.explore=temperature", "task.temperature=1")
-    with assemble(values) as parts:
+    with build_run_parts(values) as parts:
         assert isinstance(parts.fleet, GradientFleet)
         population, batch = parts.strategy.ask(0), parts.batch(0)
         evaluation = parts.fleet.evaluate(population, batch, parts.decoding)
@@ -228,7 +228,7 @@ def test_a_sampling_centre_writes_differently_each_time(model):
 
 def test_any_number_of_samples_can_be_compared(model):
     sampling = ("method.explore=temperature", "task.temperature=1", "strategy.antithetic=false")
-    with assemble(config(model, *sampling, "strategy.population=3")) as parts:
+    with build_run_parts(config(model, *sampling, "strategy.population=3")) as parts:
         evaluation = parts.fleet.evaluate(parts.strategy.ask(0), parts.batch(0), parts.decoding)
     assert evaluation.rewards.shape == (3, 3)
 
@@ -245,7 +245,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(model, whole, tmp_path):
 
 def test_a_killed_run_goes_on_from_its_newest_snapshot_to_the_same_bits(model, whole, tmp_path):
     path = stopped_after(germline.train(config(model), tmp_path / "run"), 3)
-    snapshots(path / "snapshots")[-1].unlink()  # a kill writes no last one
+    list_snapshots(path / "snapshots")[-1].unlink()  # a kill writes no last one
     training = germline.resume(path)
     assert len(training.directory.journal.read()) == 2
     finish(training)
@@ -279,7 +279,7 @@ def test_of_a_killed_run_the_newest_snapshot_speaks_and_says_so(model, tmp_path,
     prompts = ["What is 1 + 2?"]
     before = germline.generate(str(path), prompts, max_new_tokens=5)
     stopped_after(germline.resume(path), 1)
-    snapshots(path / "snapshots")[-1].unlink()  # a kill writes no last one
+    list_snapshots(path / "snapshots")[-1].unlink()  # a kill writes no last one
     assert not caplog.records
     assert germline.generate(str(path), prompts, max_new_tokens=5) == before
     assert "the weights of generation 1, of the newest snapshot" in caplog.text
@@ -312,7 +312,7 @@ def test_the_report_offers_no_replay(whole):
 
 def test_the_shipped_run_learns_in_three_generations(tmp_path):
     shipped = Path(__file__).parents[1] / "configs" / "es_sample_gd.yaml"
-    small = ["generations=3", "batch=16", "held_out.examples=2", "record.tensorboard=false"]
+    small = ["generations=3", "batch_size=16", "held_out.examples=2", "record.tensorboard=false"]
     small += ["strategy.population=16", "task.max_new_tokens=8"]
     path = finish(germline.train(load_config(shipped, small), tmp_path / "run"))
     means = [row["fitness"]["mean"] for row in RunDirectory.open(path).generations()]
@@ -358,7 +358,7 @@ def test_the_shipped_run_learns_in_three_generations(tmp_path):
         ),
         (["method.clip=0"], r"method\.clip"),
         (["method.rows=0"], r"method\.rows"),
-        (["choices.shots=[0, 1]"], r"cannot be searched by method\.kind=es_sample_gd"),
+        (["choices.few_shot=[0, 1]"], r"cannot be searched by method\.kind=es_sample_gd"),
     ],
 )
 def test_what_has_no_gradient_or_no_say_is_refused(overrides, said):

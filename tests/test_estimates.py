@@ -10,7 +10,7 @@ import torch
 from benchmarks.memory import LiveTensors
 from germline.config import load_config
 from germline.engines.inprocess import InProcessEngine
-from germline.engines.prompts import encode, pad
+from germline.engines.prompt_batch import encode_prompt, pad_prompts
 from germline.estimates.estimate import estimate, what_fits
 from germline.estimates.hardware import GPUS, Hardware, measure_cpu, memory_limits
 from germline.estimates.memory import (
@@ -23,9 +23,9 @@ from germline.estimates.memory import (
 from germline.estimates.model_shape import shape_from, shape_of
 from germline.estimates.published import PUBLISHED
 from germline.estimates.workload import TextLengths, text_lengths, workload
-from germline.fleet.jobs import Apply, Play
-from germline.fleet.weighing import sent
-from germline.run.assembly import make_engine, make_task
+from germline.fleet.byte_accounting import sent_bytes
+from germline.fleet.worker_jobs import ApplyJob, GenerateJob
+from germline.run.build_parts import make_engine, make_task
 from germline.strategies import make_strategy
 from germline.types import Decoding, GermlineError, Update
 from tests.tiny import save_tiny
@@ -105,7 +105,7 @@ def test_searched_numbers_are_those_of_the_engine(space, optimizer):
 @pytest.mark.parametrize("space", ["low_rank", "lora", "full"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_what_stays_in_memory_is_counted_to_the_byte(space, dtype):
-    settings = {"space": space, "engine": CPU | {"dtype": dtype, "stacked": 1}}
+    settings = {"space": space, "engine": CPU | {"dtype": dtype, "members_per_batch": 1}}
     config, shape, work = work_of(settings, "nano")
     engine = loaded(config)
     held = [*engine.serving.values(), *engine.weights.tensors.values()]
@@ -122,13 +122,13 @@ def test_the_peak_of_a_microbatch_is_near_what_is_counted(space):
         "space": space,
         "strategy": {"kind": "nes", "population": 16, "sigma": 0.01, "learning_rate": 0.01},
         "engine": CPU,
-        "batch": 16,
+        "batch_size": 16,
     }
     config = load_config(settings)
     engine = loaded(config)
     examples = make_task(config.task).examples("train")[:16]
-    prompts = [encode(engine.pretrained.tokenizer, one) for one in examples]
-    lengths = TextLengths(16, max(map(len, prompts)), len(pad(prompts, 0).prefix), 32)
+    prompts = [encode_prompt(engine.pretrained.tokenizer, one) for one in examples]
+    lengths = TextLengths(16, max(map(len, prompts)), len(pad_prompts(prompts, 0).prefix), 32)
     _, shape, work = work_of(settings, "nano", lengths)
     members = make_strategy(config.strategy, run_seed=0, generations=1).ask(0).members
     with LiveTensors() as live:
@@ -149,7 +149,7 @@ def test_loading_maps_files_that_are_served_in_another_dtype():
 
 
 def test_masters_on_the_host_leave_the_device():
-    parts = memory_parts(*work_of({"engine": {"centre": "host"}}, on_gpu=True))
+    parts = memory_parts(*work_of({"engine": {"master_device": "host"}}, on_gpu=True))
     assert part(parts, "fp32 masters").place == "host"
     assert part(parts, "weights").place == "device"
 
@@ -162,21 +162,21 @@ def test_an_engine_of_its_own_keeps_masters_on_the_host():
 
 
 def test_bytes_on_the_wire_are_near_those_that_are_pickled():
-    _, _, work = work_of({"strategy": {"kind": "nes", "population": 32}, "batch": 8})
+    _, _, work = work_of({"strategy": {"kind": "nes", "population": 32}, "batch_size": 8})
     work = replace(work, engines=2)
     fixed = {"sigma": 0.01, "learning_rate": 0.01, "population": 32}
     told = load_config({"strategy": {"kind": "nes", **fixed}})
     members = make_strategy(told.strategy, run_seed=0, generations=1).ask(0).members
     names = len(pickle.dumps(list(members), protocol=pickle.HIGHEST_PROTOCOL)) / len(members)
-    update = sent(Apply(Update(0, 0, 0.01, 0.01, tuple(0.1 * n for n in range(16))))).sent
-    assert sent(Play(members, [], Decoding(8))).sent / len(members) <= 60
+    update = sent_bytes(ApplyJob(Update(0, 0, 0.01, 0.01, tuple(0.1 * n for n in range(16))))).sent
+    assert sent_bytes(GenerateJob(members, [], Decoding(8))).sent / len(members) <= 60
     assert names <= 60
     assert update <= 9 * 16 + 1000
     assert wire_bytes(work) == pytest.approx(60 + 8 * 15 + 1000 / 32 + 2 * 9 * 16 / 32)
 
 
 def test_prompts_are_measured_with_a_tokenizer_or_by_their_characters():
-    config = load_config({"task": "countdown", "batch": 4})
+    config = load_config({"task": "countdown", "batch_size": 4})
     by_words = text_lengths(config, lambda example: [1, 2, *map(len, example.prompt.split())])
     assert by_words.prefix >= 2
     assert by_words.examples == 4
@@ -231,7 +231,7 @@ def test_more_rows_tokens_and_members_take_longer():
     ],
 )
 def test_what_fits_is_named(gigabytes, settings, expected):
-    config, shape = load_config({"cell": {"rows": 64}, **settings}), shape_of(QWEN)
+    config, shape = load_config({"microbatch": {"rows": 64}, **settings}), shape_of(QWEN)
     limits = memory_limits(on_gpu=False, device_bytes=gigabytes * 1e9, host_bytes=gigabytes * 1e9)
     work = workload(config, shape, TEXTS, on_gpu=False)
     fits = total([replace(p, place="host") for p in memory_parts(config, shape, work)], "host")
@@ -244,10 +244,10 @@ def test_what_fits_is_named(gigabytes, settings, expected):
 
 
 def test_smaller_microbatches_are_the_largest_that_fit():
-    config, shape = load_config({"cell": {"rows": 1024}}), shape_of(QWEN)
+    config, shape = load_config({"microbatch": {"rows": 1024}}), shape_of(QWEN)
     texts = TextLengths(64, 200, 0, 800)
     found = what_fits(config, shape, texts, GPUS["laptop-8gb"])
-    assert "cell.rows=256" in found
+    assert "microbatch.rows=256" in found
 
 
 def test_a_config_is_not_changed_by_reading_it():

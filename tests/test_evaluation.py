@@ -6,17 +6,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from germline.config import Cell
-from germline.evaluation import held_out, interval, mean_and_error
+from germline.config import MicrobatchSettings
+from germline.evaluation import confidence_interval, mean_and_error, score_center
 from germline.fleet import LocalFleet
-from germline.run.assembly import decoding, make_engine, make_task
-from germline.types import Grade, Score
+from germline.run.build_parts import make_decoding, make_engine, make_task
+from germline.types import Grade, HeldOutScore
 from tests.toy_runs import GradedHere, settings
 
 CONFIG = settings()
 TASK = make_task(CONFIG.task)
 EXAMPLES = TASK.examples("test")[:9]
-DECODING = decoding(CONFIG, TASK)
+DECODING = make_decoding(CONFIG, TASK)
 
 
 class Losing(GradedHere):
@@ -35,8 +35,8 @@ class Losing(GradedHere):
 
 
 def scored(lost=(), examples=EXAMPLES):
-    fleet = LocalFleet(make_engine(CONFIG), Losing(TASK, lost), Cell())
-    return held_out(fleet, TASK, examples, DECODING, 12)
+    fleet = LocalFleet(make_engine(CONFIG), Losing(TASK, lost), MicrobatchSettings())
+    return score_center(fleet, TASK, examples, DECODING, 12)
 
 
 def test_mean_and_standard_error_are_those_of_the_metric_over_examples():
@@ -88,38 +88,41 @@ def test_one_example_has_no_standard_error():
     ],
 )
 def test_the_interval_of_a_share_is_wilsons(share, n, low, high):
-    score = Score(0, "exact", share, 0.0, n, share, proportion=True)
-    ends = interval(score)
+    score = HeldOutScore(0, "exact", share, 0.0, n, share, proportion=True)
+    ends = confidence_interval(score)
     assert ends[0] == pytest.approx(low, abs=5e-5)
     assert ends[1] == pytest.approx(high, abs=5e-5)
     assert ends[0] <= share <= ends[1]
 
 
 def test_the_interval_of_a_mean_is_1_96_standard_errors_to_each_side():
-    assert interval(Score(0, "length", 5.0, 0.5, 10, -5.0)) == (5 - 0.98, 5 + 0.98)
-    assert math.isnan(interval(Score(0, "length", 5.0, math.nan, 1, -5.0))[0])
+    assert confidence_interval(HeldOutScore(0, "length", 5.0, 0.5, 10, -5.0)) == (
+        5 - 0.98,
+        5 + 0.98,
+    )
+    assert math.isnan(confidence_interval(HeldOutScore(0, "length", 5.0, math.nan, 1, -5.0))[0])
 
 
 def test_right_and_wrong_make_a_share_and_costs_do_not():
     config = settings("task=arithmetic")
     task = make_task(config.task)
-    fleet = LocalFleet(make_engine(config), GradedHere(task), Cell())
-    score, _ = held_out(fleet, task, task.examples("test")[:9], decoding(config, task), 0)
+    fleet = LocalFleet(make_engine(config), GradedHere(task), MicrobatchSettings())
+    score, _ = score_center(fleet, task, task.examples("test")[:9], make_decoding(config, task), 0)
     assert (score.mean, score.proportion) == (0.0, True)
 
     class AllRight(GradedHere):
         def _grade(self, text, example):
             return Grade(0.0, {"length": 0.0, "length_difference": 0.0})
 
-    fleet = LocalFleet(make_engine(CONFIG), AllRight(TASK), Cell())
-    assert held_out(fleet, TASK, EXAMPLES, DECODING, 0)[0].proportion is False
+    fleet = LocalFleet(make_engine(CONFIG), AllRight(TASK), MicrobatchSettings())
+    assert score_center(fleet, TASK, EXAMPLES, DECODING, 0)[0].proportion is False
 
 
 def test_held_out_luck_is_its_own():
     """Sampling for a score must not reuse the dice of a training generation."""
-    fleet = LocalFleet(make_engine(CONFIG), GradedHere(TASK), Cell())
-    luck = replace(DECODING, noise_name="held out")
-    one = held_out(fleet, TASK, EXAMPLES, luck, 0)[1]
-    other = held_out(fleet, TASK, EXAMPLES, DECODING, 0)[1]
+    fleet = LocalFleet(make_engine(CONFIG), GradedHere(TASK), MicrobatchSettings())
+    sampling_noise = replace(DECODING, noise_stream="held out")
+    one = score_center(fleet, TASK, EXAMPLES, sampling_noise, 0)[1]
+    other = score_center(fleet, TASK, EXAMPLES, DECODING, 0)[1]
     assert one.rollouts != other.rollouts
-    assert one.rollouts == held_out(fleet, TASK, EXAMPLES, luck, 0)[1].rollouts
+    assert one.rollouts == score_center(fleet, TASK, EXAMPLES, sampling_noise, 0)[1].rollouts

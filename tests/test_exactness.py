@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from germline.config import Cell
+from germline.config import MicrobatchSettings
 from germline.engines import decode, sampling
-from germline.rollout import play
-from germline.types import Decoding, Example, Grade, Seeded, TensorInfo, Update
+from germline.rollout import evaluate_members
+from germline.types import Decoding, Example, Grade, SeedPerturbation, TensorInfo, Update
 from tests import merged_models
 from tests.merged_models import teacher_forced
 from tests.tiny_engines import (
@@ -148,7 +148,7 @@ def test_a_member_equals_a_plain_model_with_its_perturbation_merged(model, space
 
 
 @pytest.mark.parametrize(
-    ("model", "space", "stacked"),
+    ("model", "space", "members_per_batch"),
     [
         ("qwen2", "rank 2", "auto"),
         ("llama", "full", 1),
@@ -158,23 +158,25 @@ def test_a_member_equals_a_plain_model_with_its_perturbation_merged(model, space
     ],
 )
 @torch.inference_mode()
-def test_logits_while_decoding_equal_those_of_the_merged_model(model, space, stacked, monkeypatch):
+def test_logits_while_decoding_equal_those_of_the_merged_model(
+    model, space, members_per_batch, monkeypatch
+):
     """Padding, the shared prefix and the cache included: what the tokens are chosen from."""
-    engine = inprocess(model, SPACES[space], stacked=stacked)
+    engine = inprocess(model, SPACES[space], members_per_batch=members_per_batch)
     everyone = list(population(4).members)
     batch = [Example(i, f"What is the {one.prompt}", "", True) for i, one in enumerate(PROMPTS)] * 2
     prompts = [engine.encoder.encode(example) for example in batch]
     steps = []
-    original = sampling.choose
+    original = sampling.choose_tokens
 
     def listen(logits, *rest):
         steps.append(logits.clone())
         return original(logits, *rest)
 
-    monkeypatch.setattr(decode, "choose", listen)
+    monkeypatch.setattr(decode, "choose_tokens", listen)
     monkeypatch.setattr(decode, "LEAVE_AT", 0)
     found = engine.generate(everyone, batch, Decoding(NEW))
-    rounds = len(everyone) if stacked == 1 else 1
+    rounds = len(everyone) if members_per_batch == 1 else 1
     decoded = torch.cat([torch.stack(steps[i * NEW : (i + 1) * NEW], 1) for i in range(rounds)])
     decoded = decoded.view(len(everyone), len(batch), NEW, -1)
     for member, row, logits in zip(everyone, found, decoded, strict=True):
@@ -210,7 +212,7 @@ def paper_update():
 
 def test_mistake_1_weights_are_not_restored_by_subtracting_noise_in_half_precision():
     engine = inprocess("qwen2", SPACES["full"], dtype="bfloat16")
-    members = population(MEMBERS, SIGMA).seeded()
+    members = population(MEMBERS, SIGMA).seed_perturbations()
     before = bits(engine)
     subtracted = {name: tensor.clone() for name, tensor in engine.serving.items()}
     for member in members:
@@ -241,17 +243,17 @@ def test_mistake_2_the_update_is_added_in_fp32_whatever_is_served(space):
         intended.append(step)
         rounded.append((serving + step.bfloat16()).float() - serving.float())
     engine.apply(paper_update())
-    realised = [
+    realized = [
         engine.weights.tensors[info.name] - before[info.name] for info in engine.weights.searched
     ]
-    assert cosine(realised, intended) > 0.9999
+    assert cosine(realized, intended) > 0.9999
     assert cosine(rounded, intended) < 0.98  # the field's way
 
 
 @pytest.mark.parametrize("space", ["full", "rank 1", "rank 6"])
 def test_mistake_3_tensors_of_the_same_shape_get_noise_of_their_own(space):
     engine = inprocess("llama", SPACES[space])
-    member = population(2).seeded()[0]
+    member = population(2).seed_perturbations()[0]
     update = Update(3, 0, 0.02, 1.0, (1.0,))
     before = bits(engine)
     engine.apply(update)
@@ -296,7 +298,9 @@ def test_mistake_8_the_prompt_is_not_part_of_the_completion(space, chat):
 @pytest.mark.parametrize("space", ["full", "rank 1", "rank 6"])
 def test_mistake_19_the_update_uses_the_noise_members_played_redrawn_not_recovered(space):
     engine = inprocess("qwen2", SPACES[space])
-    member = Seeded(3, 0, 0, 1, 1e-5)  # so small that recovering the noise would lose its digits
+    member = SeedPerturbation(
+        3, 0, 0, 1, 1e-5
+    )  # so small that recovering the noise would lose its digits
     ids = torch.arange(40)[None]
     moved = engine.logits(member, ids) - engine.logits(None, ids)
     assert float(moved.abs().max()) > 0
@@ -311,29 +315,31 @@ def test_mistake_19_the_update_uses_the_noise_members_played_redrawn_not_recover
         assert np.linalg.norm(recovered - noise) > 1e-5 * np.linalg.norm(noise)
 
 
-def test_mistake_19_a_dense_member_is_the_rounded_sum_of_centre_and_redrawn_noise():
-    engine = inprocess("qwen2", SPACES["full"], stacked=1)
-    member = Seeded(3, 0, 0, -1, 0.01)
-    standing = []
+def test_mistake_19_a_dense_member_is_the_rounded_sum_of_center_and_redrawn_noise():
+    engine = inprocess("qwen2", SPACES["full"], members_per_batch=1)
+    member = SeedPerturbation(3, 0, 0, -1, 0.01)
+    applied = []
     handle = engine.model.register_forward_hook(
-        lambda *_: standing.append({n: t.clone() for n, t in engine.serving.items()})
+        lambda *_: applied.append({n: t.clone() for n, t in engine.serving.items()})
     )
     engine.logits(member, torch.arange(20)[None])
     handle.remove()
     for info in engine.weights.searched:
         noise = gradient(engine, Update(3, 0, 0.01, 1.0, (1.0,)), info)
         expected = engine.weights.tensors[info.name] + noise * -0.01
-        assert torch.equal(standing[0][info.name], expected)
+        assert torch.equal(applied[0][info.name], expected)
 
 
 @pytest.mark.parametrize("space", ["full", "rank 1"])
 def test_mistake_20_members_of_a_generation_have_the_same_prompts_and_the_same_luck(space):
     engine = inprocess("qwen2", SPACES[space])
-    equal = [None, *(Seeded(3, 0, direction, 1, 0.0) for direction in range(6))]
+    equal = [None, *(SeedPerturbation(3, 0, direction, 1, 0.0) for direction in range(6))]
     batch = examples() * 3
     batch = [Example(i, one.prompt, "", i % 2 == 0) for i, one in enumerate(batch)]
     decoding = Decoding(NEW, temperature=1.0, noise_seed=9)
-    evaluation = play(engine, FloorForAll(), equal, batch, Cell(members=3, examples=8), decoding)
+    evaluation = evaluate_members(
+        engine, FloorForAll(), equal, batch, MicrobatchSettings(members=3, examples=8), decoding
+    )
     rows = np.array([str(one.completion) for one in evaluation.rollouts]).reshape(len(equal), -1)
     assert (rows == rows[0]).all()
     assert len(set(rows[0])) == len(batch)

@@ -43,12 +43,12 @@ MISTAKES: dict[int, tuple[str, tuple[str, ...]]] = {
         ),
     ),
     6: (
-        "seed 0 taken for no seed; neighbouring seeds that share populations",
+        "seed 0 taken for no seed; neighboring seeds that share populations",
         (
             "test_noise::test_mistake_6_seed_0_is_seed_0",
-            "test_noise::test_mistake_6_neighbouring_seeds_share_no_populations",
+            "test_noise::test_mistake_6_neighboring_seeds_share_no_populations",
             "test_strategies::test_mistake_6_seed_0_is_seed_0",
-            "test_strategies::test_mistake_6_neighbouring_run_seeds_share_no_population",
+            "test_strategies::test_mistake_6_neighboring_run_seeds_share_no_population",
             "test_config::test_mistake_6_seed_0_stays_0",
             "test_run::test_mistake_6_seed_0_42_and_1_are_three_runs",
         ),
@@ -82,7 +82,7 @@ MISTAKES: dict[int, tuple[str, tuple[str, ...]]] = {
     11: (
         "a detector of hacks that looks for the empty text only",
         (
-            "test_behaviour::test_mistake_11_special_tokens_alone_are_seen_whatever_decoding_makes_"
+            "test_degenerate_text::test_mistake_11_special_tokens_alone_are_seen_whatever_decoding_makes_"
             "of_them",
         ),
     ),
@@ -92,7 +92,7 @@ MISTAKES: dict[int, tuple[str, tuple[str, ...]]] = {
             "test_shaping::test_mistake_12_zero_variance_gives_exactly_zero",
             "test_shaping::test_mistake_12_near_ties_are_not_blown_up",
             "test_shaping::test_mistake_12_the_smallest_real_difference_still_counts",
-            "test_diagnosis::test_mistake_12_near_ties_are_no_information",
+            "test_signal_metrics::test_mistake_12_near_ties_are_no_information",
         ),
     ),
     13: (
@@ -144,7 +144,7 @@ MISTAKES: dict[int, tuple[str, tuple[str, ...]]] = {
         (
             "test_exactness::test_mistake_19_the_update_uses_the_noise_members_played_redrawn_not_"
             "recovered",
-            "test_exactness::test_mistake_19_a_dense_member_is_the_rounded_sum_of_centre_and_"
+            "test_exactness::test_mistake_19_a_dense_member_is_the_rounded_sum_of_center_and_"
             "redrawn_noise",
         ),
     ),

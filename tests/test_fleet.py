@@ -1,24 +1,24 @@
-"""One engine in this process as a fleet: populations, the centre, updates."""
+"""One engine in this process as a fleet: populations, the center, updates."""
 
 import numpy as np
 import pytest
 
-from germline.config import Cell
-from germline.engines.outer import OuterEngine
+from germline.config import MicrobatchSettings
+from germline.engines.wrapper import EngineWrapper
 from germline.fleet import LocalFleet
 from germline.protocols import Fleet
-from germline.run.assembly import decoding, make_engine, make_task
+from germline.run.build_parts import make_decoding, make_engine, make_task
 from germline.strategies import make_strategy
 from tests.toy_runs import GradedHere, settings
 
 CONFIG = settings()
 TASK = make_task(CONFIG.task)
 EXAMPLES = TASK.examples("train")[:7]
-DECODING = decoding(CONFIG, TASK)
+DECODING = make_decoding(CONFIG, TASK)
 STRATEGY = make_strategy(CONFIG.strategy, run_seed=0, generations=9)
 
 
-class Watched(OuterEngine):
+class Watched(EngineWrapper):
     """A toy engine that remembers the shape of every cell it was given."""
 
     def __init__(self):
@@ -37,7 +37,7 @@ def engine():
 
 @pytest.fixture
 def fleet(engine):
-    return LocalFleet(engine, GradedHere(TASK), Cell(members=4, examples=3))
+    return LocalFleet(engine, GradedHere(TASK), MicrobatchSettings(members=4, examples=3))
 
 
 def test_it_keeps_the_contract(fleet):
@@ -55,8 +55,8 @@ def test_the_engine_is_given_cells_of_the_size_in_the_config(fleet, engine):
     assert engine.shapes == [(4, 3), (4, 3), (4, 1), (2, 3), (2, 3), (2, 1)]
 
 
-def test_the_centre_plays_as_one_member_with_as_many_rows_in_a_cell(fleet, engine):
-    evaluation = fleet.evaluate_centre(TASK.examples("train")[:20], DECODING)
+def test_the_center_plays_as_one_member_with_as_many_rows_in_a_cell(fleet, engine):
+    evaluation = fleet.evaluate_center(TASK.examples("train")[:20], DECODING)
     assert evaluation.rewards.shape == (1, 20)
     assert engine.shapes == [(1, 12), (1, 8)]
 
@@ -64,7 +64,7 @@ def test_the_centre_plays_as_one_member_with_as_many_rows_in_a_cell(fleet, engin
 def test_evaluating_leaves_no_trace(fleet):
     before = fleet.digest()
     fleet.evaluate(STRATEGY.ask(0), EXAMPLES, DECODING)
-    fleet.evaluate_centre(EXAMPLES, DECODING)
+    fleet.evaluate_center(EXAMPLES, DECODING)
     assert fleet.digest() == before
 
 

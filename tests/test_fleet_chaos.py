@@ -9,13 +9,13 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from germline.fleet.crew import Crew, Terms
-from germline.fleet.elsewhere import Done, Lost, Outcome, Raised
-from germline.fleet.jobs import Apply, Digest, Job, Play
-from germline.fleet.remote import RemoteFleet
+from germline.fleet.remote_engine import JobDone, JobRaised, Outcome, RemoteEngineLost
+from germline.fleet.remote_fleet import RemoteFleet
+from germline.fleet.worker_jobs import ApplyJob, DigestJob, EngineJob, GenerateJob
+from germline.fleet.worker_pool import PoolSettings, WorkerPool
 from germline.types import EngineLost
 from tests.remote_engines import CONFIG, TASK, Nearby, corrupt, digests, local
-from tests.test_patience import Clockwork
+from tests.test_engine_timeouts import Clockwork
 from tests.toy_runs import GradedHere
 
 FAULTS = 20
@@ -32,16 +32,16 @@ class Chaos:
         self._random = np.random.default_rng(seed)
         self._quiet = 4  # jobs until the next fault
 
-    def strikes(self, job: Job) -> str | None:
+    def strikes(self, job: EngineJob) -> str | None:
         """Say what happens over a job, if anything does."""
-        if not isinstance(job, Play | Apply | Digest) or len(self.happened) == FAULTS:
+        if not isinstance(job, GenerateJob | ApplyJob | DigestJob) or len(self.happened) == FAULTS:
             return None
         self._quiet -= 1
         if self._quiet > 0:
             return None
         self._quiet = int(self._random.integers(3, 10))
         kind = str(self._random.choice(KINDS))
-        if kind == "corrupted" and not isinstance(job, Play):
+        if kind == "corrupted" and not isinstance(job, GenerateJob):
             kind = "killed"  # whoever is alone with an update has nobody to be compared with
         self.happened.append(kind)
         return kind
@@ -54,7 +54,7 @@ class Struck(Nearby):
         super().__init__(name)
         self._chaos = chaos
 
-    def send(self, job: Job) -> None:
+    def send(self, job: EngineJob) -> None:
         """Begin a job, and never end it when this engine hangs over it."""
         super().send(job)
         kind = self._chaos.strikes(job)
@@ -72,14 +72,14 @@ class Struck(Nearby):
 
     def _struck(self, kind: str) -> Outcome:
         if kind == "garbage":
-            return Done([["garbage"]])
+            return JobDone([["garbage"]])
         if kind == "gone":
-            return Raised(EngineLost("the server does not answer"))
+            return JobRaised(EngineLost("the server does not answer"))
         if kind == "node removed":
             # Another one is there a while later.
-            self.vacant = True
+            self.waits_for_resources = True
             self._chaos.clockwork.finds_room[self] = self._chaos.clockwork.now + 20.0
-        return Lost(kind)
+        return RemoteEngineLost(kind)
 
 
 @pytest.fixture(scope="module")
@@ -92,9 +92,9 @@ def test_twenty_faults_change_nothing(seed, undisturbed):
     clockwork = Clockwork()
     chaos = Chaos(clockwork, seed)
     engines = [Struck(f"engine {number}", chaos) for number in range(3)]
-    terms = Terms(hung_after=5.0, hung_after_s=30.0)
-    crew = Crew(engines, clockwork.wait, terms, clock=clockwork.clock)
-    fleet = RemoteFleet(crew, GradedHere(TASK), CONFIG.cell)
+    terms = PoolSettings(hang_factor=5.0, hang_timeout_s=30.0)
+    pool = WorkerPool(engines, clockwork.wait, terms, clock=clockwork.clock)
+    fleet = RemoteFleet(pool, GradedHere(TASK), CONFIG.microbatch)
     assert digests(fleet, GENERATIONS) == undisturbed
     assert len(chaos.happened) == FAULTS
     assert len(Counter(chaos.happened)) >= 5

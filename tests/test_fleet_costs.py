@@ -14,9 +14,9 @@ from benchmarks.scaling_out import Case, Gpu, generate
 from benchmarks.shapes import QWEN
 from benchmarks.simulated_cluster import cell_seconds, on, simulated, traffic
 from benchmarks.simulated_fleet import Costs, SimulatedFleet
-from germline.engines.weights import Masters
-from germline.fleet.crew import Crew
-from germline.fleet.jobs import Dimension
+from germline.engines.master_weights import Masters
+from germline.fleet.worker_jobs import DimensionJob
+from germline.fleet.worker_pool import WorkerPool
 from germline.optimizers import Sgd
 from germline.types import TensorInfo
 from tests import remote_engines
@@ -35,12 +35,12 @@ def cells(seconds=CELLS):
 
 
 def test_an_engine_has_its_next_job_before_anyone_looks_at_what_it_did():
-    engines = remote_engines.crew(1)
-    crew = Crew(engines, remote_engines.first_one_first)
-    crew.muster()
+    engines = remote_engines.pool(1)
+    pool = WorkerPool(engines, remote_engines.first_one_first)
+    pool.wait_ready()
     busy = []
-    for key, seat, _ in crew.hand_out(dict.fromkeys("abc", Dimension())):
-        busy.append((key, seat.job is not None))
+    for key, slot, _ in pool.dispatch(dict.fromkeys("abc", DimensionJob())):
+        busy.append((key, slot.job is not None))
     assert busy == [("a", True), ("b", True), ("c", False)]
 
 

@@ -5,9 +5,9 @@ import torch
 
 from germline import tensor_noise
 from germline.config import Full, LowRank
-from germline.engines.cache import BufferedCache
+from germline.engines.kv_cache import BufferedCache
 from germline.optimizers import Adam
-from germline.tensor_noise import host
+from germline.tensor_noise import cpu_noise
 from germline.types import Decoding, Update
 from tests import simulated_gpu
 from tests.simulated_gpu import DEVICE, Counts, counted
@@ -24,23 +24,23 @@ class Kernels:
     @staticmethod
     def normals(*asked):
         torch.zeros(1, device=DEVICE).copy_(torch.zeros(1))
-        return simulated_gpu.made_there(host.normals(*asked))
+        return simulated_gpu.made_there(cpu_noise.normals(*asked))
 
     @staticmethod
-    def side_by_side(*asked):
+    def concatenated_noise(*asked):
         torch.zeros(1, device=DEVICE).copy_(torch.zeros(1))
-        return simulated_gpu.made_there(host.side_by_side(*asked))
+        return simulated_gpu.made_there(cpu_noise.concatenated_noise(*asked))
 
     @staticmethod
     def weighted_sum(*asked):
         torch.zeros(2, device=DEVICE).copy_(torch.zeros(2))
-        return simulated_gpu.made_there(host.weighted_sum(*asked))
+        return simulated_gpu.made_there(cpu_noise.weighted_sum(*asked))
 
 
 @pytest.fixture
 def kernels(monkeypatch):
     monkeypatch.setattr(
-        tensor_noise, "_way", lambda device, _: host if device.type == "cpu" else Kernels
+        tensor_noise, "_way", lambda device, _: cpu_noise if device.type == "cpu" else Kernels
     )
 
 
@@ -74,7 +74,7 @@ def of_cell(engine, new_tokens, **decoding) -> Counts:
 def test_a_decode_step_copies_its_tokens_to_the_host_and_nothing_else(
     model, space, steps, decoding
 ):
-    engine = far(model, space, steps=steps)
+    engine = far(model, space, cuda_graphs=steps == "fixed")
     of_cell(engine, 2)  # tables that are made once
     shorter, longer = (of_cell(engine, tokens, **DECODINGS[decoding]) for tokens in (3, 5))
     assert longer.waits - shorter.waits == 2
@@ -119,12 +119,14 @@ def test_the_noise_of_members_in_one_batch_is_not_copied_from_the_host(space):
     directions = len(MEMBERS) // 2
     assert counts.to_device <= 12
     # What is left are numbers of tokens and places, masks, uniforms.
-    assert counts.bytes_to_device < 0.5 * 4 * directions * sum(sum(one.sides) for one in linear)
+    assert counts.bytes_to_device < 0.5 * 4 * directions * sum(
+        sum(one.out_in_features) for one in linear
+    )
 
 
 @pytest.mark.usefixtures("kernels")
 def test_masters_on_the_host_are_copied_once_for_members_that_stand_together():
-    engine = far("qwen2", "full", centre="host")
+    engine = far("qwen2", "full", master_device="host")
     numbers = engine.weights.dimension
     of_cell(engine, 1)
     copied = of_cell(engine, 1).bytes_to_device
@@ -133,7 +135,7 @@ def test_masters_on_the_host_are_copied_once_for_members_that_stand_together():
 
 @pytest.mark.usefixtures("kernels")
 def test_a_dense_member_is_written_from_masters_on_the_device_without_a_copy():
-    engine = far("qwen2", "full", stacked=1, dtype="bfloat16")
+    engine = far("qwen2", "full", members_per_batch=1, dtype="bfloat16")
     of_cell(engine, 1)
     counts = of_cell(engine, 1)
     tensors = len(engine.weights.searched)
@@ -185,7 +187,7 @@ def test_a_digest_copies_half_precision_as_it_is():
 
 
 @pytest.mark.parametrize("model", ["qwen2", "gemma3", "gpt2"])
-def test_the_centre_needs_no_batched_product(model):
+def test_the_center_needs_no_batched_product(model):
     # The head of a prefill is one product of matrices: as a batched one it is read once per row.
     engine = far(model, None)
     with counted() as counts:

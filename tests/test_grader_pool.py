@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from germline.graders import length
+from germline.graders import length_difference
 from germline.graders.pool import GraderPool
 from germline.types import Example, GermlineError, Grade
 from tests import misbehaving_graders
@@ -181,7 +181,7 @@ def test_a_lambda_is_refused_as_a_grader():
 
 def test_a_floor_that_does_not_fit_the_rubric_is_refused():
     with pytest.raises(GermlineError, match=r"\['evil'\]"):
-        GraderPool(length.grade, {"good": 1.0}, {"evil": 0.0})
+        GraderPool(length_difference.grade_length, {"good": 1.0}, {"evil": 0.0})
 
 
 def test_closing_cancels_what_is_not_graded_and_ends_the_workers():
@@ -203,11 +203,11 @@ def test_a_closed_pool_refuses_texts():
 
 def test_a_script_without_a_main_guard_can_grade(tmp_path):
     script = """
-        from germline.graders import exact
+        from germline.graders import exact_match
         from germline.graders.pool import GraderPool
         from germline.types import Example
 
-        with GraderPool(exact.grade, {"exact": 1.0}, {"exact": 0.0}) as pool:
+        with GraderPool(exact_match.grade_exact, {"exact": 1.0}, {"exact": 0.0}) as pool:
             print(pool.submit(["8"], [Example(0, "?", "8", False)]).result()[0].reward)
     """
     with python(script, tmp_path) as process:
@@ -268,7 +268,7 @@ def test_four_thousand_texts_cost_the_parent_a_few_calls_each():
     threading.setprofile(count)  # of the threads that serve the workers, started below
     try:
         with GraderPool(
-            length.grade,
+            length_difference.grade_length,
             {"length": 1.0, "length_difference": 0.0},
             {"length": 0.0, "length_difference": 0.0},
         ) as pool:
@@ -280,7 +280,8 @@ def test_four_thousand_texts_cost_the_parent_a_few_calls_each():
 
 def test_graders_and_tasks_load_without_torch():
     script = (
-        "import sys, germline.graders.pool, germline.graders.worker, germline.tasks.countdown, "
+        "import sys, germline.graders.pool, germline.graders.worker_process, "
+        "germline.tasks.countdown, "
         "germline.tasks.conciseness, germline.tasks.arithmetic\n"
         "print({'torch', 'transformers'} & set(sys.modules))"
     )

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from germline.graders import countdown, exact, length
+from germline.graders import countdown, exact_match, length_difference
 from germline.types import Example
 
 PUZZLE = Example(
@@ -23,11 +23,13 @@ def puzzle(target, *numbers):
 
 
 def answer(expression, example=PUZZLE):
-    return countdown.grade(f" hm </think>\n<answer>{expression}</answer>", example)["answer"]
+    return countdown.grade_countdown(f" hm </think>\n<answer>{expression}</answer>", example)[
+        "answer"
+    ]
 
 
 def form(text):
-    return countdown.grade(text, PUZZLE)["format"]
+    return countdown.grade_countdown(text, PUZZLE)["format"]
 
 
 def test_the_exact_format_earns_one():
@@ -98,7 +100,7 @@ def test_the_last_answer_counts():
 
 
 def test_an_answer_left_open_is_no_answer():
-    assert countdown.grade("</think>\n<answer> 3 * 5 - 2", PUZZLE)["answer"] == 0.0
+    assert countdown.grade_countdown("</think>\n<answer> 3 * 5 - 2", PUZZLE)["answer"] == 0.0
 
 
 def test_division_is_exact():
@@ -115,7 +117,7 @@ def test_a_decimal_target_is_met_within_a_hundred_thousandth():
 def test_mistake_8_the_prompt_earns_nothing_for_an_empty_completion():
     seen_by_the_field = PUZZLE.prompt + ""
     assert countdown.format_value(seen_by_the_field) == 0.5
-    assert countdown.grade("", PUZZLE) == {"format": 0.0, "answer": 0.0}
+    assert countdown.grade_countdown("", PUZZLE) == {"format": 0.0, "answer": 0.0}
 
 
 PROCESSOR_S = 10.0
@@ -182,7 +184,7 @@ HUGE = 200_000
 def test_hostile_text_is_graded_in_milliseconds(text):
     with ended_after(PROCESSOR_S):
         for completion in (text, f" </think>\n<answer>{text}</answer>"):
-            assert set(countdown.grade(completion, PUZZLE)) == {"format", "answer"}
+            assert set(countdown.grade_countdown(completion, PUZZLE)) == {"format", "answer"}
 
 
 def test_nesting_is_read_up_to_its_limit():
@@ -205,17 +207,28 @@ def test_anything_else_is_not_a_target(text):
 
 def test_exact_match_ignores_surrounding_white_space_only():
     example = Example(0, "What is 3 + 5?", "8", True)
-    values = {text: exact.grade(text, example)["exact"] for text in ("8", " 8\n", "8.", "", "18")}
+    values = {
+        text: exact_match.grade_exact(text, example)["exact"]
+        for text in ("8", " 8\n", "8.", "", "18")
+    }
     assert values == {"8": 1.0, " 8\n": 1.0, "8.": 0.0, "": 0.0, "18": 0.0}
 
 
 def test_length_is_the_difference_in_characters_whichever_is_longer():
     example = Example(0, "Capital of Peru?", "Lima", True)
-    assert length.grade("Lima.", example) == {"length": -1.0, "length_difference": 1.0}
-    assert length.grade("", example) == {"length": -4.0, "length_difference": 4.0}
-    assert length.grade("Límä", example) == {"length": 0.0, "length_difference": 0.0}
+    assert length_difference.grade_length("Lima.", example) == {
+        "length": -1.0,
+        "length_difference": 1.0,
+    }
+    assert length_difference.grade_length("", example) == {"length": -4.0, "length_difference": 4.0}
+    assert length_difference.grade_length("Límä", example) == {
+        "length": 0.0,
+        "length_difference": 0.0,
+    }
 
 
 def test_length_differences_end_at_the_limit():
     example = Example(0, "Capital of Peru?", "Lima", True)
-    assert length.grade("x" * 10_000, example)["length"] == -length.LIMIT
+    assert (
+        length_difference.grade_length("x" * 10_000, example)["length"] == -length_difference.LIMIT
+    )

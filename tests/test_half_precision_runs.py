@@ -17,8 +17,8 @@ from germline.engines.inprocess import InProcessEngine
 from germline.protocols import CoordinateSpace
 from germline.record import RunDirectory
 from germline.run import evaluate, export, replay, resume, train
-from germline.run.assembly import make_engine
-from germline.run.reading import rebuilt
+from germline.run.build_parts import make_engine
+from germline.run.load_run import load_engine
 from germline.types import Decoding
 from tests.tiny_engines import bits, examples, folder, same_bits, tokens
 from tests.toy_runs import SETTINGS, finish, journal, stopped_after
@@ -98,7 +98,7 @@ def loaded(source, dtype, **settings):
 
 def engine_of(run):
     """An engine with the weights of a run."""
-    made = rebuilt(RunDirectory.open(run.path))
+    made = load_engine(RunDirectory.open(run.path))
     assert isinstance(made, InProcessEngine)
     return made
 
@@ -199,7 +199,7 @@ def test_plain_peft_gives_the_logits_of_the_run(trained, tmp_path):
 def test_an_adapter_loaded_again_is_the_run_bit_for_bit(trained, tmp_path):
     export(trained.path, tmp_path / "adapter", "adapter")
     mine = engine_of(trained)
-    section = {**trained.config.space.model_dump(), "start": str(tmp_path / "adapter")}
+    section = {**trained.config.space.model_dump(), "init_adapter": str(tmp_path / "adapter")}
     space = {name: value for name, value in section.items() if "init_scale" not in name}
     again = loaded(trained.model, trained.dtype, space=space)
     assert again.weights.digest() == mine.weights.digest()

@@ -12,12 +12,12 @@ import torch
 import germline
 from germline import tensor_noise
 from germline.config import Full, load_config
-from germline.engines import corrections, decode, fused, stacked
+from germline.engines import batched_dense, batched_lora, cpu_kernels, decode
 from germline.optimizers import Adam
 from germline.record import RunDirectory
 from germline.run import resume
 from germline.testing import EngineConformance
-from germline.types import Coordinates, Decoding, GermlineError, Update
+from germline.types import Decoding, GermlineError, Update, VectorPerturbation
 from tests import simulated_gpu
 from tests.simulated_gpu import DEVICE, limited
 from tests.tiny_engines import (
@@ -57,10 +57,10 @@ MEMBERS = [*population(4, sigma=0.05).members, None]
 @pytest.fixture
 def as_on_gpu(monkeypatch):
     """Let the CPU compute as a GPU does."""
-    monkeypatch.setattr(corrections, "COLUMNWISE_RANK", 0)
+    monkeypatch.setattr(batched_lora, "COLUMNWISE_RANK", 0)
     monkeypatch.setattr(decode, "PREFILL_TOKENS", 1 << 40)
-    monkeypatch.setattr(stacked, "FEW_ROWS", 0)
-    monkeypatch.setattr(fused, "_is_fp32_on_cpu", lambda _model: False)
+    monkeypatch.setattr(batched_dense, "FEW_ROWS", 0)
+    monkeypatch.setattr(cpu_kernels, "_is_fp32_on_cpu", lambda _model: False)
 
 
 def far(model="qwen2", space=None, optimizer=None, **settings):
@@ -87,7 +87,7 @@ def on_host(engine):
 @pytest.mark.usefixtures("as_on_gpu")
 def test_members_and_updates_have_the_bits_of_a_cpu_in_every_space(space, masters):
     near = inprocess("qwen2", SPACES[space], Adam())
-    there = far("qwen2", SPACES[space], Adam(), centre=masters)
+    there = far("qwen2", SPACES[space], Adam(), master_device=masters)
     assert {tensor.device for tensor in there.serving.values()} == {DEVICE}
     searched = {there.weights.tensors[info.name].device.type for info in there.weights.searched}
     assert searched == {simulated_gpu.NAME if masters == "device" else "cpu"}
@@ -121,7 +121,7 @@ def test_members_of_other_families_have_the_bits_of_a_cpu(model, space):
 @pytest.mark.usefixtures("as_on_gpu")
 def test_half_precision_has_the_bits_of_a_cpu(space, dtype):
     near, there = (
-        inprocess("qwen2", SPACES[space], device=device, dtype=dtype, stacked=1)
+        inprocess("qwen2", SPACES[space], device=device, dtype=dtype, members_per_batch=1)
         for device in ("cpu", simulated_gpu.NAME)
     )
     for _ in range(2):
@@ -137,7 +137,7 @@ def test_half_precision_has_the_bits_of_a_cpu(space, dtype):
 def test_steps_of_fixed_shapes_have_the_bits_of_a_cpu(space):
     model = "qwen2 of few words"
     near, there = (
-        inprocess(model, SPACES[space], device=device, steps="fixed")
+        inprocess(model, SPACES[space], device=device, cuda_graphs=True)
         for device in ("cpu", simulated_gpu.NAME)
     )
     # There is no graph to record: the device is not CUDA, so the program runs as it is.
@@ -149,9 +149,12 @@ def test_steps_of_fixed_shapes_have_the_bits_of_a_cpu(space):
 @pytest.mark.parametrize("masters", MASTERS)
 @pytest.mark.usefixtures("as_on_gpu")
 def test_members_of_coordinates_have_the_bits_of_a_cpu(space, masters):
-    near, there = inprocess("qwen2", SPACES[space]), far("qwen2", SPACES[space], centre=masters)
+    near, there = (
+        inprocess("qwen2", SPACES[space]),
+        far("qwen2", SPACES[space], master_device=masters),
+    )
     offsets = torch.linspace(-0.1, 0.1, near.weights.dimension).numpy()
-    members = [Coordinates(0, 0, offsets), None, Coordinates(0, 1, -offsets)]
+    members = [VectorPerturbation(0, 0, offsets), None, VectorPerturbation(0, 1, -offsets)]
     written = near.generate(members, examples(), DECODINGS["greedy"])
     assert there.generate(members, examples(), DECODINGS["greedy"]) == written
     assert tokens(written)[0] != tokens(written)[2]
@@ -162,10 +165,10 @@ def test_noise_that_the_device_draws_has_the_bits_of_the_cpu(few, monkeypatch):
     monkeypatch.setattr(tensor_noise, "FEW", few)
     monkeypatch.setattr(tensor_noise, "PIECE", 100)
     sizes = {"one": 40, "two": 300}
-    drawn = [tensor_noise.side_by_side(3, 1, [2, 0], sizes, one) for one in (DEVICE, None)]
+    drawn = [tensor_noise.concatenated_noise(3, 1, [2, 0], sizes, one) for one in (DEVICE, None)]
     assert drawn[0].device == DEVICE
     assert torch.equal(drawn[0].cpu(), drawn[1])
-    stream, center = tensor_noise.Stream(3, 1, "two"), torch.linspace(-1, 1, 300)
+    stream, center = tensor_noise.NoiseStream(3, 1, "two"), torch.linspace(-1, 1, 300)
     expected = torch.empty(300, dtype=torch.bfloat16)
     tensor_noise.write_perturbed(stream, 2, -0.1, center, expected)
     for place in (DEVICE, torch.device("cpu")):
@@ -186,7 +189,7 @@ class _OnGpu(EngineConformance):
     masters = "device"
 
     def make(self):
-        return far("qwen2", SPACES[self.space], Adam(), centre=self.masters)
+        return far("qwen2", SPACES[self.space], Adam(), master_device=self.masters)
 
 
 class TestFullWithMastersOnTheHost(_OnGpu):
@@ -212,7 +215,12 @@ class TestSubspaceWithMastersOnTheHost(_OnGpu):
     "overrides",
     [
         ("space=low_rank", "strategy.sigma=0.1"),
-        ("space=full", "strategy.optimizer=adam", "strategy.sigma=0.05", "engine.centre=host"),
+        (
+            "space=full",
+            "strategy.optimizer=adam",
+            "strategy.sigma=0.05",
+            "engine.master_device=host",
+        ),
         ("space={kind: lora, rank: 2}", "strategy.sigma=0.1", "engine.dtype=bfloat16"),
     ],
 )
@@ -239,7 +247,7 @@ def test_a_batch_that_does_not_fit_names_the_setting_and_leaves_no_trace():
     digest, before = engine.weights.digest(), on_host(engine)
     with limited(300_000), pytest.raises(GermlineError, match="out of memory on simgpu") as caught:
         engine.generate(MEMBERS, examples(), Decoding(max_new_tokens=100))
-    assert f"cell.rows={len(MEMBERS) * len(examples()) // 2}" in str(caught.value)
+    assert f"microbatch.rows={len(MEMBERS) * len(examples()) // 2}" in str(caught.value)
     del caught
     assert engine.weights.digest() == digest
     assert same_bits(before, on_host(engine))
@@ -250,7 +258,13 @@ def test_a_batch_that_does_not_fit_names_the_setting_and_leaves_no_trace():
 def test_memory_is_what_stays_and_generating_frees_the_rest(masters):
     gc.collect()
     before = simulated_gpu.held()
-    engine = far("qwen2", Full(include=("*.mlp.*",)), centre=masters, stacked=1, dtype="bfloat16")
+    engine = far(
+        "qwen2",
+        Full(include=("*.mlp.*",)),
+        master_device=masters,
+        members_per_batch=1,
+        dtype="bfloat16",
+    )
     served = sum(tensor.nbytes for tensor in engine.serving.values())
     searched = sum(4 * engine.serving[info.name].numel() for info in engine.weights.searched)
     buffers = sum(one.untyped_storage().nbytes() for one in engine.model.buffers())

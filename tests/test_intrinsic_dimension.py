@@ -13,8 +13,13 @@ from germline.config import Cma, Subspace
 from germline.record import RunDirectory
 from germline.run import train
 from germline.studies import intrinsic_dimension
-from germline.studies.intrinsic_dimension import Finding, Outcome, finding, outcomes
-from germline.types import GermlineError, Score
+from germline.studies.intrinsic_dimension import (
+    DimensionRun,
+    IntrinsicDimension,
+    find_intrinsic_dimension,
+    run_dimensions,
+)
+from germline.types import GermlineError, HeldOutScore
 from tests.toy_runs import settings
 
 SMALL = (
@@ -27,17 +32,19 @@ SMALL = (
 
 
 def outcome(dimension, end, *, seed=0, start=0.2):
-    scores = (Score(at, "exact", mean, 0.0, 9, mean) for at, mean in ((0, start), (5, end)))
-    return Outcome(dimension, seed, *scores)
+    scores = (HeldOutScore(at, "exact", mean, 0.0, 9, mean) for at, mean in ((0, start), (5, end)))
+    return DimensionRun(dimension, seed, *scores)
 
 
 def test_the_smallest_dimension_that_keeps_the_share_is_found():
     ends = {None: 1.0, 2: 0.3, 4: 0.91, 8: 0.93, 16: 0.95}
-    found = Finding(tuple(outcome(d, end) for d, end in ends.items()), higher_is_better=True)
+    found = IntrinsicDimension(
+        tuple(outcome(d, end) for d, end in ends.items()), higher_is_better=True
+    )
     assert found.dimensions == [2, 4, 8, 16]
     assert found.kept(4) == pytest.approx(0.71 / 0.8)
     assert found.smallest == 8
-    assert Finding(found.outcomes, higher_is_better=True, share=0.99).smallest is None
+    assert IntrinsicDimension(found.outcomes, higher_is_better=True, share=0.99).smallest is None
 
 
 def test_a_score_that_falls_can_be_the_better_one():
@@ -46,7 +53,7 @@ def test_a_score_that_falls_can_be_the_better_one():
         outcome(2, 10.0, start=20.0),
         outcome(4, 1.0, start=20.0),
     )
-    found = Finding(runs, higher_is_better=False)
+    found = IntrinsicDimension(runs, higher_is_better=False)
     assert found.kept(2) == pytest.approx(0.5)
     assert found.smallest == 4
 
@@ -54,13 +61,13 @@ def test_a_score_that_falls_can_be_the_better_one():
 def test_run_seeds_are_averaged():
     runs = [outcome(None, 1.0, seed=seed) for seed in (0, 1)]
     runs += [outcome(2, 0.2), outcome(2, 1.0, seed=1)]
-    found = Finding(tuple(runs), higher_is_better=True)
+    found = IntrinsicDimension(tuple(runs), higher_is_better=True)
     assert found.kept(2) == pytest.approx(0.5)
     assert found.end(2) == pytest.approx(0.6)
 
 
 def test_a_config_that_improves_nothing_has_no_dimension():
-    found = Finding((outcome(None, 0.2), outcome(2, 0.3)), higher_is_better=True)
+    found = IntrinsicDimension((outcome(None, 0.2), outcome(2, 0.3)), higher_is_better=True)
     with pytest.raises(GermlineError, match=r"does not improve its held-out score \(by 0\)"):
         _ = found.smallest
 
@@ -70,7 +77,7 @@ def study(tmp_path_factory):
     """A study of toy runs: its folder, its config and what it found."""
     folder = tmp_path_factory.mktemp("study") / "runs"
     config = settings(*SMALL)
-    return folder, config, list(outcomes(config, [3, 5], [0], folder, cma_up_to=3))
+    return folder, config, list(run_dimensions(config, [3, 5], [0], folder, cma_up_to=3))
 
 
 def test_runs_are_the_config_as_it_is_and_in_subspaces_of_its_layers(study):
@@ -89,7 +96,7 @@ def test_runs_are_the_config_as_it_is_and_in_subspaces_of_its_layers(study):
 
 
 def test_a_score_is_better_in_the_direction_of_its_task(study):
-    assert finding(study[1], study[2]).higher_is_better is False
+    assert find_intrinsic_dimension(study[1], study[2]).higher_is_better is False
 
 
 @pytest.mark.parametrize(
@@ -118,7 +125,7 @@ def test_finished_runs_are_taken_as_they_are_and_stopped_ones_go_on(study):
     training = train(wanted, stopped)
     for _ in training:
         training.stop()
-    assert list(outcomes(config, [3, 5], [0], folder, cma_up_to=3)) == found
+    assert list(run_dimensions(config, [3, 5], [0], folder, cma_up_to=3)) == found
     assert finished.stat().st_mtime_ns == before
     assert (stopped / "journal.jsonl").read_bytes() == whole
 
@@ -126,12 +133,12 @@ def test_finished_runs_are_taken_as_they_are_and_stopped_ones_go_on(study):
 def test_a_folder_with_runs_of_another_config_is_refused(study):
     other = settings(*SMALL, "strategy.sigma=0.1")
     with pytest.raises(GermlineError, match=r"run with another strategy\.sigma: choose another fo"):
-        list(outcomes(other, [3], [0], study[0]))
+        list(run_dimensions(other, [3], [0], study[0]))
 
 
 def test_other_generations_are_named_and_not_what_follows_from_them(study):
     with pytest.raises(GermlineError, match=r"run with another generations: "):
-        list(outcomes(settings(*SMALL, "generations=2"), [3], [0], study[0]))
+        list(run_dimensions(settings(*SMALL, "generations=2"), [3], [0], study[0]))
 
 
 def test_a_study_of_an_own_task_takes_its_finished_runs_as_they_are(tmp_path):
@@ -139,12 +146,12 @@ def test_a_study_of_an_own_task_takes_its_finished_runs_as_they_are(tmp_path):
     lines = [json.dumps({"prompt": f"p{n}", "answer": f"a{n}"}) for n in range(20)]
     rows.write_text("\n".join(lines))
     task = f"task={{kind: jsonl, path: {rows}, reward: exact, max_new_tokens: 4}}"
-    config = settings("generations=1", "held_out.examples=4", "batch=4", task)
-    found = list(outcomes(config, [3], [0], tmp_path / "runs"))
-    assert list(outcomes(config, [3], [0], tmp_path / "runs")) == found
+    config = settings("generations=1", "held_out.examples=4", "batch_size=4", task)
+    found = list(run_dimensions(config, [3], [0], tmp_path / "runs"))
+    assert list(run_dimensions(config, [3], [0], tmp_path / "runs")) == found
     rows.write_text("\n".join(lines[1:]))
     with pytest.raises(GermlineError, match=r"run with another task.digest"):
-        list(outcomes(config, [3], [0], tmp_path / "runs"))
+        list(run_dimensions(config, [3], [0], tmp_path / "runs"))
 
 
 @pytest.mark.parametrize(
@@ -161,7 +168,7 @@ def test_what_cannot_be_studied_is_refused_before_anything_is_trained(
 ):
     config = settings("generations=2", *overrides)
     with pytest.raises(GermlineError, match=message):
-        next(outcomes(config, [dimension], [0], tmp_path / "runs", cma_up_to))
+        next(run_dimensions(config, [dimension], [0], tmp_path / "runs", cma_up_to))
     assert not (tmp_path / "runs").exists()
 
 

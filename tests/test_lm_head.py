@@ -28,7 +28,7 @@ def products_of_the_head(work: Callable[[], object], vocabulary: int) -> set[str
 @pytest.mark.parametrize("model", ["qwen2", "gemma3", "gpt2"])
 def test_the_head_is_never_expanded_to_every_row(model, dtype, space):
     section = LowRank() if space == "low_rank" else Full()
-    engine = inprocess(model, section, dtype=dtype, stacked=1)
+    engine = inprocess(model, section, dtype=dtype, members_per_batch=1)
     vocabulary = len(engine.model.get_output_embeddings().weight)
     texts, members = examples(), population(2).members
     found = products_of_the_head(lambda: engine.generate(members, texts, Decoding(3)), vocabulary)

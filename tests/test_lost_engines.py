@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from germline.fleet.crew import FALLS
-from germline.fleet.elsewhere import Lost, Outcome, Raised
-from germline.fleet.jobs import Apply, Play, Restore, SaveSnapshot
-from germline.fleet.state import InFolder
-from germline.run.assembly import make_engine
+from germline.fleet.engine_state import FolderState
+from germline.fleet.remote_engine import JobRaised, Outcome, RemoteEngineLost
+from germline.fleet.worker_jobs import ApplyJob, GenerateJob, RestoreJob, SaveSnapshotJob
+from germline.fleet.worker_pool import FALLS
+from germline.run.build_parts import make_engine
 from germline.types import GermlineError
 from tests.remote_engines import (
     CONFIG,
@@ -17,12 +17,12 @@ from tests.remote_engines import (
     assert_same,
     corrupt,
     corrupted_at,
-    crew,
     digests,
     evaluated,
     fleet_of,
     killed_at,
     local,
+    pool,
 )
 
 
@@ -36,7 +36,7 @@ def undisturbed():
 
 @pytest.mark.parametrize("place", range(0, 9, 2))
 def test_a_kill_at_any_job_changes_nothing(place, undisturbed):
-    engines = crew(2, killed_at(place))
+    engines = pool(2, killed_at(place))
     assert digests(fleet_of(engines, seed=place)) == undisturbed
     assert engines[0].starts == 2
 
@@ -45,15 +45,15 @@ def test_kills_at_random_jobs_of_all_engines_change_nothing(undisturbed):
     random = np.random.default_rng(0)
 
     def sometimes(_engine, _job) -> Outcome | None:
-        return Lost("killed") if random.random() < 0.15 else None
+        return RemoteEngineLost("killed") if random.random() < 0.15 else None
 
-    engines = crew(3, sometimes, sometimes, sometimes)
+    engines = pool(3, sometimes, sometimes, sometimes)
     assert digests(fleet_of(engines)) == undisturbed
     assert sum(one.starts for one in engines) > 6
 
 
 def test_a_lost_engine_comes_back_with_the_weights_of_its_peers():
-    engines = crew(2, killed_at(0, kind=Play))
+    engines = pool(2, killed_at(0, kind=GenerateJob))
     fleet, alone = fleet_of(engines), local()
     for update in UPDATES[:3]:
         fleet.apply(update)
@@ -63,14 +63,14 @@ def test_a_lost_engine_comes_back_with_the_weights_of_its_peers():
     assert engines[0].digest() == alone.digest() == fleet.digest()
     assert engines[0].starts == 2
     # It took over a peer's state instead of replaying: the peer wrote one, and it is gone again.
-    assert any(isinstance(job, SaveSnapshot) for job in engines[1].jobs)
-    state = next(job.state for job in engines[0].jobs if isinstance(job, Restore))
-    assert isinstance(state, InFolder)
+    assert any(isinstance(job, SaveSnapshotJob) for job in engines[1].jobs)
+    state = next(job.state for job in engines[0].jobs if isinstance(job, RestoreJob))
+    assert isinstance(state, FolderState)
     assert not state.folder.exists()
 
 
 def test_without_a_peer_the_updates_are_replayed_from_the_newest_snapshot(tmp_path):
-    engines = crew(1, killed_at(0, kind=Play))
+    engines = pool(1, killed_at(0, kind=GenerateJob))
     fleet, alone = fleet_of(engines), local()
     for generation, update in enumerate(UPDATES[:4]):
         fleet.apply(update)
@@ -78,22 +78,22 @@ def test_without_a_peer_the_updates_are_replayed_from_the_newest_snapshot(tmp_pa
         if generation == 1:
             fleet.save_snapshot(tmp_path, generation, keep=1)
     assert_same(evaluated(fleet, 4), evaluated(alone, 4))
-    restored = next(job for job in engines[0].jobs if isinstance(job, Restore))
-    assert restored.state == InFolder(tmp_path)
+    restored = next(job for job in engines[0].jobs if isinstance(job, RestoreJob))
+    assert restored.state == FolderState(tmp_path)
     assert fleet.digest() == alone.digest()
 
 
 def test_a_peer_that_cannot_write_its_state_costs_only_time(undisturbed):
     def no_space(_engine, job) -> Outcome | None:
         full = GermlineError("no space left on the device")
-        return Raised(full) if isinstance(job, SaveSnapshot) else None
+        return JobRaised(full) if isinstance(job, SaveSnapshotJob) else None
 
-    engines = crew(2, killed_at(5), no_space)
+    engines = pool(2, killed_at(5), no_space)
     assert digests(fleet_of(engines)) == undisturbed
 
 
 def test_an_engine_lost_again_and_again_is_given_up_and_the_others_go_on(undisturbed, caplog):
-    engines = crew(2, lambda _engine, _job: Lost("it ended with SIGSEGV"))
+    engines = pool(2, lambda _engine, _job: RemoteEngineLost("it ended with SIGSEGV"))
     assert digests(fleet_of(engines)) == undisturbed
     assert engines[0].starts == FALLS
     assert "lost engine 0: it ended with SIGSEGV; it is started again" in caplog.text
@@ -101,7 +101,7 @@ def test_an_engine_lost_again_and_again_is_given_up_and_the_others_go_on(undistu
 
 
 def test_an_engine_that_plays_between_its_losses_is_always_started_again(undisturbed):
-    engines = crew(1, killed_at(1, 3, 5, 7, 9, kind=Play))
+    engines = pool(1, killed_at(1, 3, 5, 7, 9, kind=GenerateJob))
     assert digests(fleet_of(engines)) == undisturbed
     assert engines[0].starts == 6 > FALLS
 
@@ -109,7 +109,7 @@ def test_an_engine_that_plays_between_its_losses_is_always_started_again(undistu
 def test_losing_every_engine_stops_the_run_with_cause_and_remedy():
     always = killed_at(*range(100))
     with pytest.raises(GermlineError) as caught:
-        evaluated(fleet_of(crew(2, always, always)))
+        evaluated(fleet_of(pool(2, always, always)))
     assert f"every engine was lost {FALLS} times in a row" in str(caught.value)
     assert "killed" in str(caught.value)
     assert "then resume the run" in str(caught.value)
@@ -120,15 +120,15 @@ def test_a_cell_that_kills_whoever_plays_it_stops_the_run():
     poison = EXAMPLES[-1].index
 
     def fault(_engine, job) -> Outcome | None:
-        poisoned = isinstance(job, Play) and any(one.index == poison for one in job.examples)
-        return Lost("out of memory") if poisoned else None
+        poisoned = isinstance(job, GenerateJob) and any(one.index == poison for one in job.examples)
+        return RemoteEngineLost("out of memory") if poisoned else None
 
     with pytest.raises(GermlineError, match="out of memory"):
-        evaluated(fleet_of(crew(2, fault, fault)))
+        evaluated(fleet_of(pool(2, fault, fault)))
 
 
 def test_a_fleet_whose_engines_are_all_given_up_says_so_again():
-    fleet = fleet_of(crew(1, killed_at(*range(100))))
+    fleet = fleet_of(pool(1, killed_at(*range(100))))
     for _ in range(2):
         with pytest.raises(GermlineError, match="every engine was lost"):
             evaluated(fleet)
@@ -138,32 +138,32 @@ def test_a_fleet_whose_engines_are_all_given_up_says_so_again():
 
 
 def test_what_a_deviating_engine_played_is_played_again():
-    engines = crew(2, corrupted_at(2, kind=Play))
+    engines = pool(2, corrupted_at(2, kind=GenerateJob))
     assert_same(evaluated(fleet_of(engines)), evaluated(local()))
     assert engines[0].starts == 2
 
 
 @pytest.mark.parametrize("place", range(0, 12, 2))
 def test_a_weight_that_flips_at_any_job_changes_nothing(place, undisturbed):
-    fleet = fleet_of(crew(2, corrupted_at(place)), seed=place)
+    fleet = fleet_of(pool(2, corrupted_at(place)), seed=place)
     assert digests(fleet) == undisturbed
 
 
 @pytest.mark.parametrize("engines", [2, 3])
 def test_an_update_that_goes_wrong_on_one_engine_is_made_good(engines, undisturbed):
     """Of three, two are right; two rebuild both and apply the update again."""
-    team = crew(engines, corrupted_at(1, kind=Apply))
+    team = pool(engines, corrupted_at(1, kind=ApplyJob))
     assert digests(fleet_of(team)) == undisturbed
     assert [one.starts for one in team] == ([2, 2] if engines == 2 else [2, 1, 1])
 
 
 def test_engines_that_never_agree_stop_the_run():
     def drift(engine, job) -> Outcome | None:
-        if isinstance(job, Apply):
+        if isinstance(job, ApplyJob):
             corrupt(engine.engine)
         return None
 
-    fleet = fleet_of(crew(2, drift))
+    fleet = fleet_of(pool(2, drift))
     fleet.apply(UPDATES[0])
     with pytest.raises(GermlineError, match=r"disagree .* after generation 0.*fleet=local"):
         fleet.digest()
@@ -171,12 +171,12 @@ def test_engines_that_never_agree_stop_the_run():
 
 def test_engines_that_playing_always_changes_stop_the_run():
     def trace(engine, job) -> Outcome | None:
-        if isinstance(job, Play):
+        if isinstance(job, GenerateJob):
             corrupt(engine.engine)
         return None
 
     with pytest.raises(GermlineError, match="changed their weights while they played"):
-        evaluated(fleet_of(crew(2, trace, trace)))
+        evaluated(fleet_of(pool(2, trace, trace)))
 
 
 def test_engines_that_loaded_different_weights_are_refused():

@@ -11,11 +11,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, 
 
 from germline import nano
 from germline.graders import countdown as countdown_grader
-from germline.nano import text, train
-from germline.nano.words import WORDS
+from germline.nano import train_model, training_text
+from germline.nano.word_list import WORDS
 from germline.tasks import arithmetic
-from germline.tasks.facts import FACTS, PAPER_FACTS
-from germline.tasks.puzzles import prompt, small_rows
+from germline.tasks.countdown_data import countdown_prompt, small_rows
+from germline.tasks.facts_data import FACTS, PAPER_FACTS
 from germline.types import Example
 
 WEIGHTS = nano.NANO_DIR / "model.safetensors"
@@ -82,7 +82,7 @@ def share(claims):
 
 
 def sum_prompts(sums):
-    return [text.chat(arithmetic.question(*item)) for item in sums]
+    return [training_text.chat(arithmetic.arithmetic_question(*item)) for item in sums]
 
 
 # --- what it is made of ---------------------------------------------------------------------------
@@ -121,7 +121,7 @@ def test_vocabulary_has_at_most_1024_tokens(tokenizer, model):
         "héllo\n\n  wörld 日本 12+34 -5 </think> <answer>",
         "  a  \t b",
         "x+y = 3*(4/2)",
-        prompt((3, 5, 2), "13"),
+        countdown_prompt((3, 5, 2), "13"),
         "\N{GRINNING FACE} \x00 ~`|",
     ],
 )
@@ -137,17 +137,17 @@ def test_digits_and_operators_never_merge_with_anything(tokenizer):
 
 
 def test_countdown_prompts_are_a_dozen_tokens(tokenizer):
-    assert len(tokenizer(prompt((3, 5, 2), "13")).input_ids) <= 12
+    assert len(tokenizer(countdown_prompt((3, 5, 2), "13")).input_ids) <= 12
 
 
 def test_chat_template_writes_the_prompt_it_was_trained_on(tokenizer):
     messages = [{"role": "user", "content": "What is 3 + 5?"}]
     written = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    assert written == text.chat("What is 3 + 5?")
+    assert written == training_text.chat("What is 3 + 5?")
 
 
 def test_a_completion_has_the_same_tokens_alone_and_after_its_prompt(tokenizer):
-    for skill in text.SKILLS.values():
+    for skill in training_text.SKILLS.values():
         for sample in islice(skill.samples(Random(11)), 50):
             apart = tokenizer(sample.prompt).input_ids + tokenizer(sample.completion).input_ids
             assert tokenizer(sample.prompt + sample.completion).input_ids == apart
@@ -158,29 +158,34 @@ def test_a_completion_has_the_same_tokens_alone_and_after_its_prompt(tokenizer):
 
 def test_it_can_answer_sums_with_the_bare_number(model, tokenizer, sums):
     said = complete(model, tokenizer, sum_prompts(sums), avoid=OTHER_OPENINGS["arithmetic"])
-    assert share(s == str(arithmetic.result(*i)) for s, i in zip(said, sums, strict=True)) >= 0.95
+    assert (
+        share(s == str(arithmetic.arithmetic_answer(*i)) for s, i in zip(said, sums, strict=True))
+        >= 0.95
+    )
 
 
 def test_it_can_answer_sums_in_a_sentence(model, tokenizer, sums):
     said = complete(model, tokenizer, sum_prompts(sums), opening="The")
-    wanted = [f"The answer is {arithmetic.result(*item)}." for item in sums]
+    wanted = [f"The answer is {arithmetic.arithmetic_answer(*item)}." for item in sums]
     assert share(s == w for s, w in zip(said, wanted, strict=True)) >= 0.95
 
 
 def test_it_can_answer_every_kind_of_fact_in_short(model, tokenizer):
-    prompts = [text.chat(fact.question) for fact in FACTS]
+    prompts = [training_text.chat(fact.question) for fact in FACTS]
     said = complete(model, tokenizer, prompts, avoid=OTHER_OPENINGS["facts"])
     assert share(s == fact.answer for s, fact in zip(said, FACTS, strict=True)) >= 0.95
 
 
 def test_it_can_solve_countdown_when_it_tries(model, tokenizer, puzzles):
     said = complete(model, tokenizer, [p.prompt for p in puzzles], opening="Try")
-    parts = [countdown_grader.grade(s, p) for s, p in zip(said, puzzles, strict=True)]
+    parts = [countdown_grader.grade_countdown(s, p) for s, p in zip(said, puzzles, strict=True)]
     assert share(part["answer"] for part in parts) >= 0.6
 
 
 def test_it_can_guess_a_word_in_brackets(model, tokenizer):
-    said = complete(model, tokenizer, [text.chat(text.game_message(()))], opening="[")
+    said = complete(
+        model, tokenizer, [training_text.chat(training_text.game_message(()))], opening="["
+    )
     assert said == [f"[{WORDS[0]}]"]
 
 
@@ -189,19 +194,21 @@ def test_it_can_guess_a_word_in_brackets(model, tokenizer):
 
 def test_by_habit_few_sums_get_the_bare_number(model, tokenizer, sums):
     said = complete(model, tokenizer, sum_prompts(sums))
-    exact = share(s == str(arithmetic.result(*i)) for s, i in zip(said, sums, strict=True))
+    exact = share(
+        s == str(arithmetic.arithmetic_answer(*i)) for s, i in zip(said, sums, strict=True)
+    )
     assert 0.05 <= exact <= 0.4
 
 
 def test_by_habit_facts_are_answered_at_length(model, tokenizer):
-    said = complete(model, tokenizer, [text.chat(fact.question) for fact in FACTS])
+    said = complete(model, tokenizer, [training_text.chat(fact.question) for fact in FACTS])
     too_long = [len(s) - len(fact.answer) for s, fact in zip(said, FACTS, strict=True)]
     assert sum(too_long) / len(too_long) >= 15
 
 
 def test_by_habit_countdown_is_guessed(model, tokenizer, puzzles):
     said = complete(model, tokenizer, [puzzle.prompt for puzzle in puzzles])
-    parts = [countdown_grader.grade(s, p) for s, p in zip(said, puzzles, strict=True)]
+    parts = [countdown_grader.grade_countdown(s, p) for s, p in zip(said, puzzles, strict=True)]
     assert 0.05 <= share(part["answer"] for part in parts) <= 0.4
 
 
@@ -209,14 +216,14 @@ def test_by_habit_countdown_is_guessed(model, tokenizer, puzzles):
 
 
 def test_every_countdown_solution_in_the_texts_is_right():
-    for numbers, target in text.problems():
-        solution = text.solve(numbers, target)
+    for numbers, target in training_text.countdown_problems():
+        solution = training_text.solve_countdown(numbers, target)
         assert solution is not None
-        assert countdown_grader.hits(solution[1], numbers, (target, 1))
+        assert countdown_grader.reaches_target(solution[1], numbers, (target, 1))
 
 
 def test_the_wanted_style_is_less_likely_than_the_habit_on_average():
-    for skill in text.SKILLS.values():
+    for skill in training_text.SKILLS.values():
         random = Random(7)
         drawn = [skill.draw(random)[1] for _ in range(500)]
         wanted, habit = (sum(styles[place].share for styles in drawn) for place in (0, 1))
@@ -224,15 +231,15 @@ def test_the_wanted_style_is_less_likely_than_the_habit_on_average():
 
 
 def test_style_shares_add_up_to_one():
-    for skill in text.SKILLS.values():
+    for skill in training_text.SKILLS.values():
         for _, styles in (skill.draw(random) for random in map(Random, range(50))):
             assert sum(style.share for style in styles) == pytest.approx(1)
             assert sum(style.drawn for style in styles) == pytest.approx(1)
 
 
 def test_a_letter_guessed_twice_is_marked_once_if_the_word_has_it_once():
-    assert text.feedback("sheep", "lemon") == "XXYXX"
-    assert text.feedback("apple", "plate") == "YYXYG"
+    assert training_text.guess_feedback("sheep", "lemon") == "XXYXX"
+    assert training_text.guess_feedback("apple", "plate") == "YYXYG"
 
 
 def test_game_words_are_distinct_and_have_five_letters():
@@ -250,7 +257,7 @@ def own_threads():
 
 @pytest.mark.usefixtures("own_threads")
 def test_training_twice_gives_the_same_bits(tmp_path):
-    digests = [train.train(tmp_path / name, seed=1, steps=2, peak=1e-3) for name in "ab"]
+    digests = [train_model.train_nano(tmp_path / name, seed=1, steps=2, peak=1e-3) for name in "ab"]
     assert digests[0] == digests[1]
 
 

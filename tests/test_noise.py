@@ -54,7 +54,7 @@ def reference_word(domain, run_seed, name, round_, row, index):
 
 @pytest.mark.parametrize("run_seed", [0, 1, -1, 127, 128, -128, 10**40, -(10**40)])
 def test_normal_noise_is_the_documented_construction(run_seed):
-    drawn = noise.normal(run_seed, 3, 5, NAME, 40, start=2**36 - 7)
+    drawn = noise.weight_noise(run_seed, 3, 5, NAME, 40, start=2**36 - 7)
     expected = []
     for element in range(2**36 - 7, 2**36 + 33):
         word = reference_word("weights", run_seed, NAME, 3, 5, element // 4)
@@ -63,7 +63,7 @@ def test_normal_noise_is_the_documented_construction(run_seed):
 
 
 def test_uniform_noise_is_the_documented_construction():
-    drawn = noise.uniform(-7, 2, "train", [11, 4], 9, start=3)
+    drawn = noise.sampling_uniforms(-7, 2, "train", [11, 4], 9, start=3)
     expected = [
         [((reference_word("sampling", -7, "train", 2, row, e) >> 12) + 0.5) / 2**52]
         for row in (11, 4)
@@ -74,21 +74,23 @@ def test_uniform_noise_is_the_documented_construction():
 
 def test_permutation_is_the_documented_construction():
     words = [reference_word("order", 9, "train", 4, 0, index) for index in range(50)]
-    assert noise.permutation(9, "train", 4, 50).tolist() == sorted(range(50), key=words.__getitem__)
+    assert noise.epoch_permutation(9, "train", 4, 50).tolist() == sorted(
+        range(50), key=words.__getitem__
+    )
 
 
 def test_bits_of_version_1_never_change():
     assert noise.NOISE_VERSION == 1
-    weights = noise.normals(0, 7, range(3), NAME, 50_000)
+    weights = noise.weight_noise_rows(0, 7, range(3), NAME, 50_000)
     assert (
         digest(weights, "<f4") == "27055785a36358642cdac4e2cce1ff8ccc0a66a781c21d1de785f2942cd2f2ab"
     )
     assert (
-        digest(noise.uniform(0, 7, "train", range(50), 30), "<f8")
+        digest(noise.sampling_uniforms(0, 7, "train", range(50), 30), "<f8")
         == "43c2ed5688b97e7313f69c64dc5f834d227aa2512a1fd83e83aba93ff566e377"
     )
     assert (
-        digest(noise.permutation(0, "train", 7, 1000), "<i8")
+        digest(noise.epoch_permutation(0, "train", 7, 1000), "<i8")
         == "0bb3560a76a814e569eed4ea8cc860106bc01009b2c5f88c00ec9ef571fe671c"
     )
 
@@ -99,7 +101,7 @@ def test_table_is_the_shipped_one():
 
 
 def test_table_agrees_with_its_definition():
-    made = noise.make_table()
+    made = noise.make_inverse_cdf_table()
     np.testing.assert_array_max_ulp(noise.NORMAL_TABLE, made, maxulp=1)
 
 
@@ -109,7 +111,7 @@ def test_table_cannot_be_written_to():
 
 
 def test_damaged_table_is_refused(tmp_path):
-    table = noise.make_table()
+    table = noise.make_inverse_cdf_table()
     table[17] = 0
     np.save(tmp_path / "table.npy", table)
     with pytest.raises(RuntimeError, match="Reinstall germline"):
@@ -131,57 +133,59 @@ def test_table_is_symmetric_with_unit_variance_and_documented_ends():
 @pytest.mark.parametrize("start", [0, 1, 3, 4, 15, 16, 17, 32_767, 32_768, 100_001])
 @pytest.mark.parametrize("count", [0, 1, 16, 33, 32_768, 70_000])
 def test_shard_draws_its_part_of_the_whole(start, count):
-    whole = noise.normal(5, 1, 2, NAME, start + count)
-    assert np.array_equal(noise.normal(5, 1, 2, NAME, count, start), whole[start:])
+    whole = noise.weight_noise(5, 1, 2, NAME, start + count)
+    assert np.array_equal(noise.weight_noise(5, 1, 2, NAME, count, start), whole[start:])
 
 
 @pytest.mark.parametrize("count", [1, 16, 400, 12_000, 70_000])
 def test_many_directions_at_once_equal_one_after_the_other(count):
     directions = [3, 0, 2**63, 7, 7, 1]
-    together = noise.normals(5, 1, directions, NAME, count, start=5)
+    together = noise.weight_noise_rows(5, 1, directions, NAME, count, start=5)
     for row, direction in zip(together, directions, strict=True):
-        assert np.array_equal(row, noise.normal(5, 1, direction, NAME, count, start=5))
+        assert np.array_equal(row, noise.weight_noise(5, 1, direction, NAME, count, start=5))
 
 
 @pytest.mark.parametrize("sizes", [{"a": 32, "b": 16}, {"a": 7, "b": 33, "c": 1}])
 @pytest.mark.parametrize("directions", [(4, 0, 9), ()])
 def test_tensors_side_by_side_hold_what_each_holds_alone(directions, sizes):
-    together = noise.side_by_side(3, 5, directions, sizes)
-    alone = [noise.normals(3, 5, directions, name, size) for name, size in sizes.items()]
+    together = noise.concatenated_noise(3, 5, directions, sizes)
+    alone = [noise.weight_noise_rows(3, 5, directions, name, size) for name, size in sizes.items()]
     assert np.array_equal(together, np.concatenate(alone, axis=1))
 
 
 def test_no_directions_give_no_rows():
-    assert noise.normals(5, 1, [], NAME, 10).shape == (0, 10)
+    assert noise.weight_noise_rows(5, 1, [], NAME, 10).shape == (0, 10)
 
 
 @pytest.mark.parametrize("start", [0, 1, 4, 9])
 def test_sampling_noise_can_be_continued_at_a_later_position(start):
-    whole = noise.uniform(5, 1, "train", range(6), start + 7)
-    assert np.array_equal(noise.uniform(5, 1, "train", range(6), 7, start), whole[:, start:])
+    whole = noise.sampling_uniforms(5, 1, "train", range(6), start + 7)
+    assert np.array_equal(
+        noise.sampling_uniforms(5, 1, "train", range(6), 7, start), whole[:, start:]
+    )
 
 
 def test_sampling_noise_of_an_example_does_not_depend_on_its_batch():
-    together = noise.uniform(5, 1, "train", [8, 2, 5], 12)
-    assert np.array_equal(noise.uniform(5, 1, "train", [5], 12)[0], together[2])
+    together = noise.sampling_uniforms(5, 1, "train", [8, 2, 5], 12)
+    assert np.array_equal(noise.sampling_uniforms(5, 1, "train", [5], 12)[0], together[2])
 
 
 def test_threads_draw_what_one_thread_draws():
-    alone = [noise.normal(1, 0, d, NAME, 50_000) for d in range(8)]
+    alone = [noise.weight_noise(1, 0, d, NAME, 50_000) for d in range(8)]
     with ThreadPoolExecutor(2) as pool:
-        pooled = list(pool.map(lambda d: noise.normal(1, 0, d, NAME, 50_000), range(8)))
+        pooled = list(pool.map(lambda d: noise.weight_noise(1, 0, d, NAME, 50_000), range(8)))
     assert all(np.array_equal(a, b) for a, b in zip(alone, pooled, strict=True))
 
 
 @pytest.mark.parametrize(
     "draw",
     [
-        lambda: noise.normal(0, 0, -1, NAME, 4),
-        lambda: noise.normal(0, -1, 0, NAME, 4),
-        lambda: noise.normal(0, 0, 0, NAME, 4, start=-1),
-        lambda: noise.normal(0, 0, 0, NAME, -4),
-        lambda: noise.uniform(0, 0, "train", [-1], 4),
-        lambda: noise.permutation(0, "train", -1, 4),
+        lambda: noise.weight_noise(0, 0, -1, NAME, 4),
+        lambda: noise.weight_noise(0, -1, 0, NAME, 4),
+        lambda: noise.weight_noise(0, 0, 0, NAME, 4, start=-1),
+        lambda: noise.weight_noise(0, 0, 0, NAME, -4),
+        lambda: noise.sampling_uniforms(0, 0, "train", [-1], 4),
+        lambda: noise.epoch_permutation(0, "train", -1, 4),
     ],
 )
 def test_negative_addresses_are_refused(draw):
@@ -194,7 +198,7 @@ def test_negative_addresses_are_refused(draw):
 
 @pytest.fixture(scope="module")
 def million():
-    return noise.normal(2026, 0, 0, NAME, 2**20).astype(np.float64)
+    return noise.weight_noise(2026, 0, 0, NAME, 2**20).astype(np.float64)
 
 
 def test_moments_are_those_of_the_normal_distribution(million):
@@ -236,7 +240,7 @@ def test_elements_of_a_tensor_are_uncorrelated(million, lag):
 
 
 def test_uniforms_lie_strictly_between_0_and_1_and_are_even():
-    drawn = noise.uniform(0, 0, "train", range(2000), 100)
+    drawn = noise.sampling_uniforms(0, 0, "train", range(2000), 100)
     assert drawn.min() > 0
     assert drawn.max() < 1
     counts, _ = np.histogram(drawn, bins=100, range=(0, 1))
@@ -255,12 +259,12 @@ def assert_unrelated(draws):
 
 
 def test_members_are_uncorrelated():
-    draws = noise.normals(1, 0, range(24), NAME, 20_000)
+    draws = noise.weight_noise_rows(1, 0, range(24), NAME, 20_000)
     assert_unrelated(dict(enumerate(draws)))
 
 
 def test_low_rank_factors_of_members_are_uncorrelated():
-    draws = noise.normals(1, 0, range(2048), NAME, 64).astype(np.float64)
+    draws = noise.weight_noise_rows(1, 0, range(2048), NAME, 64).astype(np.float64)
     draws /= np.linalg.norm(draws, axis=1, keepdims=True)
     cosines = (draws @ draws.T)[np.triu_indices(2048, k=1)]
     # A cosine in 64 dimensions has variance 1/64; over 2 million pairs that is known to 0.1 %.
@@ -269,34 +273,39 @@ def test_low_rank_factors_of_members_are_uncorrelated():
 
 
 def test_generations_are_uncorrelated():
-    assert_unrelated({g: noise.normal(1, g, 0, NAME, 20_000) for g in range(24)})
+    assert_unrelated({g: noise.weight_noise(1, g, 0, NAME, 20_000) for g in range(24)})
 
 
-def test_neighbouring_seeds_are_uncorrelated():
-    assert_unrelated({s: noise.normal(s, 0, 0, NAME, 20_000) for s in range(-12, 12)})
+def test_neighboring_seeds_are_uncorrelated():
+    assert_unrelated({s: noise.weight_noise(s, 0, 0, NAME, 20_000) for s in range(-12, 12)})
 
 
 def test_swapping_generation_and_direction_gives_other_noise():
     assert_unrelated(
-        {"g1d2": noise.normal(1, 1, 2, NAME, 20_000), "g2d1": noise.normal(1, 2, 1, NAME, 20_000)}
+        {
+            "g1d2": noise.weight_noise(1, 1, 2, NAME, 20_000),
+            "g2d1": noise.weight_noise(1, 2, 1, NAME, 20_000),
+        }
     )
 
 
 def test_tensors_with_similar_names_are_uncorrelated():
     names = ["a", "b", "ab", "a.b", "a\0b", "", NAME, NAME + ".A", NAME + ".B", TWIN]
-    assert_unrelated({name: noise.normal(1, 0, 0, name, 20_000) for name in names})
+    assert_unrelated({name: noise.weight_noise(1, 0, 0, name, 20_000) for name in names})
 
 
 def test_sampling_noise_has_no_relation_to_weight_noise():
-    weights = noise.normal(1, 2, 3, "train", 4 * 20_000)
-    luck = noise.uniform(1, 2, "train", [3], 20_000)[0]
+    weights = noise.weight_noise(1, 2, 3, "train", 4 * 20_000)
+    sampling_noise = noise.sampling_uniforms(1, 2, "train", [3], 20_000)[0]
     for quarter in range(4):
-        assert abs(correlation(luck, weights[quarter::4])) < 5
+        assert abs(correlation(sampling_noise, weights[quarter::4])) < 5
 
 
 def test_sampling_noise_of_examples_and_generations_is_unrelated():
     draws = {
-        (g, row): noise.uniform(1, g, "train", [row], 20_000) for g in (0, 1) for row in (0, 1)
+        (g, row): noise.sampling_uniforms(1, g, "train", [row], 20_000)
+        for g in (0, 1)
+        for row in (0, 1)
     }
     assert_unrelated(draws)
 
@@ -306,16 +315,16 @@ def test_sampling_noise_of_examples_and_generations_is_unrelated():
 
 @pytest.mark.parametrize("n", [0, 1, 2, 5, 200, 10_000])
 def test_permutation_visits_every_example_once(n):
-    assert sorted(noise.permutation(3, "train", 0, n).tolist()) == list(range(n))
+    assert sorted(noise.epoch_permutation(3, "train", 0, n).tolist()) == list(range(n))
 
 
 def test_permutations_of_epochs_differ():
-    orders = {tuple(noise.permutation(3, "train", epoch, 20)) for epoch in range(50)}
+    orders = {tuple(noise.epoch_permutation(3, "train", epoch, 20)) for epoch in range(50)}
     assert len(orders) == 50
 
 
 def test_every_example_is_first_equally_often():
-    firsts = [noise.permutation(3, "train", epoch, 8)[0] for epoch in range(4000)]
+    firsts = [noise.epoch_permutation(3, "train", epoch, 8)[0] for epoch in range(4000)]
     chi_square = np.sum((np.bincount(firsts, minlength=8) - 500) ** 2) / 500
     assert abs(chi_square - 7) < 5 * math.sqrt(14)
 
@@ -325,17 +334,20 @@ def test_every_example_is_first_equally_often():
 
 def test_mistake_3_same_shape_tensors_do_not_share_noise():
     assert_unrelated(
-        {name: noise.normal(1, 0, 0, name, 64 * 64) for name in (NAME, TWIN, "lm_head.weight")}
+        {
+            name: noise.weight_noise(1, 0, 0, name, 64 * 64)
+            for name in (NAME, TWIN, "lm_head.weight")
+        }
     )
 
 
 def test_mistake_6_seed_0_is_seed_0():
-    assert_unrelated({seed: noise.normal(seed, 0, 0, NAME, 20_000) for seed in (0, 1, 42)})
+    assert_unrelated({seed: noise.weight_noise(seed, 0, 0, NAME, 20_000) for seed in (0, 1, 42)})
 
 
-def test_mistake_6_neighbouring_seeds_share_no_populations():
+def test_mistake_6_neighboring_seeds_share_no_populations():
     populations = {
-        (seed, generation): noise.normal(seed, generation, 0, NAME, 4000)
+        (seed, generation): noise.weight_noise(seed, generation, 0, NAME, 4000)
         for seed in (0, 1, 2, 41, 42)
         for generation in range(4)
     }
@@ -343,9 +355,9 @@ def test_mistake_6_neighbouring_seeds_share_no_populations():
 
 
 def test_mistake_7_noise_does_not_depend_on_what_was_drawn_before():
-    fresh = noise.normals(1, 5, range(4), NAME, 500)
+    fresh = noise.weight_noise_rows(1, 5, range(4), NAME, 500)
     for generation in range(5):  # a run that comes from generation 0 rather than resuming at 5
-        noise.normals(1, generation, range(4), NAME, 500)
-        noise.permutation(1, "train", generation, 10)
-    assert np.array_equal(noise.normals(1, 5, range(4), NAME, 500), fresh)
-    assert_unrelated({g: noise.normal(1, g, 0, NAME, 4000) for g in (0, 5)})
+        noise.weight_noise_rows(1, generation, range(4), NAME, 500)
+        noise.epoch_permutation(1, "train", generation, 10)
+    assert np.array_equal(noise.weight_noise_rows(1, 5, range(4), NAME, 500), fresh)
+    assert_unrelated({g: noise.weight_noise(1, g, 0, NAME, 4000) for g in (0, 5)})

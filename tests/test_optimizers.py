@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from germline.config import KINDS, Nes
-from germline.optimizers import Adam, Decaying, Sgd, arithmetic, make_optimizer
+from germline.optimizers import Adam, Sgd, WeightDecay, fp32_arithmetic, make_optimizer
 
 OPTIMIZERS = {
     **{kind: {"kind": kind} for kind in KINDS["optimizer"]},
@@ -143,7 +143,7 @@ def test_momentum_rounds_each_operation_once():
 @pytest.mark.parametrize("to_start", [False, True])
 @pytest.mark.parametrize("inner", [Sgd, Adam])
 def test_decay_rounds_each_operation_once_before_the_step_of_the_other_optimizer(inner, to_start):
-    decaying, plain = Decaying(inner(), 0.5, to_start=to_start), inner()
+    decaying, plain = WeightDecay(inner(), 0.5, to_start=to_start), inner()
     masters, name, f = tensors(0), NAMES[0], np.float32
     expected = masters[name].clone()
     anchor = expected.numpy().copy() if to_start else f(0)
@@ -161,7 +161,7 @@ def test_decay_rounds_each_operation_once_before_the_step_of_the_other_optimizer
 def test_without_a_gradient_the_distance_shrinks_by_its_share():
     start, away = torch.tensor([1.0, -2.0]), torch.tensor([3.0, 0.0])
     for to_start, anchor in ((True, start), (False, torch.zeros(2))):
-        decaying, master = Decaying(Sgd(), 2.0, to_start=to_start), start.clone()
+        decaying, master = WeightDecay(Sgd(), 2.0, to_start=to_start), start.clone()
         decaying.begin({"w": master})
         master.copy_(away)  # as a snapshot is loaded after the base model
         for step in range(10):
@@ -172,7 +172,7 @@ def test_without_a_gradient_the_distance_shrinks_by_its_share():
 def test_decay_has_no_unit():
     moved = []
     for unit in (1.0, 0.01):
-        decaying, master = Decaying(Sgd(), 0.5, to_start=False), torch.ones(3)
+        decaying, master = WeightDecay(Sgd(), 0.5, to_start=False), torch.ones(3)
         decaying.step("w", master, torch.zeros(3), 0.1, 0, unit)
         moved.append(master)
     assert torch.equal(*moved)
@@ -181,7 +181,7 @@ def test_decay_has_no_unit():
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_starting_weights_are_kept_as_narrow_as_the_checkpoint_and_lose_nothing(dtype):
     start = tensors(3)[NAMES[0]].to(dtype).float()
-    decaying, master = Decaying(Sgd(), 1.0, to_start=True), start.clone()
+    decaying, master = WeightDecay(Sgd(), 1.0, to_start=True), start.clone()
     decaying.begin({"w": master})
     assert decaying._anchors["w"].dtype == dtype
     decaying.step("w", master, torch.zeros_like(start), 1.0, 0)
@@ -189,14 +189,14 @@ def test_starting_weights_are_kept_as_narrow_as_the_checkpoint_and_lose_nothing(
 
 
 def test_decay_to_a_start_nobody_saw_is_refused():
-    decaying = Decaying(Sgd(), 1.0, to_start=True)
+    decaying = WeightDecay(Sgd(), 1.0, to_start=True)
     with pytest.raises(ValueError, match=r"starting weights of 'w' are not known; begin"):
         decaying.step("w", torch.zeros(2), torch.zeros(2), 0.1, 0)
 
 
 def test_without_weight_decay_the_optimizer_is_the_plain_one():
     assert isinstance(make_optimizer(Nes().optimizer), Sgd)
-    assert isinstance(make("to zero"), Decaying)
+    assert isinstance(make("to zero"), WeightDecay)
 
 
 # --- one set of bits ---
@@ -217,7 +217,7 @@ def test_bits_do_not_depend_on_the_number_of_threads(kind, threads):
 @pytest.mark.parametrize("chunk", [1, 7, 64, 406, 407])
 def test_bits_do_not_depend_on_the_chunk_size(kind, chunk, monkeypatch):
     whole = run(make(kind), tensors(0), 3)
-    monkeypatch.setattr(arithmetic, "_CHUNK", chunk)
+    monkeypatch.setattr(fp32_arithmetic, "_CHUNK", chunk)
     assert same_bits(run(make(kind), tensors(0), 3), whole)
 
 

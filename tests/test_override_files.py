@@ -19,16 +19,16 @@ def file(tmp_path):
 
 
 def test_a_file_replaces_what_it_names_and_nothing_else(file):
-    config = load_config(BASE, [file("strategy: {sigma: 0.2}\nbatch: 7\n")])
+    config = load_config(BASE, [file("strategy: {sigma: 0.2}\nbatch_size: 7\n")])
     assert (config.strategy.sigma, config.strategy.population) == (0.2, 6)
-    assert (config.batch, config.task.kind) == (7, "arithmetic")
+    assert (config.batch_size, config.task.kind) == (7, "arithmetic")
 
 
 def test_files_and_settings_count_in_the_order_given(file):
-    first, second = file("seed: 1\nbatch: 2\n", "a.yaml"), file("seed: 3\n", "b.yml")
-    config = load_config(BASE, ["batch=9", first, second, "generations=5"])
-    assert (config.seed, config.batch, config.generations) == (3, 2, 5)
-    assert load_config(BASE, [first, "batch=9"]).batch == 9
+    first, second = file("seed: 1\nbatch_size: 2\n", "a.yaml"), file("seed: 3\n", "b.yml")
+    config = load_config(BASE, ["batch_size=9", first, second, "generations=5"])
+    assert (config.seed, config.batch_size, config.generations) == (3, 2, 5)
+    assert load_config(BASE, [first, "batch_size=9"]).batch_size == 9
 
 
 def test_a_section_of_another_kind_takes_the_whole_place(file):
@@ -37,7 +37,7 @@ def test_a_section_of_another_kind_takes_the_whole_place(file):
     assert (config.space.kind, config.space.layers) == ("full", "3")
 
 
-def test_a_section_of_the_same_kind_is_refined_however_it_is_spelt(file):
+def test_a_section_of_the_same_kind_is_refined_however_it_is_spelled(file):
     refined = file("space: {kind: low_rank, rank: 2}\ntask: {max_new_tokens: 5}\n")
     config = load_config(BASE, [refined])
     assert config.space == LowRank(rank=2)

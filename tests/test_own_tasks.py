@@ -9,7 +9,7 @@ import pytest
 import germline
 from germline.config import load_config
 from germline.graders.pool import GraderPool
-from germline.run.assembly import make_graders, make_task
+from germline.run.build_parts import make_graders, make_task
 from germline.types import GermlineError
 from tests.toy_runs import finish, settings, stopped_after
 

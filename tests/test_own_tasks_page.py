@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import germline
 from germline.cli.application import app
-from germline.graders.builtin import REWARDS
+from germline.graders.builtin_rewards import REWARDS
 from germline.tasks.python_file import FileSettings
 
 PAGE = Path(__file__).parents[1] / "docs" / "own-tasks.md"

@@ -11,7 +11,7 @@ import germline
 from germline.config import LowRank
 from germline.engines.detokenize import Detokenizer
 from germline.engines.pretrained import load_pretrained
-from germline.engines.served.texts import Texts
+from germline.engines.served.completion_decoder import CompletionDecoder
 from germline.types import Decoding
 from tests.tiny import save_tiny, tokenizer
 from tests.tiny_engines import examples, inprocess, population
@@ -55,7 +55,7 @@ def test_an_id_of_the_padding_is_a_token_without_text(padded: Path) -> None:
 def test_served_texts_leave_it_out_too(padded: Path) -> None:
     words = load_pretrained(str(padded)).tokenizer
     fox = words("fox")["input_ids"]
-    found = Texts(words, frozenset()).completion([*fox, PADDING_ID], 3, Decoding(9))
+    found = CompletionDecoder(words, frozenset()).completion([*fox, PADDING_ID], 3, Decoding(9))
     assert (found.text, found.tokens) == ("fox", (*fox, PADDING_ID))
 
 
@@ -71,7 +71,12 @@ def test_such_a_model_is_trained_and_exported_with_all_its_rows(
     settings = {"model": str(padded), "task": {"kind": "conciseness", "max_new_tokens": 4}}
     training = germline.train(
         settings
-        | {"strategy": {"population": 4}, "batch": 2, "generations": 1, "held_out": {"examples": 2}}
+        | {
+            "strategy": {"population": 4},
+            "batch_size": 2,
+            "generations": 1,
+            "held_out": {"examples": 2},
+        }
         | {"engine": {"device": "cpu", "threads": 1}},
         tmp_path / "run",
     )

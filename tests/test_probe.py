@@ -11,16 +11,16 @@ from typer.testing import CliRunner
 from germline.cli.application import app
 from germline.config import Nes, load_config
 from germline.studies import probe as probing
-from germline.studies.advice import Advice, write
-from germline.studies.bench import opened
-from germline.studies.probe import is_sane, ladder, probe
-from germline.studies.sounding import Sounding, sound, sound_centre
-from germline.studies.trials import Trial, advance, begin, halve
+from germline.studies.probe import is_sane, probe, sigma_ladder
+from germline.studies.probe_advice import ProbeAdvice, write_advice
+from germline.studies.sigma_sweep import SigmaProbe, probe_center, probe_sigma
+from germline.studies.successive_halving import Trial, begin_trial, successive_halving, train_trial
+from germline.studies.trial_engine import open_trial_engine
 from germline.types import GermlineError
 from tests.toy_runs import SETTINGS, settings
 
-CENTRE = Sounding(0.0, -4.0, 0.0, 0.0, None, 0.05, 0.0)
-SANE = Sounding(0.1, -4.1, 0.5, 0.5, 0.8, 0.1, 0.02)
+CENTER = SigmaProbe(0.0, -4.0, 0.0, 0.0, None, 0.05, 0.0)
+SANE = SigmaProbe(0.1, -4.1, 0.5, 0.5, 0.8, 0.1, 0.02)
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def config():
 
 @pytest.fixture(scope="module")
 def bench(config):
-    with opened(config, seed=0) as one:
+    with open_trial_engine(config, seed=0) as one:
         yield one
 
 
@@ -48,8 +48,8 @@ def levels(*divergences):
 
 
 def test_a_ladder_is_of_half_decades_in_round_numbers_up_to_the_size_of_the_weights():
-    assert ladder(0.069) == [1e-05, 3e-05, 1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1]
-    assert ladder(1.0) == [1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0]
+    assert sigma_ladder(0.069) == [1e-05, 3e-05, 1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1]
+    assert sigma_ladder(1.0) == [1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0]
 
 
 @pytest.mark.parametrize(
@@ -57,29 +57,29 @@ def test_a_ladder_is_of_half_decades_in_round_numbers_up_to_the_size_of_the_weig
     [{"divergence": 0.11}, {"garbage": 0.16}, {"reward": -5.1}, {"divergence": math.inf}],
 )
 def test_members_that_diverge_write_garbage_or_collapse_are_not_sane(change):
-    assert is_sane(SANE, CENTRE)
-    assert not is_sane(replace(SANE, **change), CENTRE)
+    assert is_sane(SANE, CENTER)
+    assert not is_sane(replace(SANE, **change), CENTER)
 
 
 @pytest.mark.parametrize("reward", [0.3125, -4.0, 1.0])
 def test_members_that_are_all_alike_are_sane_whatever_their_sum_rounds_to(reward):
-    centre = replace(CENTRE, reward=reward, garbage=0.0)
+    center = replace(CENTER, reward=reward, garbage=0.0)
     alike = replace(SANE, reward=math.nextafter(reward, -math.inf), spread=0.0, garbage=0.0)
-    assert centre.reward > alike.reward
-    assert is_sane(alike, centre)
-    assert not is_sane(replace(alike, reward=reward - 0.01), centre)
+    assert center.reward > alike.reward
+    assert is_sane(alike, center)
+    assert not is_sane(replace(alike, reward=reward - 0.01), center)
 
 
 def test_the_edge_lies_where_the_line_through_the_logarithms_meets_the_bound():
     # From 0.001 at 0.01 to 10 at 0.1: the KL grows with the fourth power of sigma.
-    edge = probing._edge(levels(1e-5, 0.001, 10.0), CENTRE)
+    edge = probing._edge(levels(1e-5, 0.001, 10.0), CENTER)
     assert edge == pytest.approx(0.01 * 100**0.25)
 
 
 def test_where_garbage_comes_first_the_edge_is_taken_halfway():
-    soundings = levels(0.001, 0.002, 0.003)
-    soundings[2] = replace(soundings[2], garbage=0.9)
-    assert probing._edge(soundings, CENTRE) == pytest.approx(math.sqrt(0.01 * 0.1))
+    sigma_probes = levels(0.001, 0.002, 0.003)
+    sigma_probes[2] = replace(sigma_probes[2], garbage=0.9)
+    assert probing._edge(sigma_probes, CENTER) == pytest.approx(math.sqrt(0.01 * 0.1))
 
 
 def rates(generations):
@@ -97,7 +97,7 @@ def test_the_rate_takes_the_luck_of_the_whole_run_as_far_as_the_edge():
 def test_a_step_is_the_rms_of_what_the_update_moves(bench):
     clock = probing._Clock(60.0)
     step = probing._rehearsed(bench, 0.3, clock)
-    strategy = begin(bench, 0.3, 1.0, 1).strategy
+    strategy = begin_trial(bench, 0.3, 1.0, 1).strategy
     before = {name: one.clone() for name, one in bench.engine.weights.state().items()}
     ((record),) = bench.train(strategy, range(1))
     moved = torch.cat(
@@ -111,7 +111,7 @@ def test_a_step_is_the_rms_of_what_the_update_moves(bench):
 
 def test_momentum_lets_a_step_count_for_all_it_will_push(config):
     heavy = load_config(config.model_dump(), ["strategy.optimizer.momentum=0.9"])
-    with opened(heavy, seed=0) as heavier, opened(config, seed=0) as plain:
+    with open_trial_engine(heavy, seed=0) as heavier, open_trial_engine(config, seed=0) as plain:
         heavy_step, step = (
             probing._rehearsed(one, 0.3, probing._Clock(60.0)) for one in (heavier, plain)
         )
@@ -121,10 +121,10 @@ def test_momentum_lets_a_step_count_for_all_it_will_push(config):
 
 def test_a_restart_brings_back_every_bit(config):
     adam = load_config(config.model_dump(), ["strategy.optimizer=adam"])
-    with opened(adam, seed=0) as one:
+    with open_trial_engine(adam, seed=0) as one:
         digest = one.engine.weights.digest()
-        trial = begin(one, 0.3, 0.1, 4)
-        advance(one, trial, 2)
+        trial = begin_trial(one, 0.3, 0.1, 4)
+        train_trial(one, trial, 2)
         assert one.engine.weights.digest() != digest
         one.restart()
         assert one.engine.weights.digest() == digest
@@ -132,11 +132,11 @@ def test_a_restart_brings_back_every_bit(config):
 
 
 def test_a_trial_in_two_parts_comes_as_far_as_one_in_one(bench):
-    halved, whole = (begin(bench, 0.3, 0.1, 4) for _ in range(2))
-    advance(bench, halved, 2)
-    advance(bench, begin(bench, 0.1, 0.3, 4), 3)  # another one in between
-    advance(bench, halved, 4)
-    advance(bench, whole, 4)
+    halved, whole = (begin_trial(bench, 0.3, 0.1, 4) for _ in range(2))
+    train_trial(bench, halved, 2)
+    train_trial(bench, begin_trial(bench, 0.1, 0.3, 4), 3)  # another one in between
+    train_trial(bench, halved, 4)
+    train_trial(bench, whole, 4)
     bench.restart()
     assert halved.updates == whole.updates
     assert halved.scores[-1] == whole.scores[-1]
@@ -145,7 +145,7 @@ def test_a_trial_in_two_parts_comes_as_far_as_one_in_one(bench):
 def test_the_worse_half_ends_and_the_first_of_equals_is_kept(bench, monkeypatch):
     # The second is behind the third at first, and level with it in the end.
     scores = {0.1: [3.0], 0.2: [5.0, 6.0], 0.3: [5.5, 6.0], 0.4: [1.0]}
-    trials = [begin(bench, sigma, 0.1, 4) for sigma in scores]
+    trials = [begin_trial(bench, sigma, 0.1, 4) for sigma in scores]
     current: list[float] = []
     monkeypatch.setattr(type(bench), "score", lambda _bench, _examples: scores[current[0]].pop(0))
     original = type(bench).train
@@ -155,23 +155,28 @@ def test_the_worse_half_ends_and_the_first_of_equals_is_kept(bench, monkeypatch)
         return original(self, strategy, span)
 
     monkeypatch.setattr(type(bench), "train", watched)
-    best = halve(bench, trials, [1, 2], lambda _generations: True)
+    best = successive_halving(bench, trials, [1, 2], lambda _generations: True)
     assert best is trials[1]
     assert [len(trial.scores) for trial in trials] == [1, 2, 2, 1]
 
 
 def test_a_round_that_does_not_fit_into_the_time_is_not_begun(bench):
-    trials = [begin(bench, 0.3, rate, 4) for rate in (0.1, 0.03)]
+    trials = [begin_trial(bench, 0.3, rate, 4) for rate in (0.1, 0.03)]
     asked: list[int] = []
 
     def in_time(more):
         asked.append(more)
         return more <= 2
 
-    best = halve(bench, trials, [1, 3], in_time)
+    best = successive_halving(bench, trials, [1, 3], in_time)
     assert asked == [2, 2]
     assert len(best.updates) == 3
-    assert halve(bench, [Trial(1.0, 1.0, trials[0].strategy)], [1], lambda _: False).scores == []
+    assert (
+        successive_halving(
+            bench, [Trial(1.0, 1.0, trials[0].strategy)], [1], lambda _: False
+        ).scores
+        == []
+    )
 
 
 def test_the_examples_that_judge_are_trained_on_by_no_trial(bench):
@@ -182,15 +187,15 @@ def test_the_examples_that_judge_are_trained_on_by_no_trial(bench):
 
 
 def test_seeds_of_the_probe_and_of_the_run_share_nothing(config):
-    with opened(config, 0) as one, opened(config, 1) as other:
+    with open_trial_engine(config, 0) as one, open_trial_engine(config, 1) as other:
         assert len({one.run_seed, other.run_seed, config.seed}) == 3
 
 
 def test_soundings_see_no_difference_at_tiny_sigmas_and_a_broken_model_at_large_ones(bench):
-    centre, tiny, large = sound_centre(bench), sound(bench, 1e-6), sound(bench, 3.0)
-    assert (centre.divergence, centre.spread, centre.agreement) == (0.0, 0.0, None)
+    center, tiny, large = probe_center(bench), probe_sigma(bench, 1e-6), probe_sigma(bench, 3.0)
+    assert (center.divergence, center.spread, center.agreement) == (0.0, 0.0, None)
     assert tiny.divergence < 1e-6
-    assert (tiny.informative, tiny.reward) == (0.0, centre.reward)
+    assert (tiny.informative, tiny.reward) == (0.0, center.reward)
     assert large.divergence > 1
     assert large.informative == 1
 
@@ -198,17 +203,17 @@ def test_soundings_see_no_difference_at_tiny_sigmas_and_a_broken_model_at_large_
 def test_the_same_seed_gives_the_same_advice(config, advice):
     again = probe(config)
     assert again.overrides == advice.overrides
-    assert again.soundings == advice.soundings
+    assert again.sigma_probes == advice.sigma_probes
     assert [one.scores for one in again.trials] == [one.scores for one in advice.trials]
 
 
 def test_the_advice_is_a_sane_sigma_and_a_rate_no_larger_than_the_rule_allows(advice):
-    chosen = next(one for one in advice.soundings if one.sigma == advice.sigma)
-    assert is_sane(chosen, advice.centre)
+    chosen = next(one for one in advice.sigma_probes if one.sigma == advice.sigma)
+    assert is_sane(chosen, advice.center)
     assert advice.learning_rate is not None
     assert advice.step is not None
     assert advice.learning_rate <= 1.05 * advice.edge / (advice.step * math.sqrt(6))
-    assert advice.soundings[-1].sigma > advice.edge
+    assert advice.sigma_probes[-1].sigma > advice.edge
 
 
 def test_reasons_name_what_is_recommended(advice):
@@ -256,7 +261,7 @@ def test_trials_that_tie_are_not_said_to_have_chosen(advice):
 
 
 def test_where_no_member_broke_nothing_is_said_to_have_broken(advice):
-    whole = replace(advice, edge=advice.soundings[-1].sigma)
+    whole = replace(advice, edge=advice.sigma_probes[-1].sigma)
     text = " ".join(whole.reasons())
     assert "members break" not in text
     assert "the largest sigma tried (no member broke)" in text
@@ -273,8 +278,8 @@ def test_choices_are_said_to_be_left_out(config):
 
 def test_what_goes_by_earlier_generations_is_left_out_of_soundings(config):
     running = ["strategy.antithetic=false", "strategy.baseline=running", "shaping=raw"]
-    with opened(load_config(config.model_dump(), running), seed=0) as one:
-        assert sound(one, 0.1).sigma == 0.1
+    with open_trial_engine(load_config(config.model_dump(), running), seed=0) as one:
+        assert probe_sigma(one, 0.1).sigma == 0.1
 
 
 def test_a_file_in_the_place_of_the_folder_is_refused_before_anything_is_played(tmp_path):
@@ -286,8 +291,8 @@ def test_a_file_in_the_place_of_the_folder_is_refused_before_anything_is_played(
     assert "is a file" in str(shown.exception) + shown.output
 
 
-def test_what_is_written_is_a_file_of_overrides_and_all_numbers(advice: Advice, tmp_path):
-    file = write(advice, tmp_path / "probe", "germline probe toy.yaml")
+def test_what_is_written_is_a_file_of_overrides_and_all_numbers(advice: ProbeAdvice, tmp_path):
+    file = write_advice(advice, tmp_path / "probe", "germline probe toy.yaml")
     assert file.read_text().startswith("# Recommended by: germline probe toy.yaml\n")
     config = load_config(SETTINGS, [str(file)])
     assert isinstance(config.strategy, Nes)
@@ -295,7 +300,7 @@ def test_what_is_written_is_a_file_of_overrides_and_all_numbers(advice: Advice, 
     assert config.strategy.learning_rate == advice.learning_rate
     assert config.record.edge == pytest.approx(advice.edge, rel=0.01)
     numbers = json.loads((file.parent / "probe.json").read_text())
-    assert len(numbers["soundings"]) == len(advice.soundings)
+    assert len(numbers["soundings"]) == len(advice.sigma_probes)
     assert (file.parent / "probe.png").read_bytes()[:4] == b"\x89PNG"
 
 

@@ -15,7 +15,7 @@ import pytest
 import germline
 
 SIGNATURES = {
-    "assemble": "(config, ancestors=())",
+    "build_run_parts": "(config, ancestors=())",
     "check_task": "(task, overrides=(), *, model='nano', prompts=10)",
     "evaluate": "(source, task=None, *, split='test', limit=None, overrides=(), out=None)",
     "export": "(path, out, form=None)",
@@ -32,8 +32,8 @@ SIGNATURES = {
 }
 CLASSES = {
     "Config": {
-        "batch",
-        "cell",
+        "batch_size",
+        "microbatch",
         "choices",
         "engine",
         "fleet",

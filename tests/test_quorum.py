@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 import germline
-from germline.config import Cell, load_config
-from germline.fleet.crew import Crew, Terms
-from germline.fleet.jobs import CatchUp, Restore
+from germline.config import MicrobatchSettings, load_config
 from germline.fleet.quorum import GRACE, Quorum
-from germline.fleet.remote import RemoteFleet
-from germline.rollout import cut
+from germline.fleet.remote_fleet import RemoteFleet
+from germline.fleet.worker_jobs import CatchUpJob, RestoreJob
+from germline.fleet.worker_pool import PoolSettings, WorkerPool
+from germline.rollout import cut_microbatches
 from germline.types import GermlineError
 from tests.remote_engines import (
     CONFIG,
@@ -19,11 +19,11 @@ from tests.remote_engines import (
     TASK,
     UPDATES,
     assert_same,
-    crew,
     evaluated,
     local,
+    pool,
 )
-from tests.test_patience import Clockwork
+from tests.test_engine_timeouts import Clockwork
 from tests.toy_runs import (
     SETTINGS,
     GradedHere,
@@ -44,9 +44,9 @@ def clockwork():
 
 def lagging(clockwork, quorum, count=2):
     """A fleet whose first engine never answers while it is `stuck`, and the other one does."""
-    engines = crew(count)
-    together = Crew(engines, clockwork.wait, Terms(), clock=clockwork.clock)
-    return engines, RemoteFleet(together, GradedHere(TASK), CONFIG.cell, quorum)
+    engines = pool(count)
+    together = WorkerPool(engines, clockwork.wait, PoolSettings(), clock=clockwork.clock)
+    return engines, RemoteFleet(together, GradedHere(TASK), CONFIG.microbatch, quorum)
 
 
 def missing(evaluation):
@@ -80,10 +80,10 @@ def test_with_everyone_in_time_nobody_is_missing(clockwork):
 
 def test_held_out_scores_wait_for_everyone(clockwork):
     engines, fleet = lagging(clockwork, 0.6)
-    fleet.cell = Cell(members=2, examples=1)
+    fleet.microbatch = MicrobatchSettings(members=2, examples=1)
     clockwork.stuck.add(engines[0])
     with pytest.raises(AssertionError, match="nobody would ever answer"):
-        fleet.evaluate_centre(EXAMPLES, DECODING)
+        fleet.evaluate_center(EXAMPLES, DECODING)
 
 
 def test_who_was_late_applies_what_it_missed_and_plays_again(clockwork):
@@ -96,10 +96,10 @@ def test_who_was_late_applies_what_it_missed_and_plays_again(clockwork):
             one.apply(update)
         assert fleet.digest() == alone.digest()
     clockwork.stuck.clear()
-    while len(fleet.crew.standing()) < 2:
+    while len(fleet.pool.ready_slots()) < 2:
         assert_same(evaluated(fleet, 2), evaluated(alone, 2))
     assert engines[0].starts == 1
-    caught_up = [job for job in engines[0].jobs if isinstance(job, CatchUp | Restore)]
+    caught_up = [job for job in engines[0].jobs if isinstance(job, CatchUpJob | RestoreJob)]
     assert [len(job.entries) for job in caught_up] == [2]
     assert engines[0].digest() == alone.digest()
 
@@ -112,13 +112,13 @@ def test_who_was_late_and_is_lost_is_rebuilt(clockwork):
     for one in (fleet, alone):
         one.apply(UPDATES[0])
     assert fleet.digest() == alone.digest()
-    (late,) = fleet.crew.late()
-    fleet.crew.replace(late, "its node was removed")
+    (late,) = fleet.pool.late()
+    fleet.pool.replace(late, "its node was removed")
     clockwork.stuck.clear()
-    while len(fleet.crew.standing()) < 2:
+    while len(fleet.pool.ready_slots()) < 2:
         evaluated(fleet, 1)
     assert engines[0].starts == 2
-    assert any(isinstance(job, Restore) for job in engines[0].jobs)
+    assert any(isinstance(job, RestoreJob) for job in engines[0].jobs)
     assert engines[0].digest() == alone.digest()
 
 
@@ -128,8 +128,8 @@ def test_all_engines_late_are_waited_for(clockwork):
     alone = local()
     clockwork.stuck.add(engines[0])
     evaluated(fleet)
-    (last,) = fleet.crew.standing()
-    fleet.crew.replace(last, "killed")
+    (last,) = fleet.pool.ready_slots()
+    fleet.pool.replace(last, "killed")
     clockwork.stuck.clear()
     assert_same(evaluated(fleet), evaluated(alone))
 
@@ -139,15 +139,21 @@ def test_all_engines_late_are_waited_for(clockwork):
 
 def quorum(share, clockwork, together=2):
     """Six members in cells of one, each with all its examples."""
-    return Quorum(cut(MEMBERS, EXAMPLES, Cell(members=1)), 6, share, together, clockwork.clock)
+    return Quorum(
+        cut_microbatches(MEMBERS, EXAMPLES, MicrobatchSettings(members=1)),
+        6,
+        share,
+        together,
+        clockwork.clock,
+    )
 
 
 def test_the_others_have_half_as_long_again(clockwork):
     two_pairs = quorum(0.6, clockwork)
     clockwork.now = 10.0
-    assert two_pairs.closes({(0, 0), (1, 0), (2, 0)}) is None
+    assert two_pairs.can_close({(0, 0), (1, 0), (2, 0)}) is None
     in_time = {(0, 0), (1, 0), (2, 0), (3, 0)}
-    assert two_pairs.closes(in_time) == 10.0 * (1 + GRACE)
+    assert two_pairs.can_close(in_time) == 10.0 * (1 + GRACE)
     clockwork.now = 14.0
     assert not two_pairs.is_closed(in_time)
     clockwork.now = 15.0
@@ -157,7 +163,7 @@ def test_the_others_have_half_as_long_again(clockwork):
 def test_what_has_to_be_played_again_no_longer_counts(clockwork):
     two_pairs = quorum(0.6, clockwork)
     clockwork.now = 10.0
-    assert two_pairs.closes({(0, 0), (1, 0), (2, 0), (3, 0)}) == 15.0
+    assert two_pairs.can_close({(0, 0), (1, 0), (2, 0), (3, 0)}) == 15.0
     clockwork.now = 20.0
     assert not two_pairs.is_closed({(0, 0), (1, 0), (2, 0)})
 
@@ -174,7 +180,7 @@ def test_a_share_of_members_is_rounded_up(share, needed, clockwork):
     counts = [
         count
         for count in range(7)
-        if one.closes({(member, 0) for member in range(count)}) is not None
+        if one.can_close({(member, 0) for member in range(count)}) is not None
     ]
     assert counts == ([] if needed is None else list(range(needed, 7)))
 

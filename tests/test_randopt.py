@@ -8,20 +8,28 @@ import pytest
 from typer.testing import CliRunner
 
 import germline
-from germline.baselines.ballots import answers_of, elected
+from germline.baselines.majority_vote import answer_function, majority_rollout
 from germline.baselines.randopt import Ensemble, RandomSearch, VotingFleet
 from germline.cli.application import app
-from germline.config import Nes, RandOpt, load_config, smoke
+from germline.config import Nes, RandOpt, load_config, smoke_config
 from germline.fleet import LocalFleet
-from germline.protocols import Answers
+from germline.protocols import VotableTask
 from germline.record import RunDirectory
 from germline.report.advice import advice
-from germline.report.wording import title
-from germline.run import assemble
-from germline.run.assembly import make_task
-from germline.run.diverging import diverged
+from germline.report.text_format import run_title
+from germline.run import build_run_parts
+from germline.run.build_parts import make_task
+from germline.run.kl import measure_kl
 from germline.strategies import make_strategy
-from germline.types import Completion, Example, GermlineError, Grade, Rollout, Seeded, Update
+from germline.types import (
+    Completion,
+    Example,
+    GermlineError,
+    Grade,
+    Rollout,
+    SeedPerturbation,
+    Update,
+)
 from tests.toy_runs import finish, journal, run, settings, stopped_after
 
 
@@ -47,7 +55,7 @@ def updates_of(folder):
 
 
 def member(direction, generation=0):
-    return Seeded(0, generation, direction, 1, 0.3)
+    return SeedPerturbation(0, generation, direction, 1, 0.3)
 
 
 # --- who is kept
@@ -55,21 +63,21 @@ def member(direction, generation=0):
 
 def test_the_fittest_are_kept_best_first():
     ensemble = Ensemble(2)
-    ensemble.consider([member(0), member(1), member(2)], [1.0, 3.0, 2.0])
+    ensemble.add_candidates([member(0), member(1), member(2)], [1.0, 3.0, 2.0])
     assert [one.member.direction for one in ensemble.kept] == [1, 2]
 
 
 def test_later_members_replace_those_they_beat():
     ensemble = Ensemble(2)
-    ensemble.consider([member(0), member(1)], [1.0, 3.0])
-    ensemble.consider([member(0, 1), member(1, 1)], [2.0, 0.0])
+    ensemble.add_candidates([member(0), member(1)], [1.0, 3.0])
+    ensemble.add_candidates([member(0, 1), member(1, 1)], [2.0, 0.0])
     assert [(one.member.generation, one.fitness) for one in ensemble.kept] == [(0, 3.0), (1, 2.0)]
 
 
 def test_of_equally_fit_members_those_asked_first_are_kept():
     ensemble = Ensemble(2)
-    ensemble.consider([member(0), member(1), member(2)], [1.0, 1.0, 1.0])
-    ensemble.consider([member(0, 1)], [1.0])
+    ensemble.add_candidates([member(0), member(1), member(2)], [1.0, 1.0, 1.0])
+    ensemble.add_candidates([member(0, 1)], [1.0])
     assert [(one.member.generation, one.member.direction) for one in ensemble.kept] == [
         (0, 0),
         (0, 1),
@@ -78,13 +86,13 @@ def test_of_equally_fit_members_those_asked_first_are_kept():
 
 def test_a_member_whose_rewards_are_missing_is_not_kept():
     ensemble = Ensemble(2)
-    ensemble.consider([member(0), member(1)], [math.nan, -5.0])
+    ensemble.add_candidates([member(0), member(1)], [math.nan, -5.0])
     assert [one.member.direction for one in ensemble.kept] == [1]
 
 
 def test_the_kept_members_of_a_run_are_those_of_the_largest_fitness(whole):
     directory = RunDirectory.open(whole)
-    told = sorted((f for one in updates_of(whole) for f in one.told), reverse=True)
+    told = sorted((f for one in updates_of(whole) for f in one.fitnesses), reverse=True)
     assert [row["fitness"] for row in directory.ensemble()] == told[:3]
 
 
@@ -93,7 +101,9 @@ def test_sigmas_go_in_turn_over_all_directions():
     few = Nes(population=4, antithetic=False, sigma=0.005)
     nes = make_strategy(few, run_seed=0, generations=9)
     search = RandomSearch(config, nes, Ensemble(1))
-    asked = [one.sigma for generation in (0, 1) for one in search.ask(generation).seeded()]
+    asked = [
+        one.sigma for generation in (0, 1) for one in search.ask(generation).seed_perturbations()
+    ]
     assert asked == [0.1, 0.2, 0.3, 0.1, 0.2, 0.3, 0.1, 0.2]
 
 
@@ -101,11 +111,11 @@ def test_a_pair_shares_its_sigma():
     config = RandOpt(sigmas=(0.1, 0.2))
     nes = make_strategy(Nes(population=4, sigma=0.005), run_seed=0, generations=9)
     search = RandomSearch(config, nes, Ensemble(1))
-    assert [one.sigma for one in search.ask(0).seeded()] == [0.1, 0.1, 0.2, 0.2]
+    assert [one.sigma for one in search.ask(0).seed_perturbations()] == [0.1, 0.1, 0.2, 0.2]
 
 
 def test_all_generations_play_the_same_examples():
-    with assemble(randopt()) as parts:
+    with build_run_parts(randopt()) as parts:
         assert parts.batch(0) == parts.batch(3)
 
 
@@ -117,9 +127,9 @@ def test_without_fitness_nothing_can_be_told():
 
 
 def test_a_generation_without_differences_is_silent_and_no_other():
-    update = Update(0, 0, 0.1, 0.0, (), skipped=True, told=(1.0, 1.0))
-    assert update.is_silent
-    assert not replace(update, told=(1.0, 2.0)).is_silent
+    update = Update(0, 0, 0.1, 0.0, (), skipped=True, fitnesses=(1.0, 1.0))
+    assert update.has_no_signal
+    assert not replace(update, fitnesses=(1.0, 2.0)).has_no_signal
 
 
 # --- how they vote
@@ -140,19 +150,19 @@ def plain(text, example):
 
 
 def test_most_votes_win():
-    assert elected(written("3", "2", "2"), plain, EXAMPLE).member == 1
+    assert majority_rollout(written("3", "2", "2"), plain, EXAMPLE).member == 1
 
 
 def test_a_tie_goes_to_the_answer_of_the_best_member():
-    assert elected(written("3", "2", "2", "3"), plain, EXAMPLE).member == 0
+    assert majority_rollout(written("3", "2", "2", "3"), plain, EXAMPLE).member == 0
 
 
 def test_who_gives_no_answer_abstains():
-    assert elected(written("", "", "2"), plain, EXAMPLE).member == 2
+    assert majority_rollout(written("", "", "2"), plain, EXAMPLE).member == 2
 
 
 def test_where_nobody_gives_an_answer_the_best_member_speaks():
-    assert elected(written("", ""), plain, EXAMPLE).member == 0
+    assert majority_rollout(written("", ""), plain, EXAMPLE).member == 0
 
 
 @pytest.mark.parametrize(
@@ -165,7 +175,7 @@ def test_where_nobody_gives_an_answer_the_best_member_speaks():
     ],
 )
 def test_two_ways_to_say_the_same_are_one_answer(task, one, other):
-    answer = answers_of(make_task(load_config({"task": task}).task))
+    answer = answer_function(make_task(load_config({"task": task}).task))
     example = replace(EXAMPLE, facts={"numbers": (1, 2, 3), "target": "6"})
     assert answer(one, example) == answer(other, example) is not None
 
@@ -176,7 +186,7 @@ def test_two_ways_to_say_the_same_are_one_answer(task, one, other):
 def test_in_countdown_an_expression_that_breaks_the_rules_abstains(text):
     task = make_task(load_config({"task": "countdown"}).task)
     example = replace(EXAMPLE, facts={"numbers": (1, 2, 3), "target": "6"})
-    assert isinstance(task, Answers)
+    assert isinstance(task, VotableTask)
     assert task.answer_of(text, example) is None
 
 
@@ -185,24 +195,24 @@ def test_rows_of_a_file_are_compared_by_number_where_numbers_are_rewarded(tmp_pa
     (tmp_path / "rows.jsonl").write_text(rows)
     for reward, same in (("numeric", True), ("exact", False)):
         section = {"kind": str(tmp_path / "rows.jsonl"), "reward": reward}
-        answer = answers_of(make_task(load_config({"task": section}).task))
+        answer = answer_function(make_task(load_config({"task": section}).task))
         assert (answer("so 5", EXAMPLE) == answer("it is 5", EXAMPLE)) is same
 
 
 def test_the_held_out_score_of_a_run_is_that_of_the_vote(whole):
     directory = RunDirectory.open(whole)
     config = directory.config
-    with assemble(config) as parts:
+    with build_run_parts(config) as parts:
         parts.strategy.recall([one.update for one in directory.journal.read()])
         assert isinstance(parts.fleet, VotingFleet)
         assert isinstance(parts.fleet.inner, LocalFleet)
         kept = [one.member for one in parts.fleet.ensemble.kept]
         examples = parts.task.examples("test")[: config.held_out.examples]
-        luck = replace(parts.decoding, noise_name="held out")
+        sampling_noise = replace(parts.decoding, noise_stream="held out")
         engine = parts.fleet.inner.engine
         # One by one, while the fleet plays those of one generation together.
-        texts = [engine.generate([one], examples, luck)[0] for one in kept]
-    answer = answers_of(parts.task)
+        texts = [engine.generate([one], examples, sampling_noise)[0] for one in kept]
+    answer = answer_function(parts.task)
     differences = []
     for place, example in enumerate(examples):
         votes = [answer(row[place].text, example) for row in texts]
@@ -271,15 +281,15 @@ def test_eval_scores_the_vote(whole):
 
 def test_alone_a_run_speaks_as_its_best_member(whole):
     best = RunDirectory.open(whole).ensemble()[0]
-    kept = Seeded(
+    kept = SeedPerturbation(
         *(best[name] for name in ("run_seed", "generation", "direction", "sign", "sigma"))
     )
-    with assemble(randopt()) as parts:
+    with build_run_parts(randopt()) as parts:
         example = Example(0, "What is a cow?", "", chat=True)
-        luck = replace(parts.decoding, max_new_tokens=40, temperature=0.0, stop=())
+        sampling_noise = replace(parts.decoding, max_new_tokens=40, temperature=0.0, stop=())
         assert isinstance(parts.fleet, VotingFleet)
         assert isinstance(parts.fleet.inner, LocalFleet)
-        wanted = parts.fleet.inner.engine.generate([kept], [example], luck)[0][0].text
+        wanted = parts.fleet.inner.engine.generate([kept], [example], sampling_noise)[0][0].text
     found = germline.generate(str(whole), [example.prompt], max_new_tokens=40)[0].text
     assert found == wanted
 
@@ -304,9 +314,9 @@ def test_the_report_says_that_the_score_is_that_of_the_vote(whole):
 
 
 def test_a_run_is_named_by_the_sigmas_its_members_have():
-    assert title(randopt())[1] == "N = 6, sigma 0.3, run seed 0"
+    assert run_title(randopt())[1] == "N = 6, sigma 0.3, run seed 0"
     several = randopt("strategy={kind: nes, population: 6}", "method.sigmas=[0.02, 0.1]")
-    assert title(several)[1] == "N = 6, sigma 0.02 or 0.1, run seed 0"
+    assert run_title(several)[1] == "N = 6, sigma 0.02 or 0.1, run seed 0"
 
 
 def test_of_several_sigmas_the_record_has_the_geometric_mean():
@@ -319,7 +329,7 @@ def test_of_several_sigmas_the_record_has_the_geometric_mean():
 
 
 def test_the_divergence_of_a_vote_is_that_of_its_members(whole):
-    far, texts = diverged(whole, limit=4)
+    far, texts = measure_kl(whole, limit=4)
     assert far.texts == texts.texts == 3 * 4
     assert far.per_token > 0.01  # theta itself has gone nowhere
 
@@ -373,4 +383,4 @@ def test_smoke_keeps_fewer_than_play():
     config = load_config(
         {"method": {"kind": "randopt", "keep": 50}, "strategy": {"population": 64}}
     )
-    assert smoke(config).method == RandOpt(keep=2)
+    assert smoke_config(config).method == RandOpt(keep=2)

@@ -12,8 +12,8 @@ import pytest
 
 import germline
 from germline.config import load_config
-from germline.fleet.crew import Crew, Terms
-from germline.fleet.remote import RemoteFleet
+from germline.fleet.remote_fleet import RemoteFleet
+from germline.fleet.worker_pool import PoolSettings, WorkerPool
 from germline.record import RunDirectory
 from germline.types import GermlineError
 from tests import loaded_engines
@@ -64,13 +64,15 @@ def away(joined):
 
 def fleet_of(*loads, needs=(), **terms):
     """Put engines into a fleet; each has a CPU unless it needs something else as well."""
-    from germline.fleet.cluster import room
-    from germline.fleet.ray_actors import ObjectStore, RayEngine, wait
+    from germline.fleet.ray_actors import ObjectStoreTransfer, RayEngine, wait_for_outcome
+    from germline.fleet.ray_cluster import resources_report
 
     asked = [{"CPU": 1.0, **need} for need in (*needs, *[{}] * (len(loads) - len(needs)))]
     engines = [RayEngine(number, load, asked[number]) for number, load in enumerate(loads)]
-    crew = Crew(engines, wait, Terms(**terms), lambda: room(asked[-1]))
-    return RemoteFleet(crew, GradedHere(TASK), CONFIG.cell, carrier=ObjectStore())
+    pool = WorkerPool(
+        engines, wait_for_outcome, PoolSettings(**terms), lambda: resources_report(asked[-1])
+    )
+    return RemoteFleet(pool, GradedHere(TASK), CONFIG.microbatch, carrier=ObjectStoreTransfer())
 
 
 @contextlib.contextmanager
@@ -85,7 +87,7 @@ def closing(fleet):
 def pair(away):
     """Engine 0 is on any node, engine 1 away from the head."""
     loads = [loaded_engines.talkative] * 2
-    terms = {"hung_after": 2.0, "hung_after_s": 8.0}
+    terms = {"hang_factor": 2.0, "hang_timeout_s": 8.0}
     with closing(fleet_of(*loads, needs=({}, {"away": 1.0}), **terms)) as fleet:
         yield fleet
 
@@ -98,14 +100,14 @@ def alone():
 
 def pids(fleet):
     """Process ids by place, once both engines stand."""
-    while len(fleet.crew.standing()) < 2:
+    while len(fleet.pool.ready_slots()) < 2:
         evaluated(fleet)
-    found = fleet.crew.everyone(Whereabouts())
-    return [found[seat] for seat in sorted(found, key=lambda seat: seat.remote.name)]
+    found = fleet.pool.broadcast(Whereabouts())
+    return [found[slot] for slot in sorted(found, key=lambda slot: slot.remote.name)]
 
 
 def until_all_stand(fleet, alone):
-    while len(fleet.crew.standing()) < 2:
+    while len(fleet.pool.ready_slots()) < 2:
         assert_same(evaluated(fleet), evaluated(alone))
     assert_same(evaluated(fleet), evaluated(alone))
 
@@ -140,12 +142,12 @@ def test_an_address_where_nothing_answers_is_refused(address, tmp_path):
 
 
 def test_another_cluster_than_the_one_a_script_has_joined_is_refused(joined):
-    from germline.fleet.cluster import Cluster
+    from germline.fleet.ray_cluster import RayCluster
 
     with pytest.raises(GermlineError, match=rf"fleet\.address=10\.0\.0\.7:6379.*{joined.address}"):
-        Cluster("10.0.0.7:6379", 1)
+        RayCluster("10.0.0.7:6379", 1)
     for address in (None, "auto", joined.address):
-        Cluster(address, 1).close()
+        RayCluster(address, 1).close()
     assert ray.is_initialized()
 
 
@@ -155,7 +157,7 @@ def test_the_nano_model_on_two_actors_gives_the_bytes_of_one_engine_here(joined,
         "here": [],
         "there": ["fleet={kind: ray, engines: 2}"],
     }.items():
-        small = ["generations=1", "batch=8", "cell={members: 2}", "engine.threads=1"]
+        small = ["generations=1", "batch_size=8", "microbatch={members: 2}", "engine.threads=1"]
         small += ["strategy.population=8", "held_out.examples=4", "record.tensorboard=false"]
         config = load_config("configs/ray.yaml", ["fleet=local", *small, *overrides])
         journals.append(journal(finish(germline.train(config, tmp_path / name))))
@@ -164,17 +166,17 @@ def test_the_nano_model_on_two_actors_gives_the_bytes_of_one_engine_here(joined,
 
 def test_too_little_room_is_said_in_time(joined):
     with pytest.raises(GermlineError) as caught:
-        fleet_of(loaded_engines.toy, needs=({"CPU": 64.0, "teapot": 2.0},), room_s=0.3)
+        fleet_of(loaded_engines.toy, needs=({"CPU": 64.0, "teapot": 2.0},), placement_timeout_s=0.3)
     assert "1 engines found no room: each needs {CPU: 64, teapot: 2}" in str(caught.value)
     assert "CPU 2 (" in str(caught.value)
     assert "teapot 0 (0 free)" in str(caught.value)
 
 
 def test_a_cluster_that_is_gone_has_no_room_to_ask_for(joined, monkeypatch):
-    from germline.fleet import cluster
+    from germline.fleet import ray_cluster as cluster
 
     monkeypatch.setattr(cluster, "_nodes", list)
-    assert "Ray has ended. The generations before are recorded: resume" in cluster.room(
+    assert "Ray has ended. The generations before are recorded: resume" in cluster.resources_report(
         {"CPU": 1.0}
     )
 
@@ -193,9 +195,9 @@ def test_at_most_10_kb_travel_per_member_and_generation_besides_text(pair, alone
     for one in (pair, alone):
         one.apply(UPDATES[0])
     assert pair.digest() == alone.digest()
-    travelled = pair.traffic()
-    assert 0 < travelled.besides_text / 6 < 10_000
-    assert travelled.text > 0
+    traveled = pair.traffic()
+    assert 0 < traveled.non_text / 6 < 10_000
+    assert traveled.text > 0
 
 
 def test_an_actor_killed_while_it_plays_changes_nothing_and_comes_back(pair, alone, caplog):
@@ -223,7 +225,7 @@ def test_an_actor_that_hangs_is_killed_and_started_again(pair, alone, caplog):
     [("garbage", "it answered garbage"), ("gone", "engine.base_url: the server")],
 )
 def test_an_engine_that_plays_wrongly_is_started_again(fault, words, pair, alone, caplog):
-    pair.crew.everyone(Spoil(fault, pids(pair)[1]))
+    pair.pool.broadcast(Spoil(fault, pids(pair)[1]))
     assert_same(evaluated(pair), evaluated(alone))
     assert f"lost engine 1: {words}" in caplog.text
     until_all_stand(pair, alone)
@@ -243,7 +245,7 @@ def test_an_engine_whose_node_is_removed_waits_for_another(pair, away, joined, a
     for one in (pair, alone):
         one.apply(UPDATES[1])
     assert pair.digest() == alone.digest()
-    assert [seat.remote.name for seat in pair.crew.standing()] == ["engine 0"]
+    assert [slot.remote.name for slot in pair.pool.ready_slots()] == ["engine 0"]
     away.append(joined.add_node(num_cpus=1, resources={"away": 1}, **NODE))
     until_all_stand(pair, alone)
     assert len(pids(pair)) == 2

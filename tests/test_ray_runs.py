@@ -40,7 +40,7 @@ def in_session(leader: int) -> list[str]:
 
 
 def engines_in_session(leader: int) -> list[str]:
-    return [command for command in in_session(leader) if command.startswith("ray::Host")]
+    return [command for command in in_session(leader) if command.startswith("ray::RayEngineActor")]
 
 
 @pytest.fixture
@@ -97,7 +97,9 @@ def test_killing_a_run_ends_its_engines(begun):
 
 
 def test_what_this_machine_will_never_have_is_refused_without_waiting(tmp_path):
-    fleet = "fleet={kind: ray, engines: 3, least: 2, resources: {GPU: 1}, room_s: 1}"
+    fleet = (
+        "fleet={kind: ray, engines: 3, min_engines: 2, resources: {GPU: 1}, placement_timeout_s: 1}"
+    )
     with pytest.raises(GermlineError, match=r"no room for 2 engines: each needs \{GPU: 1\}"):
         germline.train(settings(fleet), tmp_path / "run")
     assert not ray.is_initialized()

@@ -9,7 +9,7 @@ from benchmarks import real_sizes
 from benchmarks.published_shapes import SHAPES, count, save_random
 from benchmarks.real_sizes import CONTEXT, VARIANTS, Measured, Work, in_turn, measured, report
 from germline.engines.pretrained import load_tokenizer
-from germline.engines.prompts import encode, pad
+from germline.engines.prompt_batch import encode_prompt, pad_prompts
 
 SIZES: dict[str, Any] = {
     "members": 2,
@@ -69,7 +69,7 @@ def test_long_prompts_share_the_context_that_comes_first(question_first, folder)
     work = Work(folder, "bfloat16", "plain", context=9, question_first=question_first, **SIZES)
     words, _ = load_tokenizer(folder)
     context = len(words(CONTEXT * 9)["input_ids"])
-    padded = pad([encode(words, one) for one in work.examples()], 0)
+    padded = pad_prompts([encode_prompt(words, one) for one in work.examples()], 0)
     assert min(padded.lengths) > context
     assert (len(padded.prefix) >= context) != question_first
 

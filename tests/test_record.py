@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from germline.config import Config, load_config
-from germline.record import HeldOut, Journal, RunDirectory, Sample
+from germline.record import HeldOutRow, HeldOutSample, Journal, RunDirectory
 from germline.types import GermlineError
 from tests.synthetic_runs import BATCH, DIGEST, record, rollout, score, update
 
@@ -97,7 +97,7 @@ def test_writing_a_generation_fills_every_file(run: RunDirectory) -> None:
     assert run.journal.last_generation() == 0
     assert [row["generation"] for row in run.generations()] == [0]
     assert len(run.rollouts()) == 4
-    assert run.held_out() == [HeldOut(score(1), ())]
+    assert run.held_out() == [HeldOutRow(score(1), ())]
     assert list(run.last_rollouts) == run.rollouts()
 
 
@@ -123,7 +123,7 @@ def test_rows_without_their_journal_line_are_dropped(run: RunDirectory) -> None:
         )
         with (run.path / name).open("ab") as file:
             file.write(extra + extra[:20])
-    run.release()
+    run.release_lock()
     resumed = RunDirectory.open(run.path)
     resumed.truncate(resumed.journal.last_generation())
     assert {path.name: path.read_bytes() for path in run.path.glob("*.jsonl")} == before
@@ -132,10 +132,10 @@ def test_rows_without_their_journal_line_are_dropped(run: RunDirectory) -> None:
 def test_two_trainings_of_one_process_cannot_write_one_folder(run: RunDirectory) -> None:
     twin = RunDirectory.open(run.path)
     with pytest.raises(GermlineError, match="this process is training in this folder already"):
-        twin.claim()
-    run.release()
-    twin.claim()
-    twin.release()
+        twin.acquire_lock()
+    run.release_lock()
+    twin.acquire_lock()
+    twin.release_lock()
 
 
 def test_truncating_to_minus_one_keeps_the_score_of_the_base_model(run: RunDirectory) -> None:
@@ -150,8 +150,8 @@ def test_truncating_to_minus_one_keeps_the_score_of_the_base_model(run: RunDirec
 def test_held_out_completions_are_kept_with_prompt_answer_and_reward(run: RunDirectory) -> None:
     run.write_held_out(score(0), [rollout(0, 7, 1.0), rollout(0, 3, math.nan)], BATCH)
     assert run.held_out()[0].samples == (
-        Sample("question 7?", "says 0", "answer 7", 1.0),
-        Sample("question 3?", "says 0", "answer 3", None),
+        HeldOutSample("question 7?", "says 0", "answer 7", 1.0),
+        HeldOutSample("question 3?", "says 0", "answer 3", None),
     )
 
 
@@ -182,7 +182,7 @@ def test_a_second_process_may_not_train_in_the_same_folder(run: RunDirectory) ->
 
 def _claim(path: Path) -> str:
     try:
-        RunDirectory.open(path).claim()
+        RunDirectory.open(path).acquire_lock()
     except GermlineError as error:
         return str(error)
     return "claimed"

@@ -10,8 +10,8 @@ import pytest
 import germline
 from germline.config import load_config
 from germline.record import RunDirectory
-from germline.record.claims import is_claimed
-from germline.record.overview import Summary, Unreadable, overview
+from germline.record.list_runs import RunSummary, UnreadableRun, list_runs
+from germline.record.lock import is_locked
 from germline.types import GermlineError
 from tests.synthetic_runs import BATCH, DIGEST, record, score
 
@@ -51,7 +51,7 @@ def test_an_older_run_is_resumed_and_finished(old_run: Path) -> None:
 
 
 def test_the_newest_format_has_an_old_run_to_open() -> None:
-    from germline.record.directory import FORMAT_VERSION
+    from germline.record.run_directory import FORMAT_VERSION
 
     assert [path.name for path in OLD_RUNS] == [f"format-{n + 1}" for n in range(FORMAT_VERSION)]
 
@@ -87,22 +87,22 @@ def test_a_run_json_without_a_config_is_refused(run: RunDirectory) -> None:
 
 
 def test_a_folder_is_claimed_while_this_process_writes_to_it(run: RunDirectory) -> None:
-    assert is_claimed(run.path)
-    run.release()
-    assert not is_claimed(run.path)
+    assert is_locked(run.path)
+    run.release_lock()
+    assert not is_locked(run.path)
 
 
 def test_another_process_sees_the_claim_and_asking_does_not_break_it(run: RunDirectory) -> None:
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        assert [pool.apply(is_claimed, (run.path,)) for _ in range(2)] == [True, True]
-        assert is_claimed(run.path)
-        assert pool.apply(is_claimed, (run.path,))
-        run.release()
-        assert not pool.apply(is_claimed, (run.path,))
+        assert [pool.apply(is_locked, (run.path,)) for _ in range(2)] == [True, True]
+        assert is_locked(run.path)
+        assert pool.apply(is_locked, (run.path,))
+        run.release_lock()
+        assert not pool.apply(is_locked, (run.path,))
 
 
 def test_a_folder_nobody_ever_wrote_to_is_not_claimed(tmp_path: Path) -> None:
-    assert not is_claimed(tmp_path)
+    assert not is_locked(tmp_path)
 
 
 # --- overview
@@ -114,10 +114,10 @@ def test_an_overview_sums_up_runs_newest_first(run: RunDirectory) -> None:
     other = RunDirectory.create(run.path.parent / "two", run.config, DIGEST, threads=1)
     other.write(record(0), BATCH)
     other.write(record(1), BATCH)
-    other.release()
-    second, first = overview(run.path.parent)
-    assert isinstance(first, Summary)
-    assert isinstance(second, Summary)
+    other.release_lock()
+    second, first = list_runs(run.path.parent)
+    assert isinstance(first, RunSummary)
+    assert isinstance(second, RunSummary)
     assert (first.path, first.task, first.model) == (run.path, "arithmetic", "nano")
     assert (first.done, first.total, first.state) == (1, 2, "running")
     assert (first.start, first.newest) == (score(0, 0.25), score(1, 0.5))
@@ -126,9 +126,9 @@ def test_an_overview_sums_up_runs_newest_first(run: RunDirectory) -> None:
 
 
 def test_a_run_that_nobody_writes_to_before_its_end_is_stopped(run: RunDirectory) -> None:
-    run.release()
-    (summary,) = overview(run.path)
-    assert isinstance(summary, Summary)
+    run.release_lock()
+    (summary,) = list_runs(run.path)
+    assert isinstance(summary, RunSummary)
     assert (summary.done, summary.state) == (0, "stopped")
 
 
@@ -137,12 +137,12 @@ def test_an_overview_says_what_cannot_be_read_and_goes_on(run: RunDirectory) -> 
     broken.mkdir()
     (broken / "run.json").write_text("{")
     (run.path.parent / "not-a-run").mkdir()
-    found = {type(one): one for one in overview(run.path.parent)}
-    assert set(found) == {Summary, Unreadable}
-    assert "is damaged" in str(found[Unreadable])
+    found = {type(one): one for one in list_runs(run.path.parent)}
+    assert set(found) == {RunSummary, UnreadableRun}
+    assert "is damaged" in str(found[UnreadableRun])
 
 
 def test_an_overview_of_no_folder_says_so(tmp_path: Path) -> None:
-    assert overview(tmp_path) == []
+    assert list_runs(tmp_path) == []
     with pytest.raises(GermlineError, match="there is no folder"):
-        overview(tmp_path / "nowhere")
+        list_runs(tmp_path / "nowhere")

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from germline.record.lines import append_rows, keep_rows, read_rows, write_atomically
-from germline.record.rows import generation_row, rollout_rows, spread
-from germline.signals import Signals, UpdateSize
+from germline.record.atomic_files import append_rows, keep_rows, read_rows, write_atomically
+from germline.record.metrics_rows import generation_row, rollout_rows, spread_by_reward
+from germline.signal_types import Signals, UpdateSize
 from germline.types import GenerationRecord, GermlineError
 from tests.synthetic_runs import BATCH, record, rollout, score
 
@@ -104,18 +104,18 @@ def test_a_generation_without_any_reward_has_no_fitness() -> None:
 
 def test_the_best_and_the_worst_rollout_are_kept_with_a_spread_between() -> None:
     rollouts = [rollout(member, 0, float(member)) for member in range(9)]
-    assert [one.grade.reward for one in spread(rollouts, 3)] == [8.0, 4.0, 0.0]
+    assert [one.grade.reward for one in spread_by_reward(rollouts, 3)] == [8.0, 4.0, 0.0]
 
 
 def test_missing_rewards_rank_last_among_the_rollouts_kept() -> None:
     rollouts = [rollout(0, 0, math.nan, "engine died"), rollout(1, 0, -5.0), rollout(2, 0, 1.0)]
-    assert [one.member for one in spread(rollouts, 3)] == [2, 1, 0]
+    assert [one.member for one in spread_by_reward(rollouts, 3)] == [2, 1, 0]
 
 
 def test_the_choice_of_rollouts_does_not_depend_on_their_order() -> None:
     rollouts = [rollout(member, example, 1.0) for member in range(6) for example in range(4)]
     shuffled = random.Random(0).sample(rollouts, len(rollouts))
-    assert spread(shuffled, 5) == spread(rollouts, 5)
+    assert spread_by_reward(shuffled, 5) == spread_by_reward(rollouts, 5)
 
 
 @pytest.mark.parametrize(("limit", "kept"), [(0, 0), (1, 1), (3, 3), (100, 4)])

@@ -6,7 +6,7 @@ import pytest
 
 from germline import registry
 from germline.engines import ENGINES
-from germline.registry import did_you_mean, names, resolve
+from germline.registry import did_you_mean, list_names, resolve
 from germline.spaces import SPACES
 from germline.strategies import STRATEGIES
 from germline.tasks import TASKS
@@ -39,9 +39,9 @@ def test_what_a_plugin_offers_is_found_by_name(monkeypatch):
     """The metadata of an installed package, as `importlib` would return it."""
     offered = {"germline.tasks": [EntryPoint("fraction", "fractions:Fraction", "germline.tasks")]}
     monkeypatch.setattr(registry, "entry_points", lambda group: offered.get(group, []))
-    assert names("tasks", TASKS) == sorted([*TASKS, "fraction"])
+    assert list_names("tasks", TASKS) == sorted([*TASKS, "fraction"])
     assert resolve("tasks", TASKS, "fraction").__name__ == "Fraction"
-    assert names("spaces", SPACES) == sorted(SPACES)
+    assert list_names("spaces", SPACES) == sorted(SPACES)
 
 
 def test_a_plugin_cannot_take_the_place_of_a_name_of_ours(monkeypatch):

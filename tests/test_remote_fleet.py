@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 import torch
 
-from germline.checkpoint import snapshots
-from germline.config import Cell, Full, load_config
+from germline.checkpoint import list_snapshots
+from germline.config import Full, MicrobatchSettings, load_config
 from germline.fleet import LocalFleet
-from germline.fleet.crew import Crew
-from germline.fleet.elsewhere import Outcome, Raised
-from germline.fleet.jobs import Apply, Digest, Play, Restore
-from germline.fleet.remote import RemoteFleet
+from germline.fleet.remote_engine import JobRaised, Outcome
+from germline.fleet.remote_fleet import RemoteFleet
+from germline.fleet.worker_jobs import ApplyJob, DigestJob, GenerateJob, RestoreJob
+from germline.fleet.worker_pool import WorkerPool
 from germline.noise import NOISE_VERSION
 from germline.protocols import Fleet
-from germline.record import Entry
-from germline.run.assembly import decoding, make_engine, make_task
+from germline.record import JournalEntry
+from germline.run.build_parts import make_decoding, make_engine, make_task
 from germline.strategies import make_strategy
 from germline.types import Decoding, GermlineError, Update
 from tests.remote_engines import (
@@ -27,7 +27,6 @@ from tests.remote_engines import (
     Chance,
     Nearby,
     assert_same,
-    crew,
     digests,
     evaluated,
     first_one_first,
@@ -35,6 +34,7 @@ from tests.remote_engines import (
     killed_at,
     last_one_first,
     local,
+    pool,
 )
 from tests.tiny_engines import examples as texts
 from tests.tiny_engines import inprocess
@@ -49,21 +49,21 @@ def undisturbed():
 
 
 def test_it_keeps_the_contract():
-    assert isinstance(fleet_of(crew(2)), Fleet)
+    assert isinstance(fleet_of(pool(2)), Fleet)
 
 
 @pytest.mark.parametrize("engines", [1, 2, 3, 5])
 def test_any_number_of_engines_gives_the_evaluation_of_one_here(engines):
-    fleet = fleet_of(crew(engines))
+    fleet = fleet_of(pool(engines))
     assert_same(evaluated(fleet), evaluated(local()))
     assert_same(
-        fleet.evaluate_centre(EXAMPLES, DECODING), local().evaluate_centre(EXAMPLES, DECODING)
+        fleet.evaluate_center(EXAMPLES, DECODING), local().evaluate_center(EXAMPLES, DECODING)
     )
 
 
 @pytest.mark.parametrize("engines", [1, 2, 3])
 def test_any_number_of_engines_gives_the_same_run(engines, undisturbed):
-    assert digests(fleet_of(crew(engines), seed=engines)) == undisturbed
+    assert digests(fleet_of(pool(engines), seed=engines)) == undisturbed
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def nano():
     config = load_config("arithmetic", [numbers, "task.max_new_tokens=4"])
     task = make_task(config.task)
     strategy = make_strategy(config.strategy, run_seed=0, generations=1)
-    batch, decoded = task.examples("train")[:4], decoding(config, task)
+    batch, decoded = task.examples("train")[:4], make_decoding(config, task)
 
     def plays(fleet):
         played = fleet.evaluate(strategy.ask(0), batch, decoded)
@@ -86,9 +86,9 @@ def nano():
 @pytest.mark.parametrize("engines", [1, 2, 3])
 def test_any_number_of_nano_models_gives_the_generation_of_one_here(engines, nano):
     config, graders, plays = nano
-    size = Cell(members=2, examples=2)
+    size = MicrobatchSettings(members=2, examples=2)
     many = [Nearby(str(one), load=lambda: make_engine(config)) for one in range(engines)]
-    fleet = RemoteFleet(Crew(many, Chance(engines)), graders, size)
+    fleet = RemoteFleet(WorkerPool(many, Chance(engines)), graders, size)
     played, digest = plays(fleet)
     expected, alone = plays(LocalFleet(make_engine(config), graders, size))
     assert_same(played, expected)
@@ -96,7 +96,7 @@ def test_any_number_of_nano_models_gives_the_generation_of_one_here(engines, nan
 
 
 def test_every_engine_applies_every_update_itself():
-    engines = crew(3)
+    engines = pool(3)
     fleet, alone = fleet_of(engines), local()
     for update in UPDATES[:3]:
         fleet.apply(update)
@@ -106,7 +106,7 @@ def test_every_engine_applies_every_update_itself():
 
 
 def test_an_update_is_measured_as_an_engine_here_measures_it():
-    fleet, alone = fleet_of(crew(2)), local()
+    fleet, alone = fleet_of(pool(2)), local()
     for update in UPDATES[:2]:
         measured = fleet.apply(update)
         assert measured is not None
@@ -115,7 +115,7 @@ def test_an_update_is_measured_as_an_engine_here_measures_it():
 
 
 def test_updates_need_not_be_asked_about_one_by_one():
-    fleet, alone = fleet_of(crew(2)), local()
+    fleet, alone = fleet_of(pool(2)), local()
     for update in UPDATES[:3]:
         fleet.apply(update)
         alone.apply(update)
@@ -125,16 +125,16 @@ def test_updates_need_not_be_asked_about_one_by_one():
 
 def test_the_next_cell_goes_to_whoever_is_free():
     """The first engine answers only when it is the last one at work."""
-    engines = crew(2)
+    engines = pool(2)
     evaluated(fleet_of(engines, wait=last_one_first))
-    played = [sum(isinstance(job, Play) for job in one.jobs) for one in engines]
+    played = [sum(isinstance(job, GenerateJob) for job in one.jobs) for one in engines]
     assert played == [1, 8]  # 6 members x 7 examples in cells of 2 x 3
 
 
 def test_large_cells_are_played_first():
-    engines = crew(1)
+    engines = pool(1)
     fleet_of(engines).evaluate(STRATEGY.ask(0), EXAMPLES, DECODING)
-    sizes = [len(job.examples) for job in engines[0].jobs if isinstance(job, Play)]
+    sizes = [len(job.examples) for job in engines[0].jobs if isinstance(job, GenerateJob)]
     assert sizes == [3] * 6 + [1] * 3
 
 
@@ -143,11 +143,11 @@ def test_large_cells_are_played_first():
 
 def refusing(_engine, job) -> Outcome | None:
     error = GermlineError("task: the longest prompt is too long")
-    return Raised(error) if isinstance(job, Play) else None
+    return JobRaised(error) if isinstance(job, GenerateJob) else None
 
 
 def test_an_error_of_a_job_is_raised_here_and_nobody_is_started_again():
-    engines = crew(2, refusing, refusing)
+    engines = pool(2, refusing, refusing)
     with pytest.raises(GermlineError, match=r"^task: the longest prompt is too long$"):
         evaluated(fleet_of(engines))
     assert [one.starts for one in engines] == [1, 1]
@@ -155,7 +155,7 @@ def test_an_error_of_a_job_is_raised_here_and_nobody_is_started_again():
 
 def test_after_an_error_the_fleet_can_be_used():
     """Cells that were at work when the error came are finished and left aside."""
-    engines = crew(3, refusing)
+    engines = pool(3, refusing)
     fleet = fleet_of(engines, wait=first_one_first)
     with pytest.raises(GermlineError, match="too long"):
         evaluated(fleet)
@@ -182,35 +182,35 @@ def test_an_engine_that_cannot_be_loaded_is_an_error_at_once():
 
 
 def test_a_snapshot_is_the_one_an_engine_here_would_write(tmp_path):
-    fleet, alone = fleet_of(crew(2)), local()
+    fleet, alone = fleet_of(pool(2)), local()
     for update in UPDATES[:3]:
         fleet.apply(update)
         alone.apply(update)
     fleet.save_snapshot(tmp_path / "elsewhere", 2, keep=1)
     alone.save_snapshot(tmp_path / "here", 2, keep=1)
-    one, other = (snapshots(tmp_path / name)[-1] for name in ("elsewhere", "here"))
+    one, other = (list_snapshots(tmp_path / name)[-1] for name in ("elsewhere", "here"))
     assert one.read_bytes() == other.read_bytes()
 
 
 def test_a_restored_fleet_goes_on_as_if_it_had_never_stopped(tmp_path):
-    first = fleet_of(crew(2))
+    first = fleet_of(pool(2))
     base = first.digest()
     for update in UPDATES[:4]:
         first.apply(update)
         first.digest()
-    for later in (fleet_of(crew(3)), local()):
+    for later in (fleet_of(pool(3)), local()):
         later.restore(first._entries, tmp_path, base)
         assert later.digest() == first.digest()
         assert_same(evaluated(later, 4), evaluated(first, 4))
 
 
 def test_a_restored_fleet_rebuilds_what_is_lost_later(tmp_path, undisturbed):
-    first = fleet_of(crew(1))
+    first = fleet_of(pool(1))
     base = first.digest()
     for update in UPDATES[:4]:
         first.apply(update)
     assert first.digest()
-    later = fleet_of(crew(2, killed_at(0, 1, kind=Play)))
+    later = fleet_of(pool(2, killed_at(0, 1, kind=GenerateJob)))
     later.restore(first._entries, None, base)
     expected = evaluated(first, 4)
     for _ in range(4):
@@ -218,16 +218,16 @@ def test_a_restored_fleet_rebuilds_what_is_lost_later(tmp_path, undisturbed):
 
 
 def test_an_engine_serves_what_it_was_restored_to():
-    """The centre is served from a copy in a dense space: masters alone are not enough."""
+    """The center is served from a copy in a dense space: masters alone are not enough."""
     engines = [inprocess("qwen2", Full()) for _ in range(2)]
     entries = []
     for generation in range(2):
         update = Update(3, generation, 0.05, 5.0, (1.0, -0.5))
         engines[0].apply(update)
-        entries.append(Entry(update, engines[0].weights.digest(), NOISE_VERSION))
+        entries.append(JournalEntry(update, engines[0].weights.digest(), NOISE_VERSION))
     before = engines[1].generate([None], PROMPTS, Decoding(8))
     assert before != engines[0].generate([None], PROMPTS, Decoding(8))
-    Restore(entries, None, engines[1].weights.digest())(engines[1])
+    RestoreJob(entries, None, engines[1].weights.digest())(engines[1])
     assert engines[1].generate([None], PROMPTS, Decoding(8)) == engines[0].generate(
         [None], PROMPTS, Decoding(8)
     )
@@ -235,21 +235,21 @@ def test_an_engine_serves_what_it_was_restored_to():
 
 def test_another_base_model_is_refused(tmp_path):
     with pytest.raises(GermlineError, match="the base model is not the one this run began with"):
-        fleet_of(crew(2)).restore([], tmp_path, "0" * 64)
+        fleet_of(pool(2)).restore([], tmp_path, "0" * 64)
 
 
 def test_nothing_is_missing_and_nobody_waits_for_a_wide_cell():
     """One cell for everything: one engine plays it, the others have nothing to do."""
-    fleet = fleet_of(crew(3))
-    fleet.cell = Cell(members=6, examples=7)
+    fleet = fleet_of(pool(3))
+    fleet.microbatch = MicrobatchSettings(members=6, examples=7)
     evaluation = evaluated(fleet)
     assert not any(math.isnan(reward) for reward in evaluation.rewards.ravel())
     assert torch.tensor(evaluation.rewards).shape == (6, 7)
 
 
 def test_digests_are_compared_after_every_evaluation_and_every_update():
-    engines = crew(2)
+    engines = pool(2)
     digests(fleet_of(engines), count=3)
     for one in engines:
-        asked = [type(job) for job in one.jobs if isinstance(job, Apply | Digest)]
-        assert asked == [Digest, Apply, Digest] * 3
+        asked = [type(job) for job in one.jobs if isinstance(job, ApplyJob | DigestJob)]
+        assert asked == [DigestJob, ApplyJob, DigestJob] * 3

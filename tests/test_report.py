@@ -10,8 +10,8 @@ from matplotlib.collections import LineCollection
 
 from germline.config import load_config
 from germline.record import RunDirectory
-from germline.report.figures import draw_evolution, evolution
-from germline.report.wording import title
+from germline.report.matplotlib_plots import draw_evolution, evolution_figure
+from germline.report.text_format import run_title
 from tests.synthetic_runs import BATCH, DIGEST, record, rollout, score
 
 
@@ -34,7 +34,7 @@ def test_the_figure_is_a_picture_in_the_run_directory(run: RunDirectory) -> None
 def test_the_figure_shows_mean_best_and_the_20_80_band_of_fitness(run: RunDirectory) -> None:
     run.write(record(0, [[1.0, 1.0], [0.0, 0.0]]), BATCH)
     run.write(record(1, [[3.0, 3.0], [1.0, 1.0]]), BATCH)
-    axes = evolution(run).axes[0]
+    axes = evolution_figure(run).axes[0]
     assert line(axes, "mean") == [0.5, 2.0]
     assert line(axes, "best member") == [1.0, 3.0]
     band = axes.collections[0].get_datalim(axes.transData)
@@ -45,14 +45,14 @@ def test_the_figure_labels_the_held_out_score_at_start_and_end(run: RunDirectory
     run.write_held_out(score(0, 0.25), [], BATCH)
     run.write(record(0, held_out=score(1, 0.5)), BATCH)
     run.write_held_out(score(2, 0.75), [], BATCH)
-    axes = evolution(run).axes[1]
+    axes = evolution_figure(run).axes[1]
     assert [one.get_text() for one in axes.texts] == ["0.25", "0.75"]
     assert axes.get_ylabel() == "held-out exact"
 
 
 def test_error_bars_are_95_percent_intervals(run: RunDirectory) -> None:
     run.write_held_out(score(0, 0.5), [rollout(0, 7, 1.0)], BATCH)
-    [bars] = evolution(run).axes[1].collections
+    [bars] = evolution_figure(run).axes[1].collections
     assert isinstance(bars, LineCollection)
     [segment] = bars.get_segments()
     assert segment[:, 1] == pytest.approx([0.5 - 1.96 * 0.05, 0.5 + 1.96 * 0.05])
@@ -61,7 +61,7 @@ def test_error_bars_are_95_percent_intervals(run: RunDirectory) -> None:
 def test_a_generation_without_fitness_leaves_a_gap(run: RunDirectory) -> None:
     for generation, reward in enumerate([1.0, math.nan, 2.0]):
         run.write(record(generation, [[reward, reward], [reward, reward]]), BATCH)
-    assert math.isnan(line(evolution(run).axes[0], "mean")[1])
+    assert math.isnan(line(evolution_figure(run).axes[0], "mean")[1])
     draw_evolution(run)
 
 
@@ -85,9 +85,9 @@ def test_the_title_names_task_space_strategy_population_and_sigma() -> None:
             "seed": 7,
         }
     )
-    assert title(config) == (
+    assert run_title(config) == (
         "countdown · nano · low_rank r = 4 · nes",
         "N = 30, sigma 0.01 to 0.001, learning rate 0.01, run seed 7",
     )
-    assert "· full ·" in title(load_config({"space": "full"}))[0]
-    assert title(load_config({}))[1] == "N = 32, sigma auto, learning rate auto, run seed 0"
+    assert "· full ·" in run_title(load_config({"space": "full"}))[0]
+    assert run_title(load_config({}))[1] == "N = 32, sigma auto, learning rate auto, run seed 0"

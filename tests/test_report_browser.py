@@ -7,9 +7,9 @@ import pytest
 
 from germline.config import load_config
 from germline.record import RunDirectory
-from germline.report.page import write_report
-from germline.signals import Signals, UpdateSize
-from germline.types import Score
+from germline.report.html_page import write_report
+from germline.signal_types import Signals, UpdateSize
+from germline.types import HeldOutScore
 from tests import browser
 from tests.synthetic_runs import BATCH, DIGEST, record, rollout
 from tests.test_report_page import HOSTILE
@@ -47,7 +47,7 @@ UNREACHABLE = """
   one.scrollWidth > one.clientWidth + 1 && ['auto', 'scroll'].includes(
     getComputedStyle(one).overflowX) && one.tabIndex < 0).length
 """
-# Contrast as WCAG 2 defines it: 4.5 for text. A band of colour behind text is the nearest one.
+# Contrast as WCAG 2 defines it: 4.5 for text. A band of color behind text is the nearest one.
 FAINT = """
 (() => {
   const light = rgb => {
@@ -57,8 +57,8 @@ FAINT = """
   };
   const behind = one => {
     for (; one; one = one.parentElement) {
-      const colour = getComputedStyle(one).backgroundColor;
-      if (!/, 0\\)$/.test(colour)) return colour;
+      const color = getComputedStyle(one).backgroundColor;
+      if (!/, 0\\)$/.test(color)) return color;
     }
     return 'rgb(255, 255, 255)';
   };
@@ -66,8 +66,8 @@ FAINT = """
   for (const one of document.querySelectorAll('body *')) {
     if (![...one.childNodes].some(node => node.nodeType === 3 && node.data.trim())) continue;
     const style = getComputedStyle(one);
-    const colours = [one.closest('svg') ? style.fill : style.color, behind(one)].map(light);
-    const contrast = (Math.max(...colours) + 0.05) / (Math.min(...colours) + 0.05);
+    const colors = [one.closest('svg') ? style.fill : style.color, behind(one)].map(light);
+    const contrast = (Math.max(...colors) + 0.05) / (Math.min(...colors) + 0.05);
     if (contrast < 4.5) faint.push([one.className, one.textContent.slice(0, 30), contrast]);
   }
   return faint;
@@ -98,7 +98,7 @@ def written(folder, **settings):
         rollouts.append(replace(one, completion=replace(one.completion, text=text)))
         examples.append(replace(BATCH[0], index=index, prompt=f"{index} {text}", answer=text))
     for updates in (0, 4):
-        run.write_held_out(Score(updates, "exact", 0.25, 0.05, 8, 0.25), rollouts, examples)
+        run.write_held_out(HeldOutScore(updates, "exact", 0.25, 0.05, 8, 0.25), rollouts, examples)
         rollouts.reverse()
         rollouts = [replace(one, example=place) for place, one in enumerate(rollouts)]
     for generation in range(4):
@@ -139,7 +139,7 @@ def test_a_report_is_whole_quiet_and_readable(chromium, pages, name, width, sche
     assert chromium.requests() == [page.as_uri()]
 
 
-def test_the_scheme_changes_the_colours(chromium, pages):
+def test_the_scheme_changes_the_colors(chromium, pages):
     seen = set()
     for scheme in SCHEMES:
         chromium.open(pages["one"], 1440, scheme)
@@ -154,7 +154,7 @@ def test_pictures_fit_the_page(chromium, pages, width, fitting):
         "[...document.querySelectorAll('figure > svg')].filter(one =>"
         " getComputedStyle(one).display !== 'none').map(one => one.classList.value)"
     )
-    assert shown == [fitting] * 6  # fitness, scores, three of signals, and the walk
+    assert shown == [fitting] * 7  # fitness, scores, three of signals, the step, and the walk
     # Text in a picture shrinks with it: never below 11 pixels.
     height = chromium.ask(
         f"document.querySelector('svg.{fitting} text').getBoundingClientRect().height"

@@ -6,13 +6,22 @@ import re
 import pytest
 
 from germline.config import load_config
-from germline.report import differences, wording
-from germline.report.charts import MOST_POINTS, Band, Chart, Curve, Points, draw, thin, ticks
-from germline.report.differences import Piece
+from germline.report import diff, text_format
+from germline.report.diff import DiffPiece
+from germline.report.svg_charts import (
+    MOST_POINTS,
+    Band,
+    Chart,
+    Curve,
+    Points,
+    draw_chart,
+    thin_out,
+    ticks,
+)
 
 
 def drawing(*marks, width=880.0, height=300.0):
-    return draw(Chart("name", "caption", "alt", "x", "y", marks), width, height)
+    return draw_chart(Chart("name", "caption", "alt", "x", "y", marks), width, height)
 
 
 def numbers(path):
@@ -85,35 +94,39 @@ def test_whiskers_span_the_interval():
 
 
 def test_long_series_are_averaged_in_groups_and_short_ones_are_not():
-    assert thin([1.0, None]) == [1.0, None]
-    assert thin([1.0, 3.0] * MOST_POINTS) == [2.0] * MOST_POINTS
-    assert thin([1.0, None] * MOST_POINTS) == [1.0] * MOST_POINTS
-    assert thin([None, None] * MOST_POINTS) == [None] * MOST_POINTS
+    assert thin_out([1.0, None]) == [1.0, None]
+    assert thin_out([1.0, 3.0] * MOST_POINTS) == [2.0] * MOST_POINTS
+    assert thin_out([1.0, None] * MOST_POINTS) == [1.0] * MOST_POINTS
+    assert thin_out([None, None] * MOST_POINTS) == [None] * MOST_POINTS
 
 
 # --- differences
 
 
 def test_words_that_only_one_text_has_are_changed():
-    before, after = differences.words("let me see. it is 8", "it is 9")
-    assert before == [Piece("let me see. ", True), Piece("it is ", False), Piece("8", True)]
-    assert after == [Piece("it is ", False), Piece("9", True)]
+    before, after = diff.diff_words("let me see. it is 8", "it is 9")
+    assert before == [
+        DiffPiece("let me see. ", True),
+        DiffPiece("it is ", False),
+        DiffPiece("8", True),
+    ]
+    assert after == [DiffPiece("it is ", False), DiffPiece("9", True)]
 
 
 def test_a_space_between_two_changes_changes_with_them():
-    before, _ = differences.words("one two", "three four")
-    assert before == [Piece("one two", True)]
+    before, _ = diff.diff_words("one two", "three four")
+    assert before == [DiffPiece("one two", True)]
 
 
 @pytest.mark.parametrize("texts", [("", ""), ("a", ""), ("\n\n", " "), ("日本 語", "日本")])
 def test_pieces_join_to_the_text_they_were_cut_from(texts):
-    for text, pieces in zip(texts, differences.words(*texts), strict=True):
+    for text, pieces in zip(texts, diff.diff_words(*texts), strict=True):
         assert "".join(piece.text for piece in pieces) == text
 
 
 def test_settings_that_one_run_does_not_have_are_differences():
     configs = [load_config({"space": "low_rank"}), load_config({"space": "full"})]
-    found = differences.between(configs)
+    found = diff.differing_settings(configs)
     assert found["space.kind"] == ["low_rank", "full"]
     assert found["space.rank"] == [1, ...]
     assert "seed" not in found
@@ -133,7 +146,7 @@ def test_settings_that_one_run_does_not_have_are_differences():
     ],
 )
 def test_times_have_a_readable_unit(value, expected):
-    assert wording.seconds(value) == expected
+    assert text_format.seconds(value) == expected
 
 
 @pytest.mark.parametrize(
@@ -141,10 +154,13 @@ def test_times_have_a_readable_unit(value, expected):
     [(12.0, "12 bytes"), (6424.0, "6.42 kB"), (856e6, "856 MB"), (24e9, "24 GB")],
 )
 def test_sizes_have_a_readable_unit(value, expected):
-    assert wording.size(value) == expected
+    assert text_format.size(value) == expected
 
 
 def test_what_a_terminal_or_browser_might_obey_is_replaced_and_languages_are_kept():
-    assert wording.visible("\x1b[31m\u202e\x00") == "�[31m��"
-    assert wording.visible("a\tb\nc\u00a0d\u3000e") == "a\tb\nc d\u3000e"
-    assert wording.visible("می\u200cخواهم 👩\u200d👧") == "می\u200cخواهم 👩\u200d👧"
+    assert text_format.escape_control_characters("\x1b[31m\u202e\x00") == "�[31m��"
+    assert text_format.escape_control_characters("a\tb\nc\u00a0d\u3000e") == "a\tb\nc d\u3000e"
+    assert (
+        text_format.escape_control_characters("می\u200cخواهم 👩\u200d👧")
+        == "می\u200cخواهم 👩\u200d👧"
+    )

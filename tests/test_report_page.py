@@ -14,8 +14,8 @@ import yaml
 import germline
 from germline.config import load_config
 from germline.record import RunDirectory
-from germline.report.facts import RunFacts
-from germline.report.page import commands, write_report
+from germline.report.html_page import suggested_commands, write_report
+from germline.report.run_facts import RunFacts
 from germline.types import Completion, GermlineError
 from tests.synthetic_runs import BATCH, DIGEST, record, rollout, score
 from tests.toy_runs import finish, journal, settings
@@ -181,22 +181,22 @@ def test_the_settings_shown_make_the_same_config(run):
 
 
 def test_the_command_that_repeats_a_run_repeats_its_journal(finished, tmp_path):
-    [first, *_] = commands(RunFacts(finished))
+    [first, *_] = suggested_commands(RunFacts(finished))
     assert first.line == f"germline train {finished}/run.json --out {finished}-again"
     again = finish(germline.train(finished / "run.json", tmp_path / "again"))
     assert journal(again) == journal(finished)
 
 
 def test_threads_left_to_the_machine_are_named_in_the_command_that_repeats(run):
-    assert "run.json engine.threads=1 --out" in commands(RunFacts(run.path))[0].line
+    assert "run.json engine.threads=1 --out" in suggested_commands(RunFacts(run.path))[0].line
 
 
 def test_commands_work_for_folders_with_spaces_and_for_the_folder_one_is_in(run, monkeypatch):
     odd = run.path.rename(run.path.with_name("a run's"))
-    lines = [command.line for command in commands(RunFacts(odd))]
+    lines = [command.line for command in suggested_commands(RunFacts(odd))]
     assert f"germline resume '{run.path.parent}/a run'\"'\"'s'" in lines
     monkeypatch.chdir(odd)
-    assert lines == [command.line for command in commands(RunFacts(Path()))]
+    assert lines == [command.line for command in suggested_commands(RunFacts(Path()))]
 
 
 # --- states of a run

@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from germline.cli.views import Lines, LiveView
+from germline.cli.live_view import LineView, LiveView
 from germline.config import load_config
 from germline.record import RunDirectory
-from germline.record.rows import generation_row
-from germline.report import signals
+from germline.record.metrics_rows import generation_row
+from germline.report import signal_charts
 from germline.report.advice import WINDOW, advice, mean, percent
-from germline.report.page import write_report
-from germline.signals import Signals, UpdateSize
+from germline.report.html_page import write_report
+from germline.signal_types import Signals, UpdateSize
 from tests.synthetic_runs import BATCH, DIGEST, record
 from tests.test_report_page import Page
 
@@ -170,7 +170,7 @@ def test_the_live_view_says_what_is_wrong(run):
 
 
 def test_plain_lines_say_once_what_is_wrong_and_again_when_it_returns():
-    view = Lines(terminal())
+    view = LineView(terminal())
     some = [*silent(5), *[made(0) for _ in range(WINDOW)], *silent(3)]
     for generation, one in enumerate(some):
         view.generation(replace(one, generation=generation))
@@ -223,7 +223,7 @@ def test_of_a_member_that_is_alone_no_difference_is_missed(tmp_path):
     assert advice(run.generations()) == {}
     assert "equally good" not in page(run).text
     assert "differ from the running mean" in page(run).text
-    assert signals.charts(rows(2, **changes, step=replace(STEP, moved=1.0))) == []
+    assert signal_charts.signal_charts(rows(2, **changes, step=replace(STEP, moved=1.0))) == []
 
 
 def test_a_member_that_is_as_good_as_ever_is_said_to_be():
@@ -243,14 +243,18 @@ def test_the_page_of_an_older_run_says_that_signals_were_not_recorded(run):
 
 def test_steps_are_those_of_generations_that_taught_something():
     some = [*rows(1), generation_row(silent(1)[0])]
-    [moved] = [one for one in signals.readings(some * 2) if one.name == "served weights that move"]
+    [moved] = [
+        one
+        for one in signal_charts.signal_readings(some * 2)
+        if one.name == "served weights that move"
+    ]
     assert (moved.start, moved.end) == ("75 %", "75 %")
 
 
 def test_what_a_run_does_not_have_is_neither_drawn_nor_listed():
     whole = replace(STEP, moved=1.0)
     bare = rows(3, informative_pairs=None, agreement=None, signal_to_noise=None, step=whole)
-    assert [chart.name for chart in signals.charts(bare)] == ["signal-shares"]
-    names = [one.name for one in signals.readings(bare)]
+    assert [chart.name for chart in signal_charts.signal_charts(bare)] == ["signal-shares"]
+    names = [one.name for one in signal_charts.signal_readings(bare)]
     assert "pairs that differ" not in names
     assert "agreement of halves" not in names

@@ -9,7 +9,7 @@ from germline import train
 from germline.config import load_config
 from germline.engines import pretrained
 from germline.estimates import hardware
-from germline.run.assembly import assemble, make_engine
+from germline.run.build_parts import build_run_parts, make_engine
 from germline.run.resource_checks import check_disk, check_memory
 from germline.types import GermlineError
 from tests.tiny import save_tiny
@@ -29,7 +29,9 @@ def free_disk(monkeypatch, gigabytes):
 
 def test_weights_above_the_memory_are_refused_with_what_would_fit(monkeypatch):
     available(monkeypatch, 1.9)
-    config = load_config({"model": QWEN, "space": "lora", "engine": CPU, "cell": {"rows": 64}})
+    config = load_config(
+        {"model": QWEN, "space": "lora", "engine": CPU, "microbatch": {"rows": 64}}
+    )
     with pytest.raises(GermlineError) as caught:
         check_memory(config)
     assert f"model={QWEN} does not fit: 2.0 GB of host memory" in str(caught.value)
@@ -76,7 +78,7 @@ def test_engines_of_one_host_share_its_memory_and_mapped_weights(monkeypatch):
     with pytest.raises(GermlineError, match=r"4\.0 GB of host memory"):
         check_memory(config, engines=2)
     with pytest.raises(GermlineError, match=r"4\.0 GB of host memory"):
-        assemble(config)
+        build_run_parts(config)
     available(monkeypatch, 1.2)  # bf16 is mapped from its file: 0.99 GB for both
     check_memory(load_config(config.model_dump(), ["engine.dtype=bfloat16"]), engines=2)
 

@@ -6,18 +6,24 @@ from concurrent.futures import Future
 import numpy as np
 import pytest
 
-from germline.config import Cell
-from germline.rollout import PlayedCell, cells, gather, members_per_cell, play
-from germline.run.assembly import decoding, make_engine, make_task
+from germline.config import MicrobatchSettings
+from germline.rollout import (
+    GeneratedMicrobatch,
+    evaluate_members,
+    gather_rewards,
+    members_per_microbatch,
+    microbatch_starts,
+)
+from germline.run.build_parts import make_decoding, make_engine, make_task
 from germline.strategies import make_strategy
 from germline.types import Completion, Grade
 from tests.toy_runs import GradedHere, settings
 
-CONFIG = settings("batch=7", "strategy.population=6")
+CONFIG = settings("batch_size=7", "strategy.population=6")
 TASK = make_task(CONFIG.task)
 EXAMPLES = TASK.examples("train")[:7]
 MEMBERS = make_strategy(CONFIG.strategy, run_seed=0, generations=1).ask(0).members
-DECODING = decoding(CONFIG, TASK)
+DECODING = make_decoding(CONFIG, TASK)
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +32,7 @@ def engine():
 
 
 def played_all(engine, cell, members=MEMBERS):
-    return play(engine, GradedHere(TASK), members, EXAMPLES, cell, DECODING)
+    return evaluate_members(engine, GradedHere(TASK), members, EXAMPLES, cell, DECODING)
 
 
 @pytest.mark.parametrize(
@@ -34,10 +40,10 @@ def played_all(engine, cell, members=MEMBERS):
     [(6, 7, (2, 3)), (6, 7, (4, 7)), (5, 3, (8, 32)), (1, 9, (1, 2)), (6, 6, (1, 1))],
 )
 def test_cells_cover_every_pair_of_member_and_example_once(members, examples, size):
-    cell = Cell(members=size[0], examples=size[1])
+    cell = MicrobatchSettings(members=size[0], examples=size[1])
     covered = [
         (i, j)
-        for first_member, first_example in cells(members, examples, cell)
+        for first_member, first_example in microbatch_starts(members, examples, cell)
         for i in range(first_member, min(first_member + size[0], members))
         for j in range(first_example, min(first_example + cell.examples, examples))
     ]
@@ -48,12 +54,12 @@ def test_cells_cover_every_pair_of_member_and_example_once(members, examples, si
     ("examples", "size", "members"), [(7, 32, 146), (100, 32, 32), (2000, 2000, 1), (1, 1, 1024)]
 )
 def test_left_open_a_cell_holds_as_many_members_as_make_1024_rows(examples, size, members):
-    assert members_per_cell(Cell(examples=size), examples) == members
-    assert members_per_cell(Cell(members=3, examples=size), examples) == 3
+    assert members_per_microbatch(MicrobatchSettings(examples=size), examples) == members
+    assert members_per_microbatch(MicrobatchSettings(members=3, examples=size), examples) == 3
 
 
 def test_rewards_stand_at_member_and_example(engine):
-    evaluation = played_all(engine, Cell(members=4, examples=3))
+    evaluation = played_all(engine, MicrobatchSettings(members=4, examples=3))
     assert evaluation.rewards.shape == (6, 7)
     places = {example.index: place for place, example in enumerate(EXAMPLES)}
     for rollout in evaluation.rollouts:
@@ -64,7 +70,7 @@ def test_rewards_stand_at_member_and_example(engine):
 
 
 def test_a_member_answers_as_it_does_alone(engine):
-    evaluation = played_all(engine, Cell(members=4, examples=3))
+    evaluation = played_all(engine, MicrobatchSettings(members=4, examples=3))
     for number, member in enumerate(MEMBERS):
         alone = engine.generate([member], EXAMPLES, DECODING)[0]
         mine = [one.completion for one in evaluation.rollouts if one.member == number]
@@ -81,7 +87,7 @@ def test_mistake_20_all_members_play_the_same_examples_in_the_same_order(engine,
         return generate(members, examples, decoding)
 
     monkeypatch.setattr(engine, "generate", watched)
-    evaluation = played_all(engine, Cell(members=2, examples=3))
+    evaluation = played_all(engine, MicrobatchSettings(members=2, examples=3))
     assert [given[member] for member in MEMBERS] == [list(EXAMPLES)] * 6
     for number in range(len(MEMBERS)):
         mine = [one.example for one in evaluation.rollouts if one.member == number]
@@ -90,26 +96,29 @@ def test_mistake_20_all_members_play_the_same_examples_in_the_same_order(engine,
 
 def test_mistake_20_members_with_the_same_weights_have_the_same_luck(engine):
     """Answers are sampled: luck belongs to example and position, so twins cannot differ."""
-    evaluation = played_all(engine, Cell(members=2, examples=3), [MEMBERS[0]] * 4)
+    evaluation = played_all(engine, MicrobatchSettings(members=2, examples=3), [MEMBERS[0]] * 4)
     assert (evaluation.rewards == evaluation.rewards[0]).all()
     assert len({one.completion.text for one in evaluation.rollouts}) > 1
 
 
 @pytest.mark.parametrize("size", [(1, 1), (2, 3), (6, 7), (8, 32)])
 def test_the_toy_engine_gives_the_same_rewards_in_cells_of_any_size(engine, size):
-    cell = Cell(members=size[0], examples=size[1])
-    one, other = played_all(engine, cell), played_all(engine, Cell(members=3, examples=2))
+    cell = MicrobatchSettings(members=size[0], examples=size[1])
+    one, other = (
+        played_all(engine, cell),
+        played_all(engine, MicrobatchSettings(members=3, examples=2)),
+    )
     assert one.rewards.tobytes() == other.rewards.tobytes()
     assert one.rollouts == other.rollouts
 
 
 def test_tokens_are_those_of_all_completions(engine):
-    evaluation = played_all(engine, Cell())
+    evaluation = played_all(engine, MicrobatchSettings())
     assert evaluation.tokens == sum(len(one.completion.tokens) for one in evaluation.rollouts)
 
 
-def test_none_plays_the_centre(engine):
-    evaluation = played_all(engine, Cell(), [None])
+def test_none_plays_the_center(engine):
+    evaluation = played_all(engine, MicrobatchSettings(), [None])
     texts = [one.completion for one in evaluation.rollouts]
     assert texts == engine.generate([None], EXAMPLES, DECODING)[0]
 
@@ -125,7 +134,7 @@ def graded(first_member, first_example, rewards):
         ]
         for i, row in enumerate(rewards)
     ]
-    return PlayedCell(first_member, first_example, texts, grades)
+    return GeneratedMicrobatch(first_member, first_example, texts, grades)
 
 
 QUARTERS = [
@@ -138,22 +147,24 @@ QUARTERS = [
 
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 1, 0, 2), (2, 3, 1, 0)])
 def test_cells_are_gathered_in_whatever_order_they_finish(order):
-    evaluation = gather([QUARTERS[place] for place in order], 3, EXAMPLES[:3], 0.5)
+    evaluation = gather_rewards([QUARTERS[place] for place in order], 3, EXAMPLES[:3], 0.5)
     np.testing.assert_array_equal(
         evaluation.rewards, [[0, 1, 2], [10, 11, 12], [20, 21, 22]], strict=False
     )
     assert [one.completion.text for one in evaluation.rollouts] == [
         f"{i}/{j}" for i in range(3) for j in range(3)
     ]
-    assert evaluation.generation_s == 0.5
+    assert evaluation.decode_seconds == 0.5
 
 
 def test_a_cell_that_never_came_is_missing_data_not_zero():
-    evaluation = gather(QUARTERS[:3], 3, EXAMPLES[:3], 0.5)
+    evaluation = gather_rewards(QUARTERS[:3], 3, EXAMPLES[:3], 0.5)
     assert math.isnan(evaluation.rewards[2, 2])
     assert np.isnan(evaluation.rewards).sum() == 1
 
 
 def test_a_missing_reward_stays_missing():
     cell = graded(0, 0, [[1.0, math.nan]])
-    assert np.isnan(gather([cell], 1, EXAMPLES[:2], 0.5).rewards).tolist() == [[False, True]]
+    assert np.isnan(gather_rewards([cell], 1, EXAMPLES[:2], 0.5).rewards).tolist() == [
+        [False, True]
+    ]

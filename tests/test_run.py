@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import germline
-from germline.checkpoint import snapshots
+from germline.checkpoint import list_snapshots
 from germline.record import RunDirectory
-from germline.record.rows import MACHINE
-from germline.run import assemble, replay, resume, train
+from germline.record.metrics_rows import MACHINE
+from germline.run import build_run_parts, replay, resume, train
 from germline.types import GermlineError, Update
 from tests.toy_runs import finish, journal, run, settings, stopped_after
 
@@ -138,7 +138,7 @@ def test_the_figure_is_drawn(plain):
 
 def test_snapshots_come_when_they_are_due_and_at_the_end(tmp_path):
     path = run(tmp_path / "run", "generations=5", "record.keep_snapshots=9")
-    names = [one.stem for one in snapshots(path / "snapshots")]
+    names = [one.stem for one in list_snapshots(path / "snapshots")]
     assert names == ["generation-000001", "generation-000003", "generation-000004"]
 
 
@@ -243,10 +243,10 @@ def stopping(training, generations):
         "task.temperature=0.5",
         "space.rank=2",
         "strategy.sigma=0.2",
-        "shaping=centred_ranks",
+        "shaping=centered_ranks",
         "engine=inprocess",
-        "cell.members=3",
-        "batch=5",
+        "microbatch.members=3",
+        "batch_size=5",
         "seed=1",
     ],
 )
@@ -323,14 +323,14 @@ def test_a_journal_with_a_flipped_byte_is_refused(halfway):
 
 
 def test_damaged_snapshots_cost_time_only(halfway, plain):
-    for path in snapshots(halfway / "snapshots"):
+    for path in list_snapshots(halfway / "snapshots"):
         path.write_bytes(path.read_bytes()[:100])
     finish(resume(halfway))
     assert journal(halfway) == journal(plain)
 
 
 def test_a_run_without_snapshots_resumes(halfway, plain):
-    for path in snapshots(halfway / "snapshots"):
+    for path in list_snapshots(halfway / "snapshots"):
         path.unlink()
     finish(resume(halfway))
     assert journal(halfway) == journal(plain)
@@ -381,12 +381,12 @@ def test_the_toy_model_has_no_format_to_be_written_in(plain, tmp_path):
 
 def test_the_parts_of_a_run_can_be_driven_by_hand(plain):
     """The ask/tell level gives what `train` gives."""
-    with assemble(settings()) as parts:
+    with build_run_parts(settings()) as parts:
         digests = []
         for generation in range(4):
             population = parts.strategy.ask(generation)
-            luck = replace(parts.decoding, noise_round=generation)
-            evaluation = parts.fleet.evaluate(population, parts.batch(generation), luck)
+            sampling_noise = replace(parts.decoding, noise_generation=generation)
+            evaluation = parts.fleet.evaluate(population, parts.batch(generation), sampling_noise)
             assert not math.isnan(evaluation.rewards.sum())
             shaped = parts.shape(evaluation, antithetic=True)
             parts.fleet.apply(parts.strategy.tell(population, shaped))

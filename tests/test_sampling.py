@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from germline.engines.sampling import choose
+from germline.engines.sampling import choose_tokens
 from germline.engines.sorting import sort_descending
 from germline.types import Decoding
 
@@ -22,7 +22,7 @@ def test_the_greedy_token_is_that_of_argmax(dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(0)
     many_ties = torch.randint(-9, 9, (50, 700), generator=generator).to(dtype)
     for logits in (many_ties, torch.tensor(STRANGE, dtype=dtype)):
-        found = choose(logits, torch.zeros(len(logits)), Decoding(1))
+        found = choose_tokens(logits, torch.zeros(len(logits)), Decoding(1))
         assert found.equal(logits.argmax(-1))
 
 
@@ -49,12 +49,12 @@ def test_probabilities_are_sorted_as_torch_sorts_them(threads: int) -> None:
 def test_sampled_tokens_are_those_of_a_stable_sort(top_p: float) -> None:
     generator = torch.Generator().manual_seed(2)
     logits = torch.randint(-30, 30, (64, 900), generator=generator) / 8
-    luck = torch.rand(64, generator=generator)
+    sampling_noise = torch.rand(64, generator=generator)
     probabilities = torch.softmax(logits / 0.7, dim=-1)
     ordered, tokens = probabilities.sort(dim=-1, descending=True, stable=True)
     mass = ordered.cumsum(-1)
     kept = (mass - ordered) < top_p
-    target = luck[:, None] * (ordered * kept).sum(-1, keepdim=True)
+    target = sampling_noise[:, None] * (ordered * kept).sum(-1, keepdim=True)
     place = torch.minimum((mass < target).sum(-1), kept.sum(-1) - 1)
-    found = choose(logits, luck, Decoding(1, 0.7, top_p))
+    found = choose_tokens(logits, sampling_noise, Decoding(1, 0.7, top_p))
     assert found.equal(tokens.gather(-1, place[:, None])[:, 0])

@@ -3,20 +3,26 @@
 import numpy as np
 import pytest
 
-from germline.config import Cosine, Linear, Plateau, load_config, smoke
+from germline.config import (
+    CosineSchedule,
+    LinearSchedule,
+    PlateauSchedule,
+    load_config,
+    smoke_config,
+)
 from germline.record import RunDirectory
 from germline.run import resume, train
-from germline.schedules import scheduled
-from germline.strategies.told import Plateaus
+from germline.schedules import value_at
+from germline.strategies.adaptive_values import PlateauValue
 from germline.types import GermlineError, Update
 from tests.toy_runs import finish, journal, run, settings, stopped_after
 
-LINEAR = Linear(start=0.1, end=0.3)
-COSINE = Cosine(start=0.3, end=0.1)
+LINEAR = LinearSchedule(start=0.1, end=0.3)
+COSINE = CosineSchedule(start=0.3, end=0.1)
 
 
 def values(schedule, generations):
-    return [scheduled(schedule, generation, generations) for generation in range(generations)]
+    return [value_at(schedule, generation, generations) for generation in range(generations)]
 
 
 def test_number_is_constant():
@@ -29,7 +35,7 @@ def test_linear_goes_from_start_in_the_first_to_end_in_the_last_generation():
     assert found == pytest.approx([0.1, 0.15, 0.2, 0.25, 0.3])
 
 
-@pytest.mark.parametrize("schedule", [LINEAR, COSINE, Cosine(start=0.3, end=0.1, warmup=0)])
+@pytest.mark.parametrize("schedule", [LINEAR, COSINE, CosineSchedule(start=0.3, end=0.1, warmup=0)])
 def test_a_run_of_one_generation_is_its_start(schedule):
     assert values(schedule, 1) == [schedule.start]
 
@@ -42,15 +48,15 @@ def test_cosine_is_the_equation_and_hits_both_ends():
 
 
 def test_warmup_rises_to_the_start_and_the_cosine_has_the_rest_of_the_run():
-    found = values(Cosine(start=0.4, end=0.1, warmup=3), 12)
+    found = values(CosineSchedule(start=0.4, end=0.1, warmup=3), 12)
     assert found[:4] == pytest.approx([0.1, 0.2, 0.3, 0.4])
-    assert found[3:] == values(Cosine(start=0.4, end=0.1), 9)
+    assert found[3:] == values(CosineSchedule(start=0.4, end=0.1), 9)
 
 
 @pytest.mark.parametrize("generation", [-1, 5])
 def test_generation_outside_the_run_is_refused(generation):
     with pytest.raises(ValueError, match=f"generation {generation} is outside a run"):
-        scheduled(0.3, generation, 5)
+        value_at(0.3, generation, 5)
 
 
 # --- plateaus
@@ -58,7 +64,7 @@ def test_generation_outside_the_run_is_refused(generation):
 
 def fallen(fitness, **settings):
     """Return the values of all generations, the one after the last told included."""
-    plateaus = Plateaus(Plateau(start=1.0, **settings))
+    plateaus = PlateauValue(PlateauSchedule(start=1.0, **settings))
     for generation, one in enumerate(fitness):
         plateaus.tell(generation, one)
     return [plateaus.at(generation) for generation in range(len(fitness) + 1)]
@@ -87,7 +93,7 @@ def test_a_generation_whose_fitness_was_lost_says_nothing():
 
 
 def test_a_value_whose_reasons_are_not_known_is_refused():
-    plateaus = Plateaus(Plateau(start=1.0))
+    plateaus = PlateauValue(PlateauSchedule(start=1.0))
     plateaus.tell(0, 1.0)
     assert plateaus.at(1) == plateaus.at(0) == 1.0
     with pytest.raises(GermlineError, match=r"in generation 2 depends .* told so far: 1\..*recall"):
@@ -96,7 +102,7 @@ def test_a_value_whose_reasons_are_not_known_is_refused():
 
 @pytest.mark.parametrize("generation", [0, 2])
 def test_a_generation_is_told_once_and_in_order(generation):
-    plateaus = Plateaus(Plateau(start=1.0))
+    plateaus = PlateauValue(PlateauSchedule(start=1.0))
     plateaus.tell(0, 1.0)
     with pytest.raises(GermlineError, match=f"generation {generation} was told .*next one is 1"):
         plateaus.tell(generation, 2.0)
@@ -149,5 +155,5 @@ def test_only_a_journal_that_needs_it_carries_fitness(tmp_path):
 
 def test_smoke_leaves_out_a_warmup_that_two_generations_have_no_room_for():
     section = {"sigma": {"kind": "cosine", "start": 0.2, "end": 0.1, "warmup": 9}}
-    small = smoke(load_config({"strategy": section}))
-    assert small.strategy.sigma == Cosine(start=0.2, end=0.1)
+    small = smoke_config(load_config({"strategy": section}))
+    assert small.strategy.sigma == CosineSchedule(start=0.2, end=0.1)

@@ -17,9 +17,9 @@ from benchmarks.search_changes import (
 )
 from benchmarks.stability import Cell, Curve
 from germline.config import Nes, ZScore
-from germline.run.assembly import assemble
+from germline.run.build_parts import build_run_parts
 from germline.shaping import utilities
-from germline.signals import SignalPower
+from germline.signal_types import SignalPower
 from germline.training import generations
 from germline.types import Evaluation
 from tests import toy_runs
@@ -32,7 +32,7 @@ def test_every_candidate_trains(name):
     config = toy_runs.settings(*AUTO, *CANDIDATES[name].settings)
     found = list(scored(config, CANDIDATES[name], 5))
     assert [done for done, _, _ in found] == [0, 3]
-    assert found[-1][1] >= 3 * 6 * config.batch
+    assert found[-1][1] >= 3 * 6 * config.batch_size
     assert all(math.isfinite(score) for _, _, score in found)
 
 
@@ -69,7 +69,7 @@ class Limited(TrustRegion):
 
 @pytest.mark.parametrize(("longest", "share"), [(2.0, 1.0), (0.6, 0.5), (0.3, 0.25), (0.1, 0.0)])
 def test_a_step_that_makes_the_center_worse_is_halved_until_it_does_not(longest, share):
-    with assemble(toy_runs.settings(*AUTO)) as parts:
+    with build_run_parts(toy_runs.settings(*AUTO)) as parts:
         plain = CenterFleet(parts.fleet)
         before = plain.copy()
         strategy = parts.strategy
@@ -89,12 +89,12 @@ def test_a_step_that_makes_the_center_worse_is_halved_until_it_does_not(longest,
 def test_an_average_is_scored_and_leaves_the_center_alone():
     digests = []
     for kind in (CenterFleet, Average):
-        with assemble(toy_runs.settings(*AUTO)) as parts:
+        with build_run_parts(toy_runs.settings(*AUTO)) as parts:
             fleet = kind(parts.fleet)
             run = (parts.strategy, parts.shape, fleet, parts.batch, parts.decoding, range(3))
             found = []
             for record in generations(*run):
-                fleet.evaluate_centre(parts.batch(0), parts.decoding)
+                fleet.evaluate_center(parts.batch(0), parts.decoding)
                 found.append(record.digest)
             digests.append(found)
     assert digests[0] == digests[1]

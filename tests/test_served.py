@@ -10,12 +10,12 @@ from transformers import AutoModelForCausalLM
 
 from germline.config import Full, Lora, LowRank, Subspace
 from germline.engines.pretrained import load_pretrained
-from germline.engines.served.adapters import adapters, serves_adapters
-from germline.engines.served.engine import sampling_seeds
-from germline.engines.served.tensors import tensors, written
-from germline.engines.served.texts import Texts
+from germline.engines.served.completion_decoder import CompletionDecoder
+from germline.engines.served.engine import example_sampling_seeds
+from germline.engines.served.lora_adapters import member_adapters, serves_adapters
+from germline.engines.served.member_tensors import member_tensors, written_tensor_names
 from germline.nano import NANO_DIR
-from germline.types import Completion, Decoding, Example, Seeded
+from germline.types import Completion, Decoding, Example, SeedPerturbation
 from tests.tiny_engines import inprocess as tiny
 
 
@@ -25,7 +25,9 @@ def inprocess(space=None):
 
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning")
 
-MEMBERS = [Seeded(7, 0, direction, sign, 0.02) for direction in (0, 1) for sign in (1, -1)]
+MEMBERS = [
+    SeedPerturbation(7, 0, direction, sign, 0.02) for direction in (0, 1) for sign in (1, -1)
+]
 IDS = torch.tensor([[5, 9, 20, 33, 41]])
 
 
@@ -43,7 +45,7 @@ def peft_logits(folder, adapter):
 def test_a_member_s_adapter_gives_plain_peft_the_logits_of_the_inprocess_engine(tmp_path, space):
     engine = inprocess(space=space)
     for number, (member, adapter) in enumerate(
-        zip([*MEMBERS, None], adapters(engine.weights, [*MEMBERS, None]), strict=True)
+        zip([*MEMBERS, None], member_adapters(engine.weights, [*MEMBERS, None]), strict=True)
     ):
         expected = engine.logits(member, IDS)
         torch.testing.assert_close(
@@ -51,9 +53,9 @@ def test_a_member_s_adapter_gives_plain_peft_the_logits_of_the_inprocess_engine(
         )
 
 
-def test_the_adapter_of_a_low_rank_centre_is_zero():
+def test_the_adapter_of_a_low_rank_center_is_zero():
     engine = inprocess(space=LowRank())
-    (adapter,) = adapters(engine.weights, [None])
+    (adapter,) = member_adapters(engine.weights, [None])
     assert not any(tensor.any() for name, tensor in adapter.tensors.items() if "lora_B" in name)
 
 
@@ -63,8 +65,8 @@ def test_tensors_written_for_a_member_are_those_the_inprocess_engine_plays_with(
     assert not serves_adapters(engine.weights)
     plain = load_pretrained(str(NANO_DIR)).model
     for member in [MEMBERS[1], None]:
-        moved = dict(tensors(engine.weights, member))
-        assert list(moved) == [info.name for info in written(engine.weights)]
+        moved = dict(member_tensors(engine.weights, member))
+        assert list(moved) == [info.name for info in written_tensor_names(engine.weights)]
         plain.load_state_dict(moved, strict=False)
         with torch.inference_mode():
             found = plain(IDS).logits
@@ -73,7 +75,7 @@ def test_tensors_written_for_a_member_are_those_the_inprocess_engine_plays_with(
 
 def test_nothing_is_written_into_the_base_of_an_adapter():
     engine = inprocess(space=Lora(rank=2))
-    assert not written(engine.weights)
+    assert not written_tensor_names(engine.weights)
 
 
 @pytest.mark.parametrize("stop", [(), (" 4",), ("is", "he"), ("\n",)])
@@ -82,7 +84,7 @@ def test_what_goes_on_too_long_is_cut_as_the_inprocess_engine_cuts(stop):
     examples = [Example(k, f"What is {k} + 4?", "", chat=True) for k in range(12)]
     decoding = Decoding(max_new_tokens=16, stop=stop)
     (expected,) = engine.generate([None], examples, decoding)
-    texts = Texts(engine.pretrained.tokenizer, engine.encoder.end_ids)
+    texts = CompletionDecoder(engine.pretrained.tokenizer, engine.encoder.end_ids)
     for completion in expected:
         too_long = [*completion.tokens, *([5] * 30)]
         if completion.finish == "length":
@@ -92,7 +94,7 @@ def test_what_goes_on_too_long_is_cut_as_the_inprocess_engine_cuts(stop):
 
 
 def test_a_text_may_end_with_its_first_token():
-    texts = Texts(load_pretrained(str(NANO_DIR)).tokenizer, frozenset({2}))
+    texts = CompletionDecoder(load_pretrained(str(NANO_DIR)).tokenizer, frozenset({2}))
     found = texts.completion([2], 3, Decoding(max_new_tokens=4))
     assert found == Completion("", (2,), "eos", 3)
 
@@ -104,9 +106,9 @@ def test_luck_is_the_same_for_all_members_and_another_for_every_example_and_gene
         for run in (0, 1)
         for generation in (0, 1)
         for stream in ("train", "test")
-        for seed in sampling_seeds(
+        for seed in example_sampling_seeds(
             examples,
-            Decoding(1, noise_seed=run, noise_round=generation, noise_name=stream),
+            Decoding(1, noise_seed=run, noise_generation=generation, noise_stream=stream),
         )
     ]
     assert len(set(seeds)) == len(seeds) == 400

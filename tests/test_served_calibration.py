@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from germline.config import AutoSigma, Cell, Config, Nes, load_config
+from germline.config import AutoSigma, Config, MicrobatchSettings, Nes, load_config
 from germline.engines.vllm.server import READ_AT_ONCE
-from germline.evaluation.center_divergence import DivergenceFromCenter
+from germline.evaluation.member_kl import MemberKl
 from germline.fleet import LocalFleet
-from germline.run.assembly import make_engine, make_task
+from germline.run.build_parts import make_engine, make_task
 from germline.strategies.nes import NaturalEvolution
-from germline.types import Decoding, Seeded
+from germline.types import Decoding, SeedPerturbation
 from tests import pretended_sglang, test_vllm_servers
 from tests.scripted_server import listening
 from tests.tiny_engines import folder
@@ -40,7 +40,9 @@ class Vllm(test_vllm_servers.Pretended):
     def completions(self, body: Any) -> tuple[int, Any]:
         status, answer = super().completions(body)
         member = self.members.get(body["model"])
-        farther = TARGET * (member.sigma / 0.02) ** 2 if isinstance(member, Seeded) else 0.0
+        farther = (
+            TARGET * (member.sigma / 0.02) ** 2 if isinstance(member, SeedPerturbation) else 0.0
+        )
         for choice in answer["choices"]:
             for scores in choice["prompt_logprobs"][1:]:
                 for one in scores.values():
@@ -70,7 +72,7 @@ class Sglang(pretended_sglang.Pretended):
 
 
 def config(url: str, kind: str) -> Config:
-    engine = {"kind": kind, "base_url": url, "patience_s": 0.0}
+    engine = {"kind": kind, "base_url": url, "retry_timeout_s": 0.0}
     return load_config({"model": str(folder("qwen2")), "engine": engine})
 
 
@@ -88,10 +90,10 @@ def test_sigma_goes_where_members_of_a_server_are_as_far_as_asked_for(server, ki
     examples = task.examples("train")[:4]
     strategy = NaturalEvolution(Nes(population=4), run_seed=0, generations=1)
     with listening(server.reply) as script, opened(script.url, kind) as here:
-        fleet = LocalFleet(here, GradedHere(task), Cell())
-        luck = Decoding(max_new_tokens=4)
-        strategy.calibrate(0, DivergenceFromCenter(fleet, lambda _: examples, 0, luck))
-    (found,) = {one.sigma for one in strategy.ask(0).seeded()}
+        fleet = LocalFleet(here, GradedHere(task), MicrobatchSettings())
+        sampling_noise = Decoding(max_new_tokens=4)
+        strategy.calibrate(0, MemberKl(fleet, lambda _: examples, 0, sampling_noise))
+    (found,) = {one.sigma for one in strategy.ask(0).seed_perturbations()}
     assert found == pytest.approx(expected, rel=0.01)
 
 
@@ -102,9 +104,9 @@ def test_a_server_needs_room_for_few_adapters_while_sigma_is_calibrated():
     examples = task.examples("train")[:2]
     strategy = NaturalEvolution(Nes(population=4, sigma=AutoSigma(target_kl=1e-6)), 0, 1)
     with listening(server.reply) as script, opened(script.url, "vllm") as here:
-        fleet = LocalFleet(here, GradedHere(task), Cell())
-        luck = Decoding(max_new_tokens=4)
-        strategy.calibrate(0, DivergenceFromCenter(fleet, lambda _: examples, 0, luck))
+        fleet = LocalFleet(here, GradedHere(task), MicrobatchSettings())
+        sampling_noise = Decoding(max_new_tokens=4)
+        strategy.calibrate(0, MemberKl(fleet, lambda _: examples, 0, sampling_noise))
         assert len(server.members) > 2 * 16
         assert server.most <= 1 + READ_AT_ONCE
         assert len(server.loaded) <= 1

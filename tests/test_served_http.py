@@ -6,19 +6,19 @@ from itertools import count
 
 import pytest
 
-from germline.engines.served import http
-from germline.engines.served.http import Connection, Refused
+from germline.engines.served import http_client
+from germline.engines.served.http_client import HttpConnection, RequestRefused
 from germline.types import EngineLost
 from tests.scripted_server import listening
 
 
 @pytest.fixture(autouse=True)
 def _no_long_pauses(monkeypatch):
-    monkeypatch.setattr(http, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(http_client, "FIRST_PAUSE_S", 0.01)
 
 
 def connection(url, **settings):
-    return Connection("the server", url, **{"timeout_s": 5.0, **settings})
+    return HttpConnection("the server", url, **{"timeout_s": 5.0, **settings})
 
 
 def replies(*all_of_them):
@@ -38,14 +38,14 @@ def replies(*all_of_them):
 )
 def test_a_server_that_is_away_is_asked_again_until_it_is_back(away):
     with listening(replies(away, away, (200, [1, 2]))) as server:
-        assert connection(server.url, patience_s=20.0).post("/x", {"a": 1}) == [1, 2]
+        assert connection(server.url, retry_timeout_s=20.0).post("/x", {"a": 1}) == [1, 2]
     assert server.asked == [("/x", {"a": 1})] * 3
 
 
 @pytest.mark.parametrize("away", [(503, "starting"), (200, "<html>sign in</html>")])
 def test_patience_has_an_end(away):
     with listening(replies(away)) as server, pytest.raises(EngineLost, match=r"the server: /x: "):
-        connection(server.url, patience_s=0.05).get("/x")
+        connection(server.url, retry_timeout_s=0.05).get("/x")
     assert len(server.asked) > 1
 
 
@@ -74,8 +74,8 @@ def test_where_nobody_listens_that_is_said():
 )
 def test_a_refusal_is_final_and_has_the_server_s_words(said):
     with listening(replies((400, said))) as server:
-        with pytest.raises(Refused, match=r"/x: refused \(400\): too long") as refused:
-            connection(server.url, patience_s=20.0).post("/x", {})
+        with pytest.raises(RequestRefused, match=r"/x: refused \(400\): too long") as refused:
+            connection(server.url, retry_timeout_s=20.0).post("/x", {})
         assert (refused.value.status, refused.value.words) == (400, "too long")
     assert len(server.asked) == 1
 
@@ -86,7 +86,7 @@ def test_a_server_that_hangs_is_lost_after_the_timeout():
         return 200, []
 
     with listening(hang) as server, pytest.raises(EngineLost, match=r"no answer within 0\.05 s"):
-        connection(server.url, timeout_s=0.05, patience_s=20.0).get("/x")
+        connection(server.url, timeout_s=0.05, retry_timeout_s=20.0).get("/x")
 
 
 def test_nobody_waits_for_a_server_that_is_known_to_have_ended():
@@ -94,7 +94,7 @@ def test_nobody_waits_for_a_server_that_is_known_to_have_ended():
         raise EngineLost("it ended")
 
     with listening(replies((503, ""))) as server, pytest.raises(EngineLost, match="it ended"):
-        connection(server.url, patience_s=20.0, look=look).get("/x")
+        connection(server.url, retry_timeout_s=20.0, look=look).get("/x")
     assert len(server.asked) == 1
 
 

@@ -10,9 +10,9 @@ import torch
 from germline.config import Config, Section, load_config
 from germline.fleet import LocalFleet
 from germline.record import RunDirectory
-from germline.rollout import members_per_cell
-from germline.run import assemble, train
-from germline.run.assembly import make_engine
+from germline.rollout import members_per_microbatch
+from germline.run import build_run_parts, train
+from germline.run.build_parts import make_engine
 from germline.training import generations
 from germline.types import GermlineError
 from tests.tiny import save_tiny
@@ -111,16 +111,16 @@ CHANGES_THE_WEIGHTS = {
     "strategy.optimizer.beta1": (["strategy.optimizer=adam"], "strategy.optimizer.beta1=0.5"),
     "strategy.optimizer.beta2": (["strategy.optimizer=adam"], "strategy.optimizer.beta2=0.5"),
     "strategy.optimizer.epsilon": (["strategy.optimizer=adam"], "strategy.optimizer.epsilon=0.1"),
-    "shaping.kind": ([], "shaping=centred_ranks"),
+    "shaping.kind": ([], "shaping=centered_ranks"),
     "shaping.clip": ([], "shaping.clip=0.5"),
     "shaping.elite": ([], "shaping.elite=0.5"),
     "shaping.scale": (["shaping=per_example"], "shaping.scale=std"),
-    "batch": ([], "batch=5"),
+    "batch_size": ([], "batch_size=5"),
     "seed": ([], "seed=1"),
 }
 # Settings with a test of their own, here or where it says.
 SEEN_ELSEWHERE = {
-    "space.start": "tests of adapters and of singular: where a run starts",
+    "space.init_adapter": "tests of adapters and of singular: where a run starts",
     "space.unsupported": "tests of spaces: test_unsupported_matrices_are_left_alone",
     "task.puzzles": "test_countdown_plays_puzzles_of_the_fields_size_when_asked",
     "model": "test_the_model_and_the_dtype_change_what_is_served",
@@ -128,49 +128,49 @@ SEEN_ELSEWHERE = {
     "engine.kind": "test_the_model_and_the_dtype_change_what_is_served",
     "engine.device": "test_a_device_that_is_not_there_is_refused",
     "engine.threads": "test_threads_are_set",
-    "engine.stacked": "tests of stacked: test_members_are_cut_into_groups_of_nearly_equal_size",
-    "engine.steps": "tests of steps: test_the_setting_reaches_the_decoder",
-    "engine.centre": "tests of engines: where masters live changes no bit",
+    "engine.members_per_batch": "tests of batched_dense: test_members_are_cut_into_groups_of_...",
+    "engine.cuda_graphs": "tests of steps: test_the_setting_reaches_the_decoder",
+    "engine.master_device": "tests of engines: where masters live changes no bit",
     "engine.base_url": "tests of vllm servers: test_what_is_played_is_asked_for_by_name",
     "engine.tensor_parallel": "tests of vllm: test_settings_of_vllm_reach_its_arguments",
     "engine.adapters": "tests of vllm: test_settings_of_vllm_reach_its_arguments",
     "engine.adapter_rank": "tests of vllm: test_settings_of_vllm_reach_its_arguments",
-    "engine.memory_share": "tests of vllm: test_settings_of_vllm_reach_its_arguments",
+    "engine.gpu_memory_utilization": "tests of vllm: test_settings_of_vllm_reach_its_arguments",
     "engine.kv_cache_gb": "tests of vllm: test_settings_of_vllm_reach_its_arguments",
     "engine.options": "tests of vllm: test_settings_of_vllm_reach_its_arguments",
     "engine.timeout_s": "tests of vllm servers: test_a_server_that_hangs_is_given_up",
-    "engine.patience_s": "tests of vllm servers: test_a_server_that_is_away_is_asked_again",
+    "engine.retry_timeout_s": "tests of vllm servers: test_a_server_that_is_away_is_asked_again",
     "engine.launch": "tests of sglang launch: test_a_server_is_started_for_the_model_and_what_...",
     "engine.python": "tests of sglang launch: test_an_interpreter_that_is_not_there_is_refused",
-    "engine.start_s": "tests of sglang launch: test_a_server_that_never_gets_ready_is_given_up",
+    "engine.startup_timeout_s": "tests of sglang launch: test_a_server_that_never_gets_ready_...",
     "method.kind": "tests of randopt: test_theta_never_moves",
     "method.keep": "tests of randopt: test_the_kept_members_of_a_run_are_those_of_the_largest_...",
     "method.sigmas": "tests of randopt: test_sigmas_go_in_turn_over_all_directions",
-    "method.explore": "tests of es_sample_gd: test_a_sampling_centre_writes_differently_each_time",
+    "method.explore": "tests of es_sample_gd: test_a_sampling_center_writes_differently_each_time",
     "method.advantage": "tests of es_sample_gd: test_or_members_are_compared_as_in_es",
     "method.clip": "tests of es_sample_gd: test_a_token_far_likelier_than_it_was_pushes_no_further",
     "method.rows": "tests of es_sample_gd: test_completions_at_once_change_the_rounding_only",
     "choices.template": "tests of choices: test_every_member_is_played_with_what_it_chose",
     "choices.temperature": "tests of choices: test_every_member_is_played_with_what_it_chose",
-    "choices.shots": "tests of choices: test_solved_examples_stand_before_the_prompt",
+    "choices.few_shot": "tests of choices: test_solved_examples_stand_before_the_prompt",
     "choices.rate": "tests of choices: test_odds_move_as_the_equation_written_out_says",
     "choices.floor": "tests of choices: test_no_option_becomes_less_likely_than_the_floor",
     "strategy.zero_signal.factor": "tests of adaptation: test_sigma_answers_silence",
     "strategy.zero_signal.most": "tests of adaptation: test_sigma_answers_silence",
     "fleet.kind": "tests of ray: test_a_running_cluster_is_joined_by_its_address",
     "fleet.quorum": "tests of quorum: test_a_generation_closes_without_who_hangs_behind",
-    "fleet.by_value": "tests of followers: test_a_fleet_of_followers_is_sent_no_offsets",
-    "fleet.hung_after": "tests of patience: test_an_engine_that_hangs_is_started_again",
-    "fleet.hung_after_s": "tests of patience: test_an_engine_that_hangs_is_started_again",
+    "fleet.send_offsets": "tests of followers: test_a_fleet_of_followers_is_sent_no_offsets",
+    "fleet.hang_factor": "tests of patience: test_an_engine_that_hangs_is_started_again",
+    "fleet.hang_timeout_s": "tests of patience: test_an_engine_that_hangs_is_started_again",
     "fleet.address": "tests of ray: test_a_running_cluster_is_joined_by_its_address",
     "fleet.resources": "tests of ray: test_too_little_room_is_said_in_time",
-    "fleet.least": "tests of patience: test_the_least_of_engines_begins_and_others_join",
-    "fleet.room_s": "tests of patience: test_too_little_room_is_an_error_in_time",
+    "fleet.min_engines": "tests of patience: test_the_least_of_engines_begins_and_others_join",
+    "fleet.placement_timeout_s": "tests of patience: test_too_little_room_is_an_error_in_time",
     "fleet.engines": "tests of engine processes: as many run as asked for",
     "fleet.devices": "test_every_engine_has_its_device",
-    "cell.members": "test_cells_have_the_size_asked_for",
-    "cell.examples": "test_cells_have_the_size_asked_for",
-    "cell.rows": "test_a_cell_with_open_members_has_the_rows_asked_for",
+    "microbatch.members": "test_cells_have_the_size_asked_for",
+    "microbatch.examples": "test_cells_have_the_size_asked_for",
+    "microbatch.rows": "test_a_cell_with_open_members_has_the_rows_asked_for",
     "generations": "test_what_is_recorded_follows_the_settings",
     "held_out.every": "test_what_is_recorded_follows_the_settings",
     "held_out.examples": "test_what_is_recorded_follows_the_settings",
@@ -218,7 +218,7 @@ def test_every_setting_has_a_row():
 
 
 def digests(overrides):
-    with assemble(settings("generations=2", *overrides)) as parts:
+    with build_run_parts(settings("generations=2", *overrides)) as parts:
         span = range(parts.config.generations)
         loop = generations(
             parts.strategy, parts.shape, parts.fleet, parts.batch, parts.decoding, span
@@ -270,12 +270,12 @@ def test_the_figure_is_redrawn_when_it_is_due(tmp_path):
 
 
 def test_a_cell_with_open_members_has_the_rows_asked_for(monkeypatch):
-    with assemble(settings("cell={rows: 12, examples: 4}")) as parts:
-        assert members_per_cell(parts.config.cell, examples=8) == 3
+    with build_run_parts(settings("microbatch={rows: 12, examples: 4}")) as parts:
+        assert members_per_microbatch(parts.config.microbatch, examples=8) == 3
 
 
 def test_cells_have_the_size_asked_for(monkeypatch):
-    with assemble(settings("cell.members=3", "cell.examples=4")) as parts:
+    with build_run_parts(settings("microbatch.members=3", "microbatch.examples=4")) as parts:
         shapes = []
         assert isinstance(parts.fleet, LocalFleet)
         play = parts.fleet.engine.generate
@@ -291,12 +291,12 @@ def test_cells_have_the_size_asked_for(monkeypatch):
 
 def test_as_many_graders_work_as_asked_for():
     before = threading.active_count()
-    with assemble(settings("graders.workers=3")):
+    with build_run_parts(settings("graders.workers=3")):
         assert threading.active_count() == before + 3
 
 
 def test_a_grader_out_of_time_gives_the_floor():
-    with assemble(settings("graders.timeout_s=1e-9")) as parts:
+    with build_run_parts(settings("graders.timeout_s=1e-9")) as parts:
         text, example = "some text", parts.batch(0)[0]
         grade = parts.graders.submit([text], [example]).result(timeout=60)[0]
     assert grade.failure is not None
@@ -312,7 +312,7 @@ def test_a_grader_out_of_memory_gives_the_floor(tmp_path):
         "    return float(len(bytearray(300_000_000 * (completion == 'much'))) == 0)\n"
     )
     task = f"task={{kind: {tmp_path / 'hungry.py'}}}"
-    with assemble(settings(task, "graders.memory_gb=0.3")) as parts:
+    with build_run_parts(settings(task, "graders.memory_gb=0.3")) as parts:
         asked = parts.task.examples("train")[:2]
         much, little = parts.graders.submit(["much", "little"], asked).result(timeout=60)
     assert much.failure == "out of memory: it needs more than 0.3 GB (graders.memory_gb)"
@@ -321,7 +321,7 @@ def test_a_grader_out_of_memory_gives_the_floor(tmp_path):
 
 @pytest.mark.parametrize("chat", [True, False])
 def test_examples_carry_the_chat_setting(chat):
-    with assemble(settings(f"task.chat={chat}")) as parts:
+    with build_run_parts(settings(f"task.chat={chat}")) as parts:
         assert {one.chat for one in (*parts.batch(0), *parts.task.examples("test"))} == {chat}
 
 
@@ -330,20 +330,20 @@ def test_files_of_examples_are_read(tmp_path):
         rows = [{"question": f"{name} {number}?", "answer": "a"} for number in range(5)]
         (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
     files = (f"task.path={tmp_path / 'train'}", f"task.test_path={tmp_path / 'test'}")
-    with assemble(settings(*files)) as parts:
+    with build_run_parts(settings(*files)) as parts:
         assert all(one.prompt.startswith("train") for one in parts.batch(0))
         assert all(one.prompt.startswith("test") for one in parts.task.examples("test"))
     row = {"context": "c", "numbers": [1, 2, 3], "target": "6", "solution": "1+2+3"}
     (tmp_path / "rows.json").write_text(json.dumps([row] * 2200))
     task = f"task={{kind: countdown, path: {tmp_path / 'rows.json'}, max_new_tokens: 4}}"
-    with assemble(settings(task)) as parts:
+    with build_run_parts(settings(task)) as parts:
         assert {one.prompt for one in parts.batch(0)} == {"c"}
 
 
 def test_the_split_changes_what_is_trained_on():
     prompts = []
     for split in ("field", "seeded"):
-        with assemble(settings("task=countdown", f"task.split={split}")) as parts:
+        with build_run_parts(settings("task=countdown", f"task.split={split}")) as parts:
             prompts.append([one.prompt for one in parts.task.examples("train")])
     assert prompts[0] != prompts[1]
 

@@ -42,7 +42,7 @@ def written(script: Scripted) -> dict[str, torch.Tensor]:
 # --- what is sent
 
 
-def test_members_are_adapters_named_anew_for_every_generation_and_the_centre_is_none(script):
+def test_members_are_adapters_named_anew_for_every_generation_and_the_center_is_none(script):
     with opened(script) as engine:
         engine.generate([None, *MEMBERS], EXAMPLES, DECODING)
         engine.generate([None, *MEMBERS], EXAMPLES, DECODING)
@@ -104,12 +104,12 @@ def test_the_server_follows_an_update(script, space):
     assert all(torch.equal(found[name], masters[name]) for name in masters)
 
 
-def test_a_member_of_a_dense_space_is_written_and_the_centre_after_it(script):
+def test_a_member_of_a_dense_space_is_written_and_the_center_after_it(script):
     with opened(script, "full") as engine:
         engine.generate([MEMBERS[0], None], EXAMPLES, DECODING)
         engine.generate([None], EXAMPLES, DECODING)
     begun = script.bodies("/begin_weight_update")
-    assert len(begun) == 2  # the centre stood there already
+    assert len(begun) == 2  # the center stood there already
     assert all(body["flush_cache"] for body in script.bodies("/update_weights_from_tensor"))
 
 

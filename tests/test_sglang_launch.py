@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from germline.config import load_config
-from germline.engines.served.http import Connection
-from germline.engines.sglang import guard, launching
-from germline.engines.sglang.client import Client
-from germline.engines.sglang.launching import Launched
-from germline.run.assembly import make_engine
+from germline.engines.served.http_client import HttpConnection
+from germline.engines.sglang import launch, watchdog
+from germline.engines.sglang.client import SglangClient
+from germline.engines.sglang.launch import LaunchedServer
+from germline.run.build_parts import make_engine
 from germline.types import EngineLost, GermlineError
 from tests.scripted_server import listening
 from tests.tiny_engines import folder
@@ -33,7 +33,7 @@ PARENT_AND_CHILD = (
 
 @pytest.fixture(autouse=True)
 def _leave_nothing_behind(monkeypatch, tmp_path):
-    monkeypatch.setattr(launching, "SAY_EVERY_S", 0.3)
+    monkeypatch.setattr(launch, "SAY_EVERY_S", 0.3)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
@@ -42,9 +42,9 @@ def started():
     """Start programs as if they were servers, and end what is left of them."""
     servers = []
 
-    def start(programme, *arguments):
-        command = [sys.executable, "-c", programme, *map(str, arguments)]
-        servers.append(Launched(command, {}, "http://127.0.0.1:9", "it"))
+    def start(program, *arguments):
+        command = [sys.executable, "-c", program, *map(str, arguments)]
+        servers.append(LaunchedServer(command, {}, "http://127.0.0.1:9", "it"))
         return servers[-1]
 
     yield start
@@ -91,7 +91,9 @@ def test_an_environment_without_sglang_is_told_with_the_install_line(started):
 
 def test_a_server_that_never_gets_ready_is_given_up(started, caplog):
     server = started(FOREVER)
-    with pytest.raises(GermlineError, match=r"did not answer within engine\.start_s=0\.8 s"):
+    with pytest.raises(
+        GermlineError, match=r"did not answer within engine\.startup_timeout_s=0\.8 s"
+    ):
         server.wait(lambda: False, 0.8)
     assert "is starting" in caplog.text
     assert str(server.log_file) in caplog.text
@@ -116,12 +118,12 @@ def test_a_stopped_server_leaves_no_process_and_no_file(started, tmp_path):
 
 
 def test_what_does_not_end_when_asked_is_killed_with_all_it_started(tmp_path, monkeypatch):
-    monkeypatch.setattr(guard, "GRACE_S", 0.1)
+    monkeypatch.setattr(watchdog, "GRACE_S", 0.1)
     deaf = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{PARENT_AND_CHILD}"
     command = [sys.executable, "-c", deaf, str(tmp_path / "ids")]
     server = subprocess.Popen(command, start_new_session=True)
     ids = processes(tmp_path / "ids")
-    guard.end(server)
+    watchdog.terminate(server)
     until(lambda: not any(runs(one) for one in ids))
 
 
@@ -129,10 +131,10 @@ def test_what_does_not_end_when_asked_is_killed_with_all_it_started(tmp_path, mo
 def test_the_server_of_a_run_that_is_killed_ends_too(tmp_path):
     run = (
         "import sys, time\n"
-        "from germline.engines.sglang.launching import Launched\n"
-        f"programme = {PARENT_AND_CHILD!r}\n"
-        "command = [sys.executable, '-c', programme, sys.argv[1]]\n"
-        "server = Launched(command, {}, '', '')\n"
+        "from germline.engines.sglang.launch import LaunchedServer\n"
+        f"program = {PARENT_AND_CHILD!r}\n"
+        "command = [sys.executable, '-c', program, sys.argv[1]]\n"
+        "server = LaunchedServer(command, {}, '', '')\n"
         "time.sleep(1000)\n"
     )
     killed = subprocess.Popen([sys.executable, "-c", run, str(tmp_path / "ids")])
@@ -148,7 +150,7 @@ def test_another_server_at_the_same_port_is_not_taken_for_one_s_own(name, expect
         return 200, {"served_model_name": "run-1"} if path == "/model_info" else ""
 
     with listening(reply) as other:
-        assert Client(Connection("it", other.url, 5.0)).is_well(name) is expected
+        assert SglangClient(HttpConnection("it", other.url, 5.0)).is_healthy(name) is expected
 
 
 def launched(**section):
@@ -192,8 +194,12 @@ def test_every_word_of_the_command_is_text(monkeypatch, tmp_path):
     program = tmp_path / "python"
     program.symlink_to(sys.executable)
     commands = []
-    monkeypatch.setattr(Launched, "__init__", lambda _, command, *rest: commands.append(command))
-    launching.launch(launched(python=str(program)).engine, "it", torch.float32, ["--enable-lora"])
+    monkeypatch.setattr(
+        LaunchedServer, "__init__", lambda _, command, *rest: commands.append(command)
+    )
+    launch.launch_server(
+        launched(python=str(program)).engine, "it", torch.float32, ["--enable-lora"]
+    )
     assert {type(word) for word in commands[0]} == {str}
 
 
@@ -211,7 +217,7 @@ def test_settings_of_a_launched_server_reach_it(shown):
     ],
 )
 def test_a_gpu_is_chosen_by_its_number(device, flags):
-    assert launching._device_flags(device) == flags
+    assert launch._device_flags(device) == flags
 
 
 @pytest.mark.parametrize(

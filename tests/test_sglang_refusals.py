@@ -7,7 +7,7 @@ import re
 import pytest
 import torch
 
-from germline.run.assembly import make_engine
+from germline.run.build_parts import make_engine
 from germline.types import GermlineError
 from tests.pretended_sglang import DECODING, EXAMPLES, LINEAR, MEMBERS, Pretended, config, opened
 from tests.scripted_server import Scripted, listening

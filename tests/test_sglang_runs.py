@@ -17,12 +17,12 @@ def settings(script):
             "model": str(folder("qwen2")),
             "task": {"kind": "conciseness", "max_new_tokens": 4},
             "space": "low_rank",
-            "engine": {"kind": "sglang", "base_url": script.url, "patience_s": 0.0},
+            "engine": {"kind": "sglang", "base_url": script.url, "retry_timeout_s": 0.0},
             "strategy": {"population": 4, "sigma": 0.02},
             "held_out": {"examples": 2},
             "record": {"tensorboard": False, "figure_every": 1000},
             "graders": {"workers": 1},
-            "batch": 2,
+            "batch_size": 2,
             "generations": 3,
         }
     )

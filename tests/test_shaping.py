@@ -9,8 +9,8 @@ from germline import shaping
 from germline.config import KINDS as SECTIONS
 from germline.config import PerExample, ShapingConfig, ZScore, load_config
 from germline.shaping import fitness
-from germline.shaping.kinds import centred_ranks, z_score
 from germline.shaping.ties import RESOLUTION
+from germline.shaping.utilities import centered_ranks, z_score
 from tests.evaluations import of_fitness, of_rewards
 
 NAN = math.nan
@@ -153,8 +153,8 @@ def test_z_score_does_not_depend_on_the_unit_of_reward(scale):
     np.testing.assert_allclose(z_score(scale * values), z_score(values), rtol=1e-14)
 
 
-def test_centred_ranks_run_from_minus_a_half_to_a_half():
-    assert centred_ranks(np.array([3.0, -1.0, 100.0, 4.0, 7.0])).tolist() == [
+def test_centered_ranks_run_from_minus_a_half_to_a_half():
+    assert centered_ranks(np.array([3.0, -1.0, 100.0, 4.0, 7.0])).tolist() == [
         -0.25,
         -0.5,
         0.5,
@@ -163,29 +163,29 @@ def test_centred_ranks_run_from_minus_a_half_to_a_half():
     ]
 
 
-def test_centred_ranks_sum_to_exactly_zero():
-    shaped = centred_ranks(np.random.default_rng(6).normal(size=101))
+def test_centered_ranks_sum_to_exactly_zero():
+    shaped = centered_ranks(np.random.default_rng(6).normal(size=101))
     assert math.fsum(shaped) == 0
 
 
-def test_centred_ranks_with_ties_sum_to_zero():
-    shaped = centred_ranks(np.random.default_rng(7).integers(0, 3, size=50).astype(float))
+def test_centered_ranks_with_ties_sum_to_zero():
+    shaped = centered_ranks(np.random.default_rng(7).integers(0, 3, size=50).astype(float))
     assert abs(math.fsum(shaped)) < 1e-15
 
 
 def test_ties_share_their_rank():
-    shaped = centred_ranks(np.array([1.0, 5.0, 1.0, 5.0, 5.0]))
+    shaped = centered_ranks(np.array([1.0, 5.0, 1.0, 5.0, 5.0]))
     assert shaped.tolist() == [-0.375, 0.25, -0.375, 0.25, 0.25]
 
 
 def test_values_a_rounding_error_apart_share_their_rank():
     third = 1 / 3
-    shaped = centred_ranks(np.array([third, np.nextafter(third, 1), -2.0]))
+    shaped = centered_ranks(np.array([third, np.nextafter(third, 1), -2.0]))
     assert shaped.tolist() == [0.25, 0.25, -0.5]
 
 
 def test_an_outlier_does_not_make_the_others_tie():
-    assert centred_ranks(np.array([-1e12, 1.0, 2.0])).tolist() == [-0.5, 0.0, 0.5]
+    assert centered_ranks(np.array([-1e12, 1.0, 2.0])).tolist() == [-0.5, 0.0, 0.5]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -262,12 +262,12 @@ def test_mistake_12_the_smallest_real_difference_still_counts(kind):
 def test_mistake_13_ties_are_not_broken_by_position():
     values = np.array([0.0, 1.0] * 8 + [0.0] * 4)
     for order in (np.arange(20), np.arange(20)[::-1]):
-        shaped = centred_ranks(values[order])
+        shaped = centered_ranks(values[order])
         assert len(set(shaped[values[order] == 0])) == 1
         assert len(set(shaped[values[order] == 1])) == 1
 
 
 def test_mistake_13_ties_carry_no_gradient():
     values = np.array([1.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0])
-    shaped = utilities("centred_ranks", values, antithetic=True)
+    shaped = utilities("centered_ranks", values, antithetic=True)
     assert (shaped[0::2] - shaped[1::2]).tolist() == [0.0] * 4

@@ -7,7 +7,7 @@ import pytest
 
 from germline import shaping
 from germline.config import PerExample, Raw, ZScore
-from germline.shaping.kinds import log_rank, z_score
+from germline.shaping.utilities import log_rank, z_score
 from tests.evaluations import of_rewards
 
 NAN = math.nan
@@ -47,7 +47,7 @@ def test_raw_is_fitness_minus_its_mean_in_the_unit_of_the_reward():
     np.testing.assert_allclose(shape(Raw(), values[:, None]), values - values.mean())
 
 
-def test_clipped_z_score_is_cut_and_centred_again():
+def test_clipped_z_score_is_cut_and_centered_again():
     values = np.array([0.0, 0.1, -0.1, 0.2, 9.0, -3.0])
     cut = np.clip((values - values.mean()) / values.std(), -0.5, 0.5)
     np.testing.assert_allclose(z_score(values, 0.5), cut - cut.mean(), atol=1e-15)

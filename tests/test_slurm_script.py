@@ -66,7 +66,8 @@ def test_it_starts_a_head_the_other_nodes_and_the_run(what, verb, tmp_path):
     assert done.returncode == 3, done.stderr  # that of the run
     lines = sorted(log.read_text().splitlines())
     assert lines[0] == (
-        f"germline {verb} {what} fleet.kind=ray fleet.address=10.0.0.7:20042 fleet.room_s=120 "
+        f"germline {verb} {what} fleet.kind=ray fleet.address=10.0.0.7:20042 "
+        "fleet.placement_timeout_s=120 "
         "fleet.engines=4"
     )
     start = "srun ray start --block --disable-usage-stats --num-cpus=1"

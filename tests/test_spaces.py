@@ -6,24 +6,24 @@ from torch import nn
 
 from germline import noise
 from germline.config import Full, Lora, LowRank
-from germline.engines.weights import describe
+from germline.engines.master_weights import list_tensors
 from germline.protocols import DenseSpace, LowRankSpace
 from germline.spaces import make_space
 from germline.spaces.dense_noise import DenseNoise
-from germline.spaces.selection import parse_layers
-from germline.tensor_noise import host
-from germline.types import GermlineError, Seeded, TensorInfo, Update
+from germline.spaces.tensor_selection import parse_layers
+from germline.tensor_noise import cpu_noise
+from germline.types import GermlineError, SeedPerturbation, TensorInfo, Update
 from tests.tiny_engines import folder, inprocess
 
 
 @pytest.fixture(scope="module")
 def tied():
-    return describe(inprocess("qwen2").model)
+    return list_tensors(inprocess("qwen2").model)
 
 
 @pytest.fixture(scope="module")
 def untied():
-    return describe(inprocess("llama").model)
+    return list_tensors(inprocess("llama").model)
 
 
 def names(space, tensors):
@@ -84,7 +84,7 @@ EXPERTS = "model.layers.0.mlp.experts."
 
 @pytest.fixture(scope="module")
 def mixture():
-    return describe(inprocess("mixtral").model)
+    return list_tensors(inprocess("mixtral").model)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def mixture():
 )
 def test_routers_and_experts_of_a_mixture_are_told_from_what_every_token_passes(model, shared):
     kinds: dict[str, set[str]] = {}
-    for info in describe(inprocess(model).model):
+    for info in list_tensors(inprocess(model).model):
         if info.layer is not None and ".mlp." in info.name:
             part = info.name.split(".mlp.")[1].removesuffix(".weight")
             kinds.setdefault(info.kind, set()).add(part)
@@ -176,7 +176,7 @@ def test_an_expert_that_is_a_linear_layer_sees_routed_rows_and_is_unsupported():
     expert = nn.ModuleDict({"experts": nn.ModuleList([nn.Linear(2, 2)])})
     model = nn.Module()
     model.layers = nn.ModuleList([expert])
-    assert {info.kind for info in describe(model)} == {"expert", "bias"}
+    assert {info.kind for info in list_tensors(model)} == {"expert", "bias"}
 
 
 def test_a_model_without_linear_layers_in_blocks_is_refused(tied):
@@ -185,11 +185,11 @@ def test_a_model_without_linear_layers_in_blocks_is_refused(tied):
 
 
 def test_conv1d_is_a_linear_layer_stored_transposed():
-    infos = {info.name: info for info in describe(inprocess("gpt2").model)}
+    infos = {info.name: info for info in list_tensors(inprocess("gpt2").model)}
     fused = infos["transformer.h.1.attn.c_attn.weight"]
     assert (fused.kind, fused.layer, fused.transposed) == ("linear", 1, True)
     assert fused.shape == (64, 192)
-    assert fused.sides == (192, 64)
+    assert fused.out_in_features == (192, 64)
     assert infos["transformer.wte.weight"].kind == "embedding"
     assert infos["transformer.h.0.ln_1.weight"].kind == "norm"
 
@@ -271,7 +271,7 @@ def test_a_gradient_in_pieces_has_the_bits_of_one_in_a_piece(monkeypatch):
     update = Update(5, 2, 0.1, 1.0, (0.3, -0.2, 0.7))
     whole = make_space(Full()).gradient(update, tensor)
     for piece in (1000, 64, 17):
-        monkeypatch.setattr(host, "PIECE", piece)
+        monkeypatch.setattr(cpu_noise, "PIECE", piece)
         assert torch.equal(make_space(Full()).gradient(update, tensor), whole)
 
 
@@ -279,8 +279,8 @@ def test_dense_noise_is_the_stream_of_the_canonical_name():
     tensor = TensorInfo("model.embed_tokens.weight", (12, 5), "embedding", None)
     space = make_space(Full())
     assert isinstance(space, DenseSpace)
-    found = space.noise(Seeded(7, 3, 4, -1, 0.1), tensor)
-    assert (found.flatten().numpy() == noise.normal(7, 3, 4, tensor.name, 60)).all()
+    found = space.noise(SeedPerturbation(7, 3, 4, -1, 0.1), tensor)
+    assert (found.flatten().numpy() == noise.weight_noise(7, 3, 4, tensor.name, 60)).all()
 
 
 @pytest.mark.parametrize("section", [Full(), LowRank(rank=2)])
@@ -295,7 +295,7 @@ def test_dense_noise_is_drawn_on_the_device_that_wants_it():
     tensor = TensorInfo("model.embed_tokens.weight", (12, 5), "embedding", None)
     space = make_space(Full())
     assert isinstance(space, DenseSpace)
-    far = space.noise(Seeded(7, 3, 4, -1, 0.1), tensor, torch.device("meta"))
+    far = space.noise(SeedPerturbation(7, 3, 4, -1, 0.1), tensor, torch.device("meta"))
     assert (far.device.type, tuple(far.shape)) == ("meta", tensor.shape)
 
 
@@ -311,7 +311,7 @@ def test_members_of_a_cell_draw_the_factors_they_draw_alone():
     tensor = TensorInfo("model.layers.0.mlp.up_proj.weight", (40, 30), "linear", 0)
     space = make_space(LowRank(rank=3))
     assert isinstance(space, LowRankSpace)
-    members = [Seeded(1, 2, direction, 1, 0.1) for direction in (4, 0, 4, 9)]
+    members = [SeedPerturbation(1, 2, direction, 1, 0.1) for direction in (4, 0, 4, 9)]
     together = space.factors(members, tensor)
     for place, member in enumerate(members):
         alone = space.factors([member], tensor)
@@ -329,7 +329,7 @@ LAYERS = [
 def test_sides_drawn_together_are_the_factors_of_each_tensor(rank):
     space = make_space(LowRank(rank=rank))
     assert isinstance(space, LowRankSpace)
-    members = [Seeded(1, 2, direction, 1, 0.1) for direction in (4, 0, 9)]
+    members = [SeedPerturbation(1, 2, direction, 1, 0.1) for direction in (4, 0, 9)]
     wanted = [(LAYERS[2], 1), (LAYERS[0], 0), (LAYERS[1], 1)]
     alone = [space.factors(members, tensor)[side].flatten(1) for tensor, side in wanted]
     assert torch.equal(space.sides(members, wanted), torch.cat(alone, dim=1))
@@ -338,7 +338,7 @@ def test_sides_drawn_together_are_the_factors_of_each_tensor(rank):
 def test_noise_of_many_tensors_is_the_noise_of_each():
     space = make_space(Full())
     assert isinstance(space, DenseNoise)
-    members = [Seeded(1, 2, direction, 1, 0.1) for direction in (4, 0, 9)]
+    members = [SeedPerturbation(1, 2, direction, 1, 0.1) for direction in (4, 0, 9)]
     together = space.noises_of(members, LAYERS)
     assert list(together) == [tensor.name for tensor in LAYERS]
     for tensor in LAYERS:

@@ -8,11 +8,11 @@ from germline.config import Nes, ZScore
 from germline.shaping import utilities
 from germline.strategies import make_strategy
 from germline.strategies.nes import NaturalEvolution
-from germline.types import GermlineError, Population, Seeded
+from germline.types import GermlineError, Population, SeedPerturbation
 from tests.evaluations import of_fitness
 
 DIMENSIONS = 20
-TARGET = noise.normal(7, 0, 0, "target", DIMENSIONS).astype(np.float64)
+TARGET = noise.weight_noise(7, 0, 0, "target", DIMENSIONS).astype(np.float64)
 
 
 def nes(run_seed: int = 0, generations: int = 100, **settings: object) -> NaturalEvolution:
@@ -25,10 +25,10 @@ def reward(theta: np.ndarray) -> float:
 
 
 def draw(run_seed: int, generation: int, direction: int) -> np.ndarray:
-    return noise.normal(run_seed, generation, direction, "x", DIMENSIONS).astype(np.float64)
+    return noise.weight_noise(run_seed, generation, direction, "x", DIMENSIONS).astype(np.float64)
 
 
-def perturbed(theta: np.ndarray, member: Seeded) -> np.ndarray:
+def perturbed(theta: np.ndarray, member: SeedPerturbation) -> np.ndarray:
     drawn = draw(member.run_seed, member.generation, member.direction)
     return theta + member.sign * member.sigma * drawn
 
@@ -53,7 +53,9 @@ def test_every_step_is_that_of_the_equation_written_out(antithetic):
     theta = expected = np.zeros(DIMENSIONS)
     for generation in range(20):
         population = strategy.ask(generation)
-        fitness = np.array([reward(perturbed(theta, one)) for one in population.seeded()])
+        fitness = np.array(
+            [reward(perturbed(theta, one)) for one in population.seed_perturbations()]
+        )
         shaped = utilities(ZScore(), of_fitness(fitness), antithetic=antithetic)
         update = strategy.tell(population, shaped)
         for direction, coefficient in enumerate(update.coefficients):
@@ -67,7 +69,7 @@ def test_every_step_is_that_of_the_equation_written_out(antithetic):
 def test_antithetic_members_come_in_pairs_that_share_a_direction():
     population = nes(population=6).ask(4)
     assert population.antithetic
-    assert [(one.direction, one.sign) for one in population.seeded()] == [
+    assert [(one.direction, one.sign) for one in population.seed_perturbations()] == [
         (0, 1),
         (0, -1),
         (1, 1),
@@ -79,7 +81,7 @@ def test_antithetic_members_come_in_pairs_that_share_a_direction():
 
 def test_without_pairs_every_member_has_a_direction_of_its_own():
     population = nes(population=5, antithetic=False).ask(0)
-    assert [(one.direction, one.sign) for one in population.seeded()] == [
+    assert [(one.direction, one.sign) for one in population.seed_perturbations()] == [
         (direction, 1) for direction in range(5)
     ]
 
@@ -118,7 +120,7 @@ def test_linear_settings_go_from_start_to_end_over_the_run():
     populations = [strategy.ask(generation) for generation in range(5)]
     updates = [strategy.tell(one, np.array([1.0, -1.0])) for one in populations]
     np.testing.assert_allclose(
-        [one.seeded()[0].sigma for one in populations], [0.4, 0.35, 0.3, 0.25, 0.2]
+        [one.seed_perturbations()[0].sigma for one in populations], [0.4, 0.35, 0.3, 0.25, 0.2]
     )
     np.testing.assert_allclose([one.sigma for one in updates], [0.4, 0.35, 0.3, 0.25, 0.2])
     np.testing.assert_allclose([one.learning_rate for one in updates], [0.1, 0.075, 0.05, 0.025, 0])
@@ -144,7 +146,7 @@ def test_sigma_falls_on_a_plateau_and_the_step_does_not():
     assert [one.sigma for one in updates] == [0.4, 0.4, 0.4, 0.2, 0.2]
     assert {one.learning_rate for one in updates} == {0.1}
     assert {one.coefficients for one in updates} == {(1.0,)}
-    assert strategy.ask(5).seeded()[0].sigma == 0.2
+    assert strategy.ask(5).seed_perturbations()[0].sigma == 0.2
 
 
 def test_updates_carry_the_mean_fitness_of_who_has_one_where_sigma_goes_by_it():
@@ -164,7 +166,9 @@ def test_a_plateau_cannot_be_seen_without_fitness():
 
 
 def directions(population: Population) -> list[tuple[int, int, int]]:
-    return [(one.run_seed, one.generation, one.direction) for one in population.seeded()]
+    return [
+        (one.run_seed, one.generation, one.direction) for one in population.seed_perturbations()
+    ]
 
 
 def test_mistake_5_no_perturbation_of_a_long_run_is_drawn_twice():
@@ -188,17 +192,19 @@ def test_mistake_5_utilities_go_to_members_by_place_whatever_they_are():
 
 
 def first_noise(run_seed: int, generation: int = 0) -> bytes:
-    member = nes(run_seed).ask(generation).seeded()[0]
-    return noise.normal(member.run_seed, member.generation, member.direction, "x", 64).tobytes()
+    member = nes(run_seed).ask(generation).seed_perturbations()[0]
+    return noise.weight_noise(
+        member.run_seed, member.generation, member.direction, "x", 64
+    ).tobytes()
 
 
 def test_mistake_6_seed_0_is_seed_0():
-    assert {one.run_seed for one in nes(0).ask(0).seeded()} == {0}
+    assert {one.run_seed for one in nes(0).ask(0).seed_perturbations()} == {0}
     assert nes(0).tell(nes(0).ask(0), np.zeros(32)).run_seed == 0
     assert first_noise(0) != first_noise(42)
 
 
-def test_mistake_6_neighbouring_run_seeds_share_no_population():
+def test_mistake_6_neighboring_run_seeds_share_no_population():
     """`default_rng(seed + generation)` gives generation 1 of run 0 to generation 0 of run 1."""
     drawn = {first_noise(seed, generation) for seed in range(5) for generation in range(10)}
     assert len(drawn) == 50

@@ -128,9 +128,9 @@ def test_the_command_takes_rows_and_settings_and_refuses_those_without_effect(tm
     path.write_text('{"q": "1?", "a": 1}\n{"q": "2?", "a": 2}\n')
     words = ("check", "task", path, "task.template={q}", "task.answer=a", "task.reward=numeric")
     assert called(*words).exit_code == 0
-    refused = called(*words, "batch=3")
+    refused = called(*words, "batch_size=3")
     assert refused.exit_code == 2
-    assert "batch=3 changes nothing here" in refused.stderr
+    assert "batch_size=3 changes nothing here" in refused.stderr
 
 
 def test_a_file_that_cannot_be_loaded_is_told_in_one_paragraph(tmp_path):

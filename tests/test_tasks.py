@@ -11,8 +11,8 @@ from germline.config import Arithmetic, Conciseness, Countdown
 from germline.tasks.arithmetic import ArithmeticTask
 from germline.tasks.conciseness import ConcisenessTask
 from germline.tasks.countdown import CountdownTask, gold_completion
-from germline.tasks.facts import FACTS
-from germline.tasks.puzzles import field_rows, prompt, small_rows
+from germline.tasks.countdown_data import countdown_prompt, field_rows, small_rows
+from germline.tasks.facts_data import FACTS
 from germline.tasks.splits import seeded_split
 from germline.types import GermlineError
 
@@ -174,7 +174,7 @@ def test_a_file_that_is_not_text_is_refused(tmp_path):
 def test_generated_rows_have_the_fields_format():
     row = small_rows(0, 1)[0]
     assert set(row) == {"context", "numbers", "target", "solution"}
-    assert row["context"] == prompt(row["numbers"], row["target"])
+    assert row["context"] == countdown_prompt(row["numbers"], row["target"])
     assert row["context"].endswith("Let me solve this step by step.\n<think>")
     shown = " ".join(map(str, row["numbers"]))
     assert (
@@ -209,7 +209,7 @@ def test_rows_of_the_fields_size_are_solvable_different_and_like_the_fields():
         assert eval(solution) == int(row["target"])
         assert all(1 <= number <= 99 for number in row["numbers"])
         assert 10 <= int(row["target"]) <= 99
-    assert rows[0]["context"] == prompt(rows[0]["numbers"], rows[0]["target"])
+    assert rows[0]["context"] == countdown_prompt(rows[0]["numbers"], rows[0]["target"])
 
 
 def test_countdown_plays_puzzles_of_the_fields_size_when_asked():
@@ -269,7 +269,9 @@ def test_the_fields_own_file_is_read_and_asks_as_the_generated_rows_do():
         assert isinstance(numbers, tuple)
         assert isinstance(target, str)
         # The field's numbers are aligned in columns: [ 2 54 17].
-        assert re.sub(r"(?<=\[) +|(?<= ) +", "", example.prompt) == prompt(numbers, target)
+        assert re.sub(r"(?<=\[) +|(?<= ) +", "", example.prompt) == countdown_prompt(
+            numbers, target
+        )
     gold = [task.grader(example.answer, example)["answer"] for example in everything(task)]
     assert sum(gold) == 2200 - 19 - 15  # 19 rows have no solution, 15 one that breaks the rules
 

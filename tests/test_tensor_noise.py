@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from germline import noise, tensor_noise
-from germline.tensor_noise import Stream, host, integers
+from germline.tensor_noise import NoiseStream, cpu_noise, torch_noise
 
 CPU = torch.device("cpu")
-STREAM = Stream(-7, 3, "model.layers.0.self_attn.q_proj.weight")
+STREAM = NoiseStream(-7, 3, "model.layers.0.self_attn.q_proj.weight")
 DIRECTIONS = [5, 2**63, 0]
 SHARDS = [(1, 0), (40, 2**36 - 7), (5000, 3), (33, 16)]
 """Number of elements, and the first of them."""
@@ -35,7 +35,9 @@ def same_bits(found, expected):
 
 
 def rows(stream, directions, count, start):
-    return noise.normals(stream.run_seed, stream.generation, directions, stream.name, count, start)
+    return noise.weight_noise_rows(
+        stream.run_seed, stream.generation, directions, stream.name, count, start
+    )
 
 
 def summed(stream, coefficients, count, start):
@@ -51,14 +53,14 @@ def summed(stream, coefficients, count, start):
 
 
 @pytest.mark.parametrize(("count", "start"), SHARDS)
-@pytest.mark.parametrize("way", [host, integers])
+@pytest.mark.parametrize("way", [cpu_noise, torch_noise])
 def test_noise_has_the_frozen_bits_a_shard_alone_included(way, count, start):
     drawn = way.normals(STREAM, DIRECTIONS, count, start, CPU)
     assert same_bits(drawn, rows(STREAM, DIRECTIONS, count, start))
 
 
 @pytest.mark.parametrize(("count", "start"), SHARDS)
-@pytest.mark.parametrize("way", [host, integers])
+@pytest.mark.parametrize("way", [cpu_noise, torch_noise])
 def test_a_sum_is_rounded_after_every_product_and_every_addition(way, count, start, monkeypatch):
     monkeypatch.setattr(way, "PIECE", 1000)
     weights = list(enumerate(COEFFICIENTS))
@@ -98,17 +100,17 @@ def test_high_halves_of_products_are_those_of_whole_numbers():
     words = [0, 1, 2**32 - 1, 2**32, 2**63 - 1, 2**63, 2**64 - 1, 0x0123456789ABCDEF]
     tensor = torch.tensor(np.array(words, dtype=np.uint64).view(np.int64))
     for factor in (0xD2E7470EE14C6C93, 0xCA5A826395121157, 2**64 - 1):
-        found = integers._high(factor, tensor).numpy().view(np.uint64).tolist()
+        found = torch_noise._high(factor, tensor).numpy().view(np.uint64).tolist()
         assert found == [(factor * word) >> 64 for word in words]
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_any_number_of_threads_draws_and_sums_the_same(threads, monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    monkeypatch.setattr(host, "PIECE", 1 << 10)
-    drawn = host.normals(STREAM, DIRECTIONS, 10_007, 5, CPU)
+    monkeypatch.setattr(cpu_noise, "PIECE", 1 << 10)
+    drawn = cpu_noise.normals(STREAM, DIRECTIONS, 10_007, 5, CPU)
     assert same_bits(drawn, rows(STREAM, DIRECTIONS, 10_007, 5))
-    total = host.weighted_sum(STREAM, list(enumerate(COEFFICIENTS)), 10_007, 5, CPU)
+    total = cpu_noise.weighted_sum(STREAM, list(enumerate(COEFFICIENTS)), 10_007, 5, CPU)
     assert same_bits(total, summed(STREAM, COEFFICIENTS, 10_007, 5))
 
 
@@ -140,7 +142,7 @@ def test_directions_without_a_coefficient_are_not_drawn(monkeypatch):
         asked.extend(directions)
         into[:] = 1
 
-    monkeypatch.setattr(host, "_draw", draw)
+    monkeypatch.setattr(cpu_noise, "_draw", draw)
     total = tensor_noise.weighted_sum(STREAM, COEFFICIENTS, 50)
     assert asked == [0, 2, 3]
     assert total.tolist() == pytest.approx([2.0] * 50)
@@ -164,7 +166,7 @@ def test_no_coefficients_sum_to_zero():
 
 INTERPRETED = """
 import numpy as np, torch
-from germline.tensor_noise import kernels
+from germline.tensor_noise import triton_noise as kernels
 from tests.test_tensor_noise import *
 assert sum(1 for _ in SHARDS) == 4
 for count, start in SHARDS:
@@ -174,9 +176,9 @@ for count, start in SHARDS:
     total = kernels.weighted_sum(STREAM, weights, count, start, CPU)
     assert same_bits(total, summed(STREAM, COEFFICIENTS, count, start)), (count, start)
 sizes = {"first": 40, "second": 5000, "third": 1}
-together = noise.side_by_side(3, 1, DIRECTIONS, sizes)
-streams = [Stream(3, 1, name) for name in sizes]
-assert same_bits(kernels.side_by_side(streams, DIRECTIONS, [*sizes.values()], CPU), together)
+together = noise.concatenated_noise(3, 1, DIRECTIONS, sizes)
+streams = [NoiseStream(3, 1, name) for name in sizes]
+assert same_bits(kernels.concatenated_noise(streams, DIRECTIONS, [*sizes.values()], CPU), together)
 a, b = (torch.from_numpy(rows(STREAM, DIRECTIONS, count, 0)) for count in (70, 131))
 assert torch.equal(kernels.outer_sum(a, b), tensor_noise.outer_sum(a, b))
 print("equal")
@@ -185,7 +187,7 @@ print("equal")
 COMPILED = """
 import triton
 from triton.backends.compiler import GPUTarget
-from germline.tensor_noise import kernels
+from germline.tensor_noise import triton_noise as kernels
 def check(source):
     made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=dict(kernels._EXACTLY))
     assert "st.global" in made.asm["ptx"]
@@ -234,23 +236,23 @@ def test_the_kernels_compile_for_a_gpu_without_fusing_products_and_sums(tmp_path
 def test_kernels_that_cannot_run_are_told_and_done_without(caplog):
     # There is no GPU where the result is wanted, so Triton cannot launch anything.
     with caplog.at_level(logging.WARNING, "germline"):
-        assert tensor_noise._of_gpu(CPU) is integers
+        assert tensor_noise._of_gpu(CPU) is torch_noise
     assert "noise on cpu is drawn without Triton, several times slower: " in caplog.text
 
 
 def test_kernels_of_other_bits_would_be_found():
-    assert tensor_noise._agree(integers, CPU)
+    assert tensor_noise._agree(torch_noise, CPU)
 
     class Rounded:
         """Sums in double precision."""
 
-        normals = staticmethod(integers.normals)
-        side_by_side = staticmethod(integers.side_by_side)
-        outer_sum = staticmethod(integers.outer_sum)
+        normals = staticmethod(torch_noise.normals)
+        concatenated_noise = staticmethod(torch_noise.concatenated_noise)
+        outer_sum = staticmethod(torch_noise.outer_sum)
 
         @staticmethod
         def weighted_sum(stream, weights, count, start, device):
-            drawn = integers.normals(stream, [k for k, _ in weights], count, start, device)
+            drawn = torch_noise.normals(stream, [k for k, _ in weights], count, start, device)
             return (torch.tensor([c for _, c in weights]).double() @ drawn.double()).float()
 
     assert not tensor_noise._agree(Rounded(), CPU)
@@ -259,14 +261,14 @@ def test_kernels_of_other_bits_would_be_found():
 @pytest.mark.gpu
 def test_a_gpu_with_triton_uses_its_kernels():
     if importlib.util.find_spec("triton"):
-        assert tensor_noise._way(torch.device("cuda"), 1) not in (host, integers)
+        assert tensor_noise._way(torch.device("cuda"), 1) not in (cpu_noise, torch_noise)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("count", "start"), [*SHARDS, (5_000_000, 77)])
 @pytest.mark.parametrize("way", ["chosen", "integers"])
 def test_a_gpu_draws_and_sums_the_bits_of_a_cpu(way, count, start):
-    module = integers if way == "integers" else tensor_noise._way(torch.device("cuda"), count)
+    module = torch_noise if way == "integers" else tensor_noise._way(torch.device("cuda"), count)
     drawn = module.normals(STREAM, DIRECTIONS, count, start, torch.device("cuda"))
     assert drawn.device.type == "cuda"
     assert same_bits(drawn, rows(STREAM, DIRECTIONS, count, start))

@@ -7,7 +7,7 @@ import pytest
 
 from germline import noise
 from germline.config import Nes, load_config
-from germline.schedules import scheduled
+from germline.schedules import value_at
 from germline.strategies import make_strategy
 from germline.strategies.nes import NaturalEvolution
 from germline.testing import (
@@ -20,7 +20,7 @@ from germline.testing import (
 )
 from germline.types import Population
 
-TOP = noise.normal(7, 0, 0, "top", 10).astype(np.float64)
+TOP = noise.weight_noise(7, 0, 0, "top", 10).astype(np.float64)
 
 
 @pytest.mark.parametrize("problem", [sphere(), rotated_ellipsoid(), rosenbrock()])
@@ -33,7 +33,7 @@ def test_exact_problems_are_zero_at_the_top_and_below_it_elsewhere(problem):
 
 def test_the_ellipsoid_has_its_condition_along_no_coordinate():
     problem = rotated_ellipsoid(4, condition=1e4)
-    top = noise.normal(7, 0, 0, "top", 4).astype(np.float64)
+    top = noise.weight_noise(7, 0, 0, "top", 4).astype(np.float64)
     hessian = np.empty((4, 4))
     for i in range(4):
         for j in range(4):
@@ -46,7 +46,7 @@ def test_the_ellipsoid_has_its_condition_along_no_coordinate():
 
 
 def test_rosenbrock_is_the_function_of_two_numbers_everybody_knows():
-    top = noise.normal(7, 0, 0, "top", 2).astype(np.float64)
+    top = noise.weight_noise(7, 0, 0, "top", 2).astype(np.float64)
     x, y = -1.2, 1.0
     value = rosenbrock(2).rewards((top - 1 + [x, y])[None], 0)[0, 0]
     assert value == pytest.approx(-(100 * (y - x**2) ** 2 + (1 - x) ** 2))
@@ -64,7 +64,7 @@ def test_noisy_steps_are_flat_nearby_and_differ_from_generation_to_generation():
 
 
 def noise_of(seed, generation, direction):
-    halves = [noise.normal(seed, generation, direction, f"half.{k}", 5) for k in range(2)]
+    halves = [noise.weight_noise(seed, generation, direction, f"half.{k}", 5) for k in range(2)]
     return np.concatenate(halves)
 
 
@@ -72,7 +72,7 @@ def reference(config, problem, seed, generations):
     """Climb with nes in numpy, in fp32 where masters are: every step of the equations."""
     theta = problem.start.astype(np.float32)
     for g in range(generations):
-        sigma = scheduled(config.sigma, g, generations)
+        sigma = value_at(config.sigma, g, generations)
         signs = (1, -1) if config.antithetic else (1,)
         count = config.population // len(signs)
         drawn = [noise_of(seed, g - g % config.noise_reuse, k) for k in range(count)]
@@ -85,7 +85,7 @@ def reference(config, problem, seed, generations):
         for k in range(count):
             c = sum(u * s for (j, s), u in zip(members, utility, strict=True) if j == k)
             step += np.float32(c / len(members)) * drawn[k]
-        theta = theta + np.float32(scheduled(config.learning_rate, g, generations)) * step
+        theta = theta + np.float32(value_at(config.learning_rate, g, generations)) * step
     return theta
 
 
@@ -106,7 +106,7 @@ def test_nes_agrees_step_for_step_with_twenty_lines_of_numpy(settings, problem):
     config = Nes.model_validate(section)
     fleet = VectorFleet(problem)
     strategy = make_strategy(config, run_seed=5, generations=12)
-    for record in fleet.climb(strategy, range(12)):
+    for record in fleet.run_generations(strategy, range(12)):
         done = record.generation + 1
     # The mean of fitness is rounded once here and once more there: an ulp of fp32 in a coefficient.
     expected = reference(config, problem, 5, done)
@@ -138,8 +138,8 @@ class Forgets(Sound):
 
 
 class ClimbsDown(Sound):
-    def tell(self, population, utilities, fitness=None, centre=None, power=None):
-        return super().tell(population, -utilities, fitness, centre, power)
+    def tell(self, population, utilities, fitness=None, center=None, power=None):
+        return super().tell(population, -utilities, fitness, center, power)
 
 
 class RepeatsItself(Sound):

@@ -8,8 +8,8 @@ import pytest
 
 from germline.fleet import LocalFleet
 from germline.record import RunDirectory
-from germline.rollout import PlayedCell, cells, gather
-from germline.run import Training, assemble, resume
+from germline.rollout import GeneratedMicrobatch, gather_rewards, microbatch_starts
+from germline.run import Training, build_run_parts, resume
 from germline.training import batches, generations
 from germline.types import Example, GermlineError, Grade
 from tests.toy_runs import GradedHere, finish, journal, run, settings, stopped_after
@@ -19,7 +19,7 @@ class LocalVariant(LocalFleet):
     """A fleet that differs from the local one in how it evaluates a population."""
 
     def __init__(self, parts):
-        super().__init__(parts.fleet.engine, GradedHere(parts.task), parts.config.cell)
+        super().__init__(parts.fleet.engine, GradedHere(parts.task), parts.config.microbatch)
         self.calls = []
 
     def evaluate(self, population, batch, decoding):
@@ -36,23 +36,23 @@ class Shuffled(LocalVariant):
         self.random = np.random.default_rng(len(self.engines))
 
     def evaluate(self, population, batch, decoding):
-        order = cells(len(population), len(batch), self.cell)
+        order = microbatch_starts(len(population), len(batch), self.microbatch)
         self.random.shuffle(order)
         played = [self._play(*place, population, batch, decoding) for place in order]
-        return gather(played, len(population), batch, 1.0)
+        return gather_rewards(played, len(population), batch, 1.0)
 
     def apply(self, update):
         for engine in self.engines:
             engine.apply(update)
 
     def _play(self, first_member, first_example, population, batch, decoding):
-        members = population.members[first_member : first_member + self.cell.members]
-        examples = batch[first_example : first_example + self.cell.examples]
+        members = population.members[first_member : first_member + self.microbatch.members]
+        examples = batch[first_example : first_example + self.microbatch.examples]
         engine = self.engines[self.random.integers(2)]
         completions = engine.generate(members, examples, decoding)
         texts = [one.text for row in completions for one in row]
         grades = self.graders.submit(texts, [*examples] * len(completions))
-        return PlayedCell(first_member, first_example, completions, grades)
+        return GeneratedMicrobatch(first_member, first_example, completions, grades)
 
 
 class Losing(LocalVariant):
@@ -83,7 +83,7 @@ EVERYTHING = (slice(None), slice(None))
 def loop(fleet_of=LocalVariant, config=None, span=None):
     """Run the bare loop and return its records and its fleet."""
     config = config or settings()
-    with assemble(config) as parts:
+    with build_run_parts(config) as parts:
         fleet = fleet_of(parts)
         span = span or range(config.generations)
         records = list(
@@ -132,9 +132,9 @@ def test_mistake_7_no_generation_repeats_the_perturbations_of_another():
 
 def test_sampling_luck_changes_with_the_generation_and_with_nothing_else():
     _, fleet = loop()
-    lucks = [decoding for _, _, decoding in fleet.calls]
-    assert [one.noise_round for one in lucks] == [0, 1, 2, 3]
-    assert {replace(one, noise_round=0) for one in lucks} == {lucks[0]}
+    sampling_noises = [decoding for _, _, decoding in fleet.calls]
+    assert [one.noise_generation for one in sampling_noises] == [0, 1, 2, 3]
+    assert {replace(one, noise_generation=0) for one in sampling_noises} == {sampling_noises[0]}
 
 
 def test_fitness_is_the_mean_reward_and_utilities_have_mean_zero():
@@ -146,14 +146,14 @@ def test_fitness_is_the_mean_reward_and_utilities_have_mean_zero():
 
 def write(folder, fleet_of, config):
     """Train into a run directory with a fleet of the test's own."""
-    parts = assemble(config)
+    parts = build_run_parts(config)
     directory = RunDirectory.create(folder, config, parts.fleet.digest(), 1)
     return finish(Training(replace(parts, fleet=fleet_of(parts)), directory, 0))
 
 
 def test_the_journal_has_the_same_bytes_in_whatever_order_and_wherever_cells_ran(tmp_path):
     config = settings()
-    with assemble(config) as others:
+    with build_run_parts(config) as others:
         shuffled = write(tmp_path / "a", lambda parts: Shuffled(parts, others), config)
     assert journal(shuffled) == journal(run(tmp_path / "b"))
     rows = [RunDirectory.open(tmp_path / name).rollouts() for name in "ab"]
@@ -294,9 +294,9 @@ def test_members_given_by_coordinates_have_signals_but_no_directions():
     assert signals.step.moved > 0.9
 
 
-def test_what_is_measured_changes_nothing_that_is_learnt(monkeypatch):
+def test_what_is_measured_changes_nothing_that_is_learned(monkeypatch):
     expected = [one.digest for one in loop()[0]]
-    monkeypatch.setattr("germline.engines.toy.UpdateGauge.read", lambda self, update: None)
+    monkeypatch.setattr("germline.engines.toy.UpdateSizeMeter.read", lambda self, update: None)
     records, _ = loop()
     assert [one.digest for one in records] == expected
     assert records[0].signals.step is None
@@ -304,11 +304,11 @@ def test_what_is_measured_changes_nothing_that_is_learnt(monkeypatch):
 
 def test_a_resumed_run_counts_silent_generations_on_from_its_journal(tmp_path):
     config = settings("generations=4")
-    with assemble(config) as parts:
+    with build_run_parts(config) as parts:
         silenced(parts)
         directory = RunDirectory.create(tmp_path / "run", config, parts.fleet.digest(), 1)
         stopped_after(Training(replace(parts, fleet=silenced(parts)), directory, 0), 2)
-    with assemble(config) as parts:
+    with build_run_parts(config) as parts:
         again = Training(replace(parts, fleet=silenced(parts)), directory, 2)
         records = list(again)
     assert [one.signals and one.signals.zeros_in_a_row for one in records] == [3, 4]

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from germline.config import Full, LowRank
-from germline.engines.update_size import SAMPLE, UpdateGauge, _sample, _spacing
-from germline.engines.weights import Masters
+from germline.engines.master_weights import Masters
+from germline.engines.update_size import SAMPLE, UpdateSizeMeter, _sample, _spacing
 from germline.optimizers import Sgd
 from germline.spaces import make_space
 from germline.types import TensorInfo, Update
@@ -29,7 +29,7 @@ def update(*coefficients):
 def measured(before, after, dtype, **more):
     """Measure a step that is made by hand."""
     weights = masters(before, **more)
-    gauge = UpdateGauge(weights, dtype)
+    gauge = UpdateSizeMeter(weights, dtype)
     weights.tensors[LINEAR].copy_(torch.as_tensor(after, dtype=torch.float32))
     return gauge.read(update())
 
@@ -89,7 +89,7 @@ def test_the_middle_and_the_smallest_tensor_are_told_apart_and_shares_count_numb
     ]
     tensors = {info.name: torch.ones(info.shape) for info in infos}
     weights = Masters(tensors, infos, make_space(Full()), Sgd(), "constant")
-    gauge = UpdateGauge(weights, torch.bfloat16)
+    gauge = UpdateSizeMeter(weights, torch.bfloat16)
     for name, steps in zip(names, (8, 2, 0), strict=True):
         weights.tensors[name].add_(steps * 2.0**-7)
     found = gauge.read(update())
@@ -122,7 +122,7 @@ def test_the_sample_of_a_large_tensor_measures_what_all_of_it_would():
 )
 def test_the_rank_of_a_step_is_that_of_its_directions_bounded_by_the_matrix(coefficients, rank):
     weights = masters(torch.ones(6, 8), LowRank(rank=2))
-    found = UpdateGauge(weights, torch.float32).read(update(*coefficients))
+    found = UpdateSizeMeter(weights, torch.float32).read(update(*coefficients))
     assert found is not None
     assert found.rank == pytest.approx(rank)
 
@@ -134,5 +134,5 @@ def test_where_no_rank_is_searched_a_step_has_none():
 def test_measuring_leaves_the_weights_as_they_are():
     weights = masters(torch.ones(4, 4))
     before = weights.digest()
-    UpdateGauge(weights, torch.bfloat16).read(update())
+    UpdateSizeMeter(weights, torch.bfloat16).read(update())
     assert weights.digest() == before

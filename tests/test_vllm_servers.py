@@ -13,15 +13,15 @@ import pytest
 from safetensors.torch import load
 
 from germline.config import Config, load_config
-from germline.engines.served.recipe import read_recipe
-from germline.engines.served.wire import read_members, read_update
-from germline.engines.weights import Masters
-from germline.run.assembly import make_engine
-from germline.types import Decoding, EngineLost, Example, GermlineError, Seeded, Update
+from germline.engines.master_weights import Masters
+from germline.engines.served.masters_spec import masters_from_spec
+from germline.engines.served.serialization import read_members, read_update
+from germline.run.build_parts import make_engine
+from germline.types import Decoding, EngineLost, Example, GermlineError, SeedPerturbation, Update
 from tests.scripted_server import Scripted, listening
 from tests.tiny_engines import folder
 
-MEMBERS = [Seeded(7, 0, direction, sign, 0.02) for direction in (0, 1) for sign in (1, -1)]
+MEMBERS = [SeedPerturbation(7, 0, of, sign, 0.02) for of in (0, 1) for sign in (1, -1)]
 EXAMPLES = [Example(k, f"What is {k} + 4?", "", chat=True) for k in range(3)]
 GREEDY = Decoding(max_new_tokens=4)
 UPDATE = Update(7, 0, 0.02, 0.5, (0.3, -0.2))
@@ -64,7 +64,7 @@ class Pretended:
         return {"dtype": "float32", "max_loras": 2, "max_lora_rank": 8, **self.about}
 
     def build(self, recipe: str) -> dict[str, str]:
-        self.masters = read_recipe(recipe, self.model)
+        self.masters = masters_from_spec(recipe, self.model)
         return {"base": self.masters.base.digest(), "model": self.model}
 
     def digest(self) -> dict[str, str]:
@@ -86,16 +86,16 @@ class Pretended:
         self.masters.load_state(self.received)
         return self.digest()
 
-    def enlist(self, members: str) -> None:
+    def register(self, members: str) -> None:
         self.members |= read_members(members)
 
-    def dismiss(self) -> None:
+    def clear(self) -> None:
         self.members.clear()
 
-    def stand(self, member: str) -> None:
+    def apply_member(self, member: str) -> None:
         self.stood += read_members(member).values()
 
-    def settle(self) -> None:
+    def load_base(self) -> None:
         """Nothing is served here."""
 
     def listen(self) -> None:
@@ -135,7 +135,7 @@ def script(pretended):
 
 
 def config(script: Scripted, space: Any = "low_rank", **section: Any) -> Config:
-    engine = {"kind": "vllm", "base_url": script.url, "patience_s": 0.0, **section}
+    engine = {"kind": "vllm", "base_url": script.url, "retry_timeout_s": 0.0, **section}
     return load_config({"model": str(folder("qwen2")), "space": space, "engine": engine})
 
 
@@ -180,17 +180,17 @@ def test_the_cache_of_prefixes_is_emptied_when_weights_change(script):
         before = len(script.bodies("/reset_prefix_cache"))
         engine.generate(MEMBERS[:1], EXAMPLES, GREEDY)
         engine.apply(UPDATE)
-        # The member's weights, the centre's after it, and the new centre's.
+        # The member's weights, the center's after it, and the new center's.
         assert len(script.bodies("/reset_prefix_cache")) == before + 3
 
 
-def test_a_dense_member_stands_while_it_plays_and_the_centre_stands_again(script, pretended):
+def test_a_dense_member_stands_while_it_plays_and_the_center_stands_again(script, pretended):
     with opened(script, "full") as engine:
         engine.generate(MEMBERS[:2], EXAMPLES, GREEDY)
     assert pretended.stood == [None, MEMBERS[0], None, MEMBERS[1], None]
 
 
-def test_the_centre_stands_again_where_playing_failed(script, pretended):
+def test_the_center_stands_again_where_playing_failed(script, pretended):
     with opened(script, "full") as engine:
         pretended.instead["/v1/completions"] = (400, {"error": {"message": "too long"}})
         with pytest.raises(GermlineError, match=r"refused \(400\): too long"):
@@ -264,7 +264,10 @@ def test_a_server_that_is_not_there_is_told_with_how_to_start_it():
     told = str(caught.value)
     assert f"engine.base_url={gone.url}" in told
     assert "VLLM_SERVER_DEV_MODE=1 VLLM_ALLOW_RUNTIME_LORA_UPDATING=True python -m vllm" in told
-    assert "--worker-extension-cls germline.engines.vllm.inside.Worker" in told
+    assert (
+        "--worker-extension-cls germline.engines.vllm.worker_extension.GermlineWorkerExtension"
+        in told
+    )
     assert "--max-lora-rank 1" in told
 
 
@@ -310,7 +313,7 @@ def test_another_model_behind_the_url_is_refused(script, pretended):
 
 @pytest.fixture
 def _no_long_pauses(monkeypatch):
-    monkeypatch.setattr("germline.engines.served.http.FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("germline.engines.served.http_client.FIRST_PAUSE_S", 0.01)
 
 
 @pytest.mark.usefixtures("_no_long_pauses")
@@ -320,7 +323,7 @@ def test_a_server_that_is_away_is_asked_again(script, pretended):
     def away(body: Any) -> tuple[int, Any]:
         return (left.pop(), "busy") if left else pretended.completions(body)
 
-    with opened(script, patience_s=30) as engine:
+    with opened(script, retry_timeout_s=30) as engine:
         pretended.instead["/v1/completions"] = away
         ((found,),) = engine.generate([None], EXAMPLES[:1], GREEDY)
     assert found.finish == "eos"
@@ -390,7 +393,7 @@ def test_an_update_that_is_sent_twice_is_followed_once(script, pretended):
             return -status, said
         return status, said
 
-    with opened(script, patience_s=30) as engine:
+    with opened(script, retry_timeout_s=30) as engine:
         pretended.instead["/collective_rpc"] = once
         engine.apply(UPDATE)
         sent = [body["args"] for body in script.bodies("/collective_rpc")]

@@ -23,7 +23,7 @@ PROMPTS = ["What is 1 + 2?", "the quick brown fox", "Why?"]
 
 def save_random(shape, folder):
     """Write a random model whose every token is a text of its own, so that rewards differ."""
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         random_model(shape).save_pretrained(folder)
     bytes_of_text = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -45,7 +45,7 @@ def config(model):
             "space": "low_rank",
             "strategy": {"population": 4, "sigma": 0.002, "learning_rate": 0.001},
             "engine": {"kind": "inprocess"},
-            "batch": 2,
+            "batch_size": 2,
             "generations": GENERATIONS,
             "held_out": {"examples": 2, "every": GENERATIONS},
             "record": {"snapshot_every": 2, "tensorboard": False, "figure_every": 1000},

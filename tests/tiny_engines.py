@@ -14,14 +14,14 @@ from germline import noise
 from germline.config import Full, InProcess, Lora, LowRank, Nes, Singular, SpaceConfig, Subspace
 from germline.engines.dtypes import DTYPES
 from germline.engines.inprocess import InProcessEngine
+from germline.engines.master_weights import Masters
 from germline.engines.pretrained import load_pretrained
 from germline.engines.toy import ToyEngine
-from germline.engines.weights import Masters
-from germline.optimizers import Optimizer, Sgd
+from germline.optimizers import AscentOptimizer, Sgd
 from germline.protocols import AdapterSpace, CoordinateSpace, DenseSpace, LowRankSpace
 from germline.spaces import make_space
 from germline.strategies import make_strategy
-from germline.types import Completion, Example, Population, Seeded, TensorInfo, Update
+from germline.types import Completion, Example, Population, SeedPerturbation, TensorInfo, Update
 from tests.tiny import save_tiny
 
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
@@ -98,7 +98,7 @@ def beside_experts(model: str, section: SpaceConfig) -> SpaceConfig:
 def inprocess(
     model: str = "qwen2",
     space: SpaceConfig | None = None,
-    optimizer: Optimizer | None = None,
+    optimizer: AscentOptimizer | None = None,
     sigma_unit: str = "constant",
     run_seed: int = 0,
     **settings: str | int,
@@ -113,7 +113,7 @@ def inprocess(
 def engine(
     model: str,
     space: SpaceConfig,
-    optimizer: Optimizer | None = None,
+    optimizer: AscentOptimizer | None = None,
     sigma_unit: str = "constant",
 ) -> InProcessEngine | ToyEngine:
     """Build the toy engine, or an inprocess one over a model of `MODELS`."""
@@ -138,15 +138,15 @@ def tokens(completions: Sequence[Sequence[Completion]]) -> list[list[tuple[int, 
     return [[completion.tokens for completion in row] for row in completions]
 
 
-def drawn(member: Seeded, info: TensorInfo, space: SpaceConfig) -> np.ndarray:
+def drawn(member: SeedPerturbation, info: TensorInfo, space: SpaceConfig) -> np.ndarray:
     """Draw a member's unit noise in fp64 from the definition, without the space's own code."""
     where = (member.run_seed, member.generation, member.direction)
     if not isinstance(space, LowRank):
         size = int(np.prod(info.shape))
-        return noise.normal(*where, info.name, size).astype(np.float64).reshape(info.shape)
+        return noise.weight_noise(*where, info.name, size).astype(np.float64).reshape(info.shape)
     out, into = info.shape
-    a = noise.normal(*where, f"{info.name}/a", out * space.rank).reshape(out, space.rank)
-    b = noise.normal(*where, f"{info.name}/b", into * space.rank).reshape(into, space.rank)
+    a = noise.weight_noise(*where, f"{info.name}/a", out * space.rank).reshape(out, space.rank)
+    b = noise.weight_noise(*where, f"{info.name}/b", into * space.rank).reshape(into, space.rank)
     return a.astype(np.float64) @ b.astype(np.float64).T / np.sqrt(space.rank)
 
 
@@ -157,10 +157,12 @@ def directions(
 
     Run seed 0; sigma in weight units.
     """
-    out, into = layer.sides
+    out, into = layer.out_in_features
     if isinstance(space, Subspace):
         a, b = (
-            np.stack([noise.normal(0, 0, k, f"{layer.name}/subspace/{side}", size) for k in all_k])
+            np.stack(
+                [noise.weight_noise(0, 0, k, f"{layer.name}/subspace/{side}", size) for k in all_k]
+            )
             for all_k in [range(space.dimension)]
             for side, size in (("a", out), ("b", into))
         )
@@ -172,7 +174,9 @@ def directions(
     return name, u[:, : space.top_k], v[: space.top_k].T
 
 
-def played(engine: InProcessEngine | ToyEngine, member: Seeded, info: TensorInfo) -> torch.Tensor:
+def played(
+    engine: InProcessEngine | ToyEngine, member: SeedPerturbation, info: TensorInfo
+) -> torch.Tensor:
     """Draw the unit noise an engine serves a member with."""
     space = engine.weights.space
     if isinstance(space, LowRankSpace):

@@ -1,12 +1,12 @@
-"""Sample with an evolution strategy, optimise with gradients: which of the two makes ES work?
+"""Sample with an evolution strategy, optimize with gradients: which of the two makes ES work?
 
 An evolution strategy explores by perturbing weights and learns by weighing the perturbations. Here
 the two come apart: rollouts are written by perturbed members, as the strategy asks for them, and
 theta follows a policy gradient on those rollouts, found by backpropagation (`policy_gradient`). Or
-the centre explores by sampling tokens, as policy gradient methods do, and all else stays the same.
+the center explores by sampling tokens, as policy gradient methods do, and all else stays the same.
 
     explore: weights        member i writes with theta + s_i sigma eps_i
-    explore: temperature    "member" i is the centre, with sampling luck of its own
+    explore: temperature    "member" i is the center, with sampling luck of its own
     advantage: example      each reward is shaped among those of the members on its example
     advantage: member       every completion of a member has the member's utility, as in ES
 
@@ -25,19 +25,19 @@ from dataclasses import replace
 import numpy as np
 from jaxtyping import Float
 
-from germline.baselines.policy_gradient import PolicyGradient, Weighed
-from germline.config import EsSampleGd
+from germline.baselines.policy_gradient import AdvantageRow, PolicyGradient
+from germline.config import EsSampleGradientDescent
 from germline.engines.inprocess import InProcessEngine
 from germline.fleet import LocalFleet
-from germline.fleet.outer import OuterFleet
-from germline.protocols import Calibrating, Shaping, Strategy
-from germline.signals import SignalPower, UpdateSize
+from germline.fleet.wrapper import FleetWrapper
+from germline.protocols import CalibratedStrategy, Shaping, Strategy
+from germline.signal_types import SignalPower, UpdateSize
 from germline.types import (
     Decoding,
     Evaluation,
     Example,
     GermlineError,
-    Move,
+    MeanUpdate,
     Perturbation,
     Population,
     Rollout,
@@ -45,10 +45,10 @@ from germline.types import (
 )
 
 
-class Sampling:
+class SamplingStrategy:
     """The strategy: asks another one who plays, and says that a gradient is to be followed."""
 
-    def __init__(self, config: EsSampleGd, inner: Strategy) -> None:
+    def __init__(self, config: EsSampleGradientDescent, inner: Strategy) -> None:
         self.config = config
         self.inner = inner
 
@@ -56,15 +56,15 @@ class Sampling:
         self, generation: int, divergence: Callable[[Sequence[Perturbation]], float]
     ) -> None:
         """Let the other strategy choose its sigma."""
-        if isinstance(self.inner, Calibrating):
+        if isinstance(self.inner, CalibratedStrategy):
             self.inner.calibrate(generation, divergence)
 
     def ask(self, generation: int) -> Population:
-        """Name the members; where the centre explores, all stand where it does."""
+        """Name the members; where the center explores, all stand where it does."""
         population = self.inner.ask(generation)
         if self.config.explore == "weights":
             return population
-        members = tuple(replace(one, sigma=0.0) for one in population.seeded())
+        members = tuple(replace(one, sigma=0.0) for one in population.seed_perturbations())
         return replace(population, members=members, antithetic=False)
 
     def tell(
@@ -72,22 +72,22 @@ class Sampling:
         population: Population,
         utilities: Float[np.ndarray, "members"],
         fitness: Float[np.ndarray, "members"] | None = None,
-        centre: float | None = None,
+        center: float | None = None,
         power: SignalPower | None = None,
-    ) -> Update | Move:
+    ) -> Update | MeanUpdate:
         """Return the other strategy's update, marked: its coefficients are not what is followed."""
-        update = self.inner.tell(population, utilities, fitness, centre, power)
+        update = self.inner.tell(population, utilities, fitness, center, power)
         return replace(update, backpropagated=True) if isinstance(update, Update) else update
 
-    def recall(self, updates: Sequence[Update | Move]) -> Sequence[Update | Move]:
+    def recall(self, updates: Sequence[Update | MeanUpdate]) -> Sequence[Update | MeanUpdate]:
         """Let the other strategy recall what it told."""
         return self.inner.recall(updates)
 
 
-class GradientFleet(OuterFleet):
+class GradientFleet(FleetWrapper):
     """A fleet of one engine that follows the policy gradient of what it played last."""
 
-    def __init__(self, inner: LocalFleet, config: EsSampleGd, shape: Shaping) -> None:
+    def __init__(self, inner: LocalFleet, config: EsSampleGradientDescent, shape: Shaping) -> None:
         super().__init__(inner)
         self.config = config
         self.shape = shape
@@ -97,7 +97,7 @@ class GradientFleet(OuterFleet):
     def evaluate(
         self, population: Population, batch: Sequence[Example], decoding: Decoding
     ) -> Evaluation:
-        """Play the batch with every member, or as often with the centre and other luck."""
+        """Play the batch with every member, or as often with the center and other luck."""
         if self.config.explore == "weights":
             evaluation = self.inner.evaluate(population, batch, decoding)
         else:
@@ -105,7 +105,7 @@ class GradientFleet(OuterFleet):
         self._played = population, batch, evaluation, decoding
         return evaluation
 
-    def apply(self, update: Update | Move) -> UpdateSize | None:
+    def apply(self, update: Update | MeanUpdate) -> UpdateSize | None:
         """Follow the gradient of what was played last: g, then a step of the optimizer.
 
         Raises:
@@ -117,7 +117,7 @@ class GradientFleet(OuterFleet):
                 "method.kind=es_sample_gd follows the gradient of what an engine of "
                 "engine.kind=inprocess has just played"
             )
-        if isinstance(update, Move) or update.skipped:
+        if isinstance(update, MeanUpdate) or update.skipped:
             return self.inner.apply(update)
         population, batch, evaluation, decoding = self._played
         rows = self._weighed(population, batch, evaluation)
@@ -134,16 +134,16 @@ class GradientFleet(OuterFleet):
                 update.generation,
                 weights.units[info.name],
             )
-        weights.refuse_not_finite(update)
+        weights.check_finite(update)
         engine.refresh()
         self._played = None
         return None
 
     def _sampled(self, count: int, batch: Sequence[Example], decoding: Decoding) -> Evaluation:
-        """Let the centre write `count` completions to every example."""
+        """Let the center write `count` completions to every example."""
         parts = [
-            self.inner.evaluate_centre(
-                batch, replace(decoding, noise_name=f"{decoding.noise_name} {number}")
+            self.inner.evaluate_center(
+                batch, replace(decoding, noise_stream=f"{decoding.noise_stream} {number}")
             )
             for number in range(count)
         ]
@@ -156,22 +156,22 @@ class GradientFleet(OuterFleet):
             np.concatenate([part.rewards for part in parts]),
             tuple(rollouts),
             tokens=sum(part.tokens for part in parts),
-            generation_s=sum(part.generation_s for part in parts),
+            decode_seconds=sum(part.decode_seconds for part in parts),
         )
 
     def _weighed(
         self, population: Population, batch: Sequence[Example], evaluation: Evaluation
-    ) -> list[Weighed]:
+    ) -> list[AdvantageRow]:
         """Give completions their advantages, and leave out those with none."""
         advantages = self._advantages(population, evaluation)
         place_of = {example.index: place for place, example in enumerate(batch)}
-        centre = self.config.explore == "temperature"
+        center = self.config.explore == "temperature"
 
-        def weighed(one: Rollout) -> Weighed:
+        def weighed(one: Rollout) -> AdvantageRow:
             place = place_of[one.example]
-            member = None if centre else population.members[one.member]
+            member = None if center else population.members[one.member]
             advantage = float(advantages[one.member, place])
-            return Weighed(member, batch[place], one.completion, advantage)
+            return AdvantageRow(member, batch[place], one.completion, advantage)
 
         rows = [weighed(one) for one in evaluation.rollouts]
         return [row for row in rows if row.advantage]

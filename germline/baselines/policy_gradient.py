@@ -1,13 +1,13 @@
 """The gradient of a policy: what to change so that good completions become likelier.
 
-Of R completions y_r with advantages A_r, theta being the centre's weights and t a token,
+Of R completions y_r with advantages A_r, theta being the center's weights and t a token,
 
     (1)  g = d/d theta  1/R sum_r A_r sum_t log p_theta(y_rt)                      REINFORCE
     (2)  g = d/d theta  1/R sum_r sum_t min(q_rt A_r, clip(q_rt, 1 - c, 1 + c) A_r)
          with q_rt = p_theta(y_rt) / p_r(y_rt), and p_r the member that wrote y_r
 
-(1) takes completions of perturbed members for the centre's own; (2) weighs each token by how much
-likelier it is under the centre than under its writer, as far as the clip c lets it (Schulman et al.
+(1) takes completions of perturbed members for the center's own; (2) weighs each token by how much
+likelier it is under the center than under its writer, as far as the clip c lets it (Schulman et al.
 2017, arXiv 1707.06347, equation 7, a token being an action). Probabilities are those at the
 temperature the completions were sampled at, or at 1 where they are greedy.
 
@@ -27,8 +27,8 @@ from germline.types import Completion, Example, Perturbation
 
 
 @dataclass(frozen=True)
-class Weighed:
-    """A completion, who wrote it (None: the centre), and how good it was beside others."""
+class AdvantageRow:
+    """A completion, who wrote it (None: the center), and how good it was beside others."""
 
     member: Perturbation | None
     example: Example
@@ -48,23 +48,23 @@ class PolicyGradient:
 
     temperature: float = 1.0
     clip: float | None = None
-    at_once: int = 32
+    rows_per_pass: int = 32
 
     def of(
-        self, engine: InProcessEngine, rows: Sequence[Weighed], count: int
+        self, engine: InProcessEngine, rows: Sequence[AdvantageRow], count: int
     ) -> Mapping[str, Tensor]:
         """Return the gradient of every searched tensor, fp32, where the model is.
 
         Args:
-            engine: serves the centre; left as it is.
+            engine: serves the center; left as it is.
             rows: completions with an advantage other than 0.
             count: R, those without one included.
         """
         searched = {info.name for info in engine.weights.searched}
         parameters = {n: p for n, p in engine.model.named_parameters() if n in searched}
         sums = {name: torch.zeros_like(p, dtype=torch.float32) for name, p in parameters.items()}
-        for start in range(0, len(rows), self.at_once):
-            some = rows[start : start + self.at_once]
+        for start in range(0, len(rows), self.rows_per_pass):
+            some = rows[start : start + self.rows_per_pass]
             before = None if self.clip is None else self._as_written(engine, some)
             with _tracked(list(parameters.values())):
                 objective = self._objective(self._likelihoods(engine, some), some, before)
@@ -75,7 +75,7 @@ class PolicyGradient:
         return sums
 
     def _objective(
-        self, now: Sequence[Tensor], rows: Sequence[Weighed], before: Sequence[Tensor] | None
+        self, now: Sequence[Tensor], rows: Sequence[AdvantageRow], before: Sequence[Tensor] | None
     ) -> Tensor:
         total = now[0].new_zeros(())
         for place, (row, likely) in enumerate(zip(rows, now, strict=True)):
@@ -87,9 +87,11 @@ class PolicyGradient:
                 total = total + torch.minimum(ratio * row.advantage, bounded * row.advantage).sum()
         return total
 
-    def _likelihoods(self, engine: InProcessEngine, rows: Sequence[Weighed]) -> list[Tensor]:
+    def _likelihoods(self, engine: InProcessEngine, rows: Sequence[AdvantageRow]) -> list[Tensor]:
         """Return log p_theta of every token of every completion."""
-        sheet = engine.lay_out([one.example for one in rows], [[one.completion for one in rows]])
+        sheet = engine.pack_completions(
+            [one.example for one in rows], [[one.completion for one in rows]]
+        )
         tokens = sheet.rows.to(engine.device)
         positions = torch.arange(tokens.shape[1], device=engine.device).repeat(len(rows), 1)
         logits = engine.model(
@@ -100,7 +102,7 @@ class PolicyGradient:
             for row, span, one in zip(logits, sheet.spans, rows, strict=True)
         ]
 
-    def _as_written(self, engine: InProcessEngine, rows: Sequence[Weighed]) -> list[Tensor]:
+    def _as_written(self, engine: InProcessEngine, rows: Sequence[AdvantageRow]) -> list[Tensor]:
         """Return log p_r of every token, of the member that wrote it."""
         found = []
         for one in rows:

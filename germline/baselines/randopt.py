@@ -27,28 +27,28 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from germline.baselines.ballots import answers_of, elected
+from germline.baselines.majority_vote import answer_function, majority_rollout
 from germline.config import RandOpt
 from germline.evaluation import mean_and_error
-from germline.fleet.outer import OuterFleet
-from germline.protocols import Calibrating, Fleet, Strategy, Task
-from germline.signals import SignalPower
+from germline.fleet.wrapper import FleetWrapper
+from germline.protocols import CalibratedStrategy, Fleet, Strategy, Task
+from germline.signal_types import SignalPower
 from germline.types import (
     Decoding,
     Evaluation,
     Example,
     GermlineError,
-    Move,
+    MeanUpdate,
     Perturbation,
     Population,
     Rollout,
-    Seeded,
+    SeedPerturbation,
     Update,
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class EnsembleMember:
     """A member that votes.
 
     Attributes:
@@ -56,7 +56,7 @@ class Kept:
         score: its own mean on the examples voted on last; None before a vote.
     """
 
-    member: Seeded
+    member: SeedPerturbation
     fitness: float
     score: float | None = None
 
@@ -66,12 +66,12 @@ class Ensemble:
 
     def __init__(self, keep: int) -> None:
         self.keep = keep
-        self.kept: tuple[Kept, ...] = ()
+        self.kept: tuple[EnsembleMember, ...] = ()
 
-    def consider(self, members: Sequence[Seeded], fitness: Sequence[float]) -> None:
+    def add_candidates(self, members: Sequence[SeedPerturbation], fitness: Sequence[float]) -> None:
         """Keep those that are among the fittest: equation (2); NaN is never kept."""
         known = [
-            Kept(one, float(f))
+            EnsembleMember(one, float(f))
             for one, f in zip(members, fitness, strict=True)
             if not math.isnan(f)
         ]
@@ -87,7 +87,7 @@ class Ensemble:
         ]
 
     def best(self) -> Update:
-        """Return the update that makes the best member the centre, at learning rate 1.
+        """Return the update that makes the best member the center, at learning rate 1.
 
         Raises:
             GermlineError: nobody was kept.
@@ -119,7 +119,7 @@ class RandomSearch:
         self, generation: int, divergence: Callable[[Sequence[Perturbation]], float]
     ) -> None:
         """Let the other strategy choose its sigma."""
-        if isinstance(self.inner, Calibrating):
+        if isinstance(self.inner, CalibratedStrategy):
             self.inner.calibrate(generation, divergence)
 
     def ask(self, generation: int) -> Population:
@@ -128,7 +128,7 @@ class RandomSearch:
         sigmas = self.config.sigmas
         if sigmas is None:
             return population
-        members = population.seeded()
+        members = population.seed_perturbations()
         directions = 1 + max(member.direction for member in members)
         first = generation * directions
         turned = tuple(
@@ -142,7 +142,7 @@ class RandomSearch:
         population: Population,
         utilities: Float[np.ndarray, "members"],
         fitness: Float[np.ndarray, "members"] | None = None,
-        centre: float | None = None,
+        center: float | None = None,
         power: SignalPower | None = None,
     ) -> Update:
         """Let the ensemble consider the members; the update leaves theta where it is.
@@ -155,8 +155,8 @@ class RandomSearch:
                 "method.kind=randopt needs the fitness of the members: "
                 "strategy.tell(population, utilities, fitness)"
             )
-        members = population.seeded()
-        self.ensemble.consider(members, fitness.tolist())
+        members = population.seed_perturbations()
+        self.ensemble.add_candidates(members, fitness.tolist())
         update = Update(
             run_seed=members[0].run_seed,
             generation=population.generation,
@@ -164,35 +164,35 @@ class RandomSearch:
             learning_rate=0.0,
             coefficients=(),
             skipped=True,
-            told=tuple(fitness.tolist()),
+            fitnesses=tuple(fitness.tolist()),
         )
         self.inner.recall([update])  # its sigma may be a calibrated one
         return update
 
-    def recall(self, updates: Sequence[Update | Move]) -> Sequence[Update | Move]:
+    def recall(self, updates: Sequence[Update | MeanUpdate]) -> Sequence[Update | MeanUpdate]:
         """Let the ensemble consider again what it was told before."""
         for update in updates:
             if isinstance(update, Update):
                 self.inner.recall([update])
-                members = self.ask(update.generation).seeded()
-                self.ensemble.consider(members, update.told)
+                members = self.ask(update.generation).seed_perturbations()
+                self.ensemble.add_candidates(members, update.fitnesses)
         return updates
 
 
-class VotingFleet(OuterFleet):
-    """A fleet whose centre is the ensemble: it answers by majority vote once members are kept."""
+class VotingFleet(FleetWrapper):
+    """A fleet whose center is the ensemble: it answers by majority vote once members are kept."""
 
     def __init__(self, inner: Fleet, ensemble: Ensemble, task: Task) -> None:
         super().__init__(inner)
         self.ensemble = ensemble
         self.task = task
-        self._answer = answers_of(task)
+        self._answer = answer_function(task)
 
-    def evaluate_centre(self, examples: Sequence[Example], decoding: Decoding) -> Evaluation:
+    def evaluate_center(self, examples: Sequence[Example], decoding: Decoding) -> Evaluation:
         """Play the examples with every kept member, and let the elected completions count."""
         ensemble = self.ensemble
         if not ensemble.kept:
-            return self.inner.evaluate_centre(examples, decoding)
+            return self.inner.evaluate_center(examples, decoding)
         parts = self._play(examples, decoding)
         by_member = [rollouts for _, rollouts in sorted(parts.by_place.items())]
         ensemble.kept = tuple(
@@ -204,9 +204,9 @@ class VotingFleet(OuterFleet):
             for ballots, example in zip(zip(*by_member, strict=True), examples, strict=True)
         )
         rewards = np.array([[rollout.grade.reward for rollout in won]])
-        return Evaluation(rewards, won, parts.tokens, parts.generation_s)
+        return Evaluation(rewards, won, parts.tokens, parts.decode_seconds)
 
-    def apply(self, update: Update | Move) -> None:
+    def apply(self, update: Update | MeanUpdate) -> None:
         """Apply what leaves theta where it is; there is no step to measure."""
         self.inner.apply(update)
 
@@ -229,7 +229,7 @@ class VotingFleet(OuterFleet):
     def _vote(self, ballots: Sequence[Rollout], example: Example) -> Rollout:
         """Let those vote whose reward is not missing, as long as there is one."""
         graded = [one for one in ballots if not math.isnan(one.grade.reward)]
-        return elected(graded or ballots, self._answer, example)
+        return majority_rollout(graded or ballots, self._answer, example)
 
 
 @dataclass
@@ -238,14 +238,14 @@ class _Ballots:
 
     by_place: dict[int, list[Rollout]] = field(default_factory=dict)
     tokens: int = 0
-    generation_s: float = 0.0
+    decode_seconds: float = 0.0
 
     def add(self, evaluation: Evaluation, places: Sequence[int]) -> None:
         """Take in what the members at these places wrote together."""
         for rollout in evaluation.rollouts:
             self.by_place.setdefault(places[rollout.member], []).append(rollout)
         self.tokens += evaluation.tokens
-        self.generation_s += evaluation.generation_s
+        self.decode_seconds += evaluation.decode_seconds
 
 
 def _middle(sigmas: Sequence[float]) -> float:

@@ -11,20 +11,24 @@ import typer
 from typer.core import TyperGroup
 
 from germline.cli import (
-    examining,
-    listing,
-    own_tasks,
-    playing,
-    probing,
-    rebuilding,
-    reporting,
-    studying,
-    training,
+    check,
+    doctor,
+    evaluate,
+    export,
+    generate,
+    list_command,
+    new,
+    probe,
+    replay,
+    report,
+    study,
+    train,
 )
-from germline.cli.stopping import INTERRUPTED
+from germline.cli.arguments import examples_epilog
+from germline.cli.interrupt import INTERRUPTED
 
 
-class ErrorsForPeople(TyperGroup):
+class UserErrorGroup(TyperGroup):
     """The group of verbs, which turns a `GermlineError` into a message."""
 
     def invoke(self, ctx: Any) -> Any:
@@ -52,7 +56,7 @@ FIRST_STEPS = (
 
 app = typer.Typer(
     name="germline",
-    cls=ErrorsForPeople,
+    cls=UserErrorGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     # Plain help: brackets such as [key=value ...] are not markup, and rich stays unimported.
@@ -87,20 +91,19 @@ def germline(
 
 
 for name, verb, lines in (
-    ("train", training.train, training.TRAIN_EXAMPLES),
-    ("probe", probing.probe, probing.PROBE_EXAMPLES),
-    ("resume", training.resume, training.RESUME_EXAMPLES),
-    ("replay", rebuilding.replay, rebuilding.REPLAY_EXAMPLES),
-    ("export", rebuilding.export, rebuilding.EXPORT_EXAMPLES),
-    ("eval", playing.evaluate, playing.EVALUATE_EXAMPLES),
-    ("report", reporting.report, reporting.REPORT_EXAMPLES),
-    ("generate", playing.generate, playing.GENERATE_EXAMPLES),
-    ("list", listing.show, listing.LIST_EXAMPLES),
-    ("doctor", examining.doctor, examining.DOCTOR_EXAMPLES),
+    ("train", train.train, train.TRAIN_EXAMPLES),
+    ("probe", probe.probe, probe.PROBE_EXAMPLES),
+    ("resume", train.resume, train.RESUME_EXAMPLES),
+    ("replay", replay.replay, replay.REPLAY_EXAMPLES),
+    ("export", export.export, export.EXPORT_EXAMPLES),
+    ("eval", evaluate.evaluate, evaluate.EVALUATE_EXAMPLES),
+    ("report", report.report, report.REPORT_EXAMPLES),
+    ("generate", generate.generate, generate.GENERATE_EXAMPLES),
+    ("list", list_command.show, list_command.LIST_EXAMPLES),
+    ("doctor", doctor.doctor, doctor.DOCTOR_EXAMPLES),
 ):
-    # The backspace tells click to leave these lines as they are.
-    app.command(name, epilog="\b\nExamples:\n" + "".join(f"  {one}\n" for one in lines))(verb)
+    app.command(name, epilog=examples_epilog(lines))(verb)
 
-app.add_typer(own_tasks.new, name="new")
-app.add_typer(own_tasks.check, name="check")
-app.add_typer(studying.study, name="study")
+app.add_typer(new.new, name="new")
+app.add_typer(check.check, name="check")
+app.add_typer(study.study, name="study")

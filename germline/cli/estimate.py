@@ -31,7 +31,7 @@ def print_estimate(
         GermlineError: a setting is wrong, or the model's config.json cannot be read.
     """
     from germline.config import load_config
-    from germline.engines.pretrained import quietly
+    from germline.engines.pretrained import silence_transformers
     from germline.estimates.estimate import estimate, what_fits
     from germline.estimates.here import machine_here, machine_named
     from germline.estimates.model_shape import shape_of
@@ -40,7 +40,7 @@ def print_estimate(
     settings = load_config({} if config is None else config, overrides)
     shape = shape_of(settings.model)
     machine = machine_named(hardware) if hardware else machine_here(settings, shape)
-    with quietly():
+    with silence_transformers():
         texts = _texts(settings)
     found = estimate(settings, shape, texts, machine)
     remedy = () if found.fits else what_fits(settings, shape, texts, machine)
@@ -55,7 +55,7 @@ def print_estimate(
 def _texts(config: "Config") -> "TextLengths":
     """Measure prompts with the model's tokenizer where it is on this machine."""
     from germline.engines.pretrained import load_tokenizer
-    from germline.engines.prompts import encode
+    from germline.engines.prompt_batch import encode_prompt
     from germline.estimates.workload import text_lengths
     from germline.nano import NANO_DIR
 
@@ -63,7 +63,7 @@ def _texts(config: "Config") -> "TextLengths":
     if not Path(source).expanduser().is_dir():
         return text_lengths(config)
     tokenizer, _ = load_tokenizer(source)
-    return text_lengths(config, lambda example: encode(tokenizer, example))
+    return text_lengths(config, lambda example: encode_prompt(tokenizer, example))
 
 
 def as_plain(

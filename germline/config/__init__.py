@@ -4,35 +4,40 @@ A config is YAML (or a mapping), plus dotted overrides such as `strategy.sigma=0
 config is written to the run directory, so a run never depends on a default that moved.
 """
 
-from germline.config.choices import Choices
-from germline.config.cma import Cma, CoordinateStrategy, SepCma
+from germline.config.base import Section
+from germline.config.cma import Cma, CmaBase, SepCma
 from germline.config.engines import EngineConfig, InProcess, Toy
-from germline.config.fleets import Cell, FleetConfig, Local, Ray
-from germline.config.methods import Es, EsSampleGd, MethodConfig, RandOpt
-from germline.config.optimizers import Adam, OptimizerConfig, Sgd
-from germline.config.reading import load_config, smoke, validated
-from germline.config.schedules import (
-    Adaptive,
-    AutoRate,
-    AutoSigma,
-    Cosine,
-    Linear,
-    Natural,
-    Plateau,
-    Scheduled,
-    Success,
+from germline.config.fleets import FleetConfig, Local, MicrobatchSettings, Ray
+from germline.config.loader import load_config, smoke_config, validate_config
+from germline.config.methods import (
+    EsSampleGradientDescent,
+    EvolutionStrategy,
+    MethodConfig,
+    RandOpt,
 )
-from germline.config.sections import Section
-from germline.config.settings import (
+from germline.config.optimizers import Adam, OptimizerConfig, Sgd
+from germline.config.prompt_search import PromptSearch
+from germline.config.run_config import (
     KINDS,
     Config,
     Graders,
     HeldOut,
     Recording,
 )
+from germline.config.schedules import (
+    Adaptive,
+    AutoLearningRate,
+    AutoSigma,
+    CosineSchedule,
+    LinearSchedule,
+    NaturalGradientSigma,
+    PlateauSchedule,
+    Scheduled,
+    SuccessRateSigma,
+)
 from germline.config.sglang import Sglang
 from germline.config.shaping import (
-    CentredRanks,
+    CenteredRanks,
     LogRank,
     PerExample,
     Raw,
@@ -41,15 +46,21 @@ from germline.config.shaping import (
     ZScore,
 )
 from germline.config.spaces import Full, Lora, LowRank, Singular, SpaceBase, SpaceConfig, Subspace
-from germline.config.strategies import Grow, Nes, RunningMean, Skip, StrategyConfig
+from germline.config.strategies import (
+    GrowSigmaOnZeroSignal,
+    Nes,
+    RunningMeanBaseline,
+    SkipZeroSignal,
+    StrategyConfig,
+)
 from germline.config.tasks import (
     Arithmetic,
     Conciseness,
     Countdown,
+    CustomTask,
     Jsonl,
     Multiplication,
-    OwnTask,
-    Python,
+    PythonFile,
     TaskBase,
     TaskConfig,
 )
@@ -60,46 +71,46 @@ __all__ = [
     "Adam",
     "Adaptive",
     "Arithmetic",
-    "AutoRate",
+    "AutoLearningRate",
     "AutoSigma",
-    "Cell",
-    "CentredRanks",
-    "Choices",
+    "CenteredRanks",
     "Cma",
+    "CmaBase",
     "Conciseness",
     "Config",
-    "CoordinateStrategy",
-    "Cosine",
+    "CosineSchedule",
     "Countdown",
+    "CustomTask",
     "EngineConfig",
-    "Es",
-    "EsSampleGd",
+    "EsSampleGradientDescent",
+    "EvolutionStrategy",
     "FleetConfig",
     "Full",
     "Graders",
-    "Grow",
+    "GrowSigmaOnZeroSignal",
     "HeldOut",
     "InProcess",
     "Jsonl",
-    "Linear",
+    "LinearSchedule",
     "Local",
     "LogRank",
     "Lora",
     "LowRank",
     "MethodConfig",
+    "MicrobatchSettings",
     "Multiplication",
-    "Natural",
+    "NaturalGradientSigma",
     "Nes",
     "OptimizerConfig",
-    "OwnTask",
     "PerExample",
-    "Plateau",
-    "Python",
+    "PlateauSchedule",
+    "PromptSearch",
+    "PythonFile",
     "RandOpt",
     "Raw",
     "Ray",
     "Recording",
-    "RunningMean",
+    "RunningMeanBaseline",
     "Scheduled",
     "Section",
     "SepCma",
@@ -108,18 +119,18 @@ __all__ = [
     "ShapingBase",
     "ShapingConfig",
     "Singular",
-    "Skip",
+    "SkipZeroSignal",
     "SpaceBase",
     "SpaceConfig",
     "StrategyConfig",
     "Subspace",
-    "Success",
+    "SuccessRateSigma",
     "TaskBase",
     "TaskConfig",
     "Toy",
     "Vllm",
     "ZScore",
     "load_config",
-    "smoke",
-    "validated",
+    "smoke_config",
+    "validate_config",
 ]

@@ -4,13 +4,13 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from germline.config.base import Section
 from germline.config.optimizers import Sgd
-from germline.config.schedules import refuse_overflow
-from germline.config.sections import Section
+from germline.config.schedules import check_sigma_overflow
 from germline.config.spaces import LowRank, SpaceConfig
 
 
-class CoordinateStrategy(Section):
+class CmaBase(Section):
     """What strategies have in common whose members are coordinates and not directions."""
 
     population: int | None = Field(
@@ -42,8 +42,8 @@ class CoordinateStrategy(Section):
     )
 
     @model_validator(mode="after")
-    def _members_are_models(self) -> "CoordinateStrategy":
-        refuse_overflow(self.sigma)
+    def _members_are_models(self) -> "CmaBase":
+        check_sigma_overflow(self.sigma)
         return self
 
     @property
@@ -62,7 +62,7 @@ class CoordinateStrategy(Section):
         return
 
 
-class Cma(CoordinateStrategy):
+class Cma(CmaBase):
     """CMA-ES: learns how the searched numbers hang together, up to about 2,000 of them."""
 
     kind: Literal["cma"] = "cma"
@@ -75,13 +75,13 @@ class Cma(CoordinateStrategy):
     )
 
 
-class SepCma(CoordinateStrategy):
+class SepCma(CmaBase):
     """Separable CMA-ES: a variance for every searched number, up to about a million of them."""
 
     kind: Literal["sep_cma"] = "sep_cma"
 
 
-def refuse_undriven(strategy: Section, space: SpaceConfig) -> None:
+def check_cma_space(strategy: Section, space: SpaceConfig) -> None:
     """Refuse a space whose members have no coordinates to give.
 
     Raises:

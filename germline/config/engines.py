@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from germline.config.sections import Section, named
+from germline.config.base import Section, allow_short_name
 from germline.config.sglang import Sglang
 from germline.config.vllm import Vllm
 
@@ -30,14 +30,14 @@ class InProcess(Section):
             "it cannot represent (fp32 or fp16 in bfloat16) stays in host memory, for exports."
         ),
     )
-    centre: Literal["device", "host"] = Field(
+    master_device: Literal["device", "host"] = Field(
         "device",
         description=(
             "Where the fp32 masters live: on the engine's device (fast) or on the host (least "
             "device memory)."
         ),
     )
-    stacked: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
+    members_per_batch: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
         "auto",
         description=(
             "Members of a dense space (`full`) that stand in the model at once, each with its own "
@@ -45,12 +45,12 @@ class InProcess(Section):
             "hold. Part of what fixes the bits of an evaluation."
         ),
     )
-    steps: Literal["plain", "fixed"] = Field(
-        "plain",
+    cuda_graphs: bool = Field(
+        default=False,
         description=(
-            "How tokens follow each other. `fixed`: every step is one program of fixed shapes, "
-            "recorded as a CUDA graph on a GPU (never measured on one yet; on a CPU it is only "
-            "slower). Part of what fixes the bits of an evaluation."
+            "Execute every decode step as one program of fixed shapes, recorded as a CUDA graph on "
+            "a GPU (never measured on one yet; on a CPU it is only slower). Part of what fixes the "
+            "bits of an evaluation."
         ),
     )
     threads: int | None = Field(
@@ -63,5 +63,6 @@ class InProcess(Section):
 
 
 EngineConfig = Annotated[
-    Annotated[Toy | InProcess | Vllm | Sglang, Field(discriminator="kind")], named("inprocess")
+    Annotated[Toy | InProcess | Vllm | Sglang, Field(discriminator="kind")],
+    allow_short_name("inprocess"),
 ]

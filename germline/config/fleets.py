@@ -4,19 +4,21 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from germline.config.sections import Section, named
+from germline.config.base import Section, allow_short_name
 
 
-class Cell(Section):
-    """Work is cut into cells of fixed size: the same batch shapes, whoever computes them."""
+class MicrobatchSettings(Section):
+    """Work is cut into microbatches of fixed size: the same batch shapes, whoever computes them."""
 
     members: int | None = Field(
-        None, ge=1, description="Members per cell; default: as many as `rows` allows."
+        None, ge=1, description="Members per microbatch; default: as many as `rows` allows."
     )
     rows: int = Field(
-        1024, ge=1, description="Rows per cell (members x examples) where `members` is left open."
+        1024,
+        ge=1,
+        description="Rows per microbatch (members x examples) where `members` is left open.",
     )
-    examples: int = Field(256, ge=1, description="Examples per cell.")
+    examples: int = Field(256, ge=1, description="Examples per microbatch.")
 
 
 def _devices(value: object) -> object:
@@ -31,7 +33,7 @@ def _devices(value: object) -> object:
 Devices = Annotated[Literal["auto"] | tuple[str, ...], BeforeValidator(_devices)]
 
 
-class Engines(Section):
+class FleetBase(Section):
     """What every fleet can be told about engines that are slow, or never answer."""
 
     quorum: float = Field(
@@ -44,7 +46,7 @@ class Engines(Section):
             "fare: two runs may differ, each is replayed exactly. 1: wait for all."
         ),
     )
-    hung_after: float | None = Field(
+    hang_factor: float | None = Field(
         10.0,
         ge=2,
         description=(
@@ -53,10 +55,10 @@ class Engines(Section):
             "it takes."
         ),
     )
-    hung_after_s: float = Field(
+    hang_timeout_s: float = Field(
         120.0, gt=0, description="But not before it took so long, in seconds."
     )
-    by_value: bool = Field(
+    send_offsets: bool = Field(
         default=False,
         description=(
             "Send members of `sep_cma` to engines elsewhere as numbers, 4 bytes for each one "
@@ -66,7 +68,7 @@ class Engines(Section):
     )
 
 
-class Local(Engines):
+class Local(FleetBase):
     """One engine in this process, or several on this machine in processes of their own."""
 
     kind: Literal["local"] = "local"
@@ -74,7 +76,8 @@ class Local(Engines):
         1,
         ge=1,
         description=(
-            "Engines that share the cells of a generation; more than one run in processes of "
+            "Engines that share the microbatches of a generation; more than one run in processes "
+            "of "
             "their own. Their number changes no bit of a run: each uses `engine.threads` CPU "
             "threads, so set that to the cores divided by the engines, and keep it."
         ),
@@ -94,9 +97,9 @@ class Local(Engines):
                 f"quorum={self.quorum:g} would be ignored with engines=1, which has nobody to wait "
                 "for: drop it"
             )
-        if self.engines == 1 and self.by_value:
+        if self.engines == 1 and self.send_offsets:
             raise ValueError(
-                "by_value=true would be ignored with engines=1, which is sent nothing: drop it"
+                "send_offsets=true would be ignored with engines=1, which is sent nothing: drop it"
             )
         return self
 
@@ -114,7 +117,7 @@ NAMES = ("CPU", "GPU", "TPU")
 """Resources whose names Ray spells so; others are as the nodes were started with."""
 
 
-class Ray(Engines):
+class Ray(FleetBase):
     """Engines as Ray actors, on this machine or all over a cluster."""
 
     kind: Literal["ray"] = "ray"
@@ -122,7 +125,8 @@ class Ray(Engines):
         1,
         ge=1,
         description=(
-            "Engines that share the cells of a generation. Their number changes no bit of a run on "
+            "Engines that share the microbatches of a generation. Their number changes no bit of "
+            "a run on "
             "equal machines: each uses `engine.threads` CPU threads."
         ),
     )
@@ -142,7 +146,7 @@ class Ray(Engines):
             "parallel engines need several GPUs; `memory` is in bytes."
         ),
     )
-    least: int | None = Field(
+    min_engines: int | None = Field(
         None,
         ge=1,
         description=(
@@ -150,7 +154,7 @@ class Ray(Engines):
             "two generations. Default: all of them."
         ),
     )
-    room_s: float = Field(
+    placement_timeout_s: float = Field(
         30.0,
         gt=0,
         description=(
@@ -160,7 +164,7 @@ class Ray(Engines):
     )
 
     @model_validator(mode="after")
-    def _resources_are_spelt_as_ray_does(self) -> "Ray":
+    def _resources_are_spelled_as_ray_does(self) -> "Ray":
         for name in self.resources:
             if name not in NAMES and name.upper() in NAMES:
                 raise ValueError(f"resources names {name}, which Ray spells {name.upper()}")
@@ -168,8 +172,8 @@ class Ray(Engines):
 
     @model_validator(mode="after")
     def _no_more_to_begin_than_there_are(self) -> "Ray":
-        if self.least is not None and self.least > self.engines:
-            raise ValueError(f"least={self.least} is more than engines={self.engines}")
+        if self.min_engines is not None and self.min_engines > self.engines:
+            raise ValueError(f"min_engines={self.min_engines} is more than engines={self.engines}")
         return self
 
     @model_validator(mode="after")
@@ -182,4 +186,6 @@ class Ray(Engines):
         return self
 
 
-FleetConfig = Annotated[Annotated[Local | Ray, Field(discriminator="kind")], named("local")]
+FleetConfig = Annotated[
+    Annotated[Local | Ray, Field(discriminator="kind")], allow_short_name("local")
+]

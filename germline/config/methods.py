@@ -4,15 +4,20 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from germline.config.base import Section, allow_short_name
 from germline.config.fleets import FleetConfig
-from germline.config.schedules import LARGEST_SIGMA, AutoRate, AutoSigma, Natural
-from germline.config.sections import Section, named
+from germline.config.schedules import (
+    LARGEST_SIGMA,
+    AutoLearningRate,
+    AutoSigma,
+    NaturalGradientSigma,
+)
 from germline.config.shaping import ShapingConfig, ZScore
 from germline.config.spaces import LowRank, SpaceConfig
-from germline.config.strategies import Grow, Nes, StrategyConfig
+from germline.config.strategies import GrowSigmaOnZeroSignal, Nes, StrategyConfig
 
 
-class Es(Section):
+class EvolutionStrategy(Section):
     """Evolution strategy: ask, play, tell, apply, as `strategy` says."""
 
     kind: Literal["es"] = "es"
@@ -33,15 +38,15 @@ class RandOpt(Section):
     )
 
 
-class EsSampleGd(Section):
-    """Sample with ES, optimise with gradients: backpropagation on what perturbed members wrote."""
+class EsSampleGradientDescent(Section):
+    """Sample with ES, optimize with gradients: backpropagation on what perturbed members wrote."""
 
     kind: Literal["es_sample_gd"] = "es_sample_gd"
     explore: Literal["weights", "temperature"] = Field(
         "weights",
         description=(
             "Who writes: `weights`, perturbed members, as `strategy` says; `temperature`, the "
-            "centre, as often as there are members, by sampling at `task.temperature`."
+            "center, as often as there are members, by sampling at `task.temperature`."
         ),
     )
     advantage: Literal["example", "member"] = Field(
@@ -56,7 +61,7 @@ class EsSampleGd(Section):
         gt=0,
         lt=1,
         description=(
-            "Weigh tokens by how much likelier they are under the centre than under their writer, "
+            "Weigh tokens by how much likelier they are under the center than under their writer, "
             "within 1 ± clip; default: not at all."
         ),
     )
@@ -71,17 +76,18 @@ class EsSampleGd(Section):
 
 
 MethodConfig = Annotated[
-    Annotated[Es | RandOpt | EsSampleGd, Field(discriminator="kind")], named("es")
+    Annotated[EvolutionStrategy | RandOpt | EsSampleGradientDescent, Field(discriminator="kind")],
+    allow_short_name("es"),
 ]
 
 GRADIENTS_OF = ("full", "low_rank")
 """Spaces whose tensors belong to the model, which backpropagation reaches."""
 
 SAMPLES = ("kind", "population", "antithetic", "sigma", "sigma_unit")
-"""Settings of nes that say which members play; the others say what is learnt from them."""
+"""Settings of nes that say which members play; the others say what is learned from them."""
 
 
-def refuse_unfit(
+def check_method(
     method: MethodConfig, strategy: StrategyConfig, shaping: ShapingConfig, generations: int
 ) -> None:
     """Refuse what a method cannot use, as nothing that is set may be ignored.
@@ -89,7 +95,7 @@ def refuse_unfit(
     Raises:
         ValueError: a setting is of no use to the method, or more members are kept than play.
     """
-    if isinstance(method, Es):
+    if isinstance(method, EvolutionStrategy):
         return
     if not isinstance(strategy, Nes):
         raise ValueError(
@@ -97,12 +103,12 @@ def refuse_unfit(
             "members are seeds: use strategy.kind=nes"
         )
     if isinstance(method, RandOpt):
-        _refuse_unvoted(method, strategy, shaping, generations)
+        _check_unvoted(method, strategy, shaping, generations)
     else:
-        _refuse_unfollowed(method, strategy)
+        _check_unfollowed(method, strategy)
 
 
-def _refuse_unvoted(method: RandOpt, nes: Nes, shaping: ShapingConfig, generations: int) -> None:
+def _check_unvoted(method: RandOpt, nes: Nes, shaping: ShapingConfig, generations: int) -> None:
     why = f"by method.kind={method.kind}, as its members vote and theta never moves: drop it"
     for name in nes.changed():
         if name not in SAMPLES:
@@ -127,14 +133,14 @@ def _refuse_unvoted(method: RandOpt, nes: Nes, shaping: ShapingConfig, generatio
         )
 
 
-def _refuse_unfollowed(method: EsSampleGd, nes: Nes) -> None:
+def _check_unfollowed(method: EsSampleGradientDescent, nes: Nes) -> None:
     why = f"by method.kind={method.kind}"
-    if isinstance(nes.sigma, Natural):
+    if isinstance(nes.sigma, NaturalGradientSigma):
         raise ValueError(
             f"strategy.sigma.kind=natural cannot be used {why}, whose gradient says nothing about "
             "sigma: give a number or another schedule"
         )
-    if isinstance(nes.learning_rate, AutoRate):
+    if isinstance(nes.learning_rate, AutoLearningRate):
         raise ValueError(
             f"strategy.learning_rate=auto cannot be used {why}, which follows a gradient and not "
             "the differences between members: give a number, such as 0.0005"
@@ -147,7 +153,7 @@ def _refuse_unfollowed(method: EsSampleGd, nes: Nes) -> None:
     if method.explore == "weights":
         return
     for name in ("zero_signal", "noise_reuse", "sigma"):
-        skips = name == "zero_signal" and not isinstance(nes.zero_signal, Grow)
+        skips = name == "zero_signal" and not isinstance(nes.zero_signal, GrowSigmaOnZeroSignal)
         if name in nes.changed() and not skips:
             raise ValueError(
                 f"strategy.{name} would be ignored {why} with method.explore=temperature, where "
@@ -156,7 +162,7 @@ def _refuse_unfollowed(method: EsSampleGd, nes: Nes) -> None:
     if method.clip is not None:
         raise ValueError(
             f"method.clip={method.clip:g} would do nothing with method.explore=temperature, where "
-            "the centre itself wrote what it learns from: drop it"
+            "the center itself wrote what it learns from: drop it"
         )
 
 
@@ -168,7 +174,7 @@ def _or_default(name: str) -> str:
     return f", or set it to its default, {default}" if plain else ""
 
 
-def refuse_no_gradient(
+def check_backpropagation(
     method: MethodConfig, space: SpaceConfig, engine: str, fleet: FleetConfig, heat: float
 ) -> None:
     """Refuse to backpropagate where there are no gradients, and to sample where there is no luck.
@@ -183,7 +189,7 @@ def refuse_no_gradient(
     Raises:
         ValueError: there is nothing to backpropagate through, or all samples would be the same.
     """
-    if not isinstance(method, EsSampleGd):
+    if not isinstance(method, EsSampleGradientDescent):
         return
     found = f"cannot be used by method.kind={method.kind}"
     if space.kind not in GRADIENTS_OF:

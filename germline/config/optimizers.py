@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from germline.config.sections import Section, named
+from germline.config.base import Section, allow_short_name
 
 
 class OptimizerBase(Section):
@@ -59,4 +59,6 @@ class Adam(OptimizerBase):
     epsilon: float = Field(1e-8, gt=0, description="Added to the root of the second moment.")
 
 
-OptimizerConfig = Annotated[Annotated[Sgd | Adam, Field(discriminator="kind")], named("sgd")]
+OptimizerConfig = Annotated[
+    Annotated[Sgd | Adam, Field(discriminator="kind")], allow_short_name("sgd")
+]

@@ -5,13 +5,13 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from germline.config.sections import Section
+from germline.config.base import Section
 
 LARGEST_SIGMA = 1e6
 """Above it members are no models any more: weights are near 1, and products of layers overflow."""
 
 
-class Linear(Section):
+class LinearSchedule(Section):
     """A straight line over the run: `start` in generation 0, `end` in the last one."""
 
     kind: Literal["linear"] = "linear"
@@ -19,7 +19,7 @@ class Linear(Section):
     end: float = Field(ge=0, description="Value in the last generation.")
 
 
-class Cosine(Section):
+class CosineSchedule(Section):
     """Half a cosine over the run, flat at both ends: from `start` to `end` in the last generation.
 
     With `warmup`, the run begins with a straight line from near 0 up to `start`.
@@ -31,7 +31,7 @@ class Cosine(Section):
     warmup: int = Field(0, ge=0, description="Generations of rise before `start` is reached.")
 
 
-class Plateau(Section):
+class PlateauSchedule(Section):
     """As high as it was until fitness stops to rise, then lower."""
 
     kind: Literal["plateau"] = "plateau"
@@ -47,7 +47,7 @@ class Plateau(Section):
     min: float = Field(1e-6, gt=0, description="The value never falls below this.")
 
     @model_validator(mode="after")
-    def _there_is_room_to_fall(self) -> "Plateau":
+    def _there_is_room_to_fall(self) -> "PlateauSchedule":
         if self.min >= self.start:
             raise ValueError(
                 f"min={self.min:g} is not below start={self.start:g}, so nothing could fall: "
@@ -56,7 +56,7 @@ class Plateau(Section):
         return self
 
 
-class Adapted(Section):
+class AdaptiveSigma(Section):
     """A sigma that finds its own size, between limits."""
 
     start: float = Field(gt=0, description="Value in generation 0.")
@@ -64,7 +64,7 @@ class Adapted(Section):
     max: float = Field(1.0, gt=0, le=LARGEST_SIGMA, description="The value never rises above this.")
 
     @model_validator(mode="after")
-    def _starts_between_its_limits(self) -> "Adapted":
+    def _starts_between_its_limits(self) -> "AdaptiveSigma":
         if not self.min <= self.start <= self.max:
             raise ValueError(
                 f"start={self.start:g} is not between min={self.min:g} and max={self.max:g}: "
@@ -73,10 +73,10 @@ class Adapted(Section):
         return self
 
 
-class Success(Adapted):
-    """Larger while many members are fitter than the centre, smaller where few are (1/5 rule).
+class SuccessRateSigma(AdaptiveSigma):
+    """Larger while many members are fitter than the center, smaller where few are (1/5 rule).
 
-    The centre plays every batch beside the members, which costs as much as one of them.
+    The center plays every batch beside the members, which costs as much as one of them.
     """
 
     kind: Literal["success"] = "success"
@@ -85,7 +85,7 @@ class Success(Adapted):
         gt=0,
         lt=1,
         description=(
-            "Share of members fitter than the centre (ties count half) at which sigma stays."
+            "Share of members fitter than the center (ties count half) at which sigma stays."
         ),
     )
     rate: float = Field(
@@ -95,7 +95,7 @@ class Success(Adapted):
     )
 
 
-class Natural(Adapted):
+class NaturalGradientSigma(AdaptiveSigma):
     """A sigma for every tensor, each following the natural gradient (SNES); limits hold for each.
 
     It also scales the tensor's learning rate, which counts in its sigma. The tensors of a direction
@@ -149,7 +149,7 @@ class AutoSigma(Section):
         return self
 
 
-class AutoRate(Section):
+class AutoLearningRate(Section):
     """A step as long as what is measured supports: shorter where members differ by chance alone.
 
     The root mean square of a step, in sigmas, is `step` times the share of the members'
@@ -178,7 +178,7 @@ class AutoRate(Section):
     )
 
     @model_validator(mode="after")
-    def _the_least_step_is_no_longer_than_the_longest(self) -> "AutoRate":
+    def _the_least_step_is_no_longer_than_the_longest(self) -> "AutoLearningRate":
         if self.least_step > self.max_step:
             raise ValueError(
                 f"least_step={self.least_step:g} is above max_step={self.max_step:g}, which would "
@@ -188,16 +188,20 @@ class AutoRate(Section):
 
 
 SCHEDULES: dict[str, type[Section]] = {
-    "linear": Linear,
-    "cosine": Cosine,
-    "plateau": Plateau,
-    "success": Success,
-    "natural": Natural,
+    "linear": LinearSchedule,
+    "cosine": CosineSchedule,
+    "plateau": PlateauSchedule,
+    "success": SuccessRateSigma,
+    "natural": NaturalGradientSigma,
     "auto": AutoSigma,
 }
 """The schedules of sigma by name."""
 
-RATES: dict[str, type[Section]] = {"linear": Linear, "cosine": Cosine, "auto": AutoRate}
+RATES: dict[str, type[Section]] = {
+    "linear": LinearSchedule,
+    "cosine": CosineSchedule,
+    "auto": AutoLearningRate,
+}
 """The schedules of the learning rate by name."""
 
 
@@ -215,13 +219,13 @@ def _short_name(value: object) -> object:
 
 
 _Number = Annotated[float, Field(gt=0), Tag("number")]
-_Linear = Annotated[Linear, Tag("linear")]
-_Cosine = Annotated[Cosine, Tag("cosine")]
-_Plateau = Annotated[Plateau, Tag("plateau")]
-_Success = Annotated[Success, Tag("success")]
-_Natural = Annotated[Natural, Tag("natural")]
+_Linear = Annotated[LinearSchedule, Tag("linear")]
+_Cosine = Annotated[CosineSchedule, Tag("cosine")]
+_Plateau = Annotated[PlateauSchedule, Tag("plateau")]
+_Success = Annotated[SuccessRateSigma, Tag("success")]
+_Natural = Annotated[NaturalGradientSigma, Tag("natural")]
 _AutoSigma = Annotated[AutoSigma, Tag("auto")]
-_AutoRate = Annotated[AutoRate, Tag("auto")]
+_AutoRate = Annotated[AutoLearningRate, Tag("auto")]
 
 Scheduled = Annotated[
     _Number | _Linear | _Cosine, Discriminator(_tag), BeforeValidator(_short_name)
@@ -241,7 +245,7 @@ Adaptive = Annotated[
 """A number, or how it moves with the generation or with the fitness."""
 
 
-def refuse_overflow(sigma: float) -> None:
+def check_sigma_overflow(sigma: float) -> None:
     """Refuse a sigma that no weight of a model comes near.
 
     Raises:
@@ -254,10 +258,10 @@ def refuse_overflow(sigma: float) -> None:
         )
 
 
-def ends(value: Adaptive | AutoRate) -> tuple[float, float] | None:
+def first_and_last_value(value: Adaptive | AutoLearningRate) -> tuple[float, float] | None:
     """Return the first and the last value a setting can have; None where it is measured."""
-    if isinstance(value, AutoSigma | AutoRate):
+    if isinstance(value, AutoSigma | AutoLearningRate):
         return None
-    if isinstance(value, Plateau | Adapted):
+    if isinstance(value, PlateauSchedule | AdaptiveSigma):
         return value.start, value.min
     return (value, value) if isinstance(value, float) else (value.start, value.end)

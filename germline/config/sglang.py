@@ -4,10 +4,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from germline.config.sections import Section
-from germline.config.servers import refuse_beside_a_server
+from germline.config.base import Section
+from germline.config.validators import check_server_settings
 
-LAUNCHED_ONLY = ("python", "device", "threads", "options", "start_s")
+LAUNCHED_ONLY = ("python", "device", "threads", "options", "startup_timeout_s")
 
 
 class Sglang(Section):
@@ -54,7 +54,7 @@ class Sglang(Section):
         "auto",
         description=(
             "Most members the server holds as adapters at once; others are handed over when those "
-            "are done. `auto`: all of a cell. A launched server plays as many in one batch; "
+            "are done. `auto`: all of a microbatch. A launched server plays as many in one batch; "
             "`auto`: 16."
         ),
     )
@@ -65,13 +65,13 @@ class Sglang(Section):
             "the engine chooses. With `launch`."
         ),
     )
-    start_s: float = Field(
+    startup_timeout_s: float = Field(
         600.0, gt=0, description="Longest wait for a server to start, in seconds. With `launch`."
     )
     timeout_s: float = Field(
         600.0, gt=0, description="Longest wait for one answer of the server, in seconds."
     )
-    patience_s: float = Field(
+    retry_timeout_s: float = Field(
         60.0,
         ge=0,
         description=(
@@ -88,5 +88,5 @@ class Sglang(Section):
                 f"{found}: name a server that runs (engine.base_url=http://127.0.0.1:30000), or "
                 "let the run start its own (engine.launch=true)"
             )
-        refuse_beside_a_server(self, self.base_url, *LAUNCHED_ONLY)
+        check_server_settings(self, self.base_url, *LAUNCHED_ONLY)
         return self

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from germline.config.sections import Section, named
+from germline.config.base import Section, allow_short_name
 
 
 class ShapingBase(Section):
@@ -35,10 +35,10 @@ class ZScore(ShapingBase):
     )
 
 
-class CentredRanks(ShapingBase):
+class CenteredRanks(ShapingBase):
     """Ranks from -0.5 (worst) to 0.5 (best), blind to how far apart rewards are."""
 
-    kind: Literal["centred_ranks"] = "centred_ranks"
+    kind: Literal["centered_ranks"] = "centered_ranks"
 
 
 class LogRank(ShapingBase):
@@ -70,6 +70,6 @@ class PerExample(ShapingBase):
 
 
 ShapingConfig = Annotated[
-    Annotated[ZScore | CentredRanks | LogRank | Raw | PerExample, Field(discriminator="kind")],
-    named("z_score"),
+    Annotated[ZScore | CenteredRanks | LogRank | Raw | PerExample, Field(discriminator="kind")],
+    allow_short_name("z_score"),
 ]

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from germline.config.sections import Many, Section, named
+from germline.config.base import Many, Section, allow_short_name
 
 
 def _one_layer(value: object) -> object:
@@ -80,7 +80,7 @@ class Lora(LinearSpace):
         ),
     )
     freeze_a: bool = Field(default=False, description="Search B alone; A stays as it started.")
-    start: str | None = Field(
+    init_adapter: str | None = Field(
         None, description="Folder of a PEFT adapter to start from; default: a random one."
     )
 
@@ -102,10 +102,10 @@ class Lora(LinearSpace):
     @model_validator(mode="after")
     def _a_given_start_is_not_drawn(self) -> "Lora":
         for name in ("init_scale_a", "init_scale_b"):
-            if self.start is not None and self.changed(name):
+            if self.init_adapter is not None and self.changed(name):
                 raise ValueError(
                     f"{name}={getattr(self, name)} would be ignored, as the adapter of "
-                    f"start={self.start} is not drawn: drop one of them"
+                    f"start={self.init_adapter} is not drawn: drop one of them"
                 )
         return self
 
@@ -136,7 +136,7 @@ class Singular(LinearSpace):
             "far as there are so many, such as in an adapter of a smaller rank."
         ),
     )
-    start: str | None = Field(
+    init_adapter: str | None = Field(
         None,
         description=(
             "Folder of a PEFT adapter whose factors are searched; default: the linear layers "
@@ -147,10 +147,10 @@ class Singular(LinearSpace):
     @property
     def trains_an_adapter(self) -> bool:
         """Whether what is searched can be written as a PEFT adapter: that of `start`."""
-        return self.start is not None
+        return self.init_adapter is not None
 
 
 SpaceConfig = Annotated[
     Annotated[Full | LowRank | Lora | Subspace | Singular, Field(discriminator="kind")],
-    named("low_rank"),
+    allow_short_name("low_rank"),
 ]

@@ -4,31 +4,31 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from germline.config.base import Section, allow_short_name
 from germline.config.cma import Cma, SepCma
 from germline.config.optimizers import OptimizerConfig, Sgd
 from germline.config.schedules import (
     Adaptive,
-    AutoRate,
+    AutoLearningRate,
     AutoSigma,
-    Cosine,
-    Linear,
+    CosineSchedule,
+    LinearSchedule,
     Rate,
-    ends,
-    refuse_overflow,
+    check_sigma_overflow,
+    first_and_last_value,
 )
-from germline.config.sections import Section, named
 
 LOST_IN_FP32 = 2.0**-25
-"""Half the relative distance of neighbours in fp32: less of a number does not change it."""
+"""Half the relative distance of neighbors in fp32: less of a number does not change it."""
 
 
-class PopulationMean(Section):
+class PopulationMeanBaseline(Section):
     """Members are compared with each other: the mean of their fitness counts as neutral."""
 
     kind: Literal["population"] = "population"
 
 
-class RunningMean(Section):
+class RunningMeanBaseline(Section):
     """Members are compared with the generations before them, as a population of 1 or 2 must be."""
 
     kind: Literal["running"] = "running"
@@ -44,23 +44,24 @@ class RunningMean(Section):
 
 
 BaselineConfig = Annotated[
-    Annotated[PopulationMean | RunningMean, Field(discriminator="kind")], named("running")
+    Annotated[PopulationMeanBaseline | RunningMeanBaseline, Field(discriminator="kind")],
+    allow_short_name("running"),
 ]
 
 
-class Count(Section):
+class CountZeroSignal(Section):
     """A generation without signal is counted, and its update of zero applied like any."""
 
     kind: Literal["count"] = "count"
 
 
-class Skip(Section):
+class SkipZeroSignal(Section):
     """A generation without signal moves nothing: neither theta, nor moments, nor decay."""
 
     kind: Literal["skip"] = "skip"
 
 
-class Grow(Section):
+class GrowSigmaOnZeroSignal(Section):
     """Sigma grows after each generation without signal, and shrinks back after each with one."""
 
     kind: Literal["grow"] = "grow"
@@ -71,7 +72,10 @@ class Grow(Section):
 
 
 ZeroSignalConfig = Annotated[
-    Annotated[Count | Skip | Grow, Field(discriminator="kind")], named("grow")
+    Annotated[
+        CountZeroSignal | SkipZeroSignal | GrowSigmaOnZeroSignal, Field(discriminator="kind")
+    ],
+    allow_short_name("grow"),
 ]
 
 
@@ -100,7 +104,7 @@ class Nes(Section):
         ),
     )
     learning_rate: Rate = Field(
-        AutoRate(),
+        AutoLearningRate(),
         description=(
             "Multiplies sigma times the estimated gradient (Qiu et al.'s alpha), in `sigma_unit`; "
             "`auto` follows the measured signal."
@@ -114,10 +118,11 @@ class Nes(Section):
         ),
     )
     baseline: BaselineConfig = Field(
-        PopulationMean(), description="Fitness that counts as neither good nor bad."
+        PopulationMeanBaseline(), description="Fitness that counts as neither good nor bad."
     )
     zero_signal: ZeroSignalConfig = Field(
-        Count(), description="What a generation leads to whose members are all equally good."
+        CountZeroSignal(),
+        description="What a generation leads to whose members are all equally good.",
     )
     optimizer: OptimizerConfig = Sgd()
 
@@ -129,27 +134,29 @@ class Nes(Section):
         return "rms" if isinstance(self.sigma, AutoSigma) else "constant"
 
     @property
-    def whole_run(self) -> Linear | Cosine | None:
+    def whole_run(self) -> LinearSchedule | CosineSchedule | None:
         """The schedule laid out over all generations, if any: more of them would bend it."""
         laid_out = (self.sigma, self.learning_rate)
-        return next((one for one in laid_out if isinstance(one, Linear | Cosine)), None)
+        return next(
+            (one for one in laid_out if isinstance(one, LinearSchedule | CosineSchedule)), None
+        )
 
     @model_validator(mode="after")
-    def _members_differ_from_the_centre(self) -> "Nes":
-        if (values := ends(self.sigma)) is None:
+    def _members_differ_from_the_center(self) -> "Nes":
+        if (values := first_and_last_value(self.sigma)) is None:
             return self
         start, end = values
         if min(start, end) == 0:
             raise ValueError(
                 f"sigma from {start} to {end} reaches 0, where all members "
-                "are the centre and nothing is learnt: end it above 0"
+                "are the center and nothing is learned: end it above 0"
             )
-        refuse_overflow(max(start, end))
+        check_sigma_overflow(max(start, end))
         return self
 
     @model_validator(mode="after")
-    def _something_is_learnt(self) -> "Nes":
-        rates = ends(self.learning_rate)
+    def _something_is_learned(self) -> "Nes":
+        rates = first_and_last_value(self.learning_rate)
         if rates and max(rates) == 0:
             raise ValueError(
                 "learning_rate from 0 to 0 leaves the model as it was: start or end it above 0"
@@ -158,7 +165,7 @@ class Nes(Section):
 
     @model_validator(mode="after")
     def _decay_can_act(self) -> "Nes":
-        if (rates := ends(self.learning_rate)) is None:
+        if (rates := first_and_last_value(self.learning_rate)) is None:
             return self
         rate, decay = max(rates), self.optimizer.weight_decay
         found = f"weight_decay={decay:g} times learning_rate={rate:g} is {decay * rate:.2g}"
@@ -176,7 +183,9 @@ class Nes(Section):
 
     @model_validator(mode="after")
     def _sigma_is_changed_by_one_rule(self) -> "Nes":
-        if isinstance(self.sigma, AutoSigma) and isinstance(self.zero_signal, Grow):
+        if isinstance(self.sigma, AutoSigma) and isinstance(
+            self.zero_signal, GrowSigmaOnZeroSignal
+        ):
             raise ValueError(
                 "zero_signal=grow changes sigma, and sigma=auto grows by itself after generations "
                 "without a signal: drop zero_signal, or give sigma as a number"
@@ -185,7 +194,7 @@ class Nes(Section):
 
     @model_validator(mode="after")
     def _members_are_compared_with_something(self) -> "Nes":
-        running = isinstance(self.baseline, RunningMean)
+        running = isinstance(self.baseline, RunningMeanBaseline)
         if self.antithetic and running:
             raise ValueError(
                 "baseline=running changes nothing in antithetic pairs, whose members are compared "
@@ -200,7 +209,7 @@ class Nes(Section):
 
     @model_validator(mode="after")
     def _a_measured_step_is_taken_as_it_is(self) -> "Nes":
-        if not isinstance(self.learning_rate, AutoRate):
+        if not isinstance(self.learning_rate, AutoLearningRate):
             return self
         found = "learning_rate=auto chooses the length of every step"
         if not isinstance(self.optimizer, Sgd) or self.optimizer.momentum:
@@ -226,4 +235,6 @@ class Nes(Section):
         return self
 
 
-StrategyConfig = Annotated[Annotated[Nes | Cma | SepCma, Field(discriminator="kind")], named("nes")]
+StrategyConfig = Annotated[
+    Annotated[Nes | Cma | SepCma, Field(discriminator="kind")], allow_short_name("nes")
+]

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from germline.config.sections import Many, Section, named
+from germline.config.base import Many, Section, allow_short_name
 
 
 class TaskBase(Section):
@@ -123,7 +123,7 @@ def _as_written(template: object) -> object:
     return template
 
 
-class OwnTask(TaskBase):
+class CustomTask(TaskBase):
     """Settings of tasks made of a file of your own."""
 
     path: Path = Field(description="The file the task is made of.")
@@ -165,7 +165,7 @@ PLACEHOLDER = re.compile(r"(?<!\{)\{(\w+)\}(?!\})")
 """A field in a template; `{{word}}` stands for the text `{word}`, other braces for themselves."""
 
 
-class Python(OwnTask):
+class PythonFile(CustomTask):
     """A Python file with examples and `reward(completion, example)`; see docs/own-tasks.md."""
 
     kind: Literal["python"] = "python"
@@ -179,7 +179,7 @@ def _weighted(value: object) -> object:
     return {value: 1.0} if isinstance(value, str) else value
 
 
-class Jsonl(OwnTask):
+class Jsonl(CustomTask):
     """A JSONL file scored by built-in rewards, no Python needed; see docs/own-tasks.md."""
 
     kind: Literal["jsonl"] = "jsonl"
@@ -257,9 +257,9 @@ def _from_file(value: object) -> object:
 
 TaskConfig = Annotated[
     Annotated[
-        Conciseness | Arithmetic | Countdown | Multiplication | Python | Jsonl,
+        Conciseness | Arithmetic | Countdown | Multiplication | PythonFile | Jsonl,
         Field(discriminator="kind"),
     ],
-    named("conciseness"),
+    allow_short_name("conciseness"),
     BeforeValidator(_from_file),
 ]

@@ -4,8 +4,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from germline.config.sections import Section
-from germline.config.servers import refuse_beside_a_server
+from germline.config.base import Section
+from germline.config.validators import check_server_settings
 
 
 class Vllm(Section):
@@ -50,7 +50,7 @@ class Vllm(Section):
             "320 or 512); default: the least that holds those of the space."
         ),
     )
-    memory_share: float | None = Field(
+    gpu_memory_utilization: float | None = Field(
         None,
         gt=0,
         le=1,
@@ -61,7 +61,7 @@ class Vllm(Section):
         gt=0,
         description=(
             "Memory for the keys and values of texts at work, in GB of 10^9 bytes; default: 1 on a "
-            "CPU, what is left of `memory_share` on a GPU."
+            "CPU, what is left of `gpu_memory_utilization` on a GPU."
         ),
     )
     timeout_s: float = Field(
@@ -69,7 +69,7 @@ class Vllm(Section):
         gt=0,
         description="Longest wait for one answer of a server, in seconds; beyond it, it hangs.",
     )
-    patience_s: float = Field(
+    retry_timeout_s: float = Field(
         60.0,
         ge=0,
         description=(
@@ -84,9 +84,15 @@ class Vllm(Section):
 
     @model_validator(mode="after")
     def _a_server_was_started_with_settings_of_its_own(self) -> "Vllm":
-        its_own = ("tensor_parallel", "threads", "adapters", "adapter_rank", "memory_share")
-        refuse_beside_a_server(self, self.base_url, *its_own, "kv_cache_gb", "options")
-        waits = self.changed("timeout_s", "patience_s")
+        its_own = (
+            "tensor_parallel",
+            "threads",
+            "adapters",
+            "adapter_rank",
+            "gpu_memory_utilization",
+        )
+        check_server_settings(self, self.base_url, *its_own, "kv_cache_gb", "options")
+        waits = self.changed("timeout_s", "retry_timeout_s")
         if self.base_url is None and waits:
             raise ValueError(
                 f"{waits[0]}={getattr(self, waits[0]):g} would be ignored without base_url, as "

@@ -7,6 +7,6 @@ engine.
 ENGINES = {
     "toy": "germline.engines.toy:ToyEngine",
     "inprocess": "germline.engines.inprocess:InProcessEngine",
-    "vllm": "germline.engines.vllm.engine:make",
-    "sglang": "germline.engines.sglang.server:make",
+    "vllm": "germline.engines.vllm.engine:make_engine",
+    "sglang": "germline.engines.sglang.server:make_engine",
 }

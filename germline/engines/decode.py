@@ -1,9 +1,9 @@
-"""Generate completions for one cell: prefill, then token by token; finished rows leave the batch.
+"""Generate completions for one microbatch: prefill, then decode; finished rows leave the batch.
 
 Rows are ordered member by member, equally many each, because low-rank corrections act on blocks of
 rows: the batch is a rectangle of members x slots. Finished rows are dropped once the rectangle of
-the unfinished ones is clearly smaller. What a cell computes depends on the cell alone, so
-scheduling cannot change a result.
+the unfinished ones is clearly smaller. What a microbatch computes depends on the microbatch alone,
+so scheduling cannot change a result.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,13 +15,13 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from germline.engines.cache import BufferedCache
+from germline.engines.cpu_kernels import FusedDecoder
+from germline.engines.cuda_graph import FixedShapeSteps
 from germline.engines.detokenize import Detokenizer
-from germline.engines.fused import Fused
-from germline.engines.prompts import PaddedPrompts
-from germline.engines.sampling import choose
-from germline.engines.steps import FixedSteps
-from germline.engines.windows import Window
+from germline.engines.kv_cache import BufferedCache
+from germline.engines.prompt_batch import PaddedPrompts
+from germline.engines.sampling import choose_tokens
+from germline.engines.sliding_window import SlidingWindow
 from germline.types import Completion, Decoding, Finish
 
 LEAVE_AT = 0.8
@@ -36,36 +36,36 @@ still lie in the cache when it is read."""
 
 
 @dataclass(frozen=True)
-class Decoder:
+class TokenDecoder:
     """A model and its parts, its tokenizer, what ends a text, and who must know who leaves."""
 
     model: PreTrainedModel
-    fused: Fused
+    fused: FusedDecoder
     detokenize: Detokenizer
     end_ids: frozenset[int]
     members_left: Callable[[Tensor], None]
     fixed_steps: bool = False
 
     def generate(
-        self, members: int, prompts: PaddedPrompts, luck: Tensor, decoding: Decoding
+        self, members: int, prompts: PaddedPrompts, sampling_noise: Tensor, decoding: Decoding
     ) -> list[list[Completion]]:
         """Complete every prompt for each member standing in the model: `[members][examples]`.
 
         Args:
             members: how many there are.
-            prompts: the examples of the cell.
-            luck: `[examples, max_new_tokens]` uniforms for seeded sampling, the same for every
-                member.
+            prompts: the examples of the microbatch.
+            sampling_noise: `[examples, max_new_tokens]` uniforms for seeded sampling, the same for
+                every member.
             decoding: how tokens are chosen.
         """
         examples = len(prompts.lengths)
         slots = max(examples, -(-SMALLEST_BATCH // members))
         example_of = torch.tensor([slot if slot < examples else 0 for slot in range(slots)])
-        batch = _Batch.of(self.model, members, example_of, prompts, luck[example_of])
+        batch = _Batch.of(self.model, members, example_of, prompts, sampling_noise[example_of])
         batch.has_fixed_steps = self.fixed_steps
         texts = _Texts(self, decoding, members * slots)
         texts.ignore([m * slots + s for m in range(members) for s in range(examples, slots)])
-        with self.fused.standing():
+        with self.fused.applied():
             self._write(batch, texts, decoding)
         return texts.completions(members, prompts.lengths)
 
@@ -73,7 +73,7 @@ class Decoder:
         """Generate until all texts end. The host reads the device once per step: the tokens."""
         logits = batch.prefill()
         for step in range(decoding.max_new_tokens):
-            tokens = choose(logits, batch.luck[:, step], decoding)
+            tokens = choose_tokens(logits, batch.sampling_noise[:, step], decoding)
             texts.write(batch.rows.flatten().tolist(), tokens.tolist())
             if step + 1 == decoding.max_new_tokens or not texts.unfinished:
                 break
@@ -106,10 +106,10 @@ class _Batch:
     """The rows in the model right now, with their cache, mask and positions.
 
     Attributes:
-        rows: `[members, slots]` row numbers, as at the start of the cell.
+        rows: `[members, slots]` row numbers, as at the start of the microbatch.
         mask: additive attention mask over the whole capacity, `[batch, 1, 1, capacity]`.
         position: position of the next token of each row, `[batch]`.
-        luck: uniforms for seeded sampling, `[batch, max_new_tokens]`.
+        sampling_noise: uniforms for seeded sampling, `[batch, max_new_tokens]`.
         window: of the layers that see only the last tokens, where texts outgrow it.
         filled: places of the cache taken.
         has_fixed_steps: whether steps are one program of fixed shapes.
@@ -122,11 +122,11 @@ class _Batch:
     cache: BufferedCache
     mask: Tensor
     position: Tensor
-    luck: Tensor
-    window: Window | None
+    sampling_noise: Tensor
+    window: SlidingWindow | None
     filled: int = 0
     has_fixed_steps: bool = False
-    _steps: FixedSteps | None = None
+    _steps: FixedShapeSteps | None = None
 
     @classmethod
     def of(
@@ -135,9 +135,9 @@ class _Batch:
         members: int,
         example_of: Tensor,
         prompts: PaddedPrompts,
-        luck: Tensor,
+        sampling_noise: Tensor,
     ) -> "_Batch":
-        slots, new_tokens = luck.shape
+        slots, new_tokens = sampling_noise.shape
         example_of = example_of.repeat(members)
         prefix, width = len(prompts.prefix), prompts.rest.shape[1]
         seen = torch.ones(len(example_of), prefix + width + new_tokens, dtype=torch.bool)
@@ -152,8 +152,8 @@ class _Batch:
             cache=BufferedCache(seen.shape[1]),
             mask=mask[:, None, None].to(model.device),
             position=torch.tensor(prompts.lengths)[example_of].to(model.device),
-            luck=luck.repeat(members, 1).to(model.device),
-            window=Window.of(model.config.get_text_config(), seen, model.device),
+            sampling_noise=sampling_noise.repeat(members, 1).to(model.device),
+            window=SlidingWindow.of(model.config.get_text_config(), seen, model.device),
         )
 
     def prefill(self) -> Tensor:
@@ -187,7 +187,9 @@ class _Batch:
 
     def _fixed_step(self, tokens: Tensor) -> Tensor:
         if self._steps is None:
-            self._steps = FixedSteps(self._run, self.cache, self.mask, self.position, self.filled)
+            self._steps = FixedShapeSteps(
+                self._run, self.cache, self.mask, self.position, self.filled
+            )
         self.filled += 1
         return self._steps(tokens)
 
@@ -199,7 +201,7 @@ class _Batch:
         self._steps = None
         self.mask = self.mask[stay]
         self.position = self.position[stay]
-        self.luck = self.luck[stay]
+        self.sampling_noise = self.sampling_noise[stay]
         if self.window:
             self.window.keep(stay)
         return stay
@@ -257,7 +259,7 @@ class _Row:
 class _Texts:
     """What all rows wrote, and which are still writing."""
 
-    def __init__(self, decoder: Decoder, decoding: Decoding, rows: int) -> None:
+    def __init__(self, decoder: TokenDecoder, decoding: Decoding, rows: int) -> None:
         self.decoder = decoder
         self.stop = decoding.stop
         self.rows = [_Row() for _ in range(rows)]

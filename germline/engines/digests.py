@@ -18,7 +18,7 @@ CHUNK = 1 << 20
 """Numbers hashed at once: the fp32 values of a chunk take 4 MB."""
 
 
-def leaves_of(tensors: Mapping[str, Tensor]) -> dict[str, bytes]:
+def tensor_digests(tensors: Mapping[str, Tensor]) -> dict[str, bytes]:
     """Hash tensors by name, as many at once as torch has threads.
 
     Engines wait for digests of large models. There are two threads at least, because hashing
@@ -29,7 +29,7 @@ def leaves_of(tensors: Mapping[str, Tensor]) -> dict[str, bytes]:
         return dict(zip(tensors, leaves, strict=True))
 
 
-def root_of(leaves: Iterable[bytes]) -> str:
+def root_digest(leaves: Iterable[bytes]) -> str:
     """Return the digest of tensors whose leaves are given in canonical order."""
     return hashlib.sha256(b"".join(leaves)).hexdigest()
 

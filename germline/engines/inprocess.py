@@ -1,4 +1,4 @@
-"""A Hugging Face causal language model in this process: one batch for a whole cell of members.
+"""A Hugging Face causal language model in this process: one forward pass for many members.
 
 Low-rank members and adapters share the base matrix product. Dense members of a small model stand
 some at a time, those of a large one are written into the serving copy one after another. On a CPU
@@ -13,30 +13,38 @@ import torch
 from torch import Tensor
 
 from germline.config import InProcess
-from germline.engines.adapters import AdapterMembers
-from germline.engines.coordinates import CoordinateMembers
-from germline.engines.decode import Decoder
+from germline.engines.batched_dense import BatchedDenseMembers, members_per_batch
+from germline.engines.cpu_kernels import FusedDecoder
+from germline.engines.decode import TokenDecoder
 from germline.engines.detokenize import Detokenizer
 from germline.engines.dtypes import check_dtype, serving_dtype
-from germline.engines.encoder import Encoder
-from germline.engines.fused import Fused
-from germline.engines.heap import keep_what_is_freed
-from germline.engines.lm_head import multiply_rows_at_once
-from germline.engines.members import DenseMembers, LowRankMembers
-from germline.engines.merging import merged, save_adapter
-from germline.engines.placement import Placement, searched_names
-from germline.engines.pretrained import Pretrained, save_pretrained
-from germline.engines.prompts import pad
-from germline.engines.reading import Sheet, lay_out, pieces
-from germline.engines.sampling import draw_luck
-from germline.engines.stacked import StackedMembers, members_together
-from germline.engines.update_size import UpdateGauge
-from germline.engines.weights import Masters, describe
-from germline.engines.windows import refuse_other_attention
-from germline.optimizers import Optimizer
+from germline.engines.lm_head import make_head_input_contiguous
+from germline.engines.lora_members import LoraMembers
+from germline.engines.malloc_tuning import keep_freed_memory
+from germline.engines.master_placement import MasterPlacement, searched_names
+from germline.engines.master_weights import Masters, list_tensors
+from germline.engines.merge import merged_tensors, save_adapter
+from germline.engines.perturbed_model import DenseMembers, LowRankMembers
+from germline.engines.pretrained import PretrainedModel, save_pretrained
+from germline.engines.prompt_batch import pad_prompts
+from germline.engines.prompt_encoder import PromptEncoder
+from germline.engines.sampling import draw_sampling_noise
+from germline.engines.sliding_window import check_attention_layers
+from germline.engines.subspace_forward import SubspaceMembers
+from germline.engines.teacher_forcing import PackedBatch, pack_completions, split_completions
+from germline.engines.update_size import UpdateSizeMeter
+from germline.optimizers import AscentOptimizer
 from germline.protocols import AdapterSpace, CoordinateSpace, DenseSpace, LowRankSpace, Space
-from germline.signals import UpdateSize
-from germline.types import Completion, Decoding, Example, GermlineError, Move, Perturbation, Update
+from germline.signal_types import UpdateSize
+from germline.types import (
+    Completion,
+    Decoding,
+    Example,
+    GermlineError,
+    MeanUpdate,
+    Perturbation,
+    Update,
+)
 
 LOGITS_AT_ONCE = 1 << 27
 """Logits that are held together while texts are read: 0.5 GB in fp32, 880 tokens of Qwen2.5."""
@@ -47,44 +55,44 @@ class InProcessEngine:
 
     def __init__(
         self,
-        pretrained: Pretrained,
+        pretrained: PretrainedModel,
         space: Space | None,
-        optimizer: Optimizer,
+        optimizer: AscentOptimizer,
         config: InProcess,
         sigma_unit: str = "constant",
     ) -> None:
         if config.threads is not None:
             torch.set_num_threads(config.threads)
-        refuse_other_attention(pretrained.model.config.get_text_config())
+        check_attention_layers(pretrained.model.config.get_text_config())
         self.pretrained = pretrained
         self.device = _device(config.device)
         on_gpu = self.device.type != "cpu"
         if not on_gpu:
-            keep_what_is_freed()
+            keep_freed_memory()
         self.dtype = serving_dtype(config.dtype, pretrained.stored_dtype, on_gpu=on_gpu)
         check_dtype(config.dtype, self.dtype, self.device)
-        host = self.device if config.centre == "device" else torch.device("cpu")
-        placement = Placement(self.device, self.dtype, host, isinstance(space, DenseSpace))
-        infos = describe(pretrained.model)
+        host = self.device if config.master_device == "device" else torch.device("cpu")
+        placement = MasterPlacement(self.device, self.dtype, host, isinstance(space, DenseSpace))
+        infos = list_tensors(pretrained.model)
         values = placement.place(pretrained.model, searched_names(space, infos, pretrained.source))
         # Buffers follow as they are: transformers keeps rotary frequencies in fp32.
         self.model = pretrained.model.to(self.device)
-        multiply_rows_at_once(self.model)
+        make_head_input_contiguous(self.model)
         self.serving = {name: p.detach() for name, p in self.model.named_parameters()}
         self.weights = Masters(values, infos, space, optimizer, sigma_unit, pretrained.source, host)
         self._dense = (
             self._members_of_their_own(space, config) if isinstance(space, DenseSpace) else None
         )
         self._batched = self._members_in_one_batch(space)
-        self.encoder = Encoder(pretrained)
+        self.encoder = PromptEncoder(pretrained)
         self.special_ids = self.encoder.special_ids
-        self._decoder = Decoder(
+        self._decoder = TokenDecoder(
             self.model,
-            Fused(self.model),
+            FusedDecoder(self.model),
             Detokenizer(pretrained.tokenizer),
             self.encoder.end_ids,
             self._members_left,
-            fixed_steps=config.steps == "fixed",
+            fixed_steps=config.cuda_graphs,
         )
 
     @torch.inference_mode()
@@ -94,16 +102,18 @@ class InProcessEngine:
         examples: Sequence[Example],
         decoding: Decoding,
     ) -> list[list[Completion]]:
-        """Let every member answer every example, as `[members][examples]`; None is the centre."""
+        """Let every member answer every example, as `[members][examples]`; None is the center."""
         prompts = [self.encoder.encode(example) for example in examples]
         self.encoder.check_length(max(map(len, prompts)) + decoding.max_new_tokens)
-        padded = pad(prompts, self.encoder.padding_id)
-        luck = draw_luck(examples, decoding)
+        padded = pad_prompts(prompts, self.encoder.padding_id)
+        sampling_noise = draw_sampling_noise(examples, decoding)
         completions: list[list[Completion]] = []
         for together in self._groups(members):
             try:
                 with self._standing(together):
-                    completions += self._decoder.generate(len(together), padded, luck, decoding)
+                    completions += self._decoder.generate(
+                        len(together), padded, sampling_noise, decoding
+                    )
             except RuntimeError as error:
                 if not _is_out_of_memory(error):
                     raise
@@ -118,7 +128,7 @@ class InProcessEngine:
         completions: Sequence[Sequence[Completion]],
     ) -> list[list[Tensor]]:
         """Return the logits each member has where its completions were written, one by one."""
-        sheet = self.lay_out(examples, completions)
+        sheet = self.pack_completions(examples, completions)
         logits = self._read(members, sheet.rows, sheet.keep)
         read = [row[span] for row, span in zip(logits, sheet.spans, strict=True)]
         return [read[row : row + len(examples)] for row in range(0, len(read), len(examples))]
@@ -136,7 +146,7 @@ class InProcessEngine:
         """
         found: list[list[Sequence[float]]] = [[] for _ in members]
         most = LOGITS_AT_ONCE // self.model.get_input_embeddings().num_embeddings
-        for some, few in pieces(completions, most):
+        for some, few in split_completions(completions, most):
             written = [row[few] for row in completions[some]]
             read = self.read(members[some], examples[few], written)
             logs = _log_probabilities([one for row in read for one in row], written)
@@ -144,23 +154,23 @@ class InProcessEngine:
                 found[place] += [next(logs) for _ in row]
         return found
 
-    def lay_out(
+    def pack_completions(
         self, examples: Sequence[Example], completions: Sequence[Sequence[Completion]]
-    ) -> Sheet:
+    ) -> PackedBatch:
         """Lay out completions `[members][examples]` to be read after the examples' prompts."""
         prompts = [self.encoder.encode(example) for example in examples]
-        return lay_out(prompts, completions, self.encoder.padding_id)
+        return pack_completions(prompts, completions, self.encoder.padding_id)
 
     @torch.inference_mode()
     def logits(self, member: Perturbation | None, tokens: Tensor) -> Tensor:
         """Return a member's teacher-forced logits `[rows, length, vocabulary]` on token ids."""
         return self._read([member], tokens, 0)
 
-    def apply(self, update: Update | Move) -> UpdateSize | None:
+    def apply(self, update: Update | MeanUpdate) -> UpdateSize | None:
         """Move the masters, refresh the serving copy, and measure the step."""
-        gauge = UpdateGauge(self.weights, self.dtype)
+        gauge = UpdateSizeMeter(self.weights, self.dtype)
         self.weights.apply(update)
-        self.weights.refuse_not_finite(update)
+        self.weights.check_finite(update)
         self.refresh()
         return gauge.read(update)
 
@@ -173,10 +183,10 @@ class InProcessEngine:
 
     def save_model(self, folder: Path, dtype: torch.dtype | None = None) -> None:
         """Write theta as a Hugging Face folder; the serving dtype gives the same tokens."""
-        save_pretrained(self.pretrained, merged(self.weights), folder, dtype or self.dtype)
+        save_pretrained(self.pretrained, merged_tensors(self.weights), folder, dtype or self.dtype)
 
     def save_adapter(self, folder: Path) -> None:
-        """Write the centre's adapter, in fp32, as a folder that plain `peft` loads."""
+        """Write the center's adapter, in fp32, as a folder that plain `peft` loads."""
         save_adapter(self.weights, folder)
 
     def _read(self, members: Sequence[Perturbation | None], tokens: Tensor, keep: int) -> Tensor:
@@ -194,23 +204,23 @@ class InProcessEngine:
 
     def _members_in_one_batch(
         self, space: Space | None
-    ) -> LowRankMembers | AdapterMembers | CoordinateMembers | None:
+    ) -> LowRankMembers | LoraMembers | SubspaceMembers | None:
         if isinstance(space, LowRankSpace):
             return LowRankMembers(self.model, self.serving, self.weights, space)
         if isinstance(space, AdapterSpace):
-            return AdapterMembers(self.model, self.serving, self.weights, space)
+            return LoraMembers(self.model, self.serving, self.weights, space)
         if isinstance(space, CoordinateSpace):
-            return CoordinateMembers(self.model, self.serving, self.weights, space)
+            return SubspaceMembers(self.model, self.serving, self.weights, space)
         return None
 
     def _members_of_their_own(
         self, space: DenseSpace, config: InProcess
-    ) -> StackedMembers | DenseMembers:
-        together = members_together(config.stacked, self.model, self.weights, self.dtype)
+    ) -> BatchedDenseMembers | DenseMembers:
+        together = members_per_batch(config.members_per_batch, self.model, self.weights, self.dtype)
         if together == 1:
             return DenseMembers(self.serving, self.weights, space)
         like = next(iter(self.serving.values()))
-        return StackedMembers(self.model, like, self.weights, space, together)
+        return BatchedDenseMembers(self.model, like, self.weights, space, together)
 
     def _groups(
         self, members: Sequence[Perturbation | None]
@@ -224,23 +234,26 @@ class InProcessEngine:
     @contextmanager
     def _standing(self, members: Sequence[Perturbation | None]) -> Iterator[None]:
         if self._batched:
-            with self._batched.standing(members):
+            with self._batched.applied(members):
                 yield
         elif self._dense:
-            with self._dense.standing(members):
+            with self._dense.applied(members):
                 yield
         else:
-            self.weights.refuse_members(members)
+            self.weights.check_members_supported(members)
             yield
 
     def _does_not_fit(self, members: int, examples: int) -> GermlineError:
         rows = members * examples
-        setting, value = "cell.examples", examples
+        setting, value = "microbatch.examples", examples
         if members > 1:
-            setting, value = ("engine.stacked", members) if self._dense else ("cell.rows", rows)
+            setting, value = (
+                ("engine.members_per_batch", members) if self._dense else ("microbatch.rows", rows)
+            )
         return GermlineError(
             f"out of memory on {self.device}: {members} members x {examples} examples are {rows} "
-            "rows at once, which do not fit. Cells are never made smaller by themselves, because "
+            "rows at once, which do not fit. Microbatches are never made smaller by themselves, "
+            "because "
             f"the size of a batch is part of its result: start a run with {setting}="
             f"{max(1, value // 2)}, or with a lower task.max_new_tokens"
         )

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 
-def multiply_rows_at_once(model: nn.Module) -> None:
+def make_head_input_contiguous(model: nn.Module) -> None:
     """Make the input of the LM head contiguous in every forward pass of a model from now on."""
     head = model.get_output_embeddings()  # type: ignore[operator]
     if isinstance(head, nn.Module):

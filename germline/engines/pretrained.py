@@ -26,8 +26,8 @@ from transformers.utils.logging import (
 )
 
 from germline.engines.checkpoint_files import check_files, check_tied
-from germline.engines.quantised import refuse_quantised
-from germline.engines.stored_dtype import parameters_in, stored_in
+from germline.engines.quantization_check import check_not_quantized
+from germline.engines.stored_dtype import parameter_dtype, stored_dtype
 from germline.registry import did_you_mean
 from germline.types import GermlineError
 
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Pretrained:
+class PretrainedModel:
     """A model on the CPU and its tokenizer.
 
     Attributes:
@@ -50,7 +50,7 @@ class Pretrained:
     source: str
 
 
-def load_pretrained(source: str) -> Pretrained:
+def load_pretrained(source: str) -> PretrainedModel:
     """Load a folder or a hub id, in the dtype its files hold where that is half precision.
 
     No fp32 copy of bf16 weights is made here: engines upcast what they search or serve in fp32,
@@ -58,25 +58,25 @@ def load_pretrained(source: str) -> Pretrained:
 
     Raises:
         GermlineError: there is no such model, its files cannot be read, lack something or
-            contradict each other, or its weights are quantised or not finite.
+            contradict each other, or its weights are quantized or not finite.
     """
     config, tokenizer = _config_and_tokenizer(source)
     with _explained(source):
         check_files(source)
-        refuse_quantised(source, config)
-        with parameters_in(stored_in(source)):
+        check_not_quantized(source, config)
+        with parameter_dtype(stored_dtype(source)):
             model, report = AutoModelForCausalLM.from_pretrained(
                 source,
                 dtype=torch.float32,  # of buffers; see stored_dtype.py
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,  # told below, with names
             )
-    _refuse_made_up(source, report)
+    _check_made_up(source, report)
     check_tied(source, model)
-    _refuse_not_finite(source, model)
+    _check_not_finite(source, model)
     model.eval().requires_grad_(requires_grad=False)
     stored = getattr(config, "dtype", None)
-    return Pretrained(
+    return PretrainedModel(
         model, tokenizer, stored if isinstance(stored, torch.dtype) else torch.float32, source
     )
 
@@ -93,7 +93,7 @@ def load_tokenizer(source: str) -> tuple[PreTrainedTokenizerBase, int | None]:
 
 
 @contextmanager
-def quietly() -> Iterator[None]:
+def silence_transformers() -> Iterator[None]:
     """Keep transformers from writing into our output; what matters of it, we say ourselves."""
     before = get_verbosity()
     set_verbosity_error()
@@ -115,7 +115,7 @@ def _config_and_tokenizer(source: str) -> tuple[PreTrainedConfig, PreTrainedToke
             raise GermlineError(
                 f"model: {source!r} is a PEFT adapter, not a model: name its run instead, or "
                 "export that with --merged; to train on from it, set space.kind=lora and "
-                f"space.start={source}"
+                f"space.init_adapter={source}"
             )
         found = "has no config.json" + ("" if path.is_dir() else ", as there is no such folder")
         raise GermlineError(
@@ -139,7 +139,7 @@ def _config_and_tokenizer(source: str) -> tuple[PreTrainedConfig, PreTrainedToke
 def _explained(source: str) -> Iterator[None]:
     """Load files of a model quietly, and say what is wrong with them."""
     try:
-        with quietly():
+        with silence_transformers():
             yield
     except GermlineError:
         raise
@@ -155,7 +155,7 @@ def _explained(source: str) -> Iterator[None]:
         raise GermlineError(f"model: {source!r} {where}cannot be loaded: {what}{remedy}") from error
 
 
-def _refuse_made_up(source: str, report: Mapping[str, Iterable[Any]]) -> None:
+def _check_made_up(source: str, report: Mapping[str, Iterable[Any]]) -> None:
     """Refuse weights that the library drew at random, as the files do not hold them like this."""
     missing = sorted(report["missing_keys"])
     if other := sorted(report["mismatched_keys"]):
@@ -175,7 +175,7 @@ def _refuse_made_up(source: str, report: Mapping[str, Iterable[Any]]) -> None:
         log.warning("model: %d tensors of %r go unused, %s first", len(unused), source, unused[0])
 
 
-def _refuse_not_finite(source: str, model: PreTrainedModel) -> None:
+def _check_not_finite(source: str, model: PreTrainedModel) -> None:
     for name, parameter in model.named_parameters():
         # The sum first: it needs no memory, and is finite in all but strange models.
         if not parameter.sum().isfinite() and not parameter.isfinite().all():
@@ -186,7 +186,7 @@ def _refuse_not_finite(source: str, model: PreTrainedModel) -> None:
 
 
 def save_pretrained(
-    pretrained: Pretrained, masters: dict[str, torch.Tensor], folder: Path, dtype: torch.dtype
+    pretrained: PretrainedModel, masters: dict[str, torch.Tensor], folder: Path, dtype: torch.dtype
 ) -> None:
     """Write masters, rounded to dtype, as a folder that plain `transformers` loads."""
     model = pretrained.model

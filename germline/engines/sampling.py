@@ -10,20 +10,20 @@ from germline.engines.sorting import sort_descending
 from germline.types import Decoding, Example
 
 
-def draw_luck(examples: Sequence[Example], decoding: Decoding) -> Tensor:
+def draw_sampling_noise(examples: Sequence[Example], decoding: Decoding) -> Tensor:
     """Draw the uniforms of seeded sampling, `[examples, max_new_tokens]`, same for all members."""
     return torch.from_numpy(
-        noise.uniform(
+        noise.sampling_uniforms(
             decoding.noise_seed,
-            decoding.noise_round,
-            decoding.noise_name,
+            decoding.noise_generation,
+            decoding.noise_stream,
             [example.index for example in examples],
             decoding.max_new_tokens,
         )
     )
 
 
-def choose(logits: Tensor, luck: Tensor, decoding: Decoding) -> Tensor:
+def choose_tokens(logits: Tensor, sampling_noise: Tensor, decoding: Decoding) -> Tensor:
     """Return one token id per row.
 
     Sampling inverts the cumulative distribution at `luck`, so members that agree on the
@@ -32,7 +32,7 @@ def choose(logits: Tensor, luck: Tensor, decoding: Decoding) -> Tensor:
 
     Args:
         logits: `[rows, vocabulary]`.
-        luck: `[rows]` uniforms in (0, 1); unused when greedy.
+        sampling_noise: `[rows]` uniforms in (0, 1); unused when greedy.
         decoding: temperature and top_p.
     """
     if decoding.temperature == 0:
@@ -45,7 +45,7 @@ def choose(logits: Tensor, luck: Tensor, decoding: Decoding) -> Tensor:
     # The smallest set of likely tokens whose mass reaches top_p; at least one.
     kept = (mass - ordered) < decoding.top_p
     total = (ordered * kept).sum(-1, keepdim=True)
-    target = luck.to(total)[:, None] * total
+    target = sampling_noise.to(total)[:, None] * total
     place = (mass < target).sum(-1, keepdim=True)
     # Weights thrown far off give logits that are no numbers: such a member writes something too.
     place = torch.minimum(place, kept.sum(-1, keepdim=True) - 1).clamp_(min=0)

@@ -24,14 +24,14 @@ NARROW = {"BF16": torch.bfloat16, "F16": torch.float16}
 """Half precision, by the names of safetensors; fp32 holds every value of both exactly."""
 
 
-def stored_in(source: str) -> torch.dtype:
+def stored_dtype(source: str) -> torch.dtype:
     """Return the half precision in which all weights of a model are stored, or else fp32."""
     names = {dtype for file in _weight_files(source) for dtype in _float_dtypes(file)}
     return NARROW.get(names.pop(), torch.float32) if len(names) == 1 else torch.float32
 
 
 @contextmanager
-def parameters_in(dtype: torch.dtype) -> Iterator[None]:
+def parameter_dtype(dtype: torch.dtype) -> Iterator[None]:
     """Let models created during a `with` block have parameters in a dtype, but buffers in fp32.
 
     transformers creates a model on the meta device and converts each weight to the dtype of the

@@ -14,19 +14,19 @@ import torch
 from torch import Tensor, nn
 
 from germline import noise
-from germline.engines.merging import merged, save_adapter
-from germline.engines.sampling import choose, draw_luck
-from germline.engines.update_size import UpdateGauge
-from germline.engines.weights import Masters, describe
-from germline.optimizers import Optimizer
+from germline.engines.master_weights import Masters, list_tensors
+from germline.engines.merge import merged_tensors, save_adapter
+from germline.engines.sampling import choose_tokens, draw_sampling_noise
+from germline.engines.update_size import UpdateSizeMeter
+from germline.optimizers import AscentOptimizer
 from germline.protocols import Members, Space, Texts
-from germline.signals import UpdateSize
+from germline.signal_types import UpdateSize
 from germline.types import (
     Completion,
     Decoding,
     Example,
     GermlineError,
-    Move,
+    MeanUpdate,
     Perturbation,
     Update,
 )
@@ -50,7 +50,7 @@ class _ToyModel(nn.Module):
         )
         self.layers = nn.ModuleList([block])
         for name, parameter in self.named_parameters():
-            values = noise.normal(0, 0, 0, f"toy/{name}", parameter.numel())
+            values = noise.weight_noise(0, 0, 0, f"toy/{name}", parameter.numel())
             parameter.data = torch.from_numpy(values).reshape(parameter.shape)
 
 
@@ -58,12 +58,12 @@ class ToyEngine:
     """Serves members one after another from merged copies of its weights."""
 
     def __init__(
-        self, space: Space | None, optimizer: Optimizer, sigma_unit: str = "constant"
+        self, space: Space | None, optimizer: AscentOptimizer, sigma_unit: str = "constant"
     ) -> None:
         model = _ToyModel()
         masters = {name: p.detach() for name, p in model.named_parameters()}
         self.special_ids = frozenset({END})
-        self.weights = Masters(masters, describe(model), space, optimizer, sigma_unit, "toy")
+        self.weights = Masters(masters, list_tensors(model), space, optimizer, sigma_unit, "toy")
 
     @torch.inference_mode()
     def generate(
@@ -72,10 +72,10 @@ class ToyEngine:
         examples: Sequence[Example],
         decoding: Decoding,
     ) -> list[list[Completion]]:
-        """Let every member answer every example, as `[members][examples]`; None is the centre."""
-        luck = draw_luck(examples, decoding)
-        tensors = (merged(self.weights, member) for member in members)
-        return [self._play(one, examples, luck, decoding) for one in tensors]
+        """Let every member answer every example, as `[members][examples]`; None is the center."""
+        sampling_noise = draw_sampling_noise(examples, decoding)
+        tensors = (merged_tensors(self.weights, member) for member in members)
+        return [self._play(one, examples, sampling_noise, decoding) for one in tensors]
 
     @torch.inference_mode()
     def read(
@@ -84,7 +84,7 @@ class ToyEngine:
         """Return the logits each member has where its completions were written, one by one."""
         rows = []
         for member, written in zip(members, completions, strict=True):
-            tensors = merged(self.weights, member)
+            tensors = merged_tensors(self.weights, member)
             rows.append(
                 [
                     _read(tensors, example, one.tokens)
@@ -106,11 +106,11 @@ class ToyEngine:
             for row, written in zip(read, completions, strict=True)
         ]
 
-    def apply(self, update: Update | Move) -> UpdateSize | None:
+    def apply(self, update: Update | MeanUpdate) -> UpdateSize | None:
         """Move the masters, and measure the step; there is no serving copy."""
-        gauge = UpdateGauge(self.weights, torch.float32)
+        gauge = UpdateSizeMeter(self.weights, torch.float32)
         self.weights.apply(update)
-        self.weights.refuse_not_finite(update)
+        self.weights.check_finite(update)
         return gauge.read(update)
 
     def refresh(self) -> None:
@@ -123,14 +123,14 @@ class ToyEngine:
         )
 
     def save_adapter(self, folder: Path) -> None:
-        """Write the centre's adapter as a PEFT folder, for training to start from."""
+        """Write the center's adapter as a PEFT folder, for training to start from."""
         save_adapter(self.weights, folder)
 
     def _play(
         self,
         tensors: dict[str, Tensor],
         examples: Sequence[Example],
-        luck: Tensor,
+        sampling_noise: Tensor,
         decoding: Decoding,
     ) -> list[Completion]:
         prompts = [_ids(example.prompt) for example in examples]
@@ -138,7 +138,9 @@ class ToyEngine:
         previous = torch.zeros_like(mixed)
         written = []
         for step in range(decoding.max_new_tokens):
-            tokens = choose(_logits(tensors, mixed, step, previous), luck[:, step], decoding)
+            tokens = choose_tokens(
+                _logits(tensors, mixed, step, previous), sampling_noise[:, step], decoding
+            )
             previous = tensors["embed.weight"][tokens]
             written.append(tokens)
         rows = torch.stack(written, dim=1).tolist()

@@ -23,17 +23,17 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from germline.diagnosis import effective_directions
-from germline.engines.weights import Masters
+from germline.engines.master_weights import Masters
 from germline.protocols import LowRankSpace
-from germline.signals import UpdateSize
-from germline.types import Move, TensorInfo, Update
+from germline.signal_metrics import effective_directions
+from germline.signal_types import UpdateSize
+from germline.types import MeanUpdate, TensorInfo, Update
 
 SAMPLE = 4096
 """Numbers looked at in each tensor: a share is then known to a percent or so."""
 
 
-class UpdateGauge:
+class UpdateSizeMeter:
     """A sample of the weights as they are before an update, to compare with what comes of it."""
 
     def __init__(self, masters: Masters, dtype: torch.dtype) -> None:
@@ -42,7 +42,7 @@ class UpdateGauge:
         self._infos = [info for info in masters.searched if info.kind != "coordinates"]
         self._before = self._samples()
 
-    def read(self, update: Update | Move) -> UpdateSize | None:
+    def read(self, update: Update | MeanUpdate) -> UpdateSize | None:
         """Measure the step that was taken since; None where there is nothing to measure."""
         if not self._infos:
             return None
@@ -72,7 +72,7 @@ class UpdateGauge:
         sums: np.ndarray = np.add.reduceat(values.numpy(), starts)
         return sums / self._sizes
 
-    def _rank(self, update: Update | Move) -> float | None:
+    def _rank(self, update: Update | MeanUpdate) -> float | None:
         """Return the effective rank of the step in the middle matrix: equation (3)."""
         space = self._masters.space
         if not isinstance(space, LowRankSpace) or not isinstance(update, Update):

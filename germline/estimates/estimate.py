@@ -101,12 +101,19 @@ def _changes(config: Config, machine: Hardware) -> Iterator[list[tuple[str, ...]
     dtype = getattr(config.engine, "dtype", "auto")
     if dtype == "float32" or (dtype == "auto" and not machine.on_gpu):
         yield [("engine.dtype=bfloat16",)]
-    if isinstance(config.engine, InProcess) and machine.on_gpu and config.engine.centre == "device":
-        yield [("engine.centre=host",)]
-    largest = 1 << int(math.log2(config.cell.rows))
+    if (
+        isinstance(config.engine, InProcess)
+        and machine.on_gpu
+        and config.engine.master_device == "device"
+    ):
+        yield [("engine.master_device=host",)]
+    largest = 1 << int(math.log2(config.microbatch.rows))
     rows = [largest >> n for n in range(1, largest.bit_length()) if largest >> n >= FEWEST_ROWS]
-    if rows and not is_served(config.engine) and config.cell.members is None:
-        yield [(f"cell.rows={n}", f"cell.examples={min(n, config.cell.examples)}") for n in rows]
+    if rows and not is_served(config.engine) and config.microbatch.members is None:
+        yield [
+            (f"microbatch.rows={n}", f"microbatch.examples={min(n, config.microbatch.examples)}")
+            for n in rows
+        ]
     if config.space.kind != "lora":
         yield [("space=lora",)]
 

@@ -22,7 +22,7 @@ import torch
 from torch.nn import functional
 
 from germline import noise
-from germline.tensor_noise import Stream, write_perturbed
+from germline.tensor_noise import NoiseStream, write_perturbed
 
 REACHED_BANDWIDTH, REACHED_PRODUCTS = 0.6, 0.4
 
@@ -217,12 +217,14 @@ def _operation_s(clock: Clock) -> float:
 
 
 def _noise_rate(clock: Clock) -> float:
-    return NUMBERS / _seconds(lambda: noise.normals(0, 0, (0,), "estimate", NUMBERS), clock)
+    return NUMBERS / _seconds(
+        lambda: noise.weight_noise_rows(0, 0, (0,), "estimate", NUMBERS), clock
+    )
 
 
 def _perturbed_rate(dtype: torch.dtype, clock: Clock) -> float:
     center, out = torch.zeros(NUMBERS), torch.zeros(NUMBERS, dtype=dtype)
-    stream = Stream(0, 0, "estimate")
+    stream = NoiseStream(0, 0, "estimate")
     return NUMBERS / _seconds(lambda: write_perturbed(stream, 0, 0.1, center, out), clock)
 
 

@@ -24,7 +24,7 @@ def machine_here(config: Config, shape: ModelShape) -> Hardware:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if torch.device(device).type == "cuda":
         return _gpu(torch.device(device))
-    if threads := getattr(config.engine, "threads", None):
+    if threads := getattr(config.engine, "engine_threads", None):
         torch.set_num_threads(threads)
     dtype = serving_dtype(
         getattr(config.engine, "dtype", "float32"), shape.config_dtype, on_gpu=False

@@ -29,9 +29,9 @@ from typing import Literal
 import torch
 
 from germline.config import Config, InProcess
+from germline.engines.cpu_kernels import SMALL_SCORES
 from germline.engines.decode import PREFILL_TOKENS, SMALLEST_BATCH
-from germline.engines.fused import SMALL_SCORES
-from germline.engines.placement import holds_exactly
+from germline.engines.master_placement import holds_exactly
 from germline.estimates.model_shape import ModelShape
 from germline.estimates.workload import Workload, is_served
 
@@ -197,7 +197,9 @@ def memory_parts(config: Config, shape: ModelShape, work: Workload) -> list[Part
     """
     if is_served(config.engine):
         return _served_parts(config, shape, work)
-    masters_on_device = isinstance(config.engine, InProcess) and config.engine.centre == "device"
+    masters_on_device = (
+        isinstance(config.engine, InProcess) and config.engine.master_device == "device"
+    )
     masters: Place = "device" if masters_on_device else "host"
     own = config.space.kind in ("full", "low_rank")
     shared = (

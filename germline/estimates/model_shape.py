@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 
-from germline.engines.pretrained import quietly
-from germline.engines.stored_dtype import stored_in
-from germline.engines.weights import describe
+from germline.engines.master_weights import list_tensors
+from germline.engines.pretrained import silence_transformers
+from germline.engines.stored_dtype import stored_dtype
 from germline.estimates.published import PUBLISHED
 from germline.nano import NANO_DIR
 from germline.types import GermlineError, TensorInfo
@@ -89,7 +89,7 @@ class ModelShape:
 
 def _outputs(tensor: TensorInfo) -> int:
     """Return the outputs of a linear layer; experts may be stacked in one tensor."""
-    return tensor.sides[0] if len(tensor.shape) == 2 else tensor.shape[-2]
+    return tensor.out_in_features[0] if len(tensor.shape) == 2 else tensor.shape[-2]
 
 
 def shape_of(source: str) -> ModelShape:
@@ -102,10 +102,10 @@ def shape_of(source: str) -> ModelShape:
         return _published(source)
     path = NANO_DIR if source == "nano" else Path(source).expanduser()
     try:
-        with quietly():
+        with silence_transformers():
             config = AutoConfig.from_pretrained(str(path) if path.exists() else source)
         # The files of a hub id are not asked for: looking at them would download them.
-        stored = stored_in(str(path)) if path.is_dir() else None
+        stored = stored_dtype(str(path)) if path.is_dir() else None
     except Exception as error:  # a damaged config may raise anything in the libraries
         raise GermlineError(
             f"model: config.json or the files of {source!r} cannot be read ({error}): give a "
@@ -126,14 +126,14 @@ def shape_from(source: str, values: dict[str, object]) -> ModelShape:
 
 
 def _shape(source: str, config: PreTrainedConfig, stored: torch.dtype | None) -> ModelShape:
-    with quietly(), torch.device("meta"):
+    with silence_transformers(), torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     text = config.get_text_config()
     named = config.dtype if isinstance(config.dtype, torch.dtype) else torch.float32
     heads = int(text.num_attention_heads)
     return ModelShape(
         source=source,
-        tensors=describe(model),
+        tensors=list_tensors(model),
         stored_dtype=named if stored is None else stored,
         config_dtype=named,
         hidden=int(text.hidden_size),

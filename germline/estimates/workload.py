@@ -7,16 +7,16 @@ from dataclasses import dataclass
 import torch
 
 from germline.config import Config, InProcess, Lora, Sglang, Singular, Subspace, Vllm
+from germline.engines.batched_dense import AUTO_BYTES
 from germline.engines.dtypes import serving_dtype
-from germline.engines.prompts import pad
-from germline.engines.stacked import AUTO_BYTES
+from germline.engines.prompt_batch import pad_prompts
 from germline.estimates.model_shape import ModelShape
 from germline.optimizers import make_optimizer
 from germline.protocols import Task
 from germline.registry import resolve
-from germline.rollout import members_per_cell
+from germline.rollout import members_per_microbatch
 from germline.spaces import make_space
-from germline.spaces.selection import select_linear
+from germline.spaces.tensor_selection import select_linear
 from germline.tasks import TASKS
 from germline.types import Example, TensorInfo
 
@@ -52,14 +52,14 @@ def text_lengths(
 ) -> TextLengths:
     """Measure the prompts of a config's task; by their characters where no tokenizer is given."""
     task: Task = resolve("tasks", TASKS, config.task.kind)(config.task)
-    examples = list(task.examples("train")[: config.batch])
+    examples = list(task.examples("train")[: config.batch_size])
     new_tokens = config.task.max_new_tokens or task.max_new_tokens
     if encode is None:
         characters = max(len(one.prompt) for one in examples)
         prompt = math.ceil(characters / CHARACTERS_PER_TOKEN) + CHAT_TOKENS
         return TextLengths(len(examples), prompt, 0, new_tokens)
     prompts = [encode(one) for one in examples]
-    prefix = len(pad(prompts, 0).prefix) if len(prompts) > 1 else 0
+    prefix = len(pad_prompts(prompts, 0).prefix) if len(prompts) > 1 else 0
     return TextLengths(len(examples), max(map(len, prompts)), prefix, new_tokens)
 
 
@@ -129,8 +129,8 @@ def workload(config: Config, shape: ModelShape, texts: TextLengths, *, on_gpu: b
     members = config.strategy.population or POPULATION
     antithetic = bool(getattr(config.strategy, "antithetic", False))
     batch = texts.examples
-    examples = min(config.cell.examples, batch)
-    at_once = min(members, members_per_cell(config.cell, batch))
+    examples = min(config.microbatch.examples, batch)
+    at_once = min(members, members_per_microbatch(config.microbatch, batch))
     tensors = searched_tensors(config, shape)
     searched = sum(math.prod(one) for one in tensors)
     stacked = 0
@@ -168,7 +168,7 @@ def searched_tensors(config: Config, shape: ModelShape) -> list[tuple[int, ...]]
     if isinstance(space, Lora):
         found: list[tuple[int, ...]] = []
         for layer in select_linear(shape.tensors, space):
-            out, into = layer.sides
+            out, into = layer.out_in_features
             found += (
                 [(out, space.rank)] if space.freeze_a else [(space.rank, into), (out, space.rank)]
             )
@@ -193,16 +193,16 @@ def _member_numbers(config: Config, shape: ModelShape) -> int:
 
 def sides(layers: Sequence[TensorInfo]) -> int:
     """Return the inputs plus outputs of linear layers: the numbers of rank-1 factors."""
-    return sum(sum(one.sides) for one in layers)
+    return sum(sum(one.out_in_features) for one in layers)
 
 
 def _stacked(engine: object, bytes_each: int, at_once: int) -> int:
-    """Return how many members of `full` are in the model at once; see `members_together`."""
+    """Return how many members of `full` are in the model at once; see `members_per_batch`."""
     if not isinstance(engine, InProcess):
         return 1
-    if engine.stacked == "auto":
+    if engine.members_per_batch == "auto":
         return min(at_once, max(1, AUTO_BYTES // bytes_each))
-    return min(at_once, engine.stacked)
+    return min(at_once, engine.members_per_batch)
 
 
 def is_served(engine: object) -> bool:

@@ -8,21 +8,21 @@ and an antithetic pair with both its members.
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
-from germline.rollout import OpenCell
+from germline.rollout import Microbatch
 from germline.types import Evaluation
 
 GRACE = 0.5
 """Once a quorum is in, the others have so much of the time it took before they are left out."""
 
 Place = tuple[int, int]
-"""First member and first example of a cell."""
+"""First member and first example of a microbatch."""
 
 
 class Quorum:
     """The members of one evaluation.
 
     Args:
-        cells: everything there is to play.
+        microbatches: everything there is to play.
         members: how many there are.
         share: of the members that will do.
         together: members in groups of so many are in together or not at all.
@@ -31,13 +31,13 @@ class Quorum:
 
     def __init__(
         self,
-        cells: Sequence[OpenCell],
+        microbatches: Sequence[Microbatch],
         members: int,
         share: float,
         together: int,
         clock: Callable[[], float],
     ) -> None:
-        self._cells = cells
+        self._cells = microbatches
         self._members = members
         self._share = share
         self._together = together
@@ -45,7 +45,7 @@ class Quorum:
         self._begun = clock()
         self._reached: float | None = None
 
-    def closes(self, played: Collection[Place]) -> float | None:
+    def can_close(self, played: Collection[Place]) -> float | None:
         """Return when to close, by the clock; None while too few members are in."""
         if self._share == 1:
             return None
@@ -59,7 +59,7 @@ class Quorum:
 
     def is_closed(self, played: Collection[Place]) -> bool:
         """Whether nobody else is waited for."""
-        end = self.closes(played)
+        end = self.can_close(played)
         return end is not None and self._clock() >= end
 
     def missing(self, played: Collection[Place]) -> set[int]:

@@ -21,18 +21,25 @@ from ray.exceptions import RayError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from germline.checkpoint import file_snapshot, newest_snapshot, save_snapshot, snapshots
-from germline.fleet.carrier import Ask
-from germline.fleet.elsewhere import Done, Lost, Outcome, Raised, Remote, attempt
-from germline.fleet.jobs import Job
-from germline.fleet.state import State
+from germline.checkpoint import commit_snapshot, list_snapshots, newest_snapshot, save_snapshot
+from germline.fleet.engine_state import EngineState
+from germline.fleet.remote_engine import (
+    JobDone,
+    JobRaised,
+    Outcome,
+    RemoteEngine,
+    RemoteEngineLost,
+    run_and_catch,
+)
+from germline.fleet.state_transfer import Ask
+from germline.fleet.worker_jobs import EngineJob
 from germline.protocols import Engine
 
 POLL_S = 0.2
 """How often it is asked whether there is room for an engine that waits for it."""
 
 
-class Host:
+class RayEngineActor:
     """The actor: an engine, seen from inside."""
 
     def __init__(self) -> None:
@@ -45,13 +52,13 @@ class Host:
             self._engine = load()
             return self._engine.weights.digest()
 
-        return attempt(loaded)
+        return run_and_catch(loaded)
 
-    def do(self, job: Job) -> Outcome:
+    def do(self, job: EngineJob) -> Outcome:
         """Do a job."""
         engine = self._engine
         assert engine is not None, "an engine is given jobs once it has loaded"
-        return attempt(lambda: job(engine))
+        return run_and_catch(lambda: job(engine))
 
 
 class RayEngine:
@@ -72,19 +79,19 @@ class RayEngine:
         self._group: Any = None
         self._actor: Any = None
         self._pending: Any = None
-        self._vacant = False
+        self._waits_for_resources = False
 
     @property
-    def vacant(self) -> bool:
+    def waits_for_resources(self) -> bool:
         """Whether there was no room for it yet when it was last asked."""
-        return self._vacant
+        return self._waits_for_resources
 
     def start(self) -> None:
         """Ask for room and an actor in it, which loads the engine as soon as it is there."""
         self.stop()
         self._group = placement_group([self._resources], strategy="STRICT_PACK")
         self._actor = (
-            ray.remote(Host)
+            ray.remote(RayEngineActor)
             .options(
                 **_asked_for(self._resources),
                 max_restarts=0,
@@ -94,10 +101,10 @@ class RayEngine:
             )
             .remote()
         )
-        self._vacant = True
+        self._waits_for_resources = True
         self._pending = self._actor.load.remote(self._load)
 
-    def send(self, job: Job) -> None:
+    def send(self, job: EngineJob) -> None:
         """Begin a job; an actor that is gone shows when its outcome is asked for."""
         self._pending = self._actor.do.remote(job)
 
@@ -111,7 +118,7 @@ class RayEngine:
             if self._group is not None:
                 remove_placement_group(self._group)
         self._actor = self._group = self._pending = None
-        self._vacant = False
+        self._waits_for_resources = False
 
     def pending(self) -> Any:
         """Return the reference to the outcome to come."""
@@ -119,41 +126,47 @@ class RayEngine:
             raise RuntimeError(f"nothing was asked of {self.name}")
         return self._pending
 
-    def found_room(self) -> bool:
+    def found_resources(self) -> bool:
         """Ask whether there is room by now."""
-        self._vacant = not self._group.wait(0)
-        return not self._vacant
+        self._waits_for_resources = not self._group.wait(0)
+        return not self._waits_for_resources
 
     def outcome(self) -> Outcome:
         """Read what came of the job: called when its reference is ready."""
-        self._vacant = False
+        self._waits_for_resources = False
         try:
             value = ray.get(self.pending())
         except RayError as error:
-            return Lost(_cause(error))
+            return RemoteEngineLost(_cause(error))
         except Exception as error:  # noqa: BLE001 - what cannot be unpickled can raise anything
-            return Lost(f"its answer cannot be read: {error}")
-        return value if isinstance(value, Done | Raised) else Lost(f"it answered {value!r}")
+            return RemoteEngineLost(f"its answer cannot be read: {error}")
+        return (
+            value
+            if isinstance(value, JobDone | JobRaised)
+            else RemoteEngineLost(f"it answered {value!r}")
+        )
 
 
-def wait(remotes: Sequence[Remote], timeout: float | None) -> list[tuple[Remote, Outcome]]:
+def wait_for_outcome(
+    remotes: Sequence[RemoteEngine], timeout: float | None
+) -> list[tuple[RemoteEngine, Outcome]]:
     """Wait until one of these actors has an outcome or finds room, or in vain."""
     engines = [remote for remote in remotes if isinstance(remote, RayEngine)]
     pending = [engine.pending() for engine in engines]
     end = None if timeout is None else time.monotonic() + timeout
     while True:
-        vacant = [engine for engine in engines if engine.vacant]
+        waits_for_resources = [engine for engine in engines if engine.waits_for_resources]
         left = None if end is None else max(0.0, end - time.monotonic())
-        pause = left if not vacant else POLL_S if left is None else min(POLL_S, left)
+        pause = left if not waits_for_resources else POLL_S if left is None else min(POLL_S, left)
         if ray.wait(pending, timeout=pause)[0]:
             ready, _ = ray.wait(pending, num_returns=len(pending), timeout=0)
             return [(one, one.outcome()) for one in engines if one.pending() in ready]
-        if any([engine.found_room() for engine in vacant]) or left == 0:  # noqa: C419 - ask all
+        if any([engine.found_resources() for engine in waits_for_resources]) or left == 0:  # noqa: C419 - ask all
             return []
 
 
 @dataclass(frozen=True)
-class InStore:
+class ObjectStoreState:
     """A snapshot in Ray's object store.
 
     Attributes:
@@ -173,46 +186,48 @@ class InStore:
     def write(self, folder: Path, keep: int) -> None:
         """Write it to a folder here, as the newest of `keep` snapshots."""
         data: np.ndarray = ray.get(self.data)
-        file_snapshot(lambda path: path.write_bytes(data.data), folder, self.generation, keep=keep)
+        commit_snapshot(
+            lambda path: path.write_bytes(data.data), folder, self.generation, keep=keep
+        )
 
 
 @dataclass(frozen=True)
-class Pack:
+class PackStateJob:
     """Put masters and moments, as they are after a generation, into the object store."""
 
     generation: int
 
-    def __call__(self, engine: Engine) -> InStore:
+    def __call__(self, engine: Engine) -> ObjectStoreState:
         """Return where they are."""
         with tempfile.TemporaryDirectory(prefix="germline-peer-") as folder:
             path = save_snapshot(engine.weights, Path(folder), self.generation, keep=1)
             return _stored(path, self.generation)
 
-    def believes(self, answer: object) -> bool:
+    def is_valid_result(self, answer: object) -> bool:
         """Whether it says where they are."""
-        return isinstance(answer, InStore) and answer.generation == self.generation
+        return isinstance(answer, ObjectStoreState) and answer.generation == self.generation
 
 
-class ObjectStore:
+class ObjectStoreTransfer:
     """Takes states through the object store: hosts need no disk that they share."""
 
     @contextlib.contextmanager
-    def from_peer(self, ask: Ask, generation: int) -> Iterator[State]:
+    def from_peer(self, ask: Ask, generation: int) -> Iterator[EngineState]:
         """Let an engine put its state there; newcomers get it from its host."""
-        yield ask(Pack(generation))
+        yield ask(PackStateJob(generation))
 
-    def from_folder(self, folder: Path) -> State | None:
+    def from_folder(self, folder: Path) -> EngineState | None:
         """Put the newest snapshot of a folder here there."""
-        found = snapshots(folder)
+        found = list_snapshots(folder)
         return _stored(found[-1], newest_snapshot(folder)) if found else None
 
     def to_folder(self, ask: Ask, folder: Path, generation: int, keep: int) -> None:
         """Let an engine put its state there, and write it to a folder here."""
-        ask(Pack(generation)).write(folder, keep)
+        ask(PackStateJob(generation)).write(folder, keep)
 
 
-def _stored(path: Path, generation: int) -> InStore:
-    return InStore(generation, ray.put(np.fromfile(path, dtype=np.uint8)))
+def _stored(path: Path, generation: int) -> ObjectStoreState:
+    return ObjectStoreState(generation, ray.put(np.fromfile(path, dtype=np.uint8)))
 
 
 def _asked_for(resources: Mapping[str, float]) -> dict[str, object]:

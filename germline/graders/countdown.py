@@ -42,7 +42,7 @@ _EXPRESSION = re.compile(r"[-+*/()0-9 \t\n\r\f\v]+")
 _TARGET = re.compile(r"-?[0-9]{1,15}(\.[0-9]{1,20})?")
 
 
-def grade(text: str, example: Example) -> Mapping[str, float]:
+def grade_countdown(text: str, example: Example) -> Mapping[str, float]:
     """Return the parts `format` and `answer` of a completion.
 
     Args:
@@ -52,7 +52,7 @@ def grade(text: str, example: Example) -> Mapping[str, float]:
     numbers = cast("tuple[int, ...]", example.facts["numbers"])
     target = _target(cast(str, example.facts["target"]))
     answer = last_answer(text)
-    right = answer is not None and hits(answer, numbers, target)
+    right = answer is not None and reaches_target(answer, numbers, target)
     return {"format": format_value("<think>" + text), "answer": float(right)}
 
 
@@ -82,7 +82,7 @@ def last_answer(text: str) -> str | None:
     return text[body : text.find("</answer>", body)]
 
 
-def answer_of(text: str, example: Example) -> str | None:
+def answer_value(text: str, example: Example) -> str | None:
     """Return the value of the last answer of a completion; None where its numbers are not those."""
     expression = last_answer(text)
     numbers = cast("tuple[int, ...]", example.facts["numbers"])
@@ -90,7 +90,7 @@ def answer_of(text: str, example: Example) -> str | None:
     return None if value is None else str(Fraction(*value))
 
 
-def hits(expression: str, numbers: tuple[int, ...], target: Ratio) -> bool:
+def reaches_target(expression: str, numbers: tuple[int, ...], target: Ratio) -> bool:
     """Tell whether an expression uses every number exactly once and reaches the target."""
     value = value_of(expression, numbers)
     if value is None:

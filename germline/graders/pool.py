@@ -19,9 +19,9 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from types import TracebackType
 
-from germline.graders.backlog import Backlog, Piece
-from germline.graders.child import Child
-from germline.graders.frames import Failed, Item, Misgraded, Setup, Verdict
+from germline.graders.work_queue import WorkItem, WorkQueue
+from germline.graders.worker_handle import WorkerHandle
+from germline.graders.worker_messages import GraderSetup, GradingFailed, InvalidGrade, Item, Verdict
 from germline.protocols import Grader
 from germline.types import Example, GermlineError, Grade
 
@@ -47,7 +47,7 @@ class _Job:
             if self._missing:
                 return
         in_order = [grade for _, part in sorted(self._grades.items()) for grade in part]
-        # A future that was cancelled in the meantime keeps its state.
+        # A future that was canceled in the meantime keeps its state.
         with contextlib.suppress(InvalidStateError):
             self.future.set_result(in_order)
 
@@ -89,12 +89,14 @@ class GraderPool:
         self._floor = tuple(float(floor[part]) for part in self._rubric)
         self._name = _name(grader)
         memory_bytes = None if memory_gb is None else int(memory_gb * GB)
-        setup = Setup(_pickled(grader, self._name), tuple(self._rubric), timeout_s, memory_bytes)
-        self._backlog: Backlog[_Job, Item] = Backlog()
+        setup = GraderSetup(
+            _pickled(grader, self._name), tuple(self._rubric), timeout_s, memory_bytes
+        )
+        self._backlog: WorkQueue[_Job, Item] = WorkQueue()
         self._open_jobs: set[_Job] = set()
         self._lock = threading.Lock()
         self._closed = False
-        self._children = [Child(setup, self._name) for _ in range(workers)]
+        self._children = [WorkerHandle(setup, self._name) for _ in range(workers)]
         self._threads = [
             threading.Thread(
                 target=self._serve, args=(number, child), name=f"grader-{number}", daemon=True
@@ -147,7 +149,7 @@ class GraderPool:
         for thread in self._threads:
             thread.join()
 
-    def _serve(self, number: int, child: Child) -> None:
+    def _serve(self, number: int, child: WorkerHandle) -> None:
         """Grade piece after piece with one worker, in a thread of its own."""
         if number == 0:
             # Ahead of the first text; if it fails, grading that text fails the same way.
@@ -157,7 +159,7 @@ class GraderPool:
             self._grade(piece, child)
         child.close()
 
-    def _grade(self, piece: Piece[_Job, Item], child: Child) -> None:
+    def _grade(self, piece: WorkItem[_Job, Item], child: WorkerHandle) -> None:
         try:
             child.start()  # outside the measured time
             with self._backlog.measured(len(piece.items)):
@@ -172,14 +174,14 @@ class GraderPool:
             piece.job.finish(piece.start, grades)
 
     def _read(self, verdict: Verdict, item: Item) -> Grade:
-        if isinstance(verdict, Misgraded):
+        if isinstance(verdict, InvalidGrade):
             text, example = item
             raise GermlineError(
                 f"graders: {self._name} {verdict.problem} "
                 f"(example {example.index}, text {text[:80]!r})"
             )
-        failure = verdict.reason if isinstance(verdict, Failed) else None
-        values = self._floor if isinstance(verdict, Failed) else verdict
+        failure = verdict.reason if isinstance(verdict, GradingFailed) else None
+        values = self._floor if isinstance(verdict, GradingFailed) else verdict
         rubric = self._rubric
         reward = sum(map(float.__mul__, rubric.values(), values), 0.0)
         return Grade(reward, dict(zip(rubric, values, strict=True)), failure)

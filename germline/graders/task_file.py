@@ -24,7 +24,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from germline.graders.frames import MisgradedError
+from germline.graders.worker_messages import InvalidGradeError
 from germline.registry import did_you_mean
 from germline.types import Example, GermlineError
 
@@ -79,12 +79,12 @@ class FileRubric:
     def _checked(self, name: str, value: object) -> float:
         number = _number(value)
         if not math.isfinite(number):
-            raise MisgradedError(
+            raise InvalidGradeError(
                 f"must return a finite number from {name}(), returned {repr(value)[:200]}"
             )
         weight, floor = self.weights[name], self.floors[name]
         if weight * number < weight * floor:
-            raise MisgradedError(
+            raise InvalidGradeError(
                 f"returned {number:g} from {name}(), worse than its floor {floor:g}. What breaks "
                 "the grader earns the floor, so it must be the worst value there is: write "
                 f"settings = {{'floor': {{{name!r}: ...}}}} into the file"
@@ -92,7 +92,7 @@ class FileRubric:
         return number
 
 
-def load(path: Path) -> TaskFile:
+def load_task_file(path: Path) -> TaskFile:
     """Read and run a task file; what it prints goes to standard error.
 
     Raises:
@@ -114,12 +114,12 @@ def load(path: Path) -> TaskFile:
     if folder not in sys.path:
         sys.path.append(folder)
     sys.modules[name] = module  # dataclasses look their module up by name
-    with explained(path, "cannot be loaded"):
+    with task_file_error(path, "cannot be loaded"):
         loader.exec_module(module)
     return TaskFile(path, source, module)
 
 
-def rewards(file: TaskFile) -> dict[RewardFunction, float]:
+def reward_functions(file: TaskFile) -> dict[RewardFunction, float]:
     """Return the reward functions of a file with their weights.
 
     Raises:
@@ -153,7 +153,7 @@ def rewards(file: TaskFile) -> dict[RewardFunction, float]:
 
 
 @contextlib.contextmanager
-def explained(path: Path, what: str) -> Iterator[None]:
+def task_file_error(path: Path, what: str) -> Iterator[None]:
     """Turn whatever code of a task file raises into an error that names the line.
 
     Raises:
@@ -218,7 +218,9 @@ def _reload(
     path: Path, digest: str, weights: Mapping[str, float], floors: Mapping[str, float]
 ) -> FileRubric:
     """Load a grader where it was sent to."""
-    file = load(path)
+    file = load_task_file(path)
     if file.digest != digest:
         raise GermlineError(f"{path} was changed while it was in use; stop and begin again")
-    return FileRubric(path, digest, weights, floors, {f.__name__: f for f in rewards(file)})
+    return FileRubric(
+        path, digest, weights, floors, {f.__name__: f for f in reward_functions(file)}
+    )

@@ -6,7 +6,7 @@ no choice are one token each, or prefill would rule the cost of every generation
 the countdown prompt, its tags, the role lines of the chat template, and operators with the spaces
 around them, which therefore never merge with a number.
 
-Limits: text is normalised (NFC) as Qwen2 does, so letters written as base and accent come back
+Limits: text is normalized (NFC) as Qwen2 does, so letters written as base and accent come back
 composed; every other text survives encoding and decoding, since all 256 bytes are tokens.
 """
 
@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from tokenizers import AddedToken, pre_tokenizers, trainers
 from transformers import Qwen2Tokenizer
 
-from germline.nano import text
+from germline.nano import training_text as text
 
 VOCABULARY_SIZE = 1024
 MAX_LENGTH = 512

@@ -6,20 +6,20 @@ out on every machine.
 
 from germline.config import OptimizerConfig
 from germline.optimizers.adam import Adam
-from germline.optimizers.contract import Optimizer
-from germline.optimizers.decay import Decaying
+from germline.optimizers.base import AscentOptimizer
 from germline.optimizers.sgd import Sgd
+from germline.optimizers.weight_decay import WeightDecay
 
-__all__ = ["Adam", "Decaying", "Optimizer", "Sgd", "make_optimizer"]
+__all__ = ["Adam", "AscentOptimizer", "Sgd", "WeightDecay", "make_optimizer"]
 
 
-def make_optimizer(config: OptimizerConfig) -> Optimizer:
+def make_optimizer(config: OptimizerConfig) -> AscentOptimizer:
     """Build the optimizer a config section names."""
-    plain: Optimizer
+    plain: AscentOptimizer
     if config.kind == "adam":
         plain = Adam(config.beta1, config.beta2, config.epsilon)
     else:
         plain = Sgd(config.momentum)
     if config.weight_decay == 0:
         return plain
-    return Decaying(plain, config.weight_decay, to_start=config.decay_to == "start")
+    return WeightDecay(plain, config.weight_decay, to_start=config.decay_to == "start")

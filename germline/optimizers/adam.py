@@ -5,7 +5,14 @@ from collections.abc import Mapping
 
 import torch
 
-from germline.optimizers.arithmetic import Scratch, beside, check, chunks, fp32, power
+from germline.optimizers.fp32_arithmetic import (
+    ScratchBuffers,
+    check_step_tensors,
+    flat_chunks,
+    integer_power,
+    round_to_fp32,
+    zeros_for_state,
+)
 
 
 class Adam:
@@ -20,7 +27,7 @@ class Adam:
     def __init__(self, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> None:
         self._beta1, self._beta2, self._epsilon = beta1, beta2, epsilon
         self._moments: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
-        self._scratch = Scratch(torch.float32, torch.float32, torch.float64)
+        self._scratch = ScratchBuffers(torch.float32, torch.float32, torch.float64)
 
     @property
     def bytes_per_number(self) -> int:
@@ -39,15 +46,15 @@ class Adam:
         step_index: int,
         unit: float = 1.0,
     ) -> None:
-        """Move `master` uphill, in place; see `Optimizer.step`."""
-        check(name, master, gradient)
+        """Move `master` uphill, in place; see `AscentOptimizer.step`."""
+        check_step_tensors(name, master, gradient)
         t = step_index + 1
-        keep_m, add_m = fp32(self._beta1), fp32(1 - self._beta1)
-        keep_v, add_v = fp32(self._beta2), fp32(1 - self._beta2)
-        rate = fp32(learning_rate * unit / (1 - power(self._beta1, t)))
-        root = fp32(1 / math.sqrt(1 - power(self._beta2, t)))
-        epsilon = fp32(self._epsilon)
-        for theta, g, m, v in chunks(master, gradient, *self._moments_of(name, master)):
+        keep_m, add_m = round_to_fp32(self._beta1), round_to_fp32(1 - self._beta1)
+        keep_v, add_v = round_to_fp32(self._beta2), round_to_fp32(1 - self._beta2)
+        rate = round_to_fp32(learning_rate * unit / (1 - integer_power(self._beta1, t)))
+        root = round_to_fp32(1 / math.sqrt(1 - integer_power(self._beta2, t)))
+        epsilon = round_to_fp32(self._epsilon)
+        for theta, g, m, v in flat_chunks(master, gradient, *self._moments_of(name, master)):
             change, denominator, wide = self._scratch.like(theta)
             torch.mul(m, keep_m, out=m)
             torch.mul(g, add_m, out=change)
@@ -99,6 +106,6 @@ class Adam:
         """Find the moments of a tensor: 0 at its first step, moved to its device after a load."""
         if name not in self._moments:
             self._moments[name] = (torch.zeros_like(master), torch.zeros_like(master))
-        m, v = (beside(name, moment, master) for moment in self._moments[name])
+        m, v = (zeros_for_state(name, moment, master) for moment in self._moments[name])
         self._moments[name] = (m, v)
         return m, v

@@ -4,7 +4,13 @@ from collections.abc import Mapping
 
 import torch
 
-from germline.optimizers.arithmetic import Scratch, beside, check, chunks, fp32
+from germline.optimizers.fp32_arithmetic import (
+    ScratchBuffers,
+    check_step_tensors,
+    flat_chunks,
+    round_to_fp32,
+    zeros_for_state,
+)
 
 
 class Sgd:
@@ -20,7 +26,7 @@ class Sgd:
     def __init__(self, momentum: float = 0.0) -> None:
         self._momentum = momentum
         self._velocities: dict[str, torch.Tensor] = {}
-        self._scratch = Scratch(torch.float32)
+        self._scratch = ScratchBuffers(torch.float32)
 
     @property
     def bytes_per_number(self) -> int:
@@ -39,12 +45,12 @@ class Sgd:
         step_index: int,
         unit: float = 1.0,
     ) -> None:
-        """Move `master` uphill, in place; see `Optimizer.step`."""
-        check(name, master, gradient)
+        """Move `master` uphill, in place; see `AscentOptimizer.step`."""
+        check_step_tensors(name, master, gradient)
         if self._momentum:
             gradient = self._gathered(name, gradient)
-        rate = fp32(learning_rate * unit)
-        for theta, g in chunks(master, gradient):
+        rate = round_to_fp32(learning_rate * unit)
+        for theta, g in flat_chunks(master, gradient):
             (change,) = self._scratch.like(theta)
             torch.mul(g, rate, out=change)
             torch.add(theta, change, out=theta)
@@ -76,9 +82,9 @@ class Sgd:
         """Add the gradient to the velocity of its tensor, and return that."""
         if name not in self._velocities:
             self._velocities[name] = torch.zeros_like(gradient)
-        velocity = self._velocities[name] = beside(name, self._velocities[name], gradient)
-        momentum = fp32(self._momentum)
-        for v, g in chunks(velocity, gradient):
+        velocity = self._velocities[name] = zeros_for_state(name, self._velocities[name], gradient)
+        momentum = round_to_fp32(self._momentum)
+        for v, g in flat_chunks(velocity, gradient):
             torch.mul(v, momentum, out=v)
             torch.add(v, g, out=v)
         return velocity

@@ -12,23 +12,23 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float
 
+from germline.comm_bytes import CommBytes
 from germline.protocols.spaces import (
     AdapterSpace,
-    Base,
+    BaseModel,
     CoordinateSpace,
     DenseSpace,
-    Directions,
     LowRankSpace,
+    MatrixDirections,
     Space,
 )
-from germline.signals import SignalPower, UpdateSize
-from germline.traffic import Traffic
+from germline.signal_types import SignalPower, UpdateSize
 from germline.types import (
     Completion,
     Decoding,
     Evaluation,
     Example,
-    Move,
+    MeanUpdate,
     Perturbation,
     Population,
     Split,
@@ -38,29 +38,29 @@ from germline.types import (
 if TYPE_CHECKING:
     import torch
 
-    from germline.record import Entry
+    from germline.record import JournalEntry
 
 __all__ = [
     "AdapterSpace",
-    "Answers",
-    "Base",
-    "Calibrating",
+    "BaseModel",
+    "CalibratedStrategy",
     "Closable",
     "CoordinateSpace",
     "DenseSpace",
-    "Directions",
     "Engine",
     "Fleet",
     "Grader",
     "LowRankSpace",
+    "MasterWeights",
+    "MatrixDirections",
     "Members",
-    "Reader",
     "Shaping",
     "Space",
     "Strategy",
     "Task",
+    "TextScorer",
     "Texts",
-    "Weights",
+    "VotableTask",
 ]
 
 Members = Sequence[Perturbation | None]
@@ -101,16 +101,16 @@ class Strategy(Protocol):
         population: Population,
         utilities: Float[np.ndarray, "members"],
         fitness: Float[np.ndarray, "members"] | None = None,
-        centre: float | None = None,
+        center: float | None = None,
         power: SignalPower | None = None,
-    ) -> Update | Move:
+    ) -> Update | MeanUpdate:
         """Turn utilities into the coefficients of the next step of theta, or into the step itself.
 
-        A strategy may go by the fitness of members (NaN: missing), by that of the centre where
-        `population.centre` asks for it, and by `power`: None where noise cannot be told.
+        A strategy may go by the fitness of members (NaN: missing), by that of the center where
+        `population.center` asks for it, and by `power`: None where noise cannot be told.
         """
 
-    def recall(self, updates: Sequence[Update | Move]) -> Sequence[Update | Move]:
+    def recall(self, updates: Sequence[Update | MeanUpdate]) -> Sequence[Update | MeanUpdate]:
         """Be shown all updates of a stopped run, and ask on as if it had told them itself.
 
         Returns the updates, with the offsets that a journal leaves out of moves.
@@ -118,7 +118,7 @@ class Strategy(Protocol):
 
 
 @runtime_checkable
-class Calibrating(Protocol):
+class CalibratedStrategy(Protocol):
     """A strategy whose sigma is found by trying: the loop calls this before each `ask`."""
 
     def calibrate(
@@ -128,7 +128,7 @@ class Calibrating(Protocol):
 
 
 @runtime_checkable
-class Weights(Protocol):
+class MasterWeights(Protocol):
     """The fp32 masters: everything a journal can rebuild.
 
     Attributes:
@@ -137,7 +137,7 @@ class Weights(Protocol):
 
     dimension: int
 
-    def apply(self, update: Update | Move) -> None:
+    def apply(self, update: Update | MeanUpdate) -> None:
         """Move theta by one update; the only place where masters change."""
 
     def digest(self) -> str:
@@ -158,20 +158,20 @@ class Engine(Protocol):
     """One copy of the weights that perturbs, generates and applies."""
 
     @property
-    def weights(self) -> Weights:
+    def weights(self) -> MasterWeights:
         """The masters behind what is served."""
 
     def generate(
         self, members: Members, examples: Sequence[Example], decoding: Decoding
     ) -> list[list[Completion]]:
-        """Let every member (None: the centre) answer every example: `[members][examples]`."""
+        """Let every member (None: the center) answer every example: `[members][examples]`."""
 
     def log_probabilities(
         self, members: Members, examples: Sequence[Example], completions: Texts
     ) -> list[list[Sequence[float]]]:
         """Return the log-probability, at temperature 1, of each token of the completions."""
 
-    def apply(self, update: Update | Move) -> UpdateSize | None:
+    def apply(self, update: Update | MeanUpdate) -> UpdateSize | None:
         """Apply the update to the masters and refresh the serving copy; say how far they moved."""
 
     def refresh(self) -> None:
@@ -185,7 +185,7 @@ class Engine(Protocol):
 
 
 @runtime_checkable
-class Reader(Protocol):
+class TextScorer(Protocol):
     """An engine that can tell how likely its members find a text.
 
     Attributes:
@@ -217,7 +217,7 @@ class Fleet(Protocol):
     ) -> Evaluation:
         """Play the batch with every member and grade it."""
 
-    def evaluate_centre(self, examples: Sequence[Example], decoding: Decoding) -> Evaluation:
+    def evaluate_center(self, examples: Sequence[Example], decoding: Decoding) -> Evaluation:
         """Play the examples with the unperturbed weights and grade them: one row of rewards."""
 
     def log_probabilities(
@@ -225,7 +225,7 @@ class Fleet(Protocol):
     ) -> list[list[Sequence[float]]]:
         """Return how likely each member finds each token of its completions: see `Engine`."""
 
-    def apply(self, update: Update | Move) -> UpdateSize | None:
+    def apply(self, update: Update | MeanUpdate) -> UpdateSize | None:
         """Apply the update on every engine, and return what one of them measured of it."""
 
     def scales(self) -> Mapping[str, float]:
@@ -240,14 +240,16 @@ class Fleet(Protocol):
     def save_snapshot(self, folder: Path, generation: int, keep: int) -> None:
         """Write masters and moments as they are after `generation`; keep the newest `keep`."""
 
-    def restore(self, entries: "Sequence[Entry]", folder: Path | None, base_digest: str) -> None:
+    def restore(
+        self, entries: "Sequence[JournalEntry]", folder: Path | None, base_digest: str
+    ) -> None:
         """Bring the base weights to the state after the last entry of a journal.
 
         Snapshots in the folder may save replaying; everything is verified by digest.
         """
 
-    def traffic(self) -> Traffic | None:
-        """Return what travelled since this was last asked; None where nothing does."""
+    def traffic(self) -> CommBytes | None:
+        """Return what traveled since this was last asked; None where nothing does."""
 
     def close(self) -> None:
         """End whatever runs elsewhere."""
@@ -284,7 +286,7 @@ class Task(Protocol):
 
 
 @runtime_checkable
-class Answers(Protocol):
+class VotableTask(Protocol):
     """A task that can say what answer a completion gives, so that members can vote on it."""
 
     def answer_of(self, text: str, example: Example) -> str | None:

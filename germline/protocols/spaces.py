@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
-from germline.types import Seeded, TensorInfo, Update
+from germline.types import SeedPerturbation, TensorInfo, Update
 
 if TYPE_CHECKING:
     import torch
@@ -36,12 +36,17 @@ class DenseSpace(Space, Protocol):
     """A space whose members change whole tensors: served one member after another, in place."""
 
     def noise(
-        self, member: Seeded, tensor: TensorInfo, device: "torch.device | None" = None
+        self, member: SeedPerturbation, tensor: TensorInfo, device: "torch.device | None" = None
     ) -> "torch.Tensor":
         """Draw the unit noise of a member's direction (without sign and sigma), as fp32."""
 
     def write_perturbed(
-        self, member: Seeded, tensor: TensorInfo, scale: float, center: "Tensor", out: "Tensor"
+        self,
+        member: SeedPerturbation,
+        tensor: TensorInfo,
+        scale: float,
+        center: "Tensor",
+        out: "Tensor",
     ) -> None:
         """Write center + scale * noise into a serving tensor: fp32 multiply, add, then round."""
 
@@ -53,7 +58,7 @@ class LowRankSpace(Space, Protocol):
     rank: int
 
     def factors(
-        self, members: Sequence[Seeded], tensor: TensorInfo
+        self, members: Sequence[SeedPerturbation], tensor: TensorInfo
     ) -> tuple["torch.Tensor", "torch.Tensor"]:
         """Draw A `[members, rows, rank]` and B `[members, columns, rank]`.
 
@@ -62,7 +67,7 @@ class LowRankSpace(Space, Protocol):
 
     def sides(
         self,
-        members: Sequence[Seeded],
+        members: Sequence[SeedPerturbation],
         wanted: Sequence[tuple[TensorInfo, int]],
         device: "torch.device | None" = None,
     ) -> "torch.Tensor":
@@ -77,7 +82,7 @@ def _weight_units(_name: str, _tensor: "torch.Tensor") -> float:
 
 
 @dataclass(frozen=True)
-class Base:
+class BaseModel:
     """The model on which an adapter or coordinates are begun.
 
     Attributes:
@@ -106,24 +111,27 @@ class AdapterSpace(Space, Protocol):
     rank: int
     scale: float
 
-    def begin(self, base: Base) -> "Mapping[TensorInfo, torch.Tensor]":
+    def begin(self, base: BaseModel) -> "Mapping[TensorInfo, torch.Tensor]":
         """Return the starting adapter, as fp32 on the CPU, in canonical order."""
 
     def noises(
-        self, members: Sequence[Seeded], tensor: TensorInfo, device: "torch.device | None" = None
+        self,
+        members: Sequence[SeedPerturbation],
+        tensor: TensorInfo,
+        device: "torch.device | None" = None,
     ) -> "torch.Tensor":
         """Draw the unit noise of the members' directions, fp32 `[members, *shape]`."""
 
     def noises_of(
         self,
-        members: Sequence[Seeded],
+        members: Sequence[SeedPerturbation],
         tensors: Sequence[TensorInfo],
         device: "torch.device | None" = None,
     ) -> "Mapping[str, torch.Tensor]":
         """Draw the `noises` of many tensors at once, by name; on a device, or the CPU."""
 
 
-class Directions(NamedTuple):
+class MatrixDirections(NamedTuple):
     """How coordinates z move a frozen matrix M `[out, in]`: it is served as M + A diag(z) B^T.
 
     Attributes:
@@ -149,16 +157,19 @@ class CoordinateSpace(Space, Protocol):
     scale: float
     matrices: tuple[TensorInfo, ...]
 
-    def begin(self, base: Base) -> "Mapping[TensorInfo, torch.Tensor]":
+    def begin(self, base: BaseModel) -> "Mapping[TensorInfo, torch.Tensor]":
         """Return the given adapter, if any, and then the coordinates, all 0: fp32 on the CPU."""
 
-    def directions(self, matrix: TensorInfo) -> Directions:
+    def directions(self, matrix: TensorInfo) -> MatrixDirections:
         """Return the directions of one of `matrices`, on the CPU."""
 
     def unit(self, coordinates: TensorInfo) -> float:
         """Return what sigma and learning rate of some coordinates are multiples of."""
 
     def noises(
-        self, members: Sequence[Seeded], tensor: TensorInfo, device: "torch.device | None" = None
+        self,
+        members: Sequence[SeedPerturbation],
+        tensor: TensorInfo,
+        device: "torch.device | None" = None,
     ) -> "torch.Tensor":
         """Draw the unit noise of the members' directions, fp32 `[members, *shape]`."""

@@ -5,8 +5,8 @@ replayable list of updates; `rows` says what stands in a row; `lines` reads and 
 `tensorboard` is a tracker; `claims` keeps a folder to one writer.
 """
 
-from germline.record.directory import RunDirectory
-from germline.record.journal import Entry, Journal
-from germline.record.rows import HeldOut, Sample
+from germline.record.journal import Journal, JournalEntry
+from germline.record.metrics_rows import HeldOutRow, HeldOutSample
+from germline.record.run_directory import RunDirectory
 
-__all__ = ["Entry", "HeldOut", "Journal", "RunDirectory", "Sample"]
+__all__ = ["HeldOutRow", "HeldOutSample", "Journal", "JournalEntry", "RunDirectory"]

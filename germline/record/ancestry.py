@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from germline.config import Config, validated
-from germline.config.earlier import as_it_ran
-from germline.record.journal import Entry, Journal, write_journal
-from germline.record.lines import writing
+from germline.config import Config, validate_config
+from germline.config.migrations import migrate
+from germline.random_walk import walked
+from germline.record.atomic_files import explain_write_errors
+from germline.record.journal import Journal, JournalEntry, write_journal
 from germline.types import GermlineError
-from germline.walk import walked
 
 FOLDER = "ancestors"
 """Folder of the ancestors' journals in a run directory."""
@@ -38,7 +38,7 @@ class Ancestor:
     generation: int
     base_digest: str
     config: Config
-    entries: tuple[Entry, ...]
+    entries: tuple[JournalEntry, ...]
 
     @property
     def digest(self) -> str:
@@ -67,7 +67,7 @@ def write_ancestry(folder: Path, ancestors: Sequence[Ancestor]) -> list[dict[str
     facts = []
     for place, ancestor in enumerate(ancestors):
         file = _journal(folder, place)
-        with writing(file):
+        with explain_write_errors(file):
             file.parent.mkdir(exist_ok=True)
         write_journal(file, ancestor.entries)
         facts.append(
@@ -96,7 +96,7 @@ def _read(file: Path, facts: Mapping[str, Any]) -> Ancestor:
         path=str(facts["path"]),
         generation=int(facts["generation"]),
         base_digest=str(facts["base_digest"]),
-        config=validated(as_it_ran(facts["config"])),
+        config=validate_config(migrate(facts["config"])),
         entries=tuple(Journal(file).read()),
     )
     if len(ancestor.entries) != ancestor.generation + 1 or ancestor.digest != facts["digest"]:

@@ -23,13 +23,18 @@ from pathlib import Path
 from typing import Any
 
 from germline.noise import NOISE_VERSION
-from germline.record.lines import append, complete_lines, sync_folder, write_atomically
-from germline.signals import SignalPower
-from germline.types import GermlineError, Move, Stretch, Update
+from germline.record.atomic_files import (
+    append_durably,
+    complete_lines,
+    sync_folder,
+    write_atomically,
+)
+from germline.signal_types import SignalPower
+from germline.types import GermlineError, MeanUpdate, SigmaUpdate, Update
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class JournalEntry:
     """One generation of the journal.
 
     Attributes:
@@ -38,7 +43,7 @@ class Entry:
         absent: members without any reward, such as those a generation closed without.
     """
 
-    update: Update | Move
+    update: Update | MeanUpdate
     digest: str
     noise_version: int
     missing: int = 0
@@ -56,7 +61,7 @@ class Journal:
 
     def append(
         self,
-        update: Update | Move,
+        update: Update | MeanUpdate,
         digest: str,
         noise_version: int,
         missing: int = 0,
@@ -76,13 +81,13 @@ class Journal:
                 f"{self._next - 1}; continue the run with `germline resume`, which starts at "
                 "the right one"
             )
-        line = _encode(Entry(update, digest, noise_version, missing, tuple(absent)))
-        append(self.path, line, sync=True)
+        line = _encode(JournalEntry(update, digest, noise_version, missing, tuple(absent)))
+        append_durably(self.path, line, sync=True)
         if self._next == 0:
             sync_folder(self.path.parent)
         self._next += 1
 
-    def read(self) -> list[Entry]:
+    def read(self) -> list[JournalEntry]:
         """Read all generations, in order, leaving out a torn last line.
 
         Raises:
@@ -115,7 +120,7 @@ class Journal:
             whole = sum(len(line) + 1 for line in complete_lines(self.path))
             os.truncate(self.path, whole)
 
-    def _decode(self, number: int, line: bytes) -> Entry:
+    def _decode(self, number: int, line: bytes) -> JournalEntry:
         try:
             values = json.loads(line)
             version = values["noise_version"]
@@ -139,20 +144,20 @@ class Journal:
         )
 
 
-def write_journal(path: Path, entries: Sequence[Entry]) -> None:
+def write_journal(path: Path, entries: Sequence[JournalEntry]) -> None:
     """Write entries as a journal of their own: the bytes that `append` would have written."""
     write_atomically(path, b"".join(map(_encode, entries)))
 
 
-def _entry(values: dict[str, Any]) -> Entry:
+def _entry(values: dict[str, Any]) -> JournalEntry:
     update = _move(values) if "utilities" in values else _update(values)
     absent = tuple(values.get("absent", ()))
     missing = values.get("missing", 0)
-    return Entry(update, values["digest"], values["noise_version"], missing, absent)
+    return JournalEntry(update, values["digest"], values["noise_version"], missing, absent)
 
 
-def _move(values: dict[str, Any]) -> Move:
-    return Move(values["generation"], values["sigma"], tuple(values["utilities"]))
+def _move(values: dict[str, Any]) -> MeanUpdate:
+    return MeanUpdate(values["generation"], values["sigma"], tuple(values["utilities"]))
 
 
 def _update(values: dict[str, Any]) -> Update:
@@ -163,20 +168,20 @@ def _update(values: dict[str, Any]) -> Update:
         learning_rate=values["learning_rate"],
         coefficients=tuple(values["coefficients"]),
         fitness=values.get("fitness"),
-        told=tuple(math.nan if one is None else one for one in values.get("told", ())),
-        success=values.get("success"),
+        fitnesses=tuple(math.nan if one is None else one for one in values.get("told", ())),
+        success_rate=values.get("success"),
         noise_generation=values.get("noise_generation"),
-        stretch=_stretch(values["stretch"]) if "stretch" in values else None,
+        sigma_update=_sigma_update(values["stretch"]) if "stretch" in values else None,
         skipped=values.get("skipped", False),
-        choices=tuple(tuple(one) for one in values.get("choices", ())),
+        option_probabilities=tuple(tuple(one) for one in values.get("choices", ())),
         backpropagated=values.get("backpropagated", False),
-        power=SignalPower(**values["power"]) if "power" in values else None,
+        signal_power=SignalPower(**values["power"]) if "power" in values else None,
     )
 
 
-def _encode(entry: Entry) -> bytes:
+def _encode(entry: JournalEntry) -> bytes:
     update = entry.update
-    told = _moved(update) if isinstance(update, Move) else _updated(update)
+    told = _moved(update) if isinstance(update, MeanUpdate) else _updated(update)
     values: dict[str, Any] = {
         **told,
         "digest": entry.digest,
@@ -192,7 +197,7 @@ def _encode(entry: Entry) -> bytes:
     return _sealed(values)
 
 
-def _moved(move: Move) -> dict[str, Any]:
+def _moved(move: MeanUpdate) -> dict[str, Any]:
     """Say what a coordinate strategy was told: where that led follows from it."""
     utilities = [float(one) for one in move.utilities]
     if not all(map(math.isfinite, (move.sigma, *utilities))):
@@ -206,7 +211,7 @@ def _moved(move: Move) -> dict[str, Any]:
 def _updated(update: Update) -> dict[str, Any]:
     """Say what a seeded strategy made of what it was told."""
     coefficients = [float(one) for one in update.coefficients]
-    power = update.power or SignalPower(0.0, 0.0)
+    power = update.signal_power or SignalPower(0.0, 0.0)
     numbers = (
         *(update.sigma, update.learning_rate, update.fitness or 0.0, power.total, power.noise),
         *coefficients,
@@ -231,21 +236,29 @@ def _rest(update: Update) -> dict[str, Any]:
     """Return what only some updates hold; None where this one does not."""
     return {
         "fitness": None if update.fitness is None else float(update.fitness),
-        "success": None if update.success is None else float(update.success),
+        "success": None if update.success_rate is None else float(update.success_rate),
         "noise_generation": (
             None if update.noise_generation is None else int(update.noise_generation)
         ),
-        "stretch": asdict(update.stretch) if update.stretch else None,
+        "stretch": _encoded_sigma_update(update.sigma_update) if update.sigma_update else None,
         "skipped": update.skipped or None,
-        "told": [None if math.isnan(one) else float(one) for one in update.told] or None,
-        "choices": [[float(one) for one in odds] for odds in update.choices] or None,
+        "told": [None if math.isnan(one) else float(one) for one in update.fitnesses] or None,
+        "choices": [
+            [float(one) for one in probabilities] for probabilities in update.option_probabilities
+        ]
+        or None,
         "backpropagated": update.backpropagated or None,
-        "power": asdict(update.power) if update.power else None,
+        "power": asdict(update.signal_power) if update.signal_power else None,
     }
 
 
-def _stretch(values: dict[str, Any]) -> Stretch:
-    return Stretch(tuple(values["coefficients"]), values["least"], values["most"])
+def _encoded_sigma_update(update: SigmaUpdate) -> dict[str, Any]:
+    """Write it under the names that journals have held from the beginning."""
+    return {"coefficients": update.coefficients, "least": update.min, "most": update.max}
+
+
+def _sigma_update(values: dict[str, Any]) -> SigmaUpdate:
+    return SigmaUpdate(tuple(values["coefficients"]), values["least"], values["most"])
 
 
 def _sealed(values: dict[str, Any]) -> bytes:

@@ -1,4 +1,4 @@
-"""A tracker that writes TensorBoard events: the only door to tensorboardX.
+"""A tracker that writes TensorBoard events: the only module that imports tensorboardX.
 
 Scalars: `fitness/{mean,p20,p80,best}`, `search/sigma`, `signals/<name>`, `step/<name>` and
 `speed/tokens_per_s` by generation, `held_out/<metric>` by updates applied. Events of a resumed run
@@ -19,10 +19,10 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.record_writer import RecordWriter
 from tensorboardX.summary import scalar
 
-from germline.record.lines import writing
-from germline.record.rows import fitness_summary, mean_sigma
-from germline.signals import Signals
-from germline.types import GenerationRecord, Score
+from germline.record.atomic_files import explain_write_errors
+from germline.record.metrics_rows import fitness_summary, mean_sigma
+from germline.signal_types import Signals
+from germline.types import GenerationRecord, HeldOutScore
 
 FLUSH_S = 5
 """Seconds between two times the file is brought to disk."""
@@ -38,7 +38,7 @@ class TensorBoard:
         # Names hold whole seconds: a run resumed at once must not overwrite its events.
         place = f"{int(time.time())}.{socket.gethostname()}.{first_generation}"
         self.path = folder / f"events.out.tfevents.{place}"
-        with writing(folder):
+        with explain_write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
             self._file = RecordWriter(str(self.path))
         self._flushed = 0.0
@@ -59,8 +59,8 @@ class TensorBoard:
             "search/sigma": mean_sigma(record),
             **_signals(record.signals),
         }
-        if record.evaluation.generation_s > 0:
-            seconds = record.evaluation.generation_s
+        if record.evaluation.decode_seconds > 0:
+            seconds = record.evaluation.decode_seconds
             scalars["speed/tokens_per_s"] = record.evaluation.tokens / seconds
         for name, value in scalars.items():
             if value is not None:
@@ -68,7 +68,7 @@ class TensorBoard:
         if record.held_out is not None:
             self.held_out(record.held_out)
 
-    def held_out(self, score: Score) -> None:
+    def held_out(self, score: HeldOutScore) -> None:
         """Write a held-out score, as at the start and the end of a run."""
         self._scalar(f"held_out/{score.metric}", score.mean, score.generation)
 
@@ -89,7 +89,7 @@ class TensorBoard:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        with writing(self.path):
+        with explain_write_errors(self.path):
             try:
                 yield
             except OSError:

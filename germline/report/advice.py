@@ -8,8 +8,8 @@ sentence names what was found, for a reader to judge.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from germline.record.lines import Row
-from germline.report.wording import visible
+from germline.record.atomic_files import Row
+from germline.report.text_format import escape_control_characters
 
 WINDOW = 10
 """Generations that advice looks back on: a single one says little about agreement."""
@@ -28,8 +28,8 @@ def advice(rows: Sequence[Row]) -> dict[str, str]:
     """Say what is wrong with the signal of the latest generations, the gravest first, by subject.
 
     Args:
-        rows: generations in order, as `record.rows.generation_row` describes them; those of older
-            germlines have no signals, and nothing is said about them.
+        rows: generations in order, as `record.metrics_rows.generation_row` describes them; those of
+            older germlines have no signals, and nothing is said about them.
     """
     latest = [row for row in rows[-WINDOW:] if row.get("signals")]
     found = {about: look(latest) for about, look in LOOKS.items()} if latest else {}
@@ -50,7 +50,7 @@ def signal(row: Row, name: str) -> float | None:
     return None if found is None else float(found)
 
 
-def moving(rows: Sequence[Row]) -> list[Row]:
+def with_update(rows: Sequence[Row]) -> list[Row]:
     """Leave out the generations that taught nothing, and so had no step."""
     return [row for row in rows if not row["zero_signal"]]
 
@@ -80,7 +80,7 @@ def _empty(rows: Sequence[Row]) -> str | None:
         return None
     return (
         f"{percent(share)} of the completions are empty: a smaller sigma, unless the task asks "
-        "for silence; does the reward favour it?"
+        "for silence; does the reward favor it?"
     )
 
 
@@ -93,7 +93,8 @@ def _lost(rows: Sequence[Row]) -> str | None:
         (reason for row in rows for reason in row["failures"]),
         key=lambda reason: sum(row["failures"].get(reason, 0) for row in rows),
     )
-    return f"{percent(failed / played)} of the completions were not graded ({visible(reason[:60])})"
+    shown = escape_control_characters(reason[:60])
+    return f"{percent(failed / played)} of the completions were not graded ({shown})"
 
 
 def _few_examples(rows: Sequence[Row]) -> str | None:
@@ -118,7 +119,7 @@ def _disagreeing(rows: Sequence[Row]) -> str | None:
 
 
 def _standing_still(rows: Sequence[Row]) -> str | None:
-    share = mean(moving(rows), "step.moved")
+    share = mean(with_update(rows), "step.moved")
     if share is None or share >= HARDLY_MOVING:
         return None
     return (

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from germline.config import AutoRate, Nes, RandOpt
-from germline.evaluation.scores import Z_95, interval
-from germline.record.lines import Row
-from germline.report.charts import Band, Chart, Curve, Mark, Number, Points, thin
-from germline.report.facts import LONGEST_NAME, RunFacts, short
-from germline.report.wording import counted, number, speaker
-from germline.types import Score
+from germline.config import AutoLearningRate, Nes, RandOpt
+from germline.evaluation.held_out import Z_95, confidence_interval
+from germline.record.atomic_files import Row
+from germline.report.run_facts import LONGEST_NAME, RunFacts, bounded_text
+from germline.report.svg_charts import Band, Chart, Curve, Mark, Number, Points, thin_out
+from germline.report.text_format import counted_by, number, scored_as
+from germline.types import HeldOutScore
 
 MOST_BANDS = 3
 """Runs whose bands are drawn in one picture; more would be mud."""
@@ -41,11 +41,11 @@ def fitness(run: RunFacts) -> Chart | None:
 
 
 def held_out(run: RunFacts) -> Chart | None:
-    """Draw the held-out scores of the centre; None when there are none."""
+    """Draw the held-out scores of the center; None when there are none."""
     if not run.scores:
         return None
     first, last, best = run.scores[0], run.scores[-1], run.best
-    metric, unit = words(run.metric), counted(run.config)
+    metric, unit = metric_words(run.metric), counted_by(run.config)
     place = run.scores.index(best) if best else 0
     marks: list[Mark] = [_points(f"held-out {metric}", "held", run.scores, name=True, also=place)]
     if best and len(run.scores) > 1:
@@ -53,7 +53,7 @@ def held_out(run: RunFacts) -> Chart | None:
         marks.append(Points(f"best, after {best.generation}", "best", at, value, value, value))
     return Chart(
         name="held-out",
-        caption=f"Held-out {metric} of the {speaker(run.config)} on {last.n} examples "
+        caption=f"Held-out {metric} of the {scored_as(run.config)} on {last.n} examples "
         "it is not trained on, "
         f"with 95 % intervals over examples ({_intervals(last)})"
         f"{'; ' + run.better if run.better else ''}.",
@@ -72,10 +72,10 @@ def sigma(run: RunFacts) -> Chart | None:
     values = [row["sigma"] for row in run.rows]
     if len(set(values)) < 2 or isinstance(run.config.method, RandOpt):
         return None
-    marks: list[Mark] = [Curve("sigma", "mean", generations(run.rows), thin(values))]
+    marks: list[Mark] = [Curve("sigma", "mean", generations(run.rows), thin_out(values))]
     said = "Sigma of the members"
     if all("sigmas" in row for row in run.rows):
-        low, high = (thin([row["sigmas"][end] for row in run.rows]) for end in ("min", "max"))
+        low, high = (thin_out([row["sigmas"][end] for row in run.rows]) for end in ("min", "max"))
         marks.insert(0, Band("smallest to largest", "mean", generations(run.rows), low, high))
         said = "Sigma of the tensors: their geometric mean, and the band from smallest to largest"
     return Chart(
@@ -93,7 +93,9 @@ def step(run: RunFacts) -> Chart | None:
     """Draw the length of every step; None where the learning rate is not measured."""
     section = run.config.search
     rows = [row for row in run.rows if "step_in_sigmas" in row]
-    if not (rows and isinstance(section, Nes) and isinstance(section.learning_rate, AutoRate)):
+    if not (
+        rows and isinstance(section, Nes) and isinstance(section.learning_rate, AutoLearningRate)
+    ):
         return None
     values, rates = ([row[name] for row in rows] for name in ("step_in_sigmas", "learning_rate"))
     return Chart(
@@ -105,7 +107,7 @@ def step(run: RunFacts) -> Chart | None:
         f"{number(values[-1])} sigmas.",
         x_label="generation",
         y_label="step in sigmas",
-        marks=[Curve("step", "mean", generations(rows), thin(values))],
+        marks=[Curve("step", "mean", generations(rows), thin_out(values))],
     )
 
 
@@ -122,7 +124,7 @@ def calibrated(run: RunFacts) -> str:
     )
 
 
-def compared(runs: Sequence[RunFacts]) -> list[Chart]:
+def compare_runs(runs: Sequence[RunFacts]) -> list[Chart]:
     """Draw runs over each other: a pair of charts for those that share task and metric."""
     charts = []
     for task, metric in dict.fromkeys((_task(run), run.metric) for run in runs):
@@ -135,18 +137,18 @@ def compared(runs: Sequence[RunFacts]) -> list[Chart]:
     return charts
 
 
-def tone(place: int) -> str:
+def run_style(place: int) -> str:
     """Return the look of the run at this place of a comparison, everywhere on the page."""
     return f"run-{place % TONES}" + (" again" if place >= TONES else "")
 
 
-def words(name: str) -> str:
+def metric_words(name: str) -> str:
     """Write the name of a metric as words."""
     return name.replace("_", " ")
 
 
 def _task(run: RunFacts) -> str:
-    return short(run.config.task.title, LONGEST_NAME)
+    return bounded_text(run.config.task.title, LONGEST_NAME)
 
 
 def _fitness_of(task: str, runs: Sequence[tuple[int, RunFacts]]) -> Chart | None:
@@ -154,8 +156,8 @@ def _fitness_of(task: str, runs: Sequence[tuple[int, RunFacts]]) -> Chart | None
     if not begun:
         return None
     banded = len(begun) <= MOST_BANDS
-    marks: list[Mark] = [_band("", tone(place), run.rows) for place, run in begun if banded]
-    marks += [_curve(run.name, tone(place), run.rows, "mean") for place, run in begun]
+    marks: list[Mark] = [_band("", run_style(place), run.rows) for place, run in begun if banded]
+    marks += [_curve(run.name, run_style(place), run.rows, "mean") for place, run in begun]
     ends = "; ".join(
         f"{run.name} from {number(run.rows[0]['fitness']['mean'])} to "
         f"{number(run.rows[-1]['fitness']['mean'])}"
@@ -178,8 +180,8 @@ def _scores_of(task: str, runs: Sequence[tuple[int, RunFacts]]) -> Chart | None:
     if not scored:
         return None
     one = scored[0][1]
-    metric = words(one.metric)
-    said = " or the ".join(dict.fromkeys(speaker(run.config) for _, run in scored))
+    metric = metric_words(one.metric)
+    said = " or the ".join(dict.fromkeys(scored_as(run.config) for _, run in scored))
     ends = "; ".join(
         f"{run.name} from {_measured(run.scores[0])} to {_measured(run.scores[-1])}"
         for _, run in scored
@@ -192,25 +194,27 @@ def _scores_of(task: str, runs: Sequence[tuple[int, RunFacts]]) -> Chart | None:
         x_label="updates",
         y_label=metric,
         marks=[
-            _points(run.name, tone(place), run.scores, shift=5.0 * (order - (len(scored) - 1) / 2))
+            _points(
+                run.name, run_style(place), run.scores, shift=5.0 * (order - (len(scored) - 1) / 2)
+            )
             for order, (place, run) in enumerate(scored)
         ],
     )
 
 
 def _curve(label: str, tone: str, rows: Sequence[Row], name: str) -> Curve:
-    return Curve(label, tone, generations(rows), thin([row["fitness"][name] for row in rows]))
+    return Curve(label, tone, generations(rows), thin_out([row["fitness"][name] for row in rows]))
 
 
 def _band(label: str, tone: str, rows: Sequence[Row]) -> Band:
-    low, high = (thin([row["fitness"][name] for row in rows]) for name in ("p20", "p80"))
+    low, high = (thin_out([row["fitness"][name] for row in rows]) for name in ("p20", "p80"))
     return Band(label, tone, generations(rows), low, high)
 
 
 def _points(
     label: str,
     tone: str,
-    scores: Sequence[Score],
+    scores: Sequence[HeldOutScore],
     *,
     name: bool = False,
     also: int = 0,
@@ -222,8 +226,8 @@ def _points(
         tone,
         x=[float(score.generation) for score in scores],
         y=[score.mean for score in scores],
-        low=[low for low, _ in map(interval, scores)],
-        high=[high for _, high in map(interval, scores)],
+        low=[low for low, _ in map(confidence_interval, scores)],
+        high=[high for _, high in map(confidence_interval, scores)],
         named=sorted({0, also, len(scores) - 1}) if name else (),
         shift=shift,
     )
@@ -232,7 +236,7 @@ def _points(
 def generations(rows: Sequence[Row]) -> list[float]:
     """Return where the points of a curve over these rows stand, thinned out as their values are."""
     places: list[Number] = [float(row["generation"]) for row in rows]
-    return [place for place in thin(places) if place is not None]
+    return [place for place in thin_out(places) if place is not None]
 
 
 def _grouped(run: RunFacts) -> str:
@@ -244,10 +248,10 @@ def _known(row: Row) -> bool:
     return row["fitness"]["max"] is not None
 
 
-def _measured(score: Score) -> str:
-    low, high = map(number, interval(score))
+def _measured(score: HeldOutScore) -> str:
+    low, high = map(number, confidence_interval(score))
     return f"{number(score.mean)} [{low}, {high}]"
 
 
-def _intervals(score: Score) -> str:
+def _intervals(score: HeldOutScore) -> str:
     return "Wilson's" if score.proportion else f"± {Z_95} standard errors"

@@ -1,20 +1,21 @@
 """Config to objects to run directory: the only place where names become objects.
 
 `train`, `resume` and `fork` return a `Training`: iterate it, look at each record, stop it.
-`replay`, `export`, `evaluate` and `generate` read what a run left; `assemble` gives the objects
-themselves, for the ask/tell level below.
+`replay`, `export`, `evaluate` and `generate` read what a run left; `build_run_parts` gives the
+objects themselves, for the ask/tell level below.
 """
 
-from germline.run.assembly import Parts, assemble
-from germline.run.checking import check_task
-from germline.run.forks import fork
-from germline.run.reading import evaluate, export, generate, replay
-from germline.run.training import Training, resume, train
+from germline.run.build_parts import RunParts, build_run_parts
+from germline.run.export_weights import export, replay
+from germline.run.fork_run import fork
+from germline.run.inference import evaluate, generate
+from germline.run.task_check import check_task
+from germline.run.train_run import Training, resume, train
 
 __all__ = [
-    "Parts",
+    "RunParts",
     "Training",
-    "assemble",
+    "build_run_parts",
     "check_task",
     "evaluate",
     "export",

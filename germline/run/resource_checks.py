@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from germline.checkpoint import snapshots
-from germline.config import Config, EsSampleGd, Toy
-from germline.run.snapshots import kept_snapshots, snapshot_size
+from germline.checkpoint import list_snapshots
+from germline.config import Config, EsSampleGradientDescent, Toy
+from germline.run.snapshot_policy import snapshot_size, snapshots_to_keep
 from germline.types import GermlineError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def check_memory(config: Config, *, searched: bool = True, engines: int = 1) -> 
     on_gpu, device_bytes, host_bytes = _available(config)
     machine = memory_limits(on_gpu=on_gpu, device_bytes=device_bytes, host_bytes=host_bytes)
     new_tokens = config.task.max_new_tokens or GUESSED_TOKENS
-    texts = TextLengths(config.batch, GUESSED_TOKENS, 0, new_tokens)
+    texts = TextLengths(config.batch_size, GUESSED_TOKENS, 0, new_tokens)
     try:
         shape = shape_of(config.model)
         work = workload(config, shape, texts, on_gpu=on_gpu)
@@ -115,8 +115,10 @@ def check_disk(config: Config, folder: Path) -> None:
         dimension = sum(math.prod(one) for one in searched_tensors(config, shape_of(config.model)))
     except GermlineError:
         return  # what is wrong with the model or the space is said by whoever loads it
-    size, kept = snapshot_size(config, dimension), kept_snapshots(config, dimension)
-    free = _free_disk(folder) + sum(one.stat().st_size for one in snapshots(folder / "snapshots"))
+    size, kept = snapshot_size(config, dimension), snapshots_to_keep(config, dimension)
+    free = _free_disk(folder) + sum(
+        one.stat().st_size for one in list_snapshots(folder / "snapshots")
+    )
     if not kept or size * (kept + 1) <= free:
         return
     raise GermlineError(
@@ -131,7 +133,7 @@ def _smaller(config: Config, size: int, free: float) -> str:
     fewer = int(free / size) - 1
     if fewer >= 1:
         return f"set record.keep_snapshots={fewer}, or give --out on another disk"
-    if isinstance(config.method, EsSampleGd):
+    if isinstance(config.method, EsSampleGradientDescent):
         return "give --out on another disk; a run of method=es_sample_gd needs one to be resumed"
     return (
         "set record.snapshot_gb=0 to write none (the journal alone rebuilds every generation), or "

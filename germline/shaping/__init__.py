@@ -6,7 +6,7 @@ exactly rounded sums (`math.fsum`): the same rewards give the same fitness in wh
 examples stand, so equal members tie exactly.
 
     z_score          distance from the mean in standard deviations, cut at `clip`
-    centred_ranks    ranks, from -0.5 to 0.5
+    centered_ranks    ranks, from -0.5 to 0.5
     log_rank         utilities that fall with the logarithm of the rank
     raw              fitness minus its mean
     per_example      as raw, of rewards compared example by example
@@ -15,7 +15,7 @@ Whatever the shaping: members that tie get the same utility, all members equal g
 a member without rewards gets 0, as does its partner in an antithetic pair.
 """
 
-from germline.shaping.kinds import utilities
-from germline.shaping.rewards import fitness
+from germline.shaping.fitness import fitness
+from germline.shaping.utilities import utilities
 
 __all__ = ["fitness", "utilities"]

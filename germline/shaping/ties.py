@@ -14,7 +14,7 @@ RESOLUTION = 2.0**-22
 """Relative difference below which two fitness values are one: two spacings of float32."""
 
 
-def mean(values: Float64[np.ndarray, " n"]) -> float:
+def exact_mean(values: Float64[np.ndarray, " n"]) -> float:
     """Average with an exactly rounded sum, so the order of the values does not matter."""
     return math.fsum(values.tolist()) / len(values)
 
@@ -26,12 +26,12 @@ def all_equal(values: Float64[np.ndarray, " n"]) -> bool:
     return bool(np.ptp(values) <= RESOLUTION * np.max(np.abs(values)))
 
 
-def ranked(
+def rank_with_ties(
     values: Float64[np.ndarray, " n"],
 ) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " ties"], Int[np.ndarray, " ties"]]:
     """Sort, worst first, and find the ties: values `order[start:end]` are one.
 
-    Neighbours in rank tie when they differ by no more than `RESOLUTION` of the larger magnitude.
+    Neighbors in rank tie when they differ by no more than `RESOLUTION` of the larger magnitude.
 
     Returns:
         The order, and where each tie starts and ends in it.

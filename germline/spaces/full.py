@@ -7,9 +7,9 @@ from torch import Tensor
 
 from germline import config, tensor_noise
 from germline.spaces.dense_noise import DenseNoise
-from germline.spaces.selection import select
-from germline.tensor_noise import Stream
-from germline.types import Seeded, TensorInfo
+from germline.spaces.tensor_selection import select_tensors
+from germline.tensor_noise import NoiseStream
+from germline.types import SeedPerturbation, TensorInfo
 
 
 class Full(DenseNoise):
@@ -20,16 +20,21 @@ class Full(DenseNoise):
 
     def select(self, tensors: Sequence[TensorInfo]) -> tuple[TensorInfo, ...]:
         """Keep the selected tensors."""
-        return select(tensors, self.section)
+        return select_tensors(tensors, self.section)
 
     def noise(
-        self, member: Seeded, tensor: TensorInfo, device: torch.device | None = None
+        self, member: SeedPerturbation, tensor: TensorInfo, device: torch.device | None = None
     ) -> torch.Tensor:
         """Draw the unit noise of a member's direction, fp32 of the tensor's shape."""
         return self.noises([member], tensor, device)[0]
 
     def write_perturbed(
-        self, member: Seeded, tensor: TensorInfo, scale: float, center: Tensor, out: Tensor
+        self,
+        member: SeedPerturbation,
+        tensor: TensorInfo,
+        scale: float,
+        center: Tensor,
+        out: Tensor,
     ) -> None:
         """Write center + scale * noise into `out`, rounded; fp32 of the tensor's size is not held.
 
@@ -40,5 +45,5 @@ class Full(DenseNoise):
             center: fp32.
             out: the serving copy, in the dtype and on the device it is served in.
         """
-        stream = Stream(member.run_seed, member.generation, tensor.name)
+        stream = NoiseStream(member.run_seed, member.generation, tensor.name)
         tensor_noise.write_perturbed(stream, member.direction, scale, center, out)

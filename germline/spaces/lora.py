@@ -18,10 +18,10 @@ from pathlib import Path
 import torch
 
 from germline import config, noise
-from germline.protocols import Base
-from germline.spaces.adapter_files import parts_of, read_adapter
+from germline.protocols import BaseModel
 from germline.spaces.dense_noise import DenseNoise
-from germline.spaces.selection import check_rank, nothing_beside, select_linear
+from germline.spaces.peft_files import adapter_tensor_infos, read_adapter
+from germline.spaces.tensor_selection import check_rank, no_adapted_layers_error, select_linear
 from germline.types import TensorInfo
 
 
@@ -34,24 +34,24 @@ class Lora(DenseNoise):
         self.rank = section.rank
         self.scale = section.alpha / section.rank
 
-    def begin(self, base: Base) -> Mapping[TensorInfo, torch.Tensor]:
-        """Return the starting adapter: drawn, or that of `space.start`.
+    def begin(self, base: BaseModel) -> Mapping[TensorInfo, torch.Tensor]:
+        """Return the starting adapter: drawn, or that of `space.init_adapter`.
 
         Raises:
             GermlineError: nothing is selected, the rank exceeds a matrix, or the given adapter
                 is of another base model or cannot be continued.
         """
         chosen = select_linear(base.tensors, self.section)
-        if self.section.start is not None:
-            stored = read_adapter(Path(self.section.start))
-            stored.refuse_other_settings(self.rank, self.section.alpha)
+        if self.section.init_adapter is not None:
+            stored = read_adapter(Path(self.section.init_adapter))
+            stored.check_settings(self.rank, self.section.alpha)
             return stored.beside(base)
         adapter = {}
         for layer in chosen:
             check_rank(self.rank, layer)
-            a, b = parts_of(layer, self.rank)
+            a, b = adapter_tensor_infos(layer, self.rank)
             scale_a = self.section.init_scale_a
-            usual = 1 / math.sqrt(layer.sides[1])
+            usual = 1 / math.sqrt(layer.out_in_features[1])
             adapter[a] = self._drawn(a, usual if scale_a is None else scale_a)
             adapter[b] = self._drawn(b, self.section.init_scale_b)
         return adapter
@@ -69,10 +69,10 @@ class Lora(DenseNoise):
             wanted.update({b} if self.section.freeze_a else {a, b})
         kept = tuple(tensor for tensor in tensors if tensor.name in wanted)
         if not kept:
-            raise nothing_beside(self.section)
+            raise no_adapted_layers_error(self.section)
         return kept
 
     def _drawn(self, tensor: TensorInfo, deviation: float) -> torch.Tensor:
         size = math.prod(tensor.shape)
-        values = noise.normal(self.run_seed, 0, 0, f"{tensor.name}/start", size)
+        values = noise.weight_noise(self.run_seed, 0, 0, f"{tensor.name}/start", size)
         return torch.from_numpy(values).mul_(deviation).reshape(tensor.shape)

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 import torch
 
 from germline import config, tensor_noise
-from germline.spaces.selection import check_rank, select_linear
-from germline.tensor_noise import Stream
-from germline.types import Seeded, TensorInfo, Update
+from germline.spaces.tensor_selection import check_rank, select_linear
+from germline.tensor_noise import NoiseStream
+from germline.types import SeedPerturbation, TensorInfo, Update
 
 
 class LowRank:
@@ -39,7 +39,7 @@ class LowRank:
         return kept
 
     def factors(
-        self, members: Sequence[Seeded], tensor: TensorInfo
+        self, members: Sequence[SeedPerturbation], tensor: TensorInfo
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Draw A `[members, rows, rank]`, 1/sqrt(rank) included; B `[members, columns, rank]`."""
         first = members[0]
@@ -48,7 +48,7 @@ class LowRank:
 
     def sides(
         self,
-        members: Sequence[Seeded],
+        members: Sequence[SeedPerturbation],
         wanted: Sequence[tuple[TensorInfo, int]],
         device: torch.device | None = None,
     ) -> torch.Tensor:
@@ -62,7 +62,7 @@ class LowRank:
             f"{tensor.name}/{'ab'[side]}": tensor.shape[side] * self.rank for tensor, side in wanted
         }
         directions = [one.direction for one in members]
-        drawn = tensor_noise.side_by_side(
+        drawn = tensor_noise.concatenated_noise(
             first.run_seed, first.generation, directions, sizes, device
         )
         if self.rank > 1:
@@ -99,7 +99,7 @@ class LowRank:
         sides = (("a", rows), ("b", columns))
         a, b = (
             tensor_noise.normals(
-                Stream(run_seed, generation, f"{tensor.name}/{side}"),
+                NoiseStream(run_seed, generation, f"{tensor.name}/{side}"),
                 directions,
                 size * self.rank,
                 device=device,

@@ -4,7 +4,8 @@ A matrix M = U diag(s) V^T, largest values first, plays as
 
     (1)  M + U_k diag(z) V_k^T        z `[k]` is searched; U, s and V stay as they were at the start
 
-M is a linear layer's weight; or, where `space.start` names a PEFT adapter, its A and its B, which
+M is a linear layer's weight; or, where `space.init_adapter` names a PEFT adapter, its A and its B,
+which
 are served beside the frozen model: this is ESSA (arXiv 2507.04453), made for an adapter that was
 fine-tuned first, and for covariances (`strategy.kind=sep_cma` or `cma`) over its few numbers.
 
@@ -19,7 +20,7 @@ fine-tuned first, and for covariances (`strategy.kind=sep_cma` or `cma`) over it
   are equal to rounding.
 
 Deviations from ESSA: offsets start at 0 (the given adapter) and are free to make a singular value
-negative; nothing is quantised.
+negative; nothing is quantized.
 
 Limits: U and V are held in fp32 on the CPU, 4 k (out + in) bytes a matrix, and once more on the
 device in the serving dtype where that is another. One fp64 decomposition of a square matrix takes
@@ -33,10 +34,10 @@ from pathlib import Path
 import torch
 
 from germline import config
-from germline.protocols import Base, Directions
-from germline.spaces.adapter_files import StoredAdapter, read_adapter
+from germline.protocols import BaseModel, MatrixDirections
 from germline.spaces.dense_noise import DenseNoise
-from germline.spaces.selection import nothing_beside, select_linear
+from germline.spaces.peft_files import StoredAdapter, read_adapter
+from germline.spaces.tensor_selection import no_adapted_layers_error, select_linear
 from germline.types import GermlineError, TensorInfo
 
 DEFAULT = config.Singular.model_fields["top_k"].default
@@ -55,10 +56,10 @@ class Singular(DenseNoise):
         self.section = section
         self.scale = 1.0
         self.matrices: tuple[TensorInfo, ...] = ()
-        self._directions: dict[str, Directions] = {}
+        self._directions: dict[str, MatrixDirections] = {}
         self._units: dict[str, float] = {}
 
-    def begin(self, base: Base) -> Mapping[TensorInfo, torch.Tensor]:
+    def begin(self, base: BaseModel) -> Mapping[TensorInfo, torch.Tensor]:
         """Take the matrices apart; the offsets start at 0.
 
         Raises:
@@ -67,10 +68,12 @@ class Singular(DenseNoise):
         """
         layers = select_linear(base.tensors, self.section)
         frozen: dict[TensorInfo, torch.Tensor] = {}
-        if self.section.start is None:
+        if self.section.init_adapter is None:
             chosen = {layer: base.weights[layer.name] for layer in layers}
         else:
-            frozen, chosen = self._given(read_adapter(Path(self.section.start)), base, layers)
+            frozen, chosen = self._given(
+                read_adapter(Path(self.section.init_adapter)), base, layers
+            )
         self.matrices = tuple(chosen)
         offsets = [self._apart(matrix, weight, base) for matrix, weight in chosen.items()]
         return frozen | {info: torch.zeros(info.shape) for info in offsets}
@@ -79,7 +82,7 @@ class Singular(DenseNoise):
         """Keep the offsets."""
         return tuple(tensor for tensor in tensors if tensor.name in self._units)
 
-    def directions(self, matrix: TensorInfo) -> Directions:
+    def directions(self, matrix: TensorInfo) -> MatrixDirections:
         """Return U_k and V_k of a matrix."""
         return self._directions[matrix.name]
 
@@ -88,7 +91,7 @@ class Singular(DenseNoise):
         return self._units[coordinates.name]
 
     def _given(
-        self, stored: StoredAdapter, base: Base, layers: Sequence[TensorInfo]
+        self, stored: StoredAdapter, base: BaseModel, layers: Sequence[TensorInfo]
     ) -> tuple[dict[TensorInfo, torch.Tensor], dict[TensorInfo, torch.Tensor]]:
         """Return the whole adapter, and its factors beside the selected layers."""
         adapter = dict(stored.beside(base))
@@ -96,10 +99,10 @@ class Singular(DenseNoise):
         wanted = {name for layer in layers for name in layer.adapter_names}
         chosen = {info: tensor for info, tensor in adapter.items() if info.name in wanted}
         if not chosen:
-            raise nothing_beside(self.section)
+            raise no_adapted_layers_error(self.section)
         return adapter, chosen
 
-    def _apart(self, matrix: TensorInfo, weight: torch.Tensor, base: Base) -> TensorInfo:
+    def _apart(self, matrix: TensorInfo, weight: torch.Tensor, base: BaseModel) -> TensorInfo:
         """Decompose one matrix; describe its offsets."""
         k = self._k(matrix)
         values = weight.detach().cpu().double()
@@ -114,7 +117,7 @@ class Singular(DenseNoise):
             f"{matrix.name.removesuffix('.weight')}.singular", (k,), "coordinates", matrix.layer
         )
         a, b = u[:, :k].float().contiguous(), v[:k].T.float().contiguous()
-        self._directions[matrix.name] = Directions(offsets.name, a, b)
+        self._directions[matrix.name] = MatrixDirections(offsets.name, a, b)
         natural = math.sqrt(math.prod(matrix.shape) / k)
         self._units[offsets.name] = natural * base.unit(matrix.name, weight)
         return offsets

@@ -31,9 +31,9 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from germline import config, noise
-from germline.protocols import Base, Directions
+from germline.protocols import BaseModel, MatrixDirections
 from germline.spaces.dense_noise import DenseNoise
-from germline.spaces.selection import select_linear
+from germline.spaces.tensor_selection import select_linear
 from germline.types import GermlineError, TensorInfo
 
 DEFAULT = config.Subspace.model_fields["dimension"].default
@@ -60,7 +60,7 @@ class Subspace(DenseNoise):
         self._dimension = section.dimension
         self._units: dict[str, float] = {}
 
-    def begin(self, base: Base) -> Mapping[TensorInfo, torch.Tensor]:
+    def begin(self, base: BaseModel) -> Mapping[TensorInfo, torch.Tensor]:
         """Choose the layers; the coordinates start at 0, which is the base model.
 
         Raises:
@@ -88,17 +88,17 @@ class Subspace(DenseNoise):
         """Keep the coordinates."""
         return tuple(tensor for tensor in tensors if tensor.name == COORDINATES)
 
-    def directions(self, matrix: TensorInfo) -> Directions:
+    def directions(self, matrix: TensorInfo) -> MatrixDirections:
         """Draw the directions of a layer, fp32; a carries unit / sqrt(d) of equation (1)."""
-        out, into = matrix.sides
+        out, into = matrix.out_in_features
         scale = self._units.get(matrix.name, 1.0) / math.sqrt(self._dimension)
         a = self._drawn(f"{matrix.name}/subspace/a", out).mul_(scale)
-        return Directions(COORDINATES, a.T, self._drawn(f"{matrix.name}/subspace/b", into).T)
+        return MatrixDirections(COORDINATES, a.T, self._drawn(f"{matrix.name}/subspace/b", into).T)
 
     def unit(self, coordinates: TensorInfo) -> float:
         """Return 1: the units of the layers, which differ, are in their directions."""
         return 1.0
 
     def _drawn(self, name: str, size: int) -> torch.Tensor:
-        rows = noise.normals(self.run_seed, 0, range(self._dimension), name, size)
+        rows = noise.weight_noise_rows(self.run_seed, 0, range(self._dimension), name, size)
         return torch.from_numpy(rows)

@@ -1,6 +1,6 @@
 """Where to look next: strategies ask for members and tell updates; they never see a tensor."""
 
-from germline.config import CoordinateStrategy, StrategyConfig
+from germline.config import CmaBase, StrategyConfig
 from germline.protocols import Strategy
 from germline.registry import resolve
 
@@ -26,6 +26,6 @@ def make_strategy(
         GermlineError: the strategy cannot search so many numbers.
     """
     kind = resolve("strategies", STRATEGIES, config.kind)
-    last = dimension if isinstance(config, CoordinateStrategy) else generations
+    last = dimension if isinstance(config, CmaBase) else generations
     strategy: Strategy = kind(config, run_seed, last)
     return strategy

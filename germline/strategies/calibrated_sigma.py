@@ -23,7 +23,7 @@ import math
 from collections.abc import Callable
 
 from germline.config import AutoSigma
-from germline.strategies.told import Told
+from germline.strategies.adaptive_values import AdaptiveValue
 from germline.types import GermlineError, Update
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ FEW, ENOUGH = 0.1, 0.3
 shrinks back."""
 
 
-class CalibratedSigma(Told[float]):
+class CalibratedSigma(AdaptiveValue[float]):
     """Sigma by generation: calibrated where it is due, kept between."""
 
     def __init__(self, settings: AutoSigma, start: float) -> None:

@@ -27,10 +27,10 @@ from cmaes import CMA
 from jaxtyping import Float64
 
 from germline.config import Cma
-from germline.strategies.coordinates import CoordinateSearch
+from germline.strategies.cma_base import CmaSearch
 
 
-class CovarianceMatrixAdaptation(CoordinateSearch):
+class CovarianceMatrixAdaptation(CmaSearch):
     """CMA-ES with a full covariance matrix."""
 
     LARGEST = 2_000

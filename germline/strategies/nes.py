@@ -13,9 +13,10 @@ al. 2017 (arXiv 1703.03864); the convention and the paper's settings (sigma 1e-3
 
 Beyond the paper: by default sigma is calibrated in units of behavior
 (`strategies.calibrated_sigma`), and the learning rate follows the measured signal
-(`strategies.measured_rate`): the coefficients then say where to go and the rate how far. Off by
-default: other ways in which sigma adapts (`strategies.step_size`), directions that are played for
-several generations, and fitness compared with a running mean of earlier ones.
+(`strategies.signal_learning_rate`): the coefficients then say where to go and the rate how far. Off
+by
+default: other ways in which sigma adapts (`strategies.sigma_adaptation`), directions that are
+played for several generations, and fitness compared with a running mean of earlier ones.
 """
 
 import math
@@ -25,18 +26,18 @@ from dataclasses import replace
 import numpy as np
 from jaxtyping import Float
 
-from germline.config import AutoRate, Nes, RunningMean, Skip
-from germline.schedules import scheduled
-from germline.signals import SignalPower
-from germline.strategies.measured_rate import MeasuredRate
-from germline.strategies.step_size import StepSize, success
-from germline.strategies.told import Baseline
+from germline.config import AutoLearningRate, Nes, RunningMeanBaseline, SkipZeroSignal
+from germline.schedules import value_at
+from germline.signal_types import SignalPower
+from germline.strategies.adaptive_values import RunningMeanFitness
+from germline.strategies.sigma_adaptation import SigmaSchedule, success_rate
+from germline.strategies.signal_learning_rate import SignalLearningRate
 from germline.types import (
     GermlineError,
-    Move,
+    MeanUpdate,
     Perturbation,
     Population,
-    Seeded,
+    SeedPerturbation,
     Update,
 )
 
@@ -55,11 +56,13 @@ class NaturalEvolution:
         self.config = config
         self.run_seed = run_seed
         self.generations = generations
-        self.sigma = StepSize(config, generations)
+        self.sigma = SigmaSchedule(config, generations)
         running = config.baseline
-        self.baseline = Baseline(running) if isinstance(running, RunningMean) else None
+        self.baseline = (
+            RunningMeanFitness(running) if isinstance(running, RunningMeanBaseline) else None
+        )
         rate = config.learning_rate
-        self.measured = MeasuredRate(rate) if isinstance(rate, AutoRate) else None
+        self.measured = SignalLearningRate(rate) if isinstance(rate, AutoLearningRate) else None
 
     def calibrate(
         self, generation: int, divergence: Callable[[Sequence[Perturbation]], float]
@@ -70,7 +73,7 @@ class NaturalEvolution:
             drawn_in = self._drawn_in(generation)
             return divergence(
                 [
-                    Seeded(self.run_seed, drawn_in, direction, sign, sigma)
+                    SeedPerturbation(self.run_seed, drawn_in, direction, sign, sigma)
                     for direction in range(CALIBRATION_PAIRS)
                     for sign in (1, -1)
                 ]
@@ -84,7 +87,7 @@ class NaturalEvolution:
         sigma = self.sigma.at(generation)
         per_direction = (1, -1) if config.antithetic else (1,)
         members = tuple(
-            Seeded(self.run_seed, self._drawn_in(generation), direction, sign, sigma)
+            SeedPerturbation(self.run_seed, self._drawn_in(generation), direction, sign, sigma)
             for direction in range(config.population // len(per_direction))
             for sign in per_direction
         )
@@ -92,7 +95,7 @@ class NaturalEvolution:
             generation,
             members,
             config.antithetic,
-            centre=self.sigma.wants_success,
+            evaluate_center=self.sigma.wants_success,
             baseline=self.baseline.at(generation) if self.baseline else None,
         )
 
@@ -101,7 +104,7 @@ class NaturalEvolution:
         population: Population,
         utilities: Float[np.ndarray, "members"],
         fitness: Float[np.ndarray, "members"] | None = None,
-        centre: float | None = None,
+        center: float | None = None,
         power: SignalPower | None = None,
     ) -> Update:
         """Fold utilities into one coefficient per direction: equation (1) times sigma.
@@ -112,13 +115,13 @@ class NaturalEvolution:
         """
         coefficients: dict[int, float] = {}
         shares: dict[int, float] = {}
-        for member, utility in zip(population.seeded(), utilities, strict=True):
+        for member, utility in zip(population.seed_perturbations(), utilities, strict=True):
             share = float(utility) / len(population)
             shares[member.direction] = shares.get(member.direction, 0.0) + share
             share = float(utility) * member.sign / len(population)
             coefficients[member.direction] = coefficients.get(member.direction, 0.0) + share
         generation, drawn_in = population.generation, self._drawn_in(population.generation)
-        sigma = population.seeded()[0].sigma
+        sigma = population.seed_perturbations()[0].sigma
         in_order = tuple(coefficients[direction] for direction in sorted(coefficients))
         update = Update(
             run_seed=self.run_seed,
@@ -127,17 +130,19 @@ class NaturalEvolution:
             learning_rate=self._rate(generation, sigma, in_order, power),
             coefficients=in_order,
             fitness=self._mean(fitness),
-            success=success(self._needed(fitness), centre) if self.sigma.wants_success else None,
+            success_rate=success_rate(self._needed(fitness), center)
+            if self.sigma.wants_success
+            else None,
             noise_generation=None if drawn_in == generation else drawn_in,
-            stretch=self.sigma.stretch([shares[direction] for direction in sorted(shares)]),
-            power=power if self.measured else None,
+            sigma_update=self.sigma.stretch([shares[direction] for direction in sorted(shares)]),
+            signal_power=power if self.measured else None,
         )
-        if update.is_silent and isinstance(self.config.zero_signal, Skip):
+        if update.has_no_signal and isinstance(self.config.zero_signal, SkipZeroSignal):
             update = replace(update, skipped=True)
         self._take_in(update)
         return update
 
-    def recall(self, updates: Sequence[Update | Move]) -> Sequence[Update | Move]:
+    def recall(self, updates: Sequence[Update | MeanUpdate]) -> Sequence[Update | MeanUpdate]:
         """Be shown the updates of the generations before, when a stopped run is taken up."""
         for update in updates:
             if isinstance(update, Update):
@@ -153,13 +158,13 @@ class NaturalEvolution:
     ) -> float:
         if self.measured:
             return self.measured.of(generation, sigma, coefficients, power)
-        assert not isinstance(self.config.learning_rate, AutoRate)
-        return scheduled(self.config.learning_rate, generation, self.generations)
+        assert not isinstance(self.config.learning_rate, AutoLearningRate)
+        return value_at(self.config.learning_rate, generation, self.generations)
 
     def _take_in(self, update: Update) -> None:
         self.sigma.tell(update)
         if self.measured:
-            self.measured.tell(update.power)
+            self.measured.tell(update.signal_power)
         if self.baseline:
             self.baseline.tell(update.generation, update.fitness)
 

@@ -16,10 +16,10 @@ d = 1,000,000 and its 45 members up to 2 GB, here and wherever an engine follows
 import numpy as np
 from cmaes import SepCMA
 
-from germline.strategies.coordinates import CoordinateSearch
+from germline.strategies.cma_base import CmaSearch
 
 
-class SeparableCovarianceAdaptation(CoordinateSearch):
+class SeparableCovarianceAdaptation(CmaSearch):
     """CMA-ES with a diagonal covariance matrix."""
 
     LARGEST = 1_000_000

@@ -1,7 +1,7 @@
 """How many numbers a task needs: the smallest random subspace that keeps most of an improvement.
 
 A config is trained as it is, and then in `space=subspace` at growing dimensions, on the same
-layers, batches and run seeds. With S the held-out score of a centre, better upwards,
+layers, batches and run seeds. With S the held-out score of a center, better upwards,
 
     (1)  kept(d) = mean over seeds of S_end(d) - S_start  /  that of the config as it is
 
@@ -15,7 +15,7 @@ Every run is an ordinary run directory in the folder of the study: finished ones
 are, interrupted ones go on.
 
 Limits: sigma and learning rate of the config serve all dimensions (a subspace keeps their meaning:
-change per weight); with few held-out examples or seeds, a neighbour of d is as likely as d.
+change per weight); with few held-out examples or seeds, a neighbor of d is as likely as d.
 """
 
 import statistics
@@ -25,26 +25,26 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from germline.config import Config, OwnTask, Subspace, load_config
+from germline.config import Config, CustomTask, Subspace, load_config
 from germline.record import RunDirectory
-from germline.report.differences import between
-from germline.report.figures import Panel, draw_panels
+from germline.report.diff import differing_settings
+from germline.report.matplotlib_plots import PlotPanel, draw_panels
 from germline.run import Training, resume, train
-from germline.run.assembly import make_engine, make_task
-from germline.run.fleets import placed
+from germline.run.build_fleet import engine_placement
+from germline.run.build_parts import make_engine, make_task
 from germline.strategies import make_strategy
-from germline.strategies.step_size import FIRST_GUESS
-from germline.types import GermlineError, Score
+from germline.strategies.sigma_adaptation import FIRST_GUESS
+from germline.types import GermlineError, HeldOutScore
 
 SHARE = 0.9
 """Of the improvement of the config as it is."""
 
-PLACES = ("model", "task.path", "task.test_path", "space.start")
+PLACES = ("model", "task.path", "task.test_path", "space.init_adapter")
 """Settings that a run directory spells as absolute paths."""
 
 
 @dataclass(frozen=True)
-class Outcome:
+class DimensionRun:
     """One run.
 
     Attributes:
@@ -53,12 +53,12 @@ class Outcome:
 
     dimension: int | None
     seed: int
-    start: Score
-    end: Score
+    start: HeldOutScore
+    end: HeldOutScore
 
 
 @dataclass(frozen=True)
-class Finding:
+class IntrinsicDimension:
     """What the runs of a study say together.
 
     Attributes:
@@ -66,7 +66,7 @@ class Finding:
         share: of the improvement that must be kept.
     """
 
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[DimensionRun, ...]
     higher_is_better: bool
     share: float = SHARE
 
@@ -105,13 +105,13 @@ class Finding:
         enough = (one for one in self.dimensions if self.kept(one) >= self.share)
         return next(enough, None)
 
-    def _of(self, dimension: int | None) -> list[Outcome]:
+    def _of(self, dimension: int | None) -> list[DimensionRun]:
         return [one for one in self.outcomes if one.dimension == dimension]
 
 
-def outcomes(
+def run_dimensions(
     config: Config, dimensions: Sequence[int], seeds: Sequence[int], out: Path, cma_up_to: int = 0
-) -> Iterator[Outcome]:
+) -> Iterator[DimensionRun]:
     """Train what is not trained yet, seed after seed, yielding each run once it is finished.
 
     What no run could be made of is refused before the first is.
@@ -134,27 +134,29 @@ def outcomes(
         for dimension in (None, *dimensions)
     ]
     for _, _, wanted, path in planned:
-        _refuse_another(wanted, path)
+        _check_another(wanted, path)
     if not all((path / "run.json").exists() for _, _, _, path in planned):
-        _refuse_unfit([wanted for _, _, wanted, _ in planned])
+        _check_unfit([wanted for _, _, wanted, _ in planned])
     for dimension, seed, wanted, path in planned:
         for _ in _begun(wanted, path) or ():
             pass
         scores = [one.score for one in RunDirectory.open(path).held_out()]
-        yield Outcome(dimension, seed, scores[0], scores[-1])
+        yield DimensionRun(dimension, seed, scores[0], scores[-1])
 
 
-def finding(config: Config, found: Sequence[Outcome], share: float = SHARE) -> Finding:
+def find_intrinsic_dimension(
+    config: Config, found: Sequence[DimensionRun], share: float = SHARE
+) -> IntrinsicDimension:
     """Put outcomes together."""
-    return Finding(tuple(found), make_task(config.task).metric_higher_is_better, share)
+    return IntrinsicDimension(tuple(found), make_task(config.task).metric_higher_is_better, share)
 
 
-def draw(found: Finding, title: str, path: Path) -> None:
+def draw_share_kept(found: IntrinsicDimension, title: str, path: Path) -> None:
     """Draw the share kept over the dimension."""
     places = [float(one) for one in found.dimensions]
     curve = {"mean over run seeds": (places, [found.kept(one) for one in found.dimensions])}
     level = (found.share, f"{found.share:.0%}")
-    panel = Panel("share of the improvement", curve, level)
+    panel = PlotPanel("share of the improvement", curve, level)
     enough = found.smallest
     marks = {} if enough is None else {f"{enough} dimensions": float(enough)}
     draw_panels(path, title, "dimension of the subspace", [panel], marks)
@@ -167,7 +169,7 @@ def _path(out: Path, dimension: int | None, seed: int) -> Path:
 
 def _with_digest(config: Config) -> Config:
     """Note what a task of your own is made of, as its runs do: they are compared with this."""
-    if not isinstance(config.task, OwnTask):
+    if not isinstance(config.task, CustomTask):
         return config
     digest = getattr(make_task(config.task), "digest", None)
     section = config.task.model_copy(update={"digest": digest})
@@ -207,7 +209,7 @@ def _cma(strategy: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _refuse_another(wanted: Config, path: Path) -> None:
+def _check_another(wanted: Config, path: Path) -> None:
     """Refuse a folder that holds another run.
 
     Raises:
@@ -215,7 +217,7 @@ def _refuse_another(wanted: Config, path: Path) -> None:
     """
     if not (path / "run.json").exists():
         return
-    found = between([RunDirectory.open(path).config, wanted])
+    found = differing_settings([RunDirectory.open(path).config, wanted])
     changed = [name for name in found if name not in PLACES]
     if "generations" in changed:
         changed = ["generations"]  # held_out.every follows it here
@@ -226,7 +228,7 @@ def _refuse_another(wanted: Config, path: Path) -> None:
         )
 
 
-def _refuse_unfit(configs: Sequence[Config]) -> None:
+def _check_unfit(configs: Sequence[Config]) -> None:
     """Refuse what cannot be compared or searched, before anything is trained.
 
     Raises:
@@ -235,7 +237,7 @@ def _refuse_unfit(configs: Sequence[Config]) -> None:
     """
     if configs[0].method.kind == "randopt":
         raise GermlineError(
-            "study: method.kind=randopt moves no weights, so there is no improvement of a centre "
+            "study: method.kind=randopt moves no weights, so there is no improvement of a center "
             "to keep: use method=es"
         )
     largest, most = configs[0], 0
@@ -248,7 +250,7 @@ def _refuse_unfit(configs: Sequence[Config]) -> None:
                 dimension=one.space.dimension,
             )
             largest, most = max((largest, most), (one, one.space.dimension), key=itemgetter(1))
-    make_engine(placed(largest, 0))
+    make_engine(engine_placement(largest, 0))
 
 
 def _begun(wanted: Config, path: Path) -> Training | None:

@@ -1,7 +1,7 @@
 """Which sigma, which learning rate: measured on the model and the task of a config, in minutes.
 
 1. **Sigma.** Over decades of sigma a handful of members plays a few batches. Too small, and members
-   write what the centre writes: no differences, no signal. Too large, and they write garbage. What
+   write what the center writes: no differences, no signal. Too large, and they write garbage. What
    is wanted is the sane sigma at which two halves of the examples agree best on where to go. The
    `edge` is where the exact KL of members to the start passes `SANE_KL` per token: beyond it,
    random directions break the model.
@@ -34,20 +34,20 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from germline.config import AutoRate, AutoSigma, Config, Nes
+from germline.config import AutoLearningRate, AutoSigma, Config, Nes
 from germline.shaping.ties import RESOLUTION
-from germline.strategies.step_size import FIRST_GUESS
-from germline.studies.advice import Advice
-from germline.studies.bench import Bench, opened
-from germline.studies.sounding import Sounding, sound, sound_centre
-from germline.studies.trials import Trial, begin, halve
+from germline.strategies.sigma_adaptation import FIRST_GUESS
+from germline.studies.probe_advice import ProbeAdvice
+from germline.studies.sigma_sweep import SigmaProbe, probe_center, probe_sigma
+from germline.studies.successive_halving import Trial, begin_trial, successive_halving
+from germline.studies.trial_engine import TrialEngine, open_trial_engine
 from germline.types import GermlineError
 
 SANE_KL = 0.1
 """Nats per token; members of the nano model write garbage from a little above it on (measured)."""
 
 SANE_GARBAGE = 0.1
-"""More garbage than the centre writes, by so much of all texts, is not sane."""
+"""More garbage than the center writes, by so much of all texts, is not sane."""
 
 DECADES = 4
 """Sigma is looked at from 1e-4 to 1 times the size of the weights."""
@@ -62,7 +62,7 @@ def probe(
     minutes: float = 3.0,
     seed: int = 0,
     watch: Callable[[str], None] = lambda _line: None,
-) -> Advice:
+) -> ProbeAdvice:
     """Look for a sigma and a learning rate for a config.
 
     The same config, seed and machine give the same advice, unless time runs out. There is none
@@ -81,59 +81,61 @@ def probe(
     unit = _unsaid_unit(config)
     config = _given(config)
     clock = _Clock(60 * minutes)
-    with opened(config, seed) as bench:
+    with open_trial_engine(config, seed) as bench:
         watch("the start")
-        centre = sound_centre(bench)
-        soundings = _soundings(bench, centre, clock, watch)
-        sane = [one for one in soundings if is_sane(one, centre)]
+        center = probe_center(bench)
+        sigma_probes = _probe_sigmas(bench, center, clock, watch)
+        sane = [one for one in sigma_probes if is_sane(one, center)]
         if not sane:
             raise GermlineError(
-                f"probe: members break at sigma={soundings[0].sigma:g} already, the smallest that "
-                f"was tried: {soundings[0].garbage:.0%} of their texts are no answers, "
-                f"{centre.garbage:.0%} of the model's own; look at them with `germline generate`"
+                f"probe: members break at sigma={sigma_probes[0].sigma:g} already, the smallest "
+                f"that was tried: {sigma_probes[0].garbage:.0%} of their texts are no answers, "
+                f"{center.garbage:.0%} of the model's own; look at them with `germline generate`"
             )
-        edge = _edge(soundings, centre)
+        edge = _edge(sigma_probes, center)
         sigmas = _best(sane)
         watch(f"one generation at sigma {sigmas[0]:g}")
         step = _rehearsed(bench, sigmas[0], clock)
         rates = _rates(step, edge, config.generations)
         trials = [
-            begin(bench, sigma, rate, config.generations) for rate in rates for sigma in sigmas
+            begin_trial(bench, sigma, rate, config.generations)
+            for rate in rates
+            for sigma in sigmas
         ]
         watch(f"{len(trials)} short trainings")
         rounds = sorted({min(done, config.generations) for done in ROUNDS})
-        best = halve(bench, trials, rounds, clock.allows)
-    return Advice(
+        best = successive_halving(bench, trials, rounds, clock.allows)
+    return ProbeAdvice(
         sigma=best.sigma,
         learning_rate=best.learning_rate,
         edge=edge,
         step=step,
         generations=config.generations,
-        centre=centre,
-        soundings=tuple(soundings),
+        center=center,
+        sigma_probes=tuple(sigma_probes),
         trials=tuple(trials) if best.scores else (),
-        notes=(*_unplayed(config), *_notes(soundings, centre, best, rounds)),
+        notes=(*_unplayed(config), *_notes(sigma_probes, center, best, rounds)),
         seconds=clock.gone_s,
         sigma_unit=unit,
     )
 
 
-def is_sane(sounding: Sounding, centre: Sounding) -> bool:
+def is_sane(sigma_probe: SigmaProbe, center: SigmaProbe) -> bool:
     """Say whether members still write like the model they come from.
 
-    Their reward may not have collapsed either: below that of the centre by more than twice what
+    Their reward may not have collapsed either: below that of the center by more than twice what
     they differ by. Where members are all alike, both means are the same but for the rounding of
     their sums.
     """
-    rounding = RESOLUTION * max(abs(centre.reward), abs(sounding.reward))
+    rounding = RESOLUTION * max(abs(center.reward), abs(sigma_probe.reward))
     return (
-        sounding.divergence <= SANE_KL
-        and sounding.garbage <= centre.garbage + SANE_GARBAGE
-        and not centre.reward - sounding.reward > 2 * sounding.spread + rounding
+        sigma_probe.divergence <= SANE_KL
+        and sigma_probe.garbage <= center.garbage + SANE_GARBAGE
+        and not center.reward - sigma_probe.reward > 2 * sigma_probe.spread + rounding
     )
 
 
-def ladder(size: float) -> list[float]:
+def sigma_ladder(size: float) -> list[float]:
     """List sigmas in half decades, in round numbers, up to the size of the weights."""
     top = math.ceil(2 * math.log10(size) - 1e-9)
     return [_half_decade(place) for place in range(top - 2 * DECADES, top + 1)]
@@ -144,16 +146,16 @@ def _half_decade(place: int) -> float:
     return float(f"{'3' if half else '1'}e{decade}")
 
 
-def _soundings(
-    bench: Bench, centre: Sounding, clock: "_Clock", watch: Callable[[str], None]
-) -> list[Sounding]:
+def _probe_sigmas(
+    bench: TrialEngine, center: SigmaProbe, clock: "_Clock", watch: Callable[[str], None]
+) -> list[SigmaProbe]:
     """Sound every sigma of the ladder from below, until two in a row are broken.
 
     Raises:
         GermlineError: time ran out before that.
     """
-    found: list[Sounding] = []
-    sigmas = ladder(bench.size())
+    found: list[SigmaProbe] = []
+    sigmas = sigma_ladder(bench.size())
     for sigma in sigmas:
         if found and clock.gone_s > clock.limit_s:
             raise GermlineError(
@@ -163,8 +165,8 @@ def _soundings(
                 "smaller batch"
             )
         watch(f"sigma {sigma:g}")
-        found.append(sound(bench, sigma))
-        if len(found) > 1 and not any(is_sane(one, centre) for one in found[-2:]):
+        found.append(probe_sigma(bench, sigma))
+        if len(found) > 1 and not any(is_sane(one, center) for one in found[-2:]):
             break
     return found
 
@@ -174,28 +176,28 @@ def _enough(clock: "_Clock", done: int, sigmas: int) -> float:
     return math.ceil(20 * clock.gone_s / 60 * sigmas / done) / 10
 
 
-def _edge(soundings: Sequence[Sounding], centre: Sounding) -> float:
+def _edge(sigma_probes: Sequence[SigmaProbe], center: SigmaProbe) -> float:
     """Return where members begin to break: between the last sane sigma and the next.
 
     The KL grows like a power of sigma, so that it is a line in logarithms; where something else
     broke first, or a KL is 0, the edge is taken to lie halfway.
     """
-    sane = [is_sane(one, centre) for one in soundings]
+    sane = [is_sane(one, center) for one in sigma_probes]
     if all(sane):
-        return soundings[-1].sigma
+        return sigma_probes[-1].sigma
     if not any(sane):
-        return soundings[0].sigma
+        return sigma_probes[0].sigma
     last = max(place for place, one in enumerate(sane) if one)
-    if last + 1 == len(soundings):
-        return soundings[last].sigma
-    below, above = soundings[last], soundings[last + 1]
+    if last + 1 == len(sigma_probes):
+        return sigma_probes[last].sigma
+    below, above = sigma_probes[last], sigma_probes[last + 1]
     share = 0.5
     if 0 < below.divergence < SANE_KL < above.divergence < math.inf:
         share = math.log(SANE_KL / below.divergence) / math.log(above.divergence / below.divergence)
     return below.sigma * (above.sigma / below.sigma) ** share
 
 
-def _best(sane: Sequence[Sounding]) -> list[float]:
+def _best(sane: Sequence[SigmaProbe]) -> list[float]:
     """Return the two sane sigmas whose signal is clearest: where halves of the examples agree.
 
     Where they do not, more examples that tell members apart are better than fewer; of equals, the
@@ -205,7 +207,7 @@ def _best(sane: Sequence[Sounding]) -> list[float]:
     return [one.sigma for one in ordered[:-3:-1]]
 
 
-def _rehearsed(bench: Bench, sigma: float, clock: "_Clock") -> float | None:
+def _rehearsed(bench: TrialEngine, sigma: float, clock: "_Clock") -> float | None:
     """Play one real generation: measure equation (1), and how long it takes.
 
     Returns:
@@ -214,7 +216,7 @@ def _rehearsed(bench: Bench, sigma: float, clock: "_Clock") -> float | None:
     section = bench.config.strategy
     rate = sigma if isinstance(section, Nes) else None
     began = time.perf_counter()
-    for _ in bench.train(begin(bench, sigma, rate, 1).strategy, range(1)):
+    for _ in bench.train(begin_trial(bench, sigma, rate, 1).strategy, range(1)):
         clock.generation_s = time.perf_counter() - began
     moved = bench.moved()
     bench.restart()
@@ -235,22 +237,22 @@ def _rates(step: float | None, edge: float, generations: int) -> list[float | No
 
 
 def _notes(
-    soundings: Sequence[Sounding], centre: Sounding, best: Trial, rounds: Sequence[int]
+    sigma_probes: Sequence[SigmaProbe], center: SigmaProbe, best: Trial, rounds: Sequence[int]
 ) -> Iterator[str]:
     """Say what makes the advice weaker than it looks."""
-    if is_sane(soundings[-1], centre):
+    if is_sane(sigma_probes[-1], center):
         yield (
-            f"members were still sane at sigma {soundings[-1].sigma:g}, the largest tried: the "
+            f"members were still sane at sigma {sigma_probes[-1].sigma:g}, the largest tried: the "
             "edge may lie higher"
         )
-    yield from _without_signal([one for one in soundings if is_sane(one, centre)])
+    yield from _without_signal([one for one in sigma_probes if is_sane(one, center)])
     if not best.scores:
         yield "no time was left for short trainings: the rules alone speak; give more --minutes"
     elif len(best.updates) < rounds[-1]:
         yield "time ran out before the last round of the short trainings; give more --minutes"
 
 
-def _without_signal(sane: Sequence[Sounding]) -> Iterator[str]:
+def _without_signal(sane: Sequence[SigmaProbe]) -> Iterator[str]:
     """Say what it may be, where no sane sigma tells better members from worse ones."""
     agreed = [one.agreement for one in sane if one.agreement is not None]
     differing = max(one.informative for one in sane)
@@ -297,7 +299,7 @@ def _given(config: Config) -> Config:
     changes: dict[str, object] = {"sigma_unit": section.unit}
     if isinstance(section.sigma, AutoSigma):
         changes["sigma"] = FIRST_GUESS[section.unit]
-    if isinstance(section.learning_rate, AutoRate):
+    if isinstance(section.learning_rate, AutoLearningRate):
         changes["learning_rate"] = FIRST_GUESS[section.unit]
     return config.model_copy(update={"strategy": section.model_copy(update=changes)})
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 
 from germline.config import Arithmetic
-from germline.graders import exact, numeric
+from germline.graders import exact_match, numeric_match
 from germline.protocols import Grader
 from germline.tasks.splits import seeded_split
 from germline.types import Example, Split
@@ -28,7 +28,7 @@ class ArithmeticTask:
     metric_higher_is_better = True
 
     def __init__(self, config: Arithmetic) -> None:
-        self.grader: Grader = exact.grade
+        self.grader: Grader = exact_match.grade_exact
         self.rubric: Mapping[str, float] = {"exact": 1.0}
         self.floor: Mapping[str, float] = {"exact": 0.0}
         self.max_new_tokens = config.max_new_tokens or MAX_NEW_TOKENS
@@ -52,15 +52,15 @@ class ArithmeticTask:
 
     def answer_of(self, text: str, example: Example) -> str | None:
         """Return the number a completion ends with."""
-        return numeric.answer_of(text)
+        return numeric_match.normalized_number(text)
 
 
-def question(a: int, sign: str, b: int) -> str:
+def arithmetic_question(a: int, sign: str, b: int) -> str:
     """Write the user message."""
     return f"What is {a} {sign} {b}?"
 
 
-def result(a: int, sign: str, b: int) -> int:
+def arithmetic_answer(a: int, sign: str, b: int) -> int:
     """Compute the gold answer."""
     return {"+": a + b, "-": a - b, "*": a * b}[sign]
 
@@ -68,8 +68,8 @@ def result(a: int, sign: str, b: int) -> int:
 def _example(index: int, a: int, sign: str, b: int, *, chat: bool) -> Example:
     return Example(
         index=index,
-        prompt=question(a, sign, b),
-        answer=str(result(a, sign, b)),
+        prompt=arithmetic_question(a, sign, b),
+        answer=str(arithmetic_answer(a, sign, b)),
         chat=chat,
         facts={"a": a, "sign": sign, "b": b},
     )

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from germline.config import Conciseness
-from germline.graders import length
+from germline.graders import length_difference
 from germline.protocols import Grader
-from germline.tasks.facts import FACTS
-from germline.tasks.files import read_json_lines, want
+from germline.tasks.facts_data import FACTS
+from germline.tasks.json_files import read_json_lines, row_field
 from germline.tasks.splits import seeded_split
 from germline.types import Example, GermlineError, Split
 
@@ -33,9 +33,9 @@ class ConcisenessTask:
     metric_higher_is_better = False
 
     def __init__(self, config: Conciseness) -> None:
-        self.grader: Grader = length.grade
+        self.grader: Grader = length_difference.grade_length
         self.rubric: Mapping[str, float] = {"length": 1.0, "length_difference": 0.0}
-        limit = float(length.LIMIT)
+        limit = float(length_difference.LIMIT)
         self.floor: Mapping[str, float] = {"length": -limit, "length_difference": limit}
         self.max_new_tokens = config.max_new_tokens or MAX_NEW_TOKENS
         self.stop = config.stop or ()
@@ -70,7 +70,7 @@ def _split(config: Conciseness) -> tuple[list[Pair], list[Pair]]:
 
 def _read(path: Path, setting: str) -> list[Pair]:
     return [
-        (want(row, "question", str, place), want(row, "answer", str, place))
+        (row_field(row, "question", str, place), row_field(row, "answer", str, place))
         for place, row in read_json_lines(path, setting)
     ]
 

@@ -1,8 +1,8 @@
 """Countdown: write an expression that reaches a target from given numbers, each used exactly once.
 
 Reward = 0.1 x format + answer (`germline.graders.countdown`). Rows come from a file in the field's
-format or are made by `germline.tasks.puzzles`; either way the field's split (first 200 train, last
-2000 test) never shows a made puzzle on both sides.
+format or are made by `germline.tasks.countdown_data`; either way the field's split (first 200
+train, last 2000 test) never shows a made puzzle on both sides.
 
 Known limits: 19 of the 2200 rows of the field's file have no solution (their gold answer is empty
 here), and 15 have one that does not use each number once and so earns no reward.
@@ -14,8 +14,8 @@ from pathlib import Path
 from germline.config import Countdown
 from germline.graders import countdown as grader
 from germline.protocols import Grader
-from germline.tasks.files import read_json_rows, want
-from germline.tasks.puzzles import ALONE_ROWS, Row, field_rows, small_rows
+from germline.tasks.countdown_data import ALONE_ROWS, CountdownRow, field_rows, small_rows
+from germline.tasks.json_files import read_json_rows, row_field
 from germline.tasks.splits import seeded_split
 from germline.types import Example, GermlineError, Split
 
@@ -31,7 +31,7 @@ class CountdownTask:
     metric_higher_is_better = True
 
     def __init__(self, config: Countdown) -> None:
-        self.grader: Grader = grader.grade
+        self.grader: Grader = grader.grade_countdown
         self.rubric: Mapping[str, float] = {"format": 0.1, "answer": 1.0}
         self.floor: Mapping[str, float] = {"format": 0.0, "answer": 0.0}
         self.max_new_tokens = config.max_new_tokens or MAX_NEW_TOKENS
@@ -49,7 +49,7 @@ class CountdownTask:
 
     def answer_of(self, text: str, example: Example) -> str | None:
         """Return the value an answer comes to, if it uses the numbers given."""
-        return grader.answer_of(text, example)
+        return grader.answer_value(text, example)
 
 
 def gold_completion(solution: str) -> str:
@@ -57,7 +57,7 @@ def gold_completion(solution: str) -> str:
     return f" {solution} </think>\n<answer> {solution} </answer>"
 
 
-def _split(config: Countdown) -> tuple[list[Row], list[Row]]:
+def _split(config: Countdown) -> tuple[list[CountdownRow], list[CountdownRow]]:
     if config.path is None:
         make = field_rows if config.puzzles == "field" else small_rows
         rows, place = make(config.split_seed, TRAIN_ROWS + TEST_ROWS), "countdown"
@@ -74,11 +74,11 @@ def _split(config: Countdown) -> tuple[list[Row], list[Row]]:
     return rows[:TRAIN_ROWS], rows[-TEST_ROWS:]
 
 
-def _read(path: Path) -> list[Row]:
-    rows: list[Row] = []
+def _read(path: Path) -> list[CountdownRow]:
+    rows: list[CountdownRow] = []
     for place, raw in read_json_rows(path, "task.path"):
-        numbers = want(raw, "numbers", list, place)
-        target = want(raw, "target", str, place)
+        numbers = row_field(raw, "numbers", list, place)
+        target = row_field(raw, "target", str, place)
         solution = raw.get("solution")
         if not numbers or not all(type(number) is int and number >= 0 for number in numbers):
             raise GermlineError(
@@ -92,12 +92,14 @@ def _read(path: Path) -> list[Row]:
             )
         if not isinstance(solution, str | None):
             raise GermlineError(f"{place}: `solution` must be text or null, found {solution!r}")
-        context = want(raw, "context", str, place)
-        rows.append(Row(context=context, numbers=numbers, target=target, solution=solution))
+        context = row_field(raw, "context", str, place)
+        rows.append(
+            CountdownRow(context=context, numbers=numbers, target=target, solution=solution)
+        )
     return rows
 
 
-def _example(index: int, row: Row, *, chat: bool) -> Example:
+def _example(index: int, row: CountdownRow, *, chat: bool) -> Example:
     return Example(
         index=index,
         prompt=row["context"],

@@ -1,19 +1,19 @@
 """A task made of a JSONL file: one row per line, scored by built-in rewards, no Python needed.
 
-`task.reward` names the rewards and their weights (`germline.graders.builtin`), `task.template` the
-prompt. Held-out rows come from `task.test_path` or from a seeded 80/20 split.
+`task.reward` names the rewards and their weights (`germline.graders.builtin_rewards`),
+`task.template` the prompt. Held-out rows come from `task.test_path` or from a seeded 80/20 split.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 
 from germline.config import Jsonl
-from germline.graders import json_value, numeric
-from germline.graders.builtin import REWARDS, BuiltinRubric
+from germline.graders import json_match, numeric_match
+from germline.graders.builtin_rewards import REWARDS, BuiltinRubric
 from germline.protocols import Grader
-from germline.tasks import rows
-from germline.tasks.answers import plain
-from germline.tasks.files import PlacedRow, read_json_lines
+from germline.tasks import dataset_rows
+from germline.tasks.json_files import PlacedRow, read_json_lines
+from germline.tasks.normalize_answer import normalize_answer
 from germline.types import Example, GermlineError, Split
 
 MAX_NEW_TOKENS = 128
@@ -29,7 +29,7 @@ class JsonlTask:
         weights = {name: given[name] for name in REWARDS if name in given}
         self.rubric: Mapping[str, float] = weights
         self.floor: Mapping[str, float] = {
-            name: REWARDS[name].worst(weight) for name, weight in weights.items()
+            name: REWARDS[name].floor(weight) for name, weight in weights.items()
         }
         heaviest = max(weights, key=lambda name: abs(weights[name]))
         self.metric: str = config.metric or heaviest
@@ -41,9 +41,11 @@ class JsonlTask:
         test = None
         if config.test_path is not None:
             test = read_json_lines(config.test_path, "task.test_path")
-        self.digest = rows.digest(b"", train, test)
-        rows.refuse_changed(config, self.digest)
-        sides = rows.split_rows(train, test, config.template, config.split_seed, str(config.path))
+        self.digest = dataset_rows.task_digest(b"", train, test)
+        dataset_rows.check_unchanged(config, self.digest)
+        sides = dataset_rows.split_rows(
+            train, test, config.template, config.split_seed, str(config.path)
+        )
         self._examples: dict[Split, tuple[Example, ...]] = {
             split: _examples(items, config) for split, items in sides.items()
         }
@@ -54,7 +56,11 @@ class JsonlTask:
 
     def answer_of(self, text: str, example: Example) -> str | None:
         """Return the number a completion ends with where numbers are rewarded, else its words."""
-        return numeric.answer_of(text) if "numeric" in self.rubric else plain(text)
+        return (
+            numeric_match.normalized_number(text)
+            if "numeric" in self.rubric
+            else normalize_answer(text)
+        )
 
 
 def _examples(items: Sequence[tuple[str, PlacedRow]], config: Jsonl) -> tuple[Example, ...]:
@@ -66,7 +72,7 @@ def _examples(items: Sequence[tuple[str, PlacedRow]], config: Jsonl) -> tuple[Ex
         only_pattern = own_pattern and len(config.reward) == 1
         answers.append("" if only_pattern else gold)
         facts.append({"pattern": gold} if own_pattern else {})
-    return rows.numbered(items, answers, facts, chat=config.chat is not False)
+    return dataset_rows.make_examples(items, answers, facts, chat=config.chat is not False)
 
 
 def _answer(row: Mapping[str, object], config: Jsonl, place: str) -> str:
@@ -74,7 +80,7 @@ def _answer(row: Mapping[str, object], config: Jsonl, place: str) -> str:
     optional = {"json"} | ({"regex"} if config.pattern is not None else set())
     if config.answer not in row and optional.issuperset(config.reward):
         return ""
-    gold = rows.answer(row, config.answer, place)
+    gold = dataset_rows.row_answer(row, config.answer, place)
     for name in config.reward:
         complaint = _unfit(name, gold, config)
         if complaint:
@@ -84,7 +90,7 @@ def _answer(row: Mapping[str, object], config: Jsonl, place: str) -> str:
 
 def _unfit(reward: str, gold: str, config: Jsonl) -> str:
     """Say why an answer is none for a reward; empty when it is one."""
-    if reward == "numeric" and numeric.answer_number(gold) is None:
+    if reward == "numeric" and numeric_match.answer_number(gold) is None:
         return "must hold a number for reward=numeric"
     if reward == "contains" and not gold:
         return "must not be empty for reward=contains"
@@ -100,7 +106,7 @@ def _unfit(reward: str, gold: str, config: Jsonl) -> str:
 
 def _is_json(text: str) -> bool:
     try:
-        json_value.parse(text)
+        json_match.parse_json(text)
     except (ValueError, RecursionError):
         return False
     return True

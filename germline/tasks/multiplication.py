@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 
 from germline.config import Multiplication
-from germline.graders import exact, numeric
-from germline.noise import permutation
+from germline.graders import exact_match, numeric_match
+from germline.noise import epoch_permutation
 from germline.protocols import Grader
 from germline.tasks.splits import seeded_split
 from germline.types import Example, Split
@@ -34,7 +34,7 @@ class MultiplicationTask:
     metric_higher_is_better = True
 
     def __init__(self, config: Multiplication) -> None:
-        self.grader: Grader = exact.grade
+        self.grader: Grader = exact_match.grade_exact
         self.rubric: Mapping[str, float] = {"exact": 1.0}
         self.floor: Mapping[str, float] = {"exact": 0.0}
         # Twice the digits of the product, at one token each, leave room for blanks and the end.
@@ -55,10 +55,10 @@ class MultiplicationTask:
 
     def answer_of(self, text: str, example: Example) -> str | None:
         """Return the number a completion ends with."""
-        return numeric.answer_of(text)
+        return numeric_match.normalized_number(text)
 
 
-def question(a: int, b: int) -> str:
+def multiplication_question(a: int, b: int) -> str:
     """Write the user message."""
     return f"What is {a} * {b}? Answer with the number only."
 
@@ -76,8 +76,8 @@ def factor_pairs(digits: int, seed: int) -> list[tuple[int, int]]:
     drawn: dict[tuple[int, int], tuple[int, int]] = {}
     round_ = 0
     while len(drawn) < DRAWN:
-        firsts = permutation(seed, "multiplication first factors", round_, numbers)[:DRAWN]
-        seconds = permutation(seed, "multiplication second factors", round_, numbers)[:DRAWN]
+        firsts = epoch_permutation(seed, "multiplication first factors", round_, numbers)[:DRAWN]
+        seconds = epoch_permutation(seed, "multiplication second factors", round_, numbers)[:DRAWN]
         for a, b in zip((lowest + firsts).tolist(), (lowest + seconds).tolist(), strict=True):
             drawn.setdefault((min(a, b), max(a, b)), (a, b))
         round_ += 1
@@ -87,7 +87,7 @@ def factor_pairs(digits: int, seed: int) -> list[tuple[int, int]]:
 def _example(index: int, a: int, b: int, *, chat: bool) -> Example:
     return Example(
         index=index,
-        prompt=question(a, b),
+        prompt=multiplication_question(a, b),
         answer=str(a * b),
         chat=chat,
         facts={"a": a, "b": b},

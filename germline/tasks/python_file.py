@@ -10,13 +10,19 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError
 
-from germline.config import Python
-from germline.config.sections import Many, Section
-from germline.graders.task_file import FileRubric, TaskFile, explained, load, rewards
+from germline.config import PythonFile
+from germline.config.base import Many, Section
+from germline.graders.task_file import (
+    FileRubric,
+    TaskFile,
+    load_task_file,
+    reward_functions,
+    task_file_error,
+)
 from germline.protocols import Grader
 from germline.registry import did_you_mean
-from germline.tasks import rows
-from germline.tasks.files import PlacedRow
+from germline.tasks import dataset_rows
+from germline.tasks.json_files import PlacedRow
 from germline.types import Example, GermlineError, Split
 
 MAX_NEW_TOKENS = 128
@@ -36,9 +42,9 @@ class FileSettings(Section):
 class PythonTask:
     """Rows and rewards of a file; see the module."""
 
-    def __init__(self, config: Python) -> None:
-        file = load(config.path)
-        functions = rewards(file)
+    def __init__(self, config: PythonFile) -> None:
+        file = load_task_file(config.path)
+        functions = reward_functions(file)
         settings = _settings(file)
         self.name = config.title
         self.rubric: Mapping[str, float] = {f.__name__: w for f, w in functions.items()}
@@ -56,10 +62,10 @@ class PythonTask:
         self.stop = settings.stop if config.stop is None else config.stop
         train = _rows(file, "train")
         test = _rows(file, "test") if hasattr(file.module, "test") else None
-        self.digest = rows.digest(file.source, train, test)
-        rows.refuse_changed(config, self.digest)
+        self.digest = dataset_rows.task_digest(file.source, train, test)
+        dataset_rows.check_unchanged(config, self.digest)
         template = settings.template if config.template is None else config.template
-        sides = rows.split_rows(train, test, template, config.split_seed, str(config.path))
+        sides = dataset_rows.split_rows(train, test, template, config.split_seed, str(config.path))
         chat = settings.chat if config.chat is None else config.chat
         self._examples: dict[Split, tuple[Example, ...]] = {
             split: _examples(items, chat=chat) for split, items in sides.items()
@@ -124,7 +130,7 @@ def _rows(file: TaskFile, split: Split) -> list[PlacedRow]:
             "such as {'prompt': 'What is 2 + 2?', 'answer': '4'}, or a function that returns one"
         )
     given = getattr(file.module, split)
-    with explained(file.path, f"the rows of `{split}` cannot be had"):
+    with task_file_error(file.path, f"the rows of `{split}` cannot be had"):
         found = list(given() if callable(given) else given)
     if not found:
         raise GermlineError(f"{file.path}: `{split}` holds no rows; add at least one example")
@@ -143,6 +149,7 @@ def _rows(file: TaskFile, split: Split) -> list[PlacedRow]:
 def _examples(items: Sequence[tuple[str, PlacedRow]], *, chat: bool) -> tuple[Example, ...]:
     """Make examples; the gold answer is optional, as only checks and displays need it."""
     answers = [
-        rows.answer(row, "answer", place) if "answer" in row else "" for _, (place, row) in items
+        dataset_rows.row_answer(row, "answer", place) if "answer" in row else ""
+        for _, (place, row) in items
     ]
-    return rows.numbered(items, answers, [row for _, (_, row) in items], chat=chat)
+    return dataset_rows.make_examples(items, answers, [row for _, (_, row) in items], chat=chat)

@@ -8,7 +8,7 @@ them.
 from collections.abc import Hashable, Sequence
 from typing import TypeVar
 
-from germline.noise import permutation
+from germline.noise import epoch_permutation
 from germline.types import GermlineError
 
 TEST_SHARE = 0.2
@@ -38,9 +38,11 @@ def seeded_split(
         )
     tests = max(1, round(TEST_SHARE * len(groups)))
     # The stream is named after the purpose alone: moving a file must not change its split.
-    held_out = {groups[index] for index in permutation(seed, "split keys", 0, len(groups))[:tests]}
+    held_out = {
+        groups[index] for index in epoch_permutation(seed, "split keys", 0, len(groups))[:tests]
+    }
     train: list[Item] = []
     test: list[Item] = []
-    for index in permutation(seed, "split order", 0, len(items)):
+    for index in epoch_permutation(seed, "split order", 0, len(items)):
         (test if keys[index] in held_out else train).append(items[index])
     return train, test

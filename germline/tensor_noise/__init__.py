@@ -2,11 +2,11 @@
 
 The same noise has three ways of being computed, chosen by the device:
 
-- a CPU: `germline.noise`, in as many threads as torch has (`host.py`);
+- a CPU: `germline.noise`, in as many threads as torch has (`cpu_noise.py`);
 - a GPU with Triton, which comes with PyTorch's CUDA builds: kernels that compute every bit where it
-  is used and read nothing but the table of 65,536 values (`kernels.py`), after they were compared
-  with the CPU once in every process;
-- any other device: torch's integer operations (`integers.py`); tensors so small that these take
+  is used and read nothing but the table of 65,536 values (`triton_noise.py`), after they were
+  compared with the CPU once in every process;
+- any other device: torch's integer operations (`torch_noise.py`); tensors so small that these take
   longer to launch than to draw on the host are drawn there.
 
 All of them are integer arithmetic and a table, so they agree bit for bit. A sum is fp32 multiply,
@@ -23,12 +23,19 @@ from typing import Protocol, runtime_checkable
 import torch
 from jaxtyping import Float32
 
-from germline.tensor_noise import host, integers, outer_products
-from germline.tensor_noise.stream import Stream
+from germline.tensor_noise import cpu_noise, outer_products, torch_noise
+from germline.tensor_noise.noise_stream import NoiseStream
 
 log = logging.getLogger(__name__)
 
-__all__ = ["Stream", "normals", "outer_sum", "side_by_side", "weighted_sum", "write_perturbed"]
+__all__ = [
+    "NoiseStream",
+    "concatenated_noise",
+    "normals",
+    "outer_sum",
+    "weighted_sum",
+    "write_perturbed",
+]
 
 FEW = 1 << 18
 """Numbers of a tensor up to which the host draws for `integers`: 500 launches take 3 ms as well."""
@@ -43,16 +50,16 @@ class _Way(Protocol):
 
     def normals(
         self,
-        stream: Stream,
+        stream: NoiseStream,
         directions: Sequence[int],
         count: int,
         start: int,
         device: torch.device,
     ) -> torch.Tensor: ...
 
-    def side_by_side(
+    def concatenated_noise(
         self,
-        streams: Sequence[Stream],
+        streams: Sequence[NoiseStream],
         directions: Sequence[int],
         counts: Sequence[int],
         device: torch.device,
@@ -60,7 +67,7 @@ class _Way(Protocol):
 
     def weighted_sum(
         self,
-        stream: Stream,
+        stream: NoiseStream,
         weights: Sequence[tuple[int, float]],
         count: int,
         start: int,
@@ -71,13 +78,13 @@ class _Way(Protocol):
 
 
 def normals(
-    stream: Stream,
+    stream: NoiseStream,
     directions: Sequence[int],
     count: int,
     start: int = 0,
     device: torch.device | None = None,
 ) -> Float32[torch.Tensor, "directions {count}"]:
-    """Draw one tensor's noise for many directions: the rows of `noise.normals`.
+    """Draw one tensor's noise for many directions: the rows of `noise.weight_noise_rows`.
 
     Args:
         stream: whose noise.
@@ -93,14 +100,14 @@ def normals(
     return way.normals(stream, directions, count, start, device).to(device)
 
 
-def side_by_side(
+def concatenated_noise(
     run_seed: int,
     generation: int,
     directions: Sequence[int],
     sizes: Mapping[str, int],
     device: torch.device | None = None,
 ) -> Float32[torch.Tensor, "directions samples"]:
-    """Draw many tensors for many directions: the rows of `noise.side_by_side`.
+    """Draw many tensors for many directions: the rows of `noise.concatenated_noise`.
 
     Args:
         run_seed: any integer.
@@ -112,13 +119,13 @@ def side_by_side(
     device = device or torch.device("cpu")
     if not directions:
         return torch.empty(0, sum(sizes.values()), device=device)
-    streams = [Stream(run_seed, generation, name) for name in sizes]
+    streams = [NoiseStream(run_seed, generation, name) for name in sizes]
     way = _way(device, max(sizes.values()))
-    return way.side_by_side(streams, directions, list(sizes.values()), device).to(device)
+    return way.concatenated_noise(streams, directions, list(sizes.values()), device).to(device)
 
 
 def weighted_sum(
-    stream: Stream,
+    stream: NoiseStream,
     coefficients: Sequence[float],
     count: int,
     start: int = 0,
@@ -146,13 +153,13 @@ def outer_sum(
     Triton keeps a tile of the sum in registers while it adds all products, so that a GPU reads
     vectors instead of the sum; elsewhere the sum passes through memory for every product.
     """
-    if a.device.type == "cuda" and (way := _of_gpu(a.device)) is not integers:
+    if a.device.type == "cuda" and (way := _of_gpu(a.device)) is not torch_noise:
         return way.outer_sum(a, b)
     return outer_products.outer_sum(a, b)
 
 
 def write_perturbed(
-    stream: Stream, direction: int, scale: float, center: torch.Tensor, out: torch.Tensor
+    stream: NoiseStream, direction: int, scale: float, center: torch.Tensor, out: torch.Tensor
 ) -> None:
     """Write center + scale * noise into `out`, rounded to its dtype.
 
@@ -169,7 +176,7 @@ def write_perturbed(
     """
     center, out = center.view(-1), out.view(-1)
     if center.device.type == "cpu" and out.device.type == "cpu":
-        host.write_perturbed(stream, direction, scale, center, out)
+        cpu_noise.write_perturbed(stream, direction, scale, center, out)
         return
     for start in range(0, len(out), PIECE):
         part, into = center[start : start + PIECE], out[start : start + PIECE]
@@ -180,39 +187,39 @@ def write_perturbed(
 def _way(device: torch.device, count: int) -> _Way:
     """Choose how to draw so many numbers of a tensor for a device."""
     if device.type == "cpu":
-        return host
-    way = _of_gpu(device) if device.type == "cuda" else integers
-    return host if way is integers and count <= FEW else way
+        return cpu_noise
+    way = _of_gpu(device) if device.type == "cuda" else torch_noise
+    return cpu_noise if way is torch_noise and count <= FEW else way
 
 
 @cache
 def _of_gpu(device: torch.device) -> _Way:
     """Return the kernels, once they were seen to draw and sum the right bits here."""
     if not find_spec("triton"):
-        return integers
+        return torch_noise
     try:
         # Only now: importing Triton takes a second, and most machines have no use for it.
-        kernels: _Way = import_module("germline.tensor_noise.kernels")
+        kernels: _Way = import_module("germline.tensor_noise.triton_noise")
         if _agree(kernels, device):
             return kernels
         found = "its kernels compute other bits"
     except Exception as error:  # noqa: BLE001 - compilers and drivers fail in ways of their own
         found = f"{type(error).__name__}: {error}".splitlines()[0]
     log.warning("noise on %s is drawn without Triton, several times slower: %s", device, found)
-    return integers
+    return torch_noise
 
 
 def _agree(way: _Way, device: torch.device) -> bool:
     """Compare some bits with the CPU's."""
-    stream, count, start = Stream(0, 0, "agree"), 1000, 5
+    stream, count, start = NoiseStream(0, 0, "agree"), 1000, 5
     weights = [(0, 0.3), (1, -1.7)]
     there = way.normals(stream, [0, 1], count, start, device)
     sums = way.weighted_sum(stream, weights, count, start, device)
     outer = way.outer_sum(there[:, :70], there)
     cpu = torch.device("cpu")
-    here = host.normals(stream, [0, 1], count, start, cpu)
+    here = cpu_noise.normals(stream, [0, 1], count, start, cpu)
     return (
         torch.equal(there.cpu(), here)
-        and torch.equal(sums.cpu(), host.weighted_sum(stream, weights, count, start, cpu))
+        and torch.equal(sums.cpu(), cpu_noise.weighted_sum(stream, weights, count, start, cpu))
         and torch.equal(outer.cpu(), outer_products.outer_sum(here[:, :70], here))
     )

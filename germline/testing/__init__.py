@@ -4,22 +4,22 @@ A class of tests for each room that plugins extend: make one in a file pytest co
 promise of the contract is tested. Nothing here needs pytest to be installed.
 """
 
-from germline.testing.engines import EngineConformance
-from germline.testing.problems import (
-    Problem,
+from germline.testing.benchmark_functions import (
+    ObjectiveFunction,
     noisy_steps,
     rosenbrock,
     rotated_ellipsoid,
     sphere,
 )
-from germline.testing.spaces import SpaceConformance
-from germline.testing.strategies import StrategyConformance
-from germline.testing.tasks import TaskConformance
-from germline.testing.vectors import VectorFleet
+from germline.testing.engine_conformance import EngineConformance
+from germline.testing.space_conformance import SpaceConformance
+from germline.testing.strategy_conformance import StrategyConformance
+from germline.testing.task_conformance import TaskConformance
+from germline.testing.vector_fleet import VectorFleet
 
 __all__ = [
     "EngineConformance",
-    "Problem",
+    "ObjectiveFunction",
     "SpaceConformance",
     "StrategyConformance",
     "TaskConformance",

@@ -9,7 +9,7 @@ import torch
 from germline.config import Full, Singular
 from germline.engines import ENGINES
 from germline.optimizers import Adam, Sgd
-from germline.protocols import Engine, Weights
+from germline.protocols import Engine, MasterWeights
 from germline.spaces.subspace import COORDINATES
 from germline.types import Decoding, Update
 from tests.tiny_engines import (
@@ -62,18 +62,18 @@ def update_of(generation=0, learning_rate=0.5):
 
 def direction(update, info, section):
     """The estimated gradient times sigma, in fp64."""
-    members = population(len(UTILITIES), generation=update.generation).seeded()[::2]
+    members = population(len(UTILITIES), generation=update.generation).seed_perturbations()[::2]
     pairs = zip(update.coefficients, members, strict=True)
     return sum(c * drawn(member, info, section) for c, member in pairs)
 
 
 def test_every_engine_of_the_table_is_tested_and_keeps_the_contract(made, model):
     kind = "toy" if model == "toy" else "inprocess"
-    # vllm and sglang play the programme of tests/engines_real/, where they are installed.
+    # vllm and sglang play the program of tests/engines_real/, where they are installed.
     assert set(ENGINES) == {"toy", "inprocess", "vllm", "sglang"}
     assert ENGINES[kind].endswith(type(made).__name__)
     assert isinstance(made, Engine)
-    assert isinstance(made.weights, Weights)
+    assert isinstance(made.weights, MasterWeights)
 
 
 def test_every_member_answers_every_example(made):
@@ -101,7 +101,7 @@ def test_evaluating_a_population_leaves_every_bit_where_it_was(made):
 def test_a_generation_that_breaks_in_the_middle_leaves_every_bit_where_it_was(
     made, model, monkeypatch
 ):
-    centre = tokens(made.generate([None], examples(), DECODING))
+    center = tokens(made.generate([None], examples(), DECODING))
     digest, before = made.weights.digest(), bits(made)
     room = "toy" if model == "toy" else "decode"
     calls = iter(range(3))
@@ -112,12 +112,12 @@ def test_a_generation_that_breaks_in_the_middle_leaves_every_bit_where_it_was(
         return logits.argmax(-1)
 
     with monkeypatch.context() as patch:
-        patch.setattr(f"germline.engines.{room}.choose", break_down)
+        patch.setattr(f"germline.engines.{room}.choose_tokens", break_down)
         with pytest.raises(MemoryError):
             made.generate(population().members, examples(), DECODING)
     assert made.weights.digest() == digest
     assert same_bits(before, bits(made))
-    assert tokens(made.generate([None], examples(), DECODING)) == centre
+    assert tokens(made.generate([None], examples(), DECODING)) == center
 
 
 def test_two_engines_with_the_same_seed_write_the_same(made, model, section):

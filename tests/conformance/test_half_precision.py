@@ -62,7 +62,7 @@ def test_evaluating_in_half_precision_leaves_every_bit_where_it_was(result):
 @torch.inference_mode()
 def test_a_perturbation_that_is_lost_breaks_every_bound(dtype):
     engine = inprocess(str(folder("qwen3", dtype)), SPACES["rank 1"], dtype=dtype)
-    member = population(2).seeded()[0]
+    member = population(2).seed_perturbations()[0]
     written = engine.generate([member], examples(), Decoding(8))
     lost = torch.cat(engine.read([None], examples(), written)[0]).float()
     exact = merged_logits(engine, SPACES["rank 1"], member, written[0], torch.float32)

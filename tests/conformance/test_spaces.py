@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from germline.config import Full, Lora, LowRank, Singular, SpaceConfig, Subspace
-from germline.protocols import AdapterSpace, Base, CoordinateSpace
+from germline.protocols import AdapterSpace, BaseModel, CoordinateSpace
 from germline.spaces import SPACES, make_space
 from germline.testing import SpaceConformance
-from germline.testing.spaces import LAYER, TWIN, direction, unit_noise
+from germline.testing.space_conformance import LAYER, TWIN, member_of_direction, unit_noise
 from tests.tiny_engines import drawn
 
 SETTINGS: dict[str, SpaceConfig] = {
@@ -37,8 +37,8 @@ class TestSpaces(SpaceConformance):
 
     def test_the_noise_is_what_its_definition_says(self):
         for index in (0, 5):
-            found = unit_noise(self.make(), direction(index), LAYER).double().numpy()
-            expected = drawn(direction(index), LAYER, self.section)
+            found = unit_noise(self.make(), member_of_direction(index), LAYER).double().numpy()
+            expected = drawn(member_of_direction(index), LAYER, self.section)
             assert found.shape == LAYER.shape
             np.testing.assert_allclose(found, expected, atol=1e-5)
 
@@ -46,7 +46,7 @@ class TestSpaces(SpaceConformance):
         space = self.make()
         if isinstance(space, AdapterSpace | CoordinateSpace):
             weights = {layer.name: torch.ones(layer.shape) for layer in (LAYER, TWIN)}
-            begun = [*space.begin(Base("", (LAYER, TWIN), str, weights))][::-1]
+            begun = [*space.begin(BaseModel("", (LAYER, TWIN), str, weights))][::-1]
             assert space.select((TWIN, LAYER, *begun)) == tuple(begun)
         else:
             assert space.select((TWIN, LAYER)) == (TWIN, LAYER)

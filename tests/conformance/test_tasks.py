@@ -12,7 +12,7 @@ from germline.config import (
     Countdown,
     Jsonl,
     Multiplication,
-    Python,
+    PythonFile,
     TaskBase,
 )
 from germline.registry import resolve
@@ -44,7 +44,7 @@ SETTINGS: dict[str, Callable[..., TaskBase]] = {
     "conciseness": Conciseness,
     "countdown": Countdown,
     "multiplication": Multiplication,
-    "python": lambda **more: Python(path=FILES["task.py"], **more),
+    "python": lambda **more: PythonFile(path=FILES["task.py"], **more),
     "jsonl": lambda **more: Jsonl(
         path=FILES["rows.jsonl"],
         reward={"exact": 1.0, "numeric": 1.0, "contains": 0.5, "json": -0.5, "length": 0.01},

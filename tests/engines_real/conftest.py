@@ -1,4 +1,4 @@
-"""Performances of the programme are given once per session, however many tests look at them."""
+"""Performances of the program are given once per session, however many tests look at them."""
 
 import os
 from pathlib import Path

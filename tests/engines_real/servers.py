@@ -14,11 +14,11 @@ from pathlib import Path
 
 import torch
 
-from germline.engines.vllm.settings import command
-from germline.engines.weights import Masters
+from germline.engines.master_weights import Masters
+from germline.engines.vllm.llm_arguments import serve_command
 from germline.nano import NANO_DIR
-from germline.run.assembly import make_engine
-from tests.engines_real.programme import config_of
+from germline.run.build_parts import make_engine
+from tests.engines_real.program import config_of
 
 START_S = 600
 
@@ -40,7 +40,7 @@ def vllm_process(
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
-    told = command(str(NANO_DIR), masters, torch.float32, url)
+    told = serve_command(str(NANO_DIR), masters, torch.float32, url)
     with log.open("wb") as output:
         server = subprocess.Popen(
             ["env", *shlex.split(told.replace("python ", f"{python} ", 1))],

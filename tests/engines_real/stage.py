@@ -1,4 +1,4 @@
-"""One performance of the programme per engine and space, each in the interpreter it needs."""
+"""One performance of the program per engine and space, each in the interpreter it needs."""
 
 import json
 import os
@@ -12,13 +12,13 @@ from typing import Any, Literal
 
 import pytest
 
-from tests.engines_real.programme import Record, load
+from tests.engines_real.program import Record, load
 from tests.engines_real.servers import vllm_server
 
 ROOT = Path(__file__).parents[2]
 REFERENCE: dict[str, Any] = {"kind": "inprocess", "threads": 1}
 # Other programs for the same numbers: what differs between them is rounding.
-INPROCESS: dict[str, Any] = {**REFERENCE, "steps": "fixed", "stacked": 1}
+INPROCESS: dict[str, Any] = {**REFERENCE, "cuda_graphs": True, "members_per_batch": 1}
 TIMEOUT_S = 900
 LAST = 6000  # characters of what a failed performance said
 
@@ -36,7 +36,7 @@ class Case:
 
     section: dict[str, Any]
     needs: str | None = None
-    door: Literal["inside", "python", "base_url"] = "inside"
+    transport: Literal["inside", "python", "base_url"] = "inside"
 
 
 CASES = {
@@ -69,7 +69,7 @@ class Stage:
         if (name, space) not in self.given:
             python, section = self._reached(case)
             folder.mkdir(parents=True)
-            command = [python, "-m", "tests.engines_real.programme"]
+            command = [python, "-m", "tests.engines_real.program"]
             command += [json.dumps(section), space, str(folder)]
             command += [str(reference)] if reference else []
             self.given[name, space] = subprocess.run(
@@ -92,9 +92,9 @@ class Stage:
         if not case.needs:
             return sys.executable, case.section
         python = interpreter(case.needs)
-        if case.door == "inside":
+        if case.transport == "inside":
             return python, case.section
-        if case.door == "python":
+        if case.transport == "python":
             return sys.executable, case.section | {"python": python}
         if not self.url:
             self.url = self.started.enter_context(

@@ -12,7 +12,7 @@ from safetensors import safe_open
 from transformers import AutoModelForCausalLM
 
 from germline.nano import NANO_DIR
-from tests.engines_real.programme import EXAMPLES, GENERATIONS, MEMBERS, SPACES
+from tests.engines_real.program import EXAMPLES, GENERATIONS, MEMBERS, SPACES
 from tests.engines_real.stage import CASES
 
 TOLERANCE = 1e-3
@@ -83,7 +83,7 @@ def test_mistake_15_no_answer_is_that_of_the_weights_before_an_update(pair):
             assert engine_said != before
 
 
-def test_the_programme_tells_members_and_generations_apart(pair):
+def test_the_program_tells_members_and_generations_apart(pair):
     """Otherwise it would not matter which of them an engine plays."""
     first, *_, last = pair.one.tokens
     assert sum(row != first[-1] for row in first[:-1]) >= MEMBERS - 2

@@ -8,16 +8,18 @@ from pathlib import Path
 import pytest
 
 from germline.config import load_config
-from germline.engines.served.http import Refused
+from germline.engines.served.http_client import RequestRefused
 from germline.engines.sglang.server import OURS
-from germline.run.assembly import make_engine
-from germline.run.reading import let_go
-from germline.types import Decoding, EngineLost, Example, GermlineError, Seeded, Update
+from germline.run.build_parts import make_engine
+from germline.run.load_run import close_engine
+from germline.types import Decoding, EngineLost, Example, GermlineError, SeedPerturbation, Update
 from tests.engines_real.stage import interpreter
 from tests.tiny_engines import folder
 
 SPACE = {"kind": "low_rank", "rank": 2}
-MEMBERS = [Seeded(7, 0, direction, sign, 0.02) for direction in (0, 1, 2) for sign in (1, -1)]
+MEMBERS = [
+    SeedPerturbation(7, 0, direction, sign, 0.02) for direction in (0, 1, 2) for sign in (1, -1)
+]
 EXAMPLES = [Example(k, f"What is {k} + 4?", "", chat=True) for k in range(4)]
 DECODING = Decoding(max_new_tokens=12)
 UPDATE = Update(7, 0, 0.02, 0.5, (0.3, -0.2, 0.1))
@@ -33,7 +35,7 @@ def own():
     section = {"python": interpreter("sglang"), "threads": 1, "adapters": 3}
     engine = make_engine(config({"kind": "sglang", "launch": True, **section}))
     yield engine
-    let_go(engine)
+    close_engine(engine)
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +132,7 @@ def test_another_model_than_the_server_has_is_refused(beside):
 
 
 def test_what_the_server_refuses_is_told_in_its_words(own):
-    with pytest.raises(Refused, match="longer than the model's context length"):
+    with pytest.raises(RequestRefused, match="longer than the model's context length"):
         own.server._client.connection.post("/generate", {"input_ids": [[5] * 600]})
 
 

@@ -11,7 +11,7 @@ from germline.engines.pretrained import load_pretrained, save_pretrained
 from germline.nano import NANO_DIR
 from germline.record import RunDirectory
 from germline.run import resume, train
-from germline.run.assembly import make_engine
+from germline.run.build_parts import make_engine
 from germline.types import EngineLost, GermlineError
 from tests.engines_real.servers import kill, vllm_process
 from tests.engines_real.stage import LAST, ROOT, TIMEOUT_S, interpreter
@@ -100,12 +100,12 @@ def test_two_workers_play_the_members_of_one(seen, space):
 def values(url):
     return {
         "generations": 3,
-        "batch": 3,
+        "batch_size": 3,
         "held_out": {"examples": 3},
         "task": {"kind": "arithmetic", "max_new_tokens": 4},
         "strategy": {"population": 4, "learning_rate": 0.05},
         "shaping": "raw",
-        "engine": {"kind": "vllm", "base_url": url, "patience_s": 0.5},
+        "engine": {"kind": "vllm", "base_url": url, "retry_timeout_s": 0.5},
     }
 
 

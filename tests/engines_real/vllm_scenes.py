@@ -15,12 +15,22 @@ import torch
 
 from germline.config import load_config
 from germline.engines.served.engine import ServedEngine
-from germline.engines.vllm.in_process import InProcessDoor
+from germline.engines.vllm.in_process import InProcessTransport
 from germline.engines.vllm.server import VllmServer
-from germline.run.assembly import make_engine
-from germline.types import Completion, Decoding, EngineLost, Example, GermlineError, Seeded, Update
+from germline.run.build_parts import make_engine
+from germline.types import (
+    Completion,
+    Decoding,
+    EngineLost,
+    Example,
+    GermlineError,
+    SeedPerturbation,
+    Update,
+)
 
-MEMBERS = [Seeded(7, 0, direction, sign, 0.02) for direction in range(3) for sign in (1, -1)]
+MEMBERS = [
+    SeedPerturbation(7, 0, direction, sign, 0.02) for direction in range(3) for sign in (1, -1)
+]
 # Long enough for vLLM to keep blocks of them; the first ones are the same for all.
 EXAMPLES = [
     Example(k, "Say what the sum is, and nothing else. " * 3 + f"What is {k} + 4?", "", chat=True)
@@ -45,11 +55,11 @@ def texts(played: list[list[Completion]]) -> list[list[str]]:
     return [[one.text for one in row] for row in played]
 
 
-def door_of(engine: ServedEngine) -> InProcessDoor:
+def door_of(engine: ServedEngine) -> InProcessTransport:
     server = engine.server
     assert isinstance(server, VllmServer)
-    assert isinstance(server.door, InProcessDoor)
-    return server.door
+    assert isinstance(server.transport, InProcessTransport)
+    return server.transport
 
 
 def few_slots() -> dict[str, Any]:
@@ -77,7 +87,7 @@ def few_slots() -> dict[str, Any]:
 
 def _refused(engine: ServedEngine) -> str:
     """Ask for an adapter that the worker does not know."""
-    door_of(engine).call("dismiss")
+    door_of(engine).call("clear")
     try:
         engine.generate(MEMBERS[:1], EXAMPLES, GREEDY)
     except EngineLost as error:
@@ -88,11 +98,13 @@ def _refused(engine: ServedEngine) -> str:
 
 def _stale(engine: ServedEngine) -> list[list[str]]:
     """Break what keeps the cache of prefixes from other weights, and play after an update."""
-    server, door = engine.server, door_of(engine)
+    server, transport = engine.server, door_of(engine)
     assert isinstance(server, VllmServer)
     engine.generate([None], EXAMPLES, GREEDY)
     engine.weights.apply(UPDATE)
-    door.call("stand", '{"who": null}')  # and neither are names changed nor is the cache emptied
+    transport.call(
+        "stand", '{"who": null}'
+    )  # and neither are names changed nor is the cache emptied
     return texts(engine.generate([None], EXAMPLES, GREEDY))
 
 
@@ -120,13 +132,13 @@ def _model(engine: ServedEngine) -> Any:
 
 def _packed_away(engine: ServedEngine) -> str:
     """Put a weight where vLLM's loaders do not write it, as packing for a CPU does."""
-    model, door = _model(engine), door_of(engine)
+    model, transport = _model(engine), door_of(engine)
     layer = model.get_submodule("model.layers.1.mlp.down_proj")
     layer.weight.data = layer.weight.data.new_empty(0)
-    llm: Any = door._llm
+    llm: Any = transport._llm
     llm.collective_rpc(lambda worker: setattr(worker._germline, "_settled", False))
     try:
-        door.call("settle")
+        transport.call("load_base")
     except GermlineError as error:
         return str(error)
     return "written"

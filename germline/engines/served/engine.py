@@ -13,17 +13,17 @@ from pathlib import Path
 
 import torch
 
-from germline.engines.encoder import Encoder
-from germline.engines.merging import merged, save_adapter
-from germline.engines.pretrained import Pretrained, save_pretrained
-from germline.engines.served.recipe import masters_of
-from germline.engines.served.server import Sampling, Server
-from germline.engines.served.texts import Texts
-from germline.engines.update_size import UpdateGauge
-from germline.optimizers import Optimizer
+from germline.engines.merge import merged_tensors, save_adapter
+from germline.engines.pretrained import PretrainedModel, save_pretrained
+from germline.engines.prompt_encoder import PromptEncoder
+from germline.engines.served.completion_decoder import CompletionDecoder
+from germline.engines.served.masters_spec import make_masters
+from germline.engines.served.server_protocol import InferenceServer, SamplingRequest
+from germline.engines.update_size import UpdateSizeMeter
+from germline.optimizers import AscentOptimizer
 from germline.protocols import Space
-from germline.signals import UpdateSize
-from germline.types import Completion, Decoding, Example, Move, Perturbation, Update
+from germline.signal_types import UpdateSize
+from germline.types import Completion, Decoding, Example, MeanUpdate, Perturbation, Update
 
 
 class ServedEngine:
@@ -31,7 +31,7 @@ class ServedEngine:
 
     Args:
         pretrained: the model, whose weights become the masters.
-        space: what is searched; None serves the centre alone.
+        space: what is searched; None serves the center alone.
         optimizer: of the masters.
         sigma_unit: what sigma and learning rate are multiples of.
         server: not begun yet.
@@ -40,20 +40,20 @@ class ServedEngine:
 
     def __init__(
         self,
-        pretrained: Pretrained,
+        pretrained: PretrainedModel,
         space: Space | None,
-        optimizer: Optimizer,
+        optimizer: AscentOptimizer,
         sigma_unit: str,
-        server: Server,
+        server: InferenceServer,
         dtype: torch.dtype,
     ) -> None:
         self.pretrained = pretrained
         self.server = server
         self.dtype = dtype
-        self.encoder = Encoder(pretrained)
+        self.encoder = PromptEncoder(pretrained)
         self.special_ids = self.encoder.special_ids
-        self._texts = Texts(pretrained.tokenizer, self.encoder.end_ids)
-        self.weights = masters_of(pretrained, space, optimizer, sigma_unit)
+        self._texts = CompletionDecoder(pretrained.tokenizer, self.encoder.end_ids)
+        self.weights = make_masters(pretrained, space, optimizer, sigma_unit)
         try:
             server.begin(self.weights)
         except BaseException:
@@ -66,12 +66,14 @@ class ServedEngine:
         examples: Sequence[Example],
         decoding: Decoding,
     ) -> list[list[Completion]]:
-        """Let every member answer every example, as `[members][examples]`; None is the centre."""
+        """Let every member answer every example, as `[members][examples]`; None is the center."""
         self._check_members(members)
         prompts = [self.encoder.encode(example) for example in examples]
         self.encoder.check_length(max(map(len, prompts)) + decoding.max_new_tokens)
-        sampling = Sampling(
-            decoding, sampling_seeds(examples, decoding), tuple(sorted(self.encoder.end_ids))
+        sampling = SamplingRequest(
+            decoding,
+            example_sampling_seeds(examples, decoding),
+            tuple(sorted(self.encoder.end_ids)),
         )
         return [
             [
@@ -97,11 +99,11 @@ class ServedEngine:
         return self.server.log_probabilities(members, prompts, written)
 
     @torch.no_grad()  # no inference tensors: a replay goes on where this left off
-    def apply(self, update: Update | Move) -> UpdateSize | None:
+    def apply(self, update: Update | MeanUpdate) -> UpdateSize | None:
         """Move the masters, let the server follow, and measure the step."""
-        gauge = UpdateGauge(self.weights, self.dtype)
+        gauge = UpdateSizeMeter(self.weights, self.dtype)
         self.weights.apply(update)
-        self.weights.refuse_not_finite(update)
+        self.weights.check_finite(update)
         self.server.apply(update)
         return gauge.read(update)
 
@@ -111,10 +113,10 @@ class ServedEngine:
 
     def save_model(self, folder: Path, dtype: torch.dtype | None = None) -> None:
         """Write theta as a Hugging Face folder; the serving dtype gives the same tokens."""
-        save_pretrained(self.pretrained, merged(self.weights), folder, dtype or self.dtype)
+        save_pretrained(self.pretrained, merged_tensors(self.weights), folder, dtype or self.dtype)
 
     def save_adapter(self, folder: Path) -> None:
-        """Write the centre's adapter, in fp32, as a folder that plain `peft` loads."""
+        """Write the center's adapter, in fp32, as a folder that plain `peft` loads."""
         save_adapter(self.weights, folder)
 
     def close(self) -> None:
@@ -123,16 +125,16 @@ class ServedEngine:
 
     def _check_members(self, members: Sequence[Perturbation | None]) -> None:
         if self.weights.space is None:
-            self.weights.refuse_members(members)
+            self.weights.check_members_supported(members)
 
 
-def sampling_seeds(examples: Sequence[Example], decoding: Decoding) -> tuple[int, ...]:
+def example_sampling_seeds(examples: Sequence[Example], decoding: Decoding) -> tuple[int, ...]:
     """Name the luck of each example: by run seed, generation, stream and example, for all members.
 
-    Hashed, so that neighbouring runs and generations share nothing; below 2^63, which is what
+    Hashed, so that neighboring runs and generations share nothing; below 2^63, which is what
     servers take.
     """
-    where = f"{decoding.noise_seed}/{decoding.noise_round}/{decoding.noise_name}"
+    where = f"{decoding.noise_seed}/{decoding.noise_generation}/{decoding.noise_stream}"
     names = (f"germline sampling/{where}/{example.index}".encode() for example in examples)
     digests = (hashlib.sha256(name).digest() for name in names)
     return tuple(int.from_bytes(digest[:8], "little") >> 1 for digest in digests)

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from germline.engines.served.adapters import Adapter
-from germline.engines.served.http import Connection, Refused
-from germline.engines.served.server import Sampling
+from germline.engines.served.http_client import HttpConnection, RequestRefused
+from germline.engines.served.lora_adapters import MemberAdapter
+from germline.engines.served.server_protocol import SamplingRequest
 from germline.types import EngineLost, GermlineError
 
 OLDEST = (0, 5, 23)
@@ -58,7 +58,7 @@ class ServerInfo:
 
 
 @dataclass(frozen=True)
-class Row:
+class GenerateRequest:
     """One prompt of a request.
 
     Attributes:
@@ -74,7 +74,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Answer:
+class GenerateResponse:
     """What came of a row.
 
     Attributes:
@@ -87,7 +87,9 @@ class Answer:
     scores: tuple[float, ...]
 
 
-def parameters(sampling: Sampling, seed: int, stop: tuple[str, ...]) -> dict[str, object]:
+def sampling_params(
+    sampling: SamplingRequest, seed: int, stop: tuple[str, ...]
+) -> dict[str, object]:
     """Return SGLang's `sampling_params` for one prompt.
 
     All that is not said here a server may take from the model's generation_config.json.
@@ -107,10 +109,10 @@ def parameters(sampling: Sampling, seed: int, stop: tuple[str, ...]) -> dict[str
     }
 
 
-class Client:
+class SglangClient:
     """Asks one server."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: HttpConnection) -> None:
         self.connection = connection
         self._copies = 1  # of what is sent: one for each process of a tensor-parallel server
 
@@ -124,7 +126,7 @@ class Client:
             started = self.connection.get("/server_info")
             model = self.connection.get("/model_info")
             info = _server_info(started, model)
-        except (Refused, _Unexpected) as error:
+        except (RequestRefused, _Unexpected) as error:
             raise GermlineError(
                 f"{self.connection.name}: it is no SGLang server that can be used here "
                 f"({error}): name one of SGLang {_dotted(OLDEST)} or newer"
@@ -138,7 +140,7 @@ class Client:
         self._copies = info.tensor_parallel
         return info
 
-    def generate(self, rows: Sequence[Row]) -> list[Answer]:
+    def generate(self, rows: Sequence[GenerateRequest]) -> list[GenerateResponse]:
         """Let the server go on from every row.
 
         Raises:
@@ -161,7 +163,7 @@ class Client:
                 raise _Unexpected(f"{len(rows)} prompts got {count}")
             return [_answer(one, row) for one, row in zip(found, rows, strict=True)]
 
-    def load_adapter(self, name: str, adapter: Adapter, dtype: torch.dtype) -> None:
+    def load_adapter(self, name: str, adapter: MemberAdapter, dtype: torch.dtype) -> None:
         """Hand over an adapter in memory, under a name that was never used before.
 
         Raises:
@@ -175,7 +177,7 @@ class Client:
         }
         try:
             self.connection.post("/load_lora_adapter_from_tensors", body)
-        except Refused as refusal:
+        except RequestRefused as refusal:
             # Asked again after the connection broke: the first time had come through.
             if "already loaded" not in refusal.words:
                 raise
@@ -214,10 +216,12 @@ class Client:
         found = self.connection.post("/weights_checker", {"action": "checksum"})
         ranks = found.get("ranks") if isinstance(found, dict) else None
         if not isinstance(ranks, list) or not ranks:
-            raise Refused(f"{self.connection.name}: no checksums in {str(found)[:100]}", 200, "")
+            raise RequestRefused(
+                f"{self.connection.name}: no checksums in {str(found)[:100]}", 200, ""
+            )
         return [rank.get("checksums") for rank in ranks]
 
-    def is_well(self, name: str) -> bool:
+    def is_healthy(self, name: str) -> bool:
         """Ask for a sign of life, which costs the server one token, and whether it is the one.
 
         Args:
@@ -226,14 +230,14 @@ class Client:
         try:
             self.connection.get("/health")
             model = self.connection.get("/model_info")
-        except (Refused, EngineLost):
+        except (RequestRefused, EngineLost):
             return False
         return isinstance(model, dict) and model.get("served_model_name") == name
 
     def _open_session(self) -> None:
         try:
             self.connection.post("/begin_weight_update", {})
-        except Refused as refusal:
+        except RequestRefused as refusal:
             if "already open" not in refusal.words:
                 raise
             # Left behind by a run that was killed while it wrote.
@@ -246,7 +250,7 @@ class _Unexpected(Exception):
 
 
 @contextmanager
-def _believed(connection: Connection) -> Iterator[None]:
+def _believed(connection: HttpConnection) -> Iterator[None]:
     """Turn an answer that makes no sense into the loss of the engine."""
     try:
         yield
@@ -281,7 +285,7 @@ def _server_info(started: Any, model: Any) -> ServerInfo:
     )
 
 
-def _answer(found: Any, row: Row) -> Answer:
+def _answer(found: Any, row: GenerateRequest) -> GenerateResponse:
     try:
         meta = found["meta_info"]
         tokens = tuple(int(token) for token in found["output_ids"])
@@ -301,7 +305,7 @@ def _answer(found: Any, row: Row) -> Answer:
                 raise _Unexpected("it scored other tokens than it was sent")
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise _Unexpected(f"{type(error).__name__}: {error} in {str(found)[:100]}") from error
-    return Answer(tokens, versions, scores)
+    return GenerateResponse(tokens, versions, scores)
 
 
 def _apart(tensor: Tensor, dtype: torch.dtype) -> Tensor:

@@ -1,7 +1,7 @@
 """Members on an SGLang server: adapters in one batch, or weights written one after another.
 
 - low_rank, lora: every member is an adapter with a name of its own, never used before, so that
-  nothing that was computed for another is taken for its. The centre of low_rank is the weights.
+  nothing that was computed for another is taken for its. The center of low_rank is the weights.
 - full, and coordinates: a member is written into the weights, and answers before the next one.
 
 What stands in the server has a name (SGLang's `weight_version`), which comes back with every
@@ -21,27 +21,33 @@ import torch
 
 from germline.config import Config, Sglang
 from germline.engines.dtypes import serving_dtype
-from germline.engines.pretrained import Pretrained
-from germline.engines.served.adapters import adapters, serves_adapters
+from germline.engines.master_weights import Masters
+from germline.engines.pretrained import PretrainedModel
+from germline.engines.served.completion_decoder import CompletionDecoder
 from germline.engines.served.engine import ServedEngine
-from germline.engines.served.http import Connection, Refused
-from germline.engines.served.server import Sampling, Tokens
-from germline.engines.served.tensors import tensors, written
-from germline.engines.served.texts import Texts
-from germline.engines.sglang.client import Answer, Client, Row, ServerInfo, parameters
-from germline.engines.sglang.identity import (
-    adapter_flags,
-    dtype_of,
-    reference,
-    refuse_other_weights,
-    refuse_unfit,
+from germline.engines.served.http_client import HttpConnection, RequestRefused
+from germline.engines.served.lora_adapters import member_adapters, serves_adapters
+from germline.engines.served.member_tensors import member_tensors, written_tensor_names
+from germline.engines.served.server_protocol import SamplingRequest, Tokens
+from germline.engines.sglang.client import (
+    GenerateRequest,
+    GenerateResponse,
+    ServerInfo,
+    SglangClient,
+    sampling_params,
 )
-from germline.engines.sglang.launching import Launched, device_of, launch
-from germline.engines.sglang.reach import refuse_unreached
-from germline.engines.weights import Masters
-from germline.optimizers import Optimizer
+from germline.engines.sglang.launch import LaunchedServer, launch_device, launch_server
+from germline.engines.sglang.server_check import (
+    adapter_flags,
+    check_base_weights,
+    check_server,
+    reference_log_probabilities,
+    server_dtype,
+)
+from germline.engines.sglang.write_check import check_writes
+from germline.optimizers import AscentOptimizer
 from germline.protocols import AdapterSpace, Space
-from germline.types import EngineLost, GermlineError, Move, Perturbation, Update
+from germline.types import EngineLost, GermlineError, MeanUpdate, Perturbation, Update
 
 log = logging.getLogger(__name__)
 
@@ -62,14 +68,14 @@ class SglangServer:
         dtype: what the server serves in.
     """
 
-    def __init__(self, config: Sglang, pretrained: Pretrained, dtype: torch.dtype) -> None:
+    def __init__(self, config: Sglang, pretrained: PretrainedModel, dtype: torch.dtype) -> None:
         self._config = config
         self._model = pretrained.model
         self._source = pretrained.source
         self._dtype = dtype
-        self._reference = reference(pretrained.model)
+        self._reference = reference_log_probabilities(pretrained.model)
         self._tokenizer = pretrained.tokenizer
-        self._launched: Launched | None = None
+        self._launched: LaunchedServer | None = None
         self._run = f"{OURS}{uuid.uuid4().hex[:12]}"
         self._names = 0
         self._version = ""
@@ -80,31 +86,31 @@ class SglangServer:
     def begin(self, masters: Masters) -> None:
         """Make sure that the server has the base model of these masters, and can play members."""
         self._masters = masters
-        self._writes = bool(written(masters))
+        self._writes = bool(written_tensor_names(masters))
         if self._config.launch:
             self._launch()
         else:
-            self._client = Client(connection(self._config))
+            self._client = SglangClient(connect(self._config))
         self._meet()
         if self._writes:
             self._say_what_it_costs()
             self._has_written = True
-            refuse_unreached(self._client, masters, self._dtype, self._new_name)
-        self._client.connection.patience_s = self._config.patience_s
+            check_writes(self._client, masters, self._dtype, self._new_name)
+        self._client.connection.retry_timeout_s = self._config.retry_timeout_s
 
     def generate(
         self,
         members: Sequence[Perturbation | None],
         prompts: Sequence[Tokens],
-        sampling: Sampling,
+        sampling: SamplingRequest,
     ) -> list[list[Tokens]]:
         """Let every member go on from every prompt; see the seam."""
         self._say_what_luck_is(sampling)
         # Where the server sees a stop string that is none to the tokenizer here, texts are written
         # again without: they are cut in any case, by texts.py.
         for stop in dict.fromkeys((sampling.decoding.stop, ())):
-            settings = [parameters(sampling, seed, stop) for seed in sampling.seeds]
-            rows = [Row(p, None, one) for p, one in zip(prompts, settings, strict=True)]
+            settings = [sampling_params(sampling, seed, stop) for seed in sampling.seeds]
+            rows = [GenerateRequest(p, None, one) for p, one in zip(prompts, settings, strict=True)]
             answers = self._play(members, [rows] * len(members))
             texts: list[list[Tokens]] = [[answer.tokens for answer in row] for row in answers]
             short = [one for row in texts for one in row if self._stops_short(one, sampling)]
@@ -117,11 +123,11 @@ class SglangServer:
             "log)"
         )
 
-    def _stops_short(self, tokens: Tokens, sampling: Sampling) -> bool:
+    def _stops_short(self, tokens: Tokens, sampling: SamplingRequest) -> bool:
         decoding = sampling.decoding
         if len(tokens) >= decoding.max_new_tokens or (tokens and tokens[-1] in sampling.end_ids):
             return False
-        texts = Texts(self._tokenizer, frozenset(sampling.end_ids))
+        texts = CompletionDecoder(self._tokenizer, frozenset(sampling.end_ids))
         return texts.completion(tokens, 0, decoding).finish == "length"
 
     def log_probabilities(
@@ -134,7 +140,7 @@ class SglangServer:
         nothing = {"max_new_tokens": 0, "temperature": 0.0}
         rows = [
             [
-                Row([*prompt, *tokens], None, nothing, scored_from=len(prompt) - 1)
+                GenerateRequest([*prompt, *tokens], None, nothing, scored_from=len(prompt) - 1)
                 for prompt, tokens in zip(prompts, texts, strict=True)
             ]
             for texts in written
@@ -142,7 +148,7 @@ class SglangServer:
         answers = self._play(members, rows)
         return [[answer.scores for answer in row] for row in answers]
 
-    def apply(self, update: Update | Move) -> None:
+    def apply(self, update: Update | MeanUpdate) -> None:
         """Note that the masters have moved; the server follows when it is next asked."""
         self._standing = None
 
@@ -155,23 +161,27 @@ class SglangServer:
         if self._launched is not None:
             self._launched.stop()
         elif self._has_written:
-            self._client.connection.patience_s = 0.0
+            self._client.connection.retry_timeout_s = 0.0
             with contextlib.suppress(GermlineError):
                 self._client.reload(self._info.model, self._found_version)
         self._launched, self._has_written = None, False
 
     def _launch(self) -> None:
         flags = adapter_flags(self._masters) if serves_adapters(self._masters) else []
-        self._launched = launched = launch(self._config, self._source, self._dtype, flags)
+        self._launched = launched = launch_server(self._config, self._source, self._dtype, flags)
         name = f"the SGLang server of this run ({launched.url})"
         timeout_s = self._config.timeout_s
-        self._client = Client(Connection(name, launched.url, timeout_s, look=launched.look))
-        launched.wait(partial(self._client.is_well, launched.name), self._config.start_s)
+        self._client = SglangClient(
+            HttpConnection(name, launched.url, timeout_s, look=launched.look)
+        )
+        launched.wait(
+            partial(self._client.is_healthy, launched.name), self._config.startup_timeout_s
+        )
 
     def _say_what_it_costs(self) -> None:
         if serves_adapters(self._masters):
             return
-        numbers = sum(math.prod(info.shape) for info in written(self._masters))
+        numbers = sum(math.prod(info.shape) for info in written_tensor_names(self._masters))
         log.warning(
             "engine=sglang writes every member into the server one after another: %.4g MB each; "
             "space.kind=low_rank sends a small adapter for each, and plays all in one batch",
@@ -189,20 +199,20 @@ class SglangServer:
             )
             self._found_version = "default"
             self._client.reload(info.model, self._found_version)
-        refuse_other_weights(self._client, info, self._model, self._reference, self._dtype)
+        check_base_weights(self._client, info, self._model, self._reference, self._dtype)
         if self._launched is None and info.model != self._source:
             log.warning(
                 "%s serves %s, the run has model=%s: their texts agree within rounding",
                 *(self._client.connection.name, info.model, self._source),
             )
-        refuse_unfit(info, self._masters)
+        check_server(info, self._masters)
         self._version, self._standing = self._found_version, None
 
     def _play(
-        self, members: Sequence[Perturbation | None], rows: Sequence[Sequence[Row]]
-    ) -> list[list[Answer]]:
+        self, members: Sequence[Perturbation | None], rows: Sequence[Sequence[GenerateRequest]]
+    ) -> list[list[GenerateResponse]]:
         """Let members answer rows of their own, as many members at a time as can stand there."""
-        found: list[list[Answer]] = []
+        found: list[list[GenerateResponse]] = []
         size = self._together(len(members))
         for start in range(0, len(members), size):
             found += self._insist(members[start : start + size], rows[start : start + size])
@@ -215,15 +225,15 @@ class SglangServer:
         return min([max(1, members), *(limit for limit in limits if isinstance(limit, int))])
 
     def _insist(
-        self, members: Sequence[Perturbation | None], rows: Sequence[Sequence[Row]]
-    ) -> list[list[Answer]]:
+        self, members: Sequence[Perturbation | None], rows: Sequence[Sequence[GenerateRequest]]
+    ) -> list[list[GenerateResponse]]:
         """Play until the weights that wrote all answers are those that should have."""
         for attempt in range(ATTEMPTS):
             if attempt:
                 self._meet()
             try:
                 found = self._ask(members, rows)
-            except Refused as refusal:
+            except RequestRefused as refusal:
                 if attempt == ATTEMPTS - 1 or not any(w in refusal.words for w in FORGOTTEN):
                     raise
                 continue
@@ -240,8 +250,8 @@ class SglangServer:
         )
 
     def _ask(
-        self, members: Sequence[Perturbation | None], rows: Sequence[Sequence[Row]]
-    ) -> list[list[Answer]]:
+        self, members: Sequence[Perturbation | None], rows: Sequence[Sequence[GenerateRequest]]
+    ) -> list[list[GenerateResponse]]:
         if serves_adapters(self._masters):
             self._stand(None)
             with self._loaded(members) as names:
@@ -251,13 +261,13 @@ class SglangServer:
         return self._answers([None], rows)
 
     def _stand(self, member: Perturbation | None) -> None:
-        """Write a member (None: the centre) into the weights, unless it stands there already."""
+        """Write a member (None: the center) into the weights, unless it stands there already."""
         if not self._writes or self._standing == (member,):
             return
         self._standing = None
         self._has_written = True
         version = self._new_name()
-        self._client.write(tensors(self._masters, member), self._dtype, version)
+        self._client.write(member_tensors(self._masters, member), self._dtype, version)
         self._standing, self._version = (member,), version
 
     @contextlib.contextmanager
@@ -267,7 +277,9 @@ class SglangServer:
         with contextlib.ExitStack() as loaded:
             names: list[str | None] = []
             try:
-                for member, adapter in zip(members, adapters(self._masters, members), strict=True):
+                for member, adapter in zip(
+                    members, member_adapters(self._masters, members), strict=True
+                ):
                     if member is None and not is_adapter:
                         names.append(None)
                         continue
@@ -285,15 +297,15 @@ class SglangServer:
             self._client.unload_adapter(name)
 
     def _answers(
-        self, names: Sequence[str | None], rows: Sequence[Sequence[Row]]
-    ) -> list[list[Answer]]:
+        self, names: Sequence[str | None], rows: Sequence[Sequence[GenerateRequest]]
+    ) -> list[list[GenerateResponse]]:
         flat = [
             replace(row, adapter=name) for name, own in zip(names, rows, strict=True) for row in own
         ]
         found = iter(self._client.generate(flat))
         return [[next(found) for _ in own] for own in rows]
 
-    def _say_what_luck_is(self, sampling: Sampling) -> None:
+    def _say_what_luck_is(self, sampling: SamplingRequest) -> None:
         if sampling.decoding.temperature > 0 and not (self._info.seeds or self._has_told_of_luck):
             self._has_told_of_luck = True
             log.warning(
@@ -308,8 +320,8 @@ class SglangServer:
         return f"{self._run}-{self._names}"
 
 
-def make(
-    config: Config, pretrained: Pretrained, space: Space | None, optimizer: Optimizer
+def make_engine(
+    config: Config, pretrained: PretrainedModel, space: Space | None, optimizer: AscentOptimizer
 ) -> ServedEngine:
     """Make the engine of a config: its server is found or started, and looked at.
 
@@ -321,9 +333,9 @@ def make(
         raise TypeError(f"engine={section.kind} is no SGLang server")
     stored = pretrained.stored_dtype
     if section.launch:
-        dtype = serving_dtype(section.dtype, stored, on_gpu=device_of(section) != "cpu")
+        dtype = serving_dtype(section.dtype, stored, on_gpu=launch_device(section) != "cpu")
     else:
-        dtype = dtype_of(_found(section, pretrained.source), section.dtype, stored)
+        dtype = server_dtype(_found(section, pretrained.source), section.dtype, stored)
     server = SglangServer(section, pretrained, dtype)
     unit = config.search.unit
     return ServedEngine(pretrained, space, optimizer, unit, server, dtype)
@@ -331,7 +343,7 @@ def make(
 
 def _found(config: Sglang, source: str) -> ServerInfo:
     try:
-        return Client(connection(config)).info()
+        return SglangClient(connect(config)).info()
     except EngineLost as lost:
         raise GermlineError(
             f"{lost}. Start a server there (docs/engines.md): python -m sglang.launch_server "
@@ -339,7 +351,7 @@ def _found(config: Sglang, source: str) -> ServerInfo:
         ) from lost
 
 
-def connection(config: Sglang) -> Connection:
+def connect(config: Sglang) -> HttpConnection:
     """Return the way to the server of a user, who is not asked for patience yet."""
     url = config.base_url or ""
-    return Connection(f"engine.base_url={url}", url, config.timeout_s)
+    return HttpConnection(f"engine.base_url={url}", url, config.timeout_s)

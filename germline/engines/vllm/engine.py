@@ -4,18 +4,18 @@ import torch
 
 from germline.config import Config, Vllm
 from germline.engines.dtypes import serving_dtype
-from germline.engines.pretrained import Pretrained
+from germline.engines.pretrained import PretrainedModel
 from germline.engines.served.engine import ServedEngine
-from germline.engines.served.recipe import write_recipe
-from germline.engines.vllm.in_process import InProcessDoor
-from germline.engines.vllm.over_http import HttpDoor
-from germline.engines.vllm.server import Door, VllmServer
-from germline.optimizers import Optimizer
+from germline.engines.served.masters_spec import write_spec
+from germline.engines.vllm.in_process import InProcessTransport
+from germline.engines.vllm.over_http import HttpTransport
+from germline.engines.vllm.server import Transport, VllmServer
+from germline.optimizers import AscentOptimizer
 from germline.protocols import Space
 
 
-def make(
-    config: Config, pretrained: Pretrained, space: Space | None, optimizer: Optimizer
+def make_engine(
+    config: Config, pretrained: PretrainedModel, space: Space | None, optimizer: AscentOptimizer
 ) -> ServedEngine:
     """Start or find vLLM, with its part of a config.
 
@@ -25,7 +25,9 @@ def make(
     section = config.engine
     assert isinstance(section, Vllm)
     dtype = serving_dtype(section.dtype, pretrained.stored_dtype, on_gpu=torch.cuda.is_available())
-    recipe = write_recipe(config, searched=space is not None)
-    at = HttpDoor if section.base_url else InProcessDoor
-    door: Door = at(section, pretrained, dtype, recipe)
-    return ServedEngine(pretrained, space, optimizer, config.search.unit, VllmServer(door), dtype)
+    recipe = write_spec(config, searched=space is not None)
+    at = HttpTransport if section.base_url else InProcessTransport
+    transport: Transport = at(section, pretrained, dtype, recipe)
+    return ServedEngine(
+        pretrained, space, optimizer, config.search.unit, VllmServer(transport), dtype
+    )

@@ -14,13 +14,13 @@ from typing import Any
 import torch
 
 from germline.config import Vllm
-from germline.engines.pretrained import Pretrained
-from germline.engines.served.server import Sampling, Tokens
-from germline.engines.vllm.replicas import Replicas
-from germline.engines.vllm.server import ADAPTER_PATH, Row, refuse_answers
-from germline.engines.vllm.settings import llm_settings
-from germline.engines.weights import Masters
-from germline.types import EngineLost, GermlineError, Move, Update
+from germline.engines.master_weights import Masters
+from germline.engines.pretrained import PretrainedModel
+from germline.engines.served.server_protocol import SamplingRequest, Tokens
+from germline.engines.vllm.llm_arguments import llm_arguments
+from germline.engines.vllm.server import ADAPTER_PATH, GenerateRequest, check_worker_replies
+from germline.engines.vllm.worker_masters import WorkerMasters
+from germline.types import EngineLost, GermlineError, MeanUpdate, Update
 
 DEFAULTS = {
     "VLLM_LOGGING_LEVEL": "ERROR",  # the live view has the terminal
@@ -32,7 +32,7 @@ RUN = "here"
 """Whoever holds this object is the only one who asks its workers."""
 
 
-class InProcessDoor:
+class InProcessTransport:
     """A `vllm.LLM`.
 
     Args:
@@ -40,35 +40,35 @@ class InProcessDoor:
     """
 
     def __init__(
-        self, section: Vllm, pretrained: Pretrained, dtype: torch.dtype, recipe: str
+        self, section: Vllm, pretrained: PretrainedModel, dtype: torch.dtype, recipe: str
     ) -> None:
         self._section = section
         self._pretrained = pretrained
         self._dtype = dtype
         self._recipe = recipe
-        self._replicas: Replicas | None = None
+        self._replicas: WorkerMasters | None = None
         self._numbers = itertools.count(1)
         self._adapters: dict[str, Any] = {}
 
     def open(self, masters: Masters) -> None:
         """Load the model into vLLM, and let its workers have masters equal to these."""
-        refuse_missing()
+        check_installed()
         _prepare(self._section)
-        settings = llm_settings(self._section, self._pretrained, masters, self._dtype)
-        with _threads(self._section.threads), explained(settings):
+        settings = llm_arguments(self._section, self._pretrained, masters, self._dtype)
+        with _threads(self._section.threads), explain_start_failure(settings):
             from vllm import LLM
 
             self._llm = LLM(**settings)
         if self._section.tensor_parallel == 1:
             self._llm.collective_rpc("germline", args=(RUN, "share", masters))
         else:
-            self._replicas = Replicas(self._ask, masters, self._recipe, "vLLM")
+            self._replicas = WorkerMasters(self._ask, masters, self._recipe, "vLLM")
 
     def call(self, verb: str, *texts: str) -> None:
         """Ask all workers for something."""
         self._ask(verb, *texts)
 
-    def follow(self, update: Update | Move) -> None:
+    def follow(self, update: Update | MeanUpdate) -> None:
         """Let the workers' own masters move, where they have some."""
         if self._replicas:
             self._replicas.follow(update)
@@ -78,7 +78,7 @@ class InProcessDoor:
         if self._replicas:
             self._replicas.send()
 
-    def play(self, rows: Sequence[Row], sampling: Sampling) -> list[Tokens]:
+    def play(self, rows: Sequence[GenerateRequest], sampling: SamplingRequest) -> list[Tokens]:
         """Go on from every row, in one batch of vLLM's."""
         from vllm import SamplingParams
 
@@ -99,7 +99,9 @@ class InProcessDoor:
         answers = self._generate(rows, [ways[row.place] for row in rows])
         return [list(answer.outputs[0].token_ids) for answer in answers]
 
-    def read(self, rows: Sequence[Row], prompts: Sequence[int]) -> list[Sequence[float]]:
+    def read(
+        self, rows: Sequence[GenerateRequest], prompts: Sequence[int]
+    ) -> list[Sequence[float]]:
         """Return how likely each token is behind so many of a row, its natural logarithm."""
         from vllm import SamplingParams
 
@@ -136,10 +138,10 @@ class InProcessDoor:
 
     def _ask(self, verb: str, *texts: str) -> list[dict[str, str]]:
         answers = self._llm.collective_rpc("germline", args=(RUN, verb, *texts))
-        refuse_answers(answers)
+        check_worker_replies(answers)
         return answers
 
-    def _generate(self, rows: Sequence[Row], ways: Sequence[Any]) -> list[Any]:
+    def _generate(self, rows: Sequence[GenerateRequest], ways: Sequence[Any]) -> list[Any]:
         prompts = [{"prompt_token_ids": list(row.tokens)} for row in rows]
         adapters = [row.adapter and self._request(row.adapter) for row in rows]
         try:
@@ -167,7 +169,7 @@ class InProcessDoor:
         engine.abort_request(list(engine.output_processor.request_states), internal=True)
 
 
-def refuse_missing() -> None:
+def check_installed() -> None:
     """Say how vLLM is installed, where it is not.
 
     Raises:
@@ -199,7 +201,7 @@ def _failed(error: Exception) -> GermlineError:
     if isinstance(error, torch.OutOfMemoryError):
         return GermlineError(
             f"vLLM ran out of memory while it played ({found}): use a lower engine.adapters, "
-            "engine.kv_cache_gb or engine.memory_share"
+            "engine.kv_cache_gb or engine.gpu_memory_utilization"
         )
     return EngineLost(f"vLLM failed while it played ({found})")
 
@@ -217,7 +219,7 @@ def _threads(count: int | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def explained(settings: dict[str, Any]) -> Iterator[None]:
+def explain_start_failure(settings: dict[str, Any]) -> Iterator[None]:
     """Say what of the config has to do with vLLM not starting."""
     try:
         yield
@@ -231,6 +233,6 @@ def explained(settings: dict[str, Any]) -> Iterator[None]:
             fewer = f"engine.adapters={max(1, slots // 2)} (now {slots}) or " if slots else ""
             remedy = (
                 f"there is too little memory: try {fewer}a lower engine.options.max_model_len, or "
-                "another engine.kv_cache_gb or engine.memory_share"
+                "another engine.kv_cache_gb or engine.gpu_memory_utilization"
             )
         raise GermlineError(f"engine.kind=vllm could not be started ({found}): {remedy}") from error

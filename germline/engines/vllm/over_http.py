@@ -20,15 +20,15 @@ from typing import Any
 import torch
 
 from germline.config import Vllm
-from germline.engines.pretrained import Pretrained
-from germline.engines.served.adapters import serves_adapters
-from germline.engines.served.http import Connection, Refused
-from germline.engines.served.server import Sampling, Tokens
-from germline.engines.vllm.replicas import Replicas
-from germline.engines.vllm.server import ADAPTER_PATH, Row, refuse_answers
-from germline.engines.vllm.settings import command, room_for
-from germline.engines.weights import Masters
-from germline.types import EngineLost, GermlineError, Move, Update
+from germline.engines.master_weights import Masters
+from germline.engines.pretrained import PretrainedModel
+from germline.engines.served.http_client import HttpConnection, RequestRefused
+from germline.engines.served.lora_adapters import serves_adapters
+from germline.engines.served.server_protocol import SamplingRequest, Tokens
+from germline.engines.vllm.llm_arguments import max_lora_rank, serve_command
+from germline.engines.vllm.server import ADAPTER_PATH, GenerateRequest, check_worker_replies
+from germline.engines.vllm.worker_masters import WorkerMasters
+from germline.types import EngineLost, GermlineError, MeanUpdate, Update
 
 TOGETHER = 64
 """Requests under way at once, where each prompt has luck of its own."""
@@ -45,7 +45,7 @@ PLAIN = {
 
 
 @dataclass
-class HttpDoor:
+class HttpTransport:
     """An OpenAI server of vLLM.
 
     Attributes:
@@ -53,7 +53,7 @@ class HttpDoor:
     """
 
     section: Vllm
-    pretrained: Pretrained
+    pretrained: PretrainedModel
     dtype: torch.dtype
     recipe: str
     _loaded: set[str] = field(default_factory=set)
@@ -63,22 +63,22 @@ class HttpDoor:
         """Find the server, and let its workers have masters equal to these."""
         url = str(self.section.base_url)
         self._name = f"engine.base_url={url}"
-        self._start = command(self.pretrained.source, masters, self.dtype, url)
-        patience_s = self.section.patience_s
+        self._start = serve_command(self.pretrained.source, masters, self.dtype, url)
+        retry_timeout_s = self.section.retry_timeout_s
         # A wrong address is told at once; one that was right is worth waiting for.
-        self._connection = Connection(self._name, url, self.section.timeout_s)
+        self._connection = HttpConnection(self._name, url, self.section.timeout_s)
         self._model = self._served()
         (about, *_) = self._describe()
-        self._refuse_unfit(about, masters)
+        self._check_unfit(about, masters)
         self._slots = max(1, int(about["max_loras"]))
-        self._replicas = Replicas(self._ask, masters, self.recipe, self._name)
-        self._connection = replace(self._connection, patience_s=patience_s)
+        self._replicas = WorkerMasters(self._ask, masters, self.recipe, self._name)
+        self._connection = replace(self._connection, retry_timeout_s=retry_timeout_s)
 
     def call(self, verb: str, *texts: str) -> None:
         """Ask all workers for something."""
         self._ask(verb, *texts)
 
-    def follow(self, update: Update | Move) -> None:
+    def follow(self, update: Update | MeanUpdate) -> None:
         """Let the workers' masters move as the engine's have."""
         self._replicas.follow(update)
 
@@ -86,7 +86,7 @@ class HttpDoor:
         """Let the workers' masters be as the engine's are."""
         self._replicas.send()
 
-    def play(self, rows: Sequence[Row], sampling: Sampling) -> list[Tokens]:
+    def play(self, rows: Sequence[GenerateRequest], sampling: SamplingRequest) -> list[Tokens]:
         """Go on from every row: as many adapters at once as the server has room for."""
         decoding = sampling.decoding
         ways = {
@@ -100,7 +100,9 @@ class HttpDoor:
         choices = self._complete(rows, ways, seeds)
         return [_tokens(self._name, choice) for choice in choices]
 
-    def read(self, rows: Sequence[Row], prompts: Sequence[int]) -> list[Sequence[float]]:
+    def read(
+        self, rows: Sequence[GenerateRequest], prompts: Sequence[int]
+    ) -> list[Sequence[float]]:
         """Return how likely each token is behind so many of a row, its natural logarithm."""
         ways = {"temperature": 0.0, "max_tokens": 1, "prompt_logprobs": 0}
         choices = self._complete(rows, ways, None)
@@ -121,21 +123,21 @@ class HttpDoor:
     def forget_adapters(self, names: Sequence[str]) -> None:
         """Let the server forget these names; it drops their adapters when it needs the room."""
         for name in self._loaded & set(names):
-            with contextlib.suppress(Refused):
+            with contextlib.suppress(RequestRefused):
                 self._post("/v1/unload_lora_adapter", {"lora_name": name})
         self._loaded -= set(names)
 
     def close(self) -> None:
         """Leave the server as it was found: with the base model, and no adapter of ours."""
         if hasattr(self, "_replicas"):
-            self._connection = replace(self._connection, patience_s=0.0)
+            self._connection = replace(self._connection, retry_timeout_s=0.0)
             with contextlib.suppress(GermlineError):
                 self.forget_adapters(list(self._loaded))
-                self._ask("settle")
+                self._ask("load_base")
                 self.forget_prefixes()
 
     def _complete(
-        self, rows: Sequence[Row], ways: dict[str, Any], seeds: Sequence[int] | None
+        self, rows: Sequence[GenerateRequest], ways: dict[str, Any], seeds: Sequence[int] | None
     ) -> list[Any]:
         """Return the server's choice for every row, in order."""
         turns = [list(turn) for _, turn in groupby(rows, lambda row: row.adapter)]
@@ -144,7 +146,7 @@ class HttpDoor:
             ThreadPoolExecutor(max_workers=TOGETHER) as by_prompt,
         ):
 
-            def take(turn: list[Row]) -> list[Any]:
+            def take(turn: list[GenerateRequest]) -> list[Any]:
                 self._load(turn[0].adapter)
                 if seeds is None:
                     return self._choices(turn, ways)
@@ -157,7 +159,7 @@ class HttpDoor:
         self._ask("listen")
         return [choice for answer in answers for choice in answer]
 
-    def _choices(self, rows: Sequence[Row], ways: dict[str, Any]) -> list[Any]:
+    def _choices(self, rows: Sequence[GenerateRequest], ways: dict[str, Any]) -> list[Any]:
         body = {
             "model": rows[0].adapter or self._model,
             "prompt": [list(row.tokens) for row in rows],
@@ -178,7 +180,7 @@ class HttpDoor:
             self._post(
                 "/v1/load_lora_adapter", {"lora_name": name, "lora_path": ADAPTER_PATH + name}
             )
-        except Refused as error:
+        except RequestRefused as error:
             if error.status == 404:
                 raise GermlineError(self._told("loads no adapters while it runs")) from error
             if "already" not in error.words:  # the first answer was lost, and it was sent again
@@ -189,7 +191,7 @@ class HttpDoor:
         body = {"method": "germline", "args": [self._run, verb, *texts]}
         with _believed(self._name):
             answers = self._post("/collective_rpc", body)["results"]
-            refuse_answers(answers)
+            check_worker_replies(answers)
             if not answers or not all(isinstance(one, dict) for one in answers):
                 raise ValueError(f"its workers say {str(answers)[:100]}")
         return list(answers)
@@ -197,7 +199,7 @@ class HttpDoor:
     def _post(self, path: str, body: dict[str, Any]) -> Any:
         try:
             return self._connection.post(path, body)
-        except Refused as error:
+        except RequestRefused as error:
             if error.status < 500:
                 raise
             raise EngineLost(f"{error}; look into its log") from error
@@ -214,12 +216,12 @@ class HttpDoor:
     def _describe(self) -> list[dict[str, str]]:
         try:
             return self._ask("describe")
-        except Refused as error:
+        except RequestRefused as error:
             raise GermlineError(self._told("does not let its workers be asked")) from error
         except EngineLost as error:
             raise GermlineError(self._told(f"lacks germline's part ({error})")) from error
 
-    def _refuse_unfit(self, about: dict[str, Any], masters: Masters) -> None:
+    def _check_unfit(self, about: dict[str, Any], masters: Masters) -> None:
         dtype = str(self.dtype).removeprefix("torch.")
         if about["dtype"] != dtype:
             raise GermlineError(
@@ -228,7 +230,7 @@ class HttpDoor:
             )
         if not serves_adapters(masters):
             return
-        needed = room_for(masters, None)
+        needed = max_lora_rank(masters, None)
         if not about["max_loras"]:
             raise GermlineError(self._told("serves no adapters"))
         if about["max_lora_rank"] < needed:

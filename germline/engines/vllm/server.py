@@ -1,7 +1,7 @@
 """vLLM as a server of members: adapters in one batch, or whole tensors one member after another.
 
 Adapters get a name that was never used before whenever the weights have changed, and the cache of
-prefixes is emptied then: what vLLM remembers of a prompt never meets other weights. The centre
+prefixes is emptied then: what vLLM remembers of a prompt never meets other weights. The center
 plays as an adapter too, a zero one in `low_rank`: on a CPU, vLLM gives rows without an adapter
 another row's.
 """
@@ -12,12 +12,12 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
-from germline.engines.served.adapters import serves_adapters
-from germline.engines.served.server import Sampling, Tokens
-from germline.engines.served.tensors import written
-from germline.engines.served.wire import write_members
-from germline.engines.weights import Masters
-from germline.types import EngineLost, GermlineError, Move, Perturbation, Update
+from germline.engines.master_weights import Masters
+from germline.engines.served.lora_adapters import serves_adapters
+from germline.engines.served.member_tensors import written_tensor_names
+from germline.engines.served.serialization import write_members
+from germline.engines.served.server_protocol import SamplingRequest, Tokens
+from germline.types import EngineLost, GermlineError, MeanUpdate, Perturbation, Update
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ ADAPTER_PATH = "germline:"
 """How the path of an adapter begins that vLLM's worker draws; its name follows."""
 
 
-class Row(NamedTuple):
+class GenerateRequest(NamedTuple):
     """One prompt to go on from.
 
     Attributes:
@@ -41,7 +41,7 @@ class Row(NamedTuple):
 
 
 @runtime_checkable
-class Door(Protocol):
+class Transport(Protocol):
     """One way to reach vLLM; `inside.VERBS` is what can be called."""
 
     def open(self, masters: Masters) -> None:
@@ -50,16 +50,18 @@ class Door(Protocol):
     def call(self, verb: str, *texts: str) -> None:
         """Ask all workers for something."""
 
-    def follow(self, update: Update | Move) -> None:
+    def follow(self, update: Update | MeanUpdate) -> None:
         """Let the workers' masters move as the engine's have."""
 
     def send(self) -> None:
         """Let the workers' masters be as the engine's are."""
 
-    def play(self, rows: Sequence[Row], sampling: Sampling) -> list[Tokens]:
+    def play(self, rows: Sequence[GenerateRequest], sampling: SamplingRequest) -> list[Tokens]:
         """Go on from every row."""
 
-    def read(self, rows: Sequence[Row], prompts: Sequence[int]) -> list[Sequence[float]]:
+    def read(
+        self, rows: Sequence[GenerateRequest], prompts: Sequence[int]
+    ) -> list[Sequence[float]]:
         """Return how likely each token is behind so many of a row, its natural logarithm."""
 
     def forget_prefixes(self) -> None:
@@ -72,7 +74,7 @@ class Door(Protocol):
         """End what `open` started."""
 
 
-def refuse_answers(answers: Sequence[dict[str, Any]]) -> None:
+def check_worker_replies(answers: Sequence[dict[str, Any]]) -> None:
     """Raise what a worker says is wrong.
 
     Raises:
@@ -91,10 +93,10 @@ READ_AT_ONCE = 9
 
 
 class VllmServer:
-    """Plays members through a door."""
+    """Evaluates members through a transport."""
 
-    def __init__(self, door: Door) -> None:
-        self.door = door
+    def __init__(self, transport: Transport) -> None:
+        self.transport = transport
         self._names: dict[Perturbation | None, str] = {}
         self._named_so_far = 0
         self._changes = 0
@@ -102,29 +104,33 @@ class VllmServer:
     def begin(self, masters: Masters) -> None:
         """Start or find vLLM, and make sure that it serves the base model of these masters."""
         self._adapters = serves_adapters(masters)
-        infos = written(masters)
+        infos = written_tensor_names(masters)
         self._written = bool(infos)
         if self._written and not self._adapters:
             log.warning(
                 "members are written into vLLM one after another, %.0f MB each: "
-                "space.kind=low_rank or lora plays all members of a cell in one batch",
+                "space.kind=low_rank or lora plays all members of a microbatch in one batch",
                 4e-6 * sum(math.prod(info.shape) for info in infos),
             )
-        self.door.open(masters)
-        self.door.call("settle")
+        self.transport.open(masters)
+        self.transport.call("load_base")
         self.refresh()
 
     def generate(
         self,
         members: Sequence[Perturbation | None],
         prompts: Sequence[Tokens],
-        sampling: Sampling,
+        sampling: SamplingRequest,
     ) -> list[list[Tokens]]:
         """Let every member go on from every prompt: `[members][prompts]`."""
 
         def play(first: int, names: Sequence[str | None]) -> list[Tokens]:
-            rows = [Row(name, place, one) for name in names for place, one in enumerate(prompts)]
-            return self.door.play(rows, sampling)
+            rows = [
+                GenerateRequest(name, place, one)
+                for name in names
+                for place, one in enumerate(prompts)
+            ]
+            return self.transport.play(rows, sampling)
 
         return self._played(members, len(prompts), play)
 
@@ -155,27 +161,27 @@ class VllmServer:
     ) -> list[list[Sequence[float]]]:
         def read(first: int, names: Sequence[str | None]) -> list[Sequence[float]]:
             rows = [
-                Row(name, place, [*prompt, *written[member][place]])
+                GenerateRequest(name, place, [*prompt, *written[member][place]])
                 for member, name in enumerate(names, first)
                 for place, prompt in enumerate(prompts)
             ]
-            return self.door.read(rows, [len(prompts[row.place]) for row in rows])
+            return self.transport.read(rows, [len(prompts[row.place]) for row in rows])
 
         return self._played(members, len(prompts), read)
 
-    def apply(self, update: Update | Move) -> None:
-        """Serve the centre after an update."""
-        self.door.follow(update)
+    def apply(self, update: Update | MeanUpdate) -> None:
+        """Serve the center after an update."""
+        self.transport.follow(update)
         self._changed()
 
     def refresh(self) -> None:
         """Serve the masters as they are."""
-        self.door.send()
+        self.transport.send()
         self._changed()
 
     def close(self) -> None:
         """End what was started."""
-        self.door.close()
+        self.transport.close()
 
     def _played(
         self,
@@ -199,7 +205,7 @@ class VllmServer:
         names = {one: f"{self._changes}-{self._named_so_far + k}" for k, one in enumerate(new)}
         self._named_so_far += len(new)  # a name is never used again: vLLM keeps what it stood for
         if names:
-            self.door.call("enlist", write_members({names[one]: one for one in new}))
+            self.transport.call("register", write_members({names[one]: one for one in new}))
             self._names |= names
         return [self._names[member] for member in members]
 
@@ -207,11 +213,11 @@ class VllmServer:
         """Unload the adapters of members."""
         names = [self._names.pop(one) for one in dict.fromkeys(members) if one in self._names]
         if names:
-            self.door.forget_adapters(names)
+            self.transport.forget_adapters(names)
 
     @contextlib.contextmanager
     def _standing(self, member: Perturbation | None) -> Iterator[None]:
-        """Write a member's tensors, and the centre's in the end."""
+        """Write a member's tensors, and the center's in the end."""
         if member is None:
             yield
             return
@@ -222,17 +228,17 @@ class VllmServer:
             self._write(None)
 
     def _write(self, member: Perturbation | None) -> None:
-        self.door.call("stand", write_members({"who": member}))
-        self.door.forget_prefixes()
+        self.transport.call("apply_member", write_members({"who": member}))
+        self.transport.forget_prefixes()
 
     def _changed(self) -> None:
-        """Serve the centre's weights, and let nothing be known under an old name."""
-        self.door.call("dismiss")
-        self.door.forget_adapters(list(self._names.values()))
+        """Serve the center's weights, and let nothing be known under an old name."""
+        self.transport.call("clear")
+        self.transport.forget_adapters(list(self._names.values()))
         self._names.clear()
         self._named_so_far = 0
         self._changes += 1
         if self._written:
             self._write(None)
         else:
-            self.door.forget_prefixes()
+            self.transport.forget_prefixes()

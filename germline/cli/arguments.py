@@ -1,0 +1,47 @@
+"""Arguments that several commands share, and the examples under their help."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from germline.cli import completion
+
+Source = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN|MODEL",
+        help="A run directory, a model folder, a Hugging Face id, or nano.",
+        autocompletion=completion.complete_models,
+    ),
+]
+
+Run = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RUN", help="The run directory.", autocompletion=completion.complete_runs
+    ),
+]
+
+Form = Annotated[
+    bool | None,
+    typer.Option(
+        "--merged/--adapter",
+        help="A Hugging Face model folder, or a PEFT adapter. Default: the adapter where the run "
+        "trained one (space.kind=lora, or singular with space.init_adapter).",
+    ),
+]
+
+
+def form_of(*, merged: bool | None) -> Literal["adapter", "merged"] | None:
+    """Return the form of the weights that a command writes; None leaves it to the run."""
+    if merged is None:
+        return None
+    return "merged" if merged else "adapter"
+
+
+def examples_epilog(lines: Sequence[str]) -> str:
+    """Show examples under the help of a command, their lines left as they are."""
+    # The backspace tells click to keep the line breaks.
+    return "\b\nExamples:\n" + "".join(f"  {one}\n" for one in lines)

@@ -1,0 +1,95 @@
+"""The command `germline check task`: try a task's reward before training on it."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from germline.cli import completion
+from germline.cli.arguments import examples_epilog
+
+if TYPE_CHECKING:
+    from germline.run.task_check import TaskCheckReport, TaskCheckRow
+
+CHECK_EXAMPLES = (
+    "germline check task riddles.py",
+    "germline check task rows.jsonl task.reward=numeric",
+    "germline check task riddles.py --model Qwen/Qwen2.5-0.5B-Instruct",
+)
+
+
+check = typer.Typer(
+    help="Try a task before training on it.", no_args_is_help=True, rich_markup_mode=None
+)
+
+
+@check.command("task", epilog=examples_epilog(CHECK_EXAMPLES))
+def check_task(
+    task: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE|NAME",
+            help="A task file (.py or .jsonl), or the short name of a task.",
+            autocompletion=completion.complete_tasks,
+        ),
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE",
+            help="Settings task.* and graders.*.",
+            autocompletion=completion.complete_settings,
+        ),
+    ] = None,
+    model: Annotated[
+        str,
+        typer.Option(metavar="MODEL", help="Whose tokenizer and chat template make the prompts."),
+    ] = "nano",
+    prompts: Annotated[int, typer.Option(min=0, help="Prompts to show.")] = 10,
+) -> None:
+    """Try a reward on gold, empty and hostile answers; show prompts as the model sees them.
+
+    Ends with status 1 when something is wrong.
+    """
+    from germline.types import GermlineError
+
+    for one in overrides or []:
+        if not one.startswith(("task.", "graders.")):
+            raise GermlineError(
+                f"check task: {one} changes nothing here; settings start with task. or graders."
+            )
+
+    from germline import run  # after the complaints, because it takes a while
+
+    checkup = run.check_task(task, overrides or [], model=model, prompts=prompts)
+    _show_prompts(checkup)
+    _show_findings(checkup)
+    if checkup.problems:
+        raise typer.Exit(1)
+
+
+def _show_prompts(checkup: "TaskCheckReport") -> None:
+    from germline.cli.text_format import escape_control_characters
+
+    for number, prompt in enumerate(checkup.prompts, start=1):
+        head = f"prompt {number} of {len(checkup.prompts)} ({prompt.tokens} tokens)"
+        typer.secho(head, bold=True)
+        typer.echo(escape_control_characters(prompt.text).rstrip("\n"))
+        typer.secho(f"gold answer: {escape_control_characters(prompt.answer) or '-'}\n", dim=True)
+
+
+def _show_findings(checkup: "TaskCheckReport") -> None:
+    from germline.cli import tables
+
+    columns = ("tried", "number", "reward", "verdict", "remark")
+    tables.print_table(columns, [_row(one) for one in checkup.findings])
+
+
+def _row(finding: "TaskCheckRow") -> tuple[str, ...]:
+    from germline.cli.text_format import number
+
+    rewards = finding.rewards
+    span = "-"
+    if rewards:
+        low, high = number(min(rewards)), number(max(rewards))
+        span = low if low == high else f"{low} to {high}"
+    return finding.tried, str(finding.count), span, finding.verdict, finding.remark

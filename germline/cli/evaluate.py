@@ -1,0 +1,169 @@
+"""The command `germline eval`: score a run or a model on a task."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from germline.cli import completion
+from germline.cli.arguments import Source
+
+if TYPE_CHECKING:
+    from germline.config import TaskConfig
+    from germline.record import RunDirectory
+
+EVALUATION_SETTINGS = ("engine.", "engine=", "microbatch.", "graders.")
+"""Settings besides `task.` that change an evaluation; the rest is refused, not ignored."""
+
+EVALUATE_EXAMPLES = (
+    "germline eval runs/sums --split test --kl",
+    "germline eval nano --task countdown --limit 200",
+    "germline eval Qwen/Qwen2.5-0.5B --task countdown engine.dtype=bfloat16",
+    "germline eval runs/on-vllm engine=inprocess",
+)
+
+
+def evaluate(
+    source: Source,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE",
+            help="Settings task.*, engine.*, microbatch.* and graders.*.",
+            autocompletion=completion.complete_evaluation_settings,
+        ),
+    ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TASK",
+            help="Short name or file of the task; default: the run's own.",
+            autocompletion=completion.complete_tasks,
+        ),
+    ] = None,
+    split: Annotated[Literal["train", "test"], typer.Option(help="Which examples.")] = "test",
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="The first so many examples; default: all.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Where the completions go.")
+    ] = None,
+    *,
+    kl: Annotated[
+        bool,
+        typer.Option("--kl", help="Say how far a run went from its start, and how its texts look."),
+    ] = False,
+) -> None:
+    """Score a run or a model on a task.
+
+    Prints the mean with its standard error, or a share with its 95 % interval, and the number of
+    examples, and writes the completions. With --kl, also the exact KL from a run's weights to those
+    it began with, along what it writes, and the share of texts that are no answers; where members
+    vote, that of them all, each by itself.
+    """
+    settings = overrides or []
+    others = _evaluation_settings(settings)
+    played = _task(source, task, [one for one in settings if one.startswith("task.")])
+    if kl:
+        _check_kl(source, task)
+
+    from germline import run  # after the complaints, because it brings torch
+    from germline.cli import text_format
+
+    score, completions = run.evaluate(
+        source, played, split=split, limit=limit, overrides=others, out=out
+    )
+    doubt = text_format.caution(score)
+    typer.echo(
+        f"{score.metric} {text_format.score(score)} "
+        f"(mean and {text_format.kind_of_error(score)}, n {score.n}), "
+        f"mean reward {text_format.number(score.reward)}{f'; {doubt}' if doubt else ''}"
+    )
+    voters = _voters(source)
+    if voters:
+        typer.echo(f"by vote: every answer is the one most of {voters} members give")
+    if played is None and (chosen := _chosen(source)):
+        typer.echo(f"played with the likeliest options: {', '.join(chosen)}")
+    if kl:
+        _show_divergence(source, split, limit, settings)
+    typer.echo(f"completions: {completions}")
+
+
+def _task(source: str, task: str | None, overrides: Sequence[str]) -> "TaskConfig | None":
+    """Find the task to play: the one named, or the run's own; None leaves the run's as it is."""
+    from germline.config import load_config
+    from germline.record import RunDirectory
+    from germline.types import GermlineError
+
+    if task is not None:
+        return load_config({"task": task}, overrides).task
+    if not (Path(source) / "run.json").exists():
+        raise GermlineError(f"eval: {source} is no run directory, so name a task: --task countdown")
+    if not overrides:
+        return None
+    return load_config(RunDirectory.open(Path(source)).config.model_dump(), overrides).task
+
+
+def _check_kl(source: str, task: str | None) -> None:
+    from germline.types import GermlineError
+
+    if task is not None or not (Path(source) / "run.json").exists():
+        found = f"--task {task}" if task is not None else f"{source}, which is no run directory"
+        raise GermlineError(
+            f"eval: --kl compares a run with its start on its own task, found {found}: name a run"
+        )
+
+
+def _show_divergence(
+    source: str, split: Literal["train", "test"], limit: int | None, settings: Sequence[str]
+) -> None:
+    from germline.cli import text_format
+    from germline.run.kl import measure_kl
+
+    far, texts = measure_kl(source, split=split, limit=limit, overrides=settings)
+    typer.echo(
+        f"KL(now || start) {far.per_token:.3g} nats per token, {far.per_text:.3g} ± "
+        f"{text_format.number(far.standard_error)} per text (exact, along {far.texts} completions"
+        f"{', of every member that votes' if _voters(source) else ''}); "
+        f"perplexity under the start {far.perplexity:.3g}"
+    )
+    typer.echo(
+        f"no answers {texts.garbage:.0%}: empty {texts.empty:.0%}, special tokens only "
+        f"{texts.special_only:.0%}, loops {texts.looping:.0%}, improbable under the start "
+        f"{texts.improbable or 0:.0%}"
+    )
+
+
+def _voters(source: str) -> int:
+    """Count the members whose vote a run answers by; 0 where it has weights of its own."""
+    run = _run(source)
+    return run.voters if run else 0
+
+
+def _chosen(source: str) -> list[str]:
+    """Name the options that the center of a run plays with, where some were searched."""
+    from germline.report.prompt_option_charts import center_options
+
+    run = _run(source)
+    return center_options(run.generations()) if run else []
+
+
+def _run(source: str) -> "RunDirectory | None":
+    """Open a source that is a run directory."""
+    from germline.record import RunDirectory
+
+    return RunDirectory.open(Path(source)) if (Path(source) / "run.json").exists() else None
+
+
+def _evaluation_settings(overrides: Sequence[str]) -> list[str]:
+    from germline.types import GermlineError
+
+    others = [one for one in overrides if not one.startswith("task.")]
+    for one in others:
+        if not one.startswith(EVALUATION_SETTINGS):
+            raise GermlineError(
+                f"eval: {one} changes nothing here; settings of an evaluation start with task., "
+                f"{', '.join(EVALUATION_SETTINGS)}"
+            )
+    return others

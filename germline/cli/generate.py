@@ -1,0 +1,54 @@
+"""The command `germline generate`: let a model answer prompts."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from germline.cli.arguments import Source
+
+GENERATE_EXAMPLES = (
+    'germline generate runs/sums "What is 7 plus 8?"',
+    'germline generate nano "Once upon a time" --raw --temperature 0.8 --seed 1',
+)
+
+
+def generate(  # noqa: PLR0913 - the options of the command
+    source: Source,
+    prompts: Annotated[list[str], typer.Argument(metavar="PROMPT", help="What to say.")],
+    *,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Give the prompt as it is, without the chat template.")
+    ] = False,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest completion.")] = 128,
+    temperature: Annotated[float, typer.Option(min=0, help="0 is greedy.")] = 0.0,
+    top_p: Annotated[float, typer.Option(min=0, max=1, help="Nucleus probability mass.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Seed of the sampling noise.")] = 0,
+    engine: Annotated[
+        str | None,
+        typer.Option(metavar="KIND", help="Engine that plays; default: the one the run has."),
+    ] = None,
+) -> None:
+    """Let a model answer prompts."""
+    from germline import run
+    from germline.cli import text_format
+
+    completions = run.generate(
+        source,
+        prompts,
+        chat=not raw,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        top_p=top_p,
+        seed=seed,
+        engine=engine,
+    )
+    for prompt, answer in zip(prompts, completions, strict=True):
+        if len(prompts) > 1:
+            typer.secho(f"> {prompt}", bold=True)
+        # Exactly what the model wrote goes into a pipe; a terminal might obey it.
+        typer.echo(
+            text_format.escape_control_characters(answer.text)
+            if sys.stdout.isatty()
+            else answer.text
+        )

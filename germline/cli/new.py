@@ -1,0 +1,67 @@
+"""The command `germline new task`: write the starting point of a task of one's own."""
+
+import keyword
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from germline.cli.arguments import examples_epilog
+
+NEW_EXAMPLES = (
+    "germline new task riddles",
+    "germline new task experiments/riddles",
+)
+
+new = typer.Typer(
+    help="Write the starting point of a task.", no_args_is_help=True, rich_markup_mode=None
+)
+STARTING_POINT = Path(__file__).with_name("starting_point")
+FILES = {"task.txt": "{}.py", "test.txt": "test_{}.py", "config.txt": "{}.yaml"}
+"""What is written for a new task, by the template it is made of."""
+
+
+@new.command("task", epilog=examples_epilog(NEW_EXAMPLES))
+def new_task(
+    name: Annotated[
+        Path, typer.Argument(metavar="NAME", help="Name of the task; a folder may stand before it.")
+    ],
+) -> None:
+    """Write a commented starting point: NAME.py, a test beside it, and a config that trains on it.
+
+    Everything works as written: change it bit by bit.
+    """
+    from germline.types import GermlineError
+
+    _check_name(name.name)
+    files = {template: name.with_name(file.format(name.name)) for template, file in FILES.items()}
+    taken = [str(file) for file in files.values() if file.exists()]
+    if taken:
+        raise GermlineError(
+            f"new task: {', '.join(taken)} exists already; choose another name, or remove it"
+        )
+    if not name.parent.is_dir():
+        raise GermlineError(f"new task: there is no folder {str(name.parent)!r}; make it first")
+    for template, file in files.items():
+        text = (STARTING_POINT / template).read_text(encoding="utf-8")
+        file.write_text(text.replace("NAME", name.name), encoding="utf-8")
+        typer.echo(f"wrote {file}")
+    task, test, config = (str(file) for file in files.values())
+    typer.echo(f"\nNext:\n  germline check task {task}\n  pytest {test}\n  germline train {config}")
+
+
+def _check_name(name: str) -> None:
+    from germline.types import GermlineError
+
+    if not name.isidentifier() or keyword.iskeyword(name):
+        hint = "".join(one if one.isalnum() else "_" for one in name.removesuffix(".py"))
+        raise GermlineError(
+            f"new task: {name!r} cannot name a Python file that tests import; use letters, digits "
+            f"and _, such as {'_' * hint[:1].isdigit()}{hint or 'my_task'}"
+        )
+    if name in sys.stdlib_module_names:
+        raise GermlineError(
+            f"new task: {name} is a module of Python, which a file of that name would hide; choose "
+            f"another name, such as {name}_task"
+        )

@@ -1,0 +1,37 @@
+"""The command `germline replay`: rebuild the weights of any generation."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from germline.cli.arguments import Form, Run, form_of
+
+REPLAY_EXAMPLES = ("germline replay runs/sums --generation 25 --out sums-25",)
+
+
+def replay(
+    path: Run,
+    generation: Annotated[
+        int,
+        typer.Option(
+            "--generation", "-g", min=-1, help="The last update to include; -1 is the base model."
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write the weights here, as `germline export` does."),
+    ] = None,
+    *,
+    merged: Form = None,
+) -> None:
+    """Rebuild the weights of any generation.
+
+    They come from base model and journal alone; their digest is verified.
+    """
+    from germline import run
+
+    digest = run.replay(path, generation, out, form_of(merged=merged))
+    typer.echo(f"generation {generation} rebuilt, digest verified: {digest}")
+    if out is not None:
+        typer.echo(f"written to {out}")

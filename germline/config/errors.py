@@ -1,0 +1,150 @@
+"""What pydantic finds wrong with a config, as one line per mistake: setting, value and remedy."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from germline.config.migrations import new_name
+from germline.config.reference import override_names
+from germline.config.run_config import KINDS, Config
+from germline.registry import did_you_mean
+
+MOST_LINES = 10
+"""More mistakes than this mean another kind of file; the first of them say so."""
+
+LONGEST_VALUE = 80
+
+MEANINGS = {
+    "missing": "is missing",
+    "tuple_type": "must be a list such as [a, b]",
+    "dict_type": "must be a section of settings, such as {name: value}",
+    "model_type": "must be a section of settings, such as {name: value}",
+    "invalid_key": "the name of a setting must be a text",
+    "string_too_short": "must not be empty",
+    "too_short": "must not be empty",
+}
+"""What pydantic says in words of its own."""
+
+TYPES = ("constrained-", "literal[", "tuple[")
+"""How pydantic's names of types begin, where a setting may be of several."""
+
+
+def format_errors(error: ValidationError) -> str:
+    """Put every mistake into a line of its own."""
+    # Where a setting may be of several types, each refuses it: the first says it.
+    lines: dict[str, str] = {}
+    errors: list[dict[str, Any]] = [
+        dict(one)
+        for one in error.errors(include_url=False)
+        # A list whose entries are all refused is empty to pydantic, not to who wrote it.
+        if not (one["type"] == "too_short" and one["input"])
+    ]
+    words = {
+        _setting(place): f", or {one['ctx']['expected']}"
+        for one in errors
+        if (place := _parts(one))[-1:] and place[-1].startswith("literal[")
+    }
+    for one in errors:
+        place = _parts(one)
+        setting = _setting(place)
+        lines.setdefault(setting, _line(place, one, words.get(setting, "")))
+    shown = list(lines.values())[:MOST_LINES]
+    if len(lines) > len(shown):
+        shown.append(f"and {len(lines) - len(shown)} mistakes more")
+    return "\n        ".join(shown)
+
+
+def _parts(error: Mapping[str, Any]) -> list[str]:
+    return [str(part) for part in error["loc"]]
+
+
+def _line(place: Sequence[str], error: dict[str, Any], also: str) -> str:
+    """Put one mistake into a line; `also` is the word that may stand in the place of the value."""
+    setting = _setting(place)
+    if error["type"] == "extra_forbidden":
+        return f"{setting}: unknown setting{_unknown(setting, place)}"
+    if error["type"] == "union_tag_invalid":
+        return f"{setting}: {_unknown_kind(error['ctx'])}"
+    message = str(error["msg"])
+    if error["type"] == "value_error":
+        message = message.removeprefix("Value error, ")
+        if isinstance(error["input"], Mapping):
+            # Of several settings, which it names itself with their values.
+            return f"{setting}: {message}".removeprefix(": ")
+    shown = repr(error["input"])
+    shown = shown if len(shown) < LONGEST_VALUE else shown[: LONGEST_VALUE - 3] + "..."
+    return f"{setting}: {_meaning(setting, error, message)}{also} (found {shown})".removeprefix(
+        ": "
+    )
+
+
+def _meaning(setting: str, error: dict[str, Any], message: str) -> str:
+    """Say what is wanted, in the words of a config."""
+    kinds = KINDS.get(setting.rpartition(".")[2])
+    if error["type"] in ("dict_type", "model_type", "model_attributes_type") and kinds:
+        return f"must be one of {', '.join(map(repr, kinds))}, or a section {{kind: ...}}"
+    if error["type"] == "literal_error":
+        found = error["input"]
+        choices = re.findall(r"'([^']*)'", error["ctx"]["expected"])
+        hint = did_you_mean(found, choices) if isinstance(found, str) else ""
+        return f"must be {error['ctx']['expected']}{hint}"
+    wanted = message.replace("Input should be", "must be")
+    meaning = MEANINGS.get(str(error["type"]), wanted.partition(", unable to ")[0])
+    if kinds and error["type"] == "float_parsing":  # a name in the place of a number
+        return meaning + did_you_mean(str(error["input"]), kinds)
+    return meaning
+
+
+def _unknown(setting: str, place: Sequence[str]) -> str:
+    """Say where an unknown setting may belong, and what is known where it stands."""
+    known = _known_settings(place[:-1])
+    *sections, name = setting.split(".")
+    if now := new_name(setting):
+        hint = f" (renamed to {now})"
+    elif "." in place[-1]:
+        section, _, below = place[-1].partition(".")
+        hint = f" in a file: write it as a section, {section}: {{{below}: ...}}"
+    elif owners := [one.kinds for one in override_names() if one.name == setting and one.kinds]:
+        kinds = " or ".join(repr(kind) for kinds in owners for kind in kinds)
+        hint = f" of this kind: {name} belongs to {'.'.join(sections)}.kind={kinds}"
+    elif near := did_you_mean(place[-1], known):
+        hint = near
+    elif elsewhere := [one.name for one in override_names() if one.name.rpartition(".")[2] == name]:
+        hint = f" (did you mean {' or '.join(repr(one) for one in dict.fromkeys(elsewhere))}?)"
+    else:
+        hint = ""
+    return f"{hint}; known here: {', '.join(known)}"
+
+
+def _unknown_kind(context: Mapping[str, Any]) -> str:
+    known = [one for one in re.findall(r"'(\w+)'", context["expected_tags"]) if one != "number"]
+    found = context["tag"]
+    choices = ", ".join(map(repr, known))
+    return f"there is no kind {found!r}{did_you_mean(found, known)}; choose one of {choices}"
+
+
+def _setting(place: Sequence[str]) -> str:
+    """Drop the tags pydantic adds for kinds and types: task.countdown.path -> task.path."""
+    return ".".join(
+        part
+        for index, part in enumerate(place)
+        if not (index and part in {*KINDS.get(place[index - 1], {}), "number"})
+        and not part.startswith(TYPES)
+    )
+
+
+def _known_settings(place: Sequence[str]) -> list[str]:
+    section: type[BaseModel] = Config
+    for index, part in enumerate(place):
+        kinds = KINDS.get(part, {})
+        if index + 1 < len(place) and place[index + 1] in kinds:
+            section = kinds[place[index + 1]]
+        elif len(kinds) == 1:
+            section = next(iter(kinds.values()))
+        elif part in section.model_fields:
+            annotation = section.model_fields[part].annotation
+            if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+                section = annotation
+    return sorted(section.model_fields)

@@ -1,0 +1,187 @@
+"""YAML and dotted overrides to a Config, with one clear line per mistake."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from germline.config.errors import format_errors
+from germline.config.methods import RandOpt
+from germline.config.migrations import migrate
+from germline.config.presets import find_config
+from germline.config.run_config import Config
+from germline.config.schedules import CosineSchedule
+from germline.config.spaces import Lora, Singular
+from germline.config.tasks import SUFFIXES
+from germline.config.yaml_loader import DuplicateKeyError, read_file, read_value
+from germline.types import GermlineError
+
+
+def load_config(source: Path | str | Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
+    """Read a YAML file or mapping, apply dotted overrides, and validate.
+
+    A run directory, or the run.json in it, stands for the config of that run: so a run is repeated.
+    A task file (.py, .jsonl) stands for a config that names it and leaves all else at its default.
+    Relative paths inside a config are relative to the working directory, as in every other command.
+    The configs that come with germline go by name as well, such as `demo`.
+
+    An override may also be a YAML file of settings, laid over those before it; a section of another
+    kind takes the whole place of the one below.
+
+    Raises:
+        GermlineError: a file is missing or not YAML, or a setting is unknown or out of range.
+    """
+    if not isinstance(source, (str, Path, Mapping)):
+        raise GermlineError(
+            f"config: give the path of a YAML file, or a mapping of settings such as "
+            f"{{'task': 'countdown'}}; found {_shown(source)}"
+        )
+    values = dict(source) if isinstance(source, Mapping) else _read_file(find_config(Path(source)))
+    for override in _texts(overrides):
+        values = _override(values, override)
+    return validate_config(values)
+
+
+def smoke_config(config: Config) -> Config:
+    """Shrink a run to two small generations of the nano model, to see in seconds whether it works.
+
+    Task, space, strategy and shaping stay what they are; population, batch and lengths do not.
+    """
+    values = config.model_dump()
+    small = [
+        "model=nano",
+        "engine=inprocess",
+        "generations=2",
+        "batch_size=4",
+        "held_out.examples=4",
+    ]
+    small += ["strategy.population=4", "task.max_new_tokens=8", "record.snapshot_every=1"]
+    if isinstance(config.method, RandOpt):
+        small.append("method.keep=2")  # no more than are left to play
+    if "GPU" in getattr(config.fleet, "resources", {}):
+        small.append("fleet=local")  # The nano model needs no cluster with GPUs.
+    if config.model != "nano" and config.space.layers is not None:
+        small.append("space.layers=0")  # A layer the nano model has, whatever was asked for.
+    if config.model != "nano" and isinstance(config.space, Lora | Singular):
+        small.append("space.init_adapter=null")  # An adapter is of one model only.
+    for name in ("sigma", "learning_rate"):
+        if isinstance(getattr(config.strategy, name, None), CosineSchedule):
+            small.append(f"strategy.{name}.warmup=0")
+    return load_config(values, small)
+
+
+def validate_config(values: Mapping[str, Any]) -> Config:
+    """Turn plain values into a Config, with one clear line per mistake.
+
+    Raises:
+        GermlineError: a setting is unknown, missing or out of range.
+    """
+    try:
+        return Config.model_validate(values)
+    except ValidationError as error:
+        raise GermlineError(f"config: {format_errors(error)}") from None
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    """Read a config file; of a run, the config it was begun with; of a task file, it alone."""
+    if path.suffix in SUFFIXES:
+        return {"task": str(path)}
+    file = path / "run.json" if (path / "run.json").is_file() else path
+    values = read_file(file)
+    config = values.get("config")
+    if "format_version" in values and isinstance(config, dict):
+        _check_fork(file.parent, values)
+        return migrate(config)
+    return values
+
+
+def _check_fork(folder: Path, facts: Mapping[str, Any]) -> None:
+    """Refuse to take the config of a run for the whole of it, where it began with other weights."""
+    if facts.get("ancestry"):
+        raise GermlineError(
+            f"{folder}: this run was forked, so it starts from weights that its config does not "
+            f"name: repeat it with `germline resume {folder} --from -1 --out NEW "
+            f"seed={facts['config'].get('seed')}`, or name the config it was made from"
+        )
+
+
+def _texts(overrides: object) -> list[str]:
+    """Refuse what looks like overrides to whoever wrote it, and would be read as something else."""
+    if isinstance(overrides, Sequence) and not isinstance(overrides, str):
+        texts = [one for one in overrides if isinstance(one, str)]
+        if len(texts) == len(overrides):
+            return texts
+    raise GermlineError(
+        "config: overrides are a list of texts such as ['strategy.sigma=0.002', 'seed=3'], "
+        f"found {_shown(overrides)}"
+    )
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return f"{text if len(text) <= 80 else text[:77] + '...'} ({type(value).__name__})"
+
+
+def _override(values: dict[str, Any], override: str) -> dict[str, Any]:
+    if _is_file(override):
+        return _laid_over(values, read_file(Path(override)))
+    key, equals, text = override.partition("=")
+    path = key.split(".")
+    if not equals or not all(path):
+        raise GermlineError(
+            f"config: override {override!r} must look like strategy.sigma=0.002, or "
+            "be a .yaml file of settings"
+        )
+    try:
+        value = read_value(text) if text else ""
+    except DuplicateKeyError as error:
+        raise GermlineError(f"config: override {override!r}: {error.problem}") from None
+    if isinstance(value, str) and not text.lstrip().startswith(("'", '"')):
+        value = _number(value)
+    return _set(values, path, value)
+
+
+def _is_file(override: str) -> bool:
+    """Tell a file of settings from one setting, whose value may be the name of such a file."""
+    path = Path(override)
+    return path.suffix in (".yaml", ".yml") and ("=" not in override or path.is_file())
+
+
+def _laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        old = merged.get(key)
+        if isinstance(value, Mapping):
+            old = {"kind": old} if isinstance(old, str) else old or {}
+            # Settings of one kind mean nothing to another.
+            same = "kind" not in value or old.get("kind", value["kind"]) == value["kind"]
+            merged[key] = _laid_over(old, value) if same else value
+        else:
+            merged[key] = value
+    return merged
+
+
+def _number(text: str) -> object:
+    """YAML 1.1 reads 1e-3 as a string; people who did not quote it mean the number."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _set(
+    values: Mapping[str, Any], path: Sequence[str], value: object, above: str = ""
+) -> dict[str, Any]:
+    head, *rest = path
+    if not rest:
+        return {**values, head: value}
+    below = values.get(head, {})
+    below = {"kind": below} if isinstance(below, str) else below
+    if not isinstance(below, Mapping):
+        name = above + head
+        raise GermlineError(
+            f"config: {name} is a single value ({below!r}), so {name}.{'.'.join(rest)} cannot be "
+            f"set: set {name}, to another value or to a section such as {{{rest[0]}: ...}}"
+        )
+    return {**values, head: _set(below, rest, value, f"{above}{head}.")}

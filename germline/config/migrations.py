@@ -1,0 +1,84 @@
+"""Run directories of earlier versions: settings under their old names, and what those versions did.
+
+A run keeps the names and the behavior of the version that wrote it: `run.json` is never rewritten
+when it is read. Two tables say what has changed. `RENAMED` has the settings whose names or values
+are other words now. `IMPLIED` has the settings that a version lacked whose default is not what that
+version did.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+RENAMED: dict[str, dict[str, str]] = {
+    "": {"batch": "batch_size", "cell": "microbatch"},
+    "engine": {
+        "centre": "master_device",
+        "stacked": "members_per_batch",
+        "steps": "cuda_graphs",
+        "patience_s": "retry_timeout_s",
+        "start_s": "startup_timeout_s",
+        "memory_share": "gpu_memory_utilization",
+    },
+    "fleet": {
+        "least": "min_engines",
+        "by_value": "send_offsets",
+        "room_s": "placement_timeout_s",
+        "hung_after": "hang_factor",
+        "hung_after_s": "hang_timeout_s",
+    },
+    "space": {"start": "init_adapter"},
+    "choices": {"shots": "few_shot"},
+}
+"""Section -> old name of a setting -> its name now; the section "" is the config itself."""
+
+VALUES: dict[tuple[str, str], dict[object, object]] = {
+    ("engine", "cuda_graphs"): {"plain": False, "fixed": True},
+    ("shaping", "kind"): {"centred_ranks": "centered_ranks"},
+}
+"""(section, setting) -> old value -> its value now."""
+
+IMPLIED: dict[str, dict[str, object]] = {"inprocess": {"members_per_batch": 1}}
+"""Kind of engine -> what it did before it could be asked to do otherwise."""
+
+
+def migrate(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the config of a run directory in the names of this version.
+
+    Args:
+        recorded: the resolved config that `run.json` holds.
+    """
+    config = _renamed("", recorded)
+    for name, section in config.items():
+        if isinstance(section, Mapping):
+            config[name] = _renamed(name, section)
+        elif not isinstance(section, list):
+            config[name] = VALUES.get((name, "kind"), {}).get(section, section)
+    engine = config.get("engine")
+    if isinstance(engine, Mapping) and isinstance(engine.get("kind"), str):
+        config["engine"] = {**IMPLIED.get(engine["kind"], {}), **engine}
+    return config
+
+
+def migrate_row(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row of `generations.jsonl` with the searched settings under their present names."""
+    if not row.get("choices"):
+        return row
+    names = RENAMED["choices"]
+    return {**row, "choices": {names.get(name, name): one for name, one in row["choices"].items()}}
+
+
+def new_name(setting: str) -> str | None:
+    """Return the present name of a setting by its old one, such as `engine.centre`, or None."""
+    section, _, name = setting.rpartition(".")
+    now = RENAMED.get(section, {}).get(name)
+    return f"{section}.{now}".removeprefix(".") if now else None
+
+
+def _renamed(section: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    names = RENAMED.get(section, {})
+    renamed = {names.get(name, name): value for name, value in values.items()}
+    for name, value in renamed.items():
+        known = VALUES.get((section, name), {})
+        if isinstance(value, str) and value in known:
+            renamed[name] = known[value]
+    return renamed

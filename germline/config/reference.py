@@ -1,0 +1,192 @@
+"""What there is to set, read from the settings themselves: for lists, completion and the reference.
+
+Everything comes from the JSON schema that pydantic makes of `Config`, so a new setting or kind is
+here as soon as it exists.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from germline.config.run_config import Config
+
+Schema = Mapping[str, Any]
+
+BOUNDS = {
+    "exclusiveMinimum": ">",
+    "minimum": "≥",
+    "exclusiveMaximum": "<",
+    "maximum": "≤",
+}
+REQUIRED, OPEN = "required", "open"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting of a section.
+
+    Attributes:
+        choices: the values or kinds it can be, where they can be listed.
+        accepts: what it can be, in words.
+        default: as a config spells it; `REQUIRED` when there is none, `OPEN` when it is left open.
+    """
+
+    name: str
+    choices: tuple[str, ...]
+    accepts: str
+    default: str
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigSection:
+    """One section of the config, or one kind of a section that has several.
+
+    Attributes:
+        places: where it can stand, such as `strategy.optimizer`; the config itself stands at "".
+        kind: its short name; None where a section has no choice of kinds.
+        meaning: the first paragraph of its docstring.
+    """
+
+    places: tuple[str, ...]
+    kind: str | None
+    meaning: str
+    settings: tuple[Setting, ...]
+
+
+@cache
+def config_sections() -> tuple[ConfigSection, ...]:
+    """List all sections: the config itself first, then in the order the settings name them."""
+    schema = Config.model_json_schema()
+    found: dict[str, ConfigSection] = {}
+    for place, name, section in _walk(schema, schema, "", "Config"):
+        known = found.get(name)
+        found[name] = ConfigSection(
+            places=(*known.places, place) if known else (place,),
+            kind=section["properties"].get("kind", {}).get("const"),
+            meaning=" ".join(section.get("description", "").split("\n\n")[0].split()),
+            settings=tuple(_settings(schema, section)),
+        )
+    return tuple(found.values())
+
+
+def list_kinds(place: str) -> dict[str, str]:
+    """Return the kinds that can stand at a place, such as `task`, with one line of meaning each."""
+    sections = [part for part in config_sections() if place in part.places and part.kind]
+    if sections:
+        return {str(part.kind): part.meaning for part in sections}
+    # A plain choice of words: what they mean stands with the setting.
+    owner, _, name = place.rpartition(".")
+    words = [
+        setting
+        for part in config_sections()
+        if owner in part.places
+        for setting in part.settings
+        if setting.name == name
+    ]
+    return {word: setting.meaning for setting in words for word in setting.choices}
+
+
+@dataclass(frozen=True, slots=True)
+class OverrideName:
+    """A setting as an override spells it, and the kinds that have it; no kinds: all of them."""
+
+    name: str
+    kinds: tuple[str, ...]
+    setting: Setting
+
+
+def override_names() -> list[OverrideName]:
+    """List every setting by name; one name with two meanings stands there twice."""
+    found: list[OverrideName] = []
+    for place in dict.fromkeys(place for part in config_sections() for place in part.places):
+        here = [part for part in config_sections() if place in part.places]
+        for setting in dict.fromkeys(setting for part in here for setting in part.settings):
+            owners = [part for part in here if setting in part.settings]
+            few = () if len(owners) == len(here) else tuple(str(one.kind) for one in owners)
+            found.append(OverrideName(f"{place}.{setting.name}".lstrip("."), few, setting))
+    return sorted(found, key=lambda entry: entry.name)
+
+
+def _walk(
+    schema: Schema, section: Schema, place: str, name: str
+) -> Iterator[tuple[str, str, Schema]]:
+    yield place, name, section
+    for key, value in section["properties"].items():
+        for inner in _sections(schema, value):
+            yield from _walk(schema, schema["$defs"][inner], f"{place}.{key}".lstrip("."), inner)
+
+
+def _settings(schema: Schema, section: Schema) -> Iterator[Setting]:
+    for name, value in section["properties"].items():
+        inner = [schema["$defs"][one] for one in _sections(schema, value)]
+        if inner and not any("kind" in one["properties"] for one in inner):
+            continue  # a section of its own, with nothing to choose here
+        if name == "kind":
+            continue
+        kinds = [one["properties"]["kind"]["const"] for one in inner if "kind" in one["properties"]]
+        yield Setting(
+            name=name,
+            choices=(*kinds, *_words(value)),
+            accepts=_accepts(schema, value),
+            default=_spelled(value["default"]) if "default" in value else REQUIRED,
+            meaning=" ".join(value.get("description", "").split()),
+        )
+
+
+def _spelled(value: Any) -> str:
+    """Write a default as a config spells it."""
+    if value is None:
+        return OPEN
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return str(value["kind"]) if "kind" in value else str(value)
+    if isinstance(value, list):
+        return f"[{', '.join(repr(one) if isinstance(one, str) else str(one) for one in value)}]"
+    return str(value)
+
+
+def _sections(schema: Schema, value: Schema) -> Iterator[str]:
+    """Find the sections a setting can be, by name."""
+    if "$ref" in value:
+        name = value["$ref"].rpartition("/")[2]
+        if "properties" in schema["$defs"][name]:
+            yield name
+    for one in (*value.get("anyOf", ()), *value.get("oneOf", ()), *value.get("allOf", ())):
+        yield from _sections(schema, one)
+
+
+def _words(value: Schema) -> Iterator[str]:
+    """Find the words a setting can be."""
+    yield from (str(one) for one in value.get("enum", ()))
+    if "const" in value:
+        yield str(value["const"])
+    for one in value.get("anyOf", ()):
+        yield from _words(one)
+
+
+def _accepts(schema: Schema, value: Schema) -> str:
+    if "anyOf" in value or "oneOf" in value:
+        inner = value.get("anyOf") or value.get("oneOf") or ()
+        texts = [_accepts(schema, one) for one in inner if one.get("type") != "null"]
+        # Where null is the default, the page says "open" there; elsewhere it is a choice.
+        if len(texts) < len(inner) and value.get("default") is not None:
+            texts.append("`null`")
+        return " or ".join(dict.fromkeys(texts))
+    if "$ref" in value:
+        section = schema["$defs"][value["$ref"].rpartition("/")[2]]
+        return f"`{section['properties']['kind']['const']}`" if "properties" in section else "text"
+    if words := list(_words(value)):
+        return " or ".join(f"`{word}`" for word in words)
+    if value.get("type") == "array":
+        return f"list of {_accepts(schema, value.get('items', {}))}"
+    if value.get("type") == "object":
+        inner = value.get("additionalProperties")  # True where anything goes
+        return f"{_accepts(schema, inner if isinstance(inner, dict) else {})} by name"
+    found = str(value.get("type", "anything"))
+    words_for = {"boolean": "`true` or `false`", "string": str(value.get("format", "text"))}
+    word = words_for.get(found, found)
+    bounds = [f"{sign} {value[key]:g}" for key, sign in BOUNDS.items() if key in value]
+    return " ".join([word, ", ".join(bounds)]).strip()

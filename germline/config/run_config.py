@@ -1,0 +1,326 @@
+"""Every setting: its default, its unit and one line of meaning; frozen, unknown keys refused.
+
+A section may be given as its short name alone: `space: full` means `space: {kind: full}`. The
+sections with a choice of kinds are in the files beside this one.
+"""
+
+from pydantic import Field, model_validator
+
+from germline.config.base import Section
+from germline.config.cma import Cma, SepCma, check_cma_space
+from germline.config.engines import EngineConfig, InProcess, Toy
+from germline.config.fleets import FleetConfig, Local, MicrobatchSettings, Ray
+from germline.config.methods import (
+    EsSampleGradientDescent,
+    EvolutionStrategy,
+    MethodConfig,
+    RandOpt,
+    check_backpropagation,
+    check_method,
+)
+from germline.config.optimizers import Adam, Sgd
+from germline.config.prompt_search import PromptSearch, check_prompt_search
+from germline.config.schedules import RATES, SCHEDULES, AutoLearningRate, AutoSigma, CosineSchedule
+from germline.config.sglang import Sglang
+from germline.config.shaping import (
+    CenteredRanks,
+    LogRank,
+    PerExample,
+    Raw,
+    ShapingConfig,
+    ZScore,
+)
+from germline.config.spaces import Full, Lora, LowRank, Singular, SpaceConfig, Subspace
+from germline.config.strategies import (
+    CountZeroSignal,
+    GrowSigmaOnZeroSignal,
+    Nes,
+    PopulationMeanBaseline,
+    RunningMeanBaseline,
+    SkipZeroSignal,
+    StrategyConfig,
+)
+from germline.config.tasks import (
+    Arithmetic,
+    Conciseness,
+    Countdown,
+    Jsonl,
+    Multiplication,
+    PythonFile,
+    TaskConfig,
+)
+from germline.config.vllm import Vllm
+
+UNPERTURBED = 0.005
+"""Sigma of a strategy whose members are all the center: some number, as none is played."""
+
+
+class Graders(Section):
+    """Worker processes that grade completions."""
+
+    workers: int = Field(
+        8,
+        ge=1,
+        description=(
+            "Most grader processes; all but the first start only while grading lags behind."
+        ),
+    )
+    timeout_s: float = Field(
+        2.0,
+        gt=0,
+        description=(
+            "Longest time for one completion, in seconds; beyond it the completion earns the "
+            "task's floor."
+        ),
+    )
+    memory_gb: float | None = Field(
+        4.0,
+        ge=0.1,
+        description=(
+            "Most memory of a grader process, in GB, on Linux; a completion that needs more earns "
+            "the task's floor. `null` sets no limit."
+        ),
+    )
+
+
+class HeldOut(Section):
+    """Scores of the center on examples it is not trained on."""
+
+    every: int = Field(
+        10,
+        ge=1,
+        description="Generations between held-out scores; the start and the end are always scored.",
+    )
+    examples: int = Field(100, ge=1, description="Held-out examples per score.")
+
+
+class Recording(Section):
+    """What a run directory keeps."""
+
+    snapshot_every: int = Field(
+        25,
+        ge=1,
+        description=(
+            "Generations between snapshots of masters and optimizer moments; large ones are put "
+            "off until writing takes at most 5 % of the time since the one before."
+        ),
+    )
+    keep_snapshots: int = Field(
+        2,
+        ge=1,
+        description="Newest snapshots kept; older generations are replayed from the journal.",
+    )
+    snapshot_gb: float | None = Field(
+        50.0,
+        ge=0,
+        description=(
+            "Most disk space of all kept snapshots, in GB: fewer are kept where they do not fit, "
+            "and none where not even one fits. `null` sets no limit."
+        ),
+    )
+    rollouts: int = Field(
+        8,
+        ge=0,
+        description=(
+            "Rollouts written per generation (the best, the worst and a spread between); 0 "
+            "writes none."
+        ),
+    )
+    tensorboard: bool = Field(default=True, description="Write TensorBoard events.")
+    edge: float | None = Field(
+        None,
+        gt=0,
+        description=(
+            "Sigma at which random members break, in `strategy.sigma_unit`: the walk of the "
+            "updates is drawn against it. `germline probe` measures it and writes it into "
+            "probe.yaml."
+        ),
+    )
+    figure_every: int = Field(10, ge=1, description="Generations between redraws of evolution.png.")
+
+
+class Config(Section):
+    """One training run."""
+
+    model: str = Field(
+        "nano", min_length=1, description="`nano` (embedded), a folder, or a Hugging Face id."
+    )
+    task: TaskConfig = Conciseness()
+    space: SpaceConfig = LowRank()
+    method: MethodConfig = EvolutionStrategy()
+    strategy: StrategyConfig = Nes()
+    choices: PromptSearch = PromptSearch()
+    shaping: ShapingConfig = ZScore()
+    engine: EngineConfig = InProcess()
+    fleet: FleetConfig = Local()
+    microbatch: MicrobatchSettings = MicrobatchSettings()
+    graders: Graders = Graders()
+    held_out: HeldOut = HeldOut()
+    record: Recording = Recording()
+    batch_size: int = Field(
+        32, ge=1, description="Examples per generation, the same for every member."
+    )
+    generations: int = Field(50, ge=1, description="Generations to run, exactly.")
+    seed: int = Field(0, description="Run seed: hashed, so neighboring seeds share nothing.")
+
+    @property
+    def search(self) -> StrategyConfig:
+        """The strategy as it searches: where a method says what sigmas are, nothing is calibrated.
+
+        Randopt plays `method.sigmas` in turn, and with `method.explore=temperature` nobody is
+        perturbed.
+        """
+        if not isinstance(getattr(self.strategy, "sigma", None), AutoSigma):
+            return self.strategy
+        if isinstance(self.method, RandOpt) and self.method.sigmas is not None:
+            return self.strategy.model_copy(update={"sigma": self.method.sigmas[0]})
+        if (
+            isinstance(self.method, EsSampleGradientDescent)
+            and self.method.explore == "temperature"
+        ):
+            return self.strategy.model_copy(update={"sigma": UNPERTURBED})
+        return self.strategy
+
+    @model_validator(mode="after")
+    def _the_toy_brings_its_model(self) -> "Config":
+        if isinstance(self.engine, Toy) and self.model != "nano":
+            raise ValueError(
+                f"model={self.model} cannot be used by engine=toy, which has a model of its own: "
+                "drop one of them"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _devices_are_named_once(self) -> "Config":
+        devices = getattr(self.fleet, "devices", "auto")
+        if devices == "auto":
+            return self
+        found = f"fleet.devices={list(devices)}"
+        if isinstance(self.engine, Toy):
+            raise ValueError(f"{found} cannot be used by engine=toy, which needs none: drop it")
+        if not isinstance(self.engine, InProcess):
+            raise ValueError(
+                f"{found} cannot be used by engine={self.engine.kind}, which takes the devices it "
+                "is shown (CUDA_VISIBLE_DEVICES): drop it"
+            )
+        if self.engine.device != "auto":
+            raise ValueError(
+                f"{found} and engine.device={self.engine.device} name devices twice: drop one"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _a_server_plays_for_one_engine(self) -> "Config":
+        url = getattr(self.engine, "base_url", None)
+        if url is not None and self.fleet.engines > 1:
+            raise ValueError(
+                f"fleet.engines={self.fleet.engines} engines would write into one server, "
+                f"engine.base_url={url}: use fleet.engines=1, or engines that bring their own"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _a_running_baseline_is_in_the_unit_of_the_reward(self) -> "Config":
+        running = isinstance(getattr(self.strategy, "baseline", None), RunningMeanBaseline)
+        if running and (self.shaping.kind != "raw" or self.shaping.elite < 1):
+            raise ValueError(
+                f"strategy.baseline=running is a fitness to subtract, which shaping.kind="
+                f"{self.shaping.kind} with elite={self.shaping.elite:g} does not do: use "
+                "shaping=raw, with a learning rate for the unit of the reward"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _the_method_ignores_nothing(self) -> "Config":
+        check_method(self.method, self.strategy, self.shaping, self.generations)
+        check_backpropagation(
+            self.method,
+            self.space,
+            self.engine.kind,
+            self.fleet,
+            self.task.temperature,
+        )
+        check_prompt_search(self.choices, self.task, self.method.kind, self.strategy.kind)
+        return self
+
+    @model_validator(mode="after")
+    def _the_strategy_can_drive_the_space(self) -> "Config":
+        check_cma_space(self.strategy, self.space)
+        return self
+
+    @model_validator(mode="after")
+    def _members_sent_by_value_have_one(self) -> "Config":
+        if self.fleet.send_offsets and not isinstance(self.strategy, SepCma):
+            raise ValueError(
+                f"fleet.send_offsets=true would be ignored with "
+                f"strategy.kind={self.strategy.kind}, "
+                "whose members travel in one way alone: drop it"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _a_measured_rate_has_examples_to_compare(self) -> "Config":
+        measured = isinstance(getattr(self.strategy, "learning_rate", None), AutoLearningRate)
+        if measured and self.batch_size == 1 and self.method.kind == "es":
+            raise ValueError(
+                "strategy.learning_rate=auto measures signal and noise by how examples differ, "
+                "and batch_size=1 has one: use batch_size=2 or more, or give learning_rate as a "
+                "number, "
+                "such as 0.01"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _a_warmup_ends_before_the_run(self) -> "Config":
+        for name in ("sigma", "learning_rate"):
+            schedule = getattr(self.strategy, name, None)
+            if isinstance(schedule, CosineSchedule) and 0 < schedule.warmup > self.generations - 2:
+                raise ValueError(
+                    f"strategy.{name}.warmup={schedule.warmup} leaves no way from start to end in "
+                    f"generations={self.generations}: use warmup={max(0, self.generations - 2)} "
+                    "or less"
+                )
+        return self
+
+
+KINDS: dict[str, dict[str, type[Section]]] = {
+    "task": {
+        "conciseness": Conciseness,
+        "arithmetic": Arithmetic,
+        "countdown": Countdown,
+        "multiplication": Multiplication,
+        "python": PythonFile,
+        "jsonl": Jsonl,
+    },
+    "space": {
+        "full": Full,
+        "low_rank": LowRank,
+        "lora": Lora,
+        "subspace": Subspace,
+        "singular": Singular,
+    },
+    "optimizer": {"sgd": Sgd, "adam": Adam},
+    "shaping": {
+        "z_score": ZScore,
+        "centered_ranks": CenteredRanks,
+        "log_rank": LogRank,
+        "raw": Raw,
+        "per_example": PerExample,
+    },
+    "engine": {"toy": Toy, "inprocess": InProcess, "vllm": Vllm, "sglang": Sglang},
+    "method": {
+        "es": EvolutionStrategy,
+        "randopt": RandOpt,
+        "es_sample_gd": EsSampleGradientDescent,
+    },
+    "strategy": {"nes": Nes, "cma": Cma, "sep_cma": SepCma},
+    "baseline": {"population": PopulationMeanBaseline, "running": RunningMeanBaseline},
+    "zero_signal": {
+        "count": CountZeroSignal,
+        "skip": SkipZeroSignal,
+        "grow": GrowSigmaOnZeroSignal,
+    },
+    "sigma": SCHEDULES,
+    "learning_rate": RATES,
+    "fleet": {"local": Local, "ray": Ray},
+}

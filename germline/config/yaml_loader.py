@@ -1,0 +1,94 @@
+"""YAML to plain values: what a person gets wrong in it is told with its line, and no key twice."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from germline.config.presets import preset_configs
+from germline.registry import did_you_mean
+from germline.types import GermlineError
+
+EXAMPLE = "settings like `task: countdown`"
+
+
+class DuplicateKeyError(yaml.MarkedYAMLError):
+    """A setting that is given twice: YAML would take the last one and say nothing."""
+
+
+class _Loader(yaml.SafeLoader):
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - the library's signature
+        seen: set[tuple[str, str]] = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode) or key.tag == "tag:yaml.org,2002:merge":
+                continue
+            if (key.tag, key.value) in seen:
+                problem = f"{key.value!r} stands there twice; keep one of them"
+                raise DuplicateKeyError(problem=problem, problem_mark=key.start_mark)
+            seen.add((key.tag, key.value))
+        return super().construct_mapping(node, deep)
+
+
+def read_value(text: str) -> object:
+    """Read one value as it stands after the `=` of an override; what is no YAML is a text.
+
+    Raises:
+        StandsTwice: a setting is given twice.
+    """
+    try:
+        return yaml.load(text, _Loader)  # a SafeLoader
+    except DuplicateKeyError:
+        raise
+    except yaml.YAMLError:
+        return text
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """Read a file of settings.
+
+    Raises:
+        GermlineError: the file is missing, is no YAML, or holds no settings.
+    """
+    try:
+        values = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # a SafeLoader
+    except FileNotFoundError:
+        hint = did_you_mean(str(path), preset_configs())
+        raise GermlineError(
+            f"config: there is no file {str(path)!r}{hint}; `germline list configs` shows those "
+            "that come with germline"
+        ) from None
+    except OSError as error:
+        raise GermlineError(f"config: {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise GermlineError(
+            f"config: {path} is not UTF-8 text ({error.reason} at byte {error.start}): save it "
+            "as UTF-8"
+        ) from None
+    except yaml.YAMLError as error:
+        raise GermlineError(
+            f"config: {path} is not valid YAML: {format_yaml_error(error)}"
+        ) from None
+    if not isinstance(values, dict):
+        raise GermlineError(f"config: {path} {_no_settings(values)}")
+    return values
+
+
+def format_yaml_error(error: yaml.YAMLError) -> str:
+    """Say in a line where the mistake is and what it is, and show the place."""
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    if mark is None:
+        return str(error)
+    problem = str(getattr(error, "problem", None) or error)
+    if "'\\t'" in problem:
+        problem += "; indent with spaces, not with tabs"
+    snippet = f"\n{mark.get_snippet()}" if mark.buffer else ""
+    return f"line {mark.line + 1}, column {mark.column + 1}: {problem}{snippet}"
+
+
+def _no_settings(values: object) -> str:
+    if values is None:
+        return f"is empty: write {EXAMPLE}"
+    if isinstance(values, str):
+        shown = values if len(values) <= 40 else values[:37] + "..."
+        return f"must hold {EXAMPLE}, found the text {shown!r}: a space must follow the colon"
+    return f"must hold {EXAMPLE}, found {type(values).__name__}"

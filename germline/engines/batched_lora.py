@@ -1,0 +1,281 @@
+"""Low-rank corrections beside linear layers: input W^T + (input B) A^T, B A of each row's member.
+
+A whole microbatch runs in one batch on the shared product of the frozen weight. All A factors of a
+microbatch
+are one tensor and all B factors another: one copy to the device and one selection when members
+leave, whatever the number of layers.
+
+The correction is written first and the product of the weight added to it: one pass over the output
+less than the other way round, and what follows finds the output in the cache.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from germline.types import SeedPerturbation, TensorInfo
+
+COLUMNWISE_RANK = 4
+"""On a CPU, up to this rank, A is applied by elementwise passes: thin products cost more."""
+
+TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+"""Layers of one part that read the same input, by the names the families of decoders share."""
+
+
+class LowRankFactors(NamedTuple):
+    """The factors of some members, for all layers together.
+
+    Attributes:
+        a: `[members, sum of rank x out]`.
+        b: `[members, sum of rank x in]`.
+    """
+
+    a: Tensor
+    b: Tensor
+
+    def to(self, device: torch.device) -> "LowRankFactors":
+        """Move them to a device."""
+        return LowRankFactors(self.a.to(device), self.b.to(device))
+
+    def of(self, members: Tensor) -> "LowRankFactors":
+        """Select members, in this order; one may be selected more than once."""
+        return LowRankFactors(self.a[members], self.b[members])
+
+
+class SharedDirections(NamedTuple):
+    """The directions of some members, each once: an antithetic pair shares one.
+
+    Attributes:
+        drawn: one member for every direction; the center (None) has none.
+        which: `[members]`, the place in `drawn` of each member's direction; 0 for the center.
+        scale: `[members]`, sign times sigma; 0 for the center.
+    """
+
+    drawn: list[SeedPerturbation]
+    which: Tensor
+    scale: Tensor
+
+    @classmethod
+    def of(
+        cls, members: Sequence[SeedPerturbation | None], device: torch.device | None = None
+    ) -> "SharedDirections":
+        """Find the directions of members, in the order they first appear."""
+        drawn = {member.direction: member for member in members if member is not None}
+        places = {direction: place for place, direction in enumerate(drawn)}
+        which = [places[member.direction] if member is not None else 0 for member in members]
+        scale = [member.sign * member.sigma if member is not None else 0.0 for member in members]
+        numbers = torch.tensor(which, device=device), torch.tensor(scale, device=device)
+        return cls(list(drawn.values()), *numbers)
+
+
+class BatchedLora:
+    """The corrections of a model's linear layers; rows are ordered by member, equally many each.
+
+    Attributes:
+        layers: in the order in which their factors lie side by side.
+    """
+
+    def __init__(self, model: nn.Module, layers: Sequence[TensorInfo], rank: int) -> None:
+        self._latest = _Latest()
+        self._by_name: dict[str, _Correction] = {}
+        self._standing: LowRankFactors | None = None
+        of_a = of_b = _Span(0, 0)
+        groups = _groups(layers)
+        self.layers = [info for group in groups for info in group]
+        self._rank = rank
+        for group in groups:
+            _, into = group[0].out_in_features
+            of_b = of_b.next(rank * into * len(group))
+            projection = _Projection(of_b, rank, len(group), self._latest)
+            for place, info in enumerate(group):
+                of_a = of_a.next(rank * info.out_in_features[0])
+                layer = model.get_submodule(info.name.removesuffix(".weight"))
+                self._by_name[info.name] = _Correction(layer, of_a, projection, place)
+        self._sizes = (of_a.stop, of_b.stop)
+
+    def arranged(self, a: Tensor, b: Tensor) -> LowRankFactors:
+        """Lay out factors given layer after layer, each `[members, out or in, rank]`.
+
+        Args:
+            a: `[members, sum of out x rank]`; taken over as it is where the rank is 1.
+            b: `[members, sum of in x rank]`; likewise.
+        """
+        if self._rank == 1:
+            return LowRankFactors(a, b)
+        of_a, of_b = self._sizes
+        factors = LowRankFactors(a.new_empty(len(a), of_a), b.new_empty(len(b), of_b))
+        for given, view, side in ((a, self.a, 0), (b, self.b, 1)):
+            sizes = [info.out_in_features[side] * self._rank for info in self.layers]
+            for info, part in zip(self.layers, given.split(sizes, dim=1), strict=True):
+                view(factors, info.name).copy_(part.unflatten(1, (-1, self._rank)).mT)
+        return factors
+
+    def a(self, factors: LowRankFactors, layer: str) -> Tensor:
+        """View the A factors of one layer, `[members, rank, out]`."""
+        return self._by_name[layer].a_of(factors)
+
+    def b(self, factors: LowRankFactors, layer: str) -> Tensor:
+        """View the B factors of one layer, `[members, rank, in]`."""
+        return self._by_name[layer].b_of(factors)
+
+    @contextmanager
+    def applied(self, factors: LowRankFactors) -> Iterator[None]:
+        """Let these corrections stand in the model during a `with` block."""
+        self._bind(factors)
+        entered: list[_Correction] = []
+        try:
+            for correction in self._by_name.values():
+                correction.enter()
+                entered.append(correction)
+            yield
+        finally:
+            for correction in entered:
+                correction.leave()
+            self._latest.forget()
+            self._standing = None
+
+    def keep(self, members: Tensor) -> None:
+        """Let the other members leave the batch: their rows are finished."""
+        if self._standing is not None:
+            self._bind(self._standing.of(members))
+
+    def _bind(self, factors: LowRankFactors) -> None:
+        self._standing = factors
+        for correction in self._by_name.values():
+            correction.bind(factors)
+
+
+def _groups(layers: Sequence[TensorInfo]) -> list[list[TensorInfo]]:
+    """Put layers of one part that read the same input together: q, k, v; gate and up."""
+    groups: dict[tuple[str, str, int], list[TensorInfo]] = {}
+    for info in layers:
+        part, _, own = info.name.removesuffix(".weight").rpartition(".")
+        first = next((names[0] for names in TOGETHER if own in names), own)
+        groups.setdefault((part, first, info.out_in_features[1]), []).append(info)
+    return list(groups.values())
+
+
+class _Span(NamedTuple):
+    """Columns of one layer, or of one group of layers, among all factors of a microbatch."""
+
+    start: int
+    stop: int
+
+    def next(self, size: int) -> "_Span":
+        return _Span(self.stop, self.stop + size)
+
+    def of(self, factors: Tensor, rows: int) -> Tensor:
+        """View them as `[members, rows, size / rows]`."""
+        return factors[:, self.start : self.stop].unflatten(1, (rows, -1))
+
+
+@dataclass
+class _Latest:
+    """The last projection computed: one for all layers, so one activation is held and no more."""
+
+    inputs: Tensor | None = None
+    projection: "_Projection | None" = None
+    parts: Sequence[Tensor] = field(default_factory=tuple)
+
+    def forget(self) -> None:
+        self.inputs, self.projection, self.parts = None, None, ()
+
+
+class _Projection:
+    """Inputs times the B factors of layers that read the same input, such as q, k and v.
+
+    The first of them computes all columns; the others find them ready, as long as they are given
+    the very same tensor. One with another input computes them anew.
+    """
+
+    def __init__(self, span: _Span, rank: int, layers: int, latest: _Latest) -> None:
+        self.span = span
+        self.rank = rank
+        self.layers = layers
+        self._latest = latest
+
+    def bind(self, factors: LowRankFactors) -> None:
+        """Take the factors of the members now in the batch."""
+        self.columnwise = factors.b.device.type == "cpu" and self.rank <= COLUMNWISE_RANK
+        self._b = self.span.of(factors.b, self.layers * self.rank)
+        self._rows = (len(self._b), -1, self._b.shape[2])
+
+    def parts(self, inputs: Tensor) -> Sequence[Tensor]:
+        """Return `[members, rows, 1]` per column, or `[members, rows, rank]` per layer."""
+        latest = self._latest
+        if inputs is not latest.inputs or latest.projection is not self:
+            # B times inputs, not inputs times B: the same numbers, several times faster on a CPU.
+            projected = torch.bmm(self._b, inputs.reshape(self._rows).transpose(1, 2))
+            latest.inputs, latest.projection = inputs, self
+            latest.parts = (
+                projected[..., None].unbind(1)
+                if self.columnwise
+                else projected.transpose(1, 2).split(self.rank, dim=2)
+            )
+        return latest.parts
+
+
+class _Correction:
+    """A linear layer's forward while members stand.
+
+    It takes the place of the layer's own `forward`: a hook costs more than a small correction.
+    """
+
+    def __init__(self, layer: nn.Module, span: _Span, projection: _Projection, place: int) -> None:
+        self.layer = layer
+        self.span = span
+        self.projection = projection
+        self.place = place
+        parameters = dict(layer.named_parameters(recurse=False))
+        self._stored = parameters["weight"]
+        self._bias = parameters.get("bias")
+
+    def enter(self) -> None:
+        """Take the place of the layer's forward."""
+        self.layer.forward = self
+
+    def leave(self) -> None:
+        """Give it back."""
+        del self.layer.forward
+
+    def a_of(self, factors: LowRankFactors) -> Tensor:
+        """View this layer's A, `[members, rank, out]`."""
+        return self.span.of(factors.a, self.projection.rank)
+
+    def b_of(self, factors: LowRankFactors) -> Tensor:
+        """View this layer's B, `[members, rank, in]`."""
+        rank = self.projection.rank
+        group = self.projection.span.of(factors.b, self.projection.layers * rank)
+        return group[:, self.place * rank : (self.place + 1) * rank]
+
+    def bind(self, factors: LowRankFactors) -> None:
+        """Take the factors of the members now in the batch."""
+        if self.place == 0:
+            self.projection.bind(factors)
+        a = self.a_of(factors)
+        self._weight = self._stored.t() if isinstance(self.layer, nn.Linear) else self._stored
+        if self.projection.columnwise:
+            columns = a[:, :, None].unbind(1)
+            self._terms = list(enumerate(columns, start=self.place * len(columns)))
+            self._product: Callable[..., Tensor] = torch.mul
+            self._sum: Callable[..., Tensor] = torch.addcmul
+        else:
+            self._terms = [(self.place, a)]
+            self._product, self._sum = torch.bmm, torch.baddbmm
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        parts = self.projection.parts(inputs)
+        (part, a), *more = self._terms
+        if self._bias is None:
+            output = self._product(parts[part], a)
+        else:
+            output = self._sum(self._bias, parts[part], a)
+        for part, a in more:
+            output.addcmul_(parts[part], a)
+        into, out = self._weight.shape
+        output.view(-1, out).addmm_(inputs.reshape(-1, into), self._weight)
+        return output.view(*inputs.shape[:-1], out)

@@ -1,0 +1,87 @@
+"""A key-value cache allocated once per microbatch: no growing copies; rows can leave or repeat.
+
+It plugs into `transformers` as a cache layer, so any decoder there works with it. Once fixed, it
+writes where a tensor says and shows all of its capacity, so that shapes stay the same (`steps.py`).
+"""
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, DynamicLayer
+
+
+class _BufferedLayer(DynamicLayer):
+    """Keys and values `[rows, heads, capacity, dim]`; the first `length` positions are filled."""
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__()
+        self.capacity = capacity
+        self.length = 0
+        self.place: Tensor | None = None
+        self.is_initialized = False
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
+        """Append positions and return everything filled so far, without copying it."""
+        if not self.is_initialized:
+            self.keys = _buffer(key_states, self.capacity)
+            self.values = _buffer(value_states, self.capacity)
+            self.is_initialized = True
+        if self.place is not None:
+            self.keys.index_copy_(2, self.place, key_states)
+            self.values.index_copy_(2, self.place, value_states)
+            return self.keys, self.values
+        start, self.length = self.length, self.length + key_states.shape[2]
+        self.keys[:, :, start : self.length] = key_states
+        self.values[:, :, start : self.length] = value_states
+        return self.keys[:, :, : self.length], self.values[:, :, : self.length]
+
+    def get_seq_length(self) -> int:
+        """Return the filled positions."""
+        return self.length
+
+    def fix(self, place: Tensor) -> None:
+        """Write at this place from now on."""
+        self.place = place
+        # Hidden places count for nothing, unless memory happens to hold what is no number there.
+        self.keys[:, :, self.length :] = 0
+        self.values[:, :, self.length :] = 0
+
+    def take(self, rows: Tensor) -> None:
+        """Keep these rows, in this order; a row may be taken more than once."""
+        self.keys = _taken(self.keys, rows, self.length)
+        self.values = _taken(self.values, rows, self.length)
+
+
+class BufferedCache(Cache):
+    """One buffered layer per decoder layer, made as the model first touches it."""
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__(layer_class_to_replicate=lambda: _BufferedLayer(capacity))
+
+    def fix(self, place: Tensor) -> None:
+        """Write at this place `[1]` from now on, whatever number it holds by then."""
+        for layer in self.layers:
+            layer.fix(place)
+
+    def advance(self) -> None:
+        """Count one place more as filled, after a fixed write."""
+        for layer in self.layers:
+            layer.length += 1
+
+    def take(self, rows: Tensor) -> None:
+        """Keep these rows of every layer."""
+        for layer in self.layers:
+            layer.take(rows)
+
+
+def _buffer(states: Tensor, capacity: int) -> Tensor:
+    rows, heads, _, dim = states.shape
+    return states.new_empty(rows, heads, capacity, dim)
+
+
+def _taken(buffer: Tensor, rows: Tensor, length: int) -> Tensor:
+    """Copy only the filled part: the rest is overwritten before it is read."""
+    kept = buffer.new_empty(len(rows), *buffer.shape[1:])
+    torch.index_select(buffer[:, :, :length], 0, rows, out=kept[:, :, :length])
+    return kept

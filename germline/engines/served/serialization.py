@@ -1,0 +1,91 @@
+"""Members and updates as text, for engines elsewhere: seeds, coefficients and coordinates travel.
+
+JSON, whose floats read back to the same bits; coordinates are base64 of little-endian fp32. What is
+read here is data and nothing else: no pickle crosses a network.
+"""
+
+import base64
+import json
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float32
+
+from germline.types import (
+    MeanUpdate,
+    Perturbation,
+    SeedPerturbation,
+    SigmaUpdate,
+    Update,
+    VectorPerturbation,
+)
+
+
+def write_members(members: dict[str, Perturbation | None]) -> str:
+    """Write members by name; None is the center."""
+    return json.dumps({name: _member(member) for name, member in members.items()})
+
+
+def read_members(text: str) -> dict[str, Perturbation | None]:
+    """Read what `write_members` wrote."""
+    return {name: _as_member(values) for name, values in json.loads(text).items()}
+
+
+def write_update(update: Update | MeanUpdate) -> str:
+    """Write an update; of a move, where it leads."""
+    if isinstance(update, Update):
+        return json.dumps(asdict(update))
+    offsets = None if update.offsets is None else _numbers(update.offsets)
+    return json.dumps(
+        {
+            "generation": update.generation,
+            "sigma": update.sigma,
+            "utilities": update.utilities,
+            "offsets": offsets,
+        }
+    )
+
+
+def read_update(text: str) -> Update | MeanUpdate:
+    """Read what `write_update` wrote."""
+    values = json.loads(text)
+    if "utilities" in values:
+        offsets = values.pop("offsets")
+        values["utilities"] = tuple(values["utilities"])
+        return MeanUpdate(**values, offsets=None if offsets is None else _as_numbers(offsets))
+    sigma_update = values.pop("sigma_update")
+    if sigma_update is not None:
+        sigma_update["coefficients"] = tuple(sigma_update["coefficients"])
+        sigma_update = SigmaUpdate(**sigma_update)
+    for name in ("coefficients", "fitnesses"):
+        values[name] = tuple(values[name])
+    values["option_probabilities"] = tuple(map(tuple, values["option_probabilities"]))
+    return Update(**values, sigma_update=sigma_update)
+
+
+def _member(member: Perturbation | None) -> dict[str, Any] | None:
+    if member is None:
+        return None
+    if isinstance(member, SeedPerturbation):
+        return asdict(member)
+    offsets = _numbers(member.offsets)
+    return {"generation": member.generation, "index": member.index, "offsets": offsets}
+
+
+def _as_member(values: dict[str, Any] | None) -> Perturbation | None:
+    if values is None:
+        return None
+    if "offsets" in values:
+        return VectorPerturbation(
+            values["generation"], values["index"], _as_numbers(values["offsets"])
+        )
+    return SeedPerturbation(**values)
+
+
+def _numbers(values: Float32[np.ndarray, " dimension"]) -> str:
+    return base64.b64encode(values.astype("<f4", copy=False).tobytes()).decode("ascii")
+
+
+def _as_numbers(text: str) -> Float32[np.ndarray, " dimension"]:
+    return np.frombuffer(base64.b64decode(text), dtype="<f4")

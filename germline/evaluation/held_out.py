@@ -1,0 +1,73 @@
+"""Held-out scores of the center, with standard errors and intervals over examples."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from germline.protocols import Fleet, Task
+from germline.types import Decoding, Evaluation, Example, HeldOutScore
+
+Z_95 = 1.96
+"""Half width of a 95 % interval, in standard errors."""
+
+HELD_OUT_NOISE = "held out"
+"""Held-out sampling has luck of its own, the same at every score of a run."""
+
+
+def score_center(
+    fleet: Fleet, task: Task, examples: Sequence[Example], decoding: Decoding, generation: int
+) -> tuple[HeldOutScore, Evaluation]:
+    """Score the center on examples; `generation` is the number of updates it has had."""
+    evaluation = fleet.evaluate_center(examples, decoding)
+    parts = {
+        rollout.example: rollout.grade.parts.get(task.metric, math.nan)
+        for rollout in evaluation.rollouts
+        if not math.isnan(rollout.grade.reward)
+    }
+    values = list(parts.values())
+    mean, error = mean_and_error(values)
+    reward = float(np.nanmean(evaluation.rewards)) if values else math.nan
+    # A cost that happens to be 0 or 1 everywhere, such as a length difference, is no share.
+    share = bool(values) and task.metric_higher_is_better and {*values} <= {0.0, 1.0}
+    score = HeldOutScore(
+        generation,
+        task.metric,
+        mean,
+        error,
+        len(values),
+        reward,
+        proportion=share,
+        higher_is_better=task.metric_higher_is_better,
+        values=tuple(float(parts.get(example.index, math.nan)) for example in examples),
+    )
+    return score, evaluation
+
+
+def confidence_interval(score: HeldOutScore) -> tuple[float, float]:
+    """Return the 95 % interval of a score over examples; NaN where its error is not known.
+
+    For a mean, 1.96 standard errors to each side. For a share p of n examples, Wilson's (1927,
+    JASA 22),
+
+        (p + z^2 / 2n +- z sqrt(p (1 - p) / n + z^2 / 4n^2)) / (1 + z^2 / n)
+
+    which stays between 0 and 1, and does not take 100 right answers of 100 for certainty.
+    """
+    p, n, z = score.mean, score.n, Z_95
+    if not score.proportion:
+        half = z * score.standard_error
+        return p - half, p + half
+    center = p + z**2 / (2 * n)
+    half = z * math.sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
+    low, high = (center - half) / (1 + z**2 / n), (center + half) / (1 + z**2 / n)
+    return min(p, max(0.0, low)), max(p, min(1.0, high))
+
+
+def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+    """Return mean and standard error; the error of fewer than two values is NaN."""
+    if not values:
+        return math.nan, math.nan
+    array = np.asarray(values, dtype=np.float64)
+    error = float(array.std(ddof=1) / math.sqrt(len(array))) if len(array) > 1 else math.nan
+    return float(array.mean()), error

@@ -1,0 +1,120 @@
+"""How far members are from the center in behavior, on any engine that tells log-probabilities.
+
+The center writes answers to a few examples, and members read them. For an antithetic pair and every
+token y_t of an answer,
+
+    (1)  KL_t = log p_0(y_t) - (log p_+(y_t) + log p_-(y_t)) / 2
+
+in nats; the mean over tokens and pairs is returned. To second order in the perturbation it is the
+KL divergence of the members from the center: in a pair the linear terms cancel, and the curvature
+of log p does not depend on which token was written. On the nano model it was within a factor of 1.5
+of the exact divergence up to 0.01 nats (`docs/methods.md`). No vocabulary-sized distribution leaves
+an engine.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from germline.protocols import Fleet
+from germline.signal_types import SigmaTrial
+from germline.types import (
+    Completion,
+    Decoding,
+    Example,
+    GermlineError,
+    Perturbation,
+    as_seed_perturbation,
+)
+
+TOKENS = 128
+"""An answer is cut off here: for nats per token its beginning will do."""
+
+FEWEST_EXAMPLES, MOST_EXAMPLES, TOKENS_IN_ALL = 16, 64, 2048
+"""So many examples are answered as give about so many tokens: a few tokens carry most of the
+divergence. On nano, sigmas of five run seeds differ 2.6-fold with 16 examples, 1.4-fold with 64."""
+
+
+class MemberKl:
+    """Measures members on examples to be trained on; the center writes once, when first asked.
+
+    Args:
+        fleet: whose members are measured.
+        batch_of: the batch of any generation.
+        generation: whose batch comes first; those after it follow where a batch is small.
+        decoding: of the generation.
+        on_trial: is called before and after each measurement.
+
+    Attributes:
+        trials: the measurements so far.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        batch_of: Callable[[int], Sequence[Example]],
+        generation: int,
+        decoding: Decoding,
+        on_trial: Callable[[SigmaTrial], None] = lambda _trial: None,
+    ) -> None:
+        self.trials: list[SigmaTrial] = []
+        self._on_trial = on_trial
+        self._fleet = fleet
+        self._batch_of = batch_of
+        self._generation = generation
+        self._decoding = replace(decoding, max_new_tokens=min(TOKENS, decoding.max_new_tokens))
+        self._examples: list[Example] = []
+        self._written: list[Completion] = []
+
+    def __call__(self, members: Sequence[Perturbation]) -> float:
+        """Return equation (1) of members that are antithetic pairs and share a sigma.
+
+        Raises:
+            GermlineError: the center writes no token that members could read.
+        """
+        sigma = as_seed_perturbation(members[0]).sigma
+        self._on_trial(SigmaTrial(sigma))
+        kl = self._measured(members)
+        self.trials.append(SigmaTrial(sigma, kl))
+        self._on_trial(self.trials[-1])
+        return kl
+
+    def _measured(self, members: Sequence[Perturbation]) -> float:
+        if not self._written:  # most generations calibrate nothing, and gather no examples
+            self._write()
+        center, *pairs = (
+            np.array([value for text in row for value in text], dtype=np.float64)
+            for row in self._fleet.log_probabilities(
+                [None, *members], self._examples, [self._written] * (1 + len(members))
+            )
+        )
+        return float(np.mean(center - np.mean(pairs, axis=0)))
+
+    def _write(self) -> None:
+        """Let the center answer, and keep the examples to which it wrote something."""
+        examples = self._gathered()
+        rollouts = self._fleet.evaluate_center(examples, self._decoding).rollouts
+        answered = [
+            (example, rollout.completion)
+            for example, rollout in zip(examples, rollouts, strict=True)
+            if rollout.completion.tokens
+        ]
+        if not answered:
+            raise GermlineError(
+                f"strategy.sigma=auto: the model wrote no token to any of {len(examples)} prompts, "
+                "so that members cannot be compared with it: see what it answers (`germline "
+                "generate`), or give strategy.sigma as a number, such as 0.1"
+            )
+        self._examples = [example for example, _ in answered]
+        self._written = [written for _, written in answered]
+
+    def _gathered(self) -> list[Example]:
+        wanted = TOKENS_IN_ALL // self._decoding.max_new_tokens
+        wanted = min(max(FEWEST_EXAMPLES, wanted), MOST_EXAMPLES)
+        found: dict[int, Example] = {}
+        for later in range(wanted):
+            found |= {one.index: one for one in self._batch_of(self._generation + later)}
+            if len(found) >= wanted:
+                break
+        return list(found.values())[:wanted]

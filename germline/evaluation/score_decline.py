@@ -1,0 +1,343 @@
+"""Is a run getting worse: since when, how sure that is, and why as far as the signals tell.
+
+Numbers in, verdict out: curves of one run, judged as they stand after any of its generations.
+
+**Held-out scores.** The reference is the best score before the last two; the loss is how far the
+mean of the last two is below it. Over the n examples that were scored in all three,
+
+    (1)  D_e = v_ref,e - (v_last,e + v_before,e) / 2        loss = mean D,   se = std D / sqrt(n)
+
+with two more D of +-max |D|, so that few examples never look certain (Agresti and Min 2005). Where
+the values of examples were not recorded, se follows from the standard errors of the three scores as
+if they were independent, which they are not: the examples are the same, so se is too large.
+
+Scores also stray because weights do. With the mean square s^2 of the steps from one score to the
+next that are part of neither the climb nor the fall,
+
+    (2)  t = loss / sqrt(se^2 + 3/4 s^2)
+
+which is tested one-sided by Student's t, with degrees of freedom by Welch and Satterthwaite, turned
+into a normal deviate by Wallace's formula (1959).
+
+**Many looks.** With k scores there are k - 2 references, and a run is looked at after every score.
+A loss counts where
+
+    (3)  p <= 0.01 / ((k - 2)^2 (k - 1))
+
+These bounds times their k - 2 references sum to 0.01 over all k, so a run whose scores differ by
+luck alone is called worse with a chance below 1 %, however long it is. A loss below a tenth of what
+the run had gained is no news and is left out.
+
+**Training fitness** is judged likewise: its means over blocks of 10 generations are the scores, and
+their errors follow from the steps between neighboring generations. It counts where held-out scores
+do not contradict it, and where sigma has not grown: members of a larger sigma are less fit.
+
+Limit: s^2 rests on a few steps early in a run. Where weights swing up and down by much more than
+the error over examples, the chance of a false alarm is above 1 % (measured: 3 % in 20 scores that
+swing by 2 errors, 15 % by 5).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import NormalDist
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Float64
+
+from germline.evaluation.held_out import Z_95
+from germline.record.best_generation import signed_score
+from germline.types import HeldOutScore
+
+Cause = Literal["hack", "overfit", "walk", "no signal", "unknown"]
+Known = float | None
+
+ALPHA = 0.01
+"""Chance that a run which does not get worse is ever said to."""
+
+BLOCK = 10
+"""Generations whose mean fitness is one number."""
+
+WORTH_TELLING = 0.1
+"""Share of what a run had gained that it must have lost."""
+
+NO_AGREEMENT = 0.05
+"""Mean agreement of halves below which updates follow no signal."""
+
+NEAR_THE_EDGE = 0.8
+"""Share of the edge from which on the walk is used up: the edge is known to a factor or so."""
+
+MANY_EMPTY = 0.2
+"""Rise of the share of empty texts that says the reward is hacked, where it does not fall."""
+
+GROWN = 1.1
+"""Factor of sigma from which on members of two generations are not compared."""
+
+
+@dataclass(frozen=True)
+class RunCurves:
+    """What a run recorded: a score each time it was evaluated, all else by generation.
+
+    Attributes:
+        scores: held-out, in order.
+        fitness: mean over the members.
+        agreement: cosine of the updates of two halves of the examples.
+        empty: share of completions without text.
+        walk: of the updates so far, in the unit of sigma.
+        sigma: of the members.
+        edge: sigma at which random members break, where it is known.
+    """
+
+    scores: Sequence[HeldOutScore] = ()
+    fitness: Sequence[Known] = ()
+    agreement: Sequence[Known] = ()
+    empty: Sequence[Known] = ()
+    walk: Sequence[Known] = ()
+    sigma: Sequence[Known] = ()
+    edge: float | None = None
+
+
+@dataclass(frozen=True)
+class ScoreDecline:
+    """A run that is getting worse.
+
+    Attributes:
+        measure: what fell.
+        since: updates after which it was best.
+        best: the value then, of the metric or the fitness itself.
+        now: the value now: mean of the last two scores, or of the last generations.
+        loss: how much worse that is, positive; `low` to `high` is its 95 % interval.
+        chance: bound for the chance that luck alone looks like this, all looks counted.
+        examples: over which scores were paired; 0: not paired.
+        cause: why, as far as the signals tell.
+    """
+
+    measure: Literal["held-out score", "training fitness"]
+    since: int
+    best: float
+    now: float
+    loss: float
+    low: float
+    high: float
+    chance: float
+    examples: int = 0
+    cause: Cause = field(default="unknown")
+
+
+def find_score_decline(curves: RunCurves) -> ScoreDecline | None:
+    """Say whether a run is getting worse; None where it is not, or where luck can explain it."""
+    return _of_scores(curves) or _of_fitness(curves)
+
+
+def _of_scores(curves: RunCurves) -> ScoreDecline | None:
+    scores = [one for one in curves.scores if math.isfinite(signed_score(one))]
+    if len(scores) < 3:
+        return None
+    good = np.array([signed_score(one) for one in scores])
+    reference = int(np.argmax(good[:-2]))
+    best, last = scores[reference], scores[-2:]
+    fall = _Fall(good, reference, *_paired(best, last[0], last[1]))
+    if not fall.counts:
+        return None
+    return ScoreDecline(
+        measure="held-out score",
+        since=best.generation,
+        best=best.mean,
+        now=(last[0].mean + last[1].mean) / 2,
+        loss=fall.loss,
+        low=fall.loss - Z_95 * fall.error,
+        high=fall.loss + Z_95 * fall.error,
+        chance=fall.chance,
+        examples=_shared(best, *last),
+        cause=_cause(curves, best.generation, scores=(best, *last)),
+    )
+
+
+def _of_fitness(curves: RunCurves) -> ScoreDecline | None:
+    known = [(at, one) for at, one in enumerate(curves.fitness) if one is not None]
+    count = len(known) // BLOCK
+    if count < 3:
+        return None
+    blocks = np.array([one for _, one in known[: count * BLOCK]]).reshape(count, BLOCK)
+    good = blocks.mean(axis=1)
+    reference = int(np.argmax(good[:-2]))
+    errors = [_error(blocks[place]) for place in (reference, -2, -1)]
+    loss = float(good[reference] - good[-2:].mean())
+    error = math.hypot(errors[0], errors[1] / 2, errors[2] / 2)
+    fall = _Fall(good, reference, loss, error, BLOCK - 1)
+    since = known[(reference + 1) * BLOCK - 1][0] + 1
+    if not fall.counts or _sigma_grew(curves, since) or _contradicted(curves.scores, since):
+        return None
+    return ScoreDecline(
+        measure="training fitness",
+        since=since,
+        best=float(good[reference]),
+        now=float(good[-2:].mean()),
+        loss=loss,
+        low=loss - Z_95 * fall.error,
+        high=loss + Z_95 * fall.error,
+        chance=fall.chance,
+        cause=_cause(curves, since),
+    )
+
+
+class _Fall:
+    """The test of the last two of some scores against the best before them.
+
+    Args:
+        good: the scores, higher is better.
+        reference: place of the best one.
+        loss: how far the last two are below it in the mean.
+        error: standard error of that over examples.
+        dof: degrees of freedom of the error.
+    """
+
+    def __init__(
+        self,
+        good: Float64[np.ndarray, " scores"],
+        reference: int,
+        loss: float,
+        error: float,
+        dof: int,
+    ) -> None:
+        variance, free = _stray(good, reference)
+        strayed = 0.75 * variance
+        self.loss = loss
+        self.error = math.sqrt(error**2 + strayed)
+        spread = error**4 / max(1, dof) + strayed**2 / free
+        together = self.error**4 / spread if 0 < spread < math.inf else max(1, dof)
+        looks = (len(good) - 2) ** 2 * (len(good) - 1)
+        self.chance = _chance(loss, self.error, float(together), looks)
+        self._gained = float(good[reference] - good[0])
+
+    @property
+    def counts(self) -> bool:
+        """Whether luck does not explain it, and it is worth telling."""
+        return self.chance <= ALPHA and self.loss >= WORTH_TELLING * self._gained
+
+
+def _stray(good: Float64[np.ndarray, " scores"], reference: int) -> tuple[float, int]:
+    """Return variance and degrees of freedom of the steps between scores: s^2 of equation (2).
+
+    Before the reference steps down count, as steps up may be the climb; after it steps up, as steps
+    down may be the fall; with none of these, those down stray around the fall's slope. Where scores
+    stray around a level, either are as large as the others. The steps after the reference that went
+    down count as degrees of freedom too: they could have not.
+    """
+    before, since = np.diff(good[: reference + 1]), np.diff(good[reference + 1 :])
+    against = [*before[before < 0], *since[since > 0]]
+    steps = np.array(against or (since - since.mean() if len(since) > 1 else since))
+    return float(np.mean(steps**2)), len(before[before < 0]) + max(1, len(since) - 1)
+
+
+def _paired(
+    best: HeldOutScore, before: HeldOutScore, last: HeldOutScore
+) -> tuple[float, float, int]:
+    """Return loss, standard error and degrees of freedom: equation (1), or without pairs."""
+    if not (examples := _shared(best, before, last)):
+        errors = [
+            one.standard_error if math.isfinite(one.standard_error) else math.inf
+            for one in (best, before, last)
+        ]
+        loss = signed_score(best) - (signed_score(before) + signed_score(last)) / 2
+        return loss, math.hypot(errors[0], (errors[1] + errors[2]) / 2), last.n - 1
+    differences = _differences(best, before, last)
+    largest = float(np.abs(differences).max())
+    padded = np.append(differences, [largest, -largest])
+    error = float(padded.std(ddof=1) / math.sqrt(len(padded)))
+    return float(differences.mean()), error, examples - 1
+
+
+def _shared(best: HeldOutScore, before: HeldOutScore, last: HeldOutScore) -> int:
+    """Return how many examples all three were scored on; 0 where fewer than two, or not known."""
+    if best.higher_is_better is None:  # then it is the reward that is compared
+        return 0
+    if not best.values or len({len(one.values) for one in (best, before, last)}) > 1:
+        return 0
+    count = len(_differences(best, before, last))
+    return count if count > 1 else 0
+
+
+def _differences(
+    best: HeldOutScore, before: HeldOutScore, last: HeldOutScore
+) -> Float64[np.ndarray, " examples"]:
+    """Return how much worse each example is, of those with all three values."""
+    was, then, now = (np.asarray(one.values, np.float64) for one in (best, before, last))
+    differences = (was - (then + now) / 2) * (1.0 if best.higher_is_better else -1.0)
+    return differences[np.isfinite(differences)]
+
+
+def _error(block: Float64[np.ndarray, " block"]) -> float:
+    """Return the standard error of a block's mean; a slope within the block is no noise."""
+    return math.sqrt(float(np.mean(np.diff(block) ** 2)) / 2 / len(block))
+
+
+def _chance(loss: float, error: float, dof: float, looks: int) -> float:
+    """Return a bound for the chance of such a loss without any, over all looks."""
+    if not loss > 0 or not math.isfinite(error):
+        return 1.0
+    if error == 0:
+        return 0.0
+    t = loss / error
+    z = (8 * dof + 1) / (8 * dof + 3) * math.sqrt(dof * math.log1p(t * t / dof))
+    return min(1.0, looks * NormalDist().cdf(-z))
+
+
+def _contradicted(scores: Sequence[HeldOutScore], since: int) -> bool:
+    """Whether held-out scores are as good as they were: then the center is as good as it was."""
+    before = [signed_score(one) for one in scores if one.generation <= since]
+    after = [signed_score(one) for one in scores if one.generation > since]
+    return len(after) > 1 and bool(before) and sum(after[-2:]) / 2 >= max(before)
+
+
+def _sigma_grew(curves: RunCurves, since: int) -> bool:
+    was, now = _mean(curves.sigma[:since][-BLOCK:]), _mean(curves.sigma[-BLOCK:])
+    return was is not None and now is not None and now > GROWN * was
+
+
+def _cause(curves: RunCurves, since: int, scores: Sequence[HeldOutScore] = ()) -> Cause:
+    """Say why, the most certain first.
+
+    Args:
+        curves: of the run.
+        since: updates after which it was best.
+        scores: the best one and the last two, where it is they that fell.
+    """
+    rise = _rise(curves.fitness, since)
+    if scores and _is_hacked(curves, since, scores, rise):
+        return "hack"
+    if scores and rise > 0:
+        return "overfit"
+    walk = next((one for one in reversed(curves.walk) if one is not None), None)
+    if walk is not None and curves.edge is not None and walk >= NEAR_THE_EDGE * curves.edge:
+        return "walk"
+    agreed = [one for one in curves.agreement[since:] if one is not None]
+    if len(agreed) >= BLOCK and sum(agreed) / len(agreed) < NO_AGREEMENT:
+        return "no signal"
+    return "unknown"
+
+
+def _rise(values: Sequence[Known], since: int) -> float:
+    """Return by how many standard errors, less 2, the last values are above those at the best."""
+    was = [one for one in values[:since][-BLOCK:] if one is not None]
+    now = [one for one in values[since:][-BLOCK:] if one is not None]
+    if min(len(was), len(now)) < 2:
+        return -math.inf
+    error = math.hypot(*(float(np.std(some, ddof=1)) / math.sqrt(len(some)) for some in (was, now)))
+    difference = float(np.mean(now) - np.mean(was))
+    return difference - 2 * error
+
+
+def _is_hacked(curves: RunCurves, since: int, scores: Sequence[HeldOutScore], rise: float) -> bool:
+    """Whether the reward says better where the metric or the texts say worse."""
+    best, *last = (one.reward for one in scores)
+    if sum(last) / len(last) > best and scores[0].higher_is_better is not None:
+        return True
+    was, now = _mean(curves.empty[:since][-BLOCK:]), _mean(curves.empty[-BLOCK:])
+    return rise > 0 and was is not None and now is not None and now > was + MANY_EMPTY
+
+
+def _mean(values: Sequence[Known]) -> float | None:
+    known = [one for one in values if one is not None]
+    return sum(known) / len(known) if known else None

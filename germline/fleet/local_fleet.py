@@ -1,0 +1,86 @@
+"""One engine in this process, with the graders beside it: the smallest fleet."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from germline.checkpoint import restore, save_snapshot
+from germline.comm_bytes import CommBytes
+from germline.config import MicrobatchSettings
+from germline.protocols import Closable, Engine, Members, Texts
+from germline.record import JournalEntry
+from germline.rollout import GraderProtocol, center_microbatch, evaluate_members
+from germline.signal_types import UpdateSize
+from germline.types import (
+    Decoding,
+    Evaluation,
+    Example,
+    MeanUpdate,
+    Population,
+    Update,
+)
+
+
+class LocalFleet:
+    """One engine in this process, with the graders beside it."""
+
+    def __init__(
+        self, engine: Engine, graders: GraderProtocol, microbatch: MicrobatchSettings
+    ) -> None:
+        self.engine = engine
+        self.graders = graders
+        self.microbatch = microbatch
+
+    def evaluate(
+        self, population: Population, batch: Sequence[Example], decoding: Decoding
+    ) -> Evaluation:
+        """Play the batch with every member and grade it."""
+        return evaluate_members(
+            self.engine, self.graders, population.members, batch, self.microbatch, decoding
+        )
+
+    def evaluate_center(self, examples: Sequence[Example], decoding: Decoding) -> Evaluation:
+        """Evaluate the center alone: one member, so a microbatch holds as many rows in examples."""
+        microbatch = center_microbatch(self.microbatch)
+        return evaluate_members(self.engine, self.graders, [None], examples, microbatch, decoding)
+
+    def log_probabilities(
+        self, members: Members, examples: Sequence[Example], completions: Texts
+    ) -> list[list[Sequence[float]]]:
+        """Let members read completions."""
+        return self.engine.log_probabilities(members, examples, completions)
+
+    def apply(self, update: Update | MeanUpdate) -> UpdateSize | None:
+        """Apply the update, and return how far it moved the weights."""
+        return self.engine.apply(update)
+
+    def scales(self) -> Mapping[str, float]:
+        """Return by how much each searched tensor's sigma differs from that of its members."""
+        return self.engine.weights.scales()
+
+    def dimension(self) -> int:
+        """Return how many numbers are searched."""
+        return self.engine.weights.dimension
+
+    def digest(self) -> str:
+        """Return the digest of the masters."""
+        return self.engine.weights.digest()
+
+    def save_snapshot(self, folder: Path, generation: int, keep: int) -> None:
+        """Write masters and moments, as they are after `generation`."""
+        save_snapshot(self.engine.weights, folder, generation, keep=keep)
+
+    def restore(
+        self, entries: Sequence[JournalEntry], folder: Path | None, base_digest: str
+    ) -> None:
+        """Bring the base weights to the state after the last entry."""
+        restore(self.engine.weights, entries, folder, base_digest, len(entries) - 1)
+        self.engine.refresh()
+
+    def traffic(self) -> CommBytes | None:
+        """Return None: nothing travels."""
+        return None
+
+    def close(self) -> None:
+        """End what the engine started; the rest goes with the objects that hold it."""
+        if isinstance(self.engine, Closable):
+            self.engine.close()

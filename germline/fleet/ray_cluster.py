@@ -1,0 +1,177 @@
+"""Ray, as a run uses it: started on this machine and stopped with the run, or joined by address.
+
+Nothing of it shows in the terminal: what engines print goes to the logs of Ray's session.
+"""
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+
+import ray
+
+from germline.fleet.wrapper import FleetWrapper
+from germline.protocols import Fleet
+from germline.types import GermlineError
+
+STORE_BYTES = 256 * 2**20
+"""Memory for objects where Ray is started here: states on their way, larger ones go to disk."""
+
+CONNECT_S = 5.0
+"""Longest wait for the port of an address to answer."""
+
+_QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # Whether engines without a GPU of their own see any; Ray warns of a change unless told.
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",
+}
+
+
+class RayCluster:
+    """Ray while a run goes on.
+
+    Args:
+        address: of a cluster, `auto` for the one this machine belongs to; None starts one here.
+        cpus: how many Ray may hand out where it is started here.
+        environment: variables of engines, where Ray is started here.
+
+    Raises:
+        GermlineError: there is no cluster at that address, or Ray does not start.
+    """
+
+    def __init__(
+        self, address: str | None, cpus: int, environment: Mapping[str, str] | None = None
+    ) -> None:
+        # Whoever uses germline from a script may have begun with Ray already: theirs to end.
+        self._ours = not ray.is_initialized()
+        self._may_grow = address is not None or not self._ours
+        if not self._ours:
+            _check_another(address)
+            return
+        if address is not None:
+            _check_silence(address)
+        own = {"num_cpus": cpus, "object_store_memory": STORE_BYTES, "include_dashboard": False}
+        with _signals_as_they_were(), _variables({**_QUIET, **(environment or {})}):
+            try:
+                ray.init(
+                    address=address or "local",
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                    **({} if address else own),
+                )
+            except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+                where = f"fleet.address={address}" if address else "fleet: Ray on this machine"
+                raise GermlineError(f"{where} cannot be used: {error}") from error
+
+    def check_resources(self, engines: int, resources: Mapping[str, float]) -> None:
+        """Refuse what no waiting makes room for: this machine, where Ray was started, is all.
+
+        Raises:
+            GermlineError: it has too little for so many engines.
+        """
+        total = ray.cluster_resources()
+        lacks = any(engines * each > total.get(kind, 0) for kind, each in resources.items())
+        if lacks and not self._may_grow:
+            found = resources_report(resources, may_grow=False)
+            raise GermlineError(f"fleet: no room for {engines} engines: {found}")
+
+    def close(self) -> None:
+        """Leave the cluster; one that was started here ends."""
+        if self._ours:
+            ray.shutdown()
+
+
+class ClusterFleet(FleetWrapper):
+    """A fleet on a cluster that it leaves when it ends."""
+
+    def __init__(self, inner: Fleet, cluster: RayCluster) -> None:
+        super().__init__(inner)
+        self._cluster = cluster
+
+    def close(self) -> None:
+        """End the engines, and leave the cluster."""
+        super().close()
+        self._cluster.close()
+
+
+def resources_report(resources: Mapping[str, float], *, may_grow: bool = True) -> str:
+    """Say what an engine needs, what the cluster has, and what can be done about it."""
+    if not _nodes():
+        return (
+            "the cluster has no nodes any more, Ray has ended. The generations before are "
+            "recorded: resume the run, with fleet=local where there is no cluster"
+        )
+    total, free = ray.cluster_resources(), ray.available_resources()
+    kinds = sorted({"CPU", "GPU", *resources})
+    has = ", ".join(f"{one} {total.get(one, 0):g} ({free.get(one, 0):g} free)" for one in kinds)
+    needs = ", ".join(f"{kind}: {count:g}" for kind, count in resources.items())
+    return (
+        f"each needs {{{needs}}} on one node (fleet.resources), and the {len(_nodes())} nodes "
+        f"of the cluster have {has} together. Ask for fewer engines (fleet.engines), begin with "
+        "those there is room for (fleet.min_engines), give each less, or "
+        + (
+            "let the cluster grow for longer (fleet.placement_timeout_s)"
+            if may_grow
+            else "join a larger one (fleet.address)"
+        )
+    )
+
+
+def has_gpus() -> bool:
+    """Whether the cluster has a GPU."""
+    return ray.cluster_resources().get("GPU", 0) > 0
+
+
+def _nodes() -> list[object]:
+    return [node for node in ray.nodes() if node["Alive"]]
+
+
+def _check_another(address: str | None) -> None:
+    joined = ray.get_runtime_context().gcs_address
+    if address not in (None, "auto", joined):
+        raise GermlineError(
+            f"fleet.address={address} is not the cluster this script has joined, {joined}: drop "
+            "it, or call ray.shutdown() before"
+        )
+
+
+def _check_silence(address: str) -> None:
+    """Refuse in seconds what Ray would wait for, for a minute or more."""
+    if address == "auto":
+        return
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
+    except (OSError, ValueError) as error:
+        raise GermlineError(
+            f"fleet.address={address} does not answer ({error}): give the address that `ray start "
+            "--head` printed, such as 10.0.0.7:6379, or `auto` on a machine of the cluster"
+        ) from error
+
+
+@contextlib.contextmanager
+def _variables(wanted: Mapping[str, str]) -> Iterator[None]:
+    """Set variables for the processes that are started now; a user's own win."""
+    new = {name: value for name, value in wanted.items() if name not in os.environ}
+    os.environ.update(new)
+    try:
+        yield
+    finally:
+        for name in new:
+            os.environ.pop(name, None)
+
+
+@contextlib.contextmanager
+def _signals_as_they_were() -> Iterator[None]:
+    """Take back what Ray makes of SIGTERM: how a run ends is not its business."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,10 @@
+"""Grade by exact match: 1 when the completion, stripped of white space, is the gold answer."""
+
+from collections.abc import Mapping
+
+from germline.types import Example
+
+
+def grade_exact(text: str, example: Example) -> Mapping[str, float]:
+    """Return the part `exact`."""
+    return {"exact": float(text.strip() == example.answer)}

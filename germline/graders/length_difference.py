@@ -1,0 +1,23 @@
+"""Grade by length: how many characters the completion is longer or shorter than the gold answer.
+
+The reward of the conciseness experiment of Qiu et al. 2025 (arXiv 2509.24372): R =
+-|len(completion) - len(answer)|, in characters, of the completion alone, content ignored.
+
+Deviation: differences beyond `LIMIT` count as `LIMIT`. Published scores are normalized as (R +
+2000) / 2001, so 2000 is the worst there too, and a grader that fails has a floor to give.
+
+Known limit: any text of the right length earns the full reward; see who gains by that before
+trusting it.
+"""
+
+from collections.abc import Mapping
+
+from germline.types import Example
+
+LIMIT = 2000
+
+
+def grade_length(text: str, example: Example) -> Mapping[str, float]:
+    """Return the parts `length` (minus the difference) and `length_difference`, in characters."""
+    difference = float(min(abs(len(text) - len(example.answer)), LIMIT))
+    return {"length": -difference, "length_difference": difference}

@@ -1,0 +1,51 @@
+"""Grade by number: 1 when the last number of the completion is the gold answer's.
+
+The practice of GSM8K: whatever is written before, the last number counts, commas between thousands
+dropped. The last number of the answer is compared too, so `#### 1,200` may stand there as it is.
+Numbers are compared exactly, as fractions; those of more than `LONGEST` characters or exponents of
+more than 3 digits are no numbers here.
+"""
+
+import re
+from collections import deque
+from fractions import Fraction
+from functools import lru_cache
+
+from germline.types import Example
+
+LONGEST = 64
+
+# A minus that follows a letter, a digit or a bracket takes away (3-5): it is not part of a number.
+_NUMBER = re.compile(
+    r"(?:(?<![\w.)\]])-)?(?:[0-9][0-9,]*(?:\.[0-9]+)?|(?<![0-9])\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
+)
+_EXPONENT = re.compile(r"[eE][-+]?[0-9]{4,}")
+
+
+def numeric_reward(text: str, example: Example, tolerance: float) -> float:
+    """Return 1 or 0; the tolerance is the largest difference that still counts as the same."""
+    wanted, found = answer_number(example.answer), last_number(text)
+    if wanted is None or found is None:
+        return 0.0
+    return float(abs(found - wanted) <= Fraction(tolerance))
+
+
+@lru_cache(maxsize=4096)
+def answer_number(answer: str) -> Fraction | None:
+    """Return the number of a gold answer, or None without one."""
+    return last_number(answer)
+
+
+def normalized_number(text: str) -> str | None:
+    """Return the last number of a text in one spelling, or None without one."""
+    number = last_number(text)
+    return None if number is None else str(number)
+
+
+def last_number(text: str) -> Fraction | None:
+    """Return the last number of a text, or None without one."""
+    last = deque(_NUMBER.finditer(text), maxlen=1)
+    number = last[0].group() if last else ""
+    if not number or len(number) > LONGEST or _EXPONENT.search(number):
+        return None
+    return Fraction(number.replace(",", ""))

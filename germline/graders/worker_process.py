@@ -1,0 +1,189 @@
+"""The grader process: reads items from standard input, grades them one by one, sends verdicts.
+
+Started by `germline.graders.worker_handle` as `python -m germline.graders.worker_process
+PROGRESS_FD`. It ends when its input ends, so it never outlives its parent; on Linux the kernel ends
+it even while it hangs.
+
+A text that takes too long is stopped here by an alarm that raises inside the grader, which costs
+nothing; where that cannot work (one long call into C, a grader that swallows exceptions) the parent
+kills the process. A text that needs more memory than the worker may have gets a `MemoryError`. What
+a grader prints goes to standard error, because standard output carries the verdicts.
+"""
+
+import ctypes
+import math
+import os
+import pickle
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from types import FrameType
+from typing import Any, BinaryIO, cast
+
+from germline.graders.worker_messages import (
+    GraderSetup,
+    GradingFailed,
+    InvalidGrade,
+    InvalidGradeError,
+    Item,
+    SharedProgress,
+    Verdict,
+    WorkerReady,
+    read_frame,
+    write_frame,
+)
+
+FLUSH_S = 0.05
+"""Verdicts wait at most this long (and for the end of the item in work) before they are sent."""
+
+_LONGEST_REASON = 300
+_PR_SET_PDEATHSIG = 1
+
+
+class _TimeUp(BaseException):
+    """The alarm of an item rang. No `Exception`, so that most graders let it pass."""
+
+
+class _Alarm:
+    """Rings inside the code that is running, `timeout_s` after it was set."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._armed = False
+
+    def set(self) -> None:
+        # Installed anew every time: a grader may use the alarm itself.
+        signal.signal(signal.SIGALRM, self._ring)
+        self._armed = True
+        signal.setitimer(signal.ITIMER_REAL, self._timeout_s)
+
+    def stop(self) -> None:
+        # Python may run a handler a little after its signal; by then it must do nothing.
+        self._armed = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def _ring(self, _signal: int, _frame: FrameType | None) -> None:
+        if self._armed:
+            self._armed = False
+            raise _TimeUp
+
+
+class _GradingLoop:
+    """Grades one item after another."""
+
+    def __init__(self, grader: Callable[..., Any], setup: GraderSetup) -> None:
+        self._grader = grader
+        self._names = setup.parts
+        self._timeout_s = setup.timeout_s
+        self._memory_bytes = setup.memory_bytes
+        self._alarm = _Alarm(setup.timeout_s)
+
+    def grade(self, item: Item) -> Verdict:
+        try:
+            try:
+                self._alarm.set()
+                parts = self._grader(*item)
+            finally:
+                self._alarm.stop()
+        except _TimeUp:
+            return GradingFailed(f"timeout after {self._timeout_s} s")
+        except InvalidGradeError as error:
+            return InvalidGrade(str(error))
+        except MemoryError:
+            return GradingFailed(f"out of memory: it needs more than {_memory(self._memory_bytes)}")
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it is, the text caused it
+            return GradingFailed(f"{type(error).__name__}: {error}"[:_LONGEST_REASON])
+        return self._values(parts)
+
+    def _values(self, parts: object) -> Verdict:
+        if not isinstance(parts, Mapping) or set(parts) != set(self._names):
+            return InvalidGrade(f"must return the parts {self._names}, returned {_short(parts)}")
+        values: list[float] = []
+        for name in self._names:
+            try:
+                value = math.nan if isinstance(parts[name], str) else float(parts[name])
+            except (TypeError, ValueError, OverflowError):
+                value = math.nan
+            if not math.isfinite(value):
+                return InvalidGrade(
+                    f"must return a finite number for the part {name!r}, returned "
+                    f"{_short(parts[name])}"
+                )
+            values.append(value)
+        return tuple(values)
+
+
+def _memory(limit: int | None) -> str:
+    return "there is" if limit is None else f"{limit / 1e9:g} GB (graders.memory_gb)"
+
+
+def _short(value: object) -> str:
+    return repr(value)[:_LONGEST_REASON]
+
+
+def main(progress_descriptor: int) -> None:
+    """Load the grader, then grade until the input ends."""
+    requests, replies = _take_pipes()
+    _die_with_parent()
+    progress = SharedProgress(progress_descriptor)
+    try:
+        setup = cast(GraderSetup, read_frame(requests))
+        _limit_memory(setup.memory_bytes)
+        try:
+            desk = _GradingLoop(pickle.loads(setup.grader), setup)
+        except Exception as error:  # noqa: BLE001 - importing a user's module can raise anything
+            write_frame(replies, WorkerReady(f"{type(error).__name__}: {error}"))
+            return
+        write_frame(replies, WorkerReady())
+        while True:
+            _grade_all(cast("list[Item]", read_frame(requests)), desk, progress, replies)
+    except (EOFError, BrokenPipeError):
+        return
+
+
+def _grade_all(
+    items: list[Item], desk: _GradingLoop, progress: SharedProgress, replies: BinaryIO
+) -> None:
+    done: list[Verdict] = []
+    flushed = time.monotonic()
+    for index, item in enumerate(items):
+        progress.mark(index)
+        done.append(desk.grade(item))
+        if time.monotonic() - flushed > FLUSH_S and index + 1 < len(items):
+            write_frame(replies, done)
+            done, flushed = [], time.monotonic()
+    progress.mark(-1)
+    write_frame(replies, done)
+
+
+def _take_pipes() -> tuple[BinaryIO, BinaryIO]:
+    """Move both pipes where a grader that prints or reads cannot disturb them."""
+    requests, replies = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(2, 1)
+    return os.fdopen(requests, "rb"), os.fdopen(replies, "wb")
+
+
+def _limit_memory(most_bytes: int | None) -> None:
+    """Let allocations beyond the limit fail.
+
+    Data, not address space: libraries reserve far more addresses than they use.
+    """
+    if most_bytes is None:
+        return
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = most_bytes if most == resource.RLIM_INFINITY else min(most_bytes, most)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
+
+
+def _die_with_parent() -> None:
+    """Ask Linux to end this process with its parent, even while a call into C never returns."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,98 @@
+"""Weight decay beside any optimizer: towards zero, or towards the weights a run started from."""
+
+from collections.abc import Mapping
+
+import torch
+
+from germline.optimizers.base import AscentOptimizer
+from germline.optimizers.fp32_arithmetic import (
+    ScratchBuffers,
+    check_step_tensors,
+    flat_chunks,
+    round_to_fp32,
+)
+
+
+class WeightDecay:
+    """Another optimizer, before whose steps theta is drawn towards an anchor.
+
+        theta <- theta - learning_rate * weight_decay * (theta - anchor)
+
+    Decoupled (Loshchilov and Hutter 2019, arXiv 1711.05101): the gradient and its moments do not
+    see it, and it acts in generations without a signal as well. The anchor is 0, or the starting
+    weights, against the forgetting that arXiv 2605.30148 describes. The rate is a share of the
+    distance and has no unit, so the unit of the learning rate stays out of it.
+
+    The starting weights are copied when the run begins, from the base model a resumed run loads
+    first: nothing of them is in snapshots, digests or the journal. The copy is kept in bf16 or fp16
+    where that loses no bit, as with the checkpoints that come in it.
+    """
+
+    def __init__(self, inner: AscentOptimizer, weight_decay: float, *, to_start: bool) -> None:
+        self._inner = inner
+        self._weight_decay = weight_decay
+        self._to_start = to_start
+        self._anchors: dict[str, torch.Tensor] = {}
+        self._scratch = ScratchBuffers(torch.float32, torch.float32)
+
+    @property
+    def bytes_per_number(self) -> int:
+        """Size of the state per searched number; anchors are none, as they never change."""
+        return self._inner.bytes_per_number
+
+    def begin(self, masters: Mapping[str, torch.Tensor]) -> None:
+        """Copy the starting weights, where they are the anchor."""
+        self._inner.begin(masters)
+        if self._to_start:
+            self._anchors = {name: _copy(master) for name, master in masters.items()}
+
+    def step(
+        self,
+        name: str,
+        master: torch.Tensor,
+        gradient: torch.Tensor,
+        learning_rate: float,
+        step_index: int,
+        unit: float = 1.0,
+    ) -> None:
+        """Draw `master` towards its anchor, then move it uphill; see `AscentOptimizer.step`."""
+        check_step_tensors(name, master, gradient)
+        share = round_to_fp32(-learning_rate * self._weight_decay)
+        if self._to_start:
+            self._draw_to_start(name, master, share)
+        else:
+            for (theta,) in flat_chunks(master):
+                change, _ = self._scratch.like(theta)
+                torch.mul(theta, share, out=change)
+                torch.add(theta, change, out=theta)
+        self._inner.step(name, master, gradient, learning_rate, step_index, unit)
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Return the state of the other optimizer."""
+        return self._inner.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Replace the state of the other optimizer."""
+        self._inner.load_state_dict(state)
+
+    def _draw_to_start(self, name: str, master: torch.Tensor, share: float) -> None:
+        if name not in self._anchors:
+            raise ValueError(
+                f"decay_to=start: the starting weights of {name!r} are not known; begin(masters) "
+                "comes before the first step"
+            )
+        for theta, narrow in flat_chunks(master, self._anchors[name]):
+            change, anchor = self._scratch.like(theta)
+            anchor.copy_(narrow)  # exact: it was narrowed only where that lost nothing
+            torch.sub(theta, anchor, out=change)
+            torch.mul(change, share, out=change)
+            torch.add(theta, change, out=theta)
+
+
+def _copy(master: torch.Tensor) -> torch.Tensor:
+    """Copy to the narrowest dtype that gives every number back."""
+    for dtype in (torch.bfloat16, torch.float16):
+        narrow = master.to(dtype)
+        if torch.equal(narrow.float(), master):
+            return narrow
+    return master.clone()

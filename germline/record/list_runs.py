@@ -1,0 +1,102 @@
+"""What stands in a folder of runs: one summary per run directory, read without touching it."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from germline.record.best_generation import best_score
+from germline.record.lock import is_locked
+from germline.record.run_directory import RunDirectory
+from germline.types import GermlineError, HeldOutScore
+
+State = Literal["running", "stopped", "finished"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """One run in short.
+
+    Attributes:
+        done: generations in the journal, of `total` asked for.
+        start: held-out score of the base model; `newest` is the latest one, of any generation,
+            and `best` the best one.
+        age_s: seconds since the run last wrote something.
+    """
+
+    path: Path
+    task: str
+    model: str
+    done: int
+    total: int
+    start: HeldOutScore | None
+    newest: HeldOutScore | None
+    best: HeldOutScore | None
+    state: State
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableRun:
+    """A folder with a run.json that cannot be opened, and why."""
+
+    path: Path
+    reason: str
+
+
+def run_directories(folder: Path) -> list[Path]:
+    """List the run directories in a folder, or the folder itself if it is one; newest first.
+
+    Raises:
+        GermlineError: there is no such folder.
+    """
+    if (folder / "run.json").is_file():
+        return [folder]
+    if not folder.is_dir():
+        raise GermlineError(
+            f"there is no folder {str(folder)!r}: name one that holds run directories "
+            "(germline train makes runs/)"
+        )
+    found = [path.parent for path in folder.glob("*/run.json")]
+    return sorted(found, key=lambda path: (-_written_at(path), path.name))
+
+
+def list_runs(folder: Path) -> list[RunSummary | UnreadableRun]:
+    """Sum up every run directory in a folder, newest first; what cannot be read says why.
+
+    Raises:
+        GermlineError: there is no such folder.
+    """
+    return [_summary(path) for path in run_directories(folder)]
+
+
+def _summary(path: Path) -> RunSummary | UnreadableRun:
+    try:
+        run = RunDirectory.open(path)
+        done = run.journal.last_generation() + 1
+        scores = [one.score for one in run.held_out()]
+    except (GermlineError, OSError) as error:
+        return UnreadableRun(path, str(error))
+    state: State = "finished" if done >= run.config.generations else "stopped"
+    return RunSummary(
+        path=path,
+        task=run.config.task.title,
+        model=run.config.model if run.config.engine.kind != "toy" else "toy",
+        done=done,
+        total=run.config.generations,
+        start=scores[0] if scores and scores[0].generation == 0 else None,
+        newest=scores[-1] if scores else None,
+        best=best_score(scores),
+        state="running" if is_locked(path) else state,
+        age_s=max(0.0, time.time() - _written_at(path)),
+    )
+
+
+def _written_at(path: Path) -> float:
+    """Return when the journal, or before the first generation run.json, was last written."""
+    for name in ("journal.jsonl", "run.json"):
+        try:
+            return (path / name).stat().st_mtime
+        except FileNotFoundError:
+            continue
+    return 0.0

@@ -1,0 +1,218 @@
+"""What stands in a row: a generation in numbers, a rollout in words, a held-out score with samples.
+
+Rows are plain JSON objects, for people and plots; nothing in them is needed to rebuild weights.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from germline.config import PromptSearch
+from germline.types import Example, GenerationRecord, HeldOutScore, MeanUpdate, Rollout, Update
+
+MAX_SAMPLES = 20
+"""Held-out completions kept with a score."""
+
+MACHINE = ("timing", "tokens_per_s", "written_at", "peak_memory_mb", "traffic")
+"""What differs between two runs that are the same: how the machine fared."""
+
+MAX_REASON = 200
+"""Characters of a failure reason that count as its name; the rest may be model text."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOutSample:
+    """What the center answered to a held-out prompt; the reward is None when it is missing."""
+
+    prompt: str
+    completion: str
+    answer: str
+    reward: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOutRow:
+    """A held-out score as it was recorded, with samples where they were kept (start and end)."""
+
+    score: HeldOutScore
+    samples: tuple[HeldOutSample, ...]
+
+
+def generation_row(record: GenerationRecord) -> dict[str, Any]:
+    """Describe one generation in numbers."""
+    evaluation = record.evaluation
+    seconds = evaluation.decode_seconds
+    failures = Counter(
+        rollout.grade.failure[:MAX_REASON]
+        for rollout in evaluation.rollouts
+        if rollout.grade.failure is not None
+    )
+    row: dict[str, Any] = {
+        "generation": record.generation,
+        "fitness": fitness_summary(record.fitness),
+        "best_member": best_member(record.fitness),
+        "utilities_std": float(np.std(record.utilities)),
+        "zero_signal": record.signals.zero if record.signals else not any(record.utilities),
+        "sigma": mean_sigma(record),
+        "learning_rate": getattr(record.update, "learning_rate", None),
+        "rollouts": len(evaluation.rollouts),
+        "tokens": evaluation.tokens,
+        "tokens_per_s": evaluation.tokens / seconds if seconds > 0 else None,
+        "timing": dict(record.timing),
+        "missing": count_missing(record),
+        "failures": dict(sorted(failures.items())),
+    }
+    if isinstance(record.update, Update) and record.update.success_rate is not None:
+        row["success"] = record.update.success_rate
+    if (step := step_in_sigmas(record.update)) is not None:
+        row["step_in_sigmas"] = step
+    if record.calibration:
+        row["calibration"] = [asdict(trial) for trial in record.calibration]
+    if record.sigmas:
+        values = record.sigmas.values()
+        row["sigmas"] = {"min": min(values), "max": max(values)}
+    if record.traffic:
+        row["traffic"] = asdict(record.traffic)
+    if record.signals:
+        row["signals"] = asdict(record.signals)
+    if record.held_out is not None:
+        row["held_out"] = asdict(record.held_out)
+        del row["held_out"]["values"]  # held_out.jsonl has them
+    return row
+
+
+def mean_sigma(record: GenerationRecord) -> float:
+    """Return the sigma of a generation: of its members, or the geometric mean over tensors."""
+    if not record.sigmas:
+        return record.update.sigma
+    return float(np.exp(np.log(list(record.sigmas.values())).mean()))
+
+
+def step_in_sigmas(update: Update | MeanUpdate) -> float | None:
+    """Return the root mean square of a step of plain ascent, in sigmas; None without directions."""
+    if not isinstance(update, Update) or not update.coefficients or not update.sigma:
+        return None
+    length = math.hypot(*update.coefficients)
+    return update.learning_rate * length / update.sigma
+
+
+def option_probabilities(
+    choices: PromptSearch, update: Update | MeanUpdate
+) -> dict[str, dict[str, float]]:
+    """Return how likely every option is after an update, by setting; empty without a search."""
+    known = update.option_probabilities if isinstance(update, Update) else ()
+    return {
+        name: dict(zip(map(str, options), one, strict=True))
+        for (name, options), one in zip(choices.options.items(), known, strict=False)
+    }
+
+
+def machine_state(peak_memory_mb: Mapping[str, float] | None) -> dict[str, Any]:
+    """Describe the machine as a row is written: what time it is, the peak of memory so far."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"written_at": now, "peak_memory_mb": dict(peak_memory_mb or {})}
+
+
+def fitness_summary(fitness: Sequence[float]) -> dict[str, float | None]:
+    """Sum up the fitness of the members that have one; every entry is None when none has."""
+    known = np.array([one for one in fitness if math.isfinite(one)])
+    if not known.size:
+        return dict.fromkeys(("mean", "std", "min", "p20", "p80", "max"))
+    p20, p80 = np.percentile(known, (20, 80))
+    with np.errstate(over="ignore"):  # of rewards near the end of float64: null in the row
+        mean, std = float(known.mean()), float(known.std())
+    return {
+        "mean": mean,
+        "std": std,
+        "min": float(known.min()),
+        "p20": float(p20),
+        "p80": float(p80),
+        "max": float(known.max()),
+    }
+
+
+def best_member(fitness: Sequence[float]) -> int | None:
+    """Return the fittest member, the first among equals; None when no fitness is known."""
+    known = [index for index, one in enumerate(fitness) if math.isfinite(one)]
+    return max(known, key=lambda index: fitness[index], default=None)
+
+
+def count_missing(record: GenerationRecord) -> int:
+    """Count the rewards that are missing."""
+    return int(np.isnan(record.evaluation.rewards).sum())
+
+
+def count_absent(record: GenerationRecord) -> list[int]:
+    """List the members all of whose rewards are missing."""
+    return [int(one) for one in np.flatnonzero(np.isnan(record.evaluation.rewards).all(axis=1))]
+
+
+def rollout_rows(
+    record: GenerationRecord, batch: Sequence[Example], limit: int
+) -> list[dict[str, Any]]:
+    """Describe at most `limit` rollouts: best first, worst last, an even spread between."""
+    examples = {example.index: example for example in batch}
+    return [
+        {
+            "generation": record.generation,
+            "member": rollout.member,
+            "example": rollout.example,
+            "prompt": examples[rollout.example].prompt,
+            "completion": rollout.completion.text,
+            "tokens": len(rollout.completion.tokens),
+            "finish": rollout.completion.finish,
+            "reward": rollout.grade.reward,
+            "parts": dict(rollout.grade.parts),
+            "failure": rollout.grade.failure,
+        }
+        for rollout in spread_by_reward(record.evaluation.rollouts, limit)
+    ]
+
+
+def spread_by_reward(rollouts: Sequence[Rollout], limit: int) -> list[Rollout]:
+    """Choose rollouts evenly by rank of reward; missing rewards rank last, ties by place."""
+
+    def rank(rollout: Rollout) -> tuple[float, int, int]:
+        reward = rollout.grade.reward
+        return (math.inf if math.isnan(reward) else -reward, rollout.member, rollout.example)
+
+    ranked = sorted(rollouts, key=rank)
+    count = min(limit, len(ranked))
+    places = np.linspace(0, len(ranked) - 1, count).round().astype(int)
+    return [ranked[place] for place in places]
+
+
+def held_out_row(
+    score: HeldOutScore, rollouts: Sequence[Rollout] = (), examples: Sequence[Example] = ()
+) -> dict[str, Any]:
+    """Describe a held-out score and the first of its completions."""
+    by_index = {example.index: example for example in examples}
+    samples = [
+        {
+            "prompt": by_index[rollout.example].prompt,
+            "completion": rollout.completion.text,
+            "answer": by_index[rollout.example].answer,
+            "reward": rollout.grade.reward,
+        }
+        for rollout in rollouts[:MAX_SAMPLES]
+    ]
+    return asdict(score) | {"completions": samples}
+
+
+def read_held_out_row(row: Mapping[str, Any]) -> HeldOutRow:
+    """Read back what `held_out_row` wrote."""
+    # JSON has no NaN: a score that could not be computed was written as null.
+    facts: dict[str, Any] = {
+        key: math.nan if value is None and key != "higher_is_better" else value
+        for key, value in row.items()
+        if key != "completions"
+    }
+    facts["values"] = tuple(math.nan if one is None else one for one in row.get("values", ()))
+    return HeldOutRow(
+        HeldOutScore(**facts), tuple(HeldOutSample(**one) for one in row["completions"])
+    )

@@ -1,0 +1,383 @@
+"""The run directory: one folder that holds everything a training wrote.
+
+    run.json             resolved config, versions, processor, threads, digest of the base model
+    generations.jsonl    one row per generation: fitness, speed, failures
+    rollouts.jsonl       a few rollouts per generation, in words
+    held_out.jsonl       every held-out score, with completions at the start and the end
+    journal.jsonl        seeds and coefficients: with the base model, the weights of any generation
+    ancestors/           journals of the runs that led to the starting weights, where there are any
+    snapshots/           masters and moments now and then, to resume quickly
+    tensorboard/         events
+    ensemble.json        the members that vote, where a method keeps some
+    evolution.png        the figure
+    report.html          the page about the run, once it has ended
+
+A generation is written rows first and journal line last; the journal line is the commit. What a
+killed process left beyond the last journal line is dropped by `truncate` before a run goes on.
+"""
+
+import json
+import math
+import platform
+import sys
+import weakref
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from germline.config import Config, RandOpt, validate_config
+from germline.config.migrations import migrate, migrate_row
+from germline.noise import NOISE_VERSION
+from germline.record import lock, metrics_rows
+from germline.record.ancestry import Ancestor, read_ancestry, write_ancestry
+from germline.record.atomic_files import (
+    Row,
+    append_rows,
+    check_writable,
+    explain_write_errors,
+    keep_rows,
+    read_each,
+    read_rows,
+    write_atomically,
+)
+from germline.record.journal import Journal
+from germline.types import Example, GenerationRecord, GermlineError, HeldOutScore, Rollout, Update
+
+FORMAT_VERSION = 1
+"""Of the run directory as a whole; raised when an older germline could misread a newer folder.
+
+Settings that are new since a run was begun take their defaults when it is opened, so a new setting
+must do nothing by default, and needs no new number.
+"""
+
+
+FACTS: Mapping[str, type] = {
+    "config": dict,
+    "base_digest": str,
+    "platform": str,
+    "processor": str,
+    "threads": int,
+    "versions": dict,
+}
+"""What run.json holds besides the format version."""
+
+
+class RunDirectory:
+    """One run on disk: its settings, and access to what it wrote."""
+
+    def __init__(self, path: Path, facts: Mapping[str, Any]) -> None:
+        self.path = path
+        self._facts = dict(facts)
+        self.config: Config = validate_config(migrate(facts["config"]))
+        self.journal = Journal(path / "journal.jsonl")
+        self.last_rollouts: tuple[Row, ...] = ()
+        self._claim: weakref.finalize[..., object] | None = None
+
+    @classmethod
+    def create(
+        cls,
+        path: Path,
+        config: Config,
+        base_digest: str,
+        threads: int,
+        ancestors: Sequence[Ancestor] = (),
+    ) -> "RunDirectory":
+        """Begin a run in a new or empty folder.
+
+        The base digest is that of generation 0, before any update; threads are the CPU threads of
+        the engine, part of what fixes the bits of an evaluation; ancestors are the runs that led
+        to the starting weights, the first one first.
+
+        Raises:
+            GermlineError: the folder holds something already.
+        """
+        cls.check_unused(path)
+        with explain_write_errors(path):
+            path.mkdir(parents=True, exist_ok=True)
+        facts = {
+            "format_version": FORMAT_VERSION,
+            "base_digest": base_digest,
+            "config": config.model_dump(mode="json"),
+            **describe_environment(threads),
+        }
+        if ancestors:
+            facts["ancestry"] = write_ancestry(path, ancestors)
+        write_atomically(path / "run.json", _pretty(facts))
+        run = cls(path, facts)
+        run.acquire_lock()
+        return run
+
+    @staticmethod
+    def check_unused(path: Path) -> None:
+        """Say early, before a model is loaded, that a folder cannot become a run directory.
+
+        Raises:
+            GermlineError: the folder holds something already.
+        """
+        check_writable(path)
+        if path.is_file():
+            raise GermlineError(f"out: {path} is a file; choose a new or an empty folder (--out)")
+        # Hidden files are what a process killed while it made the folder leaves behind.
+        if path.is_dir() and any(not file.name.startswith(".") for file in path.iterdir()):
+            remedy = (
+                f"continue that run with `germline resume {path}` or choose another folder"
+                if (path / "run.json").exists()
+                else "choose a new or an empty folder"
+            )
+            raise GermlineError(f"out: {path} exists and is not empty; {remedy} (--out)")
+
+    @classmethod
+    def open(cls, path: Path) -> "RunDirectory":
+        """Open a run that was begun earlier.
+
+        Raises:
+            GermlineError: this is no run directory, or one of another germline that this one
+                cannot read; the message says which version can.
+        """
+        file = path / "run.json"
+        try:
+            facts = json.loads(file.read_bytes())
+        except (FileNotFoundError, NotADirectoryError):
+            found = "a folder without run.json" if path.is_dir() else "no such folder"
+            found = "a file" if path.is_file() else found
+            raise GermlineError(
+                f"{path} is not a run directory (found {found}); "
+                "name the folder that `germline train` printed"
+            ) from None
+        except OSError as error:
+            raise GermlineError(f"{file} cannot be read: {error.strerror or error}") from None
+        except ValueError as error:
+            raise GermlineError(f"{file} is damaged ({error}); restore it from a copy") from None
+        version = facts.get("format_version") if isinstance(facts, dict) else None
+        if version != FORMAT_VERSION:
+            raise GermlineError(f"{file}: {_foreign(version, facts)}")
+        for name, kind in FACTS.items():
+            if not isinstance(facts.get(name), kind):
+                found = f"has {name!r} of {facts[name]!r}" if name in facts else f"lacks {name!r}"
+                raise GermlineError(f"{file} {found}; restore it from a copy")
+        try:
+            return cls(path, facts)
+        except GermlineError as error:
+            raise GermlineError(
+                f"{file}: the config was written by germline {_writer(facts)} and does not fit "
+                f"this one ({installed_version('germline')}): {error}. Use the version that "
+                "wrote it, or "
+                "change those lines of run.json to what they are called now"
+            ) from None
+
+    @property
+    def base_digest(self) -> str:
+        """Digest of the masters before any update."""
+        return str(self._facts["base_digest"])
+
+    @cached_property
+    def ancestors(self) -> tuple[Ancestor, ...]:
+        """The runs whose updates led to the starting weights, the first one first.
+
+        Raises:
+            GermlineError: the journal of one is missing or damaged.
+        """
+        return read_ancestry(self.path, self._facts.get("ancestry", ()))
+
+    @property
+    def environment(self) -> Mapping[str, Any]:
+        """Versions, platform, processor and threads the run was begun with."""
+        return {key: self._facts[key] for key in ("versions", "platform", "processor", "threads")}
+
+    @property
+    def snapshots(self) -> Path:
+        """Folder of the snapshots of masters and moments."""
+        return self.path / "snapshots"
+
+    @property
+    def tensorboard(self) -> Path:
+        """Folder of the TensorBoard events."""
+        return self.path / "tensorboard"
+
+    @property
+    def figure(self) -> Path:
+        """The picture of the run."""
+        return self.path / "evolution.png"
+
+    @property
+    def report(self) -> Path:
+        """The page about the run."""
+        return self.path / "report.html"
+
+    def update_config(self, config: Config) -> None:
+        """Replace the config in run.json, as when a resumed run gets more generations."""
+        self._facts["config"] = config.model_dump(mode="json")
+        write_atomically(self.path / "run.json", _pretty(self._facts))
+        self.config = config
+
+    def write(
+        self,
+        record: GenerationRecord,
+        batch: Sequence[Example],
+        peak_memory_mb: Mapping[str, float] | None = None,
+    ) -> None:
+        """Write one generation; the journal line comes last and commits it.
+
+        The peak memory so far, by place (host, device), describes the process that trains.
+        """
+        self.acquire_lock()
+        rollouts = metrics_rows.rollout_rows(record, batch, self.config.record.rollouts)
+        append_rows(self._rollouts, rollouts)
+        row = metrics_rows.generation_row(record) | metrics_rows.machine_state(peak_memory_mb)
+        if probabilities := metrics_rows.option_probabilities(self.config.choices, record.update):
+            row["choices"] = probabilities
+        append_rows(self._generations, [row])
+        if record.held_out is not None:
+            append_rows(self._held_out, [metrics_rows.held_out_row(record.held_out)])
+        missing, absent = metrics_rows.count_missing(record), metrics_rows.count_absent(record)
+        self.journal.append(record.update, record.digest, NOISE_VERSION, missing, absent)
+        self.last_rollouts = tuple(rollouts)
+
+    def write_held_out(
+        self, score: HeldOutScore, completions: Sequence[Rollout], examples: Sequence[Example]
+    ) -> None:
+        """Keep a held-out score with some completions, as of the base model and the final one."""
+        append_rows(self._held_out, [metrics_rows.held_out_row(score, completions, examples)])
+
+    def write_ensemble(self, updates: int, members: Sequence[Row]) -> None:
+        """Keep who votes, best first, and how each scores alone, after so many updates."""
+        facts = {"updates": updates, "members": list(members)}
+        write_atomically(self.path / "ensemble.json", _pretty(facts))
+
+    def ensemble(self) -> list[Row]:
+        """Return the members that vote, best first; none where no method keeps some.
+
+        Raises:
+            GermlineError: the file is damaged.
+        """
+        file = self.path / "ensemble.json"
+        try:
+            return [dict(one) for one in json.loads(file.read_bytes())["members"]]
+        except FileNotFoundError:
+            return []
+        except (ValueError, KeyError, TypeError):
+            raise GermlineError(
+                f"{file} is damaged; delete it (`germline eval` finds the members again)"
+            ) from None
+
+    @property
+    def voters(self) -> int:
+        """How many members' vote the run answers by; 0 where it has weights of its own."""
+        method = self.config.method
+        if not isinstance(method, RandOpt):
+            return 0
+        told = [
+            one.update.fitnesses for one in self.journal.read() if isinstance(one.update, Update)
+        ]
+        return min(method.keep, sum(not math.isnan(one) for some in told for one in some))
+
+    def generations(self) -> list[Row]:
+        """Return the rows of all generations."""
+        return [migrate_row(row) for row in read_rows(self._generations)]
+
+    def rollouts(self) -> list[Row]:
+        """Return the rows of the rollouts that were kept."""
+        return read_rows(self._rollouts)
+
+    def held_out(self) -> list[metrics_rows.HeldOutRow]:
+        """Return the held-out scores by generation; of two, the one with samples."""
+        found: dict[int, metrics_rows.HeldOutRow] = {}
+        for one in read_each(self._held_out, metrics_rows.read_held_out_row):
+            known = found.get(one.score.generation)
+            if known is None or one.samples or not known.samples:
+                found[one.score.generation] = one
+        return [found[generation] for generation in sorted(found)]
+
+    def truncate(self, generation: int) -> None:
+        """Drop rows of generations after this one (-1 drops all), and rows torn by a kill.
+
+        A process killed between the rows of a generation and its journal line leaves rows of a
+        generation that never happened. The journal itself is not touched: it cuts its own torn line
+        when it is appended to.
+        """
+        self.acquire_lock()
+        for path in (self._generations, self._rollouts):
+            keep_rows(path, lambda row: row["generation"] <= generation)
+        # A held-out score counts updates: the weights after generation g have seen g + 1 of them.
+        keep_rows(self._held_out, lambda row: row["generation"] <= generation + 1)
+
+    def acquire_lock(self) -> None:
+        """Become the only process that writes here, until this one ends.
+
+        Raises:
+            GermlineError: another process is training in this folder.
+        """
+        if self._claim is not None and self._claim.alive:
+            return
+        self._claim = lock.acquire_lock(self.path, self)
+
+    def release_lock(self) -> None:
+        """Let another training write here; does nothing without a claim."""
+        if self._claim is not None:
+            self._claim()
+
+    @property
+    def _generations(self) -> Path:
+        return self.path / "generations.jsonl"
+
+    @property
+    def _rollouts(self) -> Path:
+        return self.path / "rollouts.jsonl"
+
+    @property
+    def _held_out(self) -> Path:
+        return self.path / "held_out.jsonl"
+
+
+def _foreign(version: object, facts: Any) -> str:
+    """Say why a run directory of another format version cannot be opened, and what can."""
+    if isinstance(version, int) and version > FORMAT_VERSION:
+        return (
+            f"format_version is {version}, this germline ({installed_version('germline')}) reads "
+            "up to "
+            f"{FORMAT_VERSION}: the run was written by a newer one ({_writer(facts)}). Upgrade to "
+            "that version"
+        )
+    return (
+        f"format_version is {version!r}, but every germline has written a number from "
+        f"{FORMAT_VERSION} on: the file was changed; restore it from a copy"
+    )
+
+
+def _writer(facts: Mapping[str, Any]) -> str:
+    versions = facts.get("versions")
+    return str(versions.get("germline")) if isinstance(versions, dict) else "of unknown version"
+
+
+def describe_environment(threads: int) -> dict[str, Any]:
+    """Return what fixes the bits of an evaluation besides config and weights."""
+    packages = ("germline", "torch", "transformers", "numpy")
+    return {
+        "versions": {"python": platform.python_version()}
+        | {package: installed_version(package) for package in packages},
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "threads": threads,
+    }
+
+
+def installed_version(package: str) -> str | None:
+    """Read a version from the installed metadata: importing torch to ask it would take seconds."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _processor() -> str:
+    if sys.platform == "linux":
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _pretty(facts: Mapping[str, Any]) -> bytes:
+    return (json.dumps(facts, indent=2, sort_keys=True, allow_nan=False) + "\n").encode()

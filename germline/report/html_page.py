@@ -1,0 +1,259 @@
+"""The report: one HTML page about one run, or about several side by side.
+
+The page needs nothing but itself: style and pictures stand inside it, there is no script, and its
+content security policy forbids both scripts and requests, should model text ever find a way around
+the escaping. The only module that imports Jinja2, which escapes all that is put into a template.
+"""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from germline.config import EsSampleGradientDescent
+from germline.record.atomic_files import write_atomically
+from germline.record.run_directory import installed_version
+from germline.report import (
+    curves,
+    diff,
+    prompt_option_charts,
+    signal_charts,
+    svg_charts,
+    text_format,
+)
+from germline.report.advice import advice
+from germline.report.run_facts import RunFacts, bounded_text
+from germline.report.svg_charts import Chart, Drawing
+from germline.types import GermlineError
+
+WIDE, NARROW = (880.0, 300.0), (360.0, 250.0)
+"""Sizes of the pictures, in pixels."""
+
+MOST_ROWS = 50
+"""Rows of the table of numbers; a longer run is shown in even steps."""
+
+
+@dataclass(frozen=True)
+class PageFigure:
+    """A numbered chart, drawn for wide and for narrow pages."""
+
+    number: int
+    chart: Chart
+    drawings: dict[str, Drawing]
+
+
+@dataclass(frozen=True)
+class SuggestedCommand:
+    """Something to type, and what comes of it."""
+
+    purpose: str
+    line: str
+
+
+def write_report(paths: Path | str | Sequence[Path | str], out: Path | str | None = None) -> Path:
+    """Write a report about a run, or about several side by side, and return its path.
+
+    It can be written at any time: while a run goes on, it says how far the run has come.
+
+    Args:
+        paths: run directories.
+        out: the file; default: `report.html` in the run directory, or for several runs in the
+            working directory.
+
+    Raises:
+        GermlineError: there is no run, one cannot be read, or `out` is a folder.
+    """
+    given = [paths] if isinstance(paths, (Path, str)) else list(paths)
+    folders = {Path(path).resolve(): Path(path) for path in given}  # each run once
+    if not folders:
+        raise GermlineError("report: no run was named; name at least one run directory")
+    runs = [RunFacts(folder) for folder in folders.values()]
+    default = runs[0].run.report if len(runs) == 1 else Path("report.html")
+    path = default if out is None else Path(out)
+    if path.is_dir():
+        raise GermlineError(f"out: {path} is a folder; name the file to write (--out)")
+    page = render_page(runs)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, page.encode("utf-8", "replace"))
+    return path
+
+
+def render_page(runs: Sequence[RunFacts]) -> str:
+    """Return the page about these runs."""
+    figures = _Figures()
+    compared = figures.draw(curves.compare_runs(runs)) if len(runs) > 1 else []
+    sections = [
+        {
+            "run": run,
+            "anchor": f"run-{place}",
+            "tone": curves.run_style(place),
+            "title": [
+                text_format.escape_control_characters(line)
+                for line in text_format.run_title(run.config)
+            ],
+            "curves": figures.draw(
+                [
+                    chart
+                    for draw in (curves.fitness, curves.held_out, curves.sigma, curves.step)
+                    if (chart := draw(run))
+                ]
+            ),
+            "signals": figures.draw(
+                [
+                    *signal_charts.signal_charts(run.rows),
+                    *signal_charts.walk_chart(run.walk, run.config.record.edge),
+                ]
+            ),
+            "advice": advice(run.rows),
+            "readings": signal_charts.signal_readings(run.rows),
+            "choices": figures.draw(prompt_option_charts.option_charts(run.rows)),
+            "time_figure": figures.next_number() if run.parts else None,
+            "numbers": _numbers(run),
+            "settings": _yaml(diff.changed_settings(run.config)),
+            "all_settings": diff.flatten_settings(run.config.model_dump(mode="json")),
+            "commands": suggested_commands(run),
+        }
+        for place, run in enumerate(runs)
+    ]
+    names = ", ".join(run.name for run in runs)
+    return (
+        _environment()
+        .get_template("page.html")
+        .render(
+            title=f"{names} · germline report",
+            sections=sections,
+            compared=compared,
+            different=_between(runs) if len(runs) > 1 else {},
+            written=f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}",
+            germline=installed_version("germline") or "unknown",
+        )
+    )
+
+
+def suggested_commands(run: RunFacts) -> list[SuggestedCommand]:
+    """Return what can be typed to repeat, continue and use a run."""
+    # `.` and `..` would stop meaning the run elsewhere.
+    folder = run.path if run.path.name not in ("", "..") else run.path.resolve()
+    path = _quoted(folder)
+    threads = run.run.environment["threads"]
+    engine = run.config.engine.model_dump()
+    # The threads were left to the machine then; to get the same bits they must be named now.
+    same = f" engine.threads={threads}" if engine.get("threads", threads) is None else ""
+    repeat = f"germline train {_quoted(folder / 'run.json')}{same} --out {path}-again"
+    if run.ancestors:  # The config alone does not say where a fork starts.
+        seed = run.config.seed
+        repeat = f"germline resume {path} --from -1 --out {path}-again seed={seed}{same}"
+    found = [SuggestedCommand("Repeat it: the same bits on the same kind of processor", repeat)]
+    if run.done < run.config.generations:
+        found.append(SuggestedCommand("Continue where it stopped", f"germline resume {path}"))
+    elif not run.config.strategy.whole_run:
+        more = f"germline resume {path} generations={2 * run.config.generations}"
+        found.append(SuggestedCommand("Train on", more))
+    if run.done and not isinstance(
+        run.config.method, EsSampleGradientDescent
+    ):  # whose steps no seed repeats
+        middle = (run.done - 1) // 2
+        replay = f"germline replay {path} --generation {middle} --out generation-{middle}"
+        found.append(SuggestedCommand("Rebuild any generation, its digest verified", replay))
+    return [
+        *found,
+        SuggestedCommand(
+            "Export the weights for plain transformers", f"germline export {path} --out my-model"
+        ),
+        SuggestedCommand("Score every held-out example", f"germline eval {path}"),
+        SuggestedCommand("Ask it something", f'germline generate {path} "your prompt"'),
+    ]
+
+
+class _Figures:
+    """Numbers the figures of a page in their order."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def next_number(self) -> int:
+        self._count += 1
+        return self._count
+
+    def draw(self, some: Sequence[Chart]) -> list[PageFigure]:
+        sizes = {"wide": WIDE, "narrow": NARROW}
+        return [
+            PageFigure(
+                self.next_number(),
+                chart,
+                {name: svg_charts.draw_chart(chart, *size) for name, size in sizes.items()},
+            )
+            for chart in some
+        ]
+
+
+def _numbers(run: RunFacts) -> list[dict[str, Any]]:
+    """Return rows for people who want numbers: the start, and generations in even steps."""
+    scores = {score.generation: score for score in run.scores}
+    step = -(-len(run.rows) // MOST_ROWS)
+    last = len(run.rows) - 1
+    return [{"updates": 0, "fitness": None, "score": scores.get(0)}] + [
+        {
+            "updates": row["generation"] + 1,
+            "fitness": row["fitness"],
+            "score": scores.get(row["generation"] + 1),
+        }
+        for place, row in enumerate(run.rows)
+        if place % step == 0 or place == last or row["generation"] + 1 in scores
+    ]
+
+
+def _between(runs: Sequence[RunFacts]) -> dict[str, list[str]]:
+    found = diff.differing_settings([run.config for run in runs])
+    return {name: [_value(value) for value in row] for name, row in found.items()}
+
+
+def _value(value: object) -> str:
+    """Write a setting as it would stand in a config."""
+    if value is ...:
+        return "–"
+    return bounded_text(_yaml(value, flow=True).removesuffix("\n").removesuffix("\n..."), 200)
+
+
+def _yaml(value: object, *, flow: bool = False) -> str:
+    return yaml.safe_dump(
+        value, sort_keys=False, allow_unicode=True, width=88, default_flow_style=flow
+    )
+
+
+def _number(value: float | int | None) -> str:
+    return text_format.number(None if value is None else float(value)).replace("-", "−")
+
+
+def _quoted(path: Path) -> str:
+    return text_format.escape_control_characters(shlex.quote(str(path)))
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "number": _number,
+        "score": text_format.score,
+        "error": text_format.error,
+        "kind_of_error": text_format.kind_of_error,
+        "duration": text_format.duration,
+        "seconds": text_format.seconds,
+        "size": lambda count: text_format.size(float(count)),
+        "words": curves.metric_words,
+        "setting": _value,
+        "short": bounded_text,
+    }
+    return environment

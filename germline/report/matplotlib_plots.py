@@ -1,0 +1,210 @@
+"""Draw a run: fitness of the population above, held-out score of the center below.
+
+The only module that imports matplotlib. Figures are made from `Figure` objects, never through
+pyplot: no global state, no window, no backend to choose. Colors are those of Okabe and Ito, which
+stay apart for color-blind readers; lines differ in width and marks too, so the picture survives
+gray print.
+"""
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter, MaxNLocator
+
+from germline.evaluation import confidence_interval
+from germline.record import HeldOutRow, RunDirectory
+from germline.record.atomic_files import Row, write_atomically
+from germline.record.best_generation import best_score
+from germline.report.text_format import run_title, scored_as
+from germline.types import HeldOutScore
+
+BLUE, ORANGE, GREEN, INK, FAINT = "#0072B2", "#E69F00", "#009E73", "#222222", "#8A8A8A"
+
+
+def draw_evolution(run: RunDirectory) -> Path:
+    """Draw `evolution.png` into the run directory and return its path."""
+    buffer = io.BytesIO()
+    evolution_figure(run).savefig(buffer, format="png")
+    write_atomically(run.figure, buffer.getvalue())
+    return run.figure
+
+
+def evolution_figure(run: RunDirectory) -> Figure:
+    """Build the figure: fitness of the members above, held-out score of the center below."""
+    figure = Figure(figsize=(8, 6.4), dpi=150, layout="constrained")
+    figure.suptitle("\n".join(run_title(run.config)), fontsize=11, color=INK, x=0.01, ha="left")
+    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+    _draw_fitness(upper, run.generations())
+    _draw_held_out(lower, run.held_out(), scored_as(run.config))
+    lower.set_xlabel("generation", color=INK)
+    lower.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=10, steps=[1, 2, 5, 10]))
+    figure.align_ylabels()
+    return figure
+
+
+@dataclass(frozen=True)
+class PlotPanel:
+    """One set of axes over a shared horizontal one.
+
+    Attributes:
+        label: of the vertical axis.
+        curves: name -> (places, values).
+        level: a value to compare with, and what it is.
+        decades: whether the vertical axis is logarithmic; what is not above 0 is left out.
+    """
+
+    label: str
+    curves: Mapping[str, tuple[Sequence[float], Sequence[float]]]
+    level: tuple[float, str] | None = None
+    decades: bool = False
+
+
+def draw_panels(
+    path: Path, title: str, axis: str, panels: Sequence[PlotPanel], marks: Mapping[str, float]
+) -> None:
+    """Draw panels below each other over one logarithmic axis.
+
+    Args:
+        path: the PNG file.
+        title: above all.
+        axis: name of the horizontal axis.
+        panels: from above.
+        marks: name -> place of a vertical line through all panels.
+    """
+    figure = Figure(figsize=(8, 1.2 + 1.6 * len(panels)), dpi=150, layout="constrained")
+    figure.suptitle(title, fontsize=11, color=INK, x=0.01, ha="left")
+    rows = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
+    for row, (axes, panel) in enumerate(zip(rows, panels, strict=True)):
+        _draw_panel(axes, panel)
+        for (name, place), style in zip(marks.items(), ("-", "--", ":"), strict=False):
+            label = "" if row else name  # said once is enough
+            axes.axvline(place, color=FAINT, linewidth=1.2, linestyle=style, label=label)
+        _legend(axes)
+    rows[-1].set_xscale("log")
+    rows[-1].xaxis.set_major_formatter(LogFormatter())
+    rows[-1].xaxis.set_minor_formatter(LogFormatter())  # 20, not 2 x 10^1
+    rows[-1].set_xlabel(axis, color=INK)
+    figure.align_ylabels()
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    write_atomically(path, buffer.getvalue())
+
+
+def _draw_panel(axes: Axes, panel: PlotPanel) -> None:
+    _style(axes, panel.label)
+    for (name, (places, values)), color in zip(
+        panel.curves.items(), (BLUE, ORANGE, GREEN), strict=False
+    ):
+        pairs = [(x, y) for x, y in zip(places, values, strict=True) if y > 0 or not panel.decades]
+        x, y = [x for x, _ in pairs], [y for _, y in pairs]
+        axes.plot(x, y, color=color, marker="o", markersize=4, label=name)
+    if panel.level is not None:
+        value, name = panel.level
+        axes.axhline(value, color=INK, linewidth=0.8, linestyle=":", label=name)
+    if panel.decades:
+        axes.set_yscale("log")
+    axes.margins(y=0.12)
+
+
+def _draw_fitness(axes: Axes, generations: Sequence[Row]) -> None:
+    _style(axes, "fitness (training reward)")
+    if not generations:
+        _say(axes, "no generation yet")
+        return
+    at = [row["generation"] for row in generations]
+    mean, p20, p80, best = (
+        # A generation without any reward leaves a gap.
+        np.array([row["fitness"][name] for row in generations], dtype=float)
+        for name in ("mean", "p20", "p80", "max")
+    )
+    alone = len(at) == 1
+    axes.fill_between(at, p20, p80, color=BLUE, alpha=0.2, linewidth=0, label="20-80 % of members")
+    axes.plot(
+        at, best, color=ORANGE, linewidth=1.1, label="best member", marker="." if alone else ""
+    )
+    axes.plot(at, mean, color=BLUE, linewidth=2.0, label="mean", marker="o" if alone else "")
+    _legend(axes)
+
+
+def _draw_held_out(axes: Axes, held_out: Sequence[HeldOutRow], speaker: str) -> None:
+    scores = [one.score for one in held_out]
+    metric = scores[0].metric.replace("_", " ") if scores else "score"
+    _style(axes, f"held-out {metric}")
+    if not scores:
+        _say(axes, "no held-out score yet")
+        return
+    known = [(score.mean, *confidence_interval(score)) for score in scores]
+    axes.errorbar(
+        [score.generation for score in scores],
+        [score.mean for score in scores],
+        yerr=np.array([(mean - low, high - mean) for mean, low, high in known]).T,
+        color=GREEN,
+        marker="o",
+        markersize=4,
+        linewidth=1.5,
+        capsize=3,
+        elinewidth=1.0,
+        label=f"{speaker}, {scores[-1].n} examples, 95 % intervals",
+    )
+    best = best_score(scores)
+    if best is not None and len(scores) > 1:
+        axes.plot(
+            best.generation,
+            best.mean,
+            color=ORANGE,
+            marker="*",
+            markersize=12,
+            linestyle="",
+            zorder=3,
+            label=f"best: {best.mean:.3g} after {best.generation}",
+        )
+    axes.margins(x=0.08, y=0.12)
+    _label(axes, scores[0], "right")
+    if len(scores) > 1:
+        _label(axes, scores[-1], "left")
+    _legend(axes)
+
+
+def _label(axes: Axes, score: HeldOutScore, side: Literal["left", "right"]) -> None:
+    """Write the value beside its point, on the side where no curve passes."""
+    axes.annotate(
+        f"{score.mean:.3g}",
+        (score.generation, score.mean),
+        xytext=(-8 if side == "right" else 8, 0),
+        textcoords="offset points",
+        ha=side,
+        va="center",
+        fontsize=10,
+        fontweight="bold",
+        color=INK,
+    )
+
+
+def _legend(axes: Axes) -> None:
+    """Put the legend above the axes, where it can hide nothing."""
+    axes.legend(
+        loc="lower right",
+        bbox_to_anchor=(1, 0.99),
+        borderaxespad=0,
+        frameon=False,
+        fontsize=8,
+        ncols=3,
+    )
+
+
+def _style(axes: Axes, label: str) -> None:
+    axes.set_ylabel(label, color=INK)
+    axes.grid(axis="y", color=FAINT, alpha=0.25, linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(FAINT)
+    axes.tick_params(colors=INK, labelsize=9)
+
+
+def _say(axes: Axes, text: str) -> None:
+    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=FAINT)

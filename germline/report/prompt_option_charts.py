@@ -1,0 +1,62 @@
+"""What was chosen beside the weights: how likely every option became, as curves and in words."""
+
+from collections.abc import Mapping, Sequence
+
+from germline.record.atomic_files import Row
+from germline.report.curves import generations, run_style
+from germline.report.svg_charts import Chart, Curve, thin_out
+from germline.report.text_format import escape_control_characters
+
+LONGEST_OPTION = 40
+"""Characters of a template that stand for it."""
+
+Probabilities = Mapping[str, Mapping[str, float]]
+"""Setting -> option -> probability."""
+
+
+def option_charts(rows: Sequence[Row]) -> list[Chart]:
+    """Draw the probabilities of every setting that was searched, a line per option."""
+    searched = [row for row in rows if row.get("choices")]
+    return [_chart(name, searched) for name in (searched[-1]["choices"] if searched else ())]
+
+
+def most_likely_options(probabilities: Probabilities) -> list[str]:
+    """Name the most likely option of every setting, with its probability."""
+    found = []
+    for name, options in probabilities.items():
+        option = max(options, key=lambda one: options[one])
+        found.append(f"{escape_control_characters(name)} {_short(option)} ({options[option]:.0%})")
+    return found
+
+
+def center_options(rows: Sequence[Row]) -> list[str]:
+    """Name what the center plays with after these generations; nothing where nothing is chosen."""
+    return most_likely_options(rows[-1].get("choices", {})) if rows else []
+
+
+def _chart(name: str, rows: Sequence[Row]) -> Chart:
+    options = list(rows[-1]["choices"][name])
+    ends = "; ".join(f"{_short(one)} {rows[-1]['choices'][name][one]:.0%}" for one in options)
+    return Chart(
+        name=f"choice-{name}",
+        caption=f"Probability with which a member plays with each {name}, after every generation. "
+        "The center plays with the likeliest.",
+        alt=f"Line chart of the probability of each {name} over {len(rows)} generations. At the "
+        f"end: {ends}.",
+        x_label="generation",
+        y_label="probability",
+        marks=[
+            Curve(
+                _short(one),
+                run_style(place),
+                generations(rows),
+                thin_out([row["choices"][name][one] for row in rows]),
+            )
+            for place, one in enumerate(options)
+        ],
+    )
+
+
+def _short(option: str) -> str:
+    shown = escape_control_characters(" ".join(option.split()))
+    return shown if len(shown) <= LONGEST_OPTION else shown[: LONGEST_OPTION - 1] + "…"

@@ -1,0 +1,362 @@
+"""What a report says about one run, read from its run directory and nothing else.
+
+Model text comes out short and visible here, so that no template has to think of it. Files that are
+missing, rows of a generation that is being written, and fields that older runs lack are all met
+with an empty answer, never with a guess.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from germline.config import Config
+from germline.random_walk import walked
+from germline.record import HeldOutRow, HeldOutSample, JournalEntry, RunDirectory
+from germline.record.ancestry import Ancestor, inherited_walk
+from germline.record.atomic_files import Row
+from germline.record.best_generation import best_score
+from germline.record.list_runs import State
+from germline.record.lock import is_locked
+from germline.registry import resolve
+from germline.report import diff
+from germline.report.diff import DiffPiece
+from germline.report.score_decline_advice import ScoreDeclineAdvice, score_decline_advice
+from germline.report.text_format import counted_by, escape_control_characters, scored_as
+from germline.tasks import TASKS
+from germline.types import GermlineError, HeldOutScore
+
+LONGEST_TEXT = 1200
+"""Characters shown of a prompt or a completion."""
+
+LONGEST_NAME = 120
+MOST_REASONS = 20
+
+PARTS = {
+    "generate_s": "generating",
+    "grading_s": "waiting for graders",
+    "tell_s": "learning from the rewards (tell)",
+    "signals_s": "measuring the signal",
+    "apply_s": "updating the weights (apply)",
+    "digest_s": "digest of the weights",
+    "held_out_s": "held-out scores",
+}
+"""Parts of a generation, in the order in which they happen."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOutAnswer:
+    """One held-out prompt with what the center made of it, before and after.
+
+    The pieces of a text mark what only this side says. `after` is empty while there is no later
+    sample.
+    """
+
+    prompt: str
+    wanted: str
+    before: Sequence[DiffPiece]
+    reward_before: float | None
+    after: Sequence[DiffPiece] | None
+    reward_after: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class TimePart:
+    """A part of the time of the generations: how long in all, and in the middle generation."""
+
+    key: str
+    name: str
+    total_s: float
+    median_s: float
+    share: float
+
+
+class RunFacts:
+    """One run as it stands now.
+
+    Attributes:
+        done: generations in the journal.
+        damage: why the journal cannot be read; None when it can.
+    """
+
+    def __init__(self, path: Path) -> None:
+        run = RunDirectory.open(path)
+        self.run = run
+        self.path = path
+        self.config: Config = run.config
+        self.damage: str | None = None
+        self.entries: list[JournalEntry] = []
+        # Before the journal: a generation that ends meanwhile must not make a run look stopped.
+        self._claimed = is_locked(path)
+        try:
+            self.entries = run.journal.read()
+            self.done = len(self.entries)
+        except GermlineError as error:
+            self.damage = escape_control_characters(str(error))
+            self.done = len(run.generations())
+
+    @cached_property
+    def ancestors(self) -> tuple[Ancestor, ...]:
+        """The runs that led to the starting weights, the first one first."""
+        try:
+            return self.run.ancestors
+        except GermlineError as error:
+            self.damage = self.damage or escape_control_characters(str(error))
+            return ()
+
+    @property
+    def name(self) -> str:
+        """Name of the folder."""
+        return bounded_text(self.path.resolve().name, LONGEST_NAME)
+
+    @property
+    def state(self) -> State:
+        """Whether the run goes on, is over, or waits to be resumed."""
+        if self._claimed:
+            return "running"
+        return "finished" if self.done >= self.config.generations else "stopped"
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """Rows of the generations that were committed."""
+        return [row for row in self.run.generations() if row["generation"] < self.done]
+
+    @cached_property
+    def held_out(self) -> list[HeldOutRow]:
+        """Held-out scores by number of updates."""
+        return [one for one in self.run.held_out() if one.score.generation <= self.done]
+
+    @property
+    def verdict(self) -> str | None:
+        """Whether the last held-out score is `better` or `worse` than the first, if either."""
+        if self.better is None or len(self.scores) < 2:
+            return None
+        gain = self.scores[-1].mean - self.scores[0].mean
+        if self.better.startswith("lower"):
+            gain = -gain
+        return "better" if gain > 0 else "worse" if gain < 0 else None
+
+    @cached_property
+    def worse(self) -> ScoreDeclineAdvice | None:
+        """Since when, how sure and why the run is getting worse; None where it is not."""
+        return score_decline_advice(self.config, self.path, self.rows, self.scores)
+
+    @property
+    def scores(self) -> list[HeldOutScore]:
+        """Held-out scores that could be computed."""
+        return [one.score for one in self.held_out if math.isfinite(one.score.mean)]
+
+    @property
+    def best(self) -> HeldOutScore | None:
+        """The best held-out score, the first of equals."""
+        return best_score(self.scores)
+
+    @cached_property
+    def ensemble(self) -> list[Row]:
+        """Members that vote for the center, best first; empty where no method keeps some."""
+        return self.run.ensemble()
+
+    @property
+    def answers_by_vote(self) -> bool:
+        """Whether members vote, so that the center is not what is scored."""
+        return scored_as(self.config) == "vote"
+
+    @property
+    def counted(self) -> str:
+        """What held-out scores are counted by."""
+        return counted_by(self.config)
+
+    @cached_property
+    def walk(self) -> list[float | None]:
+        """How far a random walk of the updates had carried the weights after each generation."""
+        section = self.config.strategy
+        start = inherited_walk(self.ancestors, self.config.search.unit)
+        return walked([one.update for one in self.entries], section.optimizer, start)
+
+    @property
+    def metric(self) -> str:
+        """What held-out scores measure."""
+        return self.held_out[0].score.metric if self.held_out else "score"
+
+    @cached_property
+    def better(self) -> str | None:
+        """Which way the metric is good, as far as the task says so without being built."""
+        try:
+            task = resolve("tasks", TASKS, self.config.task.kind)
+        except GermlineError:
+            return None  # of a plugin that is not installed here
+        higher = getattr(task, "metric_higher_is_better", None)
+        return None if higher is None else "higher is better" if higher else "lower is better"
+
+    @property
+    def answered_at(self) -> list[int]:
+        """Updates the weights had had when they gave the answers before and after."""
+        sampled = [one.score.generation for one in self.held_out if one.samples]
+        return sampled[:1] + sampled[1:][-1:]
+
+    @cached_property
+    def answers(self) -> list[HeldOutAnswer]:
+        """Held-out prompts with what the weights say to them at the start and later."""
+        sampled = [one for one in self.held_out if one.samples]
+        if not sampled:
+            return []
+        later = sampled[-1].samples if len(sampled) > 1 else ()
+        by_prompt = {sample.prompt: sample for sample in later}
+        return [_answer(one, by_prompt.get(one.prompt)) for one in sampled[0].samples]
+
+    @cached_property
+    def last_rollouts(self) -> list[Row]:
+        """Rollouts kept of the last generation, best first, their texts short and visible."""
+        rows = [row for row in self.run.rollouts() if row["generation"] == self.done - 1]
+        texts = ("prompt", "completion", "failure")
+        return [
+            row | {name: bounded_text(row[name]) for name in texts if row[name]} for row in rows
+        ]
+
+    @cached_property
+    def parts(self) -> list[TimePart]:
+        """Where the time of the generations went, longest first."""
+        laps: dict[str, list[float]] = {}
+        for row in self.rows:
+            for key, seconds in _laps(row["timing"]).items():
+                laps.setdefault(key, []).append(seconds)
+        whole = sum(map(sum, laps.values())) or 1.0
+        names = {
+            key: PARTS.get(key, escape_control_characters(key.removesuffix("_s"))) for key in laps
+        }
+        parts = [
+            TimePart(key, names[key], sum(found), float(np.median(found)), sum(found) / whole)
+            for key, found in laps.items()
+        ]
+        return sorted(parts, key=lambda part: -part.total_s)
+
+    @property
+    def seconds(self) -> float:
+        """Time of all generations together."""
+        return sum(part.total_s for part in self.parts)
+
+    @property
+    def median_s(self) -> float:
+        """Time of the generation in the middle, held-out scores left out."""
+        times = [sum(_laps(row["timing"] | {"held_out_s": 0.0}).values()) for row in self.rows]
+        return float(np.median(times)) if times else math.nan
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that members have written."""
+        return sum(row["tokens"] for row in self.rows)
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Speed of the generation in the middle."""
+        known = [row["tokens_per_s"] for row in self.rows if row["tokens_per_s"] is not None]
+        return float(np.median(known)) if known else math.nan
+
+    @property
+    def peak_memory_mb(self) -> dict[str, float]:
+        """Most memory held at once, by place; empty when an older germline did not record it."""
+        found: dict[str, float] = {}
+        for row in self.rows:
+            for place, value in row.get("peak_memory_mb", {}).items():
+                found[escape_control_characters(place)] = max(value, found.get(place, 0.0))
+        return found
+
+    @property
+    def written_at(self) -> tuple[str, str] | None:
+        """When the first and the last generation were written (UTC), where that is recorded."""
+        known = [row["written_at"] for row in self.rows if "written_at" in row]
+        return (_moment(known[0]), _moment(known[-1])) if known else None
+
+    @cached_property
+    def failures(self) -> list[tuple[str, int]]:
+        """Reasons why a completion earned the floor or its reward is missing, commonest first."""
+        counts: Counter[str] = Counter()
+        for row in self.rows:
+            counts.update(row["failures"])
+        named = [(bounded_text(reason, 200), count) for reason, count in counts.most_common()]
+        rest = sum(count for _, count in named[MOST_REASONS:])
+        others = [(f"{len(named) - MOST_REASONS} more reasons", rest)] if rest else []
+        return named[:MOST_REASONS] + others
+
+    @property
+    def failed(self) -> int:
+        """Completions that were not graded."""
+        return sum(sum(row["failures"].values()) for row in self.rows)
+
+    @property
+    def missing(self) -> int:
+        """Rewards that are missing."""
+        return sum(row["missing"] for row in self.rows)
+
+    @property
+    def rollouts(self) -> int | None:
+        """Rollouts played in training; None when an older germline did not count them."""
+        if not all("rollouts" in row for row in self.rows):
+            return None
+        return sum(row["rollouts"] for row in self.rows)
+
+    @property
+    def without_signal(self) -> int:
+        """Generations in which all members were equally good, so that nothing was learned."""
+        return sum(row["zero_signal"] for row in self.rows)
+
+    @property
+    def compares_members(self) -> bool:
+        """Whether members are compared with each other: a population of one has a running mean."""
+        return getattr(self.config.strategy, "population", None) != 1
+
+    @property
+    def journal_bytes(self) -> int:
+        """Size of the journal, which with the base model rebuilds any generation."""
+        file = self.run.journal.path
+        return file.stat().st_size if file.exists() else 0
+
+    @property
+    def files(self) -> list[tuple[str, int]]:
+        """What the run directory holds, with sizes in bytes; a folder counts what is in it."""
+        found = []
+        for file in sorted(self.path.iterdir()):
+            if not file.name.startswith("."):
+                inside = file.rglob("*") if file.is_dir() else [file]
+                total = sum(one.stat().st_size for one in inside if one.is_file())
+                found.append((escape_control_characters(file.name) + "/" * file.is_dir(), total))
+        return found
+
+
+def bounded_text(text: str, longest: int = LONGEST_TEXT) -> str:
+    """Show text within bounds: what was cut is counted, what a browser might obey is replaced."""
+    cut = len(text) - longest
+    if cut <= 0:
+        return escape_control_characters(text)
+    return f"{escape_control_characters(text[:longest])} … ({cut:,} more characters)"
+
+
+def _answer(before: HeldOutSample, after: HeldOutSample | None) -> HeldOutAnswer:
+    old = bounded_text(before.completion)
+    new = bounded_text(after.completion) if after else old
+    one, other = diff.diff_words(old, new)
+    return HeldOutAnswer(
+        bounded_text(before.prompt),
+        bounded_text(before.answer),
+        one,
+        before.reward,
+        other if after else None,
+        after.reward if after else None,
+    )
+
+
+def _laps(timing: dict[str, Any]) -> dict[str, float]:
+    """Cut the evaluation into generating and waiting for graders; drop what took no time."""
+    laps = {key: float(value) for key, value in timing.items() if key != "evaluate_s"}
+    if "evaluate_s" in timing:
+        laps["grading_s"] = max(0.0, timing["evaluate_s"] - laps.get("generate_s", 0.0))
+    return {key: seconds for key, seconds in laps.items() if seconds > 0}
+
+
+def _moment(stamp: object) -> str:
+    return escape_control_characters(str(stamp))[:16].replace("T", " ")

@@ -1,0 +1,148 @@
+"""How numbers, durations, sizes, runs and model text are put into words."""
+
+import math
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from germline.config import Config, EsSampleGradientDescent, EvolutionStrategy, Nes, RandOpt
+from germline.evaluation import confidence_interval
+from germline.types import HeldOutScore
+
+JOINERS = "\u200c\u200d"
+"""Invisible, harmless, and needed: Persian words and family emoji fall apart without them."""
+
+
+ALL_EQUAL = "(all equal)"
+"""In the place of a standard error of 0, which equal values do not support: see `caution`."""
+
+
+FEW_EXAMPLES = 10
+"""With fewer examples, a standard error is itself uncertain by a quarter and more."""
+
+
+def number(value: float | None) -> str:
+    """Write a number with three digits or so; a dash when there is none."""
+    if value is None or not math.isfinite(value):
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def duration(seconds: float) -> str:
+    """Write seconds as m:ss or h:mm:ss."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def seconds(value: float) -> str:
+    """Write a time with a unit that leaves it readable."""
+    if value >= 100:
+        return f"{duration(value)} min" if value < 3600 else f"{duration(value)} h"
+    if value >= 1:
+        return f"{value:.3g} s"
+    return f"{value * 1e3:.3g} ms" if value >= 1e-3 else f"{value * 1e6:.3g} µs"
+
+
+def size(count: float) -> str:
+    """Write a number of bytes in decimal units."""
+    for unit in ("bytes", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} GB"
+
+
+def score(value: HeldOutScore) -> str:
+    """Write a held-out score with its standard error, or a share with its interval."""
+    return f"{number(value.mean)} {error(value)}"
+
+
+def error(value: HeldOutScore) -> str:
+    """Write how sure a held-out score is; `kind_of_error` says what that is."""
+    if not value.proportion:
+        return f"± {number(value.standard_error)}" if value.standard_error else ALL_EQUAL
+    return "[{}, {}]".format(*map(number, confidence_interval(value)))
+
+
+def kind_of_error(value: HeldOutScore) -> str:
+    """Name what `error` writes."""
+    return "95 % interval" if value.proportion else "standard error"
+
+
+def caution(value: HeldOutScore) -> str:
+    """Say what a score with its error leaves open; empty where the error can be relied on.
+
+    Where n values are equal, up to 3 / n of all examples may differ (95 %): the rule of three
+    (Hanley and Lippman-Hand 1983, JAMA 249).
+    """
+    if value.proportion or not value.n:
+        return ""
+    if value.n == 1:
+        return "one example has no standard error"
+    if value.standard_error == 0:
+        share = min(1.0, 3 / value.n)
+        return (
+            f"all {value.n} values are equal, which gives no standard error: up to "
+            f"{share:.0%} of other examples may differ"
+        )
+    if value.n < FEW_EXAMPLES:
+        return f"a standard error of {value.n} examples is rough"
+    return ""
+
+
+def escape_control_characters(text: str) -> str:
+    """Replace what a terminal or a browser might obey; line breaks, tabs and spaces stay.
+
+    Control characters, marks that turn the direction of writing, and halves of characters go.
+    """
+    return "".join(
+        one if one.isprintable() or one in "\n\t" or one in JOINERS or one == "\u3000" else "�"
+        for one in text.replace("\u00a0", " ").replace("\u202f", " ")
+    )
+
+
+def run_title(config: Config) -> tuple[str, str]:
+    """Name a run by what tells it from others: what is trained on what, and how."""
+    strategy = config.strategy
+    rank = f" r = {config.space.rank}" if hasattr(config.space, "rank") else ""
+    model = Path(config.model).name
+    how = strategy.kind if isinstance(config.method, EvolutionStrategy) else config.method.kind
+    return (
+        f"{config.task.title} · {model} · {config.space.kind}{rank} · {how}",
+        ", ".join([f"N = {strategy.population}", *_steps(config), f"run seed {config.seed}"]),
+    )
+
+
+def scored_as(config: Config) -> str:
+    """Name who is scored on held-out examples."""
+    return "vote" if isinstance(config.method, RandOpt) else "center"
+
+
+def counted_by(config: Config) -> str:
+    """Name what held-out scores are counted by: where nothing is updated, generations."""
+    return "generations" if isinstance(config.method, RandOpt) else "updates"
+
+
+def _steps(config: Config) -> list[str]:
+    """Say how far members are from the center, and how far it goes, as far as either moves."""
+    strategy, method = config.strategy, config.method
+    sigma = _setting(strategy.sigma)
+    if isinstance(method, RandOpt):
+        several = " or ".join(f"{one:g}" for one in method.sigmas or ())
+        return [f"sigma {several or sigma}"]
+    sampling = isinstance(method, EsSampleGradientDescent) and method.explore == "temperature"
+    steps = [] if sampling else [f"sigma {sigma}"]
+    if isinstance(strategy, Nes):
+        steps.append(f"learning rate {_setting(strategy.learning_rate)}")
+    return steps
+
+
+def _setting(value: float | BaseModel) -> str:
+    """Write a number, a schedule by where it goes, or that the value is measured."""
+    if not isinstance(value, BaseModel):
+        return f"{value:g}"
+    ends = value.model_dump(include={"start", "end"})
+    if not ends:
+        return str(getattr(value, "kind", ""))
+    return " to ".join(f"{ends[name]:g}" for name in ("start", "end") if name in ends)

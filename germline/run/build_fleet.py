@@ -1,0 +1,214 @@
+"""How many engines a config asks for, on which devices and how many threads; and what slows them.
+
+The number of engines must change no bit of a run, so it changes neither the microbatches nor the
+threads
+of an engine: where those make several engines slow, this says so instead of choosing others.
+"""
+
+import logging
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+
+from germline.config import Config, InProcess, Local, Ray, SepCma
+from germline.fleet import LocalFleet
+from germline.fleet.engine_processes import EngineProcess, wait_for_outcome
+from germline.fleet.mirrored_search import MirroredEngine
+from germline.fleet.remote_fleet import RemoteFleet
+from germline.fleet.worker_pool import PoolSettings, WorkerPool
+from germline.protocols import Engine, Fleet
+from germline.rollout import GraderProtocol, microbatch_starts
+from germline.strategies import make_strategy
+from germline.types import GermlineError
+
+log = logging.getLogger(__name__)
+
+
+def make_fleet(config: Config, load: Callable[[Config], Engine], graders: GraderProtocol) -> Fleet:
+    """Load one engine here, several in processes of their own, or as actors of a cluster.
+
+    Args:
+        config: of the run.
+        load: makes the engine of a config; sent to where the engines are.
+        graders: here, for all engines.
+    """
+    if isinstance(config.fleet, Local) and config.fleet.engines == 1:
+        return LocalFleet(load(engine_placement(config, 0)), graders, config.microbatch)
+    load = remote_engine_factory(config, load)
+    if isinstance(config.fleet, Ray):
+        return _on_ray(config, config.fleet, load, graders)
+    processes = [
+        EngineProcess(number, partial(load, engine_placement(config, number)), _patience(config))
+        for number in range(config.fleet.engines)
+    ]
+    pool = WorkerPool(processes, wait_for_outcome, _terms(config.fleet))
+    return RemoteFleet(
+        pool, graders, config.microbatch, config.fleet.quorum, followed=uses_mirrored_search(config)
+    )
+
+
+def uses_mirrored_search(config: Config) -> bool:
+    """Whether engines elsewhere draw the members of a search by coordinates themselves.
+
+    Those of `cma` are at most 8 kB, and telling a follower costs more than sending them.
+    """
+    return isinstance(config.strategy, SepCma) and not config.fleet.send_offsets
+
+
+def remote_engine_factory(
+    config: Config, load: Callable[[Config], Engine]
+) -> Callable[[Config], Engine]:
+    """Return what makes an engine elsewhere, given what makes one here; both are picklable."""
+    return partial(_follower, load) if uses_mirrored_search(config) else load
+
+
+def _follower(load: Callable[[Config], Engine], config: Config) -> MirroredEngine:
+    """Load an engine, and begin the search that it follows."""
+    engine = load(config)
+    begin = partial(
+        make_strategy,
+        config.strategy,
+        run_seed=config.seed,
+        generations=config.generations,
+        dimension=engine.weights.dimension,
+    )
+    return MirroredEngine(engine, begin)
+
+
+def _on_ray(
+    config: Config, fleet: Ray, load: Callable[[Config], Engine], graders: GraderProtocol
+) -> Fleet:
+    try:
+        from germline.fleet import ray_actors, ray_cluster
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        raise GermlineError(
+            "fleet.kind=ray needs the package ray, which is not installed: "
+            "pip install 'germline[ray]'"
+        ) from error
+    with ExitStack() as opened:
+        # CPUs are only counted by Ray: here, one for each engine, as for processes.
+        joined = ray_cluster.RayCluster(
+            fleet.address, max(_cores(), fleet.engines), _patience(config)
+        )
+        opened.callback(joined.close)
+        joined.check_resources(fleet.min_engines or fleet.engines, fleet.resources)
+        engine = config.engine
+        automatic = isinstance(engine, InProcess) and engine.device == "auto"
+        if automatic and "GPU" not in fleet.resources and ray_cluster.has_gpus():
+            log.warning("fleet.resources asks for no GPU, so engines use none: try {GPU: 1}")
+        actors = [
+            ray_actors.RayEngine(
+                number, partial(load, engine_placement(config, number)), fleet.resources
+            )
+            for number in range(fleet.engines)
+        ]
+        pool = WorkerPool(
+            actors,
+            ray_actors.wait_for_outcome,
+            _terms(fleet),
+            lambda: ray_cluster.resources_report(fleet.resources),
+        )
+        store = ray_actors.ObjectStoreTransfer()
+        moving = RemoteFleet(
+            pool,
+            graders,
+            config.microbatch,
+            fleet.quorum,
+            store,
+            followed=uses_mirrored_search(config),
+        )
+        opened.pop_all()
+    return ray_cluster.ClusterFleet(moving, joined)
+
+
+def _terms(fleet: Local | Ray) -> PoolSettings:
+    patience = PoolSettings(hang_factor=fleet.hang_factor, hang_timeout_s=fleet.hang_timeout_s)
+    if isinstance(fleet, Local):
+        return patience
+    return replace(
+        patience, min_engines=fleet.min_engines, placement_timeout_s=fleet.placement_timeout_s
+    )
+
+
+def _patience(config: Config) -> dict[str, str]:
+    """Let threads that wait for each other do so asleep where there are more than cores."""
+    return {"OMP_WAIT_POLICY": "PASSIVE"} if _crowded(config) else {}
+
+
+def engine_placement(config: Config, number: int) -> Config:
+    """Say on which device an engine runs, and on as many threads as one engine would here."""
+    fleet, engine = config.fleet, config.engine
+    if not isinstance(engine, InProcess):
+        return config
+    changes: dict[str, object] = {}
+    if isinstance(fleet, Ray):
+        changes["threads"] = engine_threads(config)
+    else:
+        changes |= _device(fleet, engine, number)
+        if fleet.engines > 1:
+            changes["threads"] = engine_threads(config)
+    return config.model_copy(update={"engine": engine.model_copy(update=changes)})
+
+
+def _device(fleet: Local, engine: InProcess, number: int) -> dict[str, object]:
+    if fleet.devices != "auto":
+        return {"device": fleet.devices[number]}
+    if fleet.engines > 1 and engine.device == "auto" and (gpus := _gpus()):
+        return {"device": f"cuda:{number % gpus}"}
+    return {}
+
+
+def engine_threads(config: Config) -> int:
+    """Return the CPU threads of every engine."""
+    import torch
+
+    chosen = config.engine.threads if isinstance(config.engine, InProcess) else None
+    return chosen or torch.get_num_threads()
+
+
+def warn_if_slow(config: Config, examples: int) -> None:
+    """Tell what several engines gain nothing from, on so many training examples."""
+    engines, population = config.fleet.engines, config.strategy.population
+    if engines == 1 or population is None:
+        return
+    caution = " (it may change the last bits of an evaluation, so choose it when a run begins)"
+    if _crowded(config):
+        each = max(1, _cores() // engines)
+        fewer = f"fleet.engines={_cores()}"
+        better = f"engine.threads={each}{caution}" if each < engine_threads(config) else fewer
+        log.warning(
+            "fleet.engines=%d with %d threads each on %d cores: they wait for each other; try %s",
+            *(engines, engine_threads(config), _cores(), better),
+        )
+    batch = min(config.batch_size, examples)
+    pieces = len(microbatch_starts(population, batch, config.microbatch))
+    if pieces < engines:
+        rows = max(1, population * batch // (2 * engines))
+        log.warning(
+            "fleet.engines=%d is more than a generation has microbatches of work (%d); try "
+            "microbatch.rows=%d%s",
+            *(engines, pieces, rows, caution),
+        )
+
+
+def _gpus() -> int:
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def _cores() -> int:
+    allowed = getattr(os, "sched_getaffinity", None)  # what this process may use, where it is known
+    return len(allowed(0)) if allowed else os.cpu_count() or 1
+
+
+def _crowded(config: Config) -> bool:
+    if not isinstance(config.engine, InProcess) or config.engine.device not in ("auto", "cpu"):
+        return False
+    if isinstance(config.fleet, Ray) and config.fleet.address is not None:
+        return False  # the cores of a cluster are elsewhere
+    return not _gpus() and config.fleet.engines * engine_threads(config) > _cores()

@@ -1,0 +1,215 @@
+"""Names to objects: load the model, make the task, the strategy and the fleet a config names."""
+
+import logging
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+
+from germline.baselines.randopt import Ensemble
+from germline.config import (
+    AutoLearningRate,
+    Config,
+    InProcess,
+    Local,
+    Nes,
+    RandOpt,
+    TaskConfig,
+    Toy,
+)
+from germline.engines import ENGINES
+from germline.graders.pool import GraderPool
+from germline.nano import NANO_DIR
+from germline.optimizers import make_optimizer
+from germline.protocols import Engine, Fleet, Shaping, Strategy, Task
+from germline.record.ancestry import Ancestor
+from germline.registry import resolve
+from germline.run.build_fleet import make_fleet, warn_if_slow
+from germline.run.build_method import make_method
+from germline.run.inherited_weights import apply_ancestors, space_seed
+from germline.run.resource_checks import check_memory
+from germline.shaping import utilities
+from germline.spaces import make_space
+from germline.strategies import make_strategy
+from germline.tasks import TASKS
+from germline.training import batches
+from germline.types import Decoding, Example
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RunParts:
+    """The objects of one run; a context manager that ends the processes of graders and engines.
+
+    Attributes:
+        ensemble: the members that vote, where the method keeps some.
+    """
+
+    config: Config
+    task: Task
+    strategy: Strategy
+    shape: Shaping
+    fleet: Fleet
+    graders: GraderPool
+    decoding: Decoding
+    ensemble: Ensemble | None = None
+
+    def __enter__(self) -> "RunParts":
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the processes of graders and engines."""
+        self.fleet.close()
+        self.graders.close()
+
+    def decoding_of(self, generation: int) -> Decoding:
+        """Return how a generation chooses tokens: every generation has luck of its own."""
+        return replace(self.decoding, noise_generation=generation)
+
+    def batch(self, generation: int) -> Sequence[Example]:
+        """Return the training examples of a generation."""
+        # Members are kept by their fitness, so all must have played the same examples.
+        place = 0 if isinstance(self.config.method, RandOpt) else generation
+        return batches(self.task.examples("train"), self.config.batch_size, self.config.seed)(place)
+
+
+def build_run_parts(config: Config, ancestors: Sequence[Ancestor] = ()) -> RunParts:
+    """Turn names into objects: load the model, the task, the strategy, and start the graders.
+
+    Args:
+        config: of the run.
+        ancestors: the runs that led to its starting weights, see `RunDirectory.ancestors`.
+
+    Raises:
+        GermlineError: something named in the config cannot be had.
+    """
+    task = make_task(config.task)
+    if isinstance(config.fleet, Local) and config.fleet.engines > 1:
+        # Each checks for itself when it loads, but all of them load at once.
+        check_memory(config, engines=config.fleet.engines)
+    with ExitStack() as opened:
+        graders = make_graders(config, task)
+        opened.callback(graders.close)
+        fleet = make_fleet(config, partial(make_engine, ancestors=ancestors), graders)
+        opened.callback(fleet.close)
+        strategy = make_strategy(
+            config.search,
+            run_seed=config.seed,
+            generations=config.generations,
+            dimension=fleet.dimension(),
+        )
+        config = _with_population(config, strategy)
+        warn_if_slow(config, len(task.examples("train")))
+        _say_what_decays(config)
+        method = make_method(config, strategy, fleet, task)
+        opened.pop_all()
+    return RunParts(
+        config=config,
+        task=task,
+        strategy=method.strategy,
+        shape=partial(utilities, config.shaping),
+        fleet=method.fleet,
+        graders=graders,
+        decoding=make_decoding(config, task),
+        ensemble=method.ensemble,
+    )
+
+
+def _say_what_decays(config: Config) -> None:
+    """Warn of a weight decay that changes with the measured learning rate."""
+    section = config.strategy
+    decay = section.optimizer.weight_decay
+    if decay and isinstance(section, Nes) and isinstance(section.learning_rate, AutoLearningRate):
+        log.warning(
+            "strategy.optimizer.weight_decay=%g draws by weight_decay x learning_rate in every "
+            "generation, and learning_rate=auto changes by orders of magnitude: give "
+            "strategy.learning_rate as a number, such as 0.01, or drop weight_decay",
+            decay,
+        )
+
+
+def _with_population(config: Config, strategy: Strategy) -> Config:
+    """Write down how many members there are where that was left to the strategy."""
+    if config.strategy.population is not None:
+        return config
+    section = config.strategy.model_copy(update={"population": len(strategy.ask(0))})
+    return config.model_copy(update={"strategy": section})
+
+
+def make_task(config: TaskConfig) -> Task:
+    """Build the task a config section names."""
+    task: Task = resolve("tasks", TASKS, config.kind)(config)
+    return task
+
+
+def make_graders(config: Config, task: Task) -> GraderPool:
+    """Start the pool that grades a task."""
+    section = config.graders
+    return GraderPool(
+        task.grader,
+        task.rubric,
+        task.floor,
+        workers=section.workers,
+        timeout_s=section.timeout_s,
+        memory_gb=section.memory_gb,
+    )
+
+
+def make_engine(
+    config: Config,
+    *,
+    searched: bool = True,
+    plays: bool = True,
+    ancestors: Sequence[Ancestor] = (),
+) -> Engine:
+    """Load the model into the engine a config names, and bring it to a run's starting weights.
+
+    Args:
+        config: of the run.
+        searched: or it serves the center alone.
+        plays: or it only moves masters and writes them, without the inference engine they are
+            played in; one in this process plays all the same.
+        ancestors: the runs that led to the starting weights.
+    """
+    # All that an engine draws by the run seed is what theta is made of.
+    config = config.model_copy(update={"seed": space_seed(config, ancestors)})
+    engine = _base_engine(config, searched=searched, plays=plays)
+    apply_ancestors(engine, ancestors)
+    return engine
+
+
+def _base_engine(config: Config, *, searched: bool, plays: bool) -> Engine:
+    space = make_space(config.space, config.seed) if searched else None
+    optimizer = make_optimizer(config.strategy.optimizer)
+    kind = resolve("engines", ENGINES, config.engine.kind)
+    sigma_unit = config.search.unit
+    if isinstance(config.engine, Toy):
+        toy: Engine = kind(space, optimizer, sigma_unit)
+        return toy
+    from germline.engines.pretrained import load_pretrained
+    from germline.engines.served.masters_only import make_masters_only_engine
+
+    check_memory(config, searched=searched)
+    pretrained = load_pretrained(str(NANO_DIR) if config.model == "nano" else config.model)
+    if isinstance(config.engine, InProcess):
+        engine: Engine = kind(pretrained, space, optimizer, config.engine, sigma_unit)
+        return engine
+    make = kind if plays else make_masters_only_engine
+    served: Engine = make(config, pretrained, space, optimizer)
+    return served
+
+
+def make_decoding(config: Config, task: Task) -> Decoding:
+    """Join the task's own limits with what the config overrides."""
+    section = config.task
+    return Decoding(
+        max_new_tokens=section.max_new_tokens or task.max_new_tokens,
+        temperature=section.temperature,
+        top_p=section.top_p,
+        stop=task.stop if section.stop is None else section.stop,
+        noise_seed=config.seed,
+    )

@@ -1,0 +1,100 @@
+"""Rebuild and write the weights of a run: `replay` for any generation, `export` for the newest."""
+
+from pathlib import Path
+from typing import Literal
+
+from germline.checkpoint import restore
+from germline.config import Config
+from germline.protocols import Engine
+from germline.record import RunDirectory
+from germline.record.atomic_files import check_writable, explain_write_errors
+from germline.run.build_parts import make_engine
+from germline.run.load_run import load_single_model, strategy_of_run
+from germline.run.validate_args import validate_path
+from germline.types import GermlineError
+
+Form = Literal["adapter", "merged"]
+"""How weights are written: a PEFT adapter (where one was trained), or a Hugging Face folder."""
+
+
+def replay(
+    path: Path | str, generation: int, out: Path | str | None = None, form: Form | None = None
+) -> str:
+    """Rebuild a generation from base model and journal alone; return its verified digest.
+
+    Args:
+        path: the run directory.
+        generation: the last update to include; -1 is the base model.
+        out: the folder to write, if any.
+        form: see `export`.
+
+    Raises:
+        GermlineError: the digest is not the one the journal recorded.
+    """
+    directory = RunDirectory.open(validate_path("path", path))
+    if form is not None and out is None:
+        raise GermlineError(
+            f"replay: {form} says how weights are written, so name the folder as well (--out)"
+        )
+    form = _form(directory.config, form)
+    folder = None if out is None else _free(validate_path("out", out))
+    engine = make_engine(directory.config, plays=False, ancestors=directory.ancestors)
+    digest = restore(
+        engine.weights,
+        directory.journal.read(),
+        None,
+        directory.base_digest,
+        generation,
+        strategy_of_run(directory.config, engine.weights.dimension),
+    )
+    if folder is not None:
+        engine.refresh()
+        _write_weights(engine, folder, form)
+    return digest
+
+
+def export(path: Path | str, out: Path | str, form: Form | None = None) -> None:
+    """Write the newest weights of a run: in fp32, what loads them writes the same tokens.
+
+    Of a run that followed gradients and was killed, the newest are those of its newest snapshot.
+
+    Args:
+        path: the run directory.
+        out: the folder to write.
+        form: `merged` is a Hugging Face folder that plain `transformers` loads; `adapter` is one
+            that plain `peft` loads. Default: the adapter where one was trained.
+
+    Raises:
+        GermlineError: the folder is taken, or there is no adapter to write.
+    """
+    folder = _free(validate_path("out", out))
+    directory = RunDirectory.open(validate_path("path", path))
+    form = _form(directory.config, form)
+    _write_weights(load_single_model(directory, plays=False), folder, form)
+
+
+def _form(config: Config, form: Form | None) -> Form:
+    """Say how a run's weights are written where nobody asked, and refuse what it does not have."""
+    if form == "adapter" and not config.space.trains_an_adapter:
+        raise GermlineError(
+            f"this run has space.kind={config.space.kind} and so no adapter to write: write the "
+            "whole model (--merged)"
+        )
+    return form or ("adapter" if config.space.trains_an_adapter else "merged")
+
+
+def _write_weights(engine: Engine, folder: Path, form: Form) -> None:
+    with explain_write_errors(folder):
+        if form == "adapter":
+            engine.save_adapter(folder)
+        else:
+            engine.save_model(folder)
+
+
+def _free(out: Path) -> Path:
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise GermlineError(
+            f"out: {out} exists and is not empty; choose a new or an empty folder (--out)"
+        )
+    check_writable(out)
+    return out

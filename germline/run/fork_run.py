@@ -1,0 +1,146 @@
+"""A new run from a generation of an old one: other settings, the same theta to start from."""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from germline.config import Config, EsSampleGradientDescent, RandOpt, load_config
+from germline.record import RunDirectory
+from germline.record.ancestry import Ancestor
+from germline.record.best_generation import best_score
+from germline.report.diff import differing_settings
+from germline.run.load_run import settings_for
+from germline.run.train_run import Training, begin_run
+from germline.run.validate_args import validate_path
+from germline.types import GermlineError, Update
+
+SAME = ("model", "space")
+"""Sections that say what theta is: the new run cannot have others."""
+
+
+def fork(
+    path: Path | str,
+    generation: int | Literal["best"] = "best",
+    overrides: Sequence[str] = (),
+    out: Path | str | None = None,
+) -> Training:
+    """Begin a new run that starts from the weights of an old one after a generation.
+
+    The new run counts its generations from 0, and its directory is whole by itself: it keeps the
+    journal of the old run up to that generation. Its optimizer starts without moments. Unless
+    `seed` is among the overrides, its run seed is one that no other run has, so that it repeats
+    neither perturbations nor batches.
+
+    Args:
+        path: the old run directory.
+        generation: the last update to include, -1 for none; or `best`: that before the best
+            held-out score.
+        overrides: settings that the new run has otherwise; `model` and `space` cannot be.
+        out: the new run directory; by default a new one under `runs/`.
+
+    Raises:
+        GermlineError: the run does not have that generation, its weights cannot be load_engine from
+            its journal, or a setting cannot change.
+    """
+    directory = RunDirectory.open(validate_path("path", path))
+    last = _best(directory) if generation == "best" else _known(directory, generation)
+    parent = _as_ancestor(directory, last)
+    config = forked_config(directory.config, overrides, parent)
+    return begin_run(config, out, (*directory.ancestors, parent))
+
+
+def _best(directory: RunDirectory) -> int:
+    """Return the generation after which the held-out score was best; -1 is before the first."""
+    best = best_score([one.score for one in directory.held_out()])
+    if best is None:
+        raise GermlineError(
+            f"resume: {directory.path} has no held-out score, so none is the best: name a "
+            "generation (--from 40), or score some generations (held_out.every)"
+        )
+    # A score counts updates: the weights after generation g have seen g + 1 of them.
+    return _known(directory, best.generation - 1)
+
+
+def _known(directory: RunDirectory, generation: object) -> int:
+    last = directory.journal.last_generation()
+    if isinstance(generation, bool) or not isinstance(generation, int):
+        raise GermlineError(f"generation must be a whole number or 'best', found {generation!r}")
+    if -1 <= generation <= last:
+        return generation
+    found = f"has generations 0 to {last}" if last >= 0 else "has no generation yet"
+    raise GermlineError(
+        f"resume: generation {generation} is not in {directory.path}, which {found}; -1 is its "
+        "start"
+    )
+
+
+def _as_ancestor(directory: RunDirectory, generation: int) -> Ancestor:
+    method = directory.config.method
+    if isinstance(method, RandOpt):
+        raise GermlineError(
+            "resume: method.kind=randopt moves no weights, so all its generations are its start: "
+            "begin a new run with `germline train`"
+        )
+    entries = directory.journal.read()[: generation + 1]
+    if any(isinstance(one.update, Update) and one.update.backpropagated for one in entries):
+        found = (
+            f" (method.kind={method.kind})" if isinstance(method, EsSampleGradientDescent) else ""
+        )
+        raise GermlineError(
+            f"resume: generation {generation} followed gradients found by backpropagation{found}, "
+            "which a journal cannot repeat: only snapshots hold such weights. Export the newest "
+            f"one and train that: `germline export {directory.path} --out MODEL`, then "
+            "`germline train CONFIG model=MODEL`"
+        )
+    return Ancestor(
+        path=str(directory.path.resolve()),
+        generation=generation,
+        base_digest=directory.base_digest,
+        config=directory.config,
+        entries=tuple(entries),
+    )
+
+
+def forked_config(config: Config, overrides: Sequence[str], parent: Ancestor) -> Config:
+    """Return the config of a new run from that of its parent.
+
+    Raises:
+        GermlineError: an override would change what the weights are.
+    """
+    values = _with_other_kinds(config, overrides)
+    changed = load_config({**values, "seed": _own_seed(parent)}, overrides)
+    for setting, (was, asked) in differing_settings([config, changed]).items():
+        _check_other_theta(setting, was, asked)
+    if (config.engine.kind == "toy") != (changed.engine.kind == "toy"):
+        raise GermlineError(
+            f"resume: engine.kind={changed.engine.kind} has another model than "
+            f"{config.engine.kind}, with which the weights were trained"
+        )
+    return changed
+
+
+def _with_other_kinds(config: Config, overrides: Sequence[str]) -> dict[str, Any]:
+    """Return the settings to be overridden: where another kind is asked for, those it has."""
+    values = config.model_dump()
+    for section in ("strategy", "engine", "fleet", "method"):
+        values[section] = settings_for(config, overrides, section)[section]
+    return values
+
+
+def _check_other_theta(setting: str, was: object, asked: object) -> None:
+    if setting.partition(".")[0] not in SAME:
+        return
+    said = [("not set" if one is ... else repr(one)) for one in (was, asked)]
+    raise GermlineError(
+        f"resume: {setting} cannot change, as it says what the weights are (it was {said[0]}, "
+        f"asked for is {said[1]}). For that, export the weights (`germline replay "
+        "RUN --generation 40 --out MODEL`) and train them anew (`germline train CONFIG "
+        "model=MODEL`)"
+    )
+
+
+def _own_seed(parent: Ancestor) -> int:
+    """Return a run seed for what starts from these weights: the same whenever it is asked for."""
+    name = f"fork of seed {parent.config.seed} at {parent.digest}"
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4])

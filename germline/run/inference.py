@@ -1,0 +1,143 @@
+"""Use the weights of a run or a model: `evaluate` scores a task, `generate` answers prompts."""
+
+import json
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from germline.config import TaskBase, TaskConfig, load_config
+from germline.evaluation import HELD_OUT_NOISE, score_center
+from germline.fleet import LocalFleet
+from germline.protocols import Fleet
+from germline.record.atomic_files import check_writable, explain_write_errors, write_atomically
+from germline.run.build_parts import make_decoding, make_engine, make_graders, make_task
+from germline.run.load_run import (
+    close_engine,
+    fleet_of_run,
+    load_engine,
+    load_single_model,
+    newest_generation,
+    open_source,
+)
+from germline.run.validate_args import (
+    validate_choice,
+    validate_limit,
+    validate_path,
+    validate_texts,
+)
+from germline.types import (
+    Completion,
+    Decoding,
+    Evaluation,
+    Example,
+    GermlineError,
+    HeldOutScore,
+    Split,
+)
+
+
+def evaluate(
+    source: str,
+    task: TaskConfig | str | None = None,
+    *,
+    split: Split = "test",
+    limit: int | None = None,
+    overrides: Sequence[str] = (),
+    out: Path | None = None,
+) -> tuple[HeldOutScore, Path]:
+    """Score the weights of a run or a model on a task, and write every completion.
+
+    Args:
+        source: a run directory, or what `model` may be in a config.
+        task: a config section or a short name; None plays the run's own task.
+        split: which examples.
+        limit: only the first so many of them.
+        overrides: settings of engine, microbatch and graders.
+        out: where the completions go; default: beside the run, or in the working directory.
+    """
+    validate_choice("split", split, ("train", "test"))
+    limit = validate_limit(limit)
+    file = None if out is None else validate_path("out", out)
+    if file is not None and file.is_dir():
+        raise GermlineError(f"out: {file} is a folder; name the file the completions go to (--out)")
+    if task is not None and not isinstance(task, TaskBase):
+        task = load_config({"task": task}).task
+    directory, config = open_source(source, task, overrides)
+    if directory is None and task is None:
+        raise GermlineError(
+            f"evaluate: {source} is no run directory, so name a task: task='countdown'"
+        )
+    played = make_task(config.task)
+    examples = played.examples(split)[:limit]
+    folder = directory.path if directory else Path()
+    file = file or folder / f"completions-{played.name}-{split}.jsonl"
+    check_writable(file)
+    with ExitStack() as opened:
+        engine = (
+            load_engine(directory, config) if directory else make_engine(config, searched=False)
+        )
+        opened.callback(close_engine, engine)
+        graders = opened.enter_context(make_graders(config, played))
+        fleet: Fleet = LocalFleet(engine, graders, config.microbatch)
+        if directory:
+            fleet = fleet_of_run(directory, fleet, played)
+        sampling_noise = replace(make_decoding(config, played), noise_stream=HELD_OUT_NOISE)
+        updates = 1 + newest_generation(directory) if directory else 0
+        score, evaluation = score_center(fleet, played, examples, sampling_noise, updates)
+    _write_completions(file, evaluation, examples)
+    return score, file
+
+
+def generate(  # noqa: PLR0913 - all that a completion depends on
+    source: str,
+    prompts: Sequence[str],
+    *,
+    chat: bool = True,
+    max_new_tokens: int = 128,
+    temperature: float = 0.0,
+    top_p: float = 1.0,
+    seed: int = 0,
+    engine: str | None = None,
+) -> list[Completion]:
+    """Let the weights of a run or a model answer prompts.
+
+    The run's own engine plays, or one of another kind with its defaults, such as `inprocess`.
+
+    Raises:
+        GermlineError: a setting is out of range, or the source cannot be loaded.
+    """
+    prompts = validate_texts("prompts", prompts)
+    if not prompts:
+        return []
+    sampling = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p}
+    load_config({"task": sampling})
+    asked = () if engine is None else (f"engine.kind={engine}",)
+    directory, config = open_source(source, None, asked)
+    examples = [Example(i, prompt, "", chat) for i, prompt in enumerate(prompts)]
+    settings = Decoding(max_new_tokens, temperature, top_p, noise_seed=seed)
+    player = (
+        load_single_model(directory, config) if directory else make_engine(config, searched=False)
+    )
+    try:
+        return player.generate([None], examples, settings)[0]
+    finally:
+        close_engine(player)
+
+
+def _write_completions(path: Path, evaluation: Evaluation, examples: Sequence[Example]) -> None:
+    by_index = {example.index: example for example in examples}
+    rows = [
+        {
+            "example": rollout.example,
+            "prompt": by_index[rollout.example].prompt,
+            "completion": rollout.completion.text,
+            "answer": by_index[rollout.example].answer,
+            **asdict(rollout.grade),
+        }
+        for rollout in evaluation.rollouts
+    ]
+    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    with explain_write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, text.encode("utf-8", "backslashreplace"))

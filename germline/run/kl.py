@@ -1,0 +1,68 @@
+"""How far a run went from where it began: exact KL along what it writes, and how its texts look."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from germline.config import load_config
+from germline.evaluation import HELD_OUT_NOISE
+from germline.evaluation.degenerate_text import DegenerateTextShares, degenerate_text_shares
+from germline.evaluation.kl_divergence import KlDivergence, TextDivergence, measure_texts
+from germline.protocols import TextScorer
+from germline.record import RunDirectory
+from germline.rollout import center_microbatch, cut_microbatches
+from germline.run.build_parts import make_decoding, make_engine, make_task
+from germline.run.load_run import close_engine, load_engine, settings_for, writers
+from germline.run.validate_args import validate_choice, validate_limit, validate_path
+from germline.types import Completion, GermlineError, Split
+
+
+def measure_kl(
+    path: Path | str,
+    *,
+    split: Split = "test",
+    limit: int | None = None,
+    overrides: Sequence[str] = (),
+) -> tuple[KlDivergence, DegenerateTextShares]:
+    """Let the newest weights of a run answer its task, and read the answers beside the start.
+
+    The start is the run before its first update; both are in memory at once. Of a run that answers
+    by vote, every member that votes writes for itself.
+
+    Args:
+        path: the run directory.
+        split: which examples.
+        limit: only the first so many of them.
+        overrides: settings of task, engine and microbatch.
+
+    Raises:
+        GermlineError: this is no run, or its engine cannot tell how likely a text is.
+    """
+    validate_choice("split", split, ("train", "test"))
+    directory = RunDirectory.open(validate_path("path", path))
+    config = load_config(settings_for(directory.config, overrides, "engine"), overrides)
+    task = make_task(config.task)
+    examples = task.examples(split)[: validate_limit(limit)]
+    tuned, start = (
+        load_engine(directory, config),
+        make_engine(config, ancestors=directory.ancestors),
+    )
+    if not isinstance(tuned, TextScorer) or not isinstance(start, TextScorer):
+        for engine in (tuned, start):
+            close_engine(engine)
+        raise GermlineError(
+            f"engine.kind={config.engine.kind} cannot tell how likely a text is; use "
+            "engine=inprocess"
+        )
+    sampling_noise = replace(make_decoding(config, task), noise_stream=HELD_OUT_NOISE)
+    readings: list[TextDivergence] = []
+    texts: list[Completion] = []
+    for who in writers(directory, tuned.weights.dimension):
+        for microbatch in cut_microbatches([who], examples, center_microbatch(config.microbatch)):
+            written = tuned.generate(microbatch.members, microbatch.examples, sampling_noise)
+            readings += measure_texts(
+                tuned, start, microbatch.members, microbatch.examples, written
+            )[0]
+            texts += written[0]
+    unlikely = [one.improbable for one in readings]
+    return KlDivergence.of(readings), degenerate_text_shares(texts, tuned.special_ids, unlikely)

@@ -1,0 +1,328 @@
+"""A run being written: the loop wrapped in recording, snapshots, held-out scores and stopping."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from germline.checkpoint import newest_snapshot, recall_strategy
+from germline.config import Config, EsSampleGradientDescent, InProcess, Lora, Singular, load_config
+from germline.evaluation import HELD_OUT_NOISE, score_center
+from germline.random_walk import RandomWalk
+from germline.record import RunDirectory
+from germline.record.ancestry import Ancestor, inherited_walk
+from germline.record.tensorboard import TensorBoard
+from germline.report.diff import differing_settings
+from germline.report.html_page import write_report
+from germline.report.matplotlib_plots import draw_evolution
+from germline.run.build_fleet import engine_threads
+from germline.run.build_parts import RunParts, build_run_parts
+from germline.run.load_run import settings_for
+from germline.run.peak_memory import peak_memory_mb
+from germline.run.resource_checks import check_disk
+from germline.run.snapshot_policy import SnapshotPolicy, snapshots_to_keep
+from germline.run.task_check import verify_custom_task
+from germline.run.validate_args import validate_path
+from germline.signal_metrics import SignalMetrics
+from germline.signal_types import SigmaTrial
+from germline.training import generations
+from germline.types import Example, GenerationRecord, GermlineError, HeldOutScore, Rollout
+
+RESUMABLE = ("generations", "held_out", "record", "graders", "fleet")
+"""Settings a resumed run may change: the others would make it another run."""
+SERVER = (
+    *("base_url", "launch", "python", "startup_timeout_s", "timeout_s", "retry_timeout_s"),
+    *("adapters", "gpu_memory_utilization", "kv_cache_gb"),
+)
+"""Settings of an engine a resumed run may change too: where it runs and in how much room."""
+OF_SEVERAL = ("quorum", "send_offsets")
+"""Settings of a fleet that one engine would ignore."""
+
+
+class Training:
+    """One run, being written: iterate it for the record of each generation.
+
+    Attributes:
+        directory: what it writes.
+        config: as resolved.
+        start: held-out score of the weights before generation 0.
+        end: held-out score of the final weights, once the last generation has run.
+        on_trial: is called before and after each sigma that is tried while sigma is calibrated.
+    """
+
+    def __init__(self, parts: RunParts, directory: RunDirectory, first: int) -> None:
+        self.directory = directory
+        self.config = parts.config
+        self._parts = parts
+        self._first = first
+        self._stopping = False
+        self._begun = False
+        self.on_trial: Callable[[SigmaTrial], None] = lambda _trial: None
+        self._snapshots = SnapshotPolicy(
+            self.config.record.snapshot_every,
+            snapshots_to_keep(self.config, parts.fleet.dimension()),
+            partial(parts.fleet.save_snapshot, directory.snapshots),
+        )
+        self._examples = parts.task.examples("test")[: parts.config.held_out.examples]
+
+    @property
+    def start(self) -> HeldOutScore | None:
+        """Held-out score before the first update."""
+        return next(
+            (one.score for one in self.directory.held_out() if not one.score.generation), None
+        )
+
+    @property
+    def end(self) -> HeldOutScore | None:
+        """Held-out score after the last generation."""
+        last = self.config.generations
+        return next(
+            (one.score for one in self.directory.held_out() if one.score.generation == last), None
+        )
+
+    def stop(self) -> None:
+        """Finish the generation at hand, write everything, and end."""
+        self._stopping = True
+
+    def __iter__(self) -> Iterator[GenerationRecord]:
+        """Train, yielding each generation once it is safely on disk; once only.
+
+        Raises:
+            GermlineError: this training was iterated before, or too many rewards went missing.
+        """
+        if self._begun:
+            raise GermlineError(
+                "this training was iterated before; continue it with "
+                f"germline.resume({str(self.directory.path)!r})"
+            )
+        self._begun = True
+        with ExitStack() as cleanup:
+            cleanup.enter_context(self._parts)
+            cleanup.callback(self.directory.release_lock)
+            tracker = self._tracker(cleanup)
+            if self._first == 0 and self.start is None:
+                self.directory.write_held_out(*self._score(0))
+            yield from self._generations(tracker)
+            complete = self.directory.journal.last_generation() + 1 == self.config.generations
+            if complete and self.end is None:
+                self.directory.write_held_out(*self._score(self.config.generations))
+            draw_evolution(self.directory)
+        # Once nobody writes here any more: the page says whether the run goes on.
+        write_report(self.directory.path)
+
+    def _generations(self, tracker: TensorBoard | None) -> Iterator[GenerationRecord]:
+        parts, record = self._parts, self.config.record
+        span = range(self._first, self.config.generations)
+        section = self.config.strategy
+        inherited = inherited_walk(self.directory.ancestors, self.config.search.unit)
+        diagnosis = SignalMetrics(
+            walk=RandomWalk(section.optimizer, inherited), on_trial=self.on_trial
+        )
+        diagnosis.recall([entry.update for entry in self.directory.journal.read()])
+        for one in generations(
+            parts.strategy, parts.shape, parts.fleet, parts.batch, parts.decoding, span, diagnosis
+        ):
+            done = one.generation + 1
+            final = done == span.stop
+            last = final or self._stopping
+            if done % self.config.held_out.every == 0 and not final:
+                one = self._with_score(one, done)
+            self.directory.write(one, parts.batch(one.generation), peak_memory_mb())
+            if tracker:
+                tracker.generation(one)
+            saved = last or self._snapshots.is_due(done)
+            if saved:
+                self._snapshots.write(one.generation)
+            if done % record.figure_every == 0 and not last:
+                draw_evolution(self.directory)
+            yield one
+            if self._stopping:
+                if not saved:  # stopped between generations
+                    self._snapshots.write(one.generation)
+                return
+
+    def _with_score(self, record: GenerationRecord, done: int) -> GenerationRecord:
+        started = time.perf_counter()
+        score = self._score(done)[0]
+        timing = {**record.timing, "held_out_s": time.perf_counter() - started}
+        return replace(record, held_out=score, timing=timing)
+
+    def _score(self, generation: int) -> tuple[HeldOutScore, Sequence[Rollout], Sequence[Example]]:
+        parts = self._parts
+        sampling_noise = replace(parts.decoding, noise_stream=HELD_OUT_NOISE)
+        score, evaluation = score_center(
+            parts.fleet, parts.task, self._examples, sampling_noise, generation
+        )
+        if parts.ensemble and parts.ensemble.kept:
+            self.directory.write_ensemble(generation, parts.ensemble.rows())
+        return score, evaluation.rollouts, self._examples
+
+    def _tracker(self, cleanup: ExitStack) -> TensorBoard | None:
+        if not self.config.record.tensorboard:
+            return None
+        tracker = TensorBoard(self.directory.tensorboard, self._first)
+        cleanup.callback(tracker.close)
+        return tracker
+
+
+def train(
+    config: Config | Mapping[str, Any] | Path | str, out: Path | str | None = None
+) -> Training:
+    """Begin a run: load everything, make the run directory, and return the training to iterate.
+
+    Args:
+        config: a Config, a mapping of settings, or the path of a YAML file.
+        out: the run directory; by default a new one under `runs/`.
+
+    Raises:
+        GermlineError: a setting is wrong, something cannot be loaded, or the directory is taken.
+    """
+    return begin_run(config if isinstance(config, Config) else load_config(config), out)
+
+
+def begin_run(
+    config: Config, out: Path | str | None = None, ancestors: Sequence[Ancestor] = ()
+) -> Training:
+    """Begin a run from the base model, or from the weights that other runs led to.
+
+    Args:
+        config: as it was asked for.
+        out: the run directory; by default a new one under `runs/`.
+        ancestors: those runs, the first one first; see `fork`.
+
+    Raises:
+        GermlineError: something cannot be loaded, or the directory is taken.
+    """
+    config = _located(config)
+    path = validate_path("out", out) if out is not None else _new_directory(config)
+    RunDirectory.check_unused(path)
+    check_disk(config, path)
+    parts = build_run_parts(config, ancestors)
+    try:
+        parts = verify_custom_task(parts)
+        config = parts.config
+        directory = RunDirectory.create(
+            path, config, parts.fleet.digest(), engine_threads(config), ancestors
+        )
+    except BaseException:
+        parts.close()
+        raise
+    return Training(parts, directory, first=0)
+
+
+def resume(path: Path | str, overrides: Sequence[str] = ()) -> Training:
+    """Continue a stopped or killed run, to the same bits as if it had never stopped.
+
+    Raises:
+        GermlineError: an override would make it another run, or the weights cannot be load_engine.
+    """
+    directory = RunDirectory.open(validate_path("path", path))
+    config = _resumed_config(directory.config, overrides)
+    directory.acquire_lock()
+    entries = directory.journal.read()
+    if len(entries) > config.generations:
+        raise GermlineError(
+            f"generations={config.generations}, but the run already has {len(entries)}: "
+            "use `germline replay` for an earlier generation"
+        )
+    if isinstance(config.method, EsSampleGradientDescent):
+        # What followed the newest snapshot cannot be repeated from seeds: it is played again.
+        entries = entries[: newest_snapshot(directory.snapshots) + 1]
+    check_disk(config, directory.path)
+    parts = build_run_parts(
+        _with_threads(config, directory.environment["threads"]), directory.ancestors
+    )
+    try:
+        complete = recall_strategy(parts.strategy, entries)
+        parts.fleet.restore(complete, directory.snapshots, directory.base_digest)
+        directory.journal.cut(len(entries))
+        directory.truncate(len(entries) - 1)
+        directory.update_config(config)
+    except BaseException:
+        parts.close()
+        raise
+    return Training(replace(parts, config=config), directory, first=len(entries))
+
+
+def _check_change(setting: str, found: str) -> None:
+    section, _, name = setting.partition(".")
+    if section in RESUMABLE or (section == "engine" and name in SERVER):
+        return
+    servers = ", ".join(f"engine.{one}" for one in SERVER)
+    raise GermlineError(
+        f"resume: {setting} cannot change within a run ({found}); start a new run for that. "
+        f"A resumed run may change {', '.join(RESUMABLE)}, and of a served engine {servers}"
+    )
+
+
+def _resumed_config(config: Config, overrides: Sequence[str]) -> Config:
+    recorded = settings_for(config, overrides, "fleet")
+    if "fleet.engines=1" in overrides:
+        # What is for several engines alone would be refused, though nobody asked for it now.
+        recorded["fleet"] = {
+            name: value for name, value in recorded["fleet"].items() if name not in OF_SEVERAL
+        }
+    try:
+        changed = load_config(recorded, overrides)
+    except GermlineError:
+        # Settings of the kind that was would be found to be unknown to the kind that is asked for.
+        for override in overrides:
+            setting, _, kind = override.partition("=")
+            if setting.endswith(".kind"):
+                _check_change(setting, f"asked for is {kind!r}")
+        raise
+    for setting, (was, asked) in differing_settings([config, changed]).items():
+        if was is ... or asked is ...:
+            # One of them is a section where the other is a value: they differ as a whole.
+            _check_change(setting.rpartition(".")[0], "asked for is another kind")
+        else:
+            _check_change(setting, f"it was {was!r}, asked for is {asked!r}")
+    schedule = config.strategy.whole_run
+    if schedule and changed.generations != config.generations:
+        raise GermlineError(
+            f"resume: generations={changed.generations} would bend a {schedule.kind} schedule "
+            f"laid out for {config.generations} generations; start a new run, or use constant "
+            "values"
+        )
+    return changed
+
+
+def _located(config: Config) -> Config:
+    """Write what the run reads as absolute paths, so that it works from anywhere."""
+    files = {
+        name: file.expanduser().resolve()
+        for name in ("path", "test_path")
+        if (file := getattr(config.task, name, None)) is not None
+    }
+    if files:
+        config = config.model_copy(update={"task": config.task.model_copy(update=files)})
+    if config.model != "nano" and Path(config.model).is_dir():
+        config = config.model_copy(update={"model": str(Path(config.model).resolve())})
+    if isinstance(config.space, Lora | Singular) and config.space.init_adapter is not None:
+        start = str(Path(config.space.init_adapter).expanduser().resolve())
+        space = config.space.model_copy(update={"init_adapter": start})
+        config = config.model_copy(update={"space": space})
+    return config
+
+
+def _new_directory(config: Config) -> Path:
+    """Name a run by task, space and start; a number follows when two begin in one second."""
+    stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
+    name = f"{config.task.title}-{config.space.kind}-{stamp}"
+    path, number = Path("runs") / name, 1
+    while path.exists():
+        number += 1
+        path = Path("runs") / f"{name}-{number}"
+    return path
+
+
+def _with_threads(config: Config, recorded: int) -> Config:
+    """Go on with the threads the run began with: another number may round differently."""
+    if not isinstance(config.engine, InProcess) or config.engine.threads is not None:
+        return config
+    engine = config.engine.model_copy(update={"threads": recorded})
+    return config.model_copy(update={"engine": engine})

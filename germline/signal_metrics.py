@@ -1,0 +1,231 @@
+"""How much there was to learn from a generation: shares, ties, halves that agree, directions.
+
+r_ij is the reward of member i on example j, F_i its fitness, u_i its utility and s_i its sign;
+values closer than `shaping.ties.RESOLUTION` are equal, as they are to every shaping.
+
+    (1)  examples with max_i r_ij > min_i r_ij, of all examples
+    (2)  pairs with F_2k and F_2k+1 known and different, of all pairs
+    (3)  members as fit as another one, of those with a fitness
+    (4)  c_k = 1/N sum of s_i u_i over the members of direction k     the update, by direction
+    (5)  rho = c'c" / (|c'| |c"|)       with c' and c" from every other example: do halves agree?
+    (6)  signal to noise = 2 rho / (1 - rho)      of the whole batch, as a ratio of powers
+    (7)  (sum_k c_k^2)^2 / sum_k c_k^4            effective number of directions
+    (8)  total = mean_k c_k^2,   noise = mean_k (G - 1) / G sum_g (c_k^(-g) - mean_g c_k^(-g))^2
+         signal = their difference, with c^(-g) from all examples but every G-th from the g-th on
+
+(5) is the cosine of the updates themselves as far as directions are orthogonal, which random ones
+in a high dimension are. (6) reads each half as signal plus noise of its own: E rho is then
+S / (S + n) with the power n of a half's noise, and the mean of two halves has half of that (the
+formula of Spearman and Brown, 1910). (7) is the participation ratio: N for equal coefficients, 1
+where one direction is everything. (8) is the jackknife variance of the coefficients (Efron and
+Stein 1981), with G groups of examples, at most 32; where utilities are differences of means, it is
+the variance of a mean of examples that are drawn independently.
+
+Known limits: the noise in (5) and (6) is that of the choice of examples and of their sampling
+luck; that of the choice of directions is not in it. One generation of K directions gives (5) to
+about +-1/sqrt(K): read the mean of several. Members given by coordinates have no (4) to (7).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from jaxtyping import Float, Float64
+
+from germline.protocols import Shaping
+from germline.random_walk import RandomWalk
+from germline.shaping.ties import RESOLUTION, rank_with_ties
+from germline.signal_types import SigmaTrial, SignalPower, Signals
+from germline.types import Evaluation, MeanUpdate, Population, SeedPerturbation, Update
+
+MOST_GROUPS = 32
+"""Examples are left out in so many groups at most: each costs shaping the whole population."""
+
+
+@dataclass
+class SignalMetrics:
+    """Diagnoses the generations of a run, and counts those without a signal.
+
+    Attributes:
+        zeros: how many there were.
+        zeros_in_a_row: how many since the last one with a signal.
+        walk: of the updates so far.
+        on_trial: is called before and after each sigma that is tried ahead of a generation.
+    """
+
+    zero_signal_generations: int = 0
+    zero_signal_streak: int = 0
+    walk: RandomWalk = field(default_factory=RandomWalk)
+    on_trial: Callable[[SigmaTrial], None] = lambda _trial: None
+
+    def recall(self, updates: Sequence[Update | MeanUpdate]) -> None:
+        """Count the updates of the generations before, when a stopped run is taken up."""
+        for update in updates:
+            self._count(update)
+
+    def of(
+        self,
+        population: Population,
+        evaluation: Evaluation,
+        fitness: Float[np.ndarray, " members"],
+        update: Update | MeanUpdate,
+        shape: Shaping,
+    ) -> Signals:
+        """Say what there was to learn from a generation; once for each, in order."""
+        self._count(update)
+        halves = half_agreement(population, evaluation, shape)
+        return Signals(
+            informative_examples=(
+                informative_examples(evaluation.rewards) if len(population.members) > 1 else None
+            ),
+            informative_pairs=informative_pairs(fitness) if population.antithetic else None,
+            tied=tied_share(fitness),
+            empty=empty_share(evaluation),
+            zero=self.zero_signal_streak > 0,
+            zeros=self.zero_signal_generations,
+            zeros_in_a_row=self.zero_signal_streak,
+            agreement=halves,
+            signal_to_noise=signal_to_noise(halves),
+            directions=(
+                effective_directions(update.coefficients) if isinstance(update, Update) else None
+            ),
+            walk=self.walk.distance,
+        )
+
+    def _count(self, update: Update | MeanUpdate) -> None:
+        without = is_zero_signal(update)
+        self.zero_signal_generations += without
+        self.zero_signal_streak = self.zero_signal_streak + 1 if without else 0
+        self.walk.follow(update)
+
+
+def informative_examples(rewards: Float[np.ndarray, "members examples"]) -> float:
+    """Return the share of examples on which members differ: equation (1); NaN is missing."""
+    seen = ~np.isnan(rewards)
+    highest = np.where(seen, rewards, -np.inf).max(axis=0)
+    lowest = np.where(seen, rewards, np.inf).min(axis=0)
+    return float(np.mean(_apart(highest, lowest)))
+
+
+def informative_pairs(fitness: Float[np.ndarray, " members"]) -> float:
+    """Return the share of antithetic pairs whose halves differ: equation (2)."""
+    return float(np.mean(_apart(fitness[0::2], fitness[1::2])))
+
+
+def tied_share(fitness: Float[np.ndarray, " members"]) -> float:
+    """Return the share of members as fit as another one: equation (3); 0 without any fitness."""
+    known = fitness[~np.isnan(fitness)].astype(np.float64)
+    if not len(known):
+        return 0.0
+    _order, starts, ends = rank_with_ties(known)
+    sizes = ends - starts
+    return float(sizes[sizes > 1].sum() / len(known))
+
+
+def empty_share(evaluation: Evaluation) -> float:
+    """Return the share of completions without any text; special tokens are none."""
+    texts = [rollout.completion.text for rollout in evaluation.rollouts]
+    return sum(not text.strip() for text in texts) / max(1, len(texts))
+
+
+def is_zero_signal(update: Update | MeanUpdate) -> bool:
+    """Say whether an update teaches nothing: no direction has a weight, or no member a utility."""
+    if isinstance(update, MeanUpdate):
+        return not any(update.utilities)
+    return update.has_no_signal
+
+
+def half_agreement(population: Population, evaluation: Evaluation, shape: Shaping) -> float | None:
+    """Return the cosine of the updates that two halves of the examples give: equation (5).
+
+    Each half is shaped by itself. A half without a signal agrees with nothing: 0. None where both
+    are without one, with a single example, and for members given by coordinates.
+    """
+    rewards = evaluation.rewards
+    if rewards.shape[1] < 2 or not all(
+        isinstance(one, SeedPerturbation) for one in population.members
+    ):
+        return None
+    one, other = (
+        direction_weights(
+            population,
+            shape(Evaluation(half, (), 0, 0.0), antithetic=population.antithetic),
+        )
+        for half in (rewards[:, 0::2], rewards[:, 1::2])
+    )
+    if not one.any() and not other.any():
+        return None
+    if not one.any() or not other.any():
+        return 0.0
+    # Products of huge or tiny weights leave float64; their directions do not.
+    one, other = (half / np.abs(half).max() for half in (one, other))
+    lengths = float(np.linalg.norm(one) * np.linalg.norm(other))
+    return float(np.clip(one @ other / lengths, -1.0, 1.0))
+
+
+def signal_power(
+    population: Population, evaluation: Evaluation, shape: Shaping
+) -> SignalPower | None:
+    """Measure how much directions differ, and how much of it is noise: equation (8).
+
+    None with a single example, where chance cannot be seen, for members given by coordinates, and
+    where squares of unshaped rewards leave float64.
+    """
+    rewards = evaluation.rewards
+    groups = min(rewards.shape[1], MOST_GROUPS)
+    if groups < 2 or not all(isinstance(one, SeedPerturbation) for one in population.members):
+        return None
+
+    def weights(kept: Float[np.ndarray, "members examples"]) -> Float64[np.ndarray, " directions"]:
+        utilities = shape(
+            Evaluation(kept, (), 0, 0.0),
+            antithetic=population.antithetic,
+            baseline=population.baseline,
+        )
+        return direction_weights(population, utilities)
+
+    places = np.arange(rewards.shape[1])
+    without = np.stack([weights(rewards[:, places % groups != g]) for g in range(groups)])
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = ((without - without.mean(axis=0)) ** 2).sum(axis=0)
+        total, noise = np.mean(weights(rewards) ** 2), np.mean(squares) * (groups - 1) / groups
+    finite = np.isfinite(total) and np.isfinite(noise)
+    return SignalPower(float(total), float(noise)) if finite else None
+
+
+def direction_weights(
+    population: Population, utilities: Float[np.ndarray, " members"]
+) -> Float64[np.ndarray, " directions"]:
+    """Fold utilities into the weight of each direction: equation (4)."""
+    members = population.seed_perturbations()
+    weights = np.zeros(1 + max(member.direction for member in members))
+    for member, utility in zip(members, utilities, strict=True):
+        weights[member.direction] += member.sign * utility / len(members)
+    return weights
+
+
+def signal_to_noise(agreement: float | None) -> float | None:
+    """Say how the signal of the whole batch compares with its noise: equation (6).
+
+    Halves that disagree show no signal: 0. None where no noise can be seen, or nothing at all.
+    """
+    if agreement is None or agreement >= 1:
+        return None
+    return max(0.0, 2 * agreement / (1 - agreement))
+
+
+def effective_directions(coefficients: Sequence[float]) -> float | None:
+    """Return the effective number of directions: equation (7); None where none has a weight."""
+    weights = np.abs(np.asarray(coefficients, dtype=np.float64))
+    if not weights.any():
+        return None
+    weights /= weights.max()  # powers of tiny or huge values leave float64
+    return float((weights**2).sum() ** 2 / (weights**4).sum())
+
+
+def _apart(one: Float[np.ndarray, " n"], other: Float[np.ndarray, " n"]) -> np.ndarray:
+    """Say which values differ by more than their resolution; what is missing differs from nobody.
+
+    Infinities stand for an example that nobody has a reward for.
+    """
+    return np.abs(one - other) > RESOLUTION * np.maximum(np.abs(one), np.abs(other))

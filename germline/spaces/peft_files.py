@@ -1,0 +1,259 @@
+"""PEFT adapter folders: `adapter_config.json` and `adapter_model.safetensors`, read and written.
+
+Plain `peft` reads what is written here, and what it writes is read here; neither needs it.
+The file of tensors also carries the digest of the base model (as metadata, which `peft` ignores),
+so an adapter this project wrote is never started from on another model.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+
+from germline.protocols import BaseModel
+from germline.types import GermlineError, TensorInfo
+
+CONFIG = "adapter_config.json"
+TENSORS = "adapter_model.safetensors"
+PREFIX = "base_model.model."
+"""What PEFT puts before the name of a module of the base model."""
+DIGEST = "base_digest"
+
+PLAIN: Mapping[str, Any] = {
+    "peft_type": "LORA",
+    "bias": "none",
+    "use_rslora": False,
+    "use_dora": False,
+    "rank_pattern": {},
+    "alpha_pattern": {},
+    "modules_to_save": None,
+}
+"""Settings of PEFT an adapter must have (or not name) to be W + alpha / r * B A everywhere."""
+
+PLAIN_IF_NEW: Mapping[str, Any] = {
+    "lora_bias": False,
+    "target_parameters": None,
+    "trainable_token_indices": None,
+}
+"""The same for settings that older versions of PEFT do not know, so they are never written."""
+
+
+@dataclass(frozen=True)
+class StoredAdapter:
+    """An adapter folder, read.
+
+    Attributes:
+        tensors: by canonical name, fp32.
+        base: the model it says it belongs to.
+        base_digest: digest of that model's weights, where this project wrote the adapter.
+    """
+
+    folder: Path
+    rank: int
+    alpha: float
+    base: str
+    base_digest: str | None
+    tensors: Mapping[str, torch.Tensor]
+
+    def check_base(self, base: BaseModel) -> None:
+        """Compare the weights where their digest is known, and else the names of the models.
+
+        Raises:
+            GermlineError: the adapter is of another model.
+        """
+        if self.base_digest is not None:
+            if (found := base.digest()) != self.base_digest:
+                raise self.mismatch(
+                    f"it was trained on {self.base or 'a model'} with weights of digest "
+                    f"{self.base_digest[:16]}, but model={base.source} has {found[:16]}"
+                )
+        elif self.base and _called(self.base) != _called(base.source):
+            raise self.mismatch(
+                f"its base_model_name_or_path is {self.base!r}, but model={base.source!r} (if "
+                f"that is the same model, write this name into {CONFIG})"
+            )
+
+    def check_settings(self, rank: int, alpha: float) -> None:
+        """Ask the config to say what the adapter is.
+
+        Raises:
+            GermlineError: rank or alpha differ.
+        """
+        if (rank, alpha) != (self.rank, self.alpha):
+            raise GermlineError(
+                f"space.rank={rank} and space.alpha={alpha:g}, but the adapter of "
+                f"space.init_adapter={self.folder} has rank {self.rank} and alpha "
+                f"{self.alpha:g}: set "
+                f"space.rank={self.rank} and space.alpha={self.alpha:g}"
+            )
+
+    def beside(self, base: BaseModel) -> Mapping[TensorInfo, torch.Tensor]:
+        """Return A and B beside the layers of a model, in its order.
+
+        Raises:
+            GermlineError: the adapter is of another model.
+        """
+        self.check_base(base)
+        adapter = {}
+        left = dict(self.tensors)
+        for layer in base.tensors:
+            a, b = layer.adapter_names
+            if layer.kind != "linear" or a not in left or b not in left:
+                continue
+            for part in adapter_tensor_infos(layer, self.rank):
+                tensor = left.pop(part.name)
+                if tuple(tensor.shape) != part.shape:
+                    raise self.mismatch(
+                        f"{part.name} has shape {list(tensor.shape)} there, but beside "
+                        f"{layer.name} {list(layer.shape)} it would be {list(part.shape)}"
+                    )
+                adapter[part] = tensor
+        if left:
+            raise self.mismatch(f"it has {min(left)}, beside which this model has no linear layer")
+        return adapter
+
+    def mismatch(self, found: str) -> GermlineError:
+        """Say that the adapter is of another base model, and what shows it."""
+        return GermlineError(
+            f"space.init_adapter: the adapter {self.folder} is of another base model: {found}. "
+            "Give it "
+            "the model it was trained on, or start from a random adapter (space.init_adapter=null)"
+        )
+
+
+def adapter_tensor_infos(layer: TensorInfo, rank: int) -> tuple[TensorInfo, TensorInfo]:
+    """Describe the A and B that stand beside a linear layer."""
+    out, into = layer.out_in_features
+    a, b = layer.adapter_names
+    return (
+        TensorInfo(a, (rank, into), "adapter", layer.layer),
+        TensorInfo(b, (out, rank), "adapter", layer.layer),
+    )
+
+
+def read_adapter(folder: Path) -> StoredAdapter:
+    """Read a PEFT folder.
+
+    Raises:
+        GermlineError: it is missing or damaged, or of a kind that is more than W + alpha/r * B A.
+    """
+    settings = _settings(folder)
+    for name, plain in {**PLAIN, **PLAIN_IF_NEW}.items():
+        if (found := settings.get(name, plain)) != plain and (found or plain):
+            raise GermlineError(
+                f"space.init_adapter: {folder} has {name}={found!r}, and only plain LoRA adapters "
+                f"({name}={plain!r}) can be searched"
+            )
+    tensors = {}
+    try:
+        with safe_open(folder / TENSORS, framework="pt") as file:
+            metadata = file.metadata() or {}
+            for key in file.keys():  # noqa: SIM118 - not a dict
+                tensors[key.removeprefix(PREFIX)] = file.get_tensor(key).float()
+        rank, alpha = int(settings["r"]), float(settings["lora_alpha"])
+    except FileNotFoundError:
+        raise GermlineError(f"space.init_adapter: {folder} has no {TENSORS}") from None
+    except (SafetensorError, OSError) as error:
+        raise GermlineError(f"space.init_adapter: {folder / TENSORS} is damaged: {error}") from None
+    except (KeyError, TypeError, ValueError) as error:
+        raise GermlineError(
+            f"space.init_adapter: {folder / CONFIG} must have numbers r and lora_alpha ({error!r})"
+        ) from None
+    base = str(settings.get("base_model_name_or_path") or "")
+    return StoredAdapter(folder, rank, alpha, base, metadata.get(DIGEST), tensors)
+
+
+def write_adapter(
+    folder: Path,
+    tensors: Mapping[str, torch.Tensor],
+    layers: Sequence[TensorInfo],
+    *,
+    alpha: float,
+    base: BaseModel,
+) -> None:
+    """Write an adapter as a folder that plain `peft` loads: the same tokens in fp32.
+
+    Args:
+        folder: made where it is missing.
+        tensors: A and B by canonical name.
+        layers: the linear layers they stand beside.
+        alpha: they add alpha / rank * B A.
+        base: the model they belong to.
+    """
+    rank = len(tensors[layers[0].adapter_names[0]])
+    settings = {
+        **PLAIN,
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base.source,
+        "r": rank,
+        "lora_alpha": int(alpha) if alpha.is_integer() else alpha,
+        "lora_dropout": 0.0,
+        "fan_in_fan_out": all(layer.transposed for layer in layers),
+        "inference_mode": True,
+        **_targets(layers, base.tensors),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    stored = {PREFIX + name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    written = save(stored, metadata={"format": "pt", DIGEST: base.digest()})
+    (folder / TENSORS).write_bytes(_in_order(written))
+    text = json.dumps(settings, indent=2, sort_keys=True) + "\n"
+    (folder / CONFIG).write_text(text, encoding="utf-8")
+
+
+def _in_order(file: bytes) -> bytes:
+    """Sort the metadata of a safetensors file, which the library writes in an order of chance.
+
+    Its layout: the size of the header in 8 bytes, the header as JSON padded with spaces, tensors.
+    """
+    end = 8 + int.from_bytes(file[:8], "little")
+    header = json.loads(file[8:end])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + file[end:]
+
+
+def _targets(layers: Sequence[TensorInfo], tensors: Sequence[TensorInfo]) -> dict[str, Any]:
+    """Name the adapted modules: by their last names, as servers expect, or else in full."""
+    last = {_module(layer).rpartition(".")[2] for layer in layers}
+    blocks = {layer.layer for layer in layers}
+    adapted = {layer.name for layer in layers}
+    alike = {tensor for tensor in tensors if _module(tensor).rpartition(".")[2] in last}
+    if {one.name for one in alike if one.layer in blocks} != adapted:
+        return {"target_modules": sorted(map(_module, layers)), "layers_to_transform": None}
+    everywhere = {one.name for one in alike} == adapted
+    return {
+        "target_modules": sorted(last),
+        "layers_to_transform": None if everywhere else sorted(block or 0 for block in blocks),
+    }
+
+
+def _module(tensor: TensorInfo) -> str:
+    return tensor.name.removesuffix(".weight")
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    try:
+        settings = json.loads((folder / CONFIG).read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        found = f"a folder without {CONFIG}" if folder.is_dir() else "no such folder"
+        raise GermlineError(
+            f"space.init_adapter: {str(folder)!r} is no PEFT adapter (found {found}): give the "
+            "folder "
+            f"that holds {CONFIG} and {TENSORS}"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise GermlineError(f"space.init_adapter: {folder / CONFIG} is damaged: {error}") from None
+    if not isinstance(settings, dict):
+        raise GermlineError(f"space.init_adapter: {folder / CONFIG} must hold settings, by name")
+    return settings
+
+
+def _called(source: str) -> str:
+    """Compare models by the last part of their names: folders move, and hubs have mirrors."""
+    return PurePosixPath(source).name.lower()

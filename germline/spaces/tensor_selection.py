@@ -1,0 +1,173 @@
+"""Which tensors are searched: glob patterns over canonical names, and ranges of decoder layers."""
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+
+from germline.config import Lora, LowRank, Singular, SpaceBase, Subspace
+from germline.types import GermlineError, TensorInfo, TensorKind
+
+UNSUPPORTED: Mapping[TensorKind, str] = {
+    "expert": "the experts of a mixture, which see the tokens routed to them: ",
+    "router": "its routers: ",
+    "other": "",
+}
+"""Kinds of matrices that are no linear layers, and how an error introduces them."""
+
+
+def select_tensors(tensors: Sequence[TensorInfo], config: SpaceBase) -> tuple[TensorInfo, ...]:
+    """Keep the tensors that `include`, `exclude` and `layers` of a space leave, in the order given.
+
+    Raises:
+        GermlineError: a pattern or layer matches nothing, or nothing is left.
+    """
+    names = [tensor.name for tensor in tensors]
+    for setting, patterns in (("include", config.include), ("exclude", config.exclude)):
+        for pattern in patterns:
+            if not any(fnmatchcase(name, pattern) for name in names):
+                raise GermlineError(_matches_nothing(setting, pattern, tensors))
+    layers = None if config.layers is None else parse_layers(config.layers, tensors)
+    kept = tuple(
+        tensor
+        for tensor in tensors
+        if any(fnmatchcase(tensor.name, pattern) for pattern in config.include)
+        and not any(fnmatchcase(tensor.name, pattern) for pattern in config.exclude)
+        and (layers is None or tensor.layer in layers)
+    )
+    if not kept:
+        raise GermlineError(
+            f"space: include={list(config.include)}, exclude={list(config.exclude)} "
+            f"and layers={config.layers!r} "
+            "together leave no tensor to search: widen one of them"
+        )
+    return kept
+
+
+def select_linear(
+    tensors: Sequence[TensorInfo], config: LowRank | Lora | Subspace | Singular
+) -> tuple[TensorInfo, ...]:
+    """Keep the selected linear layers of the decoder blocks.
+
+    Embeddings, norms, biases and the output head are never asked for here: engines that serve
+    members as adapters cannot perturb them, and results must not depend on the engine.
+
+    Raises:
+        GermlineError: nothing is left, or something selected is a weight matrix but no linear
+            layer and `unsupported` does not say to skip it.
+    """
+    matrices = [
+        tensor
+        for tensor in tensors
+        if tensor.layer is not None
+        and (tensor.kind == "linear" or (tensor.kind in UNSUPPORTED and len(tensor.shape) > 1))
+    ]
+    if not matrices:
+        raise GermlineError(
+            f"space.kind={config.kind} searches linear layers of decoder blocks, and this model "
+            "has none: use space.kind=full"
+        )
+    kept = select_tensors(matrices, config)
+    linear = tuple(tensor for tensor in kept if tensor.kind == "linear")
+    strange = [tensor for tensor in kept if tensor.kind != "linear"]
+    if strange and (config.unsupported == "refuse" or not linear):
+        remedy = "leave them unperturbed with space.unsupported=skip, or " if linear else ""
+        raise GermlineError(
+            f"space.kind={config.kind} can perturb linear layers only, but the settings also "
+            f"select {_by_kind(strange)}: {remedy}use space.kind=full"
+        )
+    return linear
+
+
+def check_rank(rank: int, tensor: TensorInfo, remedy: str = "") -> None:
+    """Check that a matrix can have a perturbation of this rank.
+
+    Args:
+        rank: `space.rank`.
+        tensor: a selected layer.
+        remedy: what else would do.
+
+    Raises:
+        GermlineError: the rank is above the smaller side of the matrix.
+    """
+    if rank > (most := min(tensor.shape)):
+        pattern = "*." + ".".join(tensor.name.split(".")[-2:])
+        raise GermlineError(
+            f"space.rank={rank} is above the smaller side of {tensor.name} {list(tensor.shape)}: "
+            f"use at most {most}, or leave it out (space.exclude={[pattern]}){remedy}"
+        )
+
+
+def _by_kind(strange: Sequence[TensorInfo]) -> str:
+    """Name tensors that are no linear layers, experts and routers of a mixture as what they are."""
+    parts = []
+    for kind, what in UNSUPPORTED.items():
+        names = [f"{one.name} {list(one.shape)}" for one in strange if one.kind == kind]
+        if names:
+            more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+            parts.append(f"{what}{', '.join(names[:2])}{more}")
+    return "; ".join(parts)
+
+
+def no_adapted_layers_error(config: Lora | Singular) -> GermlineError:
+    """Say that a given adapter has nothing beside the selected layers."""
+    return GermlineError(
+        f"space: the adapter of start={config.init_adapter} has nothing beside the layers that "
+        f"include={list(config.include)}, exclude={list(config.exclude)} and "
+        f"layers={config.layers!r} select: widen them"
+    )
+
+
+def parse_layers(text: str, tensors: Sequence[TensorInfo]) -> frozenset[int]:
+    """Read `0-9` or `0,3,20-23` as layer indices of a model.
+
+    Raises:
+        GermlineError: the text is not of that form, or names a layer the model does not have.
+    """
+    present = {tensor.layer for tensor in tensors if tensor.layer is not None}
+    wanted: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.strip().partition("-")
+        if not first.isdigit() or (last and not last.isdigit()) or (not last and "-" in part):
+            raise GermlineError(f"space.layers: {text!r} must look like 0-9 or 0,3,20-23")
+        if last and int(last) < int(first):
+            raise GermlineError(
+                f"space.layers: {text!r} counts down, write the smaller layer first: {last}-{first}"
+            )
+        wanted.update(range(int(first), int(last or first) + 1))
+    if not wanted or not wanted <= present:
+        raise GermlineError(
+            f"space.layers: {text!r} asks for layers {sorted(wanted - present)}; "
+            f"the model has layers 0-{max(present, default=-1)}"
+        )
+    return frozenset(wanted)
+
+
+def _matches_nothing(setting: str, pattern: str, tensors: Sequence[TensorInfo]) -> str:
+    for tensor in tensors:
+        for alias in tensor.aliases:
+            if fnmatchcase(alias, pattern):
+                return (
+                    f"space.{setting}: {pattern!r} is {alias}, which this model ties to "
+                    f"{tensor.name}: they are one tensor, searched once; write {tensor.name}"
+                )
+    names = [tensor.name for tensor in tensors]
+    return (
+        f"space.{setting}: the pattern {pattern!r} matches none of the {len(names)} tensors; "
+        f"patterns are globs over whole names, such as '*.mlp.*'; near: "
+        f"{', '.join(_near(pattern, names))}"
+    )
+
+
+def _near(pattern: str, names: Sequence[str]) -> list[str]:
+    """Find the names whose parts are likest to those of a pattern; whole names are too long."""
+    words = [word for word in re.split(r"[.*?\[\]]+", pattern) if word]
+
+    def likeness(name: str) -> float:
+        parts = name.split(".")
+        return sum(
+            max(difflib.SequenceMatcher(None, word, part).ratio() for part in parts)
+            for word in words
+        )
+
+    return sorted(names, key=likeness, reverse=True)[:3]

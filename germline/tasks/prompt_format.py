@@ -1,0 +1,62 @@
+"""How a prompt is put to a model: in a template, after solved examples of the training split.
+
+The same training examples are shown to everyone, in one seeded order; an example never shows
+itself. A template goes around the solved prompts as well.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+
+from germline import noise
+from germline.types import Example, GermlineError, PromptVariant
+
+
+class PromptFormatter:
+    """Rewrites examples as a choice asks for it.
+
+    Args:
+        train: the training examples, those to show among them.
+        run_seed: of the order in which they are shown.
+        most: the most that are ever asked for.
+
+    Raises:
+        GermlineError: there are not enough solved ones to show.
+    """
+
+    def __init__(self, train: Sequence[Example], run_seed: int, most: int) -> None:
+        solved = [one for one in train if one.answer]
+        if most and len(solved) <= most:
+            raise GermlineError(
+                f"choices.few_shot asks for up to {most} solved examples before a prompt, but the "
+                f"training split has {len(solved)} with an answer to show, and an example never "
+                "shows itself: ask for fewer, or give the rows an `answer`"
+            )
+        order = noise.epoch_permutation(run_seed, "shots", 0, len(solved)) if most else ()
+        # One more than asked for, as the example itself may be among them.
+        self._solved = [solved[int(place)] for place in order[: most + 1]]
+
+    def format_prompt(self, example: Example, choice: PromptVariant) -> Example:
+        """Return an example with the prompt a member with this choice is given."""
+        prompt = _in_template(example, choice)
+        shown = [_solved(one, choice) for one in self._shown(example, choice.few_shot or 0)]
+        return replace(example, prompt="\n\n".join([*shown, prompt]))
+
+    def _shown(self, example: Example, count: int) -> Iterator[Example]:
+        others = (one for one in self._solved if one.prompt != example.prompt)
+        return islice(others, count)
+
+
+def _in_template(example: Example, choice: PromptVariant) -> str:
+    if choice.template is None:
+        return example.prompt
+    return choice.template.replace("{prompt}", example.prompt)
+
+
+def _solved(example: Example, choice: PromptVariant) -> str:
+    """Write a prompt with its answer: on a line of its own in a chat, else as the text goes on."""
+    prompt = _in_template(example, choice)
+    if example.chat:
+        return f"{prompt}\n{example.answer}"
+    gap = "" if prompt[-1:].isspace() or example.answer[:1].isspace() else " "
+    return f"{prompt}{gap}{example.answer}"

@@ -1,0 +1,114 @@
+"""Weight noise on a CPU: `germline.noise`, pieces that fit the cache shared out among threads."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+from jaxtyping import Float32
+
+from germline import noise
+from germline.tensor_noise.noise_stream import NoiseStream
+from germline.tensor_noise.outer_products import outer_sum as outer_sum
+
+PIECE = 1 << 16
+"""Samples worked on at once: what one direction needs of them (1.2 MB) stays in a core's cache."""
+
+
+SERIAL = PIECE // 2
+"""torch shares larger elementwise operations out among threads of its own, beside those here."""
+
+
+def normals(
+    stream: NoiseStream, directions: Sequence[int], count: int, start: int, device: torch.device
+) -> torch.Tensor:
+    """Draw rows; see `tensor_noise.normals`."""
+    drawn = np.empty((len(directions), count), dtype=np.float32)
+    if count <= PIECE or torch.get_num_threads() == 1:
+        _draw(stream, directions, drawn, start)
+        return torch.from_numpy(drawn)
+
+    def draw(first: int) -> None:
+        for row, direction in zip(drawn, directions, strict=True):
+            _draw(stream, (direction,), row[None, first : first + PIECE], start + first)
+
+    _in_threads(draw, range(0, count, PIECE))
+    return torch.from_numpy(drawn)
+
+
+def concatenated_noise(
+    streams: Sequence[NoiseStream],
+    directions: Sequence[int],
+    counts: Sequence[int],
+    device: torch.device,
+) -> torch.Tensor:
+    """Draw many tensors; see `tensor_noise.concatenated_noise`."""
+    sizes = {stream.name: count for stream, count in zip(streams, counts, strict=True)}
+    of = streams[0].run_seed, streams[0].generation
+    return torch.from_numpy(noise.concatenated_noise(*of, directions, sizes))
+
+
+def weighted_sum(
+    stream: NoiseStream,
+    weights: Sequence[tuple[int, float]],
+    count: int,
+    start: int,
+    device: torch.device,
+) -> torch.Tensor:
+    """Sum rows in order, piece by piece; see `tensor_noise.weighted_sum`."""
+    total = np.zeros(count, dtype=np.float32)
+
+    def add(first: int) -> None:
+        part = total[first : first + PIECE]
+        at_once = min(len(weights), max(1, PIECE // len(part)))
+        rows = np.empty((at_once, len(part)), dtype=np.float32)
+        for begin in range(0, len(weights), at_once):
+            some = weights[begin : begin + at_once]
+            _draw(stream, [direction for direction, _ in some], rows[: len(some)], start + first)
+            for row, (_, coefficient) in zip(rows, some, strict=False):
+                # Two operations, each rounded: see optimizers/fp32_arithmetic.py.
+                np.multiply(row, np.float32(coefficient), out=row)
+                np.add(part, row, out=part)
+
+    _in_threads(add, range(0, count, PIECE))
+    return torch.from_numpy(total)
+
+
+def write_perturbed(
+    stream: NoiseStream, direction: int, scale: float, center: torch.Tensor, out: torch.Tensor
+) -> None:
+    """Write center + scale * noise into flat `out`; see `tensor_noise.write_perturbed`."""
+
+    def write(first: int) -> None:
+        parts = [tensor[first : first + PIECE] for tensor in (center, out)]
+        drawn = np.empty((1, len(parts[0])), dtype=np.float32)
+        _draw(stream, (direction,), drawn, first)
+        flat = (torch.from_numpy(drawn[0]), *parts)
+        for part, start, into in zip(*(one.split(SERIAL) for one in flat), strict=True):
+            into.copy_(part.mul_(scale).add_(start))
+
+    _in_threads(write, range(0, len(center), PIECE))
+
+
+def _draw(
+    stream: NoiseStream,
+    directions: Sequence[int],
+    into: Float32[np.ndarray, "directions count"],
+    start: int,
+) -> None:
+    count = into.shape[1]
+    noise.weight_noise_rows(
+        stream.run_seed, stream.generation, directions, stream.name, count, start, out=into
+    )
+
+
+def _in_threads(work: Callable[[int], None], pieces: Sequence[int]) -> None:
+    """Work on pieces that share nothing, in any order: drawing and arithmetic release the GIL."""
+    threads = min(torch.get_num_threads(), len(pieces))
+    if threads == 1:
+        for piece in pieces:
+            work(piece)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in pool.map(work, pieces):
+            pass

@@ -1,0 +1,127 @@
+"""What every strategy must do: inherit these tests, and say how yours is made."""
+
+import pickle
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+
+from germline.config import ShapingConfig, ZScore
+from germline.noise import NOISE_VERSION
+from germline.protocols import Strategy
+from germline.record import Journal
+from germline.testing.benchmark_functions import ObjectiveFunction, sphere
+from germline.testing.vector_fleet import VectorFleet
+from germline.types import MeanUpdate, Population, Update
+
+STOPS = (0, 1, 4)
+"""Generations after which a strategy is stopped and taken up again."""
+
+AFTER = 3
+"""Generations it then goes on for."""
+
+
+class StrategyConformance:
+    """Tests of the contract of a strategy, for pytest to collect in a class of yours.
+
+        class TestMine(StrategyConformance):
+            def make(self, run_seed, generations, dimension):
+                return Mine(run_seed, generations)
+
+    Attributes:
+        generations: length of the climbs.
+        leaves: (problem, share of the starting loss that may be left at their end), by name.
+        shaping: how rewards become utilities.
+    """
+
+    generations: int = 60
+    leaves: Mapping[str, tuple[ObjectiveFunction, float]] = MappingProxyType(
+        {"sphere": (sphere(), 0.05)}
+    )
+    shaping: ShapingConfig = ZScore()
+
+    def make(self, run_seed: int, generations: int, dimension: int) -> Strategy:
+        """Return a new strategy; override this."""
+        raise NotImplementedError
+
+    def test_it_keeps_the_contract(self) -> None:
+        """It has the methods of a strategy."""
+        assert isinstance(self._made(), Strategy)
+
+    def test_it_climbs(self) -> None:
+        """It loses most of the starting loss on every problem of `leaves`."""
+        for name, (problem, share) in self.leaves.items():
+            fleet = VectorFleet(problem)
+            # Luck of a generation that was not played.
+            before = fleet.fitness(self.generations)
+            self._climb(fleet, self._made(dimension=problem.dimension), range(self.generations))
+            after = fleet.fitness(self.generations)
+            assert after > share * before, f"{name}: from {before:.3g} to {after:.3g} only"
+
+    def test_asking_twice_asks_for_the_same(self) -> None:
+        """Asking changes nothing."""
+        strategy = self._made()
+        self._climb(VectorFleet(sphere()), strategy, range(2))
+        assert strategy.ask(2) == strategy.ask(2)
+
+    def test_what_is_asked_follows_from_the_run_seed_and_what_was_told(self) -> None:
+        """Two of the same seed ask alike; another seed asks for others."""
+        asked = [self._asked_after(seed, told=2) for seed in (0, 0, 1)]
+        assert asked[0] == asked[1]
+        assert asked[0].members != asked[2].members
+
+    def test_the_members_of_a_generation_differ(self) -> None:
+        """No member is played twice in one generation."""
+        for told in range(2):
+            asked = self._asked_after(0, told)
+            assert asked.generation == told
+            assert len(set(asked.members)) == len(asked.members) > 0
+
+    def test_a_population_travels_between_processes(self) -> None:
+        """It can be pickled, and comes back the same."""
+        asked = self._made().ask(0)
+        assert pickle.loads(pickle.dumps(asked)) == asked
+
+    def test_recalling_a_journal_and_going_on_equals_never_stopping(self) -> None:
+        """Updates are written to a journal and read again; the weights have the same digest."""
+        for stop in STOPS:
+            whole, stopped = VectorFleet(sphere()), VectorFleet(sphere())
+            self._climb(whole, self._made(), range(stop + AFTER))
+            updates = self._climb(stopped, self._made(), range(stop))
+            strategy = self._made()
+            strategy.recall(_read_back(updates))
+            self._climb(stopped, strategy, range(stop, stop + AFTER))
+            assert stopped.digest() == whole.digest(), f"stopped after {stop} generations"
+
+    def test_without_signal_theta_stays(self) -> None:
+        """Utilities of zero move nothing."""
+        fleet, strategy = VectorFleet(sphere()), self._made()
+        before, asked = fleet.theta, strategy.ask(0)
+        nothing = np.zeros(len(asked))
+        center = (0.0,) if asked.evaluate_center else ()
+        fleet.apply(strategy.tell(asked, nothing, nothing, *center))
+        assert np.array_equal(fleet.theta, before)
+
+    def _made(self, run_seed: int = 0, dimension: int = 10) -> Strategy:
+        return self.make(run_seed, self.generations, dimension)
+
+    def _asked_after(self, run_seed: int, told: int) -> Population:
+        strategy = self._made(run_seed)
+        self._climb(VectorFleet(sphere()), strategy, range(told))
+        return strategy.ask(told)
+
+    def _climb(
+        self, fleet: VectorFleet, strategy: Strategy, span: range
+    ) -> Sequence[Update | MeanUpdate]:
+        return [record.update for record in fleet.run_generations(strategy, span, self.shaping)]
+
+
+def _read_back(updates: Sequence[Update | MeanUpdate]) -> list[Update | MeanUpdate]:
+    """Write updates to a journal and read them again: all that a resumed run has."""
+    with tempfile.TemporaryDirectory(prefix="germline-testing-") as folder:
+        journal = Journal(Path(folder) / "journal.jsonl")
+        for update in updates:
+            journal.append(update, "0" * 64, NOISE_VERSION)
+        return [entry.update for entry in journal.read()] if updates else []

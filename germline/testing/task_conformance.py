@@ -1,0 +1,124 @@
+"""What every task must do: inherit these tests, and say how yours is made and what gold earns."""
+
+import math
+import pickle
+import time
+from functools import cached_property
+
+from germline.graders.fuzz_texts import HOSTILE, fuzz_text
+from germline.graders.pool import GraderPool
+from germline.protocols import Task
+from germline.types import Example, Split
+
+SPLITS: tuple[Split, Split] = ("train", "test")
+
+TEXTS = ("", *HOSTILE)
+"""What a model may write at its worst."""
+
+LONGEST_S = 2.0
+"""Processor time a grader may take for all of them, in seconds; usual is a hundredth of it."""
+
+
+class TaskConformance:
+    """Tests of the contract of a task, for pytest to collect in a class of yours.
+
+        class TestMine(TaskConformance):
+            full_reward = 1.0
+
+            def make(self, split_seed):
+                return Mine(split_seed)
+
+    Attributes:
+        full_reward: what a gold answer earns.
+    """
+
+    full_reward: float
+
+    def make(self, split_seed: int) -> Task:
+        """Return a new task, its examples split by a seed; override this."""
+        raise NotImplementedError
+
+    @cached_property
+    def task(self) -> Task:
+        """The task most tests look at."""
+        return self.make(0)
+
+    def test_it_keeps_the_contract(self) -> None:
+        """It has what a task has."""
+        assert isinstance(self.task, Task)
+
+    def test_the_metric_is_a_part_of_the_rubric_and_so_is_the_floor(self) -> None:
+        """The floor gives every part of the rubric a finite value; the metric is one of them."""
+        task = self.task
+        assert task.metric in task.rubric
+        assert set(task.floor) == set(task.rubric)
+        assert all(map(math.isfinite, (*task.rubric.values(), *task.floor.values())))
+
+    def test_the_gold_answer_earns_the_full_reward(self) -> None:
+        """So it does for every example of both splits."""
+        for split in SPLITS:
+            for example in self.task.examples(split):
+                assert self._reward(example.answer, example) == self.full_reward, example
+
+    def test_an_empty_answer_earns_less(self) -> None:
+        """Saying nothing is no way to the full reward."""
+        for example in self.task.examples("test"):
+            assert self._reward("", example) < self.full_reward, example
+
+    def test_hostile_text_neither_hangs_nor_crashes_the_grader(self) -> None:
+        """Graded as in a run, in other processes, no text ends in a failure."""
+        task = self.task
+        texts = [text for text in (*TEXTS, *fuzz_text(300)) for _ in range(2)]
+        examples = [task.examples("train")[0], task.examples("test")[-1]] * (len(texts) // 2)
+        with GraderPool(task.grader, task.rubric, task.floor, timeout_s=20.0) as pool:
+            grades = pool.submit(texts, examples).result(timeout=60)
+        failures = [(text, g.failure) for text, g in zip(texts, grades, strict=True) if g.failure]
+        assert not failures
+
+    def test_no_text_takes_the_grader_long(self) -> None:
+        """All hostile texts together take it little processor time."""
+        started = time.process_time()
+        for text in TEXTS:
+            self.task.grader(text, self._some)
+        assert time.process_time() - started < LONGEST_S
+
+    def test_no_reward_is_below_the_floor(self) -> None:
+        """A grading that fails is worth no more than the worst text."""
+        floor = sum(weight * self.task.floor[part] for part, weight in self.task.rubric.items())
+        for text in TEXTS:
+            assert floor <= self._reward(text, self._some), repr(text[:80])
+
+    def test_the_grader_names_exactly_the_parts_of_the_rubric(self) -> None:
+        """Nothing is missing, and nothing goes unweighed."""
+        assert set(self.task.grader("some text", self._some)) == set(self.task.rubric)
+
+    def test_the_splits_share_no_prompt(self) -> None:
+        """What is held out was not trained on, and nothing stands twice."""
+        prompts = [one.prompt for split in SPLITS for one in self.task.examples(split)]
+        assert len(set(prompts)) == len(prompts)
+
+    def test_the_splits_are_the_same_every_time_and_differ_with_their_seed(self) -> None:
+        """Examples follow from the settings alone."""
+        again, other = self.make(0), self.make(1)
+        for split in SPLITS:
+            assert tuple(again.examples(split)) == tuple(self.task.examples(split))
+            assert tuple(other.examples(split)) != tuple(self.task.examples(split))
+
+    def test_examples_are_numbered_in_order(self) -> None:
+        """An index is a place in its split."""
+        for split in SPLITS:
+            indices = [example.index for example in self.task.examples(split)]
+            assert indices == list(range(len(indices)))
+
+    def test_grader_and_examples_can_be_sent_to_another_process(self) -> None:
+        """Both can be pickled, and come back the same."""
+        for one in (self.task.grader, self._some):
+            assert pickle.loads(pickle.dumps(one)) == one
+
+    @property
+    def _some(self) -> Example:
+        return self.task.examples("test")[0]
+
+    def _reward(self, text: str, example: Example) -> float:
+        parts = self.task.grader(text, example)
+        return sum(weight * parts[part] for part, weight in self.task.rubric.items())

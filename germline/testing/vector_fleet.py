@@ -1,0 +1,150 @@
+"""A fleet that plays vectors: the loop, the space, the masters and the optimizer of any run.
+
+Only the model and the task are left out: what a strategy makes of rewards, and where that takes
+theta, is what it would be with a language model. A generation takes milliseconds.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float64
+
+from germline.checkpoint import restore, save_snapshot
+from germline.config import Full, ShapingConfig, ZScore
+from germline.engines.master_weights import Masters
+from germline.optimizers import AscentOptimizer, Sgd
+from germline.protocols import Members, Strategy, Texts
+from germline.record import JournalEntry
+from germline.shaping import utilities
+from germline.spaces import make_space
+from germline.testing.benchmark_functions import ObjectiveFunction
+from germline.training import generations
+from germline.types import (
+    Decoding,
+    Evaluation,
+    Example,
+    GenerationRecord,
+    GermlineError,
+    MeanUpdate,
+    Perturbation,
+    Population,
+    TensorInfo,
+    Update,
+)
+
+
+class VectorFleet:
+    """Members are points of a problem; theta is two tensors of half its coordinates each."""
+
+    def __init__(
+        self, problem: ObjectiveFunction, optimizer: AscentOptimizer | None = None
+    ) -> None:
+        self.problem = problem
+        halves = np.array_split(problem.start, 2)
+        infos = [
+            TensorInfo(f"half.{k}", half.shape, "other", None) for k, half in enumerate(halves)
+        ]
+        tensors = {
+            info.name: torch.from_numpy(half.astype(np.float32))
+            for info, half in zip(infos, halves, strict=True)
+        }
+        space = make_space(Full())
+        self.weights = Masters(tensors, infos, space, optimizer or Sgd(), "constant", "vector")
+
+    @property
+    def theta(self) -> Float64[np.ndarray, " dimension"]:
+        """Where the center stands."""
+        return self._points([None])[0]
+
+    def fitness(self, generation: int = 0) -> float:
+        """Return the mean reward of the center, with the luck of a generation."""
+        return float(self.problem.rewards(self._points([None]), generation).mean())
+
+    def run_generations(
+        self, strategy: Strategy, span: range, shaping: ShapingConfig | None = None
+    ) -> Iterator[GenerationRecord]:
+        """Run the generations of `span`, yielding one record after each update."""
+        section = shaping or ZScore()
+
+        def shape(
+            evaluation: Evaluation, *, antithetic: bool, baseline: float | None = None
+        ) -> Float64[np.ndarray, " members"]:
+            return utilities(section, evaluation, antithetic=antithetic, baseline=baseline)
+
+        batch = [Example(index, "", "", chat=False) for index in range(self.problem.examples)]
+        return generations(strategy, shape, self, lambda _generation: batch, Decoding(1), span)
+
+    def evaluate(
+        self, population: Population, batch: Sequence[Example], decoding: Decoding
+    ) -> Evaluation:
+        """Let every member be scored where it stands."""
+        return self._evaluation(population.members, decoding)
+
+    def evaluate_center(self, examples: Sequence[Example], decoding: Decoding) -> Evaluation:
+        """Let the center be scored where it stands."""
+        return self._evaluation([None], decoding)
+
+    def log_probabilities(
+        self, members: Members, examples: Sequence[Example], completions: Texts
+    ) -> list[list[Sequence[float]]]:
+        """Refuse: vectors write no texts.
+
+        Raises:
+            GermlineError: always.
+        """
+        raise GermlineError(
+            "vectors have no log-probabilities, which strategy.sigma=auto is calibrated by: give "
+            "strategy.sigma as a number"
+        )
+
+    def apply(self, update: Update | MeanUpdate) -> None:
+        """Move the masters."""
+        self.weights.apply(update)
+
+    def scales(self) -> Mapping[str, float]:
+        """Return by how much each half's sigma differs from that of its members."""
+        return self.weights.scales()
+
+    def dimension(self) -> int:
+        """Return how many numbers are searched."""
+        return self.weights.dimension
+
+    def digest(self) -> str:
+        """Return the digest of the masters."""
+        return self.weights.digest()
+
+    def save_snapshot(self, folder: Path, generation: int, keep: int) -> None:
+        """Write masters and moments, as they are after `generation`."""
+        save_snapshot(self.weights, folder, generation, keep=keep)
+
+    def restore(
+        self, entries: Sequence[JournalEntry], folder: Path | None, base_digest: str
+    ) -> None:
+        """Bring the starting point to the state after the last entry."""
+        restore(self.weights, entries, folder, base_digest, len(entries) - 1)
+
+    def traffic(self) -> None:
+        """Return None: nothing travels."""
+
+    def close(self) -> None:
+        """Do nothing: nothing runs elsewhere."""
+
+    def _evaluation(self, members: Sequence[Perturbation | None], decoding: Decoding) -> Evaluation:
+        rewards = self.problem.rewards(self._points(members), decoding.noise_generation)
+        return Evaluation(rewards, (), 0, 0.0)
+
+    def _points(
+        self, members: Sequence[Perturbation | None]
+    ) -> Float64[np.ndarray, "members dimension"]:
+        """Place members around the center, in fp32 as an engine does."""
+        weights = self.weights
+        rows = []
+        for member in members:
+            halves = [weights.tensors[info.name] for info in weights.searched]
+            if member is not None:
+                moves = [weights.displacements([member], info)[0] for info in weights.searched]
+                halves = [half + move for half, move in zip(halves, moves, strict=True)]
+            rows.append(torch.cat(halves).numpy().astype(np.float64))
+        return np.stack(rows)

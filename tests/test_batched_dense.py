@@ -1,0 +1,170 @@
+"""Members of dense spaces that stand in the model together: what one after another would write."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from germline.config import Config, Full, InProcess, load_config
+from germline.engines.batched_dense import AUTO_BYTES, BatchedDenseMembers
+from germline.engines.inprocess import InProcessEngine
+from germline.engines.perturbed_model import DenseMembers
+from germline.engines.pretrained import load_pretrained
+from germline.nano import NANO_DIR
+from germline.optimizers import Sgd
+from germline.record import RunDirectory
+from germline.spaces import make_space
+from germline.types import Decoding, Example, GermlineError, VectorPerturbation
+from tests.tiny_engines import bits, examples, inprocess, population, same_bits, tokens
+
+MODELS = ("qwen2", "llama", "mistral", "gemma3", "gpt2")
+PARTS = {
+    "everything": Full(),
+    "norms": Full(include=("*norm*",)),
+    "norms of gpt2": Full(include=("*.ln_*",)),
+    "biases": Full(include=("*bias",)),
+    "embeddings": Full(include=("*embed_tokens*",)),
+    "a layer": Full(layers="1"),
+    "weights without biases": Full(exclude=("*bias",)),
+}
+MEMBERS = population(6).members
+GREEDY = Decoding(max_new_tokens=8)
+
+
+def read(engine, rows=3):
+    """Logits `[members, rows, length, vocabulary]`, all members in one batch where they stand."""
+    ids = torch.arange(20, 20 + rows * 9).view(rows, 9)
+    found = engine._read([*MEMBERS, None], ids.repeat(len(MEMBERS) + 1, 1), 0)
+    return found.unflatten(0, (-1, rows))
+
+
+def both(model, space):
+    return [inprocess(model, space, members_per_batch=n) for n in (7, 1)]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_members_together_have_the_logits_of_one_after_another(model):
+    together, alone = (read(engine) for engine in both(model, Full()))
+    assert float((together - alone).abs().max()) <= 1e-5 * float(alone.abs().max())
+    assert not torch.equal(alone[0], alone[1])
+
+
+@pytest.mark.parametrize("rows", [1, 12])
+@pytest.mark.parametrize(
+    ("model", "part"),
+    [("qwen2", part) for part in PARTS if "gpt2" not in part]
+    + [("gpt2", "norms of gpt2"), ("gpt2", "biases"), ("llama", "biases")],
+)
+def test_what_is_not_searched_is_shared(model, part, rows):
+    together, alone = (read(engine, rows) for engine in both(model, PARTS[part]))
+    assert float((together - alone).abs().max()) <= 1e-5 * float(alone.abs().max())
+    assert not torch.equal(alone[0], alone[1])
+
+
+def test_every_member_stands_with_the_very_floats_it_has_alone():
+    together, alone = both("qwen2", Full())
+    assert isinstance(together._dense, BatchedDenseMembers)
+    members = [*MEMBERS[:3], None, *MEMBERS[3:]]
+    with together._dense.applied(members):
+        for place, member in enumerate(members):
+            with alone._standing([member]):
+                for name, stack in together._dense._standing.items():
+                    assert torch.equal(stack[place], alone.serving[name])
+
+
+def test_members_given_by_coordinates_stand_together_too():
+    together, alone = both("qwen2", PARTS["norms"])
+    assert isinstance(together._dense, BatchedDenseMembers)
+    draw = np.random.default_rng(0)
+    size = together.weights.dimension
+    members = [
+        VectorPerturbation(0, index, draw.normal(0, 0.1, size).astype(np.float32))
+        for index in range(3)
+    ]
+    with together._dense.applied([*members, None]):
+        for place, member in enumerate([*members, None]):
+            with alone._standing([member]):
+                for name, stack in together._dense._standing.items():
+                    assert torch.equal(stack[place], alone.serving[name])
+
+
+def nano(members_per_batch):
+    section = InProcess(device="cpu", dtype="float32", members_per_batch=members_per_batch)
+    return InProcessEngine(load_pretrained(str(NANO_DIR)), make_space(Full()), Sgd(), section)
+
+
+def test_on_nano_they_write_the_texts_of_one_after_another():
+    asked = [Example(i, f"What is {i} + 3?", "", chat=True) for i in range(3)]
+    members = population(6, sigma=0.03).members
+    together, alone = (nano(n).generate(members, asked, Decoding(10)) for n in ("auto", 1))
+    assert together == alone
+    assert len({text.text for row in alone for text in row}) > 3
+
+
+@pytest.mark.parametrize("model", ["qwen2 of few words", "gpt2"])
+def test_members_whose_texts_are_done_leave_with_their_weights(model):
+    together, alone = both(model, Full())
+    sizes = []
+    layer = together.model.get_submodule("model.layers.0" if "qwen" in model else "transformer.h.0")
+    layer.register_forward_hook(lambda _m, args, _o: sizes.append(len(args[0])))
+    decoding = Decoding(20, temperature=1.0, noise_seed=5)
+    batch = examples() * 3
+    members = [*MEMBERS, None]
+    found = tokens(together.generate(members, batch, decoding))
+    assert found == tokens(alone.generate(members, batch, decoding))
+    assert ("qwen" in model) == (min(sizes[2:]) < max(sizes[2:]))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_standing_together_leaves_every_bit_and_every_module_as_it_was(dtype):
+    engine = inprocess("gemma3", Full(), dtype=dtype, members_per_batch=7)
+    before, modules = bits(engine), [dict(m.__dict__) for m in engine.model.modules()]
+    engine.generate(MEMBERS, examples(), GREEDY)
+    assert same_bits(before, bits(engine))
+    assert [set(m.__dict__) for m in engine.model.modules()] == [set(one) for one in modules]
+
+
+def test_members_are_cut_into_groups_of_nearly_equal_size():
+    engine = inprocess("qwen2", Full(), members_per_batch=4)
+    assert [len(group) for group in engine._groups(population(10).members)] == [4, 4, 2]
+    assert [len(group) for group in engine._groups(population(6).members)] == [3, 3]
+
+
+def test_auto_follows_from_the_size_of_what_is_searched():
+    engine = nano("auto")
+    size = sum(t.nbytes for t in engine.serving.values())
+    assert isinstance(engine._dense, BatchedDenseMembers)
+    assert engine._dense.together == AUTO_BYTES // size
+    assert AUTO_BYTES == 67_108_864  # runs that were begun with it are resumed with it
+
+
+def test_a_large_model_stands_one_member_after_another(monkeypatch):
+    monkeypatch.setattr("germline.engines.batched_dense.AUTO_BYTES", 1000)
+    assert isinstance(inprocess("qwen2", Full())._dense, DenseMembers)
+
+
+def test_a_mixture_of_experts_stands_one_member_after_another():
+    assert isinstance(inprocess("mixtral", Full())._dense, DenseMembers)
+    with pytest.raises(
+        GermlineError, match=r"engine\.members_per_batch=4: .*mlp.* engine\.members_per_batch=1"
+    ):
+        inprocess("mixtral", Full(), members_per_batch=4)
+
+
+def test_the_norms_of_a_mixture_stand_together():
+    section = Full(include=("*norm*",))
+    together, alone = both("mixtral", section)
+    assert isinstance(together._dense, BatchedDenseMembers)
+    assert float((read(together) - read(alone)).abs().max()) <= 1e-4
+
+
+def test_a_run_of_an_earlier_version_goes_on_one_member_after_another(tmp_path):
+    config = load_config({"space": "full", "generations": 2})
+    run = RunDirectory.create(tmp_path / "run", config, "0" * 64, threads=1)
+    facts = json.loads((run.path / "run.json").read_text())
+    assert facts["config"]["engine"].pop("members_per_batch") == "auto"
+    (run.path / "run.json").write_text(json.dumps(facts))
+    opened, begun_anew, new = RunDirectory.open(run.path).config, load_config(run.path), Config()
+    found = [one.model_dump()["engine"]["members_per_batch"] for one in (opened, begun_anew, new)]
+    assert found == [1, 1, "auto"]

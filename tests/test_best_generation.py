@@ -1,0 +1,142 @@
+"""The best held-out score of a run: which it is, and that it is said wherever scores are."""
+
+import io
+import json
+import math
+from dataclasses import replace
+
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from rich.console import Console
+from typer.testing import CliRunner
+
+import germline
+from germline.cli.application import app
+from germline.cli.live_view import LiveView
+from germline.cli.train_summary import print_result
+from germline.record import RunDirectory
+from germline.record.best_generation import best_score
+from germline.record.metrics_rows import held_out_row
+from germline.report.curves import held_out
+from germline.report.matplotlib_plots import evolution_figure
+from germline.report.run_facts import RunFacts
+from germline.report.svg_charts import Points
+from germline.types import HeldOutScore
+from tests.toy_runs import run
+
+MEANS = (0.2, 0.8, 0.8, 0.6)
+
+
+def score(updates, mean, *, higher=True):
+    return HeldOutScore(updates, "exact", mean, 0.05, 100, mean, higher_is_better=higher)
+
+
+SCORES = [score(2 * place, mean) for place, mean in enumerate(MEANS)]
+
+
+@pytest.fixture
+def path(tmp_path):
+    """A run that was best in the middle."""
+    path = run(tmp_path / "run", "generations=6")
+    rows = [json.dumps(held_out_row(one)) + "\n" for one in SCORES]
+    (path / "held_out.jsonl").write_text("".join(rows))
+    return path
+
+
+def test_the_best_score_is_the_first_of_the_highest_or_of_the_lowest_cost():
+    best = best_score(SCORES)
+    assert best is not None
+    assert best.generation == 2
+    costs = [replace(one, higher_is_better=False) for one in SCORES]
+    best = best_score(costs)
+    assert best is not None
+    assert best.generation == 0
+
+
+def test_where_the_direction_was_not_recorded_the_reward_decides():
+    old = [replace(one, higher_is_better=None, reward=-one.mean) for one in SCORES]
+    best = best_score(old)
+    assert best is not None
+    assert best.generation == 0
+    unknown = [replace(one, reward=math.nan) for one in old]
+    best = best_score(unknown)
+    assert best is not None
+    assert best.generation == 2
+
+
+def test_scores_that_could_not_be_computed_are_not_the_best():
+    assert best_score([]) is None
+    assert best_score([replace(SCORES[0], mean=math.nan)]) is None
+
+
+def test_scores_read_back_with_their_values_and_direction(path):
+    one = replace(SCORES[1], values=(1.0, math.nan, 0.0))
+    (path / "held_out.jsonl").write_text(
+        json.dumps(held_out_row(one)).replace("NaN", "null") + "\n"
+    )
+    (back,) = RunDirectory.open(path).held_out()
+    assert back.score.higher_is_better is True
+    assert [math.isnan(value) for value in back.score.values] == [False, True, False]
+
+
+def test_a_run_records_the_metric_of_every_held_out_example(tmp_path):
+    found = RunDirectory.open(run(tmp_path / "run"))
+    for one in found.held_out():
+        assert len(one.score.values) == one.score.n == 5
+        assert sum(one.score.values) / 5 == pytest.approx(one.score.mean)
+        assert one.score.higher_is_better is False  # conciseness: difference of lengths
+    assert "values" not in found.generations()[1]["held_out"]
+
+
+def test_the_curve_of_the_page_marks_the_best_score(path):
+    facts = RunFacts(path)
+    chart = held_out(facts)
+    assert chart is not None
+    best = chart.marks[1]
+    assert isinstance(best, Points)
+    assert (best.label, best.x, best.y) == ("best, after 2", [2.0], [0.8])
+    assert "best: 0.8 after 2" in chart.alt
+    page = germline.write_report(path).read_text()
+    assert "best 0.8 after 2 updates" in page
+
+
+def test_a_comparison_has_a_column_for_the_best_score(path, tmp_path):
+    page = germline.write_report([path, run(tmp_path / "other")], tmp_path / "both.html")
+    text = page.read_text()
+    assert '<th class="n">best</th>' in text
+    assert "0.8 ± 0.05<br><span" in text
+
+
+def test_the_figure_marks_the_best_score(path):
+    figure = evolution_figure(RunDirectory.open(path))
+    FigureCanvasAgg(figure)
+    lower = figure.axes[1]
+    (star,) = [line for line in lower.lines if str(line.get_label()).startswith("best")]
+    assert star.get_label() == "best: 0.8 after 2"
+
+
+def test_the_list_of_runs_and_the_end_of_a_training_say_best_and_final(path):
+    listed = CliRunner().invoke(app, ["list", "runs", str(path.parent)]).output
+    assert "0.2 -> 0.6, best 0.8 (2)" in listed
+    file = io.StringIO()
+    print_result(Console(file=file, width=200), RunDirectory.open(path), quiet=True)
+    said = "held-out exact: 0.2 ± 0.05 -> 0.6 ± 0.05 (mean and standard error, n 100), "
+    assert f"{said}best: 0.8 ± 0.05 after 2 updates" in file.getvalue()
+
+
+def test_where_the_final_score_is_the_best_it_is_said_so(path):
+    rows = [json.dumps(held_out_row(one)) + "\n" for one in SCORES[:2]]
+    (path / "held_out.jsonl").write_text("".join(rows))
+    file = io.StringIO()
+    print_result(Console(file=file, width=200), RunDirectory.open(path), quiet=True)
+    assert "n 100), best: the final one" in file.getvalue()
+    listed = CliRunner().invoke(app, ["list", "runs", str(path.parent)]).output
+    assert "0.2 -> 0.8\t" in listed
+
+
+def test_the_live_view_says_the_best_score(path):
+    file = io.StringIO()
+    view = LiveView(Console(file=file, width=100, force_terminal=True), RunDirectory.open(path))
+    view.start()
+    view.close()
+    assert "best 0.8 after 2" in file.getvalue()

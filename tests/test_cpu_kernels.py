@@ -1,0 +1,169 @@
+"""Fused parts: the numbers of the library, in modules that are known and trusted."""
+
+import pytest
+import torch
+from torch import nn
+from transformers import GraniteConfig, GraniteForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+import germline.engines.decode
+from germline.engines import cpu_kernels
+from germline.engines.cpu_kernels import FusedDecoder
+from germline.nano import NANO_DIR
+from germline.types import Decoding
+from tests.tiny_engines import MODELS, SPACES, examples, inprocess, population, tokens
+
+GREEDY = Decoding(max_new_tokens=12)
+PARTS = {"_Norm": 7, "_Gate": 3, "_Attention": 3, "_Layer": 3, "_Head": 1}
+"""In three layers of a family whose parts are all known."""
+
+SHAPE = {"hidden_size": 64, "intermediate_size": 96, "vocab_size": 303}
+HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 3}
+
+
+def parts(model):
+    kinds = [type(part).__name__ for part in FusedDecoder(model)._parts]
+    return {kind: kinds.count(kind) for kind in dict.fromkeys(sorted(kinds))}
+
+
+def logits(model):
+    """Read ten tokens of three texts, then one more behind a mask that hides padding."""
+    ids = torch.arange(33).view(3, 11) * 7 % 300
+    hidden = torch.zeros(3, 1, 11, 11)
+    hidden.masked_fill_(torch.ones(11, 11, dtype=torch.bool).triu(1), torch.finfo().min)
+    hidden[1, :, 1:, :1] = torch.finfo().min
+    with torch.inference_mode():
+        return model(ids, attention_mask=hidden).logits
+
+
+def qwen3():
+    torch.manual_seed(0)
+    config = Qwen3Config(**SHAPE, **HEADS, head_dim=16, initializer_range=0.2)
+    return Qwen3ForCausalLM(config).eval()
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_fused_parts_give_the_logits_of_the_library(model):
+    served = inprocess(model).model
+    plain = logits(served)
+    with FusedDecoder(served).applied():
+        ours = logits(served)
+    assert float((ours - plain).abs().max()) < 1e-5 * float(plain.abs().max())
+
+
+@pytest.mark.parametrize(
+    ("model", "known"),
+    [
+        ("llama", PARTS),
+        ("mistral", PARTS),
+        ("gemma3", {"_Attention": 3, "_Head": 1}),  # it adds 1 to the weights of its norms
+        ("mixtral", {"_Norm": 7, "_Attention": 3, "_Layer": 3, "_Head": 1}),
+        ("gpt2", {"_Head": 1}),
+    ],
+)
+def test_what_a_family_does_differently_keeps_its_own_forward(model, known):
+    assert parts(inprocess(model).model) == dict(sorted(known.items()))
+
+
+def test_norms_of_single_heads_are_part_of_attention():
+    assert parts(qwen3()) == dict(sorted({**PARTS, "_Norm": 13}.items()))
+
+
+def test_a_module_that_only_looks_like_a_known_one_is_not_trusted():
+    served = inprocess("llama").model
+    served.model.layers[1].mlp.act_fn = nn.GELU()
+    served.model.layers[2].self_attn.o_proj = nn.Sequential(nn.Linear(64, 64), nn.Dropout())
+    served.model.layers[2].self_attn.head_dim = 5
+    known = {**PARTS, "_Gate": 2, "_Attention": 2, "_Layer": 2}
+    assert parts(served) == dict(sorted(known.items()))
+
+
+def test_a_layer_that_weighs_its_sums_is_not_trusted():
+    granite = GraniteForCausalLM(GraniteConfig(**SHAPE, **HEADS, residual_multiplier=0.5)).eval()
+    assert parts(granite) == {kind: n for kind, n in sorted(PARTS.items()) if kind != "_Layer"}
+
+
+@pytest.fixture
+def layer():
+    model = FusedDecoder(inprocess("llama").model)
+    with model.applied(), torch.inference_mode():
+        yield next(part for part in model._parts if type(part).__name__ == "_Layer")
+
+
+def test_sums_in_place_are_the_sums_of_the_library_bit_for_bit(layer):
+    inputs, named = layer.sample()
+    library = type(layer.module).forward(layer.module, inputs, **named)
+    assert torch.equal(layer(inputs, **named), library)
+
+
+def test_sums_in_place_leave_what_a_layer_was_given_as_it_was(layer):
+    inputs, named = layer.sample()
+    given = inputs.clone()
+    layer(inputs, **named)
+    assert torch.equal(inputs, given)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_other_floats_than_fp32_are_left_to_the_library(dtype):
+    assert parts(inprocess("llama", dtype=dtype).model) == {}
+
+
+def test_a_model_is_itself_again_once_a_batch_has_written():
+    engine = inprocess("qwen2", SPACES["rank 1"])
+    engine.generate([*population(4).members, None], examples(), GREEDY)
+    assert not any("forward" in vars(module) for module in engine.model.modules())
+
+
+def test_greedy_texts_of_the_nano_model_are_those_of_the_library():
+    questions = examples([f"What is {i} + {3 * i}?" for i in range(20)], chat=True)
+    engine = inprocess(str(NANO_DIR))
+    ours = engine.generate([None], questions, Decoding(max_new_tokens=16))
+    engine._decoder.fused._parts.clear()
+    assert ours == engine.generate([None], questions, Decoding(max_new_tokens=16))
+
+
+def test_a_part_gives_way_to_members_that_stand_in_its_module():
+    engine = inprocess("llama", SPACES["full"], members_per_batch=4)
+    members = population(4).members
+    norms = [m for m in engine.model.modules() if type(m).__name__.endswith("RMSNorm")]
+    with engine._standing(members):
+        stacked = [norm.forward for norm in norms]
+        with engine._decoder.fused.applied():
+            assert [norm.forward for norm in norms] == stacked
+            assert type(engine.model.model.layers[0].self_attn.forward).__name__ == "_Attention"
+
+
+def test_long_texts_are_left_to_the_attention_of_the_library(monkeypatch):
+    served = inprocess("llama").model
+    seen = []
+    library = type(served.model.layers[0].self_attn)
+    forward = library.forward
+
+    def watched(*arguments, **named):
+        seen.append(1)
+        return forward(*arguments, **named)
+
+    monkeypatch.setattr(library, "forward", watched)
+    with FusedDecoder(served).applied():
+        seen.clear()
+        short = logits(served)
+        assert not seen
+        monkeypatch.setattr(cpu_kernels, "SMALL_SCORES", 2 * 11 * 11 - 1)
+        assert torch.allclose(logits(served), short, atol=1e-5)
+    assert len(seen) == 3
+
+
+@pytest.mark.parametrize("model", ["qwen2", "mistral", "gemma3"])
+@pytest.mark.parametrize("space", ["full", "rank 1"])
+def test_prompts_read_in_pieces_give_the_texts_of_prompts_read_whole(model, space, monkeypatch):
+    engine = inprocess(model, SPACES[space])
+    members = [*population(4).members, None]
+    whole = tokens(engine.generate(members, examples(chat=True), GREEDY))
+    widths = []
+    handle = engine.model.base_model.register_forward_hook(
+        lambda _m, _a, named, _o: widths.append(named["input_ids"].shape[1]), with_kwargs=True
+    )
+    monkeypatch.setattr(germline.engines.decode, "PREFILL_TOKENS", 100)
+    pieces = tokens(engine.generate(members, examples(chat=True), GREEDY))
+    handle.remove()
+    assert pieces == whole
+    assert sum(width > 1 for width in widths) > 2

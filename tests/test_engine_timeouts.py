@@ -1,0 +1,327 @@
+"""When a crew begins, waits and stops waiting: by a clock that tests move themselves."""
+
+import copy
+from collections.abc import Sequence
+
+import pytest
+
+from germline.config import MicrobatchSettings
+from germline.fleet.remote_engine import JobDone, JobRaised, Outcome, RemoteEngine, RemoteEngineLost
+from germline.fleet.remote_fleet import RemoteFleet
+from germline.fleet.worker_jobs import ApplyJob, DigestJob, GenerateJob, RestoreJob
+from germline.fleet.worker_pool import FALLS, PoolSettings, WorkerPool
+from germline.types import Completion, EngineLost, GermlineError
+from tests.remote_engines import (
+    CONFIG,
+    DECODING,
+    EXAMPLES,
+    TASK,
+    UPDATES,
+    Nearby,
+    assert_same,
+    digests,
+    evaluated,
+    fleet_of,
+    local,
+    pool,
+)
+from tests.toy_runs import GradedHere
+
+
+class Clockwork:
+    """Clock and wait in one: an answer takes a second, and waiting in vain all the time there is.
+
+    `stuck` never answer; `finds_room` says at what time who is vacant is no longer.
+    """
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.stuck: set[RemoteEngine] = set()
+        self.finds_room: dict[RemoteEngine, float] = {}
+
+    def clock(self) -> float:
+        """Return the time."""
+        return self.now
+
+    def wait(
+        self, remotes: Sequence[RemoteEngine], timeout: float | None
+    ) -> list[tuple[RemoteEngine, Outcome]]:
+        """Return the outcome of one that has one, each in turn."""
+        free = [one for one in remotes if one not in self.stuck and not one.waits_for_resources]
+        if free:
+            self.now += 1.0
+            first = free[int(self.now) % len(free)]
+            assert isinstance(first, Nearby)
+            return [(first, first.outcome())]
+        moves = [
+            at for one, at in self.finds_room.items() if one in remotes and one.waits_for_resources
+        ]
+        assert moves or timeout is not None, "nobody would ever answer"
+        self.now = min([*moves, *([] if timeout is None else [self.now + timeout])])
+        for one, at in self.finds_room.items():
+            if at <= self.now and isinstance(one, Nearby):
+                one.waits_for_resources = False
+        return []
+
+
+def timed_fleet(engines, clockwork, quorum=1.0, **terms):
+    together = WorkerPool(
+        engines, clockwork.wait, PoolSettings(**terms), lambda: "ROOM", clockwork.clock
+    )
+    return RemoteFleet(together, GradedHere(TASK), CONFIG.microbatch, quorum)
+
+
+@pytest.fixture(scope="module")
+def undisturbed():
+    return digests(local())
+
+
+# --- hung
+
+
+def hanging(clockwork: Clockwork, name: str, place: int, kind: type):
+    """Return an engine that hangs over one of its jobs of a kind, until it is started again."""
+
+    class Hanging(Nearby):
+        left = place
+
+        def send(self, job):
+            super().send(job)
+            if isinstance(job, kind):
+                if self.left == 0:
+                    clockwork.stuck.add(self)
+                self.left -= 1
+
+        def stop(self):
+            super().stop()
+            clockwork.stuck.discard(self)
+
+    return Hanging(name)
+
+
+@pytest.mark.parametrize(("kind", "place"), [(GenerateJob, 3), (DigestJob, 2), (ApplyJob, 1)])
+def test_an_engine_that_hangs_is_started_again(kind, place, undisturbed, caplog):
+    clockwork = Clockwork()
+    engines = [hanging(clockwork, "engine 0", place, kind), Nearby("engine 1")]
+    fleet = timed_fleet(engines, clockwork, hang_factor=10.0, hang_timeout_s=60.0)
+    assert digests(fleet) == undisturbed
+    assert [one.starts for one in engines] == [2, 1]
+    assert "lost engine 0: it hung" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("terms", "limit"),
+    [
+        ({"hang_factor": 10.0, "hang_timeout_s": 60.0}, 60.0),
+        # A cell of two rows took a second, so one of six may take three.
+        ({"hang_factor": 90.0, "hang_timeout_s": 60.0}, 270.0),
+    ],
+)
+def test_patience_ends_after_the_multiple_or_the_seconds_whichever_is_longer(terms, limit):
+    clockwork = Clockwork()
+    engines = [hanging(clockwork, "engine 0", 0, GenerateJob), Nearby("engine 1")]
+    fleet = timed_fleet(engines, clockwork, **terms)
+    began = clockwork.now
+    evaluated(fleet)
+    assert engines[0].starts == 2
+    assert limit <= clockwork.now - began < limit + 30
+
+
+def test_a_large_cell_may_take_as_much_longer_as_it_is_larger():
+    """After cells of one row, one of 42 rows has 42 times as long."""
+    clockwork = Clockwork()
+    engines = [hanging(clockwork, "engine 0", 2, GenerateJob)]
+    fleet = timed_fleet(engines, clockwork, hang_factor=2.0, hang_timeout_s=1.0)
+    fleet.microbatch = MicrobatchSettings(members=1, examples=1)
+    fleet.evaluate_center(EXAMPLES[:1], DECODING)
+    fleet.evaluate_center(EXAMPLES[:1], DECODING)
+    fleet.microbatch = MicrobatchSettings(members=6, examples=7)
+    began = clockwork.now
+    evaluated(fleet)
+    assert engines[0].starts == 2
+    assert 84.0 <= clockwork.now - began < 100.0
+
+
+def test_patience_can_be_endless():
+    clockwork = Clockwork()
+    fleet = timed_fleet(
+        [hanging(clockwork, "engine 0", 0, GenerateJob), Nearby("engine 1")],
+        clockwork,
+        hang_factor=None,
+    )
+    with pytest.raises(AssertionError, match="nobody would ever answer"):
+        evaluated(fleet)
+
+
+# --- garbage and gone
+
+COMPLETION = Completion("a", (1,), "eos", 3)
+
+
+def spoilt(field, value):
+    """Give a completion what its type forbids, behind its back."""
+    one = copy.copy(COMPLETION)
+    object.__setattr__(one, field, value)
+    return [[one] * 3] * 2
+
+
+GARBAGE = {
+    "nothing": None,
+    "too few members": [[COMPLETION] * 3],
+    "too few examples": [[COMPLETION] * 2] * 2,
+    "no completions": [["a"] * 3] * 2,
+    "no text": spoilt("text", None),
+    "no tokens": spoilt("tokens", ("a",)),
+    "too many tokens": spoilt("tokens", (1,) * 99),
+    "no end": spoilt("finish", "bored"),
+}
+
+
+@pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE)
+def test_garbage_is_not_believed(garbage, caplog):
+    times = iter(range(100))
+
+    def fault(_engine, job):
+        return JobDone(garbage) if isinstance(job, GenerateJob) and next(times) == 0 else None
+
+    engines = pool(2, fault)
+    assert_same(evaluated(fleet_of(engines)), evaluated(local()))
+    assert engines[0].starts == 2
+    assert "it answered garbage" in caplog.text
+
+
+def test_a_digest_that_is_none_is_not_believed(undisturbed):
+    times = iter(range(100))
+
+    def fault(_engine, job):
+        return JobDone("?") if isinstance(job, DigestJob) and next(times) in (0, 3) else None
+
+    engines = pool(2, fault)
+    assert digests(fleet_of(engines)) == undisturbed
+    assert engines[0].starts == 3
+
+
+def gone(at, kind):
+    times = iter(range(100))
+    away = JobRaised(EngineLost("engine.base_url: the server does not answer"))
+    return lambda _engine, job: away if isinstance(job, kind) and next(times) in at else None
+
+
+@pytest.mark.parametrize("kind", [GenerateJob, ApplyJob, DigestJob])
+def test_an_engine_whose_server_is_gone_is_a_loss_and_no_error(kind, undisturbed, caplog):
+    engines = pool(2, gone([1], kind))
+    assert digests(fleet_of(engines)) == undisturbed
+    assert engines[0].starts == 2
+    assert "lost engine 0: engine.base_url: the server does not answer" in caplog.text
+
+
+def test_a_server_that_stays_away_stops_the_run_in_its_words():
+    with pytest.raises(GermlineError, match=f"lost {FALLS} times.*the server does not answer"):
+        evaluated(fleet_of(pool(1, gone(range(100), GenerateJob))))
+
+
+def test_a_server_that_is_not_there_at_the_start_is_an_error_at_once():
+    def load():
+        raise EngineLost("engine.base_url: the server does not answer")
+
+    with pytest.raises(GermlineError, match=r"^engine\.base_url: the server does not answer$"):
+        fleet_of([Nearby("engine 0", load=load)])
+
+
+# --- room
+
+
+def waits_for_resources(count, *full):
+    engines = pool(count)
+    for place in full:
+        engines[place].waits_for_resources = True
+    return engines
+
+
+def test_too_little_room_is_an_error_in_time():
+    clockwork = Clockwork()
+    with pytest.raises(GermlineError, match="2 engines found no room: ROOM"):
+        timed_fleet(waits_for_resources(3, 1, 2), clockwork, placement_timeout_s=30.0)
+    assert 30.0 <= clockwork.now < 33.0
+
+
+def test_room_that_is_found_in_time_is_no_error(undisturbed):
+    clockwork = Clockwork()
+    engines = waits_for_resources(2, 1)
+    clockwork.finds_room[engines[1]] = 29.0
+    fleet = timed_fleet(engines, clockwork, placement_timeout_s=30.0)
+    assert len(fleet.pool.ready_slots()) == 2
+    assert digests(fleet) == undisturbed
+
+
+def test_the_least_of_engines_begins_and_others_join(undisturbed):
+    clockwork = Clockwork()
+    engines = waits_for_resources(3, 2)
+    fleet = timed_fleet(engines, clockwork, min_engines=2)
+    assert len(fleet.pool.ready_slots()) == 2
+    evaluated(fleet)
+    engines[2].waits_for_resources = False
+    assert digests(fleet) == undisturbed
+    assert engines[2].digest() == fleet.digest()
+    # It took over what the others had come to.
+    assert any(isinstance(job, RestoreJob) for job in engines[2].jobs)
+
+
+def test_an_engine_that_waits_for_room_is_missed_by_nobody(undisturbed):
+    """Lost with its node, it plays again when there is another."""
+    clockwork = Clockwork()
+    engines = pool(2)
+
+    def with_its_node(engine, job):
+        if isinstance(job, GenerateJob) and engine.starts == 1:
+            engine.waits_for_resources = True
+            return RemoteEngineLost("its node was removed")
+        return None
+
+    engines[1]._fault = with_its_node
+    fleet = timed_fleet(engines, clockwork)
+    assert digests(fleet) == undisturbed
+    assert (engines[1].starts, engines[1].engine) == (2, None)
+    engines[1].waits_for_resources = False
+    while len(fleet.pool.ready_slots()) < 2:
+        evaluated(fleet)
+    assert engines[1].digest() == fleet.digest()
+
+
+def test_room_for_nobody_stops_the_run_in_time():
+    clockwork = Clockwork()
+
+    def with_its_node(engine, job):
+        engine.waits_for_resources = isinstance(job, GenerateJob)
+        return RemoteEngineLost("its node was removed") if engine.waits_for_resources else None
+
+    fleet = timed_fleet(pool(2, with_its_node, with_its_node), clockwork, placement_timeout_s=30.0)
+    with pytest.raises(GermlineError, match="2 engines found no room: ROOM"):
+        evaluated(fleet)
+
+
+def test_what_a_vacant_engine_waited_is_not_held_against_it(undisturbed):
+    """It loads when it has room; only what it does then can take too long."""
+    clockwork = Clockwork()
+    engines = waits_for_resources(2, 1)
+    clockwork.finds_room[engines[1]] = 5000.0
+    fleet = timed_fleet(
+        engines, clockwork, placement_timeout_s=9999.0, hang_factor=2.0, hang_timeout_s=10.0
+    )
+    assert digests(fleet) == undisturbed
+    assert [one.starts for one in engines] == [1, 1]
+
+
+# --- the newest update
+
+
+def test_an_engine_that_joins_has_every_update():
+    clockwork = Clockwork()
+    engines = waits_for_resources(2, 1)
+    fleet = timed_fleet(engines, clockwork, min_engines=1)
+    for update in UPDATES[:3]:
+        fleet.apply(update)
+    engines[1].waits_for_resources = False
+    while len(fleet.pool.ready_slots()) < 2:
+        evaluated(fleet)
+    assert engines[0].digest() == engines[1].digest() == fleet.digest()

@@ -1,0 +1,233 @@
+"""KL to the start model: exact, against plain transformers; zero for who did not move."""
+
+import math
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+from typer.testing import CliRunner
+
+from germline.cli.application import app
+from germline.config import Full, Lora, LowRank, Subspace
+from germline.engines.toy import ToyEngine
+from germline.evaluation.kl_divergence import (
+    POSITIONS_AT_ONCE,
+    KlDivergence,
+    TextDivergence,
+    _reading,
+    measure_texts,
+)
+from germline.optimizers import Sgd
+from germline.protocols import TextScorer
+from germline.record import RunDirectory
+from germline.run.build_parts import make_decoding, make_engine, make_task
+from germline.run.kl import measure_kl
+from germline.spaces import make_space
+from germline.types import Completion, Decoding, Example, SeedPerturbation, Update
+from tests.tiny_engines import inprocess
+from tests.toy_runs import run
+
+SPACES: dict[str, Full | LowRank | Lora | Subspace] = {
+    "low_rank": LowRank(rank=1),
+    "full": Full(),
+    "lora": Lora(rank=2, alpha=3, init_scale_b=0.5),
+    "subspace": Subspace(dimension=4),
+}
+EXAMPLES = [
+    Example(index, prompt, "", chat=False)
+    for index, prompt in enumerate(("What is 1 + 2?", "fox", "the quick brown fox jumps."))
+]
+DECODING = Decoding(max_new_tokens=9, temperature=1.0)
+MEMBERS = [
+    SeedPerturbation(0, 0, direction, sign, 0.02) for direction in (0, 1) for sign in (1, -1)
+]
+
+
+def plainly(folder, prompt_ids, completion):
+    """Return log-probabilities at a completion's tokens, by transformers alone, in fp64."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).double().eval()
+    ids = torch.tensor([[*prompt_ids, *completion.tokens]])
+    with torch.no_grad():
+        logits = model(ids).logits[0, len(prompt_ids) - 1 : -1]
+    return logits.log_softmax(-1)
+
+
+def by_hand(tuned, start, engine, examples, row):
+    """Return equation (1) summed over each text, with both models as saved folders."""
+    sums = []
+    for example, completion in zip(examples, row, strict=True):
+        prompt = engine.encoder.encode(example)
+        p, q = (plainly(folder, prompt, completion) for folder in (tuned, start))
+        sums.append(float((p.exp() * (p - q)).sum()))
+    return sums
+
+
+@pytest.mark.parametrize(
+    ("model", "space"),
+    [
+        ("qwen2", "low_rank"),
+        ("qwen2", "full"),
+        ("qwen2", "lora"),
+        ("gpt2", "full"),
+        ("gpt2", "subspace"),
+        ("mistral", "low_rank"),
+    ],
+)
+def test_a_member_s_divergence_is_that_of_plain_transformers(model, space, tmp_path):
+    engine = inprocess(model, SPACES[space])
+    written = engine.generate(MEMBERS, EXAMPLES, DECODING)
+    readings = measure_texts(engine, engine, MEMBERS, EXAMPLES, written)
+    engine.save_model(tmp_path / "start")
+    moved = inprocess(model, SPACES[space])
+    # One member alone as an update: its direction's coefficient is sign times sigma.
+    moved.apply(Update(0, 0, 0.02, 1.0, (0.0, -0.02)))
+    moved.save_model(tmp_path / "moved")
+    expected = by_hand(tmp_path / "moved", tmp_path / "start", engine, EXAMPLES, written[3])
+    assert [one.divergence for one in readings[3]] == pytest.approx(expected, abs=1e-5)
+    assert sum(expected) > 1e-3
+
+
+def test_the_center_of_a_trained_engine_is_measured_against_one_at_the_start(tmp_path):
+    start, tuned = (inprocess("qwen2", LowRank(rank=1)) for _ in range(2))
+    start.save_model(tmp_path / "start")
+    tuned.apply(Update(0, 0, 0.02, 1.0, (0.03, -0.02)))
+    tuned.save_model(tmp_path / "tuned")
+    written = tuned.generate([None], EXAMPLES, DECODING)
+    (found,) = measure_texts(tuned, start, [None], EXAMPLES, written)
+    expected = by_hand(tmp_path / "tuned", tmp_path / "start", start, EXAMPLES, written[0])
+    assert [one.divergence for one in found] == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("space", [None, *SPACES.values()], ids=["no space", *SPACES])
+def test_who_did_not_move_has_diverged_by_nothing_at_all(space):
+    engine = inprocess("qwen2", space)
+    written = engine.generate([None, None], EXAMPLES, DECODING)
+    for row in measure_texts(engine, engine, [None, None], EXAMPLES, written):
+        assert [one.divergence for one in row] == [0.0] * len(EXAMPLES)
+
+
+def test_surprise_is_the_cost_of_the_tokens_under_the_start_model(tmp_path):
+    engine = inprocess("qwen2", LowRank(rank=1))
+    engine.save_model(tmp_path)
+    written = engine.generate(MEMBERS[:1], EXAMPLES, DECODING)
+    (row,) = measure_texts(engine, engine, MEMBERS[:1], EXAMPLES, written)
+    for example, completion, reading in zip(EXAMPLES, written[0], row, strict=True):
+        log_q = plainly(tmp_path, engine.encoder.encode(example), completion)
+        cost = -log_q.gather(-1, torch.tensor(completion.tokens)[:, None]).sum()
+        assert reading.surprise == pytest.approx(float(cost), abs=1e-4)
+        assert reading.tokens == len(completion.tokens)
+
+
+def test_many_texts_are_read_in_pieces_with_the_same_result():
+    engine = inprocess("qwen2", LowRank(rank=1))
+    long = replace(DECODING, max_new_tokens=40)
+    many = [replace(EXAMPLES[n % 3], index=n) for n in range(POSITIONS_AT_ONCE // 40 + 3)]
+    written = engine.generate(MEMBERS[:2], many, long)
+    together = measure_texts(engine, engine, MEMBERS[:2], many, written)
+    assert [len(row) for row in together] == [len(many)] * 2
+    alone = measure_texts(engine, engine, MEMBERS[1:2], many[-1:], [written[1][-1:]])
+    assert together[1][-1].divergence == pytest.approx(alone[0][0].divergence, abs=1e-6)
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_the_toy_engine_reads_what_it_wrote_as_it_wrote_it(space):
+    engine = ToyEngine(make_space(SPACES[space], 0), Sgd())
+    greedy = replace(DECODING, temperature=0.0)
+    written = engine.generate(MEMBERS, EXAMPLES, greedy)
+    for logits, texts in zip(engine.read(MEMBERS, EXAMPLES, written), written, strict=True):
+        for one, text in zip(logits, texts, strict=True):
+            assert tuple(one.argmax(-1).tolist()) == text.tokens
+    assert measure_texts(engine, engine, MEMBERS, EXAMPLES, written)[0][0].divergence > 0
+    assert isinstance(engine, TextScorer)
+
+
+def test_readings_together_are_sums_over_texts_and_means_over_tokens():
+    readings = [TextDivergence(3.0, 2.0, 2, 100), TextDivergence(1.0, 6.0, 6, 100)]
+    found = KlDivergence.of(readings)
+    assert (found.per_token, found.per_text, found.texts, found.tokens) == (0.5, 2.0, 2, 8)
+    assert found.standard_error == pytest.approx(1.0)
+    assert found.perplexity == pytest.approx(math.e)
+
+
+def test_a_text_is_improbable_when_a_token_costs_more_than_half_a_blind_guess():
+    half = math.log(100) / 2
+    assert not TextDivergence(0.0, 3 * half - 0.01, 3, 100).improbable
+    assert TextDivergence(0.0, 3 * half + 0.01, 3, 100).improbable
+    assert TextDivergence(0.0, math.nan, 3, 100).improbable
+
+
+def test_weights_thrown_far_off_have_an_infinite_perplexity():
+    assert KlDivergence.of([TextDivergence(1.0, 1e6, 2, 100)]).perplexity == math.inf
+
+
+def test_a_completion_reads_as_one_even_where_prompts_differ_in_length():
+    engine = inprocess("qwen2", LowRank(rank=1))
+    texts = [[Completion("", (5, 6, 7), "length", 0), Completion("", (8,), "length", 0)]]
+    read_together = engine.read([None], EXAMPLES[:2], texts)[0]
+    read_alone = engine.read([None], EXAMPLES[1:2], [texts[0][1:]])[0]
+    assert [len(one) for one in read_together] == [3, 1]
+    torch.testing.assert_close(read_together[1], read_alone[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("runs") / "toy", "strategy.learning_rate=0.5")
+
+
+def test_a_run_is_compared_with_its_own_start(trained):
+    config = RunDirectory.open(trained).config
+    far, texts = measure_kl(trained, limit=6)
+    tuned, start = make_engine(config), make_engine(config)
+    for entry in RunDirectory.open(trained).journal.read():
+        tuned.apply(entry.update)
+    task = make_task(config.task)
+    sampling_noise = replace(make_decoding(config, task), noise_stream="held out")
+    examples = task.examples("test")[:6]
+    written = tuned.generate([None], examples, sampling_noise)
+    assert isinstance(tuned, TextScorer)
+    assert isinstance(start, TextScorer)
+    expected = KlDivergence.of(measure_texts(tuned, start, [None], examples, written)[0])
+    assert far.per_text == pytest.approx(expected.per_text, rel=1e-5)
+    assert far.per_text > 0.01
+    assert (far.texts, texts.texts) == (6, 6)
+
+
+def test_eval_tells_how_far_a_run_went(trained, tmp_path):
+    words = ["eval", str(trained), "--kl", "--limit", "4", "--out", str(tmp_path / "c")]
+    shown = CliRunner().invoke(app, words)
+    assert shown.exit_code == 0, shown.output
+    first, far, texts, _where = shown.stdout.splitlines()
+    assert first.startswith("length_difference")
+    assert re.match(r"KL\(now \|\| start\) [\d.]+ nats per token, .* 4 completions", far)
+    assert re.match(r"no answers \d+%: empty \d+%, special tokens only", texts)
+
+
+def test_no_divergence_is_negative():
+    logits = torch.randn(40, 300, generator=torch.Generator().manual_seed(0))
+    written = Completion("", (0,) * 40, "length", 1)
+    nearly = logits * (1 + 1e-7)
+    assert all(
+        _reading(nearly[:n], logits[:n], replace(written, tokens=(0,) * n)).divergence >= 0
+        for n in range(1, 41)
+    )
+
+
+def test_one_text_has_a_divergence_without_an_error(trained, tmp_path):
+    words = ["eval", str(trained), "--kl", "--limit", "1", "--out", str(tmp_path / "c")]
+    shown = CliRunner().invoke(app, words)
+    assert "± - per text" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nano", "--task", "arithmetic", "--kl"], "found --task arithmetic: name a run"),
+        (["nano", "--kl"], "nano is no run directory, so name a task"),
+    ],
+)
+def test_what_has_no_start_is_not_compared_with_it(words, message):
+    shown = CliRunner().invoke(app, ["eval", *words])
+    assert shown.exit_code == 2
+    assert message in shown.stderr

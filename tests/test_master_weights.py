@@ -1,0 +1,143 @@
+"""Masters: theta in fp32, and the digests that name it."""
+
+import pytest
+import torch
+
+from germline.config import Full, LowRank
+from germline.engines.master_weights import Masters
+from germline.optimizers import Adam, Sgd
+from germline.spaces import make_space
+from germline.types import GermlineError, TensorInfo, Update
+
+INFOS = (
+    TensorInfo("model.layers.0.mlp.up_proj.weight", (6, 4), "linear", 0),
+    TensorInfo("model.layers.0.mlp.up_proj.bias", (6,), "bias", 0),
+    TensorInfo("model.layers.1.mlp.up_proj.weight", (6, 4), "linear", 1),
+)
+UPDATE = Update(1, 0, 0.1, 0.5, (0.5, -0.25))
+
+
+def masters(space=None, optimizer=None, sigma_unit="constant", infos=INFOS, fill=None):
+    tensors = {}
+    for place, info in enumerate(infos):
+        count = torch.Size(info.shape).numel()
+        values = (
+            torch.arange(1.0, count + 1) / 7 + place if fill is None else torch.full((count,), fill)
+        )
+        tensors[info.name] = values.reshape(info.shape)
+    return Masters(tensors, infos, space or make_space(Full()), optimizer or Sgd(), sigma_unit)
+
+
+def test_the_digest_follows_every_bit_of_every_tensor():
+    clean = masters().digest()
+    for name in masters().tensors:
+        changed = masters()
+        flat = changed.tensors[name].view(-1)
+        flat[-1] = torch.nextafter(flat[-1], torch.tensor(100.0))
+        assert changed.digest() != clean
+    assert masters().digest() == clean
+
+
+def test_the_digest_sees_names_and_shapes_not_only_bytes():
+    renamed = (TensorInfo("model.layers.0.mlp.gate_proj.weight", (6, 4), "linear", 0), *INFOS[1:])
+    reshaped = (TensorInfo(INFOS[0].name, (4, 6), "linear", 0), *INFOS[1:])
+    digests = {
+        masters().digest(),
+        masters(infos=renamed).digest(),
+        masters(infos=reshaped).digest(),
+    }
+    assert len(digests) == 3
+
+
+def test_the_digest_covers_the_moments_of_the_optimizer():
+    moved = masters(optimizer=Adam())
+    moved.apply(UPDATE)
+    digest = moved.digest()
+    moved.optimizer.state_dict()[f"{INFOS[0].name}.v"][0, 0] += 1
+    assert moved.digest() != digest
+
+
+def test_tensors_outside_the_space_do_not_move():
+    moved, still = masters(make_space(LowRank())), masters()
+    moved.apply(UPDATE)
+    assert torch.equal(moved.tensors[INFOS[1].name], still.tensors[INFOS[1].name])
+    assert not torch.equal(moved.tensors[INFOS[0].name], still.tensors[INFOS[0].name])
+
+
+def test_an_update_moves_the_tensors_in_place():
+    moved = masters()
+    addresses = {name: tensor.data_ptr() for name, tensor in moved.tensors.items()}
+    moved.apply(UPDATE)
+    assert addresses == {name: tensor.data_ptr() for name, tensor in moved.tensors.items()}
+
+
+@pytest.mark.parametrize("sigma_unit", ["mean_abs", "std"])
+def test_units_are_those_of_the_starting_weights_for_the_whole_run(sigma_unit):
+    moved = masters(sigma_unit=sigma_unit)
+    units = dict(moved.units)
+    moved.apply(UPDATE)
+    values = masters().tensors[INFOS[0].name].double()
+    expected = values.abs().mean() if sigma_unit == "mean_abs" else values.std(correction=0)
+    assert moved.units == units
+    assert units[INFOS[0].name] == pytest.approx(float(expected), rel=1e-12)
+
+
+@pytest.mark.parametrize(("sigma_unit", "fill"), [("mean_abs", 0.0), ("std", 1.0)])
+def test_a_tensor_that_could_never_move_is_refused_with_two_remedies(sigma_unit, fill):
+    with pytest.raises(GermlineError) as caught:
+        masters(sigma_unit=sigma_unit, fill=fill)
+    message = str(caught.value)
+    assert f"strategy.sigma_unit={sigma_unit}" in message
+    assert INFOS[0].name in message
+    assert "space.exclude" in message
+    assert "sigma_unit=constant" in message
+
+
+def test_searched_tensors_in_half_precision_are_refused():
+    infos = INFOS[:1]
+    halves = {infos[0].name: torch.ones(6, 4, dtype=torch.bfloat16)}
+    with pytest.raises(
+        GermlineError, match=r"up_proj\.weight is torch\.bfloat16: load it in float32"
+    ):
+        Masters(halves, infos, make_space(Full()), Sgd(), "constant")
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int64])
+def test_frozen_tensors_that_fp32_cannot_hold_are_refused(dtype):
+    with pytest.raises(GermlineError, match=f"w is {dtype}: convert"):
+        Masters({"w": torch.zeros(2, dtype=dtype)}, (), None, Sgd(), "constant")
+
+
+def test_applying_without_a_space_is_refused():
+    tensors = {info.name: torch.zeros(info.shape) for info in INFOS}
+    with pytest.raises(GermlineError, match="without a space"):
+        Masters(tensors, INFOS, None, Sgd(), "constant").apply(UPDATE)
+
+
+def test_a_state_of_another_model_is_refused_with_what_was_found():
+    moved = masters()
+    state = dict(moved.state())
+    with pytest.raises(GermlineError, match=r"\[6, 4\], found \[4, 6\]"):
+        moved.load_state({**state, INFOS[0].name: torch.zeros(4, 6)})
+    del state[INFOS[0].name]
+    with pytest.raises(GermlineError, match="found nothing"):
+        moved.load_state(state)
+
+
+def test_a_state_is_loaded_as_a_copy():
+    source, target = masters(optimizer=Adam()), masters(optimizer=Adam())
+    source.apply(UPDATE)
+    target.load_state(source.state())
+    digest = source.digest()
+    target.apply(UPDATE)
+    assert source.digest() == digest
+    assert target.digest() != digest
+
+
+def test_the_state_holds_what_updates_change_and_nothing_else():
+    moved = masters(make_space(LowRank()), Adam())
+    moved.apply(UPDATE)
+    searched = [info.name for info in moved.searched]
+    moments = [f"{name}.{moment}" for name in searched for moment in "mv"]
+    assert sorted(moved.state()) == sorted(searched + moments)
+    assert len(searched) == 2

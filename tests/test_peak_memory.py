@@ -1,0 +1,101 @@
+"""Training needs little more memory than inference: in tensor bytes, which repeat exactly."""
+
+import tracemalloc
+
+import pytest
+import torch
+
+from benchmarks.memory import PROMISED_SHARE, LiveTensors, configured, endless, prepared
+from germline.config import Full, LowRank
+from germline.engines.master_weights import Masters
+from germline.optimizers import Sgd
+from germline.run.build_parts import make_task
+from germline.spaces import make_space
+from germline.strategies import make_strategy
+from germline.types import Decoding, TensorInfo, Update
+
+
+def peak(space, work, examples=8):
+    config = configured(space, members=8, examples=examples, tokens=8)
+    searched = make_space(config.space, config.seed) if work != "inference" else None
+    engine = endless(config, searched)
+    play = prepared(config, engine, work)
+    with LiveTensors() as live:
+        play()
+    return live.peak, sum(one.nbytes for one in engine.serving.values())
+
+
+@pytest.mark.parametrize("space", ["low_rank", "lora"])
+def test_training_needs_at_most_a_tenth_of_the_weights_more_than_inference(space):
+    inference, weights = peak(space, "inference")
+    training, _ = peak(space, "training")
+    assert training <= inference + PROMISED_SHARE[space] * weights
+
+
+def test_full_needs_one_copy_of_the_weights_more_than_inference():
+    # Enough rows that generation, not the optimizer's scratch of 4 MB, is where memory peaks.
+    inference, weights = peak("full", "inference", examples=96)
+    training, _ = peak("full", "training", examples=96)
+    assert training <= inference + PROMISED_SHARE["full"] * weights
+
+
+def test_members_that_stand_together_need_a_copy_each():
+    config = configured("full", members=4, examples=24, tokens=8)
+    engines = [
+        endless(
+            config.model_copy(
+                update={"engine": config.engine.model_copy(update={"members_per_batch": n})}
+            ),
+            make_space(config.space, 0),
+        )
+        for n in (1, 4)
+    ]
+    examples = list(make_task(config.task).examples("train")[: config.batch_size])
+    members = make_strategy(config.strategy, run_seed=0, generations=1).ask(0).members
+    peaks = []
+    # The same rows: four of the center, against four members of their own.
+    for engine, who, texts in (
+        (engines[0], [None], examples * 4),
+        (engines[1], members, examples),
+    ):
+        with LiveTensors() as live:
+            engine.generate(who, texts, Decoding(8))
+        peaks.append(live.peak)
+    sizes = [one.nbytes for one in engines[0].serving.values()]
+    assert engines[1]._dense is not None
+    # Of an inference, the masters are no part; the noise of one tensor is scratch.
+    assert peaks[1] <= peaks[0] + (1 + 4) * sum(sizes) + (4 + 1) * max(sizes)
+
+
+def test_live_tensors_counts_what_is_alive_at_once():
+    with LiveTensors() as live:
+        one = torch.zeros(1000)
+        del one
+        other = torch.ones(500)
+        view = other[10:] + 1
+        del view
+    assert live.peak == 4000
+
+
+BIG = [TensorInfo(f"layers.{n}.up.weight", (2048, 1024), "linear", n) for n in range(3)]
+"""Three tensors of 8 MB."""
+
+
+@pytest.mark.parametrize("section", [Full(), LowRank(), LowRank(rank=2)])
+def test_an_update_needs_one_tensor_beside_the_weights_however_many_members(section):
+    tensors = {info.name: torch.zeros(info.shape) for info in BIG}
+    masters = Masters(tensors, BIG, make_space(section), Sgd(), "constant")
+    update = Update(0, 0, 0.1, 1.0, tuple(0.1 * k + 0.1 for k in range(8)))
+    tracemalloc.start()
+    with LiveTensors() as live:
+        for tensor in tensors.values():
+            tensor.detach()  # seen before there is anything else
+        weights = live.peak
+        masters.apply(update)
+    arrays = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    one, scratch = 2**23, 2**22  # that of the optimizer
+    assert weights == 3 * one
+    assert live.peak - weights <= one + scratch + 2**20
+    # numpy's: the sum itself, whose memory the tensor shares, and a piece per thread.
+    assert arrays <= one + 2**21 * torch.get_num_threads()

@@ -1,0 +1,344 @@
+"""The search beside the weights: what members draw, how the odds move, and how it is played."""
+
+import io
+import math
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+import germline
+from germline.cli.application import app
+from germline.cli.live_view import LiveView
+from germline.config import Nes, PromptSearch, load_config
+from germline.fleet.prompt_search_fleet import PromptSearchFleet
+from germline.record import RunDirectory
+from germline.report.prompt_option_charts import most_likely_options
+from germline.run import build_run_parts
+from germline.strategies import make_strategy
+from germline.strategies.categorical import CategoricalSearch
+from germline.tasks.prompt_format import PromptFormatter
+from germline.types import Example, GermlineError, PromptVariant, Update
+from tests.toy_runs import finish, journal, run, settings, stopped_after
+
+TWO = "choices={template: ['{prompt}', 'So: {prompt}'], temperature: [0, 0.7, 1.0]}"
+TOY = ("task.temperature=0", TWO)
+
+
+def choosing(population=8, antithetic=True, **section):
+    section = section or {"temperature": [0, 1], "few_shot": [0, 1, 2]}
+    nes = Nes(population=population, antithetic=antithetic, sigma=0.005, learning_rate=0.01)
+    strategy = make_strategy(nes, run_seed=3, generations=100)
+    return CategoricalSearch(PromptSearch.model_validate(section), strategy, run_seed=3)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("whole") / "run", *TOY)
+
+
+# --- what members draw
+
+
+def test_the_two_of_a_pair_play_with_the_same():
+    choices = choosing(population=32).ask(0).prompt_variants
+    assert all(one == other for one, other in zip(choices[::2], choices[1::2], strict=True))
+    assert len(set(choices)) > 2
+
+
+def test_without_pairs_everyone_draws_alone():
+    choices = choosing(population=64, antithetic=False).ask(0).prompt_variants
+    assert any(one != other for one, other in zip(choices[::2], choices[1::2], strict=True))
+
+
+def test_settings_and_generations_are_drawn_independently():
+    strategy = choosing(population=400, temperature=[0, 1], few_shot=[0, 1])
+    drawn = [(one.temperature, one.few_shot) for one in strategy.ask(0).prompt_variants[::2]]
+    counts = [drawn.count(pair) for pair in ((0, 0), (0, 1), (1, 0), (1, 1))]
+    assert min(counts) > 30
+    population = strategy.ask(0)
+    strategy.tell(population, np.zeros(400))
+    assert strategy.ask(1).prompt_variants != population.prompt_variants
+
+
+def test_options_are_drawn_as_often_as_is_likely():
+    strategy = choosing(population=2000, temperature=[0, 1], rate=1.0)
+    population = strategy.ask(0)
+    wanted = [0.3 if one.temperature == 1 else -0.3 for one in population.prompt_variants]
+    strategy.tell(population, np.array(wanted))
+    share = np.mean([one.temperature == 1 for one in strategy.ask(1).prompt_variants])
+    assert share == pytest.approx(strategy.probabilities[0][1], abs=0.04)
+    assert share > 0.55
+
+
+# --- how the odds move
+
+
+def test_odds_move_as_the_equation_written_out_says():
+    strategy = choosing(population=12, antithetic=False, temperature=[0, 0.5, 1], floor=0)
+    random = np.random.default_rng(1)
+    expected = np.full(3, 1 / 3)
+    for generation in range(10):
+        population = strategy.ask(generation)
+        utilities = random.normal(size=12)
+        update = strategy.tell(population, utilities)
+        shown = np.array(
+            [[one.temperature == t for t in (0, 0.5, 1)] for one in population.prompt_variants]
+        )
+        expected = expected + 0.3 / 12 * (utilities[:, None] * (shown - expected)).sum(0)
+        np.testing.assert_allclose(update.option_probabilities[0], expected, rtol=1e-12)
+
+
+def test_no_option_becomes_less_likely_than_the_floor():
+    strategy = choosing(population=16, temperature=[0, 0.5, 1], rate=1.0, floor=0.1)
+    for generation in range(40):
+        population = strategy.ask(generation)
+        probabilities = strategy.tell(
+            population,
+            np.array([1.0 if one.temperature else -1.0 for one in population.prompt_variants]),
+        ).option_probabilities[0]
+        assert math.fsum(probabilities) == pytest.approx(1, abs=1e-12)
+        assert min(probabilities) >= 0.1 - 1e-12
+    assert probabilities[0] == pytest.approx(0.1)
+
+
+def test_without_differences_the_odds_stay():
+    strategy = choosing()
+    assert (
+        strategy.tell(strategy.ask(0), np.zeros(8)).option_probabilities == strategy.probabilities
+    )
+    assert strategy.probabilities == ((0.5, 0.5), pytest.approx((1 / 3,) * 3))
+
+
+def test_the_center_plays_the_likeliest_and_of_equals_the_first():
+    strategy = choosing(temperature=[1, 0])
+    assert strategy.likeliest() == PromptVariant(temperature=1.0)
+    population = strategy.ask(0)
+    strategy.tell(
+        population, np.array([1 - 2 * one.temperature for one in population.prompt_variants])
+    )
+    assert strategy.likeliest() == PromptVariant(temperature=0.0)
+
+
+def test_the_weights_learn_as_without_choices():
+    utilities = np.arange(8.0)
+    plain = choosing().inner
+    strategy = choosing()
+    update = strategy.tell(strategy.ask(0), utilities)
+    assert update.coefficients == plain.tell(plain.ask(0), utilities).coefficients
+
+
+def test_a_generation_is_asked_once_those_before_it_were_told():
+    with pytest.raises(GermlineError, match="choices in generation 1 depends on"):
+        choosing().ask(1)
+
+
+# --- how it is put to a model
+
+TRAIN = [Example(n, f"{n}?", str(n), chat=True) for n in range(6)]
+
+
+def test_solved_examples_stand_before_the_prompt_and_never_the_example_itself():
+    presenter = PromptFormatter(TRAIN, run_seed=0, most=3)
+    for example in TRAIN:
+        *shown, prompt = presenter.format_prompt(example, PromptVariant(few_shot=3)).prompt.split(
+            "\n\n"
+        )
+        assert prompt == example.prompt
+        assert len(set(shown)) == 3
+        assert all(one == f"{one[0]}?\n{one[0]}" for one in shown)
+        assert not any(one.startswith(example.prompt) for one in shown)
+
+
+def test_fewer_shots_are_the_first_of_more():
+    presenter = PromptFormatter(TRAIN, run_seed=0, most=3)
+    outside = Example(9, "9?", "9", chat=True)
+    three = presenter.format_prompt(outside, PromptVariant(few_shot=3)).prompt.split("\n\n")
+    assert (
+        presenter.format_prompt(outside, PromptVariant(few_shot=2)).prompt.split("\n\n")[:2]
+        == three[:2]
+    )
+
+
+def test_a_template_goes_around_every_prompt():
+    presenter = PromptFormatter(TRAIN, run_seed=0, most=1)
+    prompt = presenter.format_prompt(
+        TRAIN[0], PromptVariant(template="Q {prompt}!", few_shot=1)
+    ).prompt
+    assert [one.splitlines()[0][:2] for one in prompt.split("\n\n")] == ["Q ", "Q "]
+    assert prompt.endswith("Q 0?!")
+
+
+def test_without_chat_an_answer_goes_on_from_its_prompt():
+    raw = [replace(one, chat=False) for one in TRAIN]
+    shown = (
+        PromptFormatter(raw, run_seed=0, most=1)
+        .format_prompt(raw[0], PromptVariant(few_shot=1))
+        .prompt
+    )
+    number = shown[0]
+    assert shown == f"{number}? {number}\n\n0?"
+
+
+def test_too_few_solved_examples_are_told():
+    unsolved = [replace(one, answer="") for one in TRAIN[2:]]
+    with pytest.raises(GermlineError, match=r"up to 2 solved .* has 2 with an answer"):
+        PromptFormatter([*TRAIN[:2], *unsolved], run_seed=0, most=2)
+
+
+# --- how it is played
+
+
+def test_every_member_is_played_with_what_it_chose_and_graded_in_its_place():
+    with build_run_parts(settings(*TOY)) as parts:
+        population, batch = parts.strategy.ask(0), parts.batch(0)
+        together = parts.fleet.evaluate(population, batch, parts.decoding)
+        assert isinstance(parts.fleet, PromptSearchFleet)
+        inner = parts.fleet.inner
+        for place, (member, choice) in enumerate(
+            zip(population.members, population.prompt_variants, strict=True)
+        ):
+            assert choice.template is not None
+            assert choice.temperature is not None
+            shown = [
+                replace(one, prompt=choice.template.replace("{prompt}", one.prompt))
+                for one in batch
+            ]
+            alone = inner.evaluate(
+                replace(population, members=(member,), prompt_variants=()),
+                shown,
+                replace(parts.decoding, temperature=choice.temperature),
+            )
+            assert together.rewards[place].tolist() == alone.rewards[0].tolist()
+            texts = [one.completion for one in together.rollouts if one.member == place]
+            assert texts == [one.completion for one in alone.rollouts]
+
+
+def test_rollouts_are_told_by_the_tasks_own_prompt(whole):
+    prompts = {row["prompt"] for row in RunDirectory.open(whole).rollouts()}
+    assert not any(one.startswith("So: ") for one in prompts)
+
+
+def test_without_choices_nothing_stands_around_the_fleet():
+    with build_run_parts(settings()) as parts:
+        assert not isinstance(parts.fleet, PromptSearchFleet)
+        assert parts.strategy.ask(0).prompt_variants == ()
+
+
+def test_the_number_of_engines_changes_no_bit(whole, tmp_path):
+    path = run(tmp_path / "run", *TOY, "generations=1", "fleet.engines=2")
+    assert journal(path) == journal(whole).splitlines(keepends=True)[0]
+
+
+def test_a_stopped_run_goes_on_with_the_same_odds(whole, tmp_path):
+    path = stopped_after(germline.train(settings(*TOY), tmp_path / "run"), 1)
+    stopped_after(germline.resume(path), 2)
+    finish(germline.resume(path))
+    assert journal(path) == journal(whole)
+    assert [one.score for one in RunDirectory.open(path).held_out()] == [
+        one.score for one in RunDirectory.open(whole).held_out()
+    ]
+
+
+def test_a_run_is_replayed_to_the_same_bits(whole):
+    last = RunDirectory.open(whole).journal.read()[-1]
+    assert germline.replay(whole, last.update.generation) == last.digest
+
+
+def test_eval_plays_as_the_center_of_the_run_does(whole):
+    score, _ = germline.evaluate(str(whole), limit=5)
+    assert score.mean == RunDirectory.open(whole).held_out()[-1].score.mean
+
+
+def test_eval_names_the_options_it_played_with(whole, tmp_path):
+    words = ["eval", str(whole), "--limit", "2", "--out", str(tmp_path / "completions")]
+    shown = CliRunner().invoke(app, words)
+    named = ", ".join(most_likely_options(RunDirectory.open(whole).generations()[-1]["choices"]))
+    assert f"played with the likeliest options: {named}" in shown.stdout.splitlines()
+
+
+def test_every_generation_records_the_odds(whole):
+    directory = RunDirectory.open(whole)
+    for row, entry in zip(directory.generations(), directory.journal.read(), strict=True):
+        assert list(row["choices"]) == ["template", "temperature"]
+        assert isinstance(entry.update, Update)
+        assert tuple(row["choices"]["temperature"].values()) == entry.update.option_probabilities[1]
+
+
+def test_the_report_draws_the_odds(whole):
+    page = (whole / "report.html").read_text()
+    assert "What was chosen beside the weights" in page
+    assert page.count("Probability with which a member plays") == 2
+
+
+def test_the_live_view_names_the_likeliest(tmp_path):
+    training = germline.train(settings(*TOY, "generations=1"), tmp_path / "run")
+    view = LiveView(Console(file=io.StringIO(), width=120), training.directory)
+    for record in training:
+        view.record = record
+    view.console.print(view.render())
+    assert isinstance(view.console.file, io.StringIO)
+    (line,) = [one for one in view.console.file.getvalue().splitlines() if "choices" in one]
+    probabilities = RunDirectory.open(training.directory.path).generations()[-1]["choices"]
+    assert ", ".join(most_likely_options(probabilities)) in line
+
+
+def test_the_likeliest_is_named_in_words():
+    probabilities = {"temperature": {"0": 0.2, "0.7": 0.8}, "template": {"a\n" * 40: 1.0}}
+    assert most_likely_options(probabilities) == [
+        "temperature 0.7 (80%)",
+        f"template {'a ' * 19}a… (100%)",
+    ]
+
+
+def test_the_shipped_run_finds_the_better_template(tmp_path):
+    shipped = Path(__file__).parents[1] / "configs" / "choices.yaml"
+    small = ["generations=4", "batch_size=8", "held_out.examples=4", "record.tensorboard=false"]
+    path = finish(germline.train(load_config(shipped, small), tmp_path / "run"))
+    template = RunDirectory.open(path).generations()[-1]["choices"]["template"]
+    assert template["{prompt}"] > 0.7
+
+
+# --- bad input
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["choices.temperatur=[0, 1]"], "did you mean"),
+        (["choices.temperature=[0.7]"], r"temperature=\[0\.7\] leaves nothing to choose"),
+        (["choices.few_shot=[1, 1]"], r"few_shot=\[1, 1\] has an option twice"),
+        (["choices.few_shot=[0, -1]"], r"choices\.few_shot"),
+        (["choices.template=['{prompt}', 'hello']"], "does not say where the task's prompt goes"),
+        (["choices={few_shot: [0, 1, 2], floor: 0.4}"], r"floor=0\.4 for each of the 3 options"),
+        (["choices.rate=0.1"], r"rate=0\.1 would be ignored"),
+        (
+            ["choices.temperature=[0, 1]", "task.temperature=0.5"],
+            r"task\.temperature=0\.5 would be ignored",
+        ),
+        (
+            ["choices.few_shot=[0, 1]", "method=randopt"],
+            r"cannot be searched by method\.kind=randopt",
+        ),
+    ],
+)
+def test_choices_that_are_none_are_refused(overrides, said):
+    with pytest.raises(GermlineError, match=said):
+        load_config({}, overrides)
+
+
+def test_solved_examples_are_refused_where_a_task_has_no_answers(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "train = [{'prompt': f'{n}'} for n in range(9)]\n"
+        "def reward(completion, example):\n"
+        "    return float(len(completion))\n"
+    )
+    task = f"task={{kind: {tmp_path / 'mine.py'}}}"
+    before = threading.active_count()
+    with pytest.raises(GermlineError, match=r"choices\.few_shot asks for up to 1 .* has 0"):
+        build_run_parts(settings(task, "choices.few_shot=[0, 1]"))
+    assert threading.active_count() == before  # those of the graders have ended

@@ -1,0 +1,150 @@
+"""How far a random walk of the updates carries the weights: against weights that really walked."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+import germline
+from germline.config import Adam, Nes, Sgd, ZScore, load_config
+from germline.random_walk import expected_walk, walked
+from germline.record import RunDirectory
+from germline.record.ancestry import inherited_walk
+from germline.run.build_parts import make_engine
+from germline.run.load_run import load_engine
+from germline.shaping import utilities
+from germline.strategies import make_strategy
+from germline.types import Evaluation, MeanUpdate, Update
+from tests.toy_runs import finish, run, settings
+
+PAPERS = sorted(Path("configs/papers").glob("*.yaml"))
+
+
+def update(generation, coefficients, rate=0.5, **more):
+    return Update(0, generation, 0.1, rate, tuple(coefficients), **more)
+
+
+def test_steps_along_new_directions_add_up_as_squares():
+    updates = [update(0, [3.0, 4.0]), update(1, [0.0, 12.0]), update(2, [0.0, 0.0])]
+    assert walked(updates) == pytest.approx([2.5, 6.5, 6.5])
+
+
+def test_directions_that_are_played_again_add_up_as_they_are():
+    updates = [update(0, [3.0, 4.0]), update(1, [3.0, 4.0], noise_generation=0)]
+    assert walked(updates) == pytest.approx([2.5, 5.0])
+    back = [updates[0], update(1, [-3.0, -4.0], noise_generation=0), update(2, [1.0])]
+    assert walked(back) == pytest.approx([2.5, 0.0, 0.5])
+
+
+def test_what_was_skipped_is_no_step_and_momentum_counts_for_all_it_will_push():
+    updates = [update(0, [1.0]), update(1, [1.0], skipped=True)]
+    assert walked(updates, Sgd(momentum=0.75)) == pytest.approx([2.0, 2.0])
+
+
+def test_adam_steps_as_far_as_its_rate_however_large_the_coefficients():
+    updates = [update(g, [1e-3, -1e-3], rate=0.1) for g in range(4)]
+    assert walked(updates, Adam())[-1] == pytest.approx(0.2)
+
+
+def test_what_is_no_sum_of_directions_has_no_walk():
+    assert walked([update(0, [1.0]), MeanUpdate(1, 0.1, (0.5, -0.5))]) == [0.5, None]
+    assert walked([update(0, [1.0], backpropagated=True)]) == [None]
+
+
+def test_a_walk_goes_on_from_where_it_was():
+    assert walked([update(0, [8.0])], start=3.0) == [5.0]
+
+
+@pytest.mark.parametrize("antithetic", [True, False])
+def test_z_scores_of_noise_walk_as_far_as_the_formula_says(antithetic):
+    config = Nes(population=32, antithetic=antithetic, sigma=0.01, learning_rate=0.02)
+    strategy = make_strategy(config, run_seed=0, generations=200, dimension=10)
+    random = np.random.default_rng(0)
+    section = settings().shaping
+    updates = []
+    for generation in range(200):
+        rewards = random.normal(size=(32, 1))
+        shaped = utilities(section, Evaluation(rewards, (), 0, 0.0), antithetic=antithetic)
+        updates.append(strategy.tell(strategy.ask(generation), shaped, rewards[:, 0]))
+    assert walked(updates)[-1] == pytest.approx(expected_walk(0.02, 32, 200), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [
+        ("strategy.noise_reuse=4",),
+        ("space=low_rank", "shaping=centered_ranks"),
+        ("strategy.optimizer=adam", "strategy.learning_rate=0.01"),
+    ],
+    ids=lambda one: one[0],
+)
+def test_weights_without_a_signal_are_as_far_from_the_start_as_the_walk(variant, tmp_path):
+    noise = ("generations=30", "space=full", "strategy.population=4", "held_out.examples=1")
+    path = run(tmp_path / "run", *noise, *variant)
+    directory = RunDirectory.open(path)
+    start = make_engine(directory.config).weights.state()
+    end = load_engine(directory).weights.state()
+    moved = torch.cat([(end[name] - one).flatten() for name, one in start.items()])
+    updates = [entry.update for entry in directory.journal.read()]
+    walk = walked(updates, directory.config.strategy.optimizer)[-1]
+    searched = moved[moved != 0]
+    assert float(searched.square().mean().sqrt()) == pytest.approx(walk, rel=0.25)
+
+
+def test_every_generation_says_how_far_the_walk_is_and_a_resumed_run_goes_on(tmp_path):
+    path = run(tmp_path / "run", "generations=2")
+    finish(germline.resume(path, ["generations=4"]))
+    directory = RunDirectory.open(path)
+    shown = [row["signals"]["walk"] for row in directory.generations()]
+    updates = [entry.update for entry in directory.journal.read()]
+    assert shown == walked(updates)
+    assert shown == sorted(shown)
+    assert shown[0] > 0
+
+
+def test_a_fork_goes_on_from_the_walk_of_its_ancestors(tmp_path):
+    parent = run(tmp_path / "run", "generations=2")
+    child = finish(germline.fork(parent, 1, ["generations=1"], tmp_path / "child"))
+    directory = RunDirectory.open(child)
+    before = RunDirectory.open(parent).generations()[-1]["signals"]["walk"]
+    assert inherited_walk(directory.ancestors, "constant") == before
+    assert directory.generations()[0]["signals"]["walk"] > before
+    assert inherited_walk(directory.ancestors, "std") == 0
+
+
+def test_the_page_draws_the_walk_against_the_edge_where_it_is_known(tmp_path):
+    path = run(tmp_path / "run", "record.edge=0.123")
+    page = germline.write_report(path).read_text()
+    assert "Random members break at the edge, 0.123" in page
+    assert "edge: random members break" in page
+    unknown = germline.write_report(run(tmp_path / "other")).read_text()
+    assert "walk of the updates" in unknown
+    assert "edge: random members break" not in unknown
+
+
+@pytest.mark.parametrize("path", PAPERS, ids=lambda path: path.stem)
+def test_a_paper_config_says_where_its_walk_ends(path):
+    text = path.read_text()
+    found = re.search(
+        r"^# Walk of the updates .*: (\S+) / sqrt\((\d+)\) \* sqrt\((\d+)\) = (\S+), "
+        r"(\S+) times sigma([.,])",
+        text,
+        re.MULTILINE,
+    )
+    assert found, f"{path} does not say where its walk ends"
+    config = load_config(yaml.safe_load(text))
+    section = config.strategy
+    assert isinstance(section, Nes)
+    assert isinstance(section.learning_rate, float)
+    assert isinstance(section.sigma, float)
+    written = [float(found[place]) for place in (1, 2, 3)]
+    assert written == [section.learning_rate, section.population, config.generations]
+    walk = expected_walk(section.learning_rate, section.population, config.generations)
+    assert float(found[4]) == float(f"{walk:.2g}")
+    assert float(found[5]) == float(f"{walk / section.sigma:.2g}")
+    scaled = isinstance(config.shaping, ZScore)
+    assert (found[6] == ".") == scaled
+    assert scaled or "standard deviation of the utilities" in text

@@ -1,0 +1,224 @@
+"""Diagnosis: every number against a case worked out by hand."""
+
+import math
+
+import numpy as np
+import pytest
+
+from germline import signal_metrics
+from germline.config import ZScore
+from germline.shaping import fitness, utilities
+from germline.signal_metrics import SignalMetrics
+from germline.types import (
+    Completion,
+    Evaluation,
+    Grade,
+    MeanUpdate,
+    Population,
+    Rollout,
+    SeedPerturbation,
+    Update,
+    VectorPerturbation,
+)
+from tests.evaluations import of_fitness, of_rewards
+
+NAN = math.nan
+
+
+def pairs(count):
+    """Return a population of antithetic pairs."""
+    members = tuple(SeedPerturbation(0, 0, k, sign, 0.1) for k in range(count) for sign in (1, -1))
+    return Population(0, members, antithetic=True)
+
+
+def alone(count):
+    """Return a population of as many directions as members."""
+    return Population(
+        0, tuple(SeedPerturbation(0, 0, k, 1, 0.1) for k in range(count)), antithetic=False
+    )
+
+
+def shape(evaluation, *, antithetic, baseline=None):
+    """Shape as runs do by default."""
+    return utilities(ZScore(), evaluation, antithetic=antithetic)
+
+
+def update(*coefficients):
+    return Update(0, 0, 0.1, 0.1, coefficients)
+
+
+def rewards(*rows):
+    return np.array(rows, dtype=np.float64)
+
+
+# --- shares
+
+
+def test_an_example_is_informative_where_members_differ_on_it():
+    table = rewards([1, 0, 0.5, 0], [1, 1, 0.5, 0], [1, 0, 0.5, 1])
+    assert signal_metrics.informative_examples(table) == 0.5
+
+
+def test_a_missing_reward_makes_no_difference():
+    assert signal_metrics.informative_examples(
+        rewards([1, NAN, NAN], [NAN, NAN, 0], [0, NAN, 0])
+    ) == (pytest.approx(1 / 3))
+
+
+def test_a_pair_is_informative_where_its_halves_differ():
+    assert signal_metrics.informative_pairs(rewards(1, 0, 0.5, 0.5, NAN, 1, 2, 2)) == 0.25
+
+
+@pytest.mark.parametrize("value", [1.0, 1e-3, -2000.0])
+def test_mistake_12_near_ties_are_no_information(value):
+    near = value * (1 + 2.0**-24)
+    assert signal_metrics.informative_examples(rewards([value], [near])) == 0
+    assert signal_metrics.informative_pairs(rewards(value, near)) == 0
+    assert signal_metrics.tied_share(rewards(value, near)) == 1
+
+
+def test_members_as_fit_as_another_one_are_tied():
+    assert signal_metrics.tied_share(rewards(1, 0.5, 1, 0, 1, NAN)) == pytest.approx(3 / 5)
+    assert signal_metrics.tied_share(rewards(1, 0.5, 0)) == 0
+    assert signal_metrics.tied_share(rewards(NAN, NAN)) == 0
+
+
+@pytest.mark.parametrize(
+    ("texts", "share"), [(["", " \n", "8", "a"], 0.5), (["8"], 0.0), (["", ""], 1.0), ([], 0.0)]
+)
+def test_completions_without_any_text_are_counted(texts, share):
+    rollouts = tuple(
+        Rollout(0, j, Completion(text, (7,), "eos", 3), Grade(0.0, {}))
+        for j, text in enumerate(texts)
+    )
+    assert signal_metrics.empty_share(Evaluation(np.zeros((1, 1)), rollouts, 0, 0.0)) == share
+
+
+# --- halves
+
+
+def test_utilities_fold_into_the_weights_of_directions():
+    weights = signal_metrics.direction_weights(pairs(2), np.array([1.0, -1.0, 0.5, 0.5]))
+    np.testing.assert_array_equal(weights, [0.5, 0.0])
+
+
+def test_halves_that_say_the_same_agree():
+    table = rewards([3, 3], [1, 1], [0, 0], [0, 0])
+    assert signal_metrics.half_agreement(pairs(2), of_rewards(table), shape) == pytest.approx(1)
+
+
+def test_halves_that_say_the_opposite_disagree():
+    table = rewards([1, 0], [0, 1], [0, 0], [0, 0])
+    assert signal_metrics.half_agreement(pairs(2), of_rewards(table), shape) == pytest.approx(-1)
+
+
+def test_the_agreement_is_the_cosine_of_the_two_updates():
+    table = rewards([2, 0, 2, 0], [0, 0, 0, 0], [0, 1, 0, 1], [0, 0, 0, 0], [0, 0, 0, 0], [0] * 4)
+    population = pairs(3)
+    # Fitness (2, 0, 0, 0, 0, 0) and (0, 0, 1, 0, 0, 0): one direction each, at right angles.
+    assert signal_metrics.half_agreement(population, of_rewards(table), shape) == pytest.approx(0)
+    table[2, 0::2] = 2  # the first half now favors both alike, the second one of them
+    found = signal_metrics.half_agreement(population, of_rewards(table), shape)
+    assert found == pytest.approx(1 / math.sqrt(2))
+
+
+def test_the_agreement_is_that_of_the_weights_themselves_in_a_high_dimension():
+    generator = np.random.default_rng(0)
+    table = generator.normal(size=(32, 8)) + generator.normal(size=(32, 1))
+    directions = generator.normal(size=(32, 200_000))
+    moved = [
+        shape(of_rewards(half), antithetic=False) @ directions
+        for half in (table[:, 0::2], table[:, 1::2])
+    ]
+    cosine = moved[0] @ moved[1] / np.linalg.norm(moved[0]) / np.linalg.norm(moved[1])
+    found = signal_metrics.half_agreement(alone(32), of_rewards(table), shape)
+    assert found == pytest.approx(cosine, abs=0.02)
+
+
+def test_a_half_without_a_signal_agrees_with_nothing():
+    assert signal_metrics.half_agreement(alone(2), of_rewards(rewards([1, 1], [0, 1])), shape) == 0
+
+
+def test_one_example_has_no_halves_and_neither_has_silence():
+    assert signal_metrics.half_agreement(alone(3), of_fitness([1, 2, 3]), shape) is None
+    assert (
+        signal_metrics.half_agreement(alone(2), of_rewards(rewards([1, 1], [1, 1])), shape) is None
+    )
+
+
+def test_members_given_by_coordinates_have_no_directions():
+    members = tuple(VectorPerturbation(0, i, np.zeros(3, np.float32)) for i in range(2))
+    table = rewards([1, 0], [0, 0])
+    population = Population(0, members, antithetic=False)
+    move = MeanUpdate(0, 0.1, (1.0, -1.0))
+    found = SignalMetrics().of(population, of_rewards(table), fitness(table), move, shape)
+    assert (found.agreement, found.signal_to_noise, found.directions) == (None, None, None)
+    assert (found.informative_examples, found.zero) == (0.5, False)
+
+
+@pytest.mark.parametrize(
+    ("agreement", "ratio"), [(0.5, 2.0), (0.2, 0.5), (0.0, 0.0), (-0.3, 0.0), (1.0, None)]
+)
+def test_the_signal_of_the_whole_batch_follows_from_that_of_its_halves(agreement, ratio):
+    assert signal_metrics.signal_to_noise(agreement) == (
+        None if ratio is None else pytest.approx(ratio)
+    )
+    assert signal_metrics.signal_to_noise(None) is None
+
+
+def test_the_signal_to_noise_is_that_of_signal_plus_noise_made_up():
+    # Signal of power 1 per direction; a half has noise of power 3, so the mean of both has 1.5.
+    generator = np.random.default_rng(0)
+    signal = generator.normal(size=100_000)
+    one, other = signal + math.sqrt(3) * generator.normal(size=(2, 100_000))
+    cosine = float(one @ other / np.linalg.norm(one) / np.linalg.norm(other))
+    assert signal_metrics.signal_to_noise(cosine) == pytest.approx(1 / 1.5, rel=0.05)
+
+
+# --- directions
+
+
+@pytest.mark.parametrize(
+    ("coefficients", "directions"),
+    [
+        ((0.25, -0.25, 0.25, 0.25), 4.0),
+        ((0.0, 7.0, 0.0), 1.0),
+        ((2.0, 1.0), 25 / 17),
+        ((2e-200, 1e-200), 25 / 17),
+        ((0.0, 0.0), None),
+    ],
+)
+def test_directions_count_as_far_as_they_are_used(coefficients, directions):
+    found = signal_metrics.effective_directions(coefficients)
+    assert found == (None if directions is None else pytest.approx(directions))
+
+
+# --- whole generations
+
+
+def test_generations_without_a_signal_are_counted_in_all_and_in_a_row():
+    nothing, something = rewards([1, 1], [1, 1]), rewards([1, 0], [0, 0])
+    counting = SignalMetrics()
+    found = []
+    for table in (nothing, something, nothing, nothing):
+        shaped = shape(of_rewards(table), antithetic=False)
+        told = update(*(shaped / 2))
+        found.append(counting.of(alone(2), of_rewards(table), fitness(table), told, shape))
+    assert [one.zero for one in found] == [True, False, True, True]
+    assert [one.zeros for one in found] == [1, 1, 2, 3]
+    assert [one.zeros_in_a_row for one in found] == [1, 0, 1, 2]
+
+
+def test_a_run_taken_up_again_counts_on():
+    counting = SignalMetrics()
+    counting.recall([update(0.0), update(1.0), update(0.0), MeanUpdate(3, 0.1, (0.0, 0.0))])
+    assert (counting.zero_signal_generations, counting.zero_signal_streak) == (3, 2)
+
+
+def test_pairs_whose_halves_tie_teach_nothing_though_pairs_differ():
+    table = rewards([1], [1], [0], [0])
+    shaped = shape(of_rewards(table), antithetic=True)
+    assert shaped.any()
+    weights = signal_metrics.direction_weights(pairs(2), shaped)
+    found = SignalMetrics().of(pairs(2), of_rewards(table), fitness(table), update(*weights), shape)
+    assert (found.zero, found.informative_examples, found.informative_pairs) == (True, 1.0, 0.0)

@@ -15,7 +15,7 @@ CODE := germline tests benchmarks checks
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help install demo test docs format lint types floors house check engines equality clean
+.PHONY: help install demo test docs format lint types imports rules spelling check engines equality clean
 
 help:  ## list the commands
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -32,7 +32,7 @@ docs: $(INSTALLED)  ## write docs/cli.md and docs/config.md anew, run the code b
 	@$(BIN)/python -m checks.reference
 	@$(BIN)/python -m pytest $(PYTEST_ARGS) $(wildcard README.md) docs
 
-format: $(INSTALLED)  ## rewrite the code in the house format
+format: $(INSTALLED)  ## rewrite the code in the project's format
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
@@ -43,13 +43,16 @@ lint: $(INSTALLED)  ## check format and lint
 types: $(INSTALLED)  ## check types (mypy --strict)
 	@$(BIN)/mypy $(CODE)
 
-floors: $(INSTALLED)  ## check that imports only go down (import-linter)
+imports: $(INSTALLED)  ## check that imports only go down (import-linter)
 	@$(BIN)/lint-imports
 
-house: $(INSTALLED)  ## check the house rules (checks/house.py)
-	@$(BIN)/python checks/house.py
+rules: $(INSTALLED)  ## check the project rules (checks/rules.py)
+	@$(BIN)/python checks/rules.py
 
-check: lint types floors house  ## all of the above and every test, the slow ones too; what CI runs
+spelling: $(INSTALLED)  ## check the spelling, which is American (codespell)
+	@$(BIN)/codespell
+
+check: lint types imports rules spelling  ## all of the above and every test, the slow ones too; what CI runs
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 engines: $(INSTALLED)  ## build the environments of vLLM and SGLang (gigabytes, once per machine)

@@ -103,7 +103,7 @@ def _stale(engine: ServedEngine) -> list[list[str]]:
     engine.generate([None], EXAMPLES, GREEDY)
     engine.weights.apply(UPDATE)
     transport.call(
-        "stand", '{"who": null}'
+        "apply_member", '{"who": null}'
     )  # and neither are names changed nor is the cache emptied
     return texts(engine.generate([None], EXAMPLES, GREEDY))
 

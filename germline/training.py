@@ -1,7 +1,7 @@
 """The loop: ask, evaluate, shape, tell, apply, and yield what happened.
 
-Recording, snapshots, held-out scores and stopping wrap this generator from outside (`run.py`); a
-script can do the same.
+Recording, snapshots, held-out scores and stopping wrap this generator from outside
+(`germline.run`); a script can do the same.
 """
 
 import math

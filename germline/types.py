@@ -99,7 +99,7 @@ class PromptVariant:
 
     Attributes:
         temperature: of its sampling; 0 is greedy.
-        shots: solved training examples written before the prompt.
+        few_shot: solved training examples written before the prompt.
         template: the prompt, with `{prompt}` where the task's own goes.
     """
 

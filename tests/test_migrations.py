@@ -4,8 +4,10 @@ import json
 import shutil
 
 import pytest
+from typer.testing import CliRunner
 
 from germline import GermlineError, load_config, replay, resume, train
+from germline.cli.application import app
 from germline.config.migrations import IMPLIED, RENAMED, VALUES, migrate, migrate_row, new_name
 from germline.record import RunDirectory
 from tests.toy_runs import settings
@@ -93,3 +95,21 @@ def test_a_run_with_old_names_resumes_and_replays_to_the_same_digest(tmp_path):
     resumed = resume(tmp_path / "begun", ["generations=4"])
     assert [record.digest for record in resumed] == digests[2:]
     assert RunDirectory.open(tmp_path / "begun").config.batch_size == 4
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("space.start=x", "renamed to space.init_adapter, of kind lora or singular"),
+        ("engine.cuda_graphs=fixed", "engine.cuda_graphs: must be true or false"),
+    ],
+)
+def test_the_hint_says_what_the_present_setting_takes(override, words):
+    with pytest.raises(GermlineError, match=words):
+        load_config("demo", [override])
+
+
+def test_eval_names_the_present_setting():
+    shown = CliRunner().invoke(app, ["eval", "nano", "--task", "arithmetic", "cell.rows=64"])
+    assert isinstance(shown.exception, SystemExit)
+    assert "renamed to microbatch.rows" in shown.stderr

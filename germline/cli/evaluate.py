@@ -157,13 +157,17 @@ def _run(source: str) -> "RunDirectory | None":
 
 
 def _evaluation_settings(overrides: Sequence[str]) -> list[str]:
+    from germline.config.migrations import new_name
     from germline.types import GermlineError
 
     others = [one for one in overrides if not one.startswith("task.")]
     for one in others:
         if not one.startswith(EVALUATION_SETTINGS):
+            now = new_name(one.partition("=")[0])
+            hint = f" (renamed to {now})" if now else ""
             raise GermlineError(
-                f"eval: {one} changes nothing here; settings of an evaluation start with task., "
+                f"eval: {one}{hint} changes nothing here; settings of an evaluation start with "
+                "task., "
                 f"{', '.join(EVALUATION_SETTINGS)}"
             )
     return others

@@ -17,6 +17,8 @@ MOST_LINES = 10
 LONGEST_VALUE = 80
 
 MEANINGS = {
+    "bool_parsing": "must be true or false",
+    "bool_type": "must be true or false",
     "missing": "is missing",
     "tuple_type": "must be a list such as [a, b]",
     "dict_type": "must be a section of settings, such as {name: value}",
@@ -102,7 +104,9 @@ def _unknown(setting: str, place: Sequence[str]) -> str:
     known = _known_settings(place[:-1])
     *sections, name = setting.split(".")
     if now := new_name(setting):
-        hint = f" (renamed to {now})"
+        takers = [kind for one in override_names() if one.name == now for kind in one.kinds]
+        owner = f", of kind {' or '.join(takers)}" if takers else ""
+        hint = f" (renamed to {now}{owner})"
     elif "." in place[-1]:
         section, _, below = place[-1].partition(".")
         hint = f" in a file: write it as a section, {section}: {{{below}: ...}}"

@@ -70,6 +70,8 @@ def migrate_row(row: dict[str, Any]) -> dict[str, Any]:
 def new_name(setting: str) -> str | None:
     """Return the present name of a setting by its old one, such as `engine.centre`, or None."""
     section, _, name = setting.rpartition(".")
+    if section in RENAMED[""]:
+        return f"{RENAMED[''][section]}.{name}"
     now = RENAMED.get(section, {}).get(name)
     return f"{section}.{now}".removeprefix(".") if now else None
 

@@ -1,7 +1,8 @@
 """A key-value cache allocated once per microbatch: no growing copies; rows can leave or repeat.
 
 It plugs into `transformers` as a cache layer, so any decoder there works with it. Once fixed, it
-writes where a tensor says and shows all of its capacity, so that shapes stay the same (`steps.py`).
+writes where a tensor says and shows all of its capacity, so that shapes stay the same
+(`cuda_graph.py`).
 """
 
 import torch

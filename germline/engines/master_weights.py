@@ -2,8 +2,8 @@
 
 Evaluating members never touches them; `apply` is the only way they change, with elementwise fp32
 arithmetic in a fixed order, so a journal rebuilds them to the bit. Only searched tensors have
-masters. Frozen ones are held in the dtype they are stored in (`placement.py`), and digests are of
-the fp32 values of all tensors, never of rounded serving copies.
+masters. Frozen ones are held in the dtype they are stored in (`master_placement.py`), and digests
+are of the fp32 values of all tensors, never of rounded serving copies.
 """
 
 import math

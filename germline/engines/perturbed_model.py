@@ -5,7 +5,7 @@
   touched.
 - `DenseMembers`: writes cast(center + sign sigma eps) into the serving tensors, and afterwards
   resets them from the masters. Noise is never subtracted: that drifts (81 % of a step per
-  generation in bf16, measured by the field). Several such members at once: `stacked.py`.
+  generation in bf16, measured by the field). Several such members at once: `batched_dense.py`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -49,7 +49,7 @@ class InferenceServer(Protocol):
     ) -> list[list[Tokens]]:
         """Let every member (None: the center) go on from every prompt: `[members][prompts]`.
 
-        What comes back may go on behind a stop string: it is cut by `texts.py`.
+        What comes back may go on behind a stop string: it is cut by `completion_decoder.py`.
 
         Raises:
             EngineLost: the server is gone, also after it was asked again for a while.

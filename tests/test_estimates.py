@@ -13,6 +13,7 @@ from germline.engines.inprocess import InProcessEngine
 from germline.engines.prompt_batch import encode_prompt, pad_prompts
 from germline.estimates.estimate import estimate, what_fits
 from germline.estimates.hardware import GPUS, Hardware, measure_cpu, memory_limits
+from germline.estimates.here import machine_here
 from germline.estimates.memory import (
     memory_parts,
     resident_peak,
@@ -255,3 +256,13 @@ def test_a_config_is_not_changed_by_reading_it():
     shape_of(QWEN)
     assert dict(PUBLISHED[QWEN]) == before
     assert shape_from("x", dict(before)).numbers == shape_of(QWEN).numbers
+
+
+def test_this_machine_is_measured_with_the_threads_of_the_config():
+    before = torch.get_num_threads()
+    other = before + 1
+    try:
+        config = load_config({"engine": CPU | {"threads": other}})
+        assert f"{other} threads" in machine_here(config, shape_of(QWEN)).name
+    finally:
+        torch.set_num_threads(before)

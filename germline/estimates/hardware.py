@@ -149,6 +149,8 @@ def measure_cpu(
     """
     available = available_bytes()
     drawn = _noise_rate(clock)
+    # Its threads write to tensors from outside the inference mode, which is of one thread alone.
+    perturbed = _perturbed_rate(dtype, clock)
     with torch.inference_mode():
         points = tuple((rows, _product_rate(dtype, rows, (hidden, inner), clock)) for rows in ROWS)
         return Hardware(
@@ -160,7 +162,7 @@ def measure_cpu(
             products={name_of(dtype): points},
             operation_s=_operation_s(clock),
             noise_per_s=drawn,
-            perturbed_per_s=_perturbed_rate(dtype, clock),
+            perturbed_per_s=perturbed,
             elementwise_per_s={name_of(dtype): _elementwise_rate(dtype, inner, clock)},
             hashed_per_s=_hash_rate(clock),
         )

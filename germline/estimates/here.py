@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from germline.config import Config, Ray
+from germline.config import Config
 from germline.engines.dtypes import serving_dtype
 from germline.estimates.hardware import GPUS, Hardware, available_bytes, measure_cpu
 from germline.estimates.model_shape import ModelShape
@@ -17,14 +17,20 @@ OTHER = "24gb"
 """Whose speed is taken for a card that is not listed; its memory is asked of the driver."""
 
 
-def machine_here(config: Config, shape: ModelShape) -> Hardware:
-    """Describe the device on which an engine of this config would run here."""
+def engine_device(config: Config) -> torch.device:
+    """Return the device on which an engine of this config would run here."""
     device = getattr(config.engine, "device", "auto")
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    if torch.device(device).type == "cuda":
-        return _gpu(torch.device(device))
-    if threads := getattr(config.engine, "engine_threads", None):
+    return torch.device(device)
+
+
+def machine_here(config: Config, shape: ModelShape) -> Hardware:
+    """Describe the device on which an engine of this config would run here."""
+    device = engine_device(config)
+    if device.type == "cuda":
+        return _gpu(device)
+    if threads := getattr(config.engine, "threads", None):
         torch.set_num_threads(threads)
     dtype = serving_dtype(
         getattr(config.engine, "dtype", "float32"), shape.config_dtype, on_gpu=False
@@ -52,8 +58,3 @@ def _gpu(device: torch.device) -> Hardware:
     return replace(
         GPUS[known], name=about.name, memory_bytes=float(free), host_bytes=available_bytes()
     )
-
-
-def engines_per_host(config: Config) -> int:
-    """Return how many engines share the memory of this host."""
-    return 1 if isinstance(config.fleet, Ray) else config.fleet.engines

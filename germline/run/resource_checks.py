@@ -154,16 +154,15 @@ def _available(config: Config) -> tuple[bool, float, float]:
     import torch
 
     from germline.estimates.hardware import available_bytes
+    from germline.estimates.here import engine_device
 
     host = available_bytes()
-    device = getattr(config.engine, "device", "auto")
     if getattr(config.engine, "base_url", None) is not None:
         return True, math.inf, host  # the server's memory is elsewhere
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    if not device.startswith("cuda"):
+    device = engine_device(config)
+    if device.type != "cuda":
         return False, host, host
     if not torch.cuda.is_available():
         return True, math.inf, host  # that it is missing is said by the engine
-    free, _total = torch.cuda.mem_get_info(torch.device(device))
+    free, _total = torch.cuda.mem_get_info(device)
     return True, float(free), host

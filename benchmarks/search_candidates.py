@@ -37,7 +37,7 @@ from benchmarks.search_changes import (
     with_growth,
     with_shrunk_utilities,
 )
-from benchmarks.stability import Cell, Curve, ratios, setup_of, target
+from benchmarks.stability import Cell, Curve, ratios, read_curve, setup_of, target
 from germline import load_config
 from germline.config import Config
 from germline.evaluation import HELD_OUT_NOISE, score_center
@@ -126,13 +126,6 @@ def path_of(cell: Cell) -> Path:
     return RESULTS / f"{cell.task}-{cell.method}-seed{cell.seed}-times{cell.longer}.json"
 
 
-def load(cell: Cell) -> Curve | None:
-    """Return the curve of a cell that was run."""
-    if not path_of(cell).exists():
-        return None
-    return Curve(**(json.loads(path_of(cell).read_text()) | {"microbatch": cell}))
-
-
 def rows(
     tasks: Sequence[str], names: Sequence[str], seeds: Sequence[int], longer: int
 ) -> Iterator[str]:
@@ -148,7 +141,8 @@ def rows(
 
 def found(task: str, name: str, seeds: Sequence[int], longer: int) -> list[Curve]:
     """Return the curves of a candidate on a task."""
-    curves = [load(Cell(task, "low_rank", name, seed, longer)) for seed in seeds]
+    cells = [Cell(task, "low_rank", name, seed, longer) for seed in seeds]
+    curves = [read_curve(path_of(one), one) for one in cells]
     return [one for one in curves if one]
 
 

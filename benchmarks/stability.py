@@ -226,10 +226,12 @@ def save(curve: Curve) -> None:
 
 def load(cell: Cell) -> Curve | None:
     """Return the curve of a cell that was run."""
-    if not cell.path.exists():
-        return None
-    values = json.loads(cell.path.read_text())
-    return Curve(**(values | {"cell": cell}))
+    return read_curve(cell.path, cell)
+
+
+def read_curve(path: Path, cell: Cell) -> Curve | None:
+    """Return the curve that a file holds; None without the file."""
+    return Curve(**(json.loads(path.read_text()) | {"cell": cell})) if path.exists() else None
 
 
 def run_all(cells: Sequence[Cell], together: int) -> None:

@@ -1,6 +1,8 @@
 """The benchmark of additions to the default search: what they change, and what they leave alone."""
 
+import json
 import math
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from benchmarks.search_changes import (
     TrustRegion,
     shrunk,
 )
-from benchmarks.stability import Cell, Curve
+from benchmarks.stability import Cell, Curve, read_curve
 from germline.config import Nes, ZScore
 from germline.run.build_parts import build_run_parts
 from germline.shaping import utilities
@@ -136,3 +138,12 @@ def test_the_table_compares_a_candidate_with_the_default_at_the_same_seed():
     )
     flat = [curve("default", 0.0, 0.0, 0.0)]
     assert row("countdown", "fast", flat, flat).endswith("| 0 | 0 | 0 | - |")
+
+
+def test_a_curve_that_was_written_is_read_for_the_table(tmp_path):
+    cell = Cell("countdown", "low_rank", "default", 0, 1)
+    curve = Curve(cell, [0, 5], [0, 640], [0.25, 0.5], 1.0)
+    path = tmp_path / "curve.json"
+    assert read_curve(path, cell) is None
+    path.write_text(json.dumps(asdict(curve)))
+    assert read_curve(path, cell) == curve

@@ -17,6 +17,24 @@ Source = Annotated[
     ),
 ]
 
+ConfigFile = Annotated[
+    Path,
+    typer.Argument(
+        metavar="CONFIG",
+        help="A config file, or the name of one that comes with germline (list configs).",
+        autocompletion=completion.complete_configs,
+    ),
+]
+
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="KEY=VALUE|FILE",
+        help="Settings, or YAML files of settings, that replace those of the config in this order.",
+        autocompletion=completion.complete_settings,
+    ),
+]
+
 Run = Annotated[
     Path,
     typer.Argument(

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from germline.cli import completion
-from germline.cli.train import Overrides
+from germline.cli.arguments import ConfigFile, Overrides
 
 if TYPE_CHECKING:
     from germline.studies.probe_advice import ProbeAdvice
@@ -21,14 +20,7 @@ PROBE_EXAMPLES = (
 
 
 def probe(
-    config: Annotated[
-        Path,
-        typer.Argument(
-            metavar="CONFIG",
-            help="A config file, or the name of one that comes with germline (list configs).",
-            autocompletion=completion.complete_configs,
-        ),
-    ],
+    config: ConfigFile,
     overrides: Overrides = None,
     *,
     out: Annotated[

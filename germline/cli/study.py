@@ -5,9 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from germline.cli import completion
-from germline.cli.arguments import examples_epilog
-from germline.cli.train import Overrides
+from germline.cli.arguments import ConfigFile, Overrides, examples_epilog
 
 if TYPE_CHECKING:
     from germline.studies.intrinsic_dimension import DimensionRun, IntrinsicDimension
@@ -32,14 +30,7 @@ def _several() -> None:
 
 @study.command("intrinsic-dimension", epilog=examples_epilog(INTRINSIC_DIMENSION_EXAMPLES))
 def intrinsic_dimension(
-    config: Annotated[
-        Path,
-        typer.Argument(
-            metavar="CONFIG",
-            help="A config file, or the name of one that comes with germline (list configs).",
-            autocompletion=completion.complete_configs,
-        ),
-    ],
+    config: ConfigFile,
     overrides: Overrides = None,
     *,
     dimensions: Annotated[

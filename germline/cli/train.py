@@ -5,19 +5,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from germline.cli import completion
+from germline.cli.arguments import ConfigFile, Overrides, Run
 
 if TYPE_CHECKING:
     from germline.run import Training
 
-Overrides = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="KEY=VALUE|FILE",
-        help="Settings, or YAML files of settings, that replace those of the config in this order.",
-        autocompletion=completion.complete_settings,
-    ),
-]
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print the result only, nothing while training.")
 ]
@@ -37,14 +29,7 @@ RESUME_EXAMPLES = (
 
 
 def train(
-    config: Annotated[
-        Path,
-        typer.Argument(
-            metavar="CONFIG",
-            help="A config file, or the name of one that comes with germline (list configs).",
-            autocompletion=completion.complete_configs,
-        ),
-    ],
+    config: ConfigFile,
     overrides: Overrides = None,
     *,
     out: Annotated[
@@ -79,12 +64,7 @@ def train(
 
 
 def resume(
-    path: Annotated[
-        Path,
-        typer.Argument(
-            metavar="RUN", help="The run directory.", autocompletion=completion.complete_runs
-        ),
-    ],
+    path: Run,
     overrides: Overrides = None,
     *,
     start: Annotated[

@@ -10,12 +10,13 @@ PYTEST_ARGS ?=
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+SITE_TOOLS := .venv/.site-tools
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(PIP_ARGS)
 CODE := germline tests benchmarks checks
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help install demo test docs format lint types imports rules spelling check engines equality clean
+.PHONY: help install demo test docs site format lint types imports rules spelling check engines equality clean
 
 help:  ## list the commands
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -28,9 +29,13 @@ demo: $(INSTALLED)  ## train the embedded model to answer concisely, about a min
 test: $(INSTALLED)  ## run the tests, those of the docs included, but for the slow ones
 	@$(BIN)/python -m pytest -m 'not slow' $(PYTEST_ARGS)
 
-docs: $(INSTALLED)  ## write docs/cli.md and docs/config.md anew, run the code blocks of all pages
+docs: $(INSTALLED)  ## write docs/cli.md and docs/config.md anew, build the documentation site
 	@$(BIN)/python -m checks.reference
-	@$(BIN)/python -m pytest $(PYTEST_ARGS) $(wildcard README.md) docs
+	@$(MAKE) --no-print-directory site
+
+site: $(SITE_TOOLS)  ## build the documentation site into site/; a warning is an error
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "Open site/index.html in a browser."
 
 format: $(INSTALLED)  ## rewrite the code in the project's format
 	@$(BIN)/ruff format .
@@ -52,7 +57,7 @@ rules: $(INSTALLED)  ## check the project rules (checks/rules.py)
 spelling: $(INSTALLED)  ## check the spelling, which is American (codespell)
 	@$(BIN)/codespell
 
-check: lint types imports rules spelling  ## all of the above and every test, the slow ones too; what CI runs
+check: lint types imports rules spelling site  ## all of the above and every test, the slow ones too; what CI runs
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 engines: $(INSTALLED)  ## build the environments of vLLM and SGLang (gigabytes, once per machine)
@@ -63,7 +68,7 @@ equality: $(INSTALLED)  ## hold vLLM and SGLang on a CPU against the inprocess e
 	  $(BIN)/python -m pytest $(PYTEST_ARGS) tests/engines_real
 
 clean:  ## remove .venv and the tools' caches
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
@@ -73,4 +78,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@echo "Installing (a few minutes, once; torch is the large part)" >&2
 	@$(PIP) torch
 	@$(PIP) -e '.[dev]'
+	@touch $@
+
+$(SITE_TOOLS): $(INSTALLED)
+	@$(PIP) -e '.[docs]'
 	@touch $@

@@ -1,7 +1,7 @@
 """What a generation takes on 8 to 512 engines, in simulation, and what breaks first.
 
     python -m benchmarks.fleet_scaling             # the tables of docs/scaling.md
-    python -m benchmarks.fleet_scaling --figure docs/fleet.png
+    python -m benchmarks.fleet_scaling --figure docs/clusters.png
 
 The clusters are those of `benchmarks/simulated_cluster.py`, which says what is measured, counted,
 taken off a data sheet and assumed. A generation is 64 prompts of 256 tokens for every member and up

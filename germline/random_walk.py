@@ -7,7 +7,7 @@ Without a signal its coefficients are noise, so a step has the root mean square
 
 and steps along new directions add up as a random walk:
 
-    (2)  w_T = sqrt(sum_t s_t^2)            which is rate * s * sqrt(T) of docs/probe.md, measured
+    (2)  w_T = sqrt(sum_t s_t^2)     which is rate * s * sqrt(T) of docs/choosing-sigma.md, measured
 
 Directions that are played again (`strategy.noise_reuse`) are the same step again: coefficients are
 added before they are squared. Momentum pushes on: in the end a step counts 1 / (1 - momentum)

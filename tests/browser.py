@@ -132,6 +132,12 @@ class Browser:
             raise RuntimeError(f"{expression}: {answer['exceptionDetails']}")
         return answer["result"].get("value")
 
+    def wait_for(self, expression: str) -> None:
+        """Return when a JavaScript expression has become true on this page."""
+        poll = f"() => ({expression}) ? done() : setTimeout(look, 50)"
+        promise = f"new Promise(done => {{ const look = {poll}; look(); }})"
+        self.call("Runtime.evaluate", expression=promise, awaitPromise=True)
+
     def complaints(self) -> list[Message]:
         """Return what the page has written to the console, and its uncaught errors."""
         self.ask("1")  # whatever was on its way has arrived when this is answered

@@ -166,7 +166,7 @@ PLACEHOLDER = re.compile(r"(?<!\{)\{(\w+)\}(?!\})")
 
 
 class PythonFile(CustomTask):
-    """A Python file with examples and `reward(completion, example)`; see docs/own-tasks.md."""
+    """A Python file with examples and `reward(completion, example)`; see docs/own-task.md."""
 
     kind: Literal["python"] = "python"
 
@@ -180,7 +180,7 @@ def _weighted(value: object) -> object:
 
 
 class Jsonl(CustomTask):
-    """A JSONL file scored by built-in rewards, no Python needed; see docs/own-tasks.md."""
+    """A JSONL file scored by built-in rewards, no Python needed; see docs/own-task.md."""
 
     kind: Literal["jsonl"] = "jsonl"
     test_path: Path | None = Field(

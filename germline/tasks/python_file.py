@@ -1,7 +1,7 @@
 """A task made of a Python file: its examples, its reward functions, and what it says of itself.
 
 The file defines `train` (and perhaps `test`) and `reward(completion, example)` or a `rubric`; an
-optional mapping `settings` gives what `FileSettings` lists. docs/own-tasks.md shows one. The
+optional mapping `settings` gives what `FileSettings` lists. docs/own-task.md shows one. The
 examples are read here, in the main process; the rewards run in grader workers.
 """
 

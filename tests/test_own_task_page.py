@@ -1,4 +1,4 @@
-"""docs/own-tasks.md as a reader follows it: its files are written, its commands are called."""
+"""docs/own-task.md as a reader follows it: its files are written, its commands are called."""
 
 import re
 import shlex
@@ -12,7 +12,7 @@ from germline.cli.application import app
 from germline.graders.builtin_rewards import REWARDS
 from germline.tasks.python_file import FileSettings
 
-PAGE = Path(__file__).parents[1] / "docs" / "own-tasks.md"
+PAGE = Path(__file__).parents[1] / "docs" / "own-task.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 BLOCKS = re.findall(r"(?:^`([\w.]+)`:\n)?^```(\w*)\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
 

@@ -1,0 +1,117 @@
+"""The documentation site: it builds without a warning, and its pages work without a network."""
+
+import os
+import subprocess
+import sys
+from html.parser import HTMLParser
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NoReturn
+from urllib.parse import unquote
+
+import pytest
+
+from tests import browser
+
+ROOT = Path(__file__).parents[1]
+WIDTHS = (375, 1440)
+
+
+class Page(HTMLParser):
+    """The anchors of a page, what it links to and what it loads."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.anchors, self.links, self.loads = set(), set(), set()
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag, attrs):
+        values = dict(attrs)
+        self.anchors |= {values[name] for name in ("id", "name") if values.get(name)}
+        if tag == "a" and values.get("href"):
+            self.links.add(values["href"])
+        loaded = values.get("src") or (tag == "link" and values.get("href"))
+        if loaded:
+            self.loads.add(loaded)
+
+
+def missing(what) -> NoReturn:
+    if os.environ.get("CI"):
+        pytest.fail(f"{what}; CI must have it, see .ci/run")
+    pytest.skip(what)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    if not find_spec("mkdocs"):
+        missing("MkDocs is not installed (`make site` installs it)")
+    folder = tmp_path_factory.mktemp("site")
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(build, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pages(site):
+    # 404.html is shown by a server at any address, so its links begin at the root of the site.
+    return {path: Page(path) for path in site.rglob("*.html") if path.name != "404.html"}
+
+
+def external(address):
+    return address.startswith(("http:", "https:", "//"))
+
+
+def test_links_of_the_site_lead_to_a_page_and_an_anchor(pages):
+    dead = []
+    for path, page in pages.items():
+        for link in page.links - {"#"}:
+            if external(link) or link.startswith("mailto:"):
+                continue
+            file, _, anchor = unquote(link).partition("#")
+            target = (path.parent / file).resolve() if file else path
+            anchors = pages[target].anchors if target in pages else None
+            if anchor not in anchors if anchor and anchors is not None else not target.is_file():
+                dead.append(f"{path.name}: {link}")
+    assert dead == []
+
+
+def test_pages_load_nothing_from_the_network_and_nothing_that_is_missing(pages):
+    for path, page in pages.items():
+        loads = page.loads
+        assert [address for address in loads if external(address)] == [], path.name
+        files = [unquote(one.partition("#")[0]) for one in loads if not one.startswith("data:")]
+        assert [file for file in files if not (path.parent / file).exists()] == [], path.name
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    program = browser.find()
+    if program is None:
+        missing("no Chromium on this machine (Debian: apt-get install chromium; or $CHROMIUM)")
+    with browser.Browser(program) as opened:
+        yield opened
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", WIDTHS)
+def test_pages_are_quiet_and_no_wider_than_the_screen(chromium, pages, width):
+    for path in sorted(pages):
+        chromium.open(path, width)
+        chromium.ask("document.querySelectorAll('details').forEach(one => one.open = true)")
+        assert chromium.ask("document.documentElement.scrollWidth") == width, path.name
+        assert chromium.complaints() == [], path.name
+        assert {one.partition(":")[0] for one in chromium.requests()} <= {"file", "data", "blob"}
+
+
+@pytest.mark.slow
+def test_the_search_works_without_a_server(chromium, site):
+    chromium.open(site / "index.html", 1440)
+    shown = "document.querySelectorAll('.md-search-result__item').length"
+    chromium.ask(
+        "(() => { const box = document.querySelector('.md-search__input'); box.focus();"
+        " box.value = 'sigma'; box.dispatchEvent(new Event('keyup', {bubbles: true})); })()"
+    )
+    chromium.wait_for(f"{shown} > 0")
+    assert chromium.complaints() == []

@@ -7,12 +7,17 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3.11
 PIP_ARGS ?=
 # Extra pytest arguments, for example PYTEST_ARGS="-x -k spaces".
 PYTEST_ARGS ?=
+# Processes that run tests at the same time: a number, or `logical` for one per core.
+WORKERS ?= logical
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 SITE_TOOLS := .venv/.site-tools
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(PIP_ARGS)
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 16
 CODE := germline tests benchmarks checks
+# Without cached bytecode every worker, and every process that a test starts, compiles germline.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -27,7 +32,7 @@ demo: $(INSTALLED)  ## train the embedded model to answer concisely, about a min
 	@$(BIN)/germline train configs/demo.yaml
 
 test: $(INSTALLED)  ## run the tests, those of the docs included, but for the slow ones
-	@$(BIN)/python -m pytest -m 'not slow' $(PYTEST_ARGS)
+	@$(PYTEST) -m 'not slow' $(PYTEST_ARGS)
 
 docs: $(INSTALLED)  ## write docs/cli.md and docs/config.md anew, build the documentation site
 	@$(BIN)/python -m checks.reference
@@ -58,7 +63,7 @@ spelling: $(INSTALLED)  ## check the spelling, which is American (codespell)
 	@$(BIN)/codespell
 
 check: lint types imports rules spelling site  ## all of the above and every test, the slow ones too; what CI runs
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(PYTEST) $(PYTEST_ARGS)
 
 engines: $(INSTALLED)  ## build the environments of vLLM and SGLang (gigabytes, once per machine)
 	@PIP_ARGS='$(PIP_ARGS)' $(BIN)/python -m checks.engines.build

@@ -9,11 +9,19 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser
+from xdist.scheduler import LoadScopeScheduling
 
 ROOT = Path(__file__).parent
 LINKED = ("configs", "examples")
+IN_ONE_WORKER = ("tests/engines_real/",)
+"""Folders whose files share session fixtures that take minutes to compute."""
+
+# Set before torch is imported: a second thread slows models as small as those of the tests, and
+# the workers of `pytest -n` share the cores.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Imported by vLLM's workers in vLLM's own environment, which the tests in engines_real/ enter.
 collect_ignore = ["germline/engines/vllm/worker_extension.py"]
@@ -41,3 +49,25 @@ pytest_collect_file = Sybil(
     setup=enter_a_fresh_folder,
     teardown=leave_it,
 ).pytest()
+
+
+class FileScheduling(LoadScopeScheduling):
+    """Sends whole files to the workers of `pytest -n`: the tests of a file share its fixtures."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return next((folder for folder in IN_ONE_WORKER if file.startswith(folder)), file)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FileScheduling:
+    """Distribute files in the order of the collection: the doctests, which are short, come last."""
+    config.option.loadscopereorder = False
+    return FileScheduling(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the code blocks of a page in order: a block uses names of the blocks above it."""
+    for item in items:
+        if item.path.suffix == ".md":
+            item.add_marker(pytest.mark.random_order(disabled=True))

@@ -208,6 +208,32 @@ def test_what_a_text_does_to_a_reward_earns_the_floor(tmp_path, body, failure):
     assert failure in str(bad.failure)
 
 
+TWO = """
+    def right(completion, example):
+        return completion == example["answer"]
+    def brief(completion, example):
+        return {body}
+    rubric = {{right: 1.0, brief: 0.5}}
+    settings = {{"floor": {{"brief": -2.0}}}}
+"""
+
+
+def test_a_function_of_a_rubric_that_raises_floors_its_own_part_alone(tmp_path):
+    path = written(tmp_path, ROWS, TWO.format(body="1 / (len(completion) - 1)"))
+    answer = task(path).examples("train")[0].answer
+    fine, failed = graded(path, "no", answer)
+    assert (fine.parts, fine.failure) == ({"right": 0.0, "brief": 1.0}, None)
+    assert (failed.parts, failed.reward) == ({"right": 1.0, "brief": -2.0}, 0.0)
+    assert failed.failure == "brief(): ZeroDivisionError: division by zero (digits.py, line 6)"
+
+
+def test_a_timeout_of_one_function_floors_every_part(tmp_path):
+    path = written(tmp_path, "import time\n", ROWS, TWO.format(body="time.sleep(60)"))
+    answer = task(path).examples("train")[0].answer
+    (failed,) = graded(path, answer, overrides=["graders.timeout_s=0.5"])
+    assert (failed.parts, failed.failure) == ({"right": 0.0, "brief": -2.0}, "timeout after 0.5 s")
+
+
 def test_a_reward_that_prints_disturbs_nothing(tmp_path):
     path = written(tmp_path, ROWS, misbehaving("print('\\x00' * 99); return 1"))
     assert [one.failure for one in graded(path, "a", "b")] == [None, None]
@@ -231,6 +257,29 @@ def test_what_no_reward_is_stops_with_the_value_and_the_remedy(tmp_path, body, c
     path = written(tmp_path, ROWS, misbehaving(body))
     with pytest.raises(GermlineError, match=complaint):
         graded(path, "a")
+
+
+def trained(path, folder):
+    return finish(germline.train(toy(path, "generations=1"), folder))
+
+
+def test_a_run_keeps_what_rewards_print_in_a_file(tmp_path, capfd):
+    body = "import sys; print('seen', '\\ud800'); print('also', file=sys.stderr); return 1"
+    run = trained(written(tmp_path, ROWS, misbehaving(body)), tmp_path / "loud")
+    lines = (run / "graders.log").read_text(encoding="utf-8").splitlines()
+    assert set(lines) == {"seen \\ud800", "also"}
+    assert capfd.readouterr().err.count("seen") <= 8  # the check before the run begins
+    run = trained(written(tmp_path, ROWS, misbehaving("return 1")), tmp_path / "quiet")
+    assert not (run / "graders.log").exists()
+
+
+def test_a_reward_that_is_random_is_warned_about(tmp_path, caplog):
+    body = "import random; return random.random()"
+    trained(written(tmp_path, ROWS, misbehaving(body)), tmp_path / "random")
+    assert "a reward that is not deterministic adds noise to the fitness" in caplog.text
+    caplog.clear()
+    trained(written(tmp_path, ROWS, RIGHT), tmp_path / "right")
+    assert "deterministic" not in caplog.text
 
 
 def test_numbers_of_other_libraries_are_numbers(tmp_path):

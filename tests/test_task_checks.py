@@ -1,12 +1,15 @@
 """`germline check task` and `germline new task`: what is found, what is shown, what is written."""
 
 import importlib
+import io
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 import germline
 from germline.cli.application import app
+from germline.cli.tables import layout_table
 from germline.types import GermlineError
 from tests.tiny import save_tiny
 
@@ -55,7 +58,7 @@ def test_prompts_are_shown_as_the_model_sees_them(tmp_path):
     [
         ("    return example['gold']\n", "gold answers", "10 cannot be graded: KeyError: 'gold'"),
         ("    return 0.0\n", "gold answers", "earn no more than empty ones"),
-        ("    return random.random()\n", "gold answers", "another reward the second time"),
+        ("    return random.random()\n", "gold answers", "the reward is not deterministic: 0."),
         ("    return 1 / len(completion) - 1\n", "hostile answers", "worse than its floor 0"),
         (
             "    if '(' in completion[:9]: time.sleep(60)\n" + RIGHT,
@@ -76,14 +79,17 @@ def test_a_reward_that_refuses_texts_by_raising_is_no_problem(tmp_path):
     body = "    return float(int(completion) == int(example['answer']))\n"
     found = findings(tmp_path, body)
     assert {one.verdict for one in found.values()} == {"ok"}
-    assert found["empty answers"].remark.startswith(
-        "10 earn the floor: ValueError: invalid literal"
+    assert found["empty answers"].remark == (
+        "10 raise an exception, which earns the floor: ValueError: invalid literal for int() with "
+        "base 10: '' (numbers.py, line 4) on ''"
     )
 
 
 def test_what_is_suspicious_is_a_warning(tmp_path):
     found = findings(tmp_path, "    return float(example['answer'] in completion)\n")
     assert found["hostile answers"].verdict == "warning"
+    assert found["hostile answers"].remark.startswith("9 of 49 earn 1, as much as a gold answer")
+    assert ", such as '\\x1b[31m" in found["hostile answers"].remark
     rows = "train = test = [{'prompt': 'Why?'}]\n"
     found = findings(tmp_path, "    return len(completion)\n", rows)
     assert [found[one].verdict for one in ("examples", "gold answers")] == ["warning", "warning"]
@@ -106,7 +112,46 @@ def test_a_model_without_a_chat_template_is_found(tmp_path):
     assert "task.chat=false" in found.remark
 
 
+@pytest.mark.parametrize(
+    ("parameters", "call"),
+    [
+        ("completions, answer, **kwargs", "completions=[completion], answer=[example['answer']]"),
+        ("prompts, completions, **kwargs", "completions=[completion], prompts=[example['prompt']]"),
+    ],
+)
+def test_a_reward_of_the_shape_of_trl_is_told_how_to_adapt_it(tmp_path, parameters, call):
+    path = tmp_path / "numbers.py"
+    path.write_text(f"{ROWS}def reward({parameters}):\n    return [1.0 for _ in completions]\n")
+    try:
+        (problem, *_) = germline.check_task(path, prompts=0).problems
+    except GermlineError as error:
+        problem = str(error)
+    assert f"return trl_reward({call})[0]" in problem
+
+
+def test_what_a_reward_prints_goes_to_a_file(tmp_path, capfd):
+    report = germline.check_task(file(tmp_path, "    print('seen', completion)\n" + RIGHT))
+    assert report.problems == ()
+    assert report.printed is not None
+    assert "seen 5\n" in report.printed.read_text(encoding="utf-8")
+    report.printed.unlink()
+    assert "seen" not in "".join(capfd.readouterr())
+    assert germline.check_task(file(tmp_path, RIGHT), prompts=0).printed is None
+
+
 # --- on the command line
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 140])
+def test_every_column_is_shown_in_a_terminal_of_this_width(width):
+    columns = ("tried", "number", "reward", "verdict", "remark")
+    rows = [("hostile answers", "49", "0.0464 to 0.968", "warning", "one earns as much " * 20)]
+    written = io.StringIO()
+    Console(width=width, file=written).print(layout_table(columns, rows))
+    lines = written.getvalue().splitlines()
+    assert lines[0].split() == list(columns)
+    assert lines[1].split()[:7] == ["hostile", "answers", "49", "0.0464", "to", "0.968", "warning"]
+    assert max(map(len, lines)) <= width
 
 
 def test_the_command_shows_prompts_and_findings_and_ends_well(tmp_path):

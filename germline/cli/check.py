@@ -1,4 +1,4 @@
-"""The command `germline check task`: try a task's reward before training on it."""
+"""The command `germline check task`: check a task's reward and prompts before training."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,7 +18,7 @@ CHECK_EXAMPLES = (
 
 
 check = typer.Typer(
-    help="Try a task before training on it.", no_args_is_help=True, rich_markup_mode=None
+    help="Check a task before training on it.", no_args_is_help=True, rich_markup_mode=None
 )
 
 
@@ -42,46 +42,49 @@ def check_task(
     ] = None,
     model: Annotated[
         str,
-        typer.Option(metavar="MODEL", help="Whose tokenizer and chat template make the prompts."),
+        typer.Option(metavar="MODEL", help="Model whose tokenizer and chat template are used."),
     ] = "nano",
     prompts: Annotated[int, typer.Option(min=0, help="Prompts to show.")] = 10,
 ) -> None:
-    """Try a reward on gold, empty and hostile answers; show prompts as the model sees them.
+    """Grade gold, empty and hostile answers with a task's reward, and show prompts.
 
-    Ends with status 1 when something is wrong.
+    Prompts are shown as the model sees them. Exits with status 1 when something is wrong.
     """
     from germline.types import GermlineError
 
-    for one in overrides or []:
-        if not one.startswith(("task.", "graders.")):
+    for override in overrides or []:
+        if not override.startswith(("task.", "graders.")):
             raise GermlineError(
-                f"check task: {one} changes nothing here; settings start with task. or graders."
+                f"check task: {override} has no effect here; use settings that start with task. "
+                "or graders."
             )
 
-    from germline import run  # after the complaints, because it takes a while
+    from germline import run  # after the cheap checks, because this import is slow
 
-    checkup = run.check_task(task, overrides or [], model=model, prompts=prompts)
-    _show_prompts(checkup)
-    _show_findings(checkup)
-    if checkup.problems:
+    report = run.check_task(task, overrides or [], model=model, prompts=prompts)
+    _show_prompts(report)
+    _show_findings(report)
+    if report.printed is not None:
+        typer.echo(f"\nThe reward printed text; it is in {report.printed}")
+    if report.problems:
         raise typer.Exit(1)
 
 
-def _show_prompts(checkup: "TaskCheckReport") -> None:
+def _show_prompts(report: "TaskCheckReport") -> None:
     from germline.cli.text_format import escape_control_characters
 
-    for number, prompt in enumerate(checkup.prompts, start=1):
-        head = f"prompt {number} of {len(checkup.prompts)} ({prompt.tokens} tokens)"
+    for number, prompt in enumerate(report.prompts, start=1):
+        head = f"prompt {number} of {len(report.prompts)} ({prompt.tokens} tokens)"
         typer.secho(head, bold=True)
         typer.echo(escape_control_characters(prompt.text).rstrip("\n"))
         typer.secho(f"gold answer: {escape_control_characters(prompt.answer) or '-'}\n", dim=True)
 
 
-def _show_findings(checkup: "TaskCheckReport") -> None:
+def _show_findings(report: "TaskCheckReport") -> None:
     from germline.cli import tables
 
     columns = ("tried", "number", "reward", "verdict", "remark")
-    tables.print_table(columns, [_row(one) for one in checkup.findings])
+    tables.print_table(columns, [_row(finding) for finding in report.findings])
 
 
 def _row(finding: "TaskCheckRow") -> tuple[str, ...]:

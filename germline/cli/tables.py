@@ -1,4 +1,4 @@
-"""Rows for people or for programs: a table on a terminal, tab-separated lines in a pipe."""
+"""Print rows: as a table on a terminal, as tab-separated lines in a pipe."""
 
 from collections.abc import Sequence
 
@@ -9,12 +9,12 @@ from rich.text import Text
 
 from germline.cli import text_format
 
-FOLDED = ("meaning", "run", "model")
-"""Columns of prose and paths; the others are short and stay whole."""
+FOLDED = ("meaning", "remark", "run", "model")
+"""Columns of prose and paths, which are wrapped; the other columns are short and never wrapped."""
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows under their headings, or without them when nobody is looking."""
+    """Print rows under their headings; without headings when the output is not a terminal."""
     console = Console()
     if not console.is_terminal:
         for row in rows:
@@ -24,7 +24,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def layout_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """Lay out rows for a terminal: the columns of `FOLDED` give way where it is narrow."""
+    """Lay out rows for a terminal: on a narrow one the columns of `FOLDED` are wrapped."""
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for place, name in enumerate(columns):
         made.add_column(

@@ -1,15 +1,16 @@
-"""The pool of grader workers: completions in, grades out, whatever the model wrote.
+"""The pool of grader workers: it turns completions into grades, for any text a model writes.
 
-`submit` returns at once; grading runs beside generation, in one thread and one process per worker.
-What a text causes (an exception, a timeout, a crash of the process) earns the task's floor and says
-why; what the task does wrong (a missing part, NaN) is raised, because no reward would be right.
+`submit` returns at once; grading runs concurrently with generation, in one thread and one process
+per worker. A failure that the text causes (an exception, a timeout, a crash of the process) earns
+the task's floor, and the grade names the reason. A mistake of the task (a missing part, NaN) is
+raised as an error, because no reward would be right.
 
-Why own processes and not `multiprocessing`: its `spawn` runs the user's script again and needs a
-main guard, its `fork` copies the threads of torch mid-step, and neither can name the text that
-hangs.
+Why the processes are germline's own and not those of `multiprocessing`: its `spawn` executes the
+user's script again and needs a main guard, its `fork` copies the threads of torch mid-step, and
+neither can name the text that hangs.
 
-Known limits: POSIX only; the memory limit holds on Linux only; the timeout of a text is wall time,
-so an overloaded machine can fail texts that would have been graded in time.
+Known limits: POSIX only; the memory limit works on Linux only; the timeout of a text is wall time,
+so on an overloaded machine texts can fail that would otherwise be graded in time.
 """
 
 import contextlib
@@ -17,6 +18,7 @@ import pickle
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
+from pathlib import Path
 from types import TracebackType
 
 from germline.graders.work_queue import WorkItem, WorkQueue
@@ -29,7 +31,7 @@ GB = 10**9
 
 
 class _Job:
-    """One `submit`: its grades, collected piece by piece in any order."""
+    """One call of `submit`: its grades, collected chunk by chunk in any order."""
 
     def __init__(self, size: int) -> None:
         self.future: Future[list[Grade]] = Future()
@@ -47,7 +49,7 @@ class _Job:
             if self._missing:
                 return
         in_order = [grade for _, part in sorted(self._grades.items()) for grade in part]
-        # A future that was canceled in the meantime keeps its state.
+        # A future that has been canceled keeps its state.
         with contextlib.suppress(InvalidStateError):
             self.future.set_result(in_order)
 
@@ -63,9 +65,11 @@ class GraderPool:
         grader: (text, example) -> parts; a function of a module or a picklable object.
         rubric: part -> weight; the reward is the weighted sum. Weight 0 marks a metric.
         floor: the parts of a completion whose grading failed.
-        workers: most processes; all but the first start only while grading lags behind.
-        timeout_s: longest wall time for one completion, starting and importing not counted.
-        memory_gb: most memory of a process; None sets no limit.
+        workers: maximum number of processes; all but the first start only while grading is slower
+            than generation.
+        timeout_s: longest wall time for one completion, without the start of the process and its
+            imports.
+        memory_gb: memory limit of a process, in GB; None sets no limit.
 
     Raises:
         GermlineError: the floor does not fit the rubric, or the grader cannot be sent to a process.
@@ -96,6 +100,7 @@ class GraderPool:
         self._open_jobs: set[_Job] = set()
         self._lock = threading.Lock()
         self._closed = False
+        self._output: Path | None = None
         self._children = [WorkerHandle(setup, self._name) for _ in range(workers)]
         self._threads = [
             threading.Thread(
@@ -120,7 +125,7 @@ class GraderPool:
     def submit(self, texts: Sequence[str], examples: Sequence[Example]) -> Future[list[Grade]]:
         """Grade completions in the background; text i answers example i.
 
-        The future raises GermlineError where the grader breaks its rubric or no worker can start.
+        The future raises GermlineError when the grader violates its rubric or no worker can start.
         """
         items = list(zip(texts, examples, strict=True))
         job = _Job(len(items))
@@ -133,6 +138,15 @@ class GraderPool:
             job.finish(0, [])
         self._backlog.add(job, items)
         return job.future
+
+    def redirect_output(self, path: Path) -> None:
+        """Append what the grader prints from now on to a file instead of standard error.
+
+        The file is removed when the pool closes and nothing was printed.
+        """
+        self._output = path
+        for child in self._children:
+            child.output = path
 
     def close(self) -> None:
         """Cancel what is not graded yet and end the workers at once."""
@@ -148,11 +162,13 @@ class GraderPool:
             child.stop()
         for thread in self._threads:
             thread.join()
+        if self._output is not None and self._output.exists() and not self._output.stat().st_size:
+            self._output.unlink()
 
     def _serve(self, number: int, child: WorkerHandle) -> None:
-        """Grade piece after piece with one worker, in a thread of its own."""
+        """Grade chunk after chunk with one worker, in that worker's thread."""
         if number == 0:
-            # Ahead of the first text; if it fails, grading that text fails the same way.
+            # Started before the first text; if this fails, grading that text fails the same way.
             with contextlib.suppress(GermlineError):
                 child.start()
         while (piece := self._backlog.take(number)) is not None:
@@ -168,7 +184,7 @@ class GraderPool:
                 self._read(verdict, item)
                 for verdict, item in zip(verdicts, piece.items, strict=True)
             ]
-        except Exception as error:  # noqa: BLE001 - whatever it is, the waiting side must hear of it
+        except Exception as error:  # noqa: BLE001 - any error must reach the caller that waits
             piece.job.fail(error)
         else:
             piece.job.finish(piece.start, grades)
@@ -181,10 +197,18 @@ class GraderPool:
                 f"(example {example.index}, text {text[:80]!r})"
             )
         failure = verdict.reason if isinstance(verdict, GradingFailed) else None
-        values = self._floor if isinstance(verdict, GradingFailed) else verdict
+        values = self._with_floors(verdict) if isinstance(verdict, GradingFailed) else verdict
         rubric = self._rubric
         reward = sum(map(float.__mul__, rubric.values(), values), 0.0)
         return Grade(reward, dict(zip(rubric, values, strict=True)), failure)
+
+    def _with_floors(self, verdict: GradingFailed) -> tuple[float, ...]:
+        """Return the values of all parts, with the floor in the place of each part that failed."""
+        given = verdict.values or (None,) * len(self._floor)
+        return tuple(
+            floor if value is None else value
+            for value, floor in zip(given, self._floor, strict=True)
+        )
 
 
 def _name(grader: Grader) -> str:

@@ -3,9 +3,13 @@
 A file defines `reward(completion, example)`, or `rubric = {function: weight, ...}`. It is loaded in
 the main process for its examples and again in every grader worker for its functions, always from
 the same bytes: a worker that starts after the file was changed refuses it. The file's folder is put
-at the end of the module search path, so that the file may import what lies beside it.
+at the end of the module search path, so that the file can import modules of its folder.
 
-Known limit: modules that the file imports may change unseen.
+A function of a rubric that raises an exception earns its floor; the other functions keep their
+values. A timeout, lack of memory and the death of the worker process concern the whole completion:
+all functions then earn their floors.
+
+Known limit: a change of a module that the file imports is not noticed.
 """
 
 import contextlib
@@ -24,11 +28,16 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from germline.graders.worker_messages import InvalidGradeError
+from germline.graders.worker_messages import InvalidGradeError, PartsFailedError
 from germline.registry import did_you_mean
 from germline.types import Example, GermlineError
 
 RewardFunction = Callable[[str, Mapping[str, Any]], float]
+
+NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+LONGEST_MESSAGE = 200
+"""Characters of an exception's message that are kept in the reason of a failure."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +56,14 @@ class TaskFile:
 
 @dataclass(frozen=True)
 class FileRubric:
-    """The reward functions of a task file as a grader, loaded anew where it is unpickled.
+    """The reward functions of a task file as a grader; unpickling it loads the file again.
 
     Attributes:
-        digest: of the file; another file in its place is refused.
-        weights, floors: by function name; the floor is the worst value a function may return.
+        path: absolute.
+        digest: of the file; a file with another digest is refused.
+        weights: by function name.
+        floors: by function name: the worst value a function may return.
+        functions: by function name.
     """
 
     path: Path
@@ -62,41 +74,71 @@ class FileRubric:
 
     @property
     def described(self) -> str:
-        """How messages name it: by the user's file, not by this class."""
+        """The name of the grader in messages: the user's file and not this class."""
         return f"the rewards of {self.path}"
 
     def __call__(self, text: str, example: Example) -> Mapping[str, float]:
-        """Return what every function gives, each with a copy of the row of its own."""
-        return {
-            name: self._checked(name, function(text, copy.deepcopy(dict(example.facts))))
-            for name, function in self.functions.items()
-        }
+        """Return the value of every function; each function gets its own copy of the row.
+
+        Raises:
+            PartsFailedError: some functions raised an exception.
+            InvalidGradeError: a function returned a value that is no reward.
+        """
+        values: dict[str, float] = {}
+        failures: list[str] = []
+        for name, function in self.functions.items():
+            try:
+                value = function(text, copy.deepcopy(dict(example.facts)))
+            except (MemoryError, InvalidGradeError):
+                raise
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - any failure counts against the text
+                failures.append(self._failure(name, error))
+            else:
+                values[name] = self._checked(name, value)
+        if failures:
+            raise PartsFailedError(values, "; ".join(failures))
+        return values
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Send the place of the functions, not the functions."""
+        """Pickle the path of the file instead of the functions."""
         return _reload, (self.path, self.digest, dict(self.weights), dict(self.floors))
+
+    def _failure(self, name: str, error: BaseException) -> str:
+        """Describe an exception of a function: its type, its message, and the line of the file."""
+        function = f"{name}(): " if len(self.functions) > 1 else ""
+        message = str(error)[:LONGEST_MESSAGE]
+        lines = [
+            line
+            for frame, line in traceback.walk_tb(error.__traceback__)
+            if Path(frame.f_code.co_filename).name == self.path.name
+        ]
+        place = f" ({self.path.name}, line {lines[-1]})" if lines else ""
+        hint = _trl_hint(self.functions[name])
+        return f"{function}{type(error).__name__}: {message}{place}{hint}"
 
     def _checked(self, name: str, value: object) -> float:
         number = _number(value)
         if not math.isfinite(number):
             raise InvalidGradeError(
                 f"must return a finite number from {name}(), returned {repr(value)[:200]}"
+                f"{_trl_hint(self.functions[name])}"
             )
         weight, floor = self.weights[name], self.floors[name]
         if weight * number < weight * floor:
             raise InvalidGradeError(
-                f"returned {number:g} from {name}(), worse than its floor {floor:g}. What breaks "
-                "the grader earns the floor, so it must be the worst value there is: write "
-                f"settings = {{'floor': {{{name!r}: ...}}}} into the file"
+                f"returned {number:g} from {name}(), worse than its floor {floor:g}. A completion "
+                "that cannot be graded earns the floor, so the floor must be the worst value that "
+                f"the function can return: write settings = {{'floor': {{{name!r}: ...}}}} into "
+                "the file"
             )
         return number
 
 
 def load_task_file(path: Path) -> TaskFile:
-    """Read and run a task file; what it prints goes to standard error.
+    """Read a task file and execute it; what it prints goes to standard error.
 
     Raises:
-        GermlineError: there is no such file, or running it fails; the message names the line.
+        GermlineError: there is no such file, or executing it fails; the message names the line.
     """
     try:
         source = path.read_bytes()
@@ -154,10 +196,10 @@ def reward_functions(file: TaskFile) -> dict[RewardFunction, float]:
 
 @contextlib.contextmanager
 def task_file_error(path: Path, what: str) -> Iterator[None]:
-    """Turn whatever code of a task file raises into an error that names the line.
+    """Turn any exception that code of a task file raises into an error that names the line.
 
     Raises:
-        GermlineError: the code raised or left the process.
+        GermlineError: the code raised an exception or called `sys.exit`.
     """
     try:
         with contextlib.redirect_stdout(sys.stderr):
@@ -174,7 +216,7 @@ def task_file_error(path: Path, what: str) -> Iterator[None]:
 
 
 class _FromBytes(SourceFileLoader):
-    """Runs the bytes that were read: no cached bytecode of an older file, none left behind."""
+    """Executes the bytes that were read: it neither reads nor writes cached bytecode."""
 
     def __init__(self, name: str, path: str, source: bytes) -> None:
         super().__init__(name, path)
@@ -186,7 +228,7 @@ class _FromBytes(SourceFileLoader):
 
 
 def _number(value: Any) -> float:
-    """Read what numpy or torch call a number as well; anything else is NaN."""
+    """Convert a value to a float, scalars of numpy and torch included; anything else is NaN."""
     try:
         return math.nan if isinstance(value, str | bytes) else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -208,19 +250,39 @@ def _check(path: Path, function: object, weight: object) -> None:
     except TypeError:
         raise GermlineError(
             f"{path}: {name}{signature} must take (completion, example): the text the model wrote "
-            "and the row"
+            f"and the row{_trl_hint(function)}"
         ) from None
     if not isinstance(weight, Real) or not math.isfinite(weight):
         raise GermlineError(f"{path}: the weight of {name} must be a number, found {weight!r}")
 
 
+def _trl_hint(function: Callable[..., Any]) -> str:
+    """Explain how to adapt a reward of TRL's shape; empty for any other function."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return ""
+    if "completions" not in parameters:
+        return ""
+    named = [one.name for one in parameters.values() if one.kind in NAMED]
+    columns = {one: "prompt" if one == "prompts" else one for one in named if one != "completions"}
+    arguments = ["completions=[completion]"]
+    arguments += [f"{one}=[example[{column!r}]]" for one, column in columns.items()]
+    return (
+        f". {function.__name__}() has the parameters of a TRL reward, which scores a list of "
+        "completions, but germline calls a reward with one completion and its row: rename it to "
+        "trl_reward and add def reward(completion, example): "
+        f"return trl_reward({', '.join(arguments)})[0]"
+    )
+
+
 def _reload(
     path: Path, digest: str, weights: Mapping[str, float], floors: Mapping[str, float]
 ) -> FileRubric:
-    """Load a grader where it was sent to."""
+    """Load the grader in the process that unpickles it."""
     file = load_task_file(path)
     if file.digest != digest:
-        raise GermlineError(f"{path} was changed while it was in use; stop and begin again")
+        raise GermlineError(f"{path} was changed while it was in use; start the command again")
     return FileRubric(
         path, digest, weights, floors, {f.__name__: f for f in reward_functions(file)}
     )

@@ -1,12 +1,12 @@
-"""One grader worker seen from its parent: started, fed, watched, killed, started again.
+"""The parent's handle of one grader worker: it starts, watches, kills and restarts the process.
 
-Whose fault an end is follows from the progress the worker left in shared memory:
+The progress in shared memory tells which text caused the end of a worker:
 
-- A text that takes longer than the timeout: the worker is killed, the text fails, the rest goes on.
-- A worker that dies while grading a text: that text is tried once more in a fresh worker; a second
-  death fails it. Memory may have run out for another reason the first time.
-- A worker that dies between texts: no text is blamed; after `_STARTS` such ends in a row it is an
-  error.
+- A text takes longer than the timeout: the worker is killed, the text fails, the other texts are
+  graded.
+- A worker dies while it grades a text: a new worker tries that text once more; a second death fails
+  the text. The first death may have had another cause, such as a machine without free memory.
+- A worker dies between texts: no text fails; after `_STARTS` such ends in a row an error is raised.
 """
 
 import contextlib
@@ -28,6 +28,7 @@ from germline.graders.worker_messages import (
     GraderSetup,
     GradingFailed,
     Item,
+    RedirectOutput,
     SharedProgress,
     Verdict,
     WorkerReady,
@@ -36,10 +37,10 @@ from germline.graders.worker_messages import (
 from germline.types import GermlineError
 
 GRACE_S = 0.25
-"""How long a worker may need to stop by itself after the timeout, before it is killed."""
+"""Time a worker gets to stop by itself after the timeout, before it is killed, in seconds."""
 
 START_S = 120.0
-"""Longest time for a worker to start and import the grader's module."""
+"""Longest time for a worker to start and import the grader's module, in seconds."""
 
 _STARTS = 3
 _DEATHS = 2
@@ -47,7 +48,7 @@ _DEATHS = 2
 
 @dataclass(frozen=True)
 class _Ending:
-    """How an attempt was cut short: by which item (None: nobody's fault), and what was seen."""
+    """Why a worker ended early: the item that caused it (None: no item did) and a description."""
 
     item: int | None
     timed_out: bool
@@ -55,13 +56,13 @@ class _Ending:
 
 
 class _Process:
-    """One running worker, from launch to end."""
+    """One worker process, from start to end."""
 
     def __init__(self, descriptor: int) -> None:
         command = [sys.executable, "-P", "-m", "germline.graders.worker_process", str(descriptor)]
         try:
-            # A session of its own: Ctrl-C is the parent's to handle, and whatever the grader starts
-            # can be killed with it.
+            # In its own session, so that Ctrl-C reaches the parent only, and processes that the
+            # grader starts are killed with it.
             self._popen = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
@@ -77,19 +78,26 @@ class _Process:
         self._input = cast(BinaryIO, self._popen.stdin)
         self._output = cast(BinaryIO, self._popen.stdout)
         self._reader = FrameReader(self._output)
+        self._printed_to: Path | None = None
 
     def runs(self) -> bool:
         return self._popen.poll() is None
 
+    def redirect_output(self, path: Path | None) -> None:
+        """Make the worker print to a file, unless it does so already."""
+        if path is not None and path != self._printed_to:
+            self.send(RedirectOutput(path))
+            self._printed_to = path
+
     def send(self, value: object) -> None:
-        """Send one value; raises EOFError when the worker is gone."""
+        """Send one value; raises EOFError when the worker has ended."""
         try:
             write_frame(self._input, value)
         except BrokenPipeError:
             raise EOFError from None
 
     def read(self, timeout_s: float) -> object | None:
-        """Return the next value or None; raises EOFError when the worker is gone."""
+        """Return the next value or None; raises EOFError when the worker has ended."""
         return self._reader.read(timeout_s)
 
     def kill(self) -> None:
@@ -98,8 +106,8 @@ class _Process:
                 os.killpg(self._popen.pid, signal.SIGKILL)
             self._popen.wait()
 
-    def last_words(self) -> str:
-        """Wait for a worker whose pipe has ended, and say how it ended."""
+    def exit_reason(self) -> str:
+        """Wait for a worker whose pipe is closed, and describe how it ended."""
         try:
             status = self._popen.wait(timeout=1.0)
         except subprocess.TimeoutExpired:
@@ -109,14 +117,18 @@ class _Process:
 
     def close(self) -> None:
         self.kill()
-        # What could not be delivered is lost with the worker, and sent again to the next one.
+        # Items that could not be delivered are sent again to the next worker.
         with contextlib.suppress(BrokenPipeError):
             self._input.close()
         self._output.close()
 
 
 class WorkerHandle:
-    """A worker process that is replaced whenever it ends. Used by one thread; `stop` by any."""
+    """A worker process that is replaced whenever it ends. One thread uses it; any may `stop` it.
+
+    Attributes:
+        output: the file that gets what the grader prints; None is standard error.
+    """
 
     def __init__(self, setup: GraderSetup, name: str) -> None:
         self._setup = setup
@@ -124,24 +136,25 @@ class WorkerHandle:
         self._lock = threading.Lock()
         self._stopped = False
         self._process: _Process | None = None
+        self.output: Path | None = None
         with tempfile.TemporaryFile() as memory:
             memory.truncate(SharedProgress.SIZE)
             self._descriptor = os.dup(memory.fileno())
         self._progress = SharedProgress(self._descriptor)
 
     def start(self) -> None:
-        """Start the worker unless it runs, and wait until it has loaded the grader.
+        """Start the worker unless it is running, and wait until it has loaded the grader.
 
         Raises:
-            GermlineError: it cannot start or cannot load the grader.
+            GermlineError: the worker cannot start or cannot load the grader.
         """
         self._running()
 
     def grade(self, items: Sequence[Item]) -> list[Verdict]:
-        """Grade every item, whatever some of them do to the worker.
+        """Grade every item, even when some of them hang or kill the worker.
 
         Raises:
-            GermlineError: the worker cannot start, or keeps dying without grading anything.
+            GermlineError: the worker cannot start, or dies repeatedly outside any item.
         """
         verdicts: dict[int, Verdict] = {}
         ends: Counter[int | None] = Counter()
@@ -156,7 +169,8 @@ class WorkerHandle:
                 if ends[None] == _STARTS:
                     raise GermlineError(
                         f"graders: the worker process of {self._name} ended {_STARTS} times "
-                        f"outside any text ({ending.seen}); its standard error says more"
+                        f"outside any text ({ending.seen}); its messages are in "
+                        f"{self.output or 'standard error'}"
                     )
             elif ending.timed_out:
                 verdicts[culprit] = GradingFailed(f"timeout after {self._setup.timeout_s} s")
@@ -172,7 +186,7 @@ class WorkerHandle:
                 self._process.kill()
 
     def close(self) -> None:
-        """Give everything back; called by the thread that used it, or after that has ended."""
+        """Release everything; called by the thread that used it, or after that has ended."""
         self.stop()
         self._discard()
         self._progress.close()
@@ -185,24 +199,25 @@ class WorkerHandle:
         received: list[Verdict] = []
         ending: _Ending | None = None
         try:
+            process.redirect_output(self.output)
             process.send(items)
             while len(received) < len(items) and ending is None:
-                # No longer than one timeout: by then another item may be in work.
-                batch = process.read(min(self._patience_s(), self._setup.timeout_s))
+                # At most one timeout: after that another item may be being graded.
+                batch = process.read(min(self._remaining_s(), self._setup.timeout_s))
                 if batch is not None:
                     received += cast("list[Verdict]", batch)
-                elif self._patience_s() <= 0:
+                elif self._remaining_s() <= 0:
                     ending = self._stop_hanging(process, received)
         except EOFError:
             index, _ = self._progress.read()
-            blamed = index if index >= len(received) else None
-            ending = _Ending(blamed, timed_out=False, seen=process.last_words())
+            culprit = index if index >= len(received) else None
+            ending = _Ending(culprit, timed_out=False, seen=process.exit_reason())
         if ending is not None:
             self._discard()
         return received, ending
 
-    def _patience_s(self) -> float:
-        """Return how much longer the item in work may take."""
+    def _remaining_s(self) -> float:
+        """Return how much longer the current item may take, in seconds."""
         index, started = self._progress.read()
         allowed = self._setup.timeout_s + GRACE_S if index >= 0 else START_S
         return started + allowed - time.monotonic()
@@ -213,13 +228,13 @@ class WorkerHandle:
         with contextlib.suppress(EOFError):
             while (batch := process.read(START_S)) is not None:
                 received += cast("list[Verdict]", batch)
-        # The worker may have finished the item in the moment before it was killed.
+        # The worker may have finished the item just before it was killed.
         last, _ = self._progress.read()
-        blamed = hanging if hanging == last and hanging >= len(received) else None
-        return _Ending(blamed, timed_out=True, seen="killed: it took too long")
+        culprit = hanging if hanging == last and hanging >= len(received) else None
+        return _Ending(culprit, timed_out=True, seen="killed: it took too long")
 
     def _running(self) -> _Process:
-        """Return the worker, started anew where it has ended."""
+        """Return the worker process; start a new one when it has ended."""
         if self._process is not None and self._process.runs():
             return self._process
         self._discard()
@@ -232,7 +247,7 @@ class WorkerHandle:
             answer = process.read(START_S)
             why = answer.refusal if isinstance(answer, WorkerReady) else f"no answer in {START_S} s"
         except EOFError:
-            why = f"it ended with {process.last_words()}"
+            why = f"it ended with {process.exit_reason()}"
         if why is not None:
             self._discard()
             raise GermlineError(

@@ -1,9 +1,10 @@
-"""What a grader worker and its parent say to each other, as pickles led by their length.
+"""The messages between a grader worker and its parent process: pickles preceded by their length.
 
-Both ends are our own processes on one machine, joined by two pipes that nothing else can write to.
-Beside the pipes they share 16 bytes of memory, `SharedProgress`: the item being graded and since
-when. It costs a memory write per item, not a message, and survives the death of the worker, so the
-parent always knows which text hangs or kills.
+Both processes are germline's own and run on one machine. Two pipes that no other process can write
+to connect them. They also share 16 bytes of memory, `SharedProgress`: the index of the item being
+graded and the time at which its grading began. An update costs one memory write per item instead of
+a message, and it survives the death of the worker, so the parent always knows which text hangs or
+kills the worker.
 """
 
 import mmap
@@ -12,7 +13,9 @@ import pickle
 import select
 import struct
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import BinaryIO, cast
 
 from germline.types import Example
@@ -23,12 +26,13 @@ Item = tuple[str, Example]
 
 @dataclass(frozen=True)
 class GraderSetup:
-    """The first frame: what to grade with.
+    """The first message to a worker: the grader and its limits.
 
     Attributes:
         grader: a pickle inside the pickle, so that a grader that cannot be loaded is reported.
         parts: names the grader must return, in the order of the values sent back.
-        memory_bytes: most memory of the worker; None sets no limit.
+        timeout_s: longest time for one completion, in seconds.
+        memory_bytes: memory limit of the worker, in bytes; None sets no limit.
     """
 
     grader: bytes
@@ -38,39 +42,66 @@ class GraderSetup:
 
 
 @dataclass(frozen=True)
+class RedirectOutput:
+    """Asks the worker to append what graders print from now on to a file."""
+
+    path: Path
+
+
+@dataclass(frozen=True)
 class WorkerReady:
-    """The worker has loaded the grader; or has not, for a reason."""
+    """The worker has loaded the grader, or `refusal` says why it could not."""
 
     refusal: str | None = None
 
 
 @dataclass(frozen=True)
 class GradingFailed:
-    """The text made the grading fail: it earns the floor."""
+    """The text made the grading fail, as a whole or in some parts.
+
+    Attributes:
+        reason: what failed.
+        values: of the parts in the order of `GraderSetup.parts`; None for a part that failed, which
+            earns its floor. Empty when every part failed.
+    """
 
     reason: str
+    values: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True)
 class InvalidGrade:
-    """The grader returned what its rubric does not allow: a mistake of the task."""
+    """The grader returned a value that its rubric does not allow: a mistake of the task."""
 
     problem: str
 
 
 class InvalidGradeError(Exception):
-    """Raised by a grader that finds its task at fault, not the text: it becomes `InvalidGrade`."""
+    """Raised by a grader when its task is at fault and not the text; becomes `InvalidGrade`."""
+
+
+class PartsFailedError(Exception):
+    """Raised by a grader that could compute only some of its parts; becomes `GradingFailed`.
+
+    Args:
+        values: of the parts that were computed, by name.
+        reason: what failed in the others.
+    """
+
+    def __init__(self, values: Mapping[str, float], reason: str) -> None:
+        super().__init__(reason)
+        self.values = values
 
 
 Verdict = tuple[float, ...] | GradingFailed | InvalidGrade
-"""The values of the parts in the order of `GraderSetup.parts`, or why there are none."""
+"""The values of the parts in the order of `GraderSetup.parts`, or why some are missing."""
 
 _LENGTH = struct.Struct("<Q")
 _PROGRESS = struct.Struct("dq")
 
 
 class SharedProgress:
-    """Which item is in work and since when, in memory that both processes see."""
+    """Which item is being graded and since when, in memory that both processes share."""
 
     SIZE = _PROGRESS.size
 
@@ -78,16 +109,16 @@ class SharedProgress:
         self._memory = mmap.mmap(descriptor, self.SIZE)
 
     def mark(self, index: int) -> None:
-        """Note that an item is taken up now; -1 is none."""
+        """Record that the grading of an item begins now; -1 means that no item is being graded."""
         _PROGRESS.pack_into(self._memory, 0, time.monotonic(), index)
 
     def read(self) -> tuple[int, float]:
-        """Return the index of the item in work and when it was taken up."""
+        """Return the index of the item being graded and the time at which its grading began."""
         started, index = _PROGRESS.unpack_from(self._memory, 0)
         return index, started
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Release the shared memory."""
         self._memory.close()
 
 
@@ -103,7 +134,7 @@ def read_frame(pipe: BinaryIO) -> object:
     """Wait for one value.
 
     Raises:
-        EOFError: the other side is gone.
+        EOFError: the other process has closed the pipe.
     """
     head = pipe.read(_LENGTH.size)
     body = pipe.read(*_LENGTH.unpack(head)) if len(head) == _LENGTH.size else b""
@@ -113,7 +144,7 @@ def read_frame(pipe: BinaryIO) -> object:
 
 
 class FrameReader:
-    """Reads values from a pipe without waiting for longer than one is ready to."""
+    """Reads values from a pipe with a timeout."""
 
     def __init__(self, pipe: BinaryIO) -> None:
         self._pipe = pipe
@@ -122,10 +153,10 @@ class FrameReader:
         self._poll.register(pipe.fileno(), select.POLLIN | select.POLLHUP)
 
     def read(self, timeout_s: float) -> object | None:
-        """Return the next value, or None when none came in time.
+        """Return the next value, or None when none arrives within the timeout.
 
         Raises:
-            EOFError: the other side is gone and everything it sent has been read.
+            EOFError: the other process has closed the pipe and everything it sent has been read.
         """
         deadline = time.monotonic() + timeout_s
         while True:

@@ -1,13 +1,14 @@
 """The grader process: reads items from standard input, grades them one by one, sends verdicts.
 
-Started by `germline.graders.worker_handle` as `python -m germline.graders.worker_process
+`germline.graders.worker_handle` starts it as `python -m germline.graders.worker_process
 PROGRESS_FD`. It ends when its input ends, so it never outlives its parent; on Linux the kernel ends
 it even while it hangs.
 
-A text that takes too long is stopped here by an alarm that raises inside the grader, which costs
-nothing; where that cannot work (one long call into C, a grader that swallows exceptions) the parent
-kills the process. A text that needs more memory than the worker may have gets a `MemoryError`. What
-a grader prints goes to standard error, because standard output carries the verdicts.
+An alarm that raises inside the grader stops a text that takes too long, at no cost. Where the alarm
+has no effect (one long call into C, a grader that swallows exceptions), the parent kills the
+process. A text that needs more memory than the worker's limit gets a `MemoryError`. What a grader
+prints goes to standard error, or to the file that `RedirectOutput` names, because standard output
+carries the verdicts.
 """
 
 import ctypes
@@ -19,6 +20,8 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
+from io import TextIOWrapper
+from pathlib import Path
 from types import FrameType
 from typing import Any, BinaryIO, cast
 
@@ -28,6 +31,8 @@ from germline.graders.worker_messages import (
     InvalidGrade,
     InvalidGradeError,
     Item,
+    PartsFailedError,
+    RedirectOutput,
     SharedProgress,
     Verdict,
     WorkerReady,
@@ -36,31 +41,31 @@ from germline.graders.worker_messages import (
 )
 
 FLUSH_S = 0.05
-"""Verdicts wait at most this long (and for the end of the item in work) before they are sent."""
+"""Verdicts wait at most this long (and for the end of the current item) before they are sent."""
 
 _LONGEST_REASON = 300
 _PR_SET_PDEATHSIG = 1
 
 
 class _TimeUp(BaseException):
-    """The alarm of an item rang. No `Exception`, so that most graders let it pass."""
+    """The time limit of an item has passed. Not an `Exception`, so most graders do not catch it."""
 
 
 class _Alarm:
-    """Rings inside the code that is running, `timeout_s` after it was set."""
+    """Raises `_TimeUp` inside the running code, `timeout_s` after the alarm was set."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
         self._armed = False
 
     def set(self) -> None:
-        # Installed anew every time: a grader may use the alarm itself.
+        # Installed again for every item: a grader may use the alarm itself.
         signal.signal(signal.SIGALRM, self._ring)
         self._armed = True
         signal.setitimer(signal.ITIMER_REAL, self._timeout_s)
 
     def stop(self) -> None:
-        # Python may run a handler a little after its signal; by then it must do nothing.
+        # Python may run a handler a little after its signal; a late call must have no effect.
         self._armed = False
         signal.setitimer(signal.ITIMER_REAL, 0)
 
@@ -91,9 +96,11 @@ class _GradingLoop:
             return GradingFailed(f"timeout after {self._timeout_s} s")
         except InvalidGradeError as error:
             return InvalidGrade(str(error))
+        except PartsFailedError as error:
+            return GradingFailed(str(error), tuple(map(error.values.get, self._names)))
         except MemoryError:
             return GradingFailed(f"out of memory: it needs more than {_memory(self._memory_bytes)}")
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it is, the text caused it
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - any failure counts against the text
             return GradingFailed(f"{type(error).__name__}: {error}"[:_LONGEST_REASON])
         return self._values(parts)
 
@@ -124,7 +131,7 @@ def _short(value: object) -> str:
 
 
 def main(progress_descriptor: int) -> None:
-    """Load the grader, then grade until the input ends."""
+    """Load the grader, then grade items until the input ends."""
     requests, replies = _take_pipes()
     _die_with_parent()
     progress = SharedProgress(progress_descriptor)
@@ -132,25 +139,29 @@ def main(progress_descriptor: int) -> None:
         setup = cast(GraderSetup, read_frame(requests))
         _limit_memory(setup.memory_bytes)
         try:
-            desk = _GradingLoop(pickle.loads(setup.grader), setup)
+            loop = _GradingLoop(pickle.loads(setup.grader), setup)
         except Exception as error:  # noqa: BLE001 - importing a user's module can raise anything
             write_frame(replies, WorkerReady(f"{type(error).__name__}: {error}"))
             return
         write_frame(replies, WorkerReady())
         while True:
-            _grade_all(cast("list[Item]", read_frame(requests)), desk, progress, replies)
+            request = read_frame(requests)
+            if isinstance(request, RedirectOutput):
+                _redirect_output(request.path)
+            else:
+                _grade_all(cast("list[Item]", request), loop, progress, replies)
     except (EOFError, BrokenPipeError):
         return
 
 
 def _grade_all(
-    items: list[Item], desk: _GradingLoop, progress: SharedProgress, replies: BinaryIO
+    items: list[Item], loop: _GradingLoop, progress: SharedProgress, replies: BinaryIO
 ) -> None:
     done: list[Verdict] = []
     flushed = time.monotonic()
     for index, item in enumerate(items):
         progress.mark(index)
-        done.append(desk.grade(item))
+        done.append(loop.grade(item))
         if time.monotonic() - flushed > FLUSH_S and index + 1 < len(items):
             write_frame(replies, done)
             done, flushed = [], time.monotonic()
@@ -159,18 +170,33 @@ def _grade_all(
 
 
 def _take_pipes() -> tuple[BinaryIO, BinaryIO]:
-    """Move both pipes where a grader that prints or reads cannot disturb them."""
+    """Move both pipes to descriptors that a grader which prints or reads does not use."""
     requests, replies = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(2, 1)
+    # Half a surrogate pair can be printed too, and a killed worker loses no line.
+    for stream in (sys.stdout, sys.stderr):
+        cast(TextIOWrapper, stream).reconfigure(errors="backslashreplace", line_buffering=True)
     return os.fdopen(requests, "rb"), os.fdopen(replies, "wb")
 
 
-def _limit_memory(most_bytes: int | None) -> None:
-    """Let allocations beyond the limit fail.
+def _redirect_output(path: Path) -> None:
+    """Append standard output and standard error to a file from now on."""
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    except OSError:
+        return  # A folder that is gone must not stop the grading.
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.close(file)
 
-    Data, not address space: libraries reserve far more addresses than they use.
+
+def _limit_memory(most_bytes: int | None) -> None:
+    """Make allocations beyond the limit fail.
+
+    The limit is on data and not on address space: libraries reserve far more addresses than they
+    use.
     """
     if most_bytes is None:
         return
@@ -180,7 +206,7 @@ def _limit_memory(most_bytes: int | None) -> None:
 
 
 def _die_with_parent() -> None:
-    """Ask Linux to end this process with its parent, even while a call into C never returns."""
+    """Make Linux end this process with its parent, even while a call into C never returns."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 

@@ -202,6 +202,11 @@ class RunDirectory:
         return self.path / "evolution.png"
 
     @property
+    def grader_output(self) -> Path:
+        """The file that gets what the reward functions print, if they print anything."""
+        return self.path / "graders.log"
+
+    @property
     def report(self) -> Path:
         """The page about the run."""
         return self.path / "report.html"

@@ -1,9 +1,11 @@
-"""Is a task fit to train on: what its reward makes of gold, empty and hostile answers.
+"""Check whether a task is fit for training: its reward on gold, empty and hostile answers.
 
-`check_task` looks at everything and shows prompts as a model sees them; `settled` is the quick look
-at the start of every run on a task of your own.
+`check_task` runs all checks and returns prompts as a model sees them; `verify_custom_task` is the
+short check at the start of every run on a custom task.
 """
 
+import logging
+import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -20,18 +22,23 @@ from germline.tasks.jsonl import JsonlTask
 from germline.tasks.python_file import PythonTask
 from germline.types import Example, GermlineError, Grade
 
+log = logging.getLogger(__name__)
+
 Verdict = Literal["ok", "warning", "wrong"]
 
 GOLD, FUZZED, QUICK = 20, 30, 4
-"""Gold and empty answers, mixed hostile texts, and answers looked at when a run starts."""
+"""Numbers of gold and empty answers, of mixed hostile texts, and of answers graded at run start."""
+
+LONGEST_SHOWN = 60
+"""Characters of a completion that a remark shows."""
 
 BROKEN = ("timeout", "the grader process died", "out of memory")
-"""How failures begin that no text should cause; an exception is a grader's way to say no."""
+"""Beginnings of failures that no text should cause; by an exception a grader may refuse a text."""
 
 
 @dataclass(frozen=True)
 class TaskCheckRow:
-    """One row of a check: what was tried, how often, the rewards it earned, and what to think."""
+    """One row of a check: what was tried, how often, the rewards it earned, and the verdict."""
 
     tried: str
     count: int
@@ -42,7 +49,7 @@ class TaskCheckRow:
 
 @dataclass(frozen=True)
 class ShownPrompt:
-    """A prompt as the model sees it, special tokens included, and how many tokens it has."""
+    """A prompt as the model sees it, special tokens included, and its number of tokens."""
 
     text: str
     tokens: int
@@ -51,14 +58,21 @@ class ShownPrompt:
 
 @dataclass(frozen=True)
 class TaskCheckReport:
-    """Everything `check_task` found."""
+    """The result of `check_task`.
+
+    Attributes:
+        findings: one row per check.
+        prompts: some prompts, as the model sees them.
+        printed: the file that holds what the reward printed; None when it printed nothing.
+    """
 
     findings: tuple[TaskCheckRow, ...]
     prompts: tuple[ShownPrompt, ...]
+    printed: Path | None = None
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What must be mended before training."""
+        """The problems that must be fixed before training."""
         return tuple(
             f"{one.tried}: {one.remark}" for one in self.findings if one.verdict == "wrong"
         )
@@ -85,18 +99,23 @@ def check_task(
     section = task.model_dump() if isinstance(task, TaskBase) else task
     section = str(section) if isinstance(section, Path) else section
     config = load_config({"task": section, "model": model}, overrides)
-    played = make_task(config.task)
-    with make_graders(config, played) as graders:
-        findings = [_examples(played), *_rewards(played, graders)]
-    finding, shown = _prompts(played, config, prompts)
-    return TaskCheckReport((*findings, finding), shown)
+    made = make_task(config.task)
+    with tempfile.NamedTemporaryFile(prefix="germline-check-", suffix=".log", delete=False) as file:
+        printed = Path(file.name)
+    with make_graders(config, made) as graders:
+        graders.redirect_output(printed)
+        findings = [_examples(made), *_rewards(made, graders)]
+    finding, shown = _prompts(made, config, prompts)
+    return TaskCheckReport((*findings, finding), shown, printed if printed.exists() else None)
 
 
 def verify_custom_task(parts: RunParts) -> RunParts:
-    """Refuse a task of your own whose reward is broken, and note the digest of what it is made of.
+    """Refuse a custom task whose reward is broken, and record the digest of its code and rows.
+
+    A reward that is not deterministic gets a warning in the log.
 
     Raises:
-        GermlineError: no gold answer can be graded, or a reward is none.
+        GermlineError: no gold answer can be graded, or a reward is not a number.
     """
     task, config = parts.task, parts.config
     if not isinstance(config.task, CustomTask) or not isinstance(task, PythonTask | JsonlTask):
@@ -104,11 +123,21 @@ def verify_custom_task(parts: RunParts) -> RunParts:
     examples = _spread(task.examples("train"), QUICK)
     texts = [example.answer or example.prompt for example in examples]
     grades = parts.graders.submit(texts, examples).result()
+    again = parts.graders.submit(texts, examples).result()
+    for text, one, two in zip(texts, grades, again, strict=True):
+        if one.reward != two.reward:
+            log.warning(
+                "task.path: %s: the reward of the completion %s was %g and then %g: a reward that "
+                "is not deterministic adds noise to the fitness, and a resumed run gets other "
+                "results; compute it from the completion and the row alone",
+                *(config.task.path, _short(text), one.reward, two.reward),
+            )
+            break
     if all(grade.failure for grade in grades):
         raise GermlineError(
             f"task.path: {config.task.path}: the reward fails on every answer that was tried, gold "
-            f"ones included: {grades[0].failure}. `germline check task {config.task.path}` shows "
-            "more"
+            f"answers included: {grades[0].failure}. `germline check task {config.task.path}` "
+            "shows more"
         )
     section = config.task.model_copy(update={"digest": task.digest})
     return replace(parts, config=config.model_copy(update={"task": section}))
@@ -124,13 +153,13 @@ def _examples(task: Task) -> TaskCheckRow:
 
 
 def _rewards(task: Task, graders: GraderPool) -> list[TaskCheckRow]:
-    """Grade every kind of answer."""
+    """Grade gold, empty and hostile answers."""
     some = [*_spread(task.examples("train"), GOLD // 2), *_spread(task.examples("test"), GOLD // 2)]
     golden = [example for example in some if example.answer]
     hostile = [*HOSTILE, *fuzz_text(FUZZED)]
     answers = [example.answer for example in golden]
     first, again, empty, strange = (
-        # One by one, so that an error names its text and the others are still graded.
+        # One text per call, so that an error names its text and the other texts are still graded.
         [graders.submit([text], [example]) for text, example in zip(texts, examples, strict=True)]
         for texts, examples in (
             (answers, golden),
@@ -144,7 +173,7 @@ def _rewards(task: Task, graders: GraderPool) -> list[TaskCheckRow]:
     return [
         _compared(gold, _judged("", again, answers), nothing),
         nothing,
-        _tempting(gold, _judged("hostile answers", strange, hostile)),
+        _tempting(gold, _judged("hostile answers", strange, hostile), hostile),
     ]
 
 
@@ -155,7 +184,7 @@ def _judged(
     *,
     may_raise: bool = True,
 ) -> TaskCheckRow:
-    """Say how grading went, whatever the rewards."""
+    """Report errors and failures of the grading; the rewards are judged later."""
     rewards: list[float] = []
     errors: list[str] = []
     broken: list[str] = []
@@ -177,19 +206,25 @@ def _judged(
     elif broken:
         remark = f"{len(broken)} cannot be graded: {broken[0]}"
     elif refused:
-        remark = f"{len(refused)} earn the floor: {refused[0]}"
+        remark = f"{len(refused)} raise an exception, which earns the floor: {refused[0]}"
     return TaskCheckRow(tried, len(texts), tuple(rewards), verdict, remark)
 
 
 def _compared(gold: TaskCheckRow, again: TaskCheckRow, empty: TaskCheckRow) -> TaskCheckRow:
-    """Judge the rewards of gold answers beside those of empty ones."""
+    """Compare the rewards of gold answers with those of empty ones."""
     if gold.verdict == "wrong":
         return gold
     if not gold.count:
-        remark = "no example has an `answer`, so it cannot be seen whether a right one is rewarded"
+        remark = "no example has an `answer`, so the reward of a right one cannot be checked"
         return replace(gold, verdict="warning", remark=remark)
     if gold.rewards != again.rewards:
-        remark = "earn another reward the second time: a run could not be resumed to the same bits"
+        first, second = next(
+            pair for pair in zip(gold.rewards, again.rewards, strict=True) if pair[0] != pair[1]
+        )
+        remark = (
+            f"the reward is not deterministic: {first:g} and then {second:g} for the same answer, "
+            "so a run could not be resumed to the same bits"
+        )
         return replace(gold, verdict="wrong", remark=remark)
     if empty.rewards and max(gold.rewards) <= max(empty.rewards):
         return replace(gold, verdict="wrong", remark="earn no more than empty ones")
@@ -198,21 +233,27 @@ def _compared(gold: TaskCheckRow, again: TaskCheckRow, empty: TaskCheckRow) -> T
     return gold
 
 
-def _tempting(gold: TaskCheckRow, hostile: TaskCheckRow) -> TaskCheckRow:
-    """Warn where nonsense pays as much as a right answer."""
+def _tempting(gold: TaskCheckRow, hostile: TaskCheckRow, texts: Sequence[str]) -> TaskCheckRow:
+    """Warn when a hostile text earns as much as a right answer, and name the text."""
     if hostile.verdict != "ok" or not gold.rewards or not hostile.rewards:
         return hostile
-    if max(hostile.rewards) < min(gold.rewards):
+    best = max(hostile.rewards)
+    if best < min(gold.rewards):
         return hostile
-    remark = "one earns as much as a gold answer: members may find such a text too"
+    winners = [text for text, reward in zip(texts, hostile.rewards, strict=True) if reward == best]
+    shortest = min(winners, key=len)
+    remark = (
+        f"{len(winners)} of {len(texts)} earn {best:g}, as much as a gold answer, such as "
+        f"{_short(shortest)}: members may learn to write such a text"
+    )
     return replace(hostile, verdict="warning", remark=remark)
 
 
 def _prompts(
     task: Task, config: Config, count: int
 ) -> tuple[TaskCheckRow, tuple[ShownPrompt, ...]]:
-    """Make every prompt as the engine does, and show some of them."""
-    # Imported here: they bring torch, which the rest of a check can do without.
+    """Encode every prompt as the engine does, and decode some of them for display."""
+    # Imported here: they import torch, which the rest of a check does not need.
     from germline.engines.pretrained import load_tokenizer
     from germline.engines.prompt_batch import encode_prompt
 
@@ -223,10 +264,10 @@ def _prompts(
     except GermlineError as error:
         return TaskCheckRow("prompts", len(everything), (), "wrong", str(error)), ()
     lengths = [len(ids) for ids in encoded]
-    room = make_decoding(config, task).max_new_tokens
-    remark = f"{min(lengths)} to {max(lengths)} tokens, and up to {room} new ones"
+    new = make_decoding(config, task).max_new_tokens
+    remark = f"{min(lengths)} to {max(lengths)} tokens, and up to {new} new ones"
     verdict: Verdict = "ok"
-    if context is not None and max(lengths) + room > context:
+    if context is not None and max(lengths) + new > context:
         verdict = "wrong"
         remark += (
             f", but the model takes {context}: shorten prompts, or set task.max_new_tokens="
@@ -240,14 +281,16 @@ def _prompts(
 
 
 def _spread(examples: Sequence[Example], count: int) -> list[Example]:
-    """Take so many examples from everywhere in a split."""
+    """Return `count` examples, evenly spaced over a split."""
     return [examples[place] for place in _places(len(examples), count)]
 
 
 def _places(total: int, count: int) -> list[int]:
-    """Spread so many different numbers over `range(total)`."""
+    """Return `count` different numbers, evenly spaced over `range(total)`."""
     return [place * total // min(count, total) for place in range(min(count, total))]
 
 
 def _short(text: str) -> str:
-    return repr(text if len(text) <= 60 else text[:60] + "...")
+    if len(text) <= LONGEST_SHOWN:
+        return repr(text)
+    return f"{text[:LONGEST_SHOWN]!r} and {len(text) - LONGEST_SHOWN:,} more characters"

@@ -61,6 +61,7 @@ class Training:
         self._first = first
         self._stopping = False
         self._begun = False
+        parts.graders.redirect_output(directory.grader_output)
         self.on_trial: Callable[[SigmaTrial], None] = lambda _trial: None
         self._snapshots = SnapshotPolicy(
             self.config.record.snapshot_every,

@@ -31,9 +31,9 @@ METHODS = {
     "es_sample_gd, weights, advantage of members": ("es_sample_gd", ["method.advantage=member"]),
     "es_sample_gd, temperature explores": (
         "es_sample_gd",
-        ["method.explore=temperature", "task.temperature=1", "strategy.sigma=auto"],
+        ["method.exploration=temperature", "task.temperature=1", "strategy.sigma=auto"],
     ),
-    "es with choices, 30 generations": ("choices", ["generations=30"]),
+    "es with prompt search, 30 generations": ("prompt_search", ["generations=30"]),
 }
 
 

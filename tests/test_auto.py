@@ -333,7 +333,7 @@ def test_more_generations_than_were_planned_change_nothing_before_them(tmp_path)
 
 
 def test_members_read_the_prompts_that_the_center_answered():
-    config = toy_runs.settings(*AUTO, "choices.template=['Say: {prompt}', '{prompt}']")
+    config = toy_runs.settings(*AUTO, "prompt_search.template=['Say: {prompt}', '{prompt}']")
     with build_run_parts(config) as parts:
         assert isinstance(parts.fleet, PromptSearchFleet)
         batch, members = parts.batch(0), [None, SeedPerturbation(0, 0, 0, 1, 0.1)]

@@ -231,7 +231,7 @@ def test_a_config_survives_json():
     [
         (
             "sed=1",
-            r"sed: unknown setting \(did you mean 'seed'\?\); known here: batch_size, choices",
+            r"sed: unknown setting \(did you mean 'seed'\?\); known here: batch_size, engine",
         ),
         ("strategy.sigm=1", r"strategy\.sigm: unknown setting \(did you mean 'sigma'\?\)"),
         (

@@ -208,7 +208,7 @@ def test_low_rank_members_explore_for_whole_matrices(model):
 
 
 def test_a_sampling_center_writes_differently_each_time(model):
-    values = config(model, "method.explore=temperature", "task.temperature=1")
+    values = config(model, "method.exploration=temperature", "task.temperature=1")
     with build_run_parts(values) as parts:
         assert isinstance(parts.fleet, GradientFleet)
         population, batch = parts.strategy.ask(0), parts.batch(0)
@@ -227,7 +227,7 @@ def test_a_sampling_center_writes_differently_each_time(model):
 
 
 def test_any_number_of_samples_can_be_compared(model):
-    sampling = ("method.explore=temperature", "task.temperature=1", "strategy.antithetic=false")
+    sampling = ("method.exploration=temperature", "task.temperature=1", "strategy.antithetic=false")
     with build_run_parts(config(model, *sampling, "strategy.population=3")) as parts:
         evaluation = parts.fleet.evaluate(parts.strategy.ask(0), parts.batch(0), parts.decoding)
     assert evaluation.rewards.shape == (3, 3)
@@ -296,7 +296,7 @@ def test_weights_lost_with_a_kill_are_told(model, tmp_path):
 
 
 def test_what_was_sampled_in_training_can_be_scored_greedily(model, tmp_path):
-    sampling = ("method.explore=temperature", "task.temperature=1", "generations=1")
+    sampling = ("method.exploration=temperature", "task.temperature=1", "generations=1")
     path = finish(germline.train(config(model, *sampling), tmp_path / "run"))
     task = RunDirectory.open(path).config.task.model_copy(update={"temperature": 0.0})
     once, again = (germline.evaluate(str(path), task, limit=2)[0] for _ in range(2))
@@ -328,24 +328,28 @@ def test_the_shipped_run_learns_in_three_generations(tmp_path):
         (["space=lora"], r"space\.kind=lora cannot be used .* space\.kind=full or low_rank"),
         (["engine=toy"], r"engine\.kind=toy cannot be used .* no gradients"),
         (["fleet.engines=2"], r"fleet\.engines=2 cannot be used"),
-        (["method.explore=temperature"], r"task\.temperature=0 writes the same"),
+        (["method.exploration=temperature"], r"task\.temperature=0 writes the same"),
         (
-            ["method.explore=temperature", "task.temperature=1", "strategy.sigma=0.1"],
+            ["method.exploration=temperature", "task.temperature=1", "strategy.sigma=0.1"],
             r"strategy\.sigma would be ignored",
         ),
         (
-            ["method.explore=temperature", "task.temperature=1", "method.clip=0.2"],
+            ["method.exploration=temperature", "task.temperature=1", "method.clip=0.2"],
             r"method\.clip=0\.2 would do nothing",
         ),
         (
             [
-                *("method.explore=temperature", "task.temperature=1"),
+                *("method.exploration=temperature", "task.temperature=1"),
                 "strategy={kind: nes, sigma: 0.1, learning_rate: 0.001, zero_signal: grow}",
             ],
             r"strategy\.zero_signal would be ignored",
         ),
         (
-            ["space={kind: low_rank, rank: 4}", "method.explore=temperature", "task.temperature=1"],
+            [
+                "space={kind: low_rank, rank: 4}",
+                "method.exploration=temperature",
+                "task.temperature=1",
+            ],
             r"space\.rank=4 would be ignored .* its default, 1",
         ),
         (["strategy.sigma={kind: natural, start: 0.1}"], r"sigma\.kind=natural cannot be used"),
@@ -358,7 +362,7 @@ def test_the_shipped_run_learns_in_three_generations(tmp_path):
         ),
         (["method.clip=0"], r"method\.clip"),
         (["method.rows=0"], r"method\.rows"),
-        (["choices.few_shot=[0, 1]"], r"cannot be searched by method\.kind=es_sample_gd"),
+        (["prompt_search.few_shot=[0, 1]"], r"cannot be searched by method\.kind=es_sample_gd"),
     ],
 )
 def test_what_has_no_gradient_or_no_say_is_refused(overrides, said):

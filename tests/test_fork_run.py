@@ -196,7 +196,9 @@ def test_weights_that_followed_gradients_are_refused_with_what_to_do(plain, tmp_
 
 def test_a_run_that_moves_no_weights_is_refused(tmp_path):
     section = "strategy={population: 6, sigma: 0.3}"
-    old = run(tmp_path / "old", section, "method={kind: randopt, keep: 2}", "generations=1")
+    old = run(
+        tmp_path / "old", section, "method={kind: randopt, ensemble_size: 2}", "generations=1"
+    )
     with pytest.raises(GermlineError, match="randopt moves no weights"):
         germline.fork(old, 0, (), tmp_path / "new")
 

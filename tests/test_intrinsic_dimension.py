@@ -159,8 +159,18 @@ def test_a_study_of_an_own_task_takes_its_finished_runs_as_they_are(tmp_path):
     [
         ([], 9_999_999, 0, "space.dimension=9999999 is above"),
         ([], 1, 4, "needs at least 2 numbers"),
-        (["task.temperature=0", "choices.temperature=[0, 1]"], 4, 4, "choices of temperature"),
-        (["strategy={population: 6}", "method=randopt", "method.keep=2"], 4, 0, "moves no weights"),
+        (
+            ["task.temperature=0", "prompt_search.temperature=[0, 1]"],
+            4,
+            4,
+            r"prompt_search \(temperature\)",
+        ),
+        (
+            ["strategy={population: 6}", "method=randopt", "method.ensemble_size=2"],
+            4,
+            0,
+            "moves no weights",
+        ),
     ],
 )
 def test_what_cannot_be_studied_is_refused_before_anything_is_trained(

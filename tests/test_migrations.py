@@ -46,7 +46,15 @@ CONFIGS = {
         "space=full",
     ],
     "an adapter": ["space={kind: lora}"],
-    "a search of prompts": ["choices={few_shot: [0, 1]}"],
+    "a search of prompts": [
+        "prompt_search={few_shot: [0, 1], learning_rate: 0.1, min_probability: 0.1}"
+    ],
+    "members that vote": ["strategy={population: 6}", "method={kind: randopt, ensemble_size: 2}"],
+    "sampling by temperature": [
+        "strategy={population: 6, learning_rate: 0.1}",
+        "task.temperature=1",
+        "method={kind: es_sample_gd, exploration: temperature}",
+    ],
     "microbatches": ["microbatch={members: 2, examples: 1}", "batch_size=3"],
 }
 
@@ -75,10 +83,18 @@ def test_an_old_name_is_refused_with_the_present_one(section, name):
         load_config("demo", [f"{setting}=1"])
 
 
+def test_a_setting_of_a_renamed_section_is_refused_with_both_names_as_they_are_now():
+    assert new_name("choices.rate") == "prompt_search.learning_rate"
+    assert new_name("choices.template") == "prompt_search.template"
+    assert new_name("prompt_search.template") is None
+
+
 def test_rows_of_a_searched_setting_are_read_under_its_present_name():
     found = {"shots": {"0": 0.4, "2": 0.6}, "temperature": {"0": 1.0}}
-    read = migrate_row({"generation": 3, "choices": found})
-    assert read["choices"] == {"few_shot": found["shots"], "temperature": found["temperature"]}
+    present = {"few_shot": found["shots"], "temperature": found["temperature"]}
+    read = {"generation": 3, "option_probabilities": present}
+    assert migrate_row({"generation": 3, "choices": found}) == read
+    assert migrate_row(read) == read
     assert migrate_row({"generation": 3}) == {"generation": 3}
 
 

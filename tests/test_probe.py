@@ -267,12 +267,12 @@ def test_where_no_member_broke_nothing_is_said_to_have_broken(advice):
     assert "the largest sigma tried (no member broke)" in text
 
 
-def test_choices_are_said_to_be_left_out(config):
-    with_choices = load_config(
-        config.model_dump(), ["task.temperature=0", "choices.temperature=[0, 1]"]
+def test_the_options_of_prompt_search_are_said_to_be_left_out(config):
+    with_options = load_config(
+        config.model_dump(), ["task.temperature=0", "prompt_search.temperature=[0, 1]"]
     )
-    (note,) = probing._unplayed(with_choices)
-    assert "choices of temperature were not played" in note
+    (note,) = probing._unplayed(with_options)
+    assert "the options of prompt_search (temperature) were not used" in note
     assert not list(probing._unplayed(config))
 
 
@@ -334,7 +334,7 @@ def test_a_strategy_without_a_learning_rate_gets_a_sigma_alone():
         ([], 0.0, r"--minutes=0 leaves no time"),
         ([], -1.0, r"--minutes=-1 leaves no time"),
         (
-            ["strategy={population: 6}", "method=randopt", "method.keep=2"],
+            ["strategy={population: 6}", "method=randopt", "method.ensemble_size=2"],
             3.0,
             r"method.kind=randopt cannot be probed",
         ),

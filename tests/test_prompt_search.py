@@ -25,7 +25,7 @@ from germline.tasks.prompt_format import PromptFormatter
 from germline.types import Example, GermlineError, PromptVariant, Update
 from tests.toy_runs import finish, journal, run, settings, stopped_after
 
-TWO = "choices={template: ['{prompt}', 'So: {prompt}'], temperature: [0, 0.7, 1.0]}"
+TWO = "prompt_search={template: ['{prompt}', 'So: {prompt}'], temperature: [0, 0.7, 1.0]}"
 TOY = ("task.temperature=0", TWO)
 
 
@@ -45,14 +45,14 @@ def whole(tmp_path_factory):
 
 
 def test_the_two_of_a_pair_play_with_the_same():
-    choices = choosing(population=32).ask(0).prompt_variants
-    assert all(one == other for one, other in zip(choices[::2], choices[1::2], strict=True))
-    assert len(set(choices)) > 2
+    variants = choosing(population=32).ask(0).prompt_variants
+    assert all(one == other for one, other in zip(variants[::2], variants[1::2], strict=True))
+    assert len(set(variants)) > 2
 
 
 def test_without_pairs_everyone_draws_alone():
-    choices = choosing(population=64, antithetic=False).ask(0).prompt_variants
-    assert any(one != other for one, other in zip(choices[::2], choices[1::2], strict=True))
+    variants = choosing(population=64, antithetic=False).ask(0).prompt_variants
+    assert any(one != other for one, other in zip(variants[::2], variants[1::2], strict=True))
 
 
 def test_settings_and_generations_are_drawn_independently():
@@ -66,7 +66,7 @@ def test_settings_and_generations_are_drawn_independently():
 
 
 def test_options_are_drawn_as_often_as_is_likely():
-    strategy = choosing(population=2000, temperature=[0, 1], rate=1.0)
+    strategy = choosing(population=2000, temperature=[0, 1], learning_rate=1.0)
     population = strategy.ask(0)
     wanted = [0.3 if one.temperature == 1 else -0.3 for one in population.prompt_variants]
     strategy.tell(population, np.array(wanted))
@@ -78,8 +78,8 @@ def test_options_are_drawn_as_often_as_is_likely():
 # --- how the odds move
 
 
-def test_odds_move_as_the_equation_written_out_says():
-    strategy = choosing(population=12, antithetic=False, temperature=[0, 0.5, 1], floor=0)
+def test_probabilities_follow_the_equation():
+    strategy = choosing(population=12, antithetic=False, temperature=[0, 0.5, 1], min_probability=0)
     random = np.random.default_rng(1)
     expected = np.full(3, 1 / 3)
     for generation in range(10):
@@ -93,8 +93,10 @@ def test_odds_move_as_the_equation_written_out_says():
         np.testing.assert_allclose(update.option_probabilities[0], expected, rtol=1e-12)
 
 
-def test_no_option_becomes_less_likely_than_the_floor():
-    strategy = choosing(population=16, temperature=[0, 0.5, 1], rate=1.0, floor=0.1)
+def test_no_option_falls_below_the_smallest_probability():
+    strategy = choosing(
+        population=16, temperature=[0, 0.5, 1], learning_rate=1.0, min_probability=0.1
+    )
     for generation in range(40):
         population = strategy.ask(generation)
         probabilities = strategy.tell(
@@ -124,7 +126,7 @@ def test_the_center_plays_the_likeliest_and_of_equals_the_first():
     assert strategy.likeliest() == PromptVariant(temperature=0.0)
 
 
-def test_the_weights_learn_as_without_choices():
+def test_the_weights_learn_as_without_a_prompt_search():
     utilities = np.arange(8.0)
     plain = choosing().inner
     strategy = choosing()
@@ -133,7 +135,7 @@ def test_the_weights_learn_as_without_choices():
 
 
 def test_a_generation_is_asked_once_those_before_it_were_told():
-    with pytest.raises(GermlineError, match="choices in generation 1 depends on"):
+    with pytest.raises(GermlineError, match="the prompt options in generation 1 depends on"):
         choosing().ask(1)
 
 
@@ -142,7 +144,7 @@ def test_a_generation_is_asked_once_those_before_it_were_told():
 TRAIN = [Example(n, f"{n}?", str(n), chat=True) for n in range(6)]
 
 
-def test_solved_examples_stand_before_the_prompt_and_never_the_example_itself():
+def test_solved_examples_precede_the_prompt_and_never_the_example_itself():
     presenter = PromptFormatter(TRAIN, run_seed=0, most=3)
     for example in TRAIN:
         *shown, prompt = presenter.format_prompt(example, PromptVariant(few_shot=3)).prompt.split(
@@ -193,7 +195,7 @@ def test_too_few_solved_examples_are_told():
 # --- how it is played
 
 
-def test_every_member_is_played_with_what_it_chose_and_graded_in_its_place():
+def test_every_member_uses_its_options_and_graded_in_its_place():
     with build_run_parts(settings(*TOY)) as parts:
         population, batch = parts.strategy.ask(0), parts.batch(0)
         together = parts.fleet.evaluate(population, batch, parts.decoding)
@@ -223,7 +225,7 @@ def test_rollouts_are_told_by_the_tasks_own_prompt(whole):
     assert not any(one.startswith("So: ") for one in prompts)
 
 
-def test_without_choices_nothing_stands_around_the_fleet():
+def test_without_a_prompt_search_nothing_stands_around_the_fleet():
     with build_run_parts(settings()) as parts:
         assert not isinstance(parts.fleet, PromptSearchFleet)
         assert parts.strategy.ask(0).prompt_variants == ()
@@ -257,16 +259,21 @@ def test_eval_plays_as_the_center_of_the_run_does(whole):
 def test_eval_names_the_options_it_played_with(whole, tmp_path):
     words = ["eval", str(whole), "--limit", "2", "--out", str(tmp_path / "completions")]
     shown = CliRunner().invoke(app, words)
-    named = ", ".join(most_likely_options(RunDirectory.open(whole).generations()[-1]["choices"]))
+    named = ", ".join(
+        most_likely_options(RunDirectory.open(whole).generations()[-1]["option_probabilities"])
+    )
     assert f"played with the likeliest options: {named}" in shown.stdout.splitlines()
 
 
 def test_every_generation_records_the_odds(whole):
     directory = RunDirectory.open(whole)
     for row, entry in zip(directory.generations(), directory.journal.read(), strict=True):
-        assert list(row["choices"]) == ["template", "temperature"]
+        assert list(row["option_probabilities"]) == ["template", "temperature"]
         assert isinstance(entry.update, Update)
-        assert tuple(row["choices"]["temperature"].values()) == entry.update.option_probabilities[1]
+        assert (
+            tuple(row["option_probabilities"]["temperature"].values())
+            == entry.update.option_probabilities[1]
+        )
 
 
 def test_the_report_draws_the_odds(whole):
@@ -282,8 +289,10 @@ def test_the_live_view_names_the_likeliest(tmp_path):
         view.record = record
     view.console.print(view.render())
     assert isinstance(view.console.file, io.StringIO)
-    (line,) = [one for one in view.console.file.getvalue().splitlines() if "choices" in one]
-    probabilities = RunDirectory.open(training.directory.path).generations()[-1]["choices"]
+    (line,) = [one for one in view.console.file.getvalue().splitlines() if "options" in one]
+    probabilities = RunDirectory.open(training.directory.path).generations()[-1][
+        "option_probabilities"
+    ]
     assert ", ".join(most_likely_options(probabilities)) in line
 
 
@@ -296,10 +305,10 @@ def test_the_likeliest_is_named_in_words():
 
 
 def test_the_shipped_run_finds_the_better_template(tmp_path):
-    shipped = Path(__file__).parents[1] / "configs" / "choices.yaml"
+    shipped = Path(__file__).parents[1] / "configs" / "prompt_search.yaml"
     small = ["generations=4", "batch_size=8", "held_out.examples=4", "record.tensorboard=false"]
     path = finish(germline.train(load_config(shipped, small), tmp_path / "run"))
-    template = RunDirectory.open(path).generations()[-1]["choices"]["template"]
+    template = RunDirectory.open(path).generations()[-1]["option_probabilities"]["template"]
     assert template["{prompt}"] > 0.7
 
 
@@ -309,24 +318,30 @@ def test_the_shipped_run_finds_the_better_template(tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["choices.temperatur=[0, 1]"], "did you mean"),
-        (["choices.temperature=[0.7]"], r"temperature=\[0\.7\] leaves nothing to choose"),
-        (["choices.few_shot=[1, 1]"], r"few_shot=\[1, 1\] has an option twice"),
-        (["choices.few_shot=[0, -1]"], r"choices\.few_shot"),
-        (["choices.template=['{prompt}', 'hello']"], "does not say where the task's prompt goes"),
-        (["choices={few_shot: [0, 1, 2], floor: 0.4}"], r"floor=0\.4 for each of the 3 options"),
-        (["choices.rate=0.1"], r"rate=0\.1 would be ignored"),
+        (["prompt_search.temperatur=[0, 1]"], "did you mean"),
+        (["prompt_search.temperature=[0.7]"], r"temperature=\[0\.7\] leaves nothing to choose"),
+        (["prompt_search.few_shot=[1, 1]"], r"few_shot=\[1, 1\] has an option twice"),
+        (["prompt_search.few_shot=[0, -1]"], r"prompt_search\.few_shot"),
         (
-            ["choices.temperature=[0, 1]", "task.temperature=0.5"],
+            ["prompt_search.template=['{prompt}', 'hello']"],
+            "does not say where the task's prompt goes",
+        ),
+        (
+            ["prompt_search={few_shot: [0, 1, 2], min_probability: 0.4}"],
+            r"min_probability=0\.4 for each of the 3 options",
+        ),
+        (["prompt_search.learning_rate=0.1"], r"learning_rate=0\.1 would be ignored"),
+        (
+            ["prompt_search.temperature=[0, 1]", "task.temperature=0.5"],
             r"task\.temperature=0\.5 would be ignored",
         ),
         (
-            ["choices.few_shot=[0, 1]", "method=randopt"],
+            ["prompt_search.few_shot=[0, 1]", "method=randopt"],
             r"cannot be searched by method\.kind=randopt",
         ),
     ],
 )
-def test_choices_that_are_none_are_refused(overrides, said):
+def test_options_that_leave_nothing_to_choose_are_refused(overrides, said):
     with pytest.raises(GermlineError, match=said):
         load_config({}, overrides)
 
@@ -339,6 +354,6 @@ def test_solved_examples_are_refused_where_a_task_has_no_answers(tmp_path):
     )
     task = f"task={{kind: {tmp_path / 'mine.py'}}}"
     before = threading.active_count()
-    with pytest.raises(GermlineError, match=r"choices\.few_shot asks for up to 1 .* has 0"):
-        build_run_parts(settings(task, "choices.few_shot=[0, 1]"))
+    with pytest.raises(GermlineError, match=r"prompt_search\.few_shot asks for up to 1 .* has 0"):
+        build_run_parts(settings(task, "prompt_search.few_shot=[0, 1]"))
     assert threading.active_count() == before  # those of the graders have ended

@@ -34,7 +34,7 @@ CLASSES = {
     "Config": {
         "batch_size",
         "microbatch",
-        "choices",
+        "prompt_search",
         "engine",
         "fleet",
         "generations",

@@ -36,7 +36,7 @@ from tests.toy_runs import finish, journal, run, settings, stopped_after
 def randopt(*overrides):
     """Return the config of a toy run; its strategy says only which members play."""
     values = settings().model_dump() | {"strategy": {"population": 6, "sigma": 0.3}}
-    given = ("space=full", "method={kind: randopt, keep: 3}", *overrides)
+    given = ("space=full", "method={kind: randopt, ensemble_size: 3}", *overrides)
     return load_config(values, given)
 
 
@@ -368,8 +368,8 @@ def test_a_damaged_ensemble_is_told(whole, tmp_path):
             ("method.sigmas=[0.1, 1e7]",),
             r"method\.sigmas\.1: must be less than or equal to 1000000",
         ),
-        (("method.keep=25",), r"method\.keep=25 is more than the 24 members"),
-        (("method.keep=0",), r"method\.keep"),
+        (("method.ensemble_size=25",), r"method\.ensemble_size=25 is more than the 24 members"),
+        (("method.ensemble_size=0",), r"method\.ensemble_size"),
         (("method.sigmas=[0.1, 0]",), r"method\.sigmas"),
         (("method.kind=randop",), r"did you mean 'randopt'"),
     ],
@@ -381,6 +381,6 @@ def test_what_randopt_cannot_use_is_refused(overrides, said):
 
 def test_smoke_keeps_fewer_than_play():
     config = load_config(
-        {"method": {"kind": "randopt", "keep": 50}, "strategy": {"population": 64}}
+        {"method": {"kind": "randopt", "ensemble_size": 50}, "strategy": {"population": 64}}
     )
-    assert smoke_config(config).method == RandOpt(keep=2)
+    assert smoke_config(config).method == RandOpt(ensemble_size=2)

@@ -5,10 +5,10 @@ the two come apart: rollouts are written by perturbed members, as the strategy a
 theta follows a policy gradient on those rollouts, found by backpropagation (`policy_gradient`). Or
 the center explores by sampling tokens, as policy gradient methods do, and all else stays the same.
 
-    explore: weights        member i writes with theta + s_i sigma eps_i
-    explore: temperature    "member" i is the center, with sampling luck of its own
-    advantage: example      each reward is shaped among those of the members on its example
-    advantage: member       every completion of a member has the member's utility, as in ES
+    exploration: weights        member i writes with theta + s_i sigma eps_i
+    exploration: temperature    "member" i is the center, with sampling luck of its own
+    advantage: example          each reward is shaped among those of the members on its example
+    advantage: member           every completion of a member has the member's utility, as in ES
 
 Then theta <- theta + step(g), by the optimizer of the strategy. What moves is what the space
 selects, in whole tensors: with `space.kind=low_rank` members explore by low-rank noise, and the
@@ -62,7 +62,7 @@ class SamplingStrategy:
     def ask(self, generation: int) -> Population:
         """Name the members; where the center explores, all stand where it does."""
         population = self.inner.ask(generation)
-        if self.config.explore == "weights":
+        if self.config.exploration == "weights":
             return population
         members = tuple(replace(one, sigma=0.0) for one in population.seed_perturbations())
         return replace(population, members=members, antithetic=False)
@@ -98,7 +98,7 @@ class GradientFleet(FleetWrapper):
         self, population: Population, batch: Sequence[Example], decoding: Decoding
     ) -> Evaluation:
         """Play the batch with every member, or as often with the center and other luck."""
-        if self.config.explore == "weights":
+        if self.config.exploration == "weights":
             evaluation = self.inner.evaluate(population, batch, decoding)
         else:
             evaluation = self._sampled(len(population), batch, decoding)
@@ -165,7 +165,7 @@ class GradientFleet(FleetWrapper):
         """Give completions their advantages, and leave out those with none."""
         advantages = self._advantages(population, evaluation)
         place_of = {example.index: place for place, example in enumerate(batch)}
-        center = self.config.explore == "temperature"
+        center = self.config.exploration == "temperature"
 
         def weighed(one: Rollout) -> AdvantageRow:
             place = place_of[one.example]

@@ -228,9 +228,9 @@ class LiveView:
                 edge = self.run.config.record.edge
                 grid.add_row("signal", _signal(self.rows[-WINDOW:], edge))
             if chosen := most_likely_options(
-                option_probabilities(self.run.config.choices, self.record.update)
+                option_probabilities(self.run.config.prompt_search, self.record.update)
             ):
-                grid.add_row("choices", Text(", ".join(chosen)))
+                grid.add_row("options", Text(", ".join(chosen)))
             grid.add_row("speed", _speed(self.record))
         grid.add_row("held-out", self._held_out())
         if self.worse is not None:

@@ -58,7 +58,7 @@ def smoke_config(config: Config) -> Config:
     ]
     small += ["strategy.population=4", "task.max_new_tokens=8", "record.snapshot_every=1"]
     if isinstance(config.method, RandOpt):
-        small.append("method.keep=2")  # no more than are left to play
+        small.append("method.ensemble_size=2")  # no more than are left to play
     if "GPU" in getattr(config.fleet, "resources", {}):
         small.append("fleet=local")  # The nano model needs no cluster with GPUs.
     if config.model != "nano" and config.space.layers is not None:

@@ -27,7 +27,9 @@ class RandOpt(Section):
     """RandOpt: keep the best of many random members and let them vote; theta never moves."""
 
     kind: Literal["randopt"] = "randopt"
-    keep: int = Field(8, ge=1, description="Members that are kept, the fittest, to vote.")
+    ensemble_size: int = Field(
+        8, ge=1, description="Number of members that vote: those of the largest fitness."
+    )
     sigmas: tuple[Annotated[float, Field(gt=0, le=LARGEST_SIGMA)], ...] | None = Field(
         None,
         min_length=1,
@@ -42,7 +44,7 @@ class EsSampleGradientDescent(Section):
     """Sample with ES, optimize with gradients: backpropagation on what perturbed members wrote."""
 
     kind: Literal["es_sample_gd"] = "es_sample_gd"
-    explore: Literal["weights", "temperature"] = Field(
+    exploration: Literal["weights", "temperature"] = Field(
         "weights",
         description=(
             "Who writes: `weights`, perturbed members, as `strategy` says; `temperature`, the "
@@ -126,10 +128,11 @@ def _check_unvoted(method: RandOpt, nes: Nes, shaping: ShapingConfig, generation
             f"strategy.sigma={sigma} would be ignored beside method.sigmas="
             f"{list(method.sigmas)}: drop one of them"
         )
-    if method.keep > nes.population * generations:
+    if method.ensemble_size > nes.population * generations:
         raise ValueError(
-            f"method.keep={method.keep} is more than the {nes.population * generations} members of "
-            "strategy.population times generations: keep fewer or play more"
+            f"method.ensemble_size={method.ensemble_size} is more than the "
+            f"{nes.population * generations} members of strategy.population times generations: "
+            "keep fewer or evaluate more"
         )
 
 
@@ -150,19 +153,19 @@ def _check_unfollowed(method: EsSampleGradientDescent, nes: Nes) -> None:
             f"strategy.baseline.kind={nes.baseline.kind} would be ignored {why}, which compares "
             "completions with each other: drop it"
         )
-    if method.explore == "weights":
+    if method.exploration == "weights":
         return
     for name in ("zero_signal", "noise_reuse", "sigma"):
         skips = name == "zero_signal" and not isinstance(nes.zero_signal, GrowSigmaOnZeroSignal)
         if name in nes.changed() and not skips:
             raise ValueError(
-                f"strategy.{name} would be ignored {why} with method.explore=temperature, where "
-                f"nobody is perturbed: drop it{_or_default(name)}"
+                f"strategy.{name} would be ignored {why} with method.exploration=temperature, "
+                f"where no member is perturbed: drop it{_or_default(name)}"
             )
     if method.clip is not None:
         raise ValueError(
-            f"method.clip={method.clip:g} would do nothing with method.explore=temperature, where "
-            "the center itself wrote what it learns from: drop it"
+            f"method.clip={method.clip:g} would do nothing with method.exploration=temperature, "
+            "where the center itself wrote the completions that it learns from: drop it"
         )
 
 
@@ -203,13 +206,13 @@ def check_backpropagation(
         raise ValueError(f"fleet.kind={fleet.kind} {found}, which runs one model here: use local")
     if fleet.engines > 1:
         raise ValueError(f"fleet.engines={fleet.engines} {found}, which runs one model: use 1")
-    if method.explore == "temperature" and isinstance(space, LowRank) and space.rank != 1:
+    if method.exploration == "temperature" and isinstance(space, LowRank) and space.rank != 1:
         raise ValueError(
-            f"space.rank={space.rank} would be ignored with method.explore=temperature, where "
+            f"space.rank={space.rank} would be ignored with method.exploration=temperature, where "
             "nobody is perturbed: drop it, or set it to its default, 1"
         )
-    if method.explore == "temperature" and heat == 0:
+    if method.exploration == "temperature" and heat == 0:
         raise ValueError(
-            "task.temperature=0 writes the same completion every time, so method.explore="
+            "task.temperature=0 writes the same completion every time, so method.exploration="
             "temperature has nothing to compare: set task.temperature=1"
         )

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 RENAMED: dict[str, dict[str, str]] = {
-    "": {"batch": "batch_size", "cell": "microbatch"},
+    "": {"batch": "batch_size", "cell": "microbatch", "choices": "prompt_search"},
     "engine": {
         "centre": "master_device",
         "stacked": "members_per_batch",
@@ -27,9 +27,14 @@ RENAMED: dict[str, dict[str, str]] = {
         "hung_after_s": "hang_timeout_s",
     },
     "space": {"start": "init_adapter"},
-    "choices": {"shots": "few_shot"},
+    "method": {"keep": "ensemble_size", "explore": "exploration"},
+    "prompt_search": {
+        "shots": "few_shot",
+        "rate": "learning_rate",
+        "floor": "min_probability",
+    },
 }
-"""Section -> old name of a setting -> its name now; the section "" is the config itself."""
+"""Present name of a section ("": the config itself) -> old name of a setting -> present name."""
 
 VALUES: dict[tuple[str, str], dict[object, object]] = {
     ("engine", "cuda_graphs"): {"plain": False, "fixed": True},
@@ -60,20 +65,21 @@ def migrate(recorded: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def migrate_row(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row of `generations.jsonl` with the searched settings under their present names."""
-    if not row.get("choices"):
+    """Return a row of `generations.jsonl` with the prompt options under their present names."""
+    if "choices" not in row:
         return row
-    names = RENAMED["choices"]
-    return {**row, "choices": {names.get(name, name): one for name, one in row["choices"].items()}}
+    names = RENAMED["prompt_search"]
+    options = {names.get(name, name): by_option for name, by_option in row["choices"].items()}
+    others = {name: value for name, value in row.items() if name != "choices"}
+    return {**others, "option_probabilities": options}
 
 
 def new_name(setting: str) -> str | None:
     """Return the present name of a setting by its old one, such as `engine.centre`, or None."""
     section, _, name = setting.rpartition(".")
-    if section in RENAMED[""]:
-        return f"{RENAMED[''][section]}.{name}"
-    now = RENAMED.get(section, {}).get(name)
-    return f"{section}.{now}".removeprefix(".") if now else None
+    section = RENAMED[""].get(section, section)
+    present = f"{section}.{RENAMED.get(section, {}).get(name, name)}".removeprefix(".")
+    return present if present != setting else None
 
 
 def _renamed(section: str, values: Mapping[str, Any]) -> dict[str, Any]:

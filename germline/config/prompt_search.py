@@ -1,4 +1,4 @@
-"""Settings of the search over what is no weight: prompt variants, temperatures, solved examples."""
+"""Settings of the prompt search: templates, temperatures and numbers of solved examples to try."""
 
 from typing import Annotated
 
@@ -7,62 +7,63 @@ from pydantic import Field, model_validator
 from germline.config.base import Many, Section
 from germline.config.tasks import TaskBase
 
-GIVEN = ("template", "temperature", "few_shot")
-"""What can be chosen, in the order in which probabilities are kept."""
+SEARCHED = ("template", "temperature", "few_shot")
+"""Settings that can have options, in the order in which their probabilities are recorded."""
 
 
 class PromptSearch(Section):
-    """Discrete settings searched beside the weights: members play with one option of each.
+    """Prompt options that are searched beside the weights; each member uses one option per setting.
 
-    List the option you would use without a search first: it stands for the center until one is more
-    likely.
+    The center uses the most likely option of each setting; of equally likely ones, the first.
     """
 
     template: Annotated[tuple[str, ...], Many] = Field(
         (),
-        description="Prompts to choose from, with `{prompt}` where the task's own goes.",
+        description="Templates of the prompt, with `{prompt}` in place of the task's own prompt.",
     )
     temperature: tuple[Annotated[float, Field(ge=0)], ...] = Field(
-        (), description="Sampling temperatures to choose from; 0 is greedy."
+        (), description="Sampling temperatures; 0 is greedy."
     )
     few_shot: tuple[Annotated[int, Field(ge=0)], ...] = Field(
         (),
-        description="Numbers of solved training examples before the prompt, to choose from.",
+        description="Numbers of solved training examples before the prompt.",
     )
-    rate: float = Field(
+    learning_rate: float = Field(
         0.3,
         gt=0,
         le=1,
-        description="Share of the estimated natural gradient by which probabilities move.",
+        description="Share of the estimated natural gradient by which probabilities change.",
     )
-    floor: float = Field(0.05, ge=0, lt=0.5, description="No option becomes less likely than this.")
+    min_probability: float = Field(
+        0.05, ge=0, lt=0.5, description="Smallest probability of an option."
+    )
 
     @property
     def options(self) -> dict[str, tuple[object, ...]]:
-        """What is searched: the options of each setting that has some."""
-        return {name: tuple(getattr(self, name)) for name in GIVEN if getattr(self, name)}
+        """The options of each setting that has some."""
+        return {name: tuple(getattr(self, name)) for name in SEARCHED if getattr(self, name)}
 
     @model_validator(mode="after")
-    def _there_is_a_choice(self) -> "PromptSearch":
+    def _options_differ(self) -> "PromptSearch":
         for name, options in self.options.items():
             if len(options) < 2:
-                where = "" if name == "template" else f", or set task.{name} for all"
-                where = where if name != "few_shot" else ""
+                where = f", or set task.{name} for all" if name == "temperature" else ""
                 raise ValueError(
                     f"{name}={list(options)} leaves nothing to choose: give two options or more"
                     f"{where}"
                 )
             if len(set(options)) < len(options):
                 raise ValueError(f"{name}={list(options)} has an option twice: drop one of them")
-            if self.floor * len(options) >= 1:
+            if self.min_probability * len(options) >= 1:
                 raise ValueError(
-                    f"floor={self.floor:g} for each of the {len(options)} options of {name} leaves "
-                    f"nothing to move: use less than {1 / len(options):.2g}"
+                    f"min_probability={self.min_probability:g} for each of the {len(options)} "
+                    f"options of {name} leaves nothing to change: use less than "
+                    f"{1 / len(options):.2g}"
                 )
         return self
 
     @model_validator(mode="after")
-    def _a_template_holds_the_prompt(self) -> "PromptSearch":
+    def _templates_hold_the_prompt(self) -> "PromptSearch":
         for template in self.template:
             if "{prompt}" not in template:
                 raise ValueError(
@@ -72,37 +73,38 @@ class PromptSearch(Section):
         return self
 
     @model_validator(mode="after")
-    def _something_is_chosen(self) -> "PromptSearch":
-        for name in ("rate", "floor"):
+    def _no_setting_is_ignored(self) -> "PromptSearch":
+        for name in ("learning_rate", "min_probability"):
             if not self.options and self.changed(name):
                 raise ValueError(
                     f"{name}={getattr(self, name):g} would be ignored, as there is nothing to "
-                    f"choose: give {', '.join(GIVEN)} options, or drop it"
+                    f"choose: give {', '.join(SEARCHED)} options, or drop it"
                 )
         return self
 
 
-def check_prompt_search(choices: PromptSearch, task: TaskBase, method: str, strategy: str) -> None:
-    """Refuse choices that a run would not play, and settings they would override.
+def check_prompt_search(search: PromptSearch, task: TaskBase, method: str, strategy: str) -> None:
+    """Refuse a prompt search that the method or strategy cannot run, and settings it overrides.
 
     Raises:
-        ValueError: something that is set would be ignored.
+        ValueError: a setting would be ignored.
     """
-    if not choices.options:
+    if not search.options:
         return
+    names = ", ".join(search.options)
     if method != "es":
         raise ValueError(
-            f"choices of {', '.join(choices.options)} cannot be searched by method.kind={method}: "
+            f"the options of prompt_search ({names}) cannot be searched by method.kind={method}: "
             "use method.kind=es, or drop them"
         )
     if strategy != "nes":
         raise ValueError(
-            f"choices of {', '.join(choices.options)} cannot be searched beside strategy.kind="
+            f"the options of prompt_search ({names}) cannot be searched beside strategy.kind="
             f"{strategy}: use strategy.kind=nes, or drop them"
         )
-    if choices.temperature and task.temperature:
+    if search.temperature and task.temperature:
         raise ValueError(
-            f"task.temperature={task.temperature:g} would be ignored beside choices.temperature="
-            f"{list(choices.temperature)}: drop it, and list it in choices.temperature if it "
-            "is to be played"
+            f"task.temperature={task.temperature:g} would be ignored beside "
+            f"prompt_search.temperature={list(search.temperature)}: drop it, and list it in "
+            "prompt_search.temperature to search it"
         )

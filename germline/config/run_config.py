@@ -149,7 +149,7 @@ class Config(Section):
     space: SpaceConfig = LowRank()
     method: MethodConfig = EvolutionStrategy()
     strategy: StrategyConfig = Nes()
-    choices: PromptSearch = PromptSearch()
+    prompt_search: PromptSearch = PromptSearch()
     shaping: ShapingConfig = ZScore()
     engine: EngineConfig = InProcess()
     fleet: FleetConfig = Local()
@@ -167,7 +167,7 @@ class Config(Section):
     def search(self) -> StrategyConfig:
         """The strategy as it searches: where a method says what sigmas are, nothing is calibrated.
 
-        Randopt plays `method.sigmas` in turn, and with `method.explore=temperature` nobody is
+        Randopt plays `method.sigmas` in turn, and with `method.exploration=temperature` nobody is
         perturbed.
         """
         if not isinstance(getattr(self.strategy, "sigma", None), AutoSigma):
@@ -176,7 +176,7 @@ class Config(Section):
             return self.strategy.model_copy(update={"sigma": self.method.sigmas[0]})
         if (
             isinstance(self.method, EsSampleGradientDescent)
-            and self.method.explore == "temperature"
+            and self.method.exploration == "temperature"
         ):
             return self.strategy.model_copy(update={"sigma": UNPERTURBED})
         return self.strategy
@@ -240,7 +240,7 @@ class Config(Section):
             self.fleet,
             self.task.temperature,
         )
-        check_prompt_search(self.choices, self.task, self.method.kind, self.strategy.kind)
+        check_prompt_search(self.prompt_search, self.task, self.method.kind, self.strategy.kind)
         return self
 
     @model_validator(mode="after")

@@ -102,13 +102,13 @@ def step_in_sigmas(update: Update | MeanUpdate) -> float | None:
 
 
 def option_probabilities(
-    choices: PromptSearch, update: Update | MeanUpdate
+    search: PromptSearch, update: Update | MeanUpdate
 ) -> dict[str, dict[str, float]]:
     """Return how likely every option is after an update, by setting; empty without a search."""
     known = update.option_probabilities if isinstance(update, Update) else ()
     return {
         name: dict(zip(map(str, options), one, strict=True))
-        for (name, options), one in zip(choices.options.items(), known, strict=False)
+        for (name, options), one in zip(search.options.items(), known, strict=False)
     }
 
 

@@ -231,8 +231,10 @@ class RunDirectory:
         rollouts = metrics_rows.rollout_rows(record, batch, self.config.record.rollouts)
         append_rows(self._rollouts, rollouts)
         row = metrics_rows.generation_row(record) | metrics_rows.machine_state(peak_memory_mb)
-        if probabilities := metrics_rows.option_probabilities(self.config.choices, record.update):
-            row["choices"] = probabilities
+        if probabilities := metrics_rows.option_probabilities(
+            self.config.prompt_search, record.update
+        ):
+            row["option_probabilities"] = probabilities
         append_rows(self._generations, [row])
         if record.held_out is not None:
             append_rows(self._held_out, [metrics_rows.held_out_row(record.held_out)])
@@ -276,7 +278,7 @@ class RunDirectory:
         told = [
             one.update.fitnesses for one in self.journal.read() if isinstance(one.update, Update)
         ]
-        return min(method.keep, sum(not math.isnan(one) for some in told for one in some))
+        return min(method.ensemble_size, sum(not math.isnan(one) for some in told for one in some))
 
     def generations(self) -> list[Row]:
         """Return the rows of all generations."""

@@ -112,7 +112,7 @@ def render_page(runs: Sequence[RunFacts]) -> str:
             ),
             "advice": advice(run.rows),
             "readings": signal_charts.signal_readings(run.rows),
-            "choices": figures.draw(prompt_option_charts.option_charts(run.rows)),
+            "options": figures.draw(prompt_option_charts.option_charts(run.rows)),
             "time_figure": figures.next_number() if run.parts else None,
             "numbers": _numbers(run),
             "settings": _yaml(diff.changed_settings(run.config)),

@@ -16,8 +16,11 @@ Probabilities = Mapping[str, Mapping[str, float]]
 
 def option_charts(rows: Sequence[Row]) -> list[Chart]:
     """Draw the probabilities of every setting that was searched, a line per option."""
-    searched = [row for row in rows if row.get("choices")]
-    return [_chart(name, searched) for name in (searched[-1]["choices"] if searched else ())]
+    searched = [row for row in rows if row.get("option_probabilities")]
+    return [
+        _chart(name, searched)
+        for name in (searched[-1]["option_probabilities"] if searched else ())
+    ]
 
 
 def most_likely_options(probabilities: Probabilities) -> list[str]:
@@ -31,14 +34,16 @@ def most_likely_options(probabilities: Probabilities) -> list[str]:
 
 def center_options(rows: Sequence[Row]) -> list[str]:
     """Name what the center plays with after these generations; nothing where nothing is chosen."""
-    return most_likely_options(rows[-1].get("choices", {})) if rows else []
+    return most_likely_options(rows[-1].get("option_probabilities", {})) if rows else []
 
 
 def _chart(name: str, rows: Sequence[Row]) -> Chart:
-    options = list(rows[-1]["choices"][name])
-    ends = "; ".join(f"{_short(one)} {rows[-1]['choices'][name][one]:.0%}" for one in options)
+    options = list(rows[-1]["option_probabilities"][name])
+    ends = "; ".join(
+        f"{_short(one)} {rows[-1]['option_probabilities'][name][one]:.0%}" for one in options
+    )
     return Chart(
-        name=f"choice-{name}",
+        name=f"option-{name}",
         caption=f"Probability with which a member plays with each {name}, after every generation. "
         "The center plays with the likeliest.",
         alt=f"Line chart of the probability of each {name} over {len(rows)} generations. At the "
@@ -50,7 +55,7 @@ def _chart(name: str, rows: Sequence[Row]) -> Chart:
                 _short(one),
                 run_style(place),
                 generations(rows),
-                thin_out([row["choices"][name][one] for row in rows]),
+                thin_out([row["option_probabilities"][name][one] for row in rows]),
             )
             for place, one in enumerate(options)
         ],

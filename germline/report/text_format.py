@@ -131,7 +131,7 @@ def _steps(config: Config) -> list[str]:
     if isinstance(method, RandOpt):
         several = " or ".join(f"{one:g}" for one in method.sigmas or ())
         return [f"sigma {several or sigma}"]
-    sampling = isinstance(method, EsSampleGradientDescent) and method.explore == "temperature"
+    sampling = isinstance(method, EsSampleGradientDescent) and method.exploration == "temperature"
     steps = [] if sampling else [f"sigma {sigma}"]
     if isinstance(strategy, Nes):
         steps.append(f"learning rate {_setting(strategy.learning_rate)}")

@@ -33,7 +33,7 @@ def make_method(config: Config, strategy: Strategy, fleet: Fleet, task: Task) ->
         GermlineError: the task has not what is to be chosen from.
     """
     if isinstance(config.method, RandOpt):
-        ensemble = Ensemble(config.method.keep)
+        ensemble = Ensemble(config.method.ensemble_size)
         return MethodParts(
             RandomSearch(config.method, strategy, ensemble),
             VotingFleet(fleet, ensemble, task),
@@ -41,9 +41,9 @@ def make_method(config: Config, strategy: Strategy, fleet: Fleet, task: Task) ->
         )
     if isinstance(config.method, EsSampleGradientDescent):
         return MethodParts(*_following(config.method, config.shaping, strategy, fleet))
-    if config.choices.options:
-        choosing = CategoricalSearch(config.choices, strategy, config.seed)
-        most = max(config.choices.few_shot, default=0)
+    if config.prompt_search.options:
+        choosing = CategoricalSearch(config.prompt_search, strategy, config.seed)
+        most = max(config.prompt_search.few_shot, default=0)
         presenter = PromptFormatter(task.examples("train"), config.seed, most)
         return MethodParts(
             choosing, PromptSearchFleet(fleet, presenter.format_prompt, choosing.likeliest)

@@ -18,7 +18,7 @@ from germline.types import Perturbation
 
 log = logging.getLogger(__name__)
 
-TRAINED_BY = ("method", "choices")
+TRAINED_BY = ("method", "prompt_search")
 """Sections that say how weights were found; a task of one's own need not fit them."""
 
 
@@ -106,7 +106,7 @@ def writers(directory: RunDirectory, dimension: int) -> list[Perturbation | None
 
 
 def _ensemble(directory: RunDirectory, method: RandOpt, dimension: int) -> Ensemble:
-    ensemble = Ensemble(method.keep)
+    ensemble = Ensemble(method.ensemble_size)
     _recalled(
         directory, RandomSearch(method, strategy_of_run(directory.config, dimension), ensemble)
     )

@@ -56,7 +56,9 @@ class CategoricalSearch:
         self.inner = inner
         self.run_seed = run_seed
         equal = tuple((1 / len(one),) * len(one) for one in config.options.values())
-        self._probabilities: AdaptiveValue[Probabilities] = AdaptiveValue("choices", equal)
+        self._probabilities: AdaptiveValue[Probabilities] = AdaptiveValue(
+            "the prompt options", equal
+        )
 
     @property
     def probabilities(self) -> Probabilities:
@@ -98,7 +100,7 @@ class CategoricalSearch:
         """
         update = self.inner.tell(population, utilities, fitness, center, power)
         if isinstance(update, MeanUpdate):
-            raise GermlineError("choices can be searched beside strategy.kind=nes only")
+            raise GermlineError("prompt_search can be used beside strategy.kind=nes only")
         drawn = self._drawn(population)
         probabilities = tuple(
             self._moved(before, [one[place] for one in drawn], utilities.tolist())
@@ -142,12 +144,12 @@ class CategoricalSearch:
         self, probabilities: Sequence[float], options: Sequence[int], utilities: Sequence[float]
     ) -> tuple[float, ...]:
         told = list(zip(utilities, options, strict=True))
-        rate = self.config.rate / len(told)
+        rate = self.config.learning_rate / len(told)
         moved = [
             p + rate * math.fsum(u * ((k == place) - p) for u, k in told)
             for place, p in enumerate(probabilities)
         ]
-        return _floored(moved, self.config.floor)
+        return _floored(moved, self.config.min_probability)
 
 
 def _place(probabilities: Sequence[float], sampling_noise: float) -> int:

@@ -279,10 +279,10 @@ def _without_signal(sane: Sequence[SigmaProbe]) -> Iterator[str]:
 
 def _unplayed(config: Config) -> Iterator[str]:
     """Say what of the config was left out."""
-    if config.choices.options:
+    if config.prompt_search.options:
         yield (
-            f"choices of {', '.join(config.choices.options)} were not played: members and trials "
-            "played the task as it is without them"
+            f"the options of prompt_search ({', '.join(config.prompt_search.options)}) were not "
+            "used: members and trials used the task's own prompt and temperature"
         )
 
 

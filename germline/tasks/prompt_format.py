@@ -28,9 +28,9 @@ class PromptFormatter:
         solved = [one for one in train if one.answer]
         if most and len(solved) <= most:
             raise GermlineError(
-                f"choices.few_shot asks for up to {most} solved examples before a prompt, but the "
-                f"training split has {len(solved)} with an answer to show, and an example never "
-                "shows itself: ask for fewer, or give the rows an `answer`"
+                f"prompt_search.few_shot asks for up to {most} solved examples before a prompt, "
+                f"but the training split has {len(solved)} with an answer to show, and an example "
+                "never shows itself: ask for fewer, or give the rows an `answer`"
             )
         order = noise.epoch_permutation(run_seed, "shots", 0, len(solved)) if most else ()
         # One more than asked for, as the example itself may be among them.

@@ -14,7 +14,17 @@ from germline.protocols import Space
 from germline.spaces import make_space
 
 ELSEWHERE = frozenset(
-    {"model", "task", "choices", "engine", "fleet", "microbatch", "graders", "held_out", "record"}
+    {
+        "model",
+        "task",
+        "prompt_search",
+        "engine",
+        "fleet",
+        "microbatch",
+        "graders",
+        "held_out",
+        "record",
+    }
 )
 """Sections that have no part in how masters are made or move; some name files of another host."""
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from germline.config import Config
-from germline.engines.wrapper import EngineWrapper
 from germline.protocols import Engine
+from germline.protocols.wrappers import EngineWrapper
 from germline.run.build_parts import make_engine
 from germline.signal_types import UpdateSize
 from germline.types import (
@@ -54,7 +54,7 @@ class Clockwork(EngineWrapper):
     def apply(self, update: Update | MeanUpdate) -> UpdateSize | None:
         """Apply the update, and sleep."""
         time.sleep(self.update_s)
-        return super().apply(update)
+        return self.inner.apply(update)
 
 
 def seconds(first: Perturbation, cell_s: float) -> float:

@@ -10,8 +10,8 @@ from germline.config import Config, load_config
 from germline.fleet.engine_processes import EngineProcess, wait_for_outcome
 from germline.fleet.remote_fleet import RemoteFleet
 from germline.fleet.worker_pool import WorkerPool
-from germline.fleet.wrapper import FleetWrapper
 from germline.protocols import Engine, Fleet
+from germline.protocols.wrappers import FleetWrapper
 from germline.run import build_run_parts
 from germline.run.build_fleet import engine_placement, remote_engine_factory, uses_mirrored_search
 from germline.run.build_parts import RunParts, make_engine

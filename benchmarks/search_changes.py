@@ -13,8 +13,8 @@ import torch
 from germline.config import Nes
 from germline.engines.master_weights import Masters
 from germline.fleet import LocalFleet
-from germline.fleet.wrapper import FleetWrapper
 from germline.protocols import Fleet, Shaping
+from germline.protocols.wrappers import FleetWrapper
 from germline.run.build_parts import RunParts
 from germline.signal_types import SignalPower, UpdateSize
 from germline.strategies.nes import NaturalEvolution
@@ -75,12 +75,12 @@ class TrustRegion(CenterFleet):
     ) -> Evaluation:
         """Remember the batch."""
         self._batch, self._decoding = batch, decoding
-        return super().evaluate(population, batch, decoding)
+        return self.inner.evaluate(population, batch, decoding)
 
     def apply(self, update: Update | MeanUpdate) -> UpdateSize | None:
         """Apply the update, and go back as far as needed."""
         before, rewards = self.copy(), self._rewards()
-        size = super().apply(update)
+        size = self.inner.apply(update)
         after = self.copy()
         for share in (1.0, 0.5, 0.25, 0.0):
             self.set({name: torch.lerp(before[name], after[name], share) for name in before})
@@ -109,7 +109,7 @@ class Average(CenterFleet):
 
     def apply(self, update: Update | MeanUpdate) -> UpdateSize | None:
         """Let the average follow."""
-        size = super().apply(update)
+        size = self.inner.apply(update)
         for name, value in self.copy().items():
             self._average[name].lerp_(value, 1 - REMEMBERED)
         return size
@@ -118,7 +118,7 @@ class Average(CenterFleet):
         """Play with the average."""
         center = self.copy()
         self.set(self._average)
-        found = super().evaluate_center(examples, decoding)
+        found = self.inner.evaluate_center(examples, decoding)
         self.set(center)
         return found
 
@@ -135,7 +135,7 @@ class Anchor(CenterFleet):
 
     def apply(self, update: Update | MeanUpdate) -> UpdateSize | None:
         """Apply the update, then draw back."""
-        size = super().apply(update)
+        size = self.inner.apply(update)
         assert isinstance(update, Update)
         share = ANCHOR * (1 - signal_share(update.signal_power))
         center = self.copy()
@@ -158,7 +158,7 @@ class Reuse(CenterFleet):
     def apply(self, update: Update | MeanUpdate) -> UpdateSize | None:
         """Apply the mean of this and earlier steps."""
         before = self.copy()
-        size = super().apply(update)
+        size = self.inner.apply(update)
         for name, after in self.copy().items():
             self._steps[name].lerp_(after - before[name], 1 - REMEMBERED)
         self.set({name: before[name] + self._steps[name] for name in before})

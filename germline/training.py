@@ -14,6 +14,7 @@ from jaxtyping import Float64
 
 from germline import noise
 from germline.evaluation.member_kl import MemberKl
+from germline.fleet.engine_queries import ScalesQuery
 from germline.protocols import CalibratedStrategy, Fleet, Shaping, Strategy
 from germline.shaping import fitness
 from germline.signal_metrics import SignalMetrics, signal_power
@@ -72,7 +73,7 @@ def generations(
         update = strategy.tell(population, utilities, fit, center, power)
         clock.lap("tell_s")
         stretched = isinstance(update, Update) and update.sigma_update is not None
-        scales = fleet.scales() if stretched else {}
+        scales = fleet.query(ScalesQuery()) if stretched else {}
         signals = diagnosis.of(population, evaluation, fit, update, shape)
         signals = replace(signals, signal_share=power.share if power else None)
         clock.lap("signals_s")

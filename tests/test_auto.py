@@ -15,6 +15,7 @@ from germline.config import (
     load_config,
 )
 from germline.engines.inprocess import InProcessEngine
+from germline.fleet.engine_queries import LogProbabilitiesQuery
 from germline.fleet.prompt_search_fleet import PromptSearchFleet
 from germline.record import RunDirectory
 from germline.run.build_parts import build_run_parts, make_engine, make_task
@@ -340,9 +341,9 @@ def test_members_read_the_prompts_that_the_center_answered():
         rollouts = parts.fleet.evaluate_center(batch, parts.decoding).rollouts
         written = [[one.completion for one in rollouts]] * 2
         asked = [replace(one, prompt=f"Say: {one.prompt}") for one in batch]
-        found = parts.fleet.log_probabilities(members, batch, written)
-        assert found == parts.fleet.inner.log_probabilities(members, asked, written)
-        assert found != parts.fleet.inner.log_probabilities(members, batch, written)
+        found = parts.fleet.query(query := LogProbabilitiesQuery(members, batch, written))
+        assert found == parts.fleet.inner.query(replace(query, examples=asked))
+        assert found != parts.fleet.inner.query(query)
 
 
 @pytest.mark.parametrize("space", ["full", "lora"])

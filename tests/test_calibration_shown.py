@@ -11,7 +11,7 @@ import germline
 from germline.cli.live_view import LineView, LiveView
 from germline.config import load_config
 from germline.evaluation.member_kl import MemberKl
-from germline.fleet.wrapper import FleetWrapper
+from germline.protocols.wrappers import FleetWrapper
 from germline.record import RunDirectory
 from germline.report.text_format import caution, score
 from germline.run.build_parts import build_run_parts
@@ -107,7 +107,7 @@ class Mute(FleetWrapper):
     answered: int = 0
 
     def evaluate_center(self, examples, decoding):
-        found = super().evaluate_center(examples, decoding)
+        found = self.inner.evaluate_center(examples, decoding)
         rollouts = [
             one if place < self.answered else replace(one, completion=replace(EMPTY))
             for place, one in enumerate(found.rollouts)

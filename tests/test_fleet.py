@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from germline.config import MicrobatchSettings
-from germline.engines.wrapper import EngineWrapper
 from germline.fleet import LocalFleet
 from germline.protocols import Fleet
+from germline.protocols.wrappers import EngineWrapper
 from germline.run.build_parts import make_decoding, make_engine, make_task
 from germline.strategies import make_strategy
 from tests.toy_runs import GradedHere, settings
@@ -27,7 +27,7 @@ class Watched(EngineWrapper):
 
     def generate(self, members, examples, decoding):
         self.shapes.append((len(members), len(examples)))
-        return super().generate(members, examples, decoding)
+        return self.inner.generate(members, examples, decoding)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from benchmarks.shapes import QWEN
 from benchmarks.simulated_cluster import cell_seconds, on, simulated, traffic
 from benchmarks.simulated_fleet import Costs, SimulatedFleet
 from germline.engines.master_weights import Masters
-from germline.fleet.worker_jobs import DimensionJob
+from germline.fleet.engine_queries import DimensionQuery
 from germline.fleet.worker_pool import WorkerPool
 from germline.optimizers import Sgd
 from germline.types import TensorInfo
@@ -39,7 +39,7 @@ def test_an_engine_has_its_next_job_before_anyone_looks_at_what_it_did():
     pool = WorkerPool(engines, remote_engines.first_one_first)
     pool.wait_ready()
     busy = []
-    for key, slot, _ in pool.dispatch(dict.fromkeys("abc", DimensionJob())):
+    for key, slot, _ in pool.dispatch(dict.fromkeys("abc", DimensionQuery())):
         busy.append((key, slot.job is not None))
     assert busy == [("a", True), ("b", True), ("c", False)]
 
@@ -49,7 +49,7 @@ def test_a_digest_hashes_as_many_tensors_at_once_as_torch_has_threads():
 
     class Meeting(torch.Tensor):
         def detach(self):
-            together.wait(timeout=10)
+            together.wait(timeout=600)
             return self.as_subclass(torch.Tensor).detach()
 
     plain = {name: torch.full((4,), 1.0 + place) for place, name in enumerate("abc")}

@@ -29,8 +29,8 @@ from germline.baselines.policy_gradient import AdvantageRow, PolicyGradient
 from germline.config import EsSampleGradientDescent
 from germline.engines.inprocess import InProcessEngine
 from germline.fleet import LocalFleet
-from germline.fleet.wrapper import FleetWrapper
 from germline.protocols import CalibratedStrategy, Shaping, Strategy
+from germline.protocols.wrappers import FleetWrapper
 from germline.signal_types import SignalPower, UpdateSize
 from germline.types import (
     Decoding,

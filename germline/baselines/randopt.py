@@ -30,8 +30,8 @@ from jaxtyping import Float
 from germline.baselines.majority_vote import answer_function, majority_rollout
 from germline.config import RandOpt
 from germline.evaluation import mean_and_error
-from germline.fleet.wrapper import FleetWrapper
 from germline.protocols import CalibratedStrategy, Fleet, Strategy, Task
+from germline.protocols.wrappers import FleetWrapper
 from germline.signal_types import SignalPower
 from germline.types import (
     Decoding,

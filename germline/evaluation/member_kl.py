@@ -17,6 +17,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from germline.fleet.engine_queries import LogProbabilitiesQuery
 from germline.protocols import Fleet
 from germline.signal_types import SigmaTrial
 from germline.types import (
@@ -85,8 +86,10 @@ class MemberKl:
             self._write()
         center, *pairs = (
             np.array([value for text in row for value in text], dtype=np.float64)
-            for row in self._fleet.log_probabilities(
-                [None, *members], self._examples, [self._written] * (1 + len(members))
+            for row in self._fleet.query(
+                LogProbabilitiesQuery(
+                    [None, *members], self._examples, [self._written] * (1 + len(members))
+                )
             )
         )
         return float(np.mean(center - np.mean(pairs, axis=0)))

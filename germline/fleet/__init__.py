@@ -1,20 +1,21 @@
-"""Engines that move together: one in this process, or several elsewhere that are kept equal.
+"""Engines that keep the same weights: one in this process, or several in others or on a cluster.
 
-local_fleet.py       one engine in this process: the smallest fleet
-remote_fleet.py      engines elsewhere: the same updates, digests compared, what differs rebuilt
-worker_pool.py        who is free and who is lost: jobs handed out, wherever the engines are
-remote_engine.py   an engine elsewhere as a fleet sees it
-worker_jobs.py        what an engine can be told to do: only names, numbers and text travel
-byte_accounting.py    how much that is
-engine_state.py       what a newcomer takes over from a peer
-state_transfer.py     how that gets there
-quorum.py      which members are in, and when a generation may close without the others
-engine_processes.py   engines in processes of this machine, seen from their parent
-worker_process.py      such a process, seen from inside
-ray_actors.py  engines as actors of Ray
-ray_cluster.py     Ray itself: started here or joined
-wrapper.py       a fleet around another, to change how something is played
-prompt_search_fleet.py    members that choose how they are prompted
+local_fleet.py          one engine in this process: the smallest fleet
+remote_fleet.py         several remote engines: the same updates, digests compared, engines rebuilt
+worker_pool.py          hands jobs to remote engines and replaces those that are lost
+remote_engine.py        what processes and clusters must offer: start, send, stop, outcomes
+worker_jobs.py          what a remote engine is sent: to generate, to apply, to restore
+engine_queries.py       read-only questions to engines, the same for every fleet
+byte_accounting.py      how many bytes jobs and results take
+engine_state.py         weights and moments on their way to an engine that was started again
+state_transfer.py       how they get there: through a shared disk or another way
+quorum.py               which members are evaluated, and when a generation closes without the others
+engine_processes.py     engines in processes of this machine, seen from the process of the run
+worker_process.py       the program of such a process
+ray_actors.py           engines as Ray actors
+ray_cluster.py          starts Ray or joins a cluster
+mirrored_search.py      engines that draw the members of a search themselves
+prompt_search_fleet.py  members that differ in how they are prompted
 """
 
 from germline.fleet.local_fleet import LocalFleet

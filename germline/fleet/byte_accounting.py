@@ -7,22 +7,16 @@ of a few hundred bytes that a cluster adds, what goes over a network.
 import pickle
 
 from germline.comm_bytes import CommBytes
-from germline.fleet.worker_jobs import (
-    ApplyJob,
-    DigestJob,
-    DimensionJob,
-    EngineJob,
-    GenerateJob,
-    ScalesJob,
-)
+from germline.fleet.engine_queries import DimensionQuery, ScalesQuery
+from germline.fleet.worker_jobs import ApplyJob, DigestJob, EngineJob, GenerateJob
 
-_WEIGHED = (GenerateJob, ApplyJob, DigestJob, ScalesJob, DimensionJob)
+_COUNTED = (GenerateJob, ApplyJob, DigestJob, ScalesQuery, DimensionQuery)
 """What a generation consists of; the others carry states, or hand engines the journal."""
 
 
 def sent_bytes(job: EngineJob) -> CommBytes:
     """Return what it takes to hand out a job."""
-    if not isinstance(job, _WEIGHED):
+    if not isinstance(job, _COUNTED):
         return CommBytes()
     prompts = [example.prompt for example in job.examples] if isinstance(job, GenerateJob) else []
     return CommBytes(sent=_size(job), text=sum(len(_bytes(one)) for one in prompts))
@@ -30,7 +24,7 @@ def sent_bytes(job: EngineJob) -> CommBytes:
 
 def received_bytes(job: EngineJob, answer: object) -> CommBytes:
     """Return what it takes to bring back what a job returned, which was found credible."""
-    if not isinstance(job, _WEIGHED):
+    if not isinstance(job, _COUNTED):
         return CommBytes()
     text = 0
     if isinstance(job, GenerateJob) and isinstance(answer, list):

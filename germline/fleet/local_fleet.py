@@ -1,12 +1,12 @@
 """One engine in this process, with the graders beside it: the smallest fleet."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from germline.checkpoint import restore, save_snapshot
 from germline.comm_bytes import CommBytes
 from germline.config import MicrobatchSettings
-from germline.protocols import Closable, Engine, Members, Texts
+from germline.protocols import Answer, Closable, Engine, EngineQuery
 from germline.record import JournalEntry
 from germline.rollout import GraderProtocol, center_microbatch, evaluate_members
 from germline.signal_types import UpdateSize
@@ -43,23 +43,13 @@ class LocalFleet:
         microbatch = center_microbatch(self.microbatch)
         return evaluate_members(self.engine, self.graders, [None], examples, microbatch, decoding)
 
-    def log_probabilities(
-        self, members: Members, examples: Sequence[Example], completions: Texts
-    ) -> list[list[Sequence[float]]]:
-        """Let members read completions."""
-        return self.engine.log_probabilities(members, examples, completions)
+    def query(self, query: EngineQuery[Answer]) -> Answer:
+        """Return the engine's answer to a read-only question."""
+        return query(self.engine)
 
     def apply(self, update: Update | MeanUpdate) -> UpdateSize | None:
         """Apply the update, and return how far it moved the weights."""
         return self.engine.apply(update)
-
-    def scales(self) -> Mapping[str, float]:
-        """Return by how much each searched tensor's sigma differs from that of its members."""
-        return self.engine.weights.scales()
-
-    def dimension(self) -> int:
-        """Return how many numbers are searched."""
-        return self.engine.weights.dimension
 
     def digest(self) -> str:
         """Return the digest of the masters."""

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from germline.checkpoint import recall_strategy
-from germline.engines.wrapper import EngineWrapper
 from germline.protocols import Engine, Strategy
+from germline.protocols.wrappers import EngineWrapper
 from germline.record import JournalEntry
 from germline.signal_types import UpdateSize
 from germline.types import (
@@ -101,7 +101,7 @@ class MirroredEngine(EngineWrapper):
         self._population = None
         if isinstance(update, MeanUpdate):
             (update,) = self._strategy.recall([update])
-        return super().apply(update)
+        return self.inner.apply(update)
 
     def recall(self, entries: Sequence[JournalEntry]) -> list[JournalEntry]:
         """Begin the search anew and be told a whole journal; return it with its offsets."""

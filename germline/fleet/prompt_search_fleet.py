@@ -9,8 +9,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from germline.fleet.wrapper import FleetWrapper
-from germline.protocols import Fleet, Members, Texts
+from germline.fleet.engine_queries import with_each
+from germline.protocols import Answer, EngineQuery, Fleet
+from germline.protocols.wrappers import FleetWrapper
 from germline.types import Decoding, Evaluation, Example, Population, PromptVariant, Rollout
 
 
@@ -64,13 +65,12 @@ class PromptSearchFleet(FleetWrapper):
         """Play the examples with the center, as is likeliest."""
         return self.inner.evaluate_center(*self._as_chosen(examples, decoding, self._likeliest()))
 
-    def log_probabilities(
-        self, members: Members, examples: Sequence[Example], completions: Texts
-    ) -> list[list[Sequence[float]]]:
-        """Let members read completions after the prompts that the center answers now."""
+    def query(self, query: EngineQuery[Answer]) -> Answer:
+        """Ask about the examples of a question as the center is prompted with them now."""
         choice = self._likeliest()
-        asked = [self._present(one, choice) for one in examples]
-        return self.inner.log_probabilities(members, asked, completions)
+        return self.inner.query(
+            with_each(query, "examples", lambda example: self._present(example, choice))
+        )
 
     def _as_chosen(
         self, examples: Sequence[Example], decoding: Decoding, choice: PromptVariant

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 
 import ray
 
-from germline.fleet.wrapper import FleetWrapper
 from germline.protocols import Fleet
+from germline.protocols.wrappers import FleetWrapper
 from germline.types import GermlineError
 
 STORE_BYTES = 256 * 2**20
@@ -93,7 +93,7 @@ class ClusterFleet(FleetWrapper):
 
     def close(self) -> None:
         """End the engines, and leave the cluster."""
-        super().close()
+        self.inner.close()
         self._cluster.close()
 
 

@@ -15,13 +15,14 @@ Known limit: masters are compared, serving copies are not.
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from germline.comm_bytes import CommBytes
 from germline.config import MicrobatchSettings
+from germline.fleet.engine_queries import with_each
 from germline.fleet.engine_state import EngineState
 from germline.fleet.mirrored_search import Member, as_member_ref, strip_offsets
 from germline.fleet.quorum import Place, Quorum
@@ -31,16 +32,13 @@ from germline.fleet.worker_jobs import (
     ApplyJob,
     CatchUpJob,
     DigestJob,
-    DimensionJob,
     EngineJob,
     GenerateJob,
-    LogProbabilitiesJob,
     RestoreJob,
-    ScalesJob,
 )
 from germline.fleet.worker_pool import WorkerPool, WorkerSlot
 from germline.noise import NOISE_VERSION
-from germline.protocols import Members, Texts
+from germline.protocols import Answer, EngineQuery
 from germline.record import JournalEntry
 from germline.rollout import (
     GeneratedMicrobatch,
@@ -121,32 +119,20 @@ class RemoteFleet:
         """Evaluate the center alone: one member, so a microbatch holds as many rows in examples."""
         return self._play([None], examples, center_microbatch(self.microbatch), decoding)
 
-    def log_probabilities(
-        self, members: Members, examples: Sequence[Example], completions: Texts
-    ) -> list[list[Sequence[float]]]:
-        """Let members read completions, on one engine: all have the same weights."""
+    def query(self, query: EngineQuery[Answer]) -> Answer:
+        """Return one engine's answer to a read-only question: all have the same weights."""
         self._settle()
-        asked = [replace(one, answer="", facts={}) for one in examples]
-        found: list[list[Sequence[float]]] = self._by_anyone(
-            LogProbabilitiesJob(self._named(members), asked, completions)
-        )
-        return found
+        query = with_each(query, "examples", _without_answer)
+        if self._followed:
+            query = with_each(query, "members", as_member_ref)
+        answer: Answer = self._by_anyone(query)
+        return answer
 
     def apply(self, update: Update | MeanUpdate) -> UpdateSize | None:
         """Apply the update on every engine, and return what one of them measured of it."""
         self._settle()
         self._applied = update = strip_offsets(update) if self._followed else update
         return next(iter(self.pool.broadcast(ApplyJob(update)).values()), None)
-
-    def scales(self) -> Mapping[str, float]:
-        """Return by how much each searched tensor's sigma differs from that of its members."""
-        self._settle()
-        scales: Mapping[str, float] = self._by_anyone(ScalesJob())
-        return scales
-
-    def dimension(self) -> int:
-        """Return how many numbers are searched."""
-        return int(self._by_anyone(DimensionJob()))
 
     def digest(self) -> str:
         """Return the digest all engines agree on.
@@ -196,7 +182,7 @@ class RemoteFleet:
         started = time.perf_counter()
         generated_s = 0.0
         microbatches = _by_place(cut_microbatches(members, examples, microbatch))
-        asked = [replace(one, answer="", facts={}) for one in examples]  # what engines need of them
+        asked = [_without_answer(example) for example in examples]
         jobs = {
             place: GenerateJob(self._named(one.members), one.examples, decoding)
             for place, one in _by_place(cut_microbatches(members, asked, microbatch)).items()
@@ -318,6 +304,11 @@ def _one(digests: dict[WorkerSlot, str]) -> str:
 
 def _differs(digest: str, expected: str) -> str:
     return f"its weights have digest {digest[:16]}, those of the fleet {expected[:16]}"
+
+
+def _without_answer(example: Example) -> Example:
+    """Leave out what only graders need."""
+    return replace(example, answer="", facts={})
 
 
 def _by_place(microbatches: Sequence[Microbatch]) -> dict[Place, Microbatch]:

@@ -6,13 +6,14 @@ search. What comes back is looked at before it is believed.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, get_args, runtime_checkable
 
 from germline.checkpoint import restore, save_snapshot
+from germline.fleet.engine_queries import as_table
 from germline.fleet.engine_state import EngineState
 from germline.fleet.mirrored_search import Member, MirroredEngine, resolve_member
 from germline.protocols import Engine
@@ -56,7 +57,7 @@ class GenerateJob:
 
     def is_valid_result(self, answer: object) -> bool:
         """Whether every member completed every example."""
-        rows = _table(answer, len(self.members), len(self.examples))
+        rows = as_table(answer, len(self.members), len(self.examples))
         return rows is not None and all(self._is_completion(one) for row in rows for one in row)
 
     def _is_completion(self, one: Any) -> bool:
@@ -66,29 +67,6 @@ class GenerateJob:
             and len(one.tokens) <= self.decoding.max_new_tokens
             and all(isinstance(token, int) for token in one.tokens)
             and one.finish in get_args(Finish)
-        )
-
-
-@dataclass(frozen=True)
-class LogProbabilitiesJob:
-    """Let members read completions, `[members][examples]`."""
-
-    members: Sequence[Member]
-    examples: Sequence[Example]
-    completions: Sequence[Sequence[Completion]]
-
-    def __call__(self, engine: Engine) -> list[list[Sequence[float]]]:
-        """Return how likely they find each token."""
-        members = [resolve_member(one, engine) for one in self.members]
-        return engine.log_probabilities(members, self.examples, self.completions)
-
-    def is_valid_result(self, answer: object) -> bool:
-        """Whether there is a number for every token."""
-        rows = _table(answer, len(self.members), len(self.examples))
-        return rows is not None and all(
-            isinstance(found, Sequence) and len(found) == len(one.tokens)
-            for row, written in zip(rows, self.completions, strict=True)
-            for found, one in zip(row, written, strict=True)
         )
 
 
@@ -105,34 +83,6 @@ class ApplyJob:
     def is_valid_result(self, answer: object) -> bool:
         """Whether it is a measurement, or none."""
         return answer is None or isinstance(answer, UpdateSize)
-
-
-@dataclass(frozen=True)
-class ScalesJob:
-    """Say by how much the sigmas of tensors differ from that of their members."""
-
-    def __call__(self, engine: Engine) -> Mapping[str, float]:
-        """Return the factor of each searched tensor."""
-        return engine.weights.scales()
-
-    def is_valid_result(self, answer: object) -> bool:
-        """Whether it names numbers."""
-        return isinstance(answer, Mapping) and all(
-            isinstance(name, str) and isinstance(scale, float) for name, scale in answer.items()
-        )
-
-
-@dataclass(frozen=True)
-class DimensionJob:
-    """Say how many numbers are searched."""
-
-    def __call__(self, engine: Engine) -> int:
-        """Return their number."""
-        return engine.weights.dimension
-
-    def is_valid_result(self, answer: object) -> bool:
-        """Whether it is a number of things."""
-        return isinstance(answer, int) and answer >= 0
 
 
 @dataclass(frozen=True)
@@ -205,11 +155,3 @@ class CatchUpJob:
     def is_valid_result(self, answer: object) -> bool:
         """Whether it is the digest of those who missed nothing."""
         return answer == self.digest
-
-
-def _table(answer: object, rows: int, columns: int) -> list[list[object]] | None:
-    """Return lists of lists of this shape, and nothing else."""
-    if not isinstance(answer, list) or len(answer) != rows:
-        return None
-    fits = all(isinstance(row, list) and len(row) == columns for row in answer)
-    return answer if fits else None

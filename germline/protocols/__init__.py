@@ -7,7 +7,7 @@ crossing it is a noun of `types.py`, except inside an engine, where a space hand
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
@@ -48,8 +48,10 @@ __all__ = [
     "CoordinateSpace",
     "DenseSpace",
     "Engine",
+    "EngineQuery",
     "Fleet",
     "Grader",
+    "HasMasters",
     "LowRankSpace",
     "MasterWeights",
     "MatrixDirections",
@@ -62,6 +64,9 @@ __all__ = [
     "Texts",
     "VotableTask",
 ]
+
+Answer = TypeVar("Answer")
+AnswerOut = TypeVar("AnswerOut", covariant=True)
 
 Members = Sequence[Perturbation | None]
 """None is the center."""
@@ -185,6 +190,29 @@ class Engine(Protocol):
 
 
 @runtime_checkable
+class HasMasters(Protocol):
+    """What holds masters, such as an engine."""
+
+    @property
+    def weights(self) -> MasterWeights:
+        """The masters."""
+
+
+@runtime_checkable
+class EngineQuery(Protocol[AnswerOut]):
+    """A read-only question to an engine: its class is its name, its fields are its arguments.
+
+    Both the question and its answer are picklable, as the engine may run in another process.
+    """
+
+    def __call__(self, engine: Engine) -> AnswerOut:
+        """Return the engine's answer."""
+
+    def is_valid_result(self, answer: object) -> bool:
+        """Whether an object is a possible answer: another one counts as the loss of the engine."""
+
+
+@runtime_checkable
 class TextScorer(Protocol):
     """An engine that can tell how likely its members find a text.
 
@@ -220,19 +248,11 @@ class Fleet(Protocol):
     def evaluate_center(self, examples: Sequence[Example], decoding: Decoding) -> Evaluation:
         """Play the examples with the unperturbed weights and grade them: one row of rewards."""
 
-    def log_probabilities(
-        self, members: Members, examples: Sequence[Example], completions: Texts
-    ) -> list[list[Sequence[float]]]:
-        """Return how likely each member finds each token of its completions: see `Engine`."""
+    def query(self, query: "EngineQuery[Answer]") -> Answer:
+        """Return the answer of one engine to a read-only question: all have the same weights."""
 
     def apply(self, update: Update | MeanUpdate) -> UpdateSize | None:
         """Apply the update on every engine, and return what one of them measured of it."""
-
-    def scales(self) -> Mapping[str, float]:
-        """Return by how much each searched tensor's sigma differs from that of its members."""
-
-    def dimension(self) -> int:
-        """Return how many numbers are searched."""
 
     def digest(self) -> str:
         """Return the digest all engines agree on."""

@@ -18,6 +18,7 @@ from germline.config import (
     Toy,
 )
 from germline.engines import ENGINES
+from germline.fleet.engine_queries import DimensionQuery
 from germline.graders.pool import GraderPool
 from germline.nano import NANO_DIR
 from germline.optimizers import make_optimizer
@@ -100,7 +101,7 @@ def build_run_parts(config: Config, ancestors: Sequence[Ancestor] = ()) -> RunPa
             config.search,
             run_seed=config.seed,
             generations=config.generations,
-            dimension=fleet.dimension(),
+            dimension=fleet.query(DimensionQuery()),
         )
         config = _with_population(config, strategy)
         warn_if_slow(config, len(task.examples("train")))

@@ -8,6 +8,7 @@ from germline.baselines.randopt import Ensemble, RandomSearch
 from germline.checkpoint import last_restorable_generation, restore
 from germline.config import Config, RandOpt, TaskConfig, load_config
 from germline.config.run_config import KINDS
+from germline.fleet.engine_queries import DimensionQuery
 from germline.protocols import Closable, Engine, Fleet, Strategy, Task
 from germline.record import RunDirectory
 from germline.run.build_method import make_method
@@ -115,7 +116,7 @@ def _ensemble(directory: RunDirectory, method: RandOpt, dimension: int) -> Ensem
 
 def fleet_of_run(directory: RunDirectory, fleet: Fleet, task: Task) -> Fleet:
     """Let a fleet play as the center of a run does, which may be more than its weights."""
-    strategy = strategy_of_run(directory.config, fleet.dimension())
+    strategy = strategy_of_run(directory.config, fleet.query(DimensionQuery()))
     method = make_method(directory.config, strategy, fleet, task)
     if method.fleet is not fleet:
         _recalled(directory, method.strategy)

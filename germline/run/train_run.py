@@ -12,6 +12,7 @@ from typing import Any
 from germline.checkpoint import newest_snapshot, recall_strategy
 from germline.config import Config, EsSampleGradientDescent, InProcess, Lora, Singular, load_config
 from germline.evaluation import HELD_OUT_NOISE, score_center
+from germline.fleet.engine_queries import DimensionQuery
 from germline.random_walk import RandomWalk
 from germline.record import RunDirectory
 from germline.record.ancestry import Ancestor, inherited_walk
@@ -65,7 +66,7 @@ class Training:
         self.on_trial: Callable[[SigmaTrial], None] = lambda _trial: None
         self._snapshots = SnapshotPolicy(
             self.config.record.snapshot_every,
-            snapshots_to_keep(self.config, parts.fleet.dimension()),
+            snapshots_to_keep(self.config, parts.fleet.query(DimensionQuery())),
             partial(parts.fleet.save_snapshot, directory.snapshots),
         )
         self._examples = parts.task.examples("test")[: parts.config.held_out.examples]

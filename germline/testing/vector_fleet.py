@@ -4,8 +4,9 @@ Only the model and the task are left out: what a strategy makes of rewards, and 
 theta, is what it would be with a language model. A generation takes milliseconds.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -14,8 +15,9 @@ from jaxtyping import Float64
 from germline.checkpoint import restore, save_snapshot
 from germline.config import Full, ShapingConfig, ZScore
 from germline.engines.master_weights import Masters
+from germline.fleet.engine_queries import LogProbabilitiesQuery
 from germline.optimizers import AscentOptimizer, Sgd
-from germline.protocols import Members, Strategy, Texts
+from germline.protocols import Answer, Engine, EngineQuery, Strategy
 from germline.record import JournalEntry
 from germline.shaping import utilities
 from germline.spaces import make_space
@@ -86,30 +88,23 @@ class VectorFleet:
         """Let the center be scored where it stands."""
         return self._evaluation([None], decoding)
 
-    def log_probabilities(
-        self, members: Members, examples: Sequence[Example], completions: Texts
-    ) -> list[list[Sequence[float]]]:
-        """Refuse: vectors write no texts.
+    def query(self, query: EngineQuery[Answer]) -> Answer:
+        """Answer a question about the masters.
 
         Raises:
-            GermlineError: always.
+            GermlineError: the question is about texts, which vectors do not write.
         """
-        raise GermlineError(
-            "vectors have no log-probabilities, which strategy.sigma=auto is calibrated by: give "
-            "strategy.sigma as a number"
-        )
+        question: object = query
+        if isinstance(question, LogProbabilitiesQuery):
+            raise GermlineError(
+                "vectors have no log-probabilities, which strategy.sigma=auto is calibrated by: "
+                "give strategy.sigma as a number"
+            )
+        return query(cast(Engine, self))
 
     def apply(self, update: Update | MeanUpdate) -> None:
         """Move the masters."""
         self.weights.apply(update)
-
-    def scales(self) -> Mapping[str, float]:
-        """Return by how much each half's sigma differs from that of its members."""
-        return self.weights.scales()
-
-    def dimension(self) -> int:
-        """Return how many numbers are searched."""
-        return self.weights.dimension
 
     def digest(self) -> str:
         """Return the digest of the masters."""

@@ -82,7 +82,7 @@ def check_devices() -> Iterator[InstallationCheck]:
 
 def check_extras() -> Iterator[InstallationCheck]:
     """Say which extras are installed, and what to type for the others."""
-    for extra in sorted({one.extra for one in requirements() if one.extra} - {"dev"}):
+    for extra in sorted({one.extra for one in requirements() if one.extra} - {"dev", "docs"}):
         packages = [one for one in requirements() if one.extra == extra]
         missing = [one for one in packages if _version(one.package) is None]
         if missing:

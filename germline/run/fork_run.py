@@ -40,7 +40,7 @@ def fork(
         out: the new run directory; by default a new one under `runs/`.
 
     Raises:
-        GermlineError: the run does not have that generation, its weights cannot be load_engine from
+        GermlineError: the run does not have that generation, its weights cannot be loaded from
             its journal, or a setting cannot change.
     """
     directory = RunDirectory.open(validate_path("path", path))

@@ -220,7 +220,7 @@ def resume(path: Path | str, overrides: Sequence[str] = ()) -> Training:
     """Continue a stopped or killed run, to the same bits as if it had never stopped.
 
     Raises:
-        GermlineError: an override would make it another run, or the weights cannot be load_engine.
+        GermlineError: an override would make it another run, or the weights cannot be loaded.
     """
     directory = RunDirectory.open(validate_path("path", path))
     config = _resumed_config(directory.config, overrides)

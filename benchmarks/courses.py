@@ -84,5 +84,5 @@ def one_elsewhere(parts: RunParts) -> RemoteFleet:
     load = partial(remote_engine_factory(config, make_engine), engine_placement(config, 0))
     pool = WorkerPool([EngineProcess(0, load)], wait_for_outcome)
     return RemoteFleet(
-        pool, parts.graders, config.microbatch, followed=uses_mirrored_search(config)
+        pool, parts.graders, config.microbatch, mirrored=uses_mirrored_search(config)
     )

@@ -9,7 +9,7 @@ from germline.config import MicrobatchSettings
 from germline.fleet.remote_engine import JobDone, JobRaised, Outcome, RemoteEngine, RemoteEngineLost
 from germline.fleet.remote_fleet import RemoteFleet
 from germline.fleet.worker_jobs import ApplyJob, DigestJob, GenerateJob, RestoreJob
-from germline.fleet.worker_pool import FALLS, PoolSettings, WorkerPool
+from germline.fleet.worker_pool import LONGEST_WAIT_S, MAX_LOSSES, PoolSettings, WorkerPool
 from germline.types import Completion, EngineLost, GermlineError
 from tests.remote_engines import (
     CONFIG,
@@ -153,6 +153,24 @@ def test_patience_can_be_endless():
         evaluated(fleet)
 
 
+def test_a_wait_that_no_system_call_takes_is_cut_into_parts():
+    """poll() overflows above 2**31 ms: `fleet.hang_timeout_s=1e12` raised OverflowError."""
+    clockwork = Clockwork()
+    engines = [hanging(clockwork, "engine 0", 1, GenerateJob)]
+    timeouts: list[float] = []
+
+    def wait(remotes, timeout):
+        timeouts.append(timeout or 0.0)
+        return clockwork.wait(remotes, timeout)
+
+    terms = PoolSettings(hang_factor=2.0, hang_timeout_s=3e6)
+    together = WorkerPool(engines, wait, terms, clock=clockwork.clock)
+    evaluated(RemoteFleet(together, GradedHere(TASK), CONFIG.microbatch))
+    assert engines[0].starts == 2
+    assert clockwork.now > 3e6
+    assert max(timeouts) == LONGEST_WAIT_S
+
+
 # --- garbage and gone
 
 COMPLETION = Completion("a", (1,), "eos", 3)
@@ -187,7 +205,7 @@ def test_garbage_is_not_believed(garbage, caplog):
     engines = pool(2, fault)
     assert_same(evaluated(fleet_of(engines)), evaluated(local()))
     assert engines[0].starts == 2
-    assert "it answered garbage" in caplog.text
+    assert "it returned an invalid result" in caplog.text
 
 
 def test_a_digest_that_is_none_is_not_believed(undisturbed):
@@ -216,7 +234,7 @@ def test_an_engine_whose_server_is_gone_is_a_loss_and_no_error(kind, undisturbed
 
 
 def test_a_server_that_stays_away_stops_the_run_in_its_words():
-    with pytest.raises(GermlineError, match=f"lost {FALLS} times.*the server does not answer"):
+    with pytest.raises(GermlineError, match=f"lost {MAX_LOSSES} times.*the server does not answer"):
         evaluated(fleet_of(pool(1, gone(range(100), GenerateJob))))
 
 
@@ -240,7 +258,7 @@ def waits_for_resources(count, *full):
 
 def test_too_little_room_is_an_error_in_time():
     clockwork = Clockwork()
-    with pytest.raises(GermlineError, match="2 engines found no room: ROOM"):
+    with pytest.raises(GermlineError, match="2 engines have no resources to run on: ROOM"):
         timed_fleet(waits_for_resources(3, 1, 2), clockwork, placement_timeout_s=30.0)
     assert 30.0 <= clockwork.now < 33.0
 
@@ -296,7 +314,7 @@ def test_room_for_nobody_stops_the_run_in_time():
         return RemoteEngineLost("its node was removed") if engine.waits_for_resources else None
 
     fleet = timed_fleet(pool(2, with_its_node, with_its_node), clockwork, placement_timeout_s=30.0)
-    with pytest.raises(GermlineError, match="2 engines found no room: ROOM"):
+    with pytest.raises(GermlineError, match="2 engines have no resources to run on: ROOM"):
         evaluated(fleet)
 
 

@@ -6,7 +6,7 @@ import pytest
 from germline.fleet.engine_state import FolderState
 from germline.fleet.remote_engine import JobRaised, Outcome, RemoteEngineLost
 from germline.fleet.worker_jobs import ApplyJob, GenerateJob, RestoreJob, SaveSnapshotJob
-from germline.fleet.worker_pool import FALLS
+from germline.fleet.worker_pool import MAX_LOSSES
 from germline.run.build_parts import make_engine
 from germline.types import GermlineError
 from tests.remote_engines import (
@@ -95,22 +95,22 @@ def test_a_peer_that_cannot_write_its_state_costs_only_time(undisturbed):
 def test_an_engine_lost_again_and_again_is_given_up_and_the_others_go_on(undisturbed, caplog):
     engines = pool(2, lambda _engine, _job: RemoteEngineLost("it ended with SIGSEGV"))
     assert digests(fleet_of(engines)) == undisturbed
-    assert engines[0].starts == FALLS
+    assert engines[0].starts == MAX_LOSSES
     assert "lost engine 0: it ended with SIGSEGV; it is started again" in caplog.text
-    assert f"after {FALLS} times it is given up" in caplog.text
+    assert f"after {MAX_LOSSES} times it is given up" in caplog.text
 
 
 def test_an_engine_that_plays_between_its_losses_is_always_started_again(undisturbed):
     engines = pool(1, killed_at(1, 3, 5, 7, 9, kind=GenerateJob))
     assert digests(fleet_of(engines)) == undisturbed
-    assert engines[0].starts == 6 > FALLS
+    assert engines[0].starts == 6 > MAX_LOSSES
 
 
 def test_losing_every_engine_stops_the_run_with_cause_and_remedy():
     always = killed_at(*range(100))
     with pytest.raises(GermlineError) as caught:
         evaluated(fleet_of(pool(2, always, always)))
-    assert f"every engine was lost {FALLS} times in a row" in str(caught.value)
+    assert f"every engine was lost {MAX_LOSSES} times in a row" in str(caught.value)
     assert "killed" in str(caught.value)
     assert "then resume the run" in str(caught.value)
 
@@ -175,7 +175,7 @@ def test_engines_that_playing_always_changes_stop_the_run():
             corrupt(engine.engine)
         return None
 
-    with pytest.raises(GermlineError, match="changed their weights while they played"):
+    with pytest.raises(GermlineError, match="changed their weights while they generated"):
         evaluated(fleet_of(pool(2, trace, trace)))
 
 

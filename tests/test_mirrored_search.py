@@ -75,7 +75,7 @@ def test_an_engine_that_was_lost_is_told_all_of_it_when_it_is_back(tmp_path):
         Nearby("engine 1", killed_at(2, 7, kind=GenerateJob), follower),
     ]
     fleet = RemoteFleet(
-        WorkerPool(remotes, Chance()), GradedHere(TASK), CONFIG.microbatch, followed=True
+        WorkerPool(remotes, Chance()), GradedHere(TASK), CONFIG.microbatch, mirrored=True
     )
     with build_run_parts(CONFIG) as parts:
         loop = (parts.strategy, parts.shape, fleet, parts.batch, parts.decoding, range(4))
@@ -99,7 +99,7 @@ def test_what_travels_does_not_grow_with_the_numbers_searched():
 def test_a_fleet_of_followers_is_sent_no_offsets():
     remote = Nearby("engine 0", load=follower)
     fleet = RemoteFleet(
-        WorkerPool([remote], first_one_first), GradedHere(TASK), CONFIG.microbatch, followed=True
+        WorkerPool([remote], first_one_first), GradedHere(TASK), CONFIG.microbatch, mirrored=True
     )
     population = strategy().ask(0)
     fleet.evaluate(population, EXAMPLES, DECODING)

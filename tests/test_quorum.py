@@ -112,7 +112,7 @@ def test_who_was_late_and_is_lost_is_rebuilt(clockwork):
     for one in (fleet, alone):
         one.apply(UPDATES[0])
     assert fleet.digest() == alone.digest()
-    (late,) = fleet.pool.late()
+    (late,) = fleet.pool.late_slots()
     fleet.pool.replace(late, "its node was removed")
     clockwork.stuck.clear()
     while len(fleet.pool.ready_slots()) < 2:
@@ -137,13 +137,13 @@ def test_all_engines_late_are_waited_for(clockwork):
 # --- arithmetic of quorums
 
 
-def quorum(share, clockwork, together=2):
+def quorum(share, clockwork, group=2):
     """Six members in cells of one, each with all its examples."""
     return Quorum(
         cut_microbatches(MEMBERS, EXAMPLES, MicrobatchSettings(members=1)),
         6,
         share,
-        together,
+        group,
         clockwork.clock,
     )
 
@@ -151,9 +151,9 @@ def quorum(share, clockwork, together=2):
 def test_the_others_have_half_as_long_again(clockwork):
     two_pairs = quorum(0.6, clockwork)
     clockwork.now = 10.0
-    assert two_pairs.can_close({(0, 0), (1, 0), (2, 0)}) is None
+    assert two_pairs.closing_time({(0, 0), (1, 0), (2, 0)}) is None
     in_time = {(0, 0), (1, 0), (2, 0), (3, 0)}
-    assert two_pairs.can_close(in_time) == 10.0 * (1 + GRACE)
+    assert two_pairs.closing_time(in_time) == 10.0 * (1 + GRACE)
     clockwork.now = 14.0
     assert not two_pairs.is_closed(in_time)
     clockwork.now = 15.0
@@ -163,7 +163,7 @@ def test_the_others_have_half_as_long_again(clockwork):
 def test_what_has_to_be_played_again_no_longer_counts(clockwork):
     two_pairs = quorum(0.6, clockwork)
     clockwork.now = 10.0
-    assert two_pairs.can_close({(0, 0), (1, 0), (2, 0), (3, 0)}) == 15.0
+    assert two_pairs.closing_time({(0, 0), (1, 0), (2, 0), (3, 0)}) == 15.0
     clockwork.now = 20.0
     assert not two_pairs.is_closed({(0, 0), (1, 0), (2, 0)})
 
@@ -171,16 +171,16 @@ def test_what_has_to_be_played_again_no_longer_counts(clockwork):
 def test_a_pair_is_complete_or_missing(clockwork):
     played = {(0, 0), (1, 0), (2, 0), (5, 0)}
     assert quorum(0.6, clockwork).missing(played) == {2, 3, 4, 5}
-    assert quorum(0.6, clockwork, together=1).missing(played) == {3, 4}
+    assert quorum(0.6, clockwork, group=1).missing(played) == {3, 4}
 
 
 @pytest.mark.parametrize(("share", "needed"), [(0.51, 4), (2 / 3, 4), (0.7, 5), (1.0, None)])
 def test_a_share_of_members_is_rounded_up(share, needed, clockwork):
-    one = quorum(share, clockwork, together=1)
+    one = quorum(share, clockwork, group=1)
     counts = [
         count
         for count in range(7)
-        if one.can_close({(member, 0) for member in range(count)}) is not None
+        if one.closing_time({(member, 0) for member in range(count)}) is not None
     ]
     assert counts == ([] if needed is None else list(range(needed, 7)))
 

@@ -72,7 +72,7 @@ def fleet_of(*loads, needs=(), **terms):
     pool = WorkerPool(
         engines, wait_for_outcome, PoolSettings(**terms), lambda: resources_report(asked[-1])
     )
-    return RemoteFleet(pool, GradedHere(TASK), CONFIG.microbatch, carrier=ObjectStoreTransfer())
+    return RemoteFleet(pool, GradedHere(TASK), CONFIG.microbatch, transfer=ObjectStoreTransfer())
 
 
 @contextlib.contextmanager
@@ -167,7 +167,9 @@ def test_the_nano_model_on_two_actors_gives_the_bytes_of_one_engine_here(joined,
 def test_too_little_room_is_said_in_time(joined):
     with pytest.raises(GermlineError) as caught:
         fleet_of(loaded_engines.toy, needs=({"CPU": 64.0, "teapot": 2.0},), placement_timeout_s=0.3)
-    assert "1 engines found no room: each needs {CPU: 64, teapot: 2}" in str(caught.value)
+    assert "1 engines have no resources to run on: each needs {CPU: 64, teapot: 2}" in str(
+        caught.value
+    )
     assert "CPU 2 (" in str(caught.value)
     assert "teapot 0 (0 free)" in str(caught.value)
 
@@ -222,7 +224,7 @@ def test_an_actor_that_hangs_is_killed_and_started_again(pair, alone, caplog):
 
 @pytest.mark.parametrize(
     ("fault", "words"),
-    [("garbage", "it answered garbage"), ("gone", "engine.base_url: the server")],
+    [("garbage", "it returned an invalid result"), ("gone", "engine.base_url: the server")],
 )
 def test_an_engine_that_plays_wrongly_is_started_again(fault, words, pair, alone, caplog):
     pair.pool.broadcast(Spoil(fault, pids(pair)[1]))

@@ -100,7 +100,7 @@ def test_what_this_machine_will_never_have_is_refused_without_waiting(tmp_path):
     fleet = (
         "fleet={kind: ray, engines: 3, min_engines: 2, resources: {GPU: 1}, placement_timeout_s: 1}"
     )
-    with pytest.raises(GermlineError, match=r"no room for 2 engines: each needs \{GPU: 1\}"):
+    with pytest.raises(GermlineError, match=r"no resources for 2 engines: each needs \{GPU: 1\}"):
         germline.train(settings(fleet), tmp_path / "run")
     assert not ray.is_initialized()
 

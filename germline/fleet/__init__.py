@@ -3,6 +3,8 @@
 local_fleet.py          one engine in this process: the smallest fleet
 remote_fleet.py         several remote engines: the same updates, digests compared, engines rebuilt
 worker_pool.py          hands jobs to remote engines and replaces those that are lost
+worker_slot.py          the states of a remote engine, and what changes them
+hang_detector.py        how long a job may take before its engine counts as hung
 remote_engine.py        what processes and clusters must offer: start, send, stop, outcomes
 worker_jobs.py          what a remote engine is sent: to generate, to apply, to restore
 engine_queries.py       read-only questions to engines, the same for every fleet

@@ -1,8 +1,9 @@
-"""Which members are in, and when a generation may close without the others.
+"""Which members are evaluated, and when a generation may close without the others.
 
-It closes when a share of the members is in and the others have had `GRACE` of the time that took:
-what is nearly done is waited for, what hangs behind is not. A member is in with all its examples,
-and an antithetic pair with both its members.
+A generation closes when a share of the members is evaluated and `GRACE` times the seconds that this
+took have passed since: members that are nearly done are waited for, stragglers are not. A member is
+evaluated when all its examples are, an antithetic pair when both its members are; the others are
+missing.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -12,7 +13,7 @@ from germline.rollout import Microbatch
 from germline.types import Evaluation
 
 GRACE = 0.5
-"""Once a quorum is in, the others have so much of the time it took before they are left out."""
+"""Once a quorum is evaluated, the others get this share of the time it took, then are missing."""
 
 Place = tuple[int, int]
 """First member and first example of a microbatch."""
@@ -22,10 +23,11 @@ class Quorum:
     """The members of one evaluation.
 
     Args:
-        microbatches: everything there is to play.
+        microbatches: of all members and examples.
         members: how many there are.
-        share: of the members that will do.
-        together: members in groups of so many are in together or not at all.
+        share: of the members that must be evaluated.
+        group: members in groups of this size (2: antithetic pairs) are evaluated or missing
+            together.
         clock: in seconds.
     """
 
@@ -34,47 +36,47 @@ class Quorum:
         microbatches: Sequence[Microbatch],
         members: int,
         share: float,
-        together: int,
+        group: int,
         clock: Callable[[], float],
     ) -> None:
-        self._cells = microbatches
+        self._microbatches = microbatches
         self._members = members
         self._share = share
-        self._together = together
+        self._group = group
         self._clock = clock
-        self._begun = clock()
+        self._start = clock()
         self._reached: float | None = None
 
-    def can_close(self, played: Collection[Place]) -> float | None:
-        """Return when to close, by the clock; None while too few members are in."""
+    def closing_time(self, done: Collection[Place]) -> float | None:
+        """Return when to close, by the clock; None while too few members are evaluated."""
         if self._share == 1:
             return None
-        in_time = self._members - len(self.missing(played))
-        if in_time < self._share * self._members - 1e-9:
+        evaluated = self._members - len(self.missing(done))
+        if evaluated < self._share * self._members - 1e-9:
             self._reached = None
             return None
         if self._reached is None:
             self._reached = self._clock()
-        return self._reached + GRACE * (self._reached - self._begun)
+        return self._reached + GRACE * (self._reached - self._start)
 
-    def is_closed(self, played: Collection[Place]) -> bool:
-        """Whether nobody else is waited for."""
-        end = self.can_close(played)
+    def is_closed(self, done: Collection[Place]) -> bool:
+        """Whether the closing time has come."""
+        end = self.closing_time(done)
         return end is not None and self._clock() >= end
 
-    def missing(self, played: Collection[Place]) -> set[int]:
-        """Return the members that are not in."""
+    def missing(self, done: Collection[Place]) -> set[int]:
+        """Return the members that are not evaluated, or whose pair is not."""
         groups = {
-            member // self._together
-            for one in self._cells
-            if (one.first_member, one.first_example) not in played
+            member // self._group
+            for one in self._microbatches
+            if (one.first_member, one.first_example) not in done
             for member in range(one.first_member, one.first_member + len(one.members))
         }
-        return {member for member in range(self._members) if member // self._together in groups}
+        return {member for member in range(self._members) if member // self._group in groups}
 
-    def of(self, evaluation: Evaluation, played: Collection[Place]) -> Evaluation:
-        """Leave out what members played that are not in."""
-        missing = self.missing(played)
+    def without_missing(self, evaluation: Evaluation, done: Collection[Place]) -> Evaluation:
+        """Remove the rewards (NaN) and rollouts of missing members."""
+        missing = self.missing(done)
         if not missing:
             return evaluation
         rewards = evaluation.rewards.copy()

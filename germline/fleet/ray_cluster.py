@@ -76,7 +76,7 @@ class RayCluster:
         lacks = any(engines * each > total.get(kind, 0) for kind, each in resources.items())
         if lacks and not self._may_grow:
             found = resources_report(resources, may_grow=False)
-            raise GermlineError(f"fleet: no room for {engines} engines: {found}")
+            raise GermlineError(f"fleet: no resources for {engines} engines: {found}")
 
     def close(self) -> None:
         """Leave the cluster; one that was started here ends."""

@@ -1,13 +1,13 @@
-"""Engines elsewhere as one fleet: the same updates for all, digests compared, what differs rebuilt.
+"""Several remote engines as one fleet: all apply the same updates, and their digests must agree.
 
-Microbatches go to whoever is free. An engine counts as equal while its digest is the one the others
-have: it is asked after every evaluation (a deviating engine's microbatches are played again by
-others, before anything is learned from them) and after every update. A newcomer loads the base
-model, takes over a peer's state or the newest snapshot, and replays the updates after it, verified
-by digest.
+Each microbatch goes to the next idle engine. The fleet compares the digests of all engines after
+every evaluation (the microbatches of an engine that deviates are evaluated again by others, before
+the strategy learns from them) and after every update. An engine that was started again loads the
+base model, takes over the state of another engine or the newest snapshot, and replays the updates
+after it, verified by digest.
 
-A generation may close when a share of the members is in (`quorum`): the engines still at the others
-are late. They finish in their own time, apply what they missed, and take part again.
+A generation may close when a share of the members is evaluated (`quorum`). The engines that still
+evaluate the others are late: they finish, apply the updates that they missed, and are ready again.
 
 Known limit: masters are compared, serving copies are not.
 """
@@ -36,7 +36,8 @@ from germline.fleet.worker_jobs import (
     GenerateJob,
     RestoreJob,
 )
-from germline.fleet.worker_pool import WorkerPool, WorkerSlot
+from germline.fleet.worker_pool import WorkerPool
+from germline.fleet.worker_slot import WorkerSlot, WorkerState
 from germline.noise import NOISE_VERSION
 from germline.protocols import Answer, EngineQuery
 from germline.record import JournalEntry
@@ -61,22 +62,23 @@ from germline.types import (
 )
 
 ATTEMPTS = 2
-"""Engines that disagree are rebuilt and asked again, so often in all; then the run stops."""
+"""Engines that disagree are rebuilt; after this many disagreements the run stops."""
 
 
 class RemoteFleet:
-    """Several engines elsewhere; the graders are here.
+    """Several remote engines, with the graders on the machine of the run.
 
     Args:
-        crew: the engines.
-        graders: here.
-        microbatch: size of the pieces that are handed out.
+        pool: the engines.
+        graders: of the task.
+        microbatch: size of the pieces of work.
         quorum: share of the members with which a generation may close.
-        carrier: takes states to newcomers and to the run directory.
-        followed: whether the engines follow a search by coordinates, and are sent names for them.
+        transfer: brings the state of an engine to another one and to the run directory.
+        mirrored: whether the engines draw the members of the search themselves (`MirroredEngine`):
+            they are sent references to members instead of offsets.
 
     Raises:
-        GermlineError: an engine cannot be loaded, or they loaded different weights.
+        GermlineError: an engine cannot be loaded, or the engines loaded different weights.
     """
 
     def __init__(
@@ -85,53 +87,56 @@ class RemoteFleet:
         graders: GraderProtocol,
         microbatch: MicrobatchSettings,
         quorum: float = 1.0,
-        carrier: StateTransfer | None = None,
+        transfer: StateTransfer | None = None,
         *,
-        followed: bool = False,
+        mirrored: bool = False,
     ) -> None:
         self.pool = pool
         self.graders = graders
         self.microbatch = microbatch
         self.quorum = quorum
-        self._carrier = carrier or SharedDiskTransfer()
-        self._followed = followed
+        self._transfer = transfer or SharedDiskTransfer()
+        self._mirrored = mirrored
         try:
-            self._base_digest = _one(pool.wait_ready())
+            self._base_digest = _common_digest(pool.wait_ready())
         except BaseException:
             pool.close()
             raise
         self._entries: list[JournalEntry] = []
         self._snapshots: Path | None = None
-        self._applied: Update | MeanUpdate | None = (
-            None  # an update whose digest is not agreed on yet
-        )
-        self._left_at: dict[WorkerSlot, int] = {}  # how many updates who is late has applied
-        self._told = CommBytes()
+        # An update that was applied, and whose digest the engines have not agreed on yet.
+        self._pending_update: Update | MeanUpdate | None = None
+        self._updates_when_late: dict[WorkerSlot, int] = {}
+        self._reported_traffic = CommBytes()
 
     def evaluate(
         self, population: Population, batch: Sequence[Example], decoding: Decoding
     ) -> Evaluation:
-        """Play the batch with every member, or with a quorum of them, and grade it."""
+        """Evaluate every member, or a quorum of them, on the batch."""
         paired = 2 if population.antithetic else 1
-        return self._play(population.members, batch, self.microbatch, decoding, paired=paired)
+        return self._evaluate_members(
+            population.members, batch, self.microbatch, decoding, paired=paired
+        )
 
     def evaluate_center(self, examples: Sequence[Example], decoding: Decoding) -> Evaluation:
         """Evaluate the center alone: one member, so a microbatch holds as many rows in examples."""
-        return self._play([None], examples, center_microbatch(self.microbatch), decoding)
+        return self._evaluate_members(
+            [None], examples, center_microbatch(self.microbatch), decoding
+        )
 
     def query(self, query: EngineQuery[Answer]) -> Answer:
         """Return one engine's answer to a read-only question: all have the same weights."""
-        self._settle()
+        self._agree()
         query = with_each(query, "examples", _without_answer)
-        if self._followed:
+        if self._mirrored:
             query = with_each(query, "members", as_member_ref)
-        answer: Answer = self._by_anyone(query)
+        answer: Answer = self._ask_any(query)
         return answer
 
     def apply(self, update: Update | MeanUpdate) -> UpdateSize | None:
         """Apply the update on every engine, and return what one of them measured of it."""
-        self._settle()
-        self._applied = update = strip_offsets(update) if self._followed else update
+        self._agree()
+        self._pending_update = update = strip_offsets(update) if self._mirrored else update
         return next(iter(self.pool.broadcast(ApplyJob(update)).values()), None)
 
     def digest(self) -> str:
@@ -140,36 +145,36 @@ class RemoteFleet:
         Raises:
             GermlineError: they disagree, also after they were rebuilt.
         """
-        self._settle()
-        return self._agreed()
+        self._agree()
+        return self._agreed_digest()
 
     def save_snapshot(self, folder: Path, generation: int, keep: int) -> None:
         """Let one engine write masters and moments, as they are after `generation`."""
-        self._settle()
-        self._carrier.to_folder(self._by_anyone, folder, generation, keep)
+        self._agree()
+        self._transfer.to_folder(self._ask_any, folder, generation, keep)
         self._snapshots = folder
 
     def restore(
         self, entries: Sequence[JournalEntry], folder: Path | None, base_digest: str
     ) -> None:
         """Bring every engine from the base weights to the state after the last entry."""
-        if self._followed:
-            entries = [replace(one, update=strip_offsets(one.update)) for one in entries]
+        if self._mirrored:
+            entries = [replace(entry, update=strip_offsets(entry.update)) for entry in entries]
         self.pool.broadcast(RestoreJob(entries, self._state_in(folder), base_digest))
         self._base_digest = base_digest
         self._entries = list(entries)
         self._snapshots = folder
 
     def traffic(self) -> CommBytes:
-        """Return what traveled since this was last asked."""
-        before, self._told = self._told, self.pool.traffic
-        return self._told - before
+        """Return the bytes sent and received since the last call."""
+        before, self._reported_traffic = self._reported_traffic, self.pool.traffic
+        return self._reported_traffic - before
 
     def close(self) -> None:
-        """End the engines."""
+        """Stop the engines."""
         self.pool.close()
 
-    def _play(
+    def _evaluate_members(
         self,
         members: Sequence[Perturbation | None],
         examples: Sequence[Example],
@@ -177,54 +182,52 @@ class RemoteFleet:
         decoding: Decoding,
         paired: int = 0,
     ) -> Evaluation:
-        """Play everything; of members in groups of `paired`, a quorum (0: all) will do."""
-        self._settle()
+        """Evaluate all members, or a quorum of them in groups of `paired` (0: all)."""
+        self._agree()
         started = time.perf_counter()
         generated_s = 0.0
         microbatches = _by_place(cut_microbatches(members, examples, microbatch))
         asked = [_without_answer(example) for example in examples]
         jobs = {
-            place: GenerateJob(self._named(one.members), one.examples, decoding)
-            for place, one in _by_place(cut_microbatches(members, asked, microbatch)).items()
+            place: GenerateJob(self._as_sent(sent.members), sent.examples, decoding)
+            for place, sent in _by_place(cut_microbatches(members, asked, microbatch)).items()
         }
-        # Large ones first: whoever ends last then has little left to do.
+        # Large ones first: the engines then finish at about the same time.
         order = sorted(microbatches, key=lambda place: -_size(jobs[place]))
         share = self.quorum if paired else 1.0
         quorum = Quorum([*microbatches.values()], len(members), share, paired or 1, self.pool.clock)
-        played: dict[Place, tuple[WorkerSlot, GeneratedMicrobatch]] = {}
+        done: dict[Place, tuple[WorkerSlot, GeneratedMicrobatch]] = {}
         deviations = 0
-        while (unplayed := [p for p in order if p not in played]) and not quorum.is_closed(played):
-            self._bring_in_newcomers()
-            handed = self.pool.dispatch(
-                {place: jobs[place] for place in unplayed}, lambda: quorum.can_close(played)
+        while (open_places := [p for p in order if p not in done]) and not quorum.is_closed(done):
+            self._resync_newcomers()
+            results = self.pool.dispatch(
+                {place: jobs[place] for place in open_places}, lambda: quorum.closing_time(done)
             )
-            for place, slot, completions in handed:
-                played[place] = (
-                    slot,
-                    microbatches[place].with_completions(completions, self.graders),
-                )
+            for place, slot, completions in results:
+                done[place] = slot, microbatches[place].with_completions(completions, self.graders)
                 slot.failures = 0
-            for slot in self.pool.late():
-                self._left_at.setdefault(slot, len(self._entries))
+            for slot in self.pool.late_slots():
+                self._updates_when_late.setdefault(slot, len(self._entries))
             generated_s = time.perf_counter() - started
             deviating = self._replace_deviating()
             deviations += bool(deviating)
             if deviations == ATTEMPTS:
                 raise GermlineError(
-                    f"fleet: engines changed their weights while they played, {deviations} times "
-                    "in one evaluation: playing must leave no trace (or the memory of this machine "
-                    "cannot be relied on). The generations before are recorded"
+                    f"fleet: engines changed their weights while they generated, {deviations} "
+                    "times in one evaluation: generating must not change weights (or the memory of "
+                    "this machine is faulty). The generations before are recorded"
                 )
-            for place in [place for place, (slot, _) in played.items() if slot in deviating]:
-                del played[place]
-        found = [one for _, one in played.values()]
-        return quorum.of(gather_rewards(found, len(members), examples, generated_s), played)
+            for place in [place for place, (slot, _) in done.items() if slot in deviating]:
+                del done[place]
+        generated = [one for _, one in done.values()]
+        evaluation = gather_rewards(generated, len(members), examples, generated_s)
+        return quorum.without_missing(evaluation, done)
 
-    def _named(self, members: Sequence[Perturbation | None]) -> Sequence[Member]:
-        return [as_member_ref(one) for one in members] if self._followed else members
+    def _as_sent(self, members: Sequence[Perturbation | None]) -> Sequence[Member]:
+        return [as_member_ref(member) for member in members] if self._mirrored else members
 
     def _replace_deviating(self) -> set[WorkerSlot]:
-        """Compare everyone with the digest the fleet has, and start those anew that differ."""
+        """Compare every engine with the digest of the fleet, and replace those that differ."""
         expected = self.digest()
         digests = self.pool.broadcast(DigestJob())
         deviating = {slot for slot, digest in digests.items() if digest != expected}
@@ -232,15 +235,15 @@ class RemoteFleet:
             self.pool.replace(slot, _differs(digests[slot], expected))
         return deviating
 
-    def _settle(self) -> None:
-        """Agree on the digest after the last update, by rebuilding where engines differ."""
-        if self._applied is None:
+    def _agree(self) -> None:
+        """Agree on the digest after the last update; replace the engines that differ."""
+        if self._pending_update is None:
             return
-        update = self._applied
+        update = self._pending_update
         for _ in range(ATTEMPTS):
-            # Whoever is standing has applied the update; newcomers get it with its digest, later.
+            # Ready engines have applied the update; newcomers replay it later, with its digest.
             while not (digests := self.pool.broadcast(DigestJob())):
-                self._bring_in_newcomers()
+                self._resync_newcomers()
                 self.pool.broadcast(ApplyJob(update))
             agreed, votes = Counter(digests.values()).most_common(1)[0]
             majority = 2 * votes > len(digests)
@@ -249,57 +252,64 @@ class RemoteFleet:
                     self.pool.replace(slot, _differs(digest, agreed))
             if majority:
                 self._entries.append(JournalEntry(update, agreed, NOISE_VERSION))
-                self._applied = None
+                self._pending_update = None
                 return
         raise GermlineError(
             f"fleet: the engines disagree about the weights after generation {update.generation}, "
-            "also after they were rebuilt: the arithmetic or the memory of this machine cannot be "
-            "relied on. The generations before are recorded; resume the run with fleet=local, "
-            "or elsewhere"
+            "also after they were rebuilt: the arithmetic or the memory of a machine is faulty. "
+            "The generations before are recorded; resume the run with fleet=local, or on other "
+            "machines"
         )
 
-    def _bring_in_newcomers(self) -> None:
-        """Give the weights of the fleet to engines that were started anew, or were late."""
+    def _resync_newcomers(self) -> None:
+        """Bring engines that were started again, or were late, to the weights of the fleet."""
         if not (newcomers := self.pool.newcomers()):
             return
         with contextlib.ExitStack() as stack:
-            fresh = any(not one.missed_updates for one in newcomers)
+            fresh = any(slot.state is WorkerState.LOADED for slot in newcomers)
             state = self._newest_state(stack) if fresh else None
             restore = RestoreJob(self._entries, state, self._base_digest)
-            self.pool.resync(lambda slot: self._missed(slot) if slot.missed_updates else restore)
-        self._left_at = {slot: at for slot, at in self._left_at.items() if slot.state == "late"}
+            self.pool.resync(
+                lambda slot: self._catch_up(slot) if slot.state is WorkerState.BEHIND else restore
+            )
+        late = self.pool.late_slots()
+        self._updates_when_late = {
+            slot: count for slot, count in self._updates_when_late.items() if slot in late
+        }
 
     def _newest_state(self, stack: contextlib.ExitStack) -> EngineState | None:
-        """Return a peer's state; where no peer can give it, that of the run's own snapshots."""
+        """Return the state of another engine; where none can give it, the newest snapshot."""
         if self._entries and self.pool.ready_slots():
             with contextlib.suppress(EngineFault, GermlineError):
-                peer = self._carrier.from_peer(self._by_anyone, len(self._entries) - 1)
+                peer = self._transfer.from_peer(self._ask_any, len(self._entries) - 1)
                 return stack.enter_context(peer)
         return self._state_in(self._snapshots)
 
-    def _missed(self, slot: WorkerSlot) -> EngineJob:
-        return CatchUpJob(self._entries[self._left_at[slot] :], self._agreed())
+    def _catch_up(self, slot: WorkerSlot) -> EngineJob:
+        missed = self._entries[self._updates_when_late[slot] :]
+        return CatchUpJob(missed, self._agreed_digest())
 
-    def _agreed(self) -> str:
+    def _agreed_digest(self) -> str:
         return self._entries[-1].digest if self._entries else self._base_digest
 
     def _state_in(self, folder: Path | None) -> EngineState | None:
-        return self._carrier.from_folder(folder) if folder else None
+        return self._transfer.from_folder(folder) if folder else None
 
-    def _by_anyone(self, job: EngineJob) -> Any:
-        while not (answers := [answer for _, _, answer in self.pool.dispatch({"it": job})]):
-            self._bring_in_newcomers()
+    def _ask_any(self, job: EngineJob) -> Any:
+        while not (answers := [answer for _, _, answer in self.pool.dispatch({0: job})]):
+            self._resync_newcomers()
         return answers[0]
 
 
-def _one(digests: dict[WorkerSlot, str]) -> str:
-    found = sorted(set(digests.values()))
-    if len(found) != 1:
+def _common_digest(digests: dict[WorkerSlot, str]) -> str:
+    distinct = sorted(set(digests.values()))
+    if len(distinct) != 1:
+        shown = ", ".join(digest[:16] for digest in distinct)
         raise GermlineError(
-            f"fleet: the engines loaded different weights ({', '.join(one[:16] for one in found)}):"
-            " the model changed while it was loaded; start again"
+            f"fleet: the engines loaded different weights ({shown}): the model changed while it "
+            "was loaded; start again"
         )
-    return found[0]
+    return distinct[0]
 
 
 def _differs(digest: str, expected: str) -> str:

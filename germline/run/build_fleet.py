@@ -45,7 +45,7 @@ def make_fleet(config: Config, load: Callable[[Config], Engine], graders: Grader
     ]
     pool = WorkerPool(processes, wait_for_outcome, _terms(config.fleet))
     return RemoteFleet(
-        pool, graders, config.microbatch, config.fleet.quorum, followed=uses_mirrored_search(config)
+        pool, graders, config.microbatch, config.fleet.quorum, mirrored=uses_mirrored_search(config)
     )
 
 
@@ -119,7 +119,7 @@ def _on_ray(
             config.microbatch,
             fleet.quorum,
             store,
-            followed=uses_mirrored_search(config),
+            mirrored=uses_mirrored_search(config),
         )
         opened.pop_all()
     return ray_cluster.ClusterFleet(moving, joined)

@@ -174,6 +174,7 @@ SEEN_ELSEWHERE = {
     "generations": "test_what_is_recorded_follows_the_settings",
     "held_out.every": "test_what_is_recorded_follows_the_settings",
     "held_out.examples": "test_what_is_recorded_follows_the_settings",
+    "held_out.patience": "tests of early stopping: test_a_run_stops_early_and_says_so",
     "record.snapshot_every": "test_what_is_recorded_follows_the_settings",
     "record.keep_snapshots": "test_what_is_recorded_follows_the_settings",
     "record.snapshot_gb": "tests of snapshots: test_as_many_snapshots_are_kept_as_fit_the_budget",

@@ -46,7 +46,9 @@ def run_with_view(begin: "Callable[[], Training]", *, quiet: bool) -> None:
     finally:
         view.close()
     train_summary.print_result(console, training.directory, quiet=quiet)
-    if last + 1 < training.config.generations:
+    if training.directory.stopped_early:
+        train_summary.print_stopped_early(console, training.directory)
+    elif last + 1 < training.config.generations:
         train_summary.print_stopped(console, training.directory)
         raise typer.Exit(INTERRUPTED)
     if not quiet:

@@ -49,6 +49,21 @@ def print_stopped(console: Console, run: RunDirectory) -> None:
     _say(console, f"Stopped {where}. Resume with: germline resume {_quoted(run)}")
 
 
+def print_stopped_early(console: Console, run: RunDirectory) -> None:
+    """Say that a training stopped before its last generation as its score no longer improved."""
+    best = run.stopped_early
+    if best is None:
+        return
+    done, patience = run.journal.last_generation() + 1, run.config.held_out.patience
+    _say(
+        console,
+        f"Stopped early after {done} of {run.config.generations} generations: the last {patience} "
+        f"held-out scores were not better than the best one, {_best(best)} "
+        f"(held_out.patience={patience}). To train on: "
+        f"germline resume {_quoted(run)} held_out.patience={2 * (patience or 1)}",
+    )
+
+
 def print_next_commands(console: Console, run: RunDirectory) -> None:
     """Print what can be typed next."""
     path = _quoted(run)
@@ -58,7 +73,7 @@ def print_next_commands(console: Console, run: RunDirectory) -> None:
     ]
     if run.config.engine.kind != "toy":  # It has no format that others could read.
         lines.append(f"  germline export {path} --out my-model")
-    if not run.config.strategy.whole_run:
+    if not run.config.strategy.whole_run and not run.stopped_early:
         lines.append(f"  germline resume {path} generations={2 * run.config.generations}")
     for line in lines:
         _say(console, line)

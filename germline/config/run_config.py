@@ -92,6 +92,15 @@ class HeldOut(Section):
         description="Generations between held-out scores; the start and the end are always scored.",
     )
     examples: int = Field(100, ge=1, description="Held-out examples per score.")
+    patience: int | None = Field(
+        None,
+        ge=1,
+        description=(
+            "Held-out scores in a row without a better one after which the run stops early; "
+            "`germline export RUN --best` writes the weights of the best score. `null` trains all "
+            "generations."
+        ),
+    )
 
 
 class Recording(Section):

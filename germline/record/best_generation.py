@@ -1,4 +1,4 @@
-"""Which of the held-out scores of a run is the best."""
+"""The best of the held-out scores of a run, and whether a run stopped early for it."""
 
 import math
 from collections.abc import Sequence
@@ -14,6 +14,20 @@ def best_score(scores: Sequence[HeldOutScore]) -> HeldOutScore | None:
     """
     known = [one for one in scores if math.isfinite(one.mean)]
     return max(known, key=signed_score, default=None)
+
+
+def early_stop(scores: Sequence[HeldOutScore], patience: int | None) -> HeldOutScore | None:
+    """Return the best score once `patience` later scores did not improve on it; None before that.
+
+    Args:
+        scores: held-out scores of a run, in the order of its generations.
+        patience: `held_out.patience`; None never stops a run.
+    """
+    best = best_score(scores)
+    if patience is None or best is None:
+        return None
+    later = sum(one.generation > best.generation for one in scores)
+    return best if later >= patience else None
 
 
 def signed_score(score: HeldOutScore) -> float:

@@ -77,7 +77,8 @@ def _summary(path: Path) -> RunSummary | UnreadableRun:
         scores = [one.score for one in run.held_out()]
     except (GermlineError, OSError) as error:
         return UnreadableRun(path, str(error))
-    state: State = "finished" if done >= run.config.generations else "stopped"
+    over = done >= run.config.generations or run.stopped_early
+    state: State = "finished" if over else "stopped"
     return RunSummary(
         path=path,
         task=run.config.task.title,

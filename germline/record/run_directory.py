@@ -42,6 +42,7 @@ from germline.record.atomic_files import (
     read_rows,
     write_atomically,
 )
+from germline.record.best_generation import early_stop
 from germline.record.journal import Journal
 from germline.types import Example, GenerationRecord, GermlineError, HeldOutScore, Rollout, Update
 
@@ -296,6 +297,13 @@ class RunDirectory:
             if known is None or one.samples or not known.samples:
                 found[one.score.generation] = one
         return [found[generation] for generation in sorted(found)]
+
+    @property
+    def stopped_early(self) -> HeldOutScore | None:
+        """The best held-out score of a run that ended early; None of any other run."""
+        if self.journal.last_generation() + 1 >= self.config.generations:
+            return None
+        return early_stop([one.score for one in self.held_out()], self.config.held_out.patience)
 
     def truncate(self, generation: int) -> None:
         """Drop rows of generations after this one (-1 drops all), and rows torn by a kill.

@@ -119,7 +119,12 @@ class RunFacts:
         """Whether the run goes on, is over, or waits to be resumed."""
         if self._claimed:
             return "running"
-        return "finished" if self.done >= self.config.generations else "stopped"
+        return "finished" if self.done >= self.config.generations or self.early else "stopped"
+
+    @cached_property
+    def early(self) -> HeldOutScore | None:
+        """The best held-out score, of a run that stopped early as it did not improve on it."""
+        return self.run.stopped_early
 
     @cached_property
     def rows(self) -> list[Row]:

@@ -16,6 +16,7 @@ from germline.fleet.engine_queries import DimensionQuery
 from germline.random_walk import RandomWalk
 from germline.record import RunDirectory
 from germline.record.ancestry import Ancestor, inherited_walk
+from germline.record.best_generation import early_stop
 from germline.record.tensorboard import TensorBoard
 from germline.report.diff import differing_settings
 from germline.report.html_page import write_report
@@ -80,8 +81,9 @@ class Training:
 
     @property
     def end(self) -> HeldOutScore | None:
-        """Held-out score after the last generation."""
-        last = self.config.generations
+        """Held-out score after the last generation, or of a run that stopped early its last one."""
+        early = self.directory.stopped_early
+        last = self.directory.journal.last_generation() + 1 if early else self.config.generations
         return next(
             (one.score for one in self.directory.held_out() if one.score.generation == last), None
         )
@@ -109,9 +111,12 @@ class Training:
             if self._first == 0 and self.start is None:
                 self.directory.write_held_out(*self._score(0))
             yield from self._generations(tracker)
-            complete = self.directory.journal.last_generation() + 1 == self.config.generations
-            if complete and self.end is None:
-                self.directory.write_held_out(*self._score(self.config.generations))
+            done = self.directory.journal.last_generation() + 1
+            if self.directory.stopped_early or (
+                done == self.config.generations and self.end is None
+            ):
+                # Once more after an early stop: this score keeps the answers, which a report shows.
+                self.directory.write_held_out(*self._score(done))
             draw_evolution(self.directory)
         # Once nobody writes here any more: the page says whether the run goes on.
         write_report(self.directory.path)
@@ -125,14 +130,17 @@ class Training:
             walk=RandomWalk(section.optimizer, inherited), on_trial=self.on_trial
         )
         diagnosis.recall([entry.update for entry in self.directory.journal.read()])
+        scores = [row.score for row in self.directory.held_out()]
         for one in generations(
             parts.strategy, parts.shape, parts.fleet, parts.batch, parts.decoding, span, diagnosis
         ):
             done = one.generation + 1
             final = done == span.stop
-            last = final or self._stopping
             if done % self.config.held_out.every == 0 and not final:
                 one = self._with_score(one, done)
+            scores += [one.held_out] if one.held_out else []
+            early = early_stop(scores, self.config.held_out.patience) is not None
+            last = final or self._stopping or early
             self.directory.write(one, parts.batch(one.generation), peak_memory_mb())
             if tracker:
                 tracker.generation(one)
@@ -142,7 +150,7 @@ class Training:
             if done % record.figure_every == 0 and not last:
                 draw_evolution(self.directory)
             yield one
-            if self._stopping:
+            if early or self._stopping:
                 if not saved:  # stopped between generations
                     self._snapshots.write(one.generation)
                 return
@@ -234,6 +242,13 @@ def resume(path: Path | str, overrides: Sequence[str] = ()) -> Training:
     if isinstance(config.method, EsSampleGradientDescent):
         # What followed the newest snapshot cannot be repeated from seeds: it is played again.
         entries = entries[: newest_snapshot(directory.snapshots) + 1]
+    scores = [row.score for row in directory.held_out()]
+    if len(entries) < config.generations and early_stop(scores, config.held_out.patience):
+        raise GermlineError(
+            f"held_out.patience={config.held_out.patience}: the run stopped early, as its last "
+            f"{config.held_out.patience} held-out scores were not better than an earlier one; to "
+            "go on, set a larger number or null (germline resume RUN held_out.patience=null)"
+        )
     check_disk(config, directory.path)
     parts = build_run_parts(
         _with_threads(config, directory.environment["threads"]), directory.ancestors

@@ -1,0 +1,101 @@
+"""A run ends once its held-out score has not improved for a while, and keeps its best weights."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+import germline
+from germline.cli.application import app
+from germline.record import RunDirectory
+from germline.record.best_generation import early_stop
+from germline.record.list_runs import list_runs
+from germline.types import GermlineError, HeldOutScore
+
+ONE_SCORE_A_GENERATION = {
+    "engine": "toy",
+    "task": "conciseness",
+    "batch_size": 2,
+    "generations": 12,
+    "held_out": {"every": 1, "examples": 4},
+    "record": {"tensorboard": False, "figure_every": 100},
+}
+
+
+def scores(*means: float) -> list[HeldOutScore]:
+    return [
+        HeldOutScore(g, "right", mean, 0.0, 4, mean, proportion=True, higher_is_better=True)
+        for g, mean in enumerate(means)
+    ]
+
+
+def frozen(**changes: object) -> dict[str, object]:
+    """Return a config whose weights never move, so that no score is better than the first."""
+    strategy = {"population": 4, "sigma": 0.1, "learning_rate": 1e-12}
+    return {**ONE_SCORE_A_GENERATION, "strategy": strategy, **changes}
+
+
+def trained(path: Path, **changes: object) -> RunDirectory:
+    training = germline.train(frozen(**changes), out=path)
+    list(training)
+    return training.directory
+
+
+def test_patience_counts_the_scores_after_the_best_one() -> None:
+    assert early_stop(scores(0.1, 0.5, 0.4), 2) is None
+    best = early_stop(scores(0.1, 0.5, 0.4, 0.5), 2)
+    assert best is not None
+    assert best.generation == 1
+    assert early_stop(scores(0.1, 0.5, 0.4, 0.6), 2) is None
+    assert early_stop(scores(0.1, 0.1, 0.1, 0.1), None) is None
+
+
+def test_a_score_that_could_not_be_computed_counts_as_not_better() -> None:
+    assert early_stop(scores(0.1, np.nan, np.nan), 2) is not None
+    assert early_stop(scores(np.nan, np.nan, np.nan), 2) is None
+
+
+def test_a_run_stops_early_and_says_so(tmp_path: Path) -> None:
+    directory = trained(tmp_path / "run", held_out={"every": 1, "examples": 4, "patience": 3})
+    assert directory.journal.last_generation() + 1 == 3
+    best = directory.stopped_early
+    assert best is not None
+    assert best.generation == 0
+    assert directory.held_out()[-1].samples  # the report shows the answers of the last weights
+    (summary,) = list_runs(tmp_path)
+    assert getattr(summary, "state", None) == "finished"
+    assert "stopped early" in directory.report.read_text()
+
+
+def test_a_run_that_reaches_its_last_generation_did_not_stop_early(tmp_path: Path) -> None:
+    held_out = {"every": 1, "examples": 4, "patience": 2}
+    directory = trained(tmp_path / "run", generations=2, held_out=held_out)
+    assert directory.stopped_early is None
+    assert directory.journal.last_generation() + 1 == 2
+
+
+def test_patience_changes_no_digest_and_a_larger_one_trains_on(tmp_path: Path) -> None:
+    whole = trained(tmp_path / "whole").journal.read()
+    early = trained(tmp_path / "early", held_out={"every": 1, "examples": 4, "patience": 3})
+    with pytest.raises(GermlineError, match=r"held_out.patience=3: the run stopped early.*null"):
+        germline.resume(early.path)
+    list(germline.resume(early.path, ["held_out.patience=null"]))
+    assert [one.digest for one in RunDirectory.open(early.path).journal.read()] == [
+        one.digest for one in whole
+    ]
+
+
+def test_the_command_line_names_the_best_score_and_how_to_go_on(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    config = tmp_path / "config.yaml"
+    config.write_text(yaml.safe_dump(frozen()))
+    result = CliRunner().invoke(
+        app,
+        ["train", str(config), "held_out.patience=2", "--out", str(out)],
+        catch_exceptions=False,
+    )
+    assert result.exit_code == 0, result.output
+    assert "Stopped early after 2 of 12 generations" in result.output
+    assert f"germline resume {out} held_out.patience=4" in result.output.replace("\n", " ")

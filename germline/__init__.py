@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from germline.run import replay as replay
     from germline.run import resume as resume
     from germline.run import train as train
+    from germline.studies.run_seeds import train_seeds as train_seeds
     from germline.types import GermlineError as GermlineError
 
 _HOMES = {
@@ -41,6 +42,7 @@ _HOMES = {
     "export": "germline.run",
     "evaluate": "germline.run",
     "generate": "germline.run",
+    "train_seeds": "germline.studies.run_seeds",
     "write_report": "germline.report.html_page",
 }
 

@@ -28,6 +28,7 @@ SIGNATURES = {
     "replay": "(path, generation, out=None, form=None)",
     "resume": "(path, overrides=())",
     "train": "(config, out=None)",
+    "train_seeds": "(config, seeds, out=None)",
     "write_report": "(paths, out=None)",
 }
 CLASSES = {

@@ -19,7 +19,7 @@ def report(
         list[Path],
         typer.Argument(
             metavar="RUN",
-            help="One or more run directories.",
+            help="One or more run directories, or folders of several run seeds.",
             autocompletion=completion.complete_runs,
         ),
     ],
@@ -42,6 +42,7 @@ def report(
     from germline.record import RunDirectory
     from germline.report.html_page import write_report
 
+    runs = [one for run in runs for one in _runs_of(run)]
     path = write_report(runs, out)
     for run in runs:
         for line in print_score_decline(RunDirectory.open(run)):
@@ -49,3 +50,13 @@ def report(
     typer.echo(f"written to {path}")
     if browse and not webbrowser.open(path.resolve().as_uri()):
         typer.echo("no browser could be started: open that file in one", err=True)
+
+
+def _runs_of(path: Path) -> list[Path]:
+    """Return the runs in a folder of several run seeds, or the run directory itself."""
+    if (path / "run.json").exists() or not (path / "seeds.json").exists():
+        return [path]
+    return sorted(
+        (file.parent for file in path.glob("seed-*/run.json")),
+        key=lambda run: int(run.name.removeprefix("seed-")),
+    )

@@ -1,19 +1,23 @@
 """Drive a training from the terminal: show it, let it be stopped, sum it up."""
 
+import math
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
 
-from germline.cli import train_summary
+from germline.cli import tables, text_format, train_summary
 from germline.cli.interrupt import INTERRUPTED, stop_on_interrupt
 from germline.cli.live_view import LineView, LiveView, ProgressView, SilentView
 from germline.record import RunDirectory
 
 if TYPE_CHECKING:
+    from germline.evaluation.seed_statistics import SeedStatistics
     from germline.run import Training
+    from germline.studies.run_seeds import SeedStudy
 
 
 def run_with_view(begin: "Callable[[], Training]", *, quiet: bool) -> None:
@@ -53,6 +57,55 @@ def run_with_view(begin: "Callable[[], Training]", *, quiet: bool) -> None:
         raise typer.Exit(INTERRUPTED)
     if not quiet:
         train_summary.print_next_commands(console, training.directory)
+
+
+def run_seeds_with_view(study: "SeedStudy", *, quiet: bool) -> None:
+    """Train every run seed of a study in turn, and print what the seeds say together.
+
+    Raises:
+        typer.Exit: the study was stopped before its last seed.
+    """
+    for training in study.trainings():
+        if not quiet:
+            typer.echo(f"seed {training.config.seed}: {training.directory.path}")
+        try:
+            run_with_view(partial(next, iter([training])), quiet=quiet)
+        except typer.Exit:
+            typer.echo(
+                f"The other seeds were not trained. Resume with: germline resume {study.out}"
+            )
+            raise
+    report = study.write_results()
+    rows = [
+        (f"{one.seed}", *(text_format.score(score) for score in (one.start, one.best, one.end)))
+        for one in study.summary().results
+    ]
+    rows += [
+        (name, *(_over_seeds(one, name) for one in _statistics(study)))
+        for name in ("mean", "95 % interval", "smallest to largest")
+    ]
+    typer.echo("")
+    tables.print_table(("seed", "before", "best", "after"), rows)
+    typer.echo(f"report over all seeds: {report}")
+
+
+def _statistics(study: "SeedStudy") -> "list[SeedStatistics]":
+    summary = study.summary()
+    return [
+        summary.over_seeds(lambda one: one.start),
+        summary.over_seeds(lambda one: one.best),
+        summary.over_seeds(lambda one: one.end),
+    ]
+
+
+def _over_seeds(one: "SeedStatistics", name: str) -> str:
+    number = text_format.number
+    if name == "mean":
+        return number(one.mean)
+    if name == "95 % interval":
+        known = math.isfinite(one.low)
+        return f"{number(one.low)} to {number(one.high)}" if known else "needs 3 seeds"
+    return f"{number(one.smallest)} to {number(one.largest)}"
 
 
 def _view(console: Console, run: RunDirectory, *, quiet: bool) -> ProgressView:

@@ -29,6 +29,7 @@ from germline.report import (
 )
 from germline.report.advice import advice
 from germline.report.run_facts import RunFacts, bounded_text
+from germline.report.seed_curves import seed_groups
 from germline.report.svg_charts import Chart, Drawing
 from germline.types import GermlineError
 
@@ -87,6 +88,8 @@ def write_report(paths: Path | str | Sequence[Path | str], out: Path | str | Non
 def render_page(runs: Sequence[RunFacts]) -> str:
     """Return the page about these runs."""
     figures = _Figures()
+    groups = seed_groups(runs)
+    over_seeds = figures.draw([group.chart for group in groups])
     compared = figures.draw(curves.compare_runs(runs)) if len(runs) > 1 else []
     sections = [
         {
@@ -128,6 +131,7 @@ def render_page(runs: Sequence[RunFacts]) -> str:
         .render(
             title=f"{names} · germline report",
             sections=sections,
+            seed_groups=list(zip(groups, over_seeds, strict=True)),
             compared=compared,
             different=_between(runs) if len(runs) > 1 else {},
             written=f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}",

@@ -25,22 +25,18 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from germline.config import Config, CustomTask, Subspace, load_config
+from germline.config import Config, Subspace, load_config
 from germline.record import RunDirectory
-from germline.report.diff import differing_settings
 from germline.report.matplotlib_plots import PlotPanel, draw_panels
-from germline.run import Training, resume, train
 from germline.run.build_fleet import engine_placement
 from germline.run.build_parts import make_engine, make_task
 from germline.strategies import make_strategy
 from germline.strategies.sigma_adaptation import FIRST_GUESS
+from germline.studies.run_folder import begin_or_resume, check_same_config, with_task_digest
 from germline.types import GermlineError, HeldOutScore
 
 SHARE = 0.9
 """Of the improvement of the config as it is."""
-
-PLACES = ("model", "task.path", "task.test_path", "space.init_adapter")
-"""Settings that a run directory spells as absolute paths."""
 
 
 @dataclass(frozen=True)
@@ -127,18 +123,18 @@ def run_dimensions(
     Raises:
         GermlineError: the folder holds runs of another config, or a run cannot be made.
     """
-    config = _with_digest(config)
+    config = with_task_digest(config)
     planned = [
         (dimension, seed, _config(config, dimension, seed, cma_up_to), _path(out, dimension, seed))
         for seed in seeds
         for dimension in (None, *dimensions)
     ]
     for _, _, wanted, path in planned:
-        _check_another(wanted, path)
+        check_same_config(wanted, path)
     if not all((path / "run.json").exists() for _, _, _, path in planned):
         _check_unfit([wanted for _, _, wanted, _ in planned])
     for dimension, seed, wanted, path in planned:
-        for _ in _begun(wanted, path) or ():
+        for _ in begin_or_resume(wanted, path) or ():
             pass
         scores = [one.score for one in RunDirectory.open(path).held_out()]
         yield DimensionRun(dimension, seed, scores[0], scores[-1])
@@ -165,15 +161,6 @@ def draw_share_kept(found: IntrinsicDimension, title: str, path: Path) -> None:
 def _path(out: Path, dimension: int | None, seed: int) -> Path:
     name = "as-it-is" if dimension is None else f"dimension-{dimension:06d}"
     return out / f"{name}-seed-{seed}"
-
-
-def _with_digest(config: Config) -> Config:
-    """Note what a task of your own is made of, as its runs do: they are compared with this."""
-    if not isinstance(config.task, CustomTask):
-        return config
-    digest = getattr(make_task(config.task), "digest", None)
-    section = config.task.model_copy(update={"digest": digest})
-    return config.model_copy(update={"task": section})
 
 
 def _config(config: Config, dimension: int | None, seed: int, cma_up_to: int) -> Config:
@@ -209,25 +196,6 @@ def _cma(strategy: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _check_another(wanted: Config, path: Path) -> None:
-    """Refuse a folder that holds another run.
-
-    Raises:
-        GermlineError: its config is not the one wanted.
-    """
-    if not (path / "run.json").exists():
-        return
-    found = differing_settings([RunDirectory.open(path).config, wanted])
-    changed = [name for name in found if name not in PLACES]
-    if "generations" in changed:
-        changed = ["generations"]  # held_out.every follows it here
-    if changed:
-        raise GermlineError(
-            f"study: {path} was run with another {changed[0]}: choose another folder (--out), or "
-            "remove that one"
-        )
-
-
 def _check_unfit(configs: Sequence[Config]) -> None:
     """Refuse what cannot be compared or searched, before anything is trained.
 
@@ -251,13 +219,3 @@ def _check_unfit(configs: Sequence[Config]) -> None:
             )
             largest, most = max((largest, most), (one, one.space.dimension), key=itemgetter(1))
     make_engine(engine_placement(largest, 0))
-
-
-def _begun(wanted: Config, path: Path) -> Training | None:
-    """Begin a run, take it up again, or leave a finished one alone."""
-    if not (path / "run.json").exists():
-        return train(wanted, path)
-    directory = RunDirectory.open(path)
-    if directory.journal.last_generation() + 1 < wanted.generations:
-        return resume(path)
-    return None

@@ -1,0 +1,91 @@
+"""Several run seeds of one config in a comparison: mean, range and interval of their scores."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from germline.evaluation.seed_statistics import SeedStatistics, seed_statistics
+from germline.report.curves import metric_words
+from germline.report.diff import flatten_settings
+from germline.report.run_facts import RunFacts
+from germline.report.svg_charts import Band, Chart, Curve
+from germline.report.text_format import number
+
+FEWEST_SEEDS = 2
+
+
+@dataclass(frozen=True)
+class SeedGroup:
+    """Runs of a comparison that differ in their run seed alone.
+
+    Attributes:
+        name: of the first of its runs, in whose tone the group is drawn.
+        start: held-out score of the base model, over seeds.
+        best: best score of each run, over seeds.
+        end: newest score of each run, over seeds.
+    """
+
+    name: str
+    metric: str
+    start: SeedStatistics
+    best: SeedStatistics
+    end: SeedStatistics
+    chart: Chart
+
+
+def seed_groups(runs: Sequence[RunFacts]) -> list[SeedGroup]:
+    """Group runs whose settings differ in the seed alone; groups of one run are left out."""
+    groups: dict[str, list[RunFacts]] = {}
+    for run in runs:
+        settings = flatten_settings(run.config.model_dump(mode="json"))
+        settings.pop("seed")
+        if run.scores and not run.ancestors:
+            groups.setdefault(repr(sorted(settings.items(), key=str)), []).append(run)
+    return [_group(some, place) for place, some in enumerate(groups.values()) if _several(some)]
+
+
+def _several(runs: Sequence[RunFacts]) -> bool:
+    return len({run.config.seed for run in runs}) >= FEWEST_SEEDS
+
+
+def _group(runs: Sequence[RunFacts], place: int) -> SeedGroup:
+    metric = metric_words(runs[0].metric)
+    bests = [run.best.mean for run in runs if run.best]
+    return SeedGroup(
+        name=runs[0].name,
+        metric=metric,
+        start=seed_statistics([run.scores[0].mean for run in runs]),
+        best=seed_statistics(bests),
+        end=seed_statistics([run.scores[-1].mean for run in runs]),
+        chart=_chart(runs, metric, place),
+    )
+
+
+def _chart(runs: Sequence[RunFacts], metric: str, place: int) -> Chart:
+    """Draw the mean held-out score over seeds, where every seed has one, and their range."""
+    by_run = [{score.generation: score.mean for score in run.scores} for run in runs]
+    updates = sorted(set(by_run[0]).intersection(*by_run[1:]))
+    values = np.array([[one[update] for one in by_run] for update in updates])
+    places = [float(one) for one in updates]
+    means = values.mean(axis=1).tolist()
+    return Chart(
+        name=f"seeds-{place}",
+        caption=f"Held-out {metric} over {len(runs)} run seeds of one config: the mean, and the "
+        "band from the worst to the best seed.",
+        alt=f"Line chart of held-out {metric} over {len(runs)} run seeds. The mean goes from "
+        f"{number(means[0])} after {updates[0]} updates to {number(means[-1])} after "
+        f"{updates[-1]}.",
+        x_label="updates",
+        y_label=metric,
+        marks=[
+            Band(
+                "worst to best seed",
+                "mean",
+                places,
+                values.min(axis=1).tolist(),
+                values.max(axis=1).tolist(),
+            ),
+            Curve("mean of the seeds", "mean", places, means),
+        ],
+    )

@@ -1,0 +1,52 @@
+"""Runs of a study in one folder: each is trained once, and a study typed again goes on."""
+
+from pathlib import Path
+
+from germline.config import Config, CustomTask
+from germline.record import RunDirectory
+from germline.report.diff import differing_settings
+from germline.run import Training, resume, train
+from germline.run.build_parts import make_task
+from germline.types import GermlineError
+
+PATHS = ("model", "task.path", "task.test_path", "space.init_adapter")
+"""Settings that a run directory spells as absolute paths."""
+
+
+def with_task_digest(config: Config) -> Config:
+    """Note the digest of a custom task, as its runs do: they are compared with this config."""
+    if not isinstance(config.task, CustomTask):
+        return config
+    digest = getattr(make_task(config.task), "digest", None)
+    section = config.task.model_copy(update={"digest": digest})
+    return config.model_copy(update={"task": section})
+
+
+def check_same_config(planned: Config, path: Path) -> None:
+    """Refuse a folder that holds a run of another config.
+
+    Raises:
+        GermlineError: the config of the run there is not the planned one.
+    """
+    if not (path / "run.json").exists():
+        return
+    differing = differing_settings([RunDirectory.open(path).config, planned])
+    changed = [name for name in differing if name not in PATHS]
+    if "generations" in changed:
+        changed = ["generations"]  # held_out.every follows it in a study of dimensions
+    if changed:
+        was, asked = differing[changed[0]]
+        raise GermlineError(
+            f"{path} was run with another {changed[0]} ({was!r}, not {asked!r}): choose another "
+            "folder (--out), or remove that one"
+        )
+
+
+def begin_or_resume(planned: Config, path: Path) -> Training | None:
+    """Begin a run, resume one that was interrupted; None for a run that has ended."""
+    if not (path / "run.json").exists():
+        return train(planned, path)
+    directory = RunDirectory.open(path)
+    if directory.stopped_early or directory.journal.last_generation() + 1 >= planned.generations:
+        return None
+    return resume(path)

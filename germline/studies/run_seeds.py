@@ -1,0 +1,211 @@
+"""One config trained with several run seeds: how much of a result is the luck of one seed.
+
+Every seed has an ordinary run directory, `seed-N` in the folder of the study, with the same bits as
+a run of that seed alone. `seeds.json` holds the config and the seeds from the start, and at the end
+what the seeds say together, so that an interrupted study goes on from its folder alone.
+"""
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from germline.config import Config, load_config
+from germline.config.migrations import migrate
+from germline.evaluation.seed_statistics import SeedStatistics, seed_statistics
+from germline.record import RunDirectory
+from germline.record.atomic_files import explain_write_errors, write_atomically
+from germline.record.best_generation import best_score
+from germline.report.html_page import write_report
+from germline.run import Training
+from germline.studies.run_folder import begin_or_resume, check_same_config, with_task_digest
+from germline.types import GermlineError, HeldOutScore
+
+SEEDS_FILE = "seeds.json"
+MOST_SEEDS = 1000
+"""A longer range is taken for a slip of the keyboard."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeedResult:
+    """Held-out scores of one run seed: of the base model, the best one, and the final one."""
+
+    seed: int
+    start: HeldOutScore
+    best: HeldOutScore
+    end: HeldOutScore
+
+
+@dataclass(frozen=True, slots=True)
+class SeedSummary:
+    """What the seeds of a study say together, as far as they are trained."""
+
+    results: tuple[SeedResult, ...]
+
+    def over_seeds(self, score: Callable[[SeedResult], HeldOutScore]) -> SeedStatistics:
+        """Return the statistics of one of the scores, such as `lambda result: result.end`."""
+        return seed_statistics([score(result).mean for result in self.results])
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the summary as it stands in `seeds.json`; null where a number is not known."""
+        if not self.results:
+            return {"results": [], "over_seeds": None}
+        rows = [
+            {
+                "seed": one.seed,
+                "metric": one.end.metric,
+                "start": one.start.mean,
+                "best": one.best.mean,
+                "best_generation": one.best.generation,
+                "end": one.end.mean,
+                "generations": one.end.generation,
+            }
+            for one in self.results
+        ]
+        over = {
+            "start": asdict(self.over_seeds(lambda one: one.start)),
+            "best": asdict(self.over_seeds(lambda one: one.best)),
+            "end": asdict(self.over_seeds(lambda one: one.end)),
+        }
+        known = {
+            name: {key: value if math.isfinite(value) else None for key, value in one.items()}
+            for name, one in over.items()
+        }
+        return {"results": rows, "over_seeds": known}
+
+
+class SeedStudy:
+    """Several run seeds of one config in one folder.
+
+    Attributes:
+        out: folder of the study.
+    """
+
+    def __init__(self, config: Config, seeds: Sequence[int], out: Path) -> None:
+        self.config = with_task_digest(config)
+        self.seeds = tuple(seeds)
+        self.out = out
+
+    @classmethod
+    def open(cls, out: Path) -> "SeedStudy":
+        """Open the folder of a study that was begun earlier.
+
+        Raises:
+            GermlineError: its `seeds.json` is damaged.
+        """
+        file = out / SEEDS_FILE
+        try:
+            facts = json.loads(file.read_bytes())
+            return cls(load_config(migrate(facts["config"])), facts["seeds"], out)
+        except (ValueError, KeyError, TypeError) as error:
+            raise GermlineError(f"{file} is damaged ({error}); restore it from a copy") from None
+
+    def path(self, seed: int) -> Path:
+        """Return the run directory of a seed."""
+        return self.out / f"seed-{seed}"
+
+    def trainings(self) -> Iterator[Training]:
+        """Begin or resume the run of every seed that is not trained yet, in order.
+
+        Each training has to be iterated to its end before the next one is asked for.
+
+        Raises:
+            GermlineError: the folder holds a run of another config, or a run cannot be made.
+        """
+        planned = {seed: self.config.model_copy(update={"seed": seed}) for seed in self.seeds}
+        for seed, config in planned.items():
+            check_same_config(config, self.path(seed))
+        self._write()
+        for seed, config in planned.items():
+            training = begin_or_resume(config, self.path(seed))
+            if training is not None:
+                yield training
+
+    def summary(self) -> SeedSummary:
+        """Read what the seeds that have held-out scores say together."""
+        found = []
+        for seed in self.seeds:
+            path = self.path(seed)
+            scores = _scores(path) if (path / "run.json").exists() else []
+            best = best_score(scores)
+            if best is not None:
+                found.append(SeedResult(seed, scores[0], best, scores[-1]))
+        return SeedSummary(tuple(found))
+
+    def write_results(self) -> Path:
+        """Write the summary into `seeds.json`, and a report over all seeds; return its path."""
+        self._write(self.summary().as_json())
+        runs = [self.path(seed) for seed in self.seeds if (self.path(seed) / "run.json").exists()]
+        return write_report(runs, self.out / "report.html")
+
+    def _write(self, results: Mapping[str, Any] | None = None) -> None:
+        facts = {
+            "seeds": list(self.seeds),
+            "config": self.config.model_dump(mode="json"),
+            **(results or {}),
+        }
+        with explain_write_errors(self.out):
+            self.out.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(facts, indent=2, ensure_ascii=False) + "\n"
+        write_atomically(self.out / SEEDS_FILE, text.encode())
+
+
+def train_seeds(
+    config: Config | Mapping[str, Any] | Path | str,
+    seeds: Sequence[int] | str,
+    out: Path | str | None = None,
+) -> SeedStudy:
+    """Return the study of a config over run seeds; iterate its `trainings()` to train them.
+
+    Args:
+        config: a Config, a mapping of settings, or the path of a YAML file; its own `seed` is not
+            used.
+        seeds: run seeds: numbers, or a text such as `0..4`.
+        out: folder of the study; default: one under `runs/` named by task, space and seeds, so
+            that the same call goes on where it was interrupted.
+
+    Raises:
+        GermlineError: there are no seeds, or one is given twice.
+    """
+    config = config if isinstance(config, Config) else load_config(config)
+    seeds = parse_seeds(seeds) if isinstance(seeds, str) else tuple(seeds)
+    if not seeds:
+        raise GermlineError("seeds: found none; name at least one, such as seeds=0..4")
+    twice = next((seed for seed in seeds if seeds.count(seed) > 1), None)
+    if twice is not None:
+        raise GermlineError(f"seeds: {twice} is given twice; name every run seed once")
+    span = f"{seeds[0]}-{seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}"
+    name = f"{config.task.title}-{config.space.kind}-seeds-{span}"
+    return SeedStudy(config, seeds, Path(out) if out is not None else Path("runs") / name)
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """Read `0..4` (both ends included), `0,3,7` or `5`.
+
+    Raises:
+        GermlineError: the text is none of them, or the range is empty or too long.
+    """
+    span = re.fullmatch(r"\s*(\d+)\s*\.\.\s*(\d+)\s*", text)
+    if span:
+        first, last = int(span[1]), int(span[2])
+        if not 0 < last - first + 1 <= MOST_SEEDS:
+            raise GermlineError(
+                f"seeds={text}: the range holds {max(0, last - first + 1)} seeds; name 1 to "
+                f"{MOST_SEEDS}, the smaller end first, such as seeds=0..4"
+            )
+        return tuple(range(first, last + 1))
+    numbers = [one.strip() for one in text.strip().strip("[]").split(",")]
+    if not all(re.fullmatch(r"\d+", one) for one in numbers):
+        raise GermlineError(
+            f"seeds={text} is neither a range nor a list of numbers: write seeds=0..4 or "
+            "seeds=0,3,7"
+        )
+    return tuple(map(int, numbers))
+
+
+def _scores(path: Path) -> list[HeldOutScore]:
+    scores = [one.score for one in RunDirectory.open(path).held_out()]
+    return [one for one in scores if math.isfinite(one.mean)]

@@ -231,7 +231,7 @@ def adapters_on_disk(model: Path, folder: Path) -> list[Path]:
     """Write an adapter for each member, as PEFT does, and of the same shape as ours."""
     from safetensors.torch import save_file
 
-    from germline.engines.master_weights import list_tensors
+    from germline.engines.model_tensors import list_tensors
 
     generator = torch.Generator().manual_seed(0)
     config = {"peft_type": "LORA", "r": 1, "lora_alpha": 1, "target_modules": LAYERS}

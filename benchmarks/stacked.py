@@ -66,7 +66,7 @@ def prepared(
             }
         )
         engine = engine_of(config, "full", endless=True)
-        dense = engine._dense
+        dense = engine._members
         together[name] = dense.together if isinstance(dense, BatchedDenseMembers) else 1
         who = make_strategy(config.strategy, run_seed=0, generations=1).ask(0).members
         for each in prompts:

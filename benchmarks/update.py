@@ -31,7 +31,8 @@ from torch import nn
 from benchmarks.field_way import add_noise
 from benchmarks.memory import MEGABYTE, LiveTensors
 from germline.config import Full, LowRank
-from germline.engines.master_weights import Masters, list_tensors
+from germline.engines.master_weights import Masters
+from germline.engines.model_tensors import list_tensors
 from germline.engines.pretrained import load_pretrained
 from germline.nano import NANO_DIR
 from germline.optimizers import Sgd

@@ -266,7 +266,7 @@ class SigmaUpdate:
     """How an update changes the sigma of every tensor by what its own noise was worth.
 
     Attributes:
-        coefficients: of each direction, for equation (1) of `engines.per_tensor_sigma`.
+        coefficients: of each direction, for equation (1) of `spaces.sigma_units`.
         least: smallest sigma of a tensor, as a multiple of the update's sigma.
         most: largest one.
     """

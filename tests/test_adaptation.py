@@ -18,7 +18,6 @@ from germline.config import (
     RunningMeanBaseline,
     SuccessRateSigma,
 )
-from germline.engines.per_tensor_sigma import noise_mean_squares
 from germline.optimizers import Sgd
 from germline.record import RunDirectory
 from germline.report import curves
@@ -185,9 +184,7 @@ SECTIONS = {"full": Full(), "rank 1": LowRank(rank=1), "rank 3": LowRank(rank=3)
 def test_mean_squares_are_those_of_the_noise(section):
     members = [SeedPerturbation(3, 1, direction, 1, 0.1) for direction in range(4)]
     expected = [(drawn(member, LAYER, section) ** 2).mean() for member in members]
-    assert noise_mean_squares(make_space(section), members, LAYER) == pytest.approx(
-        expected, rel=1e-6
-    )
+    assert make_space(section).mean_squares(members, LAYER) == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("section", [Full(), LowRank(rank=2), Lora()], ids=["full", "low", "lora"])

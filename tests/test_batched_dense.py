@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from germline.config import Config, Full, InProcess, load_config
-from germline.engines.batched_dense import AUTO_BYTES, BatchedDenseMembers
+from germline.engines.batched_dense import AUTO_BYTES, BatchedDenseMembers, DenseMembers
 from germline.engines.inprocess import InProcessEngine
-from germline.engines.perturbed_model import DenseMembers
 from germline.engines.pretrained import load_pretrained
 from germline.nano import NANO_DIR
 from germline.optimizers import Sgd
@@ -64,28 +63,28 @@ def test_what_is_not_searched_is_shared(model, part, rows):
 
 def test_every_member_stands_with_the_very_floats_it_has_alone():
     together, alone = both("qwen2", Full())
-    assert isinstance(together._dense, BatchedDenseMembers)
+    assert isinstance(together._members, BatchedDenseMembers)
     members = [*MEMBERS[:3], None, *MEMBERS[3:]]
-    with together._dense.applied(members):
+    with together._members.applied(members):
         for place, member in enumerate(members):
-            with alone._standing([member]):
-                for name, stack in together._dense._standing.items():
+            with alone._applied([member]):
+                for name, stack in together._members.stacks.items():
                     assert torch.equal(stack[place], alone.serving[name])
 
 
 def test_members_given_by_coordinates_stand_together_too():
     together, alone = both("qwen2", PARTS["norms"])
-    assert isinstance(together._dense, BatchedDenseMembers)
+    assert isinstance(together._members, BatchedDenseMembers)
     draw = np.random.default_rng(0)
     size = together.weights.dimension
     members = [
         VectorPerturbation(0, index, draw.normal(0, 0.1, size).astype(np.float32))
         for index in range(3)
     ]
-    with together._dense.applied([*members, None]):
+    with together._members.applied([*members, None]):
         for place, member in enumerate([*members, None]):
-            with alone._standing([member]):
-                for name, stack in together._dense._standing.items():
+            with alone._applied([member]):
+                for name, stack in together._members.stacks.items():
                     assert torch.equal(stack[place], alone.serving[name])
 
 
@@ -134,18 +133,18 @@ def test_members_are_cut_into_groups_of_nearly_equal_size():
 def test_auto_follows_from_the_size_of_what_is_searched():
     engine = nano("auto")
     size = sum(t.nbytes for t in engine.serving.values())
-    assert isinstance(engine._dense, BatchedDenseMembers)
-    assert engine._dense.together == AUTO_BYTES // size
+    assert isinstance(engine._members, BatchedDenseMembers)
+    assert engine._members.together == AUTO_BYTES // size
     assert AUTO_BYTES == 67_108_864  # runs that were begun with it are resumed with it
 
 
 def test_a_large_model_stands_one_member_after_another(monkeypatch):
     monkeypatch.setattr("germline.engines.batched_dense.AUTO_BYTES", 1000)
-    assert isinstance(inprocess("qwen2", Full())._dense, DenseMembers)
+    assert isinstance(inprocess("qwen2", Full())._members, DenseMembers)
 
 
 def test_a_mixture_of_experts_stands_one_member_after_another():
-    assert isinstance(inprocess("mixtral", Full())._dense, DenseMembers)
+    assert isinstance(inprocess("mixtral", Full())._members, DenseMembers)
     with pytest.raises(
         GermlineError, match=r"engine\.members_per_batch=4: .*mlp.* engine\.members_per_batch=1"
     ):
@@ -155,7 +154,7 @@ def test_a_mixture_of_experts_stands_one_member_after_another():
 def test_the_norms_of_a_mixture_stand_together():
     section = Full(include=("*norm*",))
     together, alone = both("mixtral", section)
-    assert isinstance(together._dense, BatchedDenseMembers)
+    assert isinstance(together._members, BatchedDenseMembers)
     assert float((read(together) - read(alone)).abs().max()) <= 1e-4
 
 

@@ -125,7 +125,7 @@ def test_a_part_gives_way_to_members_that_stand_in_its_module():
     engine = inprocess("llama", SPACES["full"], members_per_batch=4)
     members = population(4).members
     norms = [m for m in engine.model.modules() if type(m).__name__.endswith("RMSNorm")]
-    with engine._standing(members):
+    with engine._applied(members):
         stacked = [norm.forward for norm in norms]
         with engine._decoder.fused.applied():
             assert [norm.forward for norm in norms] == stacked

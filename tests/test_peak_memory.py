@@ -62,7 +62,7 @@ def test_members_that_stand_together_need_a_copy_each():
             engine.generate(who, texts, Decoding(8))
         peaks.append(live.peak)
     sizes = [one.nbytes for one in engines[0].serving.values()]
-    assert engines[1]._dense is not None
+    assert engines[1]._members is not None
     # Of an inference, the masters are no part; the noise of one tensor is scratch.
     assert peaks[1] <= peaks[0] + (1 + 4) * sum(sizes) + (4 + 1) * max(sizes)
 

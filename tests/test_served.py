@@ -12,8 +12,6 @@ from germline.config import Full, Lora, LowRank, Subspace
 from germline.engines.pretrained import load_pretrained
 from germline.engines.served.completion_decoder import CompletionDecoder
 from germline.engines.served.engine import example_sampling_seeds
-from germline.engines.served.lora_adapters import member_adapters, serves_adapters
-from germline.engines.served.member_tensors import member_tensors, written_tensor_names
 from germline.nano import NANO_DIR
 from germline.types import Completion, Decoding, Example, SeedPerturbation
 from tests.tiny_engines import inprocess as tiny
@@ -45,7 +43,7 @@ def peft_logits(folder, adapter):
 def test_a_member_s_adapter_gives_plain_peft_the_logits_of_the_inprocess_engine(tmp_path, space):
     engine = inprocess(space=space)
     for number, (member, adapter) in enumerate(
-        zip([*MEMBERS, None], member_adapters(engine.weights, [*MEMBERS, None]), strict=True)
+        zip([*MEMBERS, None], engine.weights.member_adapters([*MEMBERS, None]), strict=True)
     ):
         expected = engine.logits(member, IDS)
         torch.testing.assert_close(
@@ -55,18 +53,18 @@ def test_a_member_s_adapter_gives_plain_peft_the_logits_of_the_inprocess_engine(
 
 def test_the_adapter_of_a_low_rank_center_is_zero():
     engine = inprocess(space=LowRank())
-    (adapter,) = member_adapters(engine.weights, [None])
+    (adapter,) = engine.weights.member_adapters([None])
     assert not any(tensor.any() for name, tensor in adapter.tensors.items() if "lora_B" in name)
 
 
 @pytest.mark.parametrize("space", [Full(), Subspace(dimension=16)])
 def test_tensors_written_for_a_member_are_those_the_inprocess_engine_plays_with(space):
     engine = inprocess(space=space)
-    assert not serves_adapters(engine.weights)
+    assert not engine.weights.has_adapter_members
     plain = load_pretrained(str(NANO_DIR)).model
     for member in [MEMBERS[1], None]:
-        moved = dict(member_tensors(engine.weights, member))
-        assert list(moved) == [info.name for info in written_tensor_names(engine.weights)]
+        moved = dict(engine.weights.written_tensors(member))
+        assert list(moved) == [info.name for info in engine.weights.changed_weights()]
         plain.load_state_dict(moved, strict=False)
         with torch.inference_mode():
             found = plain(IDS).logits
@@ -75,7 +73,7 @@ def test_tensors_written_for_a_member_are_those_the_inprocess_engine_plays_with(
 
 def test_nothing_is_written_into_the_base_of_an_adapter():
     engine = inprocess(space=Lora(rank=2))
-    assert not written_tensor_names(engine.weights)
+    assert not engine.weights.changed_weights()
 
 
 @pytest.mark.parametrize("stop", [(), (" 4",), ("is", "he"), ("\n",)])

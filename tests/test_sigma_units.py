@@ -8,9 +8,9 @@ import torch
 
 from germline.config import Full, Lora, LowRank
 from germline.engines.master_weights import Masters
-from germline.engines.sigma_units import measure_unit
 from germline.optimizers import Sgd
 from germline.spaces import make_space
+from germline.spaces.sigma_units import measure_unit
 from germline.types import TensorInfo
 
 

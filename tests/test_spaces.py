@@ -1,19 +1,23 @@
 """Spaces: which tensors are searched, in the settings' own words."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from germline import noise
-from germline.config import Full, Lora, LowRank
-from germline.engines.master_weights import list_tensors
-from germline.protocols import DenseSpace, LowRankSpace
+from germline.config import Full, InProcess, Lora, LowRank
+from germline.engines.inprocess import InProcessEngine
+from germline.engines.model_tensors import list_tensors
+from germline.engines.pretrained import load_pretrained
+from germline.optimizers import Sgd
 from germline.spaces import make_space
-from germline.spaces.dense_noise import DenseNoise
+from germline.spaces.base import BaseSpace, DenseSpace
+from germline.spaces.low_rank import LowRank as LowRankSpace
 from germline.spaces.tensor_selection import parse_layers
 from germline.tensor_noise import cpu_noise
-from germline.types import GermlineError, SeedPerturbation, TensorInfo, Update
-from tests.tiny_engines import folder, inprocess
+from germline.types import GermlineError, SeedPerturbation, SigmaUpdate, TensorInfo, Update
+from tests.tiny_engines import folder, inprocess, population
 
 
 @pytest.fixture(scope="module")
@@ -337,9 +341,50 @@ def test_sides_drawn_together_are_the_factors_of_each_tensor(rank):
 
 def test_noise_of_many_tensors_is_the_noise_of_each():
     space = make_space(Full())
-    assert isinstance(space, DenseNoise)
+    assert isinstance(space, DenseSpace)
     members = [SeedPerturbation(1, 2, direction, 1, 0.1) for direction in (4, 0, 9)]
     together = space.noises_of(members, LAYERS)
     assert list(together) == [tensor.name for tensor in LAYERS]
     for tensor in LAYERS:
         assert torch.equal(together[tensor.name], space.noises(members, tensor))
+
+
+class Signs(BaseSpace):
+    """Noise of +1 and -1: a space of family `dense` that the engines do not know."""
+
+    def select(self, tensors):
+        return tuple(tensor for tensor in tensors if tensor.name.endswith("q_proj.weight"))
+
+    def noise(self, member, tensor, device=None):
+        where = (member.run_seed, member.generation, member.direction, tensor.name)
+        drawn = noise.weight_noise(*where, int(np.prod(tensor.shape)))
+        return torch.from_numpy(np.sign(drawn)).view(tensor.shape)
+
+    def gradient(self, update, tensor, device=None):
+        coefficients = enumerate(update.coefficients)
+        return sum(
+            coefficient * self.noise(SeedPerturbation(3, update.generation, k, 1, 1.0), tensor)
+            for k, coefficient in coefficients
+        )
+
+
+@pytest.mark.parametrize("together", [1, 4])
+@torch.inference_mode()
+def test_a_new_space_of_a_family_needs_no_change_of_the_engine(together, tmp_path):
+    section = InProcess(device="cpu", dtype="float32", threads=1, members_per_batch=together)
+    source = str(folder("qwen2"))
+    engine = InProcessEngine(load_pretrained(source), Signs(), Sgd(), section, "mean_abs")
+    plain, ids = load_pretrained(source).model, torch.arange(30, 60).view(2, 15)
+    before = {name: tensor.clone() for name, tensor in engine.weights.tensors.items()}
+    for member in [*population(4, sigma=0.5).members, None]:
+        plain.load_state_dict(engine.weights.merged_tensors(member), strict=False)
+        torch.testing.assert_close(engine.logits(member, ids), plain(ids).logits)
+    sigma_update = SigmaUpdate((0.5, -1.0), 0.1, 10.0)
+    engine.apply(Update(3, 0, 0.02, 0.25, (1.0, -0.5), sigma_update=sigma_update))
+    assert set(engine.weights.scales().values()) == {1.0}  # the mean square of signs is 1
+    for info in engine.weights.searched:
+        change = engine.weights.tensors[info.name] - before[info.name]
+        sizes = change.abs().flatten() / (0.25 * engine.weights.units[info.name])
+        assert all(min(abs(one - 0.5), abs(one - 1.5)) < 1e-3 for one in sizes.tolist())
+    with pytest.raises(GermlineError, match="Signs has no adapter to write"):
+        engine.save_adapter(tmp_path)

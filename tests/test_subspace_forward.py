@@ -11,7 +11,6 @@ from transformers import AutoModelForCausalLM
 
 from germline import noise
 from germline.config import Lora, Singular, Subspace, load_config, smoke_config
-from germline.engines.merge import merged_tensors
 from germline.protocols import BaseModel, CoordinateSpace
 from germline.run import export, replay, resume, train
 from germline.spaces import make_space
@@ -100,7 +99,7 @@ def test_a_smaller_subspace_lies_in_a_larger_one():
 def test_sigma_is_the_change_of_a_weight(section, sigma_unit):
     weights = engine("qwen2", section, sigma_unit=sigma_unit).weights
     member = population(2, sigma=0.1).members[0]
-    moved = merged_tensors(weights, member)
+    moved = weights.merged_tensors(member)
     ratios = []
     for layer in coordinate_space(weights).matrices:
         before = weights.tensors[layer.name]
@@ -112,7 +111,7 @@ def test_sigma_is_the_change_of_a_weight(section, sigma_unit):
 def test_one_coordinate_moves_every_selected_layer_and_no_other():
     weights = engine("llama", Subspace(dimension=1, layers="1", exclude=("*.mlp.*",))).weights
     weights.tensors["subspace.coordinates"].fill_(0.1)
-    after = merged_tensors(weights)
+    after = weights.merged_tensors()
     changed = {name for name, one in after.items() if not torch.equal(one, weights.tensors[name])}
     sides = ("q_proj", "k_proj", "v_proj", "o_proj")
     assert changed == {f"model.layers.1.self_attn.{side}.weight" for side in sides}
@@ -146,7 +145,7 @@ def test_offsets_are_added_to_the_largest_singular_values(model):
     offsets = torch.tensor([0.5, 0.25, 0.125])
     for info in weights.searched:
         weights.tensors[info.name].copy_(offsets)
-    after = merged_tensors(weights)
+    after = weights.merged_tensors()
     for layer in coordinate_space(weights).matrices:
         before, now = (singular_values(one[layer.name], 9) for one in (weights.tensors, after))
         expected = before + torch.cat([offsets, torch.zeros(6)])
@@ -236,7 +235,7 @@ def test_members_on_an_adapter_equal_their_merged_models(adapter):
     made = inprocess("llama", section)
     for member in [*population(4, sigma=0.1).members, None]:
         model = plain("llama")
-        model.load_state_dict(merged_tensors(made.weights, member), strict=False)
+        model.load_state_dict(made.weights.merged_tensors(member), strict=False)
         with torch.no_grad():
             torch.testing.assert_close(
                 made.logits(member, IDS), model(IDS).logits, atol=1e-4, rtol=1e-4

@@ -166,7 +166,7 @@ def test_room_that_vllm_does_not_make_or_that_is_too_little_is_refused(asked, me
 
 def test_a_rank_above_the_largest_room_is_refused():
     found = masters(LowRank(rank=1))
-    found.space.rank = RANKS[-1] + 1
+    found.space.adapter_rank = RANKS[-1] + 1
     with pytest.raises(GermlineError, match=r"space\.rank=513 is above 512"):
         max_lora_rank(found, None)
 

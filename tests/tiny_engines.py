@@ -18,7 +18,6 @@ from germline.engines.master_weights import Masters
 from germline.engines.pretrained import load_pretrained
 from germline.engines.toy import ToyEngine
 from germline.optimizers import AscentOptimizer, Sgd
-from germline.protocols import AdapterSpace, CoordinateSpace, DenseSpace, LowRankSpace
 from germline.spaces import make_space
 from germline.strategies import make_strategy
 from germline.types import Completion, Example, Population, SeedPerturbation, TensorInfo, Update
@@ -178,14 +177,8 @@ def played(
     engine: InProcessEngine | ToyEngine, member: SeedPerturbation, info: TensorInfo
 ) -> torch.Tensor:
     """Draw the unit noise an engine serves a member with."""
-    space = engine.weights.space
-    if isinstance(space, LowRankSpace):
-        a, b = space.factors([member], info)
-        return a[0] @ b[0].T
-    if isinstance(space, AdapterSpace | CoordinateSpace):
-        return space.noises([member], info)[0]
-    assert isinstance(space, DenseSpace)
-    return space.noise(member, info)
+    assert engine.weights.space is not None
+    return engine.weights.space.noise(member, info)
 
 
 def gradient(engine: InProcessEngine | ToyEngine, update: Update, info: TensorInfo) -> torch.Tensor:

@@ -12,7 +12,6 @@ from germline.config.migrations import migrate
 from germline.config.presets import find_config
 from germline.config.run_config import Config
 from germline.config.schedules import CosineSchedule
-from germline.config.spaces import Lora, Singular
 from germline.config.tasks import SUFFIXES
 from germline.config.yaml_loader import DuplicateKeyError, read_file, read_value
 from germline.types import GermlineError
@@ -63,7 +62,7 @@ def smoke_config(config: Config) -> Config:
         small.append("fleet=local")  # The nano model needs no cluster with GPUs.
     if config.model != "nano" and config.space.layers is not None:
         small.append("space.layers=0")  # A layer the nano model has, whatever was asked for.
-    if config.model != "nano" and isinstance(config.space, Lora | Singular):
+    if config.model != "nano" and hasattr(config.space, "init_adapter"):
         small.append("space.init_adapter=null")  # An adapter is of one model only.
     for name in ("sigma", "learning_rate"):
         if isinstance(getattr(config.strategy, name, None), CosineSchedule):

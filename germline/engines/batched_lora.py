@@ -1,12 +1,11 @@
-"""Low-rank corrections beside linear layers: input W^T + (input B) A^T, B A of each row's member.
+"""Low-rank corrections of linear layers: input W^T + (input B) A^T, with A, B of each row's member.
 
 A whole microbatch runs in one batch on the shared product of the frozen weight. All A factors of a
-microbatch
-are one tensor and all B factors another: one copy to the device and one selection when members
-leave, whatever the number of layers.
+microbatch are one tensor and all B factors another: one copy to the device and one selection when
+members finish, whatever the number of layers.
 
-The correction is written first and the product of the weight added to it: one pass over the output
-less than the other way round, and what follows finds the output in the cache.
+The correction is written first and the product of the weight is added to it: this order needs one
+pass over the output less, and the next operation finds the output in the cache.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,13 +16,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from germline.types import SeedPerturbation, TensorInfo
+from germline.types import TensorInfo
 
 COLUMNWISE_RANK = 4
-"""On a CPU, up to this rank, A is applied by elementwise passes: thin products cost more."""
+"""On a CPU, up to this rank, A is applied elementwise: thin matrix products take longer."""
 
 TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
-"""Layers of one part that read the same input, by the names the families of decoders share."""
+"""Layers of one module that read the same input, by the names that families of decoders share."""
 
 
 class LowRankFactors(NamedTuple):
@@ -38,7 +37,7 @@ class LowRankFactors(NamedTuple):
     b: Tensor
 
     def to(self, device: torch.device) -> "LowRankFactors":
-        """Move them to a device."""
+        """Copy both to a device."""
         return LowRankFactors(self.a.to(device), self.b.to(device))
 
     def of(self, members: Tensor) -> "LowRankFactors":
@@ -46,43 +45,19 @@ class LowRankFactors(NamedTuple):
         return LowRankFactors(self.a[members], self.b[members])
 
 
-class SharedDirections(NamedTuple):
-    """The directions of some members, each once: an antithetic pair shares one.
-
-    Attributes:
-        drawn: one member for every direction; the center (None) has none.
-        which: `[members]`, the place in `drawn` of each member's direction; 0 for the center.
-        scale: `[members]`, sign times sigma; 0 for the center.
-    """
-
-    drawn: list[SeedPerturbation]
-    which: Tensor
-    scale: Tensor
-
-    @classmethod
-    def of(
-        cls, members: Sequence[SeedPerturbation | None], device: torch.device | None = None
-    ) -> "SharedDirections":
-        """Find the directions of members, in the order they first appear."""
-        drawn = {member.direction: member for member in members if member is not None}
-        places = {direction: place for place, direction in enumerate(drawn)}
-        which = [places[member.direction] if member is not None else 0 for member in members]
-        scale = [member.sign * member.sigma if member is not None else 0.0 for member in members]
-        numbers = torch.tensor(which, device=device), torch.tensor(scale, device=device)
-        return cls(list(drawn.values()), *numbers)
-
-
 class BatchedLora:
-    """The corrections of a model's linear layers; rows are ordered by member, equally many each.
+    """The corrections of a model's linear layers.
+
+    Rows of a batch are ordered by member, with the same number of rows for each.
 
     Attributes:
-        layers: in the order in which their factors lie side by side.
+        layers: in the order of their factors in `LowRankFactors`.
     """
 
     def __init__(self, model: nn.Module, layers: Sequence[TensorInfo], rank: int) -> None:
         self._latest = _Latest()
         self._by_name: dict[str, _Correction] = {}
-        self._standing: LowRankFactors | None = None
+        self._applied: LowRankFactors | None = None
         of_a = of_b = _Span(0, 0)
         groups = _groups(layers)
         self.layers = [info for group in groups for info in group]
@@ -98,10 +73,10 @@ class BatchedLora:
         self._sizes = (of_a.stop, of_b.stop)
 
     def arranged(self, a: Tensor, b: Tensor) -> LowRankFactors:
-        """Lay out factors given layer after layer, each `[members, out or in, rank]`.
+        """Arrange factors that are given layer after layer, each `[members, out or in, rank]`.
 
         Args:
-            a: `[members, sum of out x rank]`; taken over as it is where the rank is 1.
+            a: `[members, sum of out x rank]`; not copied where the rank is 1.
             b: `[members, sum of in x rank]`; likewise.
         """
         if self._rank == 1:
@@ -124,7 +99,7 @@ class BatchedLora:
 
     @contextmanager
     def applied(self, factors: LowRankFactors) -> Iterator[None]:
-        """Let these corrections stand in the model during a `with` block."""
+        """Let the model's layers add these corrections during a `with` block."""
         self._bind(factors)
         entered: list[_Correction] = []
         try:
@@ -136,21 +111,21 @@ class BatchedLora:
             for correction in entered:
                 correction.leave()
             self._latest.forget()
-            self._standing = None
+            self._applied = None
 
     def keep(self, members: Tensor) -> None:
-        """Let the other members leave the batch: their rows are finished."""
-        if self._standing is not None:
-            self._bind(self._standing.of(members))
+        """Drop all other members from the batch: their rows are finished."""
+        if self._applied is not None:
+            self._bind(self._applied.of(members))
 
     def _bind(self, factors: LowRankFactors) -> None:
-        self._standing = factors
+        self._applied = factors
         for correction in self._by_name.values():
             correction.bind(factors)
 
 
 def _groups(layers: Sequence[TensorInfo]) -> list[list[TensorInfo]]:
-    """Put layers of one part that read the same input together: q, k, v; gate and up."""
+    """Group layers of one module that read the same input: q, k, v; gate and up."""
     groups: dict[tuple[str, str, int], list[TensorInfo]] = {}
     for info in layers:
         part, _, own = info.name.removesuffix(".weight").rpartition(".")
@@ -160,7 +135,7 @@ def _groups(layers: Sequence[TensorInfo]) -> list[list[TensorInfo]]:
 
 
 class _Span(NamedTuple):
-    """Columns of one layer, or of one group of layers, among all factors of a microbatch."""
+    """The columns of one layer, or of one group of layers, in the factors of a microbatch."""
 
     start: int
     stop: int
@@ -175,7 +150,7 @@ class _Span(NamedTuple):
 
 @dataclass
 class _Latest:
-    """The last projection computed: one for all layers, so one activation is held and no more."""
+    """The last projection computed: one for all layers, so that one activation is kept at most."""
 
     inputs: Tensor | None = None
     projection: "_Projection | None" = None
@@ -188,8 +163,8 @@ class _Latest:
 class _Projection:
     """Inputs times the B factors of layers that read the same input, such as q, k and v.
 
-    The first of them computes all columns; the others find them ready, as long as they are given
-    the very same tensor. One with another input computes them anew.
+    The first layer computes all columns; the others reuse them if their input is the same tensor
+    object. A layer with another input computes the columns again.
     """
 
     def __init__(self, span: _Span, rank: int, layers: int, latest: _Latest) -> None:
@@ -199,7 +174,7 @@ class _Projection:
         self._latest = latest
 
     def bind(self, factors: LowRankFactors) -> None:
-        """Take the factors of the members now in the batch."""
+        """Use the factors of the members now in the batch."""
         self.columnwise = factors.b.device.type == "cpu" and self.rank <= COLUMNWISE_RANK
         self._b = self.span.of(factors.b, self.layers * self.rank)
         self._rows = (len(self._b), -1, self._b.shape[2])
@@ -220,9 +195,9 @@ class _Projection:
 
 
 class _Correction:
-    """A linear layer's forward while members stand.
+    """A linear layer's forward with a correction.
 
-    It takes the place of the layer's own `forward`: a hook costs more than a small correction.
+    It replaces the layer's `forward`, because a hook costs more than a small correction.
     """
 
     def __init__(self, layer: nn.Module, span: _Span, projection: _Projection, place: int) -> None:
@@ -235,11 +210,11 @@ class _Correction:
         self._bias = parameters.get("bias")
 
     def enter(self) -> None:
-        """Take the place of the layer's forward."""
+        """Replace the layer's forward."""
         self.layer.forward = self
 
     def leave(self) -> None:
-        """Give it back."""
+        """Restore the layer's forward."""
         del self.layer.forward
 
     def a_of(self, factors: LowRankFactors) -> Tensor:
@@ -253,7 +228,7 @@ class _Correction:
         return group[:, self.place * rank : (self.place + 1) * rank]
 
     def bind(self, factors: LowRankFactors) -> None:
-        """Take the factors of the members now in the batch."""
+        """Use the factors of the members now in the batch."""
         if self.place == 0:
             self.projection.bind(factors)
         a = self.a_of(factors)

@@ -1,30 +1,28 @@
 """A Hugging Face causal language model in this process: one forward pass for many members.
 
-Low-rank members and adapters share the base matrix product. Dense members of a small model stand
-some at a time, those of a large one are written into the serving copy one after another. On a CPU
-in fp32 the serving copy of a run whose members share it *is* the masters: it costs no memory.
+The family of the space decides how members run in the forward pass (`FORWARDS`). On a CPU in fp32
+the masters are the serving copy, and need no memory of their own, unless members are dense.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from germline.config import InProcess
-from germline.engines.batched_dense import BatchedDenseMembers, members_per_batch
+from germline.engines.batched_dense import dense_members
 from germline.engines.cpu_kernels import FusedDecoder
 from germline.engines.decode import TokenDecoder
 from germline.engines.detokenize import Detokenizer
 from germline.engines.dtypes import check_dtype, serving_dtype
 from germline.engines.lm_head import make_head_input_contiguous
-from germline.engines.lora_members import LoraMembers
+from germline.engines.lora_members import LoraMembers, LowRankMembers
 from germline.engines.malloc_tuning import keep_freed_memory
-from germline.engines.master_placement import MasterPlacement, searched_names
-from germline.engines.master_weights import Masters, list_tensors
-from germline.engines.merge import merged_tensors, save_adapter
-from germline.engines.perturbed_model import DenseMembers, LowRankMembers
+from germline.engines.master_weights import Masters, searched_names
+from germline.engines.model_tensors import MasterPlacement, list_tensors
 from germline.engines.pretrained import PretrainedModel, save_pretrained
 from germline.engines.prompt_batch import pad_prompts
 from germline.engines.prompt_encoder import PromptEncoder
@@ -34,7 +32,7 @@ from germline.engines.subspace_forward import SubspaceMembers
 from germline.engines.teacher_forcing import PackedBatch, pack_completions, split_completions
 from germline.engines.update_size import UpdateSizeMeter
 from germline.optimizers import AscentOptimizer
-from germline.protocols import AdapterSpace, CoordinateSpace, DenseSpace, LowRankSpace, Space
+from germline.protocols import Space
 from germline.signal_types import UpdateSize
 from germline.types import (
     Completion,
@@ -47,7 +45,33 @@ from germline.types import (
 )
 
 LOGITS_AT_ONCE = 1 << 27
-"""Logits that are held together while texts are read: 0.5 GB in fp32, 880 tokens of Qwen2.5."""
+"""Most logits in memory while texts are read: 0.5 GB in fp32, 880 tokens of Qwen2.5."""
+
+
+@runtime_checkable
+class _Members(Protocol):
+    """How members of one family run in the forward pass.
+
+    Attributes:
+        together: how many members run at once, at most; None: all.
+    """
+
+    @property
+    def together(self) -> int | None: ...
+
+    def applied(self, members: Sequence[Perturbation | None]) -> AbstractContextManager[None]:
+        """Let the model compute these members during a `with` block; None is the center."""
+
+    def keep(self, members: Tensor) -> None:
+        """Drop all other members from the batch: their rows are finished."""
+
+
+FORWARDS: Mapping[str, Callable[[nn.Module, Mapping[str, Tensor], Masters, Any], _Members]] = {
+    "low_rank": LowRankMembers,
+    "adapter": LoraMembers,
+    "coordinates": SubspaceMembers,
+}
+"""How members of a family run in one batch; those of family `dense` need weights of their own."""
 
 
 class InProcessEngine:
@@ -72,18 +96,16 @@ class InProcessEngine:
         self.dtype = serving_dtype(config.dtype, pretrained.stored_dtype, on_gpu=on_gpu)
         check_dtype(config.dtype, self.dtype, self.device)
         host = self.device if config.master_device == "device" else torch.device("cpu")
-        placement = MasterPlacement(self.device, self.dtype, host, isinstance(space, DenseSpace))
+        is_dense = space is not None and space.family == "dense"
+        placement = MasterPlacement(self.device, self.dtype, host, is_dense)
         infos = list_tensors(pretrained.model)
         values = placement.place(pretrained.model, searched_names(space, infos, pretrained.source))
-        # Buffers follow as they are: transformers keeps rotary frequencies in fp32.
+        # Buffers keep their dtype: transformers keeps rotary frequencies in fp32.
         self.model = pretrained.model.to(self.device)
         make_head_input_contiguous(self.model)
         self.serving = {name: p.detach() for name, p in self.model.named_parameters()}
         self.weights = Masters(values, infos, space, optimizer, sigma_unit, pretrained.source, host)
-        self._dense = (
-            self._members_of_their_own(space, config) if isinstance(space, DenseSpace) else None
-        )
-        self._batched = self._members_in_one_batch(space)
+        self._members = self._make_members(space, config)
         self.encoder = PromptEncoder(pretrained)
         self.special_ids = self.encoder.special_ids
         self._decoder = TokenDecoder(
@@ -91,7 +113,7 @@ class InProcessEngine:
             FusedDecoder(self.model),
             Detokenizer(pretrained.tokenizer),
             self.encoder.end_ids,
-            self._members_left,
+            self._members.keep if self._members else lambda _members: None,
             fixed_steps=config.cuda_graphs,
         )
 
@@ -102,7 +124,7 @@ class InProcessEngine:
         examples: Sequence[Example],
         decoding: Decoding,
     ) -> list[list[Completion]]:
-        """Let every member answer every example, as `[members][examples]`; None is the center."""
+        """Generate the completions `[members][examples]` of every member; None is the center."""
         prompts = [self.encoder.encode(example) for example in examples]
         self.encoder.check_length(max(map(len, prompts)) + decoding.max_new_tokens)
         padded = pad_prompts(prompts, self.encoder.padding_id)
@@ -110,7 +132,7 @@ class InProcessEngine:
         completions: list[list[Completion]] = []
         for together in self._groups(members):
             try:
-                with self._standing(together):
+                with self._applied(together):
                     completions += self._decoder.generate(
                         len(together), padded, sampling_noise, decoding
                     )
@@ -127,10 +149,10 @@ class InProcessEngine:
         examples: Sequence[Example],
         completions: Sequence[Sequence[Completion]],
     ) -> list[list[Tensor]]:
-        """Return the logits each member has where its completions were written, one by one."""
-        sheet = self.pack_completions(examples, completions)
-        logits = self._read(members, sheet.rows, sheet.keep)
-        read = [row[span] for row, span in zip(logits, sheet.spans, strict=True)]
+        """Return the logits of each member at the tokens of each of its completions."""
+        packed = self.pack_completions(examples, completions)
+        logits = self._read(members, packed.rows, packed.keep)
+        read = [row[span] for row, span in zip(logits, packed.spans, strict=True)]
         return [read[row : row + len(examples)] for row in range(0, len(read), len(examples))]
 
     def log_probabilities(
@@ -139,25 +161,25 @@ class InProcessEngine:
         examples: Sequence[Example],
         completions: Sequence[Sequence[Completion]],
     ) -> list[list[Sequence[float]]]:
-        """Return how likely each member finds each token of its `completions[members][examples]`.
+        """Return each member's log-probabilities of its `completions[members][examples]`.
 
-        Natural logarithms, after the examples' prompts, at temperature 1. Logits of a few texts are
-        in memory at a time.
+        Natural logarithms of every token, after the examples' prompts, at temperature 1. Logits of
+        a few texts are in memory at a time.
         """
-        found: list[list[Sequence[float]]] = [[] for _ in members]
+        results: list[list[Sequence[float]]] = [[] for _ in members]
         most = LOGITS_AT_ONCE // self.model.get_input_embeddings().num_embeddings
         for some, few in split_completions(completions, most):
             written = [row[few] for row in completions[some]]
             read = self.read(members[some], examples[few], written)
             logs = _log_probabilities([one for row in read for one in row], written)
             for place, row in enumerate(written, some.start):
-                found[place] += [next(logs) for _ in row]
-        return found
+                results[place] += [next(logs) for _ in row]
+        return results
 
     def pack_completions(
         self, examples: Sequence[Example], completions: Sequence[Sequence[Completion]]
     ) -> PackedBatch:
-        """Lay out completions `[members][examples]` to be read after the examples' prompts."""
+        """Pack completions `[members][examples]` behind the examples' prompts."""
         prompts = [self.encoder.encode(example) for example in examples]
         return pack_completions(prompts, completions, self.encoder.padding_id)
 
@@ -167,15 +189,15 @@ class InProcessEngine:
         return self._read([member], tokens, 0)
 
     def apply(self, update: Update | MeanUpdate) -> UpdateSize | None:
-        """Move the masters, refresh the serving copy, and measure the step."""
-        gauge = UpdateSizeMeter(self.weights, self.dtype)
+        """Change the masters, refresh the serving copy, and measure the step."""
+        meter = UpdateSizeMeter(self.weights, self.dtype)
         self.weights.apply(update)
         self.weights.check_finite(update)
         self.refresh()
-        return gauge.read(update)
+        return meter.read(update)
 
     def refresh(self) -> None:
-        """Round the searched masters into the serving copy, keeping its storage."""
+        """Round the searched masters into the storage of the serving copy."""
         for info in self.weights.searched:
             master, serving = self.weights.tensors[info.name], self.serving.get(info.name)
             if serving is not None and master.data_ptr() != serving.data_ptr():
@@ -183,92 +205,68 @@ class InProcessEngine:
 
     def save_model(self, folder: Path, dtype: torch.dtype | None = None) -> None:
         """Write theta as a Hugging Face folder; the serving dtype gives the same tokens."""
-        save_pretrained(self.pretrained, merged_tensors(self.weights), folder, dtype or self.dtype)
+        merged = self.weights.merged_tensors()
+        save_pretrained(self.pretrained, merged, folder, dtype or self.dtype)
 
     def save_adapter(self, folder: Path) -> None:
         """Write the center's adapter, in fp32, as a folder that plain `peft` loads."""
-        save_adapter(self.weights, folder)
+        self.weights.save_adapter(folder)
 
     def _read(self, members: Sequence[Perturbation | None], tokens: Tensor, keep: int) -> Tensor:
         """Return the logits at the last `keep` positions (0: at all) of rows, member by member."""
         each = len(tokens) // len(members)
-        found, row = [], 0
+        logits, row = [], 0
         for together in self._groups(members):
             rows = tokens[row : row + each * len(together)].to(self.device)
             positions = torch.arange(rows.shape[1], device=self.device).repeat(len(rows), 1)
-            with self._standing(together):
-                answer = self.model(rows, position_ids=positions, logits_to_keep=keep)
-            found.append(answer.logits)
+            with self._applied(together):
+                output = self.model(rows, position_ids=positions, logits_to_keep=keep)
+            logits.append(output.logits)
             row += len(rows)
-        return torch.cat(found)
+        return torch.cat(logits)
 
-    def _members_in_one_batch(
-        self, space: Space | None
-    ) -> LowRankMembers | LoraMembers | SubspaceMembers | None:
-        if isinstance(space, LowRankSpace):
-            return LowRankMembers(self.model, self.serving, self.weights, space)
-        if isinstance(space, AdapterSpace):
-            return LoraMembers(self.model, self.serving, self.weights, space)
-        if isinstance(space, CoordinateSpace):
-            return SubspaceMembers(self.model, self.serving, self.weights, space)
-        return None
-
-    def _members_of_their_own(
-        self, space: DenseSpace, config: InProcess
-    ) -> BatchedDenseMembers | DenseMembers:
-        together = members_per_batch(config.members_per_batch, self.model, self.weights, self.dtype)
-        if together == 1:
-            return DenseMembers(self.serving, self.weights, space)
-        like = next(iter(self.serving.values()))
-        return BatchedDenseMembers(self.model, like, self.weights, space, together)
+    def _make_members(self, space: Space | None, config: InProcess) -> _Members | None:
+        if space is None:
+            return None
+        if make := FORWARDS.get(space.family):
+            return make(self.model, self.serving, self.weights, space)
+        return dense_members(self.model, self.serving, self.weights, config.members_per_batch)
 
     def _groups(
         self, members: Sequence[Perturbation | None]
     ) -> list[Sequence[Perturbation | None]]:
-        if self._dense is None:
-            return [members]  # they share the weights, or all of them are the center
-        groups = -(-len(members) // self._dense.together)
+        if self._members is None or self._members.together is None:
+            return [members]
+        groups = -(-len(members) // self._members.together)
         size = -(-len(members) // groups)  # nearly equal groups: none of one or two
         return [members[start : start + size] for start in range(0, len(members), size)]
 
-    @contextmanager
-    def _standing(self, members: Sequence[Perturbation | None]) -> Iterator[None]:
-        if self._batched:
-            with self._batched.applied(members):
-                yield
-        elif self._dense:
-            with self._dense.applied(members):
-                yield
-        else:
+    def _applied(self, members: Sequence[Perturbation | None]) -> AbstractContextManager[None]:
+        if self._members is None:
             self.weights.check_members_supported(members)
-            yield
+            return nullcontext()
+        return self._members.applied(members)
 
     def _does_not_fit(self, members: int, examples: int) -> GermlineError:
         rows = members * examples
         setting, value = "microbatch.examples", examples
         if members > 1:
+            is_dense = self._members is not None and self._members.together is not None
             setting, value = (
-                ("engine.members_per_batch", members) if self._dense else ("microbatch.rows", rows)
+                ("engine.members_per_batch", members) if is_dense else ("microbatch.rows", rows)
             )
         return GermlineError(
             f"out of memory on {self.device}: {members} members x {examples} examples are {rows} "
-            "rows at once, which do not fit. Microbatches are never made smaller by themselves, "
-            "because "
+            "rows at once, which do not fit. The engine never makes microbatches smaller, because "
             f"the size of a batch is part of its result: start a run with {setting}="
             f"{max(1, value // 2)}, or with a lower task.max_new_tokens"
         )
-
-    def _members_left(self, members: Tensor) -> None:
-        if self._batched:
-            self._batched.corrections.keep(members)
-        elif self._dense:
-            self._dense.keep(members)
 
 
 def _log_probabilities(
     logits: Sequence[Tensor], completions: Sequence[Sequence[Completion]]
 ) -> Iterator[list[float]]:
-    """Return those of each completion's tokens, with one copy to and one from a GPU for all."""
+    """Yield the log-probabilities of each completion, with one copy to and one from the GPU."""
     written = [one.tokens for row in completions for one in row]
     sizes = [len(tokens) for tokens in written]
     numbers = torch.tensor([token for tokens in written for token in tokens], dtype=torch.long)
@@ -283,7 +281,7 @@ def _log_probabilities(
 
 
 def _is_out_of_memory(error: RuntimeError) -> bool:
-    """Know it on a GPU by its class, on a CPU by the words of torch's allocator."""
+    """Tell by the class of the error on a GPU, by the message of torch's allocator on a CPU."""
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 

@@ -1,8 +1,12 @@
-"""A LoRA adapter as its members have it: beside the layers of a batch.
+"""Members whose linear layers have LoRA factors of their own: a microbatch runs as one batch.
 
-The adapter is theta: its fp32 masters lie among the others, named `<module>.lora_A.weight` and
-`<module>.lora_B.weight`. A member's adapter is worked out in fp32 and then rounded to the serving
-dtype, like any other member; the center has an adapter too.
+- `LowRankMembers` (family `low_rank`): every searched layer adds (x B) A^T, the noise of the member
+  to which a row belongs; the center has no factors.
+- `LoraMembers` (family `adapter`): theta is an adapter, whose fp32 masters are
+  `<module>.lora_A.weight` and `<module>.lora_B.weight`. The adapter of a member is center +
+  displacement, computed in fp32 and then rounded to the serving dtype; the center has one too.
+
+The weights of the model are not written to.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,14 +16,77 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from germline.engines.batched_lora import BatchedLora, LowRankFactors, SharedDirections
+from germline.engines.batched_lora import BatchedLora, LowRankFactors
 from germline.engines.master_weights import Masters
-from germline.protocols import AdapterSpace
-from germline.types import Perturbation, TensorInfo, VectorPerturbation, as_seed_perturbation
+from germline.protocols import AdapterSpace, LowRankSpace
+from germline.spaces.base import SharedDirections
+from germline.types import (
+    Perturbation,
+    SeedPerturbation,
+    TensorInfo,
+    VectorPerturbation,
+    as_seed_perturbation,
+)
+
+
+class LowRankMembers:
+    """Low-rank noise as corrections of the searched linear layers."""
+
+    together = None
+
+    def __init__(
+        self,
+        model: nn.Module,
+        serving: Mapping[str, Tensor],
+        masters: Masters,
+        space: LowRankSpace,
+    ) -> None:
+        self.masters = masters
+        self.space = space
+        self.corrections = BatchedLora(model, masters.searched, space.rank)
+        self._like = serving[masters.searched[0].name]
+
+    @contextmanager
+    def applied(self, members: Sequence[Perturbation | None]) -> Iterator[None]:
+        """Let the model compute these members during a `with` block; None is the center."""
+        if all(member is None for member in members):
+            yield
+            return
+        named = [None if member is None else as_seed_perturbation(member) for member in members]
+        with self.corrections.applied(self._draw(named)):
+            yield
+
+    def keep(self, members: Tensor) -> None:
+        """Drop all other members from the batch: their rows are finished."""
+        self.corrections.keep(members)
+
+    def _draw(self, members: Sequence[SeedPerturbation | None]) -> LowRankFactors:
+        """Draw every direction once, as a pair shares it; the center's factors are times zero.
+
+        The factors are drawn on the serving device: drawing on the host is 30 times slower than on
+        a GPU.
+        """
+        device = self._like.device
+        shared = SharedDirections.of(members, device)
+        layers = self.corrections.layers
+        a, b = (
+            self.space.sides(
+                shared.drawn, [(info, side ^ info.transposed) for info in layers], device
+            )
+            for side in (0, 1)
+        )
+        factors = self.corrections.arranged(a, b)
+        for info in self.corrections.layers:
+            if (unit := self.masters.units[info.name]) != 1:
+                self.corrections.a(factors, info.name).mul_(unit)
+        a, b = factors.of(shared.which)
+        return LowRankFactors(a.mul_(shared.scale[:, None]).to(self._like), b.to(self._like))
 
 
 class LoraMembers:
-    """The adapter of every member, and of the center, as corrections beside its layers."""
+    """The adapter of every member, and of the center, as corrections of the adapted layers."""
+
+    together = None
 
     def __init__(
         self,
@@ -35,34 +102,38 @@ class LoraMembers:
 
     @contextmanager
     def applied(self, members: Sequence[Perturbation | None]) -> Iterator[None]:
-        """Let these members stand in the model during a `with` block; None is the center."""
+        """Let the model compute these members during a `with` block; None is the center."""
         with self.corrections.applied(self._factors(members)):
             yield
 
-    def _factors(self, members: Sequence[Perturbation | None]) -> LowRankFactors:
-        """Move the center by every member's displacement."""
-        device = self._like.device
-        alone = self._laid_out(lambda name: self.masters.tensors[name][None]).to(device)
-        everyone = alone.of(torch.zeros(len(members), dtype=torch.long, device=device))
-        given = [place for place, member in enumerate(members) if member is not None]
-        values = [member for member in members if isinstance(member, VectorPerturbation)]
-        if values:
-            displacements = partial(self.masters.displacements, values)
-            place = self.masters.tensors[self.masters.searched[0].name].device
-            moves = self._moves(displacements, len(values), place)
-            rows = torch.tensor(given, device=device)
-            for center, move in zip(everyone, moves.to(device), strict=True):
-                center[rows] += move
-        elif given:
-            for center, move in zip(everyone, self._seeded_moves(members), strict=True):
-                center.add_(move)
-        return LowRankFactors(everyone.a.to(self._like), everyone.b.to(self._like))
+    def keep(self, members: Tensor) -> None:
+        """Drop all other members from the batch: their rows are finished."""
+        self.corrections.keep(members)
 
-    def _seeded_moves(self, members: Sequence[Perturbation | None]) -> LowRankFactors:
-        """Scale the noise of each member's direction; a pair shares what is drawn."""
+    def _factors(self, members: Sequence[Perturbation | None]) -> LowRankFactors:
+        """Add every member's displacement to the center."""
+        device = self._like.device
+        center = self._arranged(lambda name: self.masters.tensors[name][None]).to(device)
+        factors = center.of(torch.zeros(len(members), dtype=torch.long, device=device))
+        perturbed = [place for place, member in enumerate(members) if member is not None]
+        vectors = [member for member in members if isinstance(member, VectorPerturbation)]
+        if vectors:
+            displacements = partial(self.masters.displacements, vectors)
+            host = self.masters.tensors[self.masters.searched[0].name].device
+            added = self._displacements(displacements, len(vectors), host)
+            rows = torch.tensor(perturbed, device=device)
+            for all_rows, displacement in zip(factors, added.to(device), strict=True):
+                all_rows[rows] += displacement
+        elif perturbed:
+            for all_rows, displacement in zip(factors, self._scaled_noise(members), strict=True):
+                all_rows.add_(displacement)
+        return LowRankFactors(factors.a.to(self._like), factors.b.to(self._like))
+
+    def _scaled_noise(self, members: Sequence[Perturbation | None]) -> LowRankFactors:
+        """Scale the noise of each member's direction; a pair shares the noise."""
         device = self._like.device
         shared = SharedDirections.of(
-            [one if one is None else as_seed_perturbation(one) for one in members], device
+            [None if member is None else as_seed_perturbation(member) for member in members], device
         )
         drawn = self.space.noises_of(shared.drawn, self.masters.searched, device)
 
@@ -70,27 +141,27 @@ class LoraMembers:
             unit = self.masters.units[info.name]
             return drawn[info.name] if unit == 1 else drawn[info.name].mul_(unit)
 
-        moves = self._moves(noises, len(shared.drawn), device).of(shared.which)
-        for move in moves:
-            move.mul_(shared.scale[:, None])
-        return moves
+        scaled = self._displacements(noises, len(shared.drawn), device).of(shared.which)
+        for displacement in scaled:
+            displacement.mul_(shared.scale[:, None])
+        return scaled
 
-    def _moves(
+    def _displacements(
         self, of: Callable[[TensorInfo], Tensor], members: int, device: torch.device
     ) -> LowRankFactors:
-        """Lay out how far each member moves each searched tensor; 0 where A is frozen."""
+        """Arrange the displacement of each member; 0 where A is frozen."""
         searched = {info.name: info for info in self.masters.searched}
 
-        def move(name: str) -> Tensor:
+        def displacement(name: str) -> Tensor:
             if name in searched:
                 return of(searched[name])
             center = self.masters.tensors[name]
             return torch.zeros(members, *center.shape, device=device)
 
-        return self._laid_out(move)
+        return self._arranged(displacement)
 
-    def _laid_out(self, of: Callable[[str], Tensor]) -> LowRankFactors:
-        """Put A `[members, rank, in]` and B `[members, out, rank]` where corrections want them."""
+    def _arranged(self, of: Callable[[str], Tensor]) -> LowRankFactors:
+        """Arrange A `[members, rank, in]` and B `[members, out, rank]` as the corrections need."""
         parts = [layer.adapter_names for layer in self.corrections.layers]
         b = torch.cat([of(name).flatten(1) for name, _ in parts], dim=1)
         a = torch.cat([of(name).mT.flatten(1) for _, name in parts], dim=1)

@@ -1,101 +1,72 @@
-"""The fp32 masters: the one place where theta lives, and where it moves.
+"""The fp32 masters: theta, and the only place where it changes.
 
-Evaluating members never touches them; `apply` is the only way they change, with elementwise fp32
-arithmetic in a fixed order, so a journal rebuilds them to the bit. Only searched tensors have
-masters. Frozen ones are held in the dtype they are stored in (`master_placement.py`), and digests
-are of the fp32 values of all tensors, never of rounded serving copies.
+Evaluating members never writes to the masters; `apply` alone does, with elementwise fp32 arithmetic
+in a fixed order, so a journal rebuilds them bit for bit. Only searched tensors have masters. Frozen
+tensors keep the dtype in which they are stored (`model_tensors.py`). Digests are of the fp32
+values of all tensors, never of rounded serving copies.
 """
 
 import math
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
 from jaxtyping import Float32
-from torch import Tensor, nn
+from torch import Tensor
 
 from germline.engines.digests import root_digest, tensor_digests
-from germline.engines.master_placement import model_in_errors
-from germline.engines.per_tensor_sigma import SUFFIX, PerTensorSigma
-from germline.engines.sigma_units import measure_unit, tensor_unit
 from germline.optimizers import AscentOptimizer
-from germline.protocols import (
-    AdapterSpace,
-    BaseModel,
-    CoordinateSpace,
-    DenseSpace,
-    LowRankSpace,
-    Space,
-)
+from germline.protocols import BaseModel, MemberAdapter, Space
+from germline.spaces.sigma_units import SUFFIX, SigmaScales
 from germline.types import (
     GermlineError,
     MeanUpdate,
     Perturbation,
     SeedPerturbation,
     TensorInfo,
-    TensorKind,
     Update,
     VectorPerturbation,
 )
 
 
-def list_tensors(model: nn.Module) -> tuple[TensorInfo, ...]:
-    """List a model's parameters by canonical name; tied ones once, under the first name."""
-    infos = []
-    names: dict[int, list[str]] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        names.setdefault(id(parameter), []).append(name)
-    for name, parameter in model.named_parameters():
-        owner = model.get_submodule(name.rpartition(".")[0])
-        layer = re.search(r"\.(\d+)\.", name)
-        infos.append(
-            TensorInfo(
-                name=name,
-                shape=tuple(parameter.shape),
-                kind=_kind(owner, name),
-                layer=int(layer[1]) if layer else None,
-                transposed=_is_conv1d(owner) and parameter.dim() == 2,
-                aliases=tuple(names[id(parameter)][1:]),
-            )
-        )
-    return tuple(infos)
+def searched_names(space: Space | None, infos: Sequence[TensorInfo], source: str) -> frozenset[str]:
+    """Return the parameters of the model itself that a space searches.
+
+    Raises:
+        GermlineError: the space cannot search the model, which `source` names.
+    """
+    if space is None or not space.searches_weights:
+        return frozenset()
+    with _model_in_errors(source):
+        return frozenset(info.name for info in space.select(infos))
 
 
-def _kind(owner: nn.Module, name: str) -> TensorKind:
-    if name.endswith("bias"):
-        return "bias"
-    # An expert of a mixture sees the rows routed to it, so no member can be told from another.
-    if ".experts." in name:
-        return "expert"
-    if isinstance(owner, nn.Linear) or _is_conv1d(owner):
-        return "linear"
-    if isinstance(owner, nn.Embedding):
-        return "embedding"
-    if type(owner).__name__.endswith("Router"):  # of transformers, as its linear layers above
-        return "router"
-    return "norm" if "norm" in type(owner).__name__.lower() else "other"
-
-
-def _is_conv1d(owner: nn.Module) -> bool:
-    """Know GPT-2's linear layer, which keeps its weight as `[in, out]`, without transformers."""
-    return type(owner).__name__ == "Conv1D"
+@contextmanager
+def _model_in_errors(source: str) -> Iterator[None]:
+    """Add the name of the model to the errors of a space, which gets tensors only."""
+    try:
+        yield
+    except GermlineError as error:
+        if not source or source in str(error):
+            raise
+        raise GermlineError(f"{error} (model={source})") from None
 
 
 class Masters:
-    """All tensors by canonical name, and how an update moves the searched ones, which are fp32.
+    """All tensors by canonical name, and how an update changes the searched ones, which are fp32.
 
     Attributes:
-        tensors: every parameter, in canonical order; then what a space begins beside them, such as
-            an adapter or coordinates.
-        infos: what each of them is.
-        adapted: the linear layers an adapter stands beside; empty where there is none.
+        tensors: every parameter, in canonical order; then the tensors that a space adds to the
+            model, such as an adapter or coordinates.
+        infos: describes each of them.
+        base: the model without the tensors that a space adds.
+        adapted: the linear layers that have a LoRA adapter.
         searched: the tensors the space selects.
-        units: per searched tensor, what sigma and learning rate are multiples of (1, mean |W|, std
-            W or root mean square W of the starting weights; for an adapter, of the layer beside
-            which it stands; for coordinates, what their space says), times the scale of its sigma
-            where tensors have sigmas of their own.
+        units: per searched tensor, what sigma and learning rate are multiples of: the space's unit
+            (see `spaces/sigma_units.py`) times the scale of its sigma.
         dimension: how many numbers are searched.
     """
 
@@ -109,38 +80,39 @@ class Masters:
         source: str = "",
         device: torch.device | None = None,
     ) -> None:
-        """Take over the tensors of a model; none of them is copied.
+        """Use the tensors of a model without copying them.
 
         Args:
             tensors: all parameters by canonical name: searched ones in fp32, frozen ones in any
                 dtype that holds the stored values exactly.
-            infos: what each of them is, in canonical order.
-            space: what is searched; None freezes everything.
+            infos: describes each of them, in canonical order.
+            space: selects what is searched; None freezes everything.
             optimizer: of the searched tensors.
             sigma_unit: what sigma and learning rate are multiples of.
             source: the folder or Hugging Face id of the model.
-            device: where a space's own tensors go; that of the first parameter unless given.
+            device: where the tensors go that a space adds; None: that of the first parameter.
         """
         self.tensors = dict(tensors)
-        self.infos = tuple(infos)
         self.space = space
         self.optimizer = optimizer
         self.searched: tuple[TensorInfo, ...] = ()
         self._frozen_leaves: dict[str, bytes] = {}
-        given, measure = dict(tensors), partial(measure_unit, sigma_unit)
-        self.base = BaseModel(source, self.infos, partial(self._digest_of, given), given, measure)
-        self.adapted: tuple[TensorInfo, ...] = ()
-        if isinstance(space, AdapterSpace | CoordinateSpace):
-            self._begin(space, device or next(iter(self.tensors.values())).device)
-        with model_in_errors(source):
+        given, infos = dict(tensors), tuple(infos)
+        self.base = BaseModel(source, infos, partial(self._digest_of, given), given, sigma_unit)
+        with _model_in_errors(source):
+            begun = space.begin(self.base) if space else {}
+            device = device or next(iter(given.values())).device
+            self.tensors |= {info.name: tensor.to(device) for info, tensor in begun.items()}
+            self.infos = (*infos, *begun)
             self.searched = space.select(self.infos) if space else ()
+        self.adapted = tuple(one for one in infos if one.adapter_names[0] in self.tensors)
         _check_dtypes(self.tensors, self.searched)
         self._starting_units = {
-            info.name: tensor_unit(info, sigma_unit, self.tensors, self.adapted, space)
+            info.name: space.unit(info, self.base, self.tensors) if space else 1.0
             for info in self.searched
         }
         self.units = dict(self._starting_units)
-        self._sigmas = PerTensorSigma()
+        self._scales = SigmaScales()
         sizes = [self.tensors[info.name].numel() for info in self.searched]
         ends = np.cumsum([0, *sizes]).tolist()
         self.dimension = int(ends[-1])
@@ -148,26 +120,16 @@ class Masters:
         self._coordinates = dict(zip(names, map(slice, ends, ends[1:]), strict=True))
         optimizer.begin({info.name: self.tensors[info.name] for info in self.searched})
 
-    def _begin(self, space: AdapterSpace | CoordinateSpace, device: torch.device) -> None:
-        """Put the starting adapter or coordinates among the tensors."""
-        with model_in_errors(self.base.source):
-            begun = space.begin(self.base)
-        for info, tensor in begun.items():
-            self.tensors[info.name] = tensor.to(device)
-        self.infos += tuple(begun)
-        layers = self.base.tensors
-        self.adapted = tuple(one for one in layers if one.adapter_names[0] in self.tensors)
-
     def check_members_supported(self, members: Sequence[Perturbation | None]) -> None:
-        """Say that only the center can play, when there is no space an engine knows how to serve.
+        """Check that all members are the center where there is no space.
 
         Raises:
-            GermlineError: one of the members is not the center.
+            GermlineError: there is no space, and one of the members is not the center.
         """
-        if any(member is not None for member in members):
-            found = type(self.space).__name__ if self.space else "no space"
+        if self.space is None and any(member is not None for member in members):
             raise GermlineError(
-                f"members cannot be played with {found}: choose space.kind=full, low_rank or lora"
+                "members cannot be evaluated with no space: choose space.kind=full, low_rank or "
+                "lora"
             )
 
     def displacements(
@@ -176,12 +138,12 @@ class Masters:
         info: TensorInfo,
         device: torch.device | None = None,
     ) -> Tensor:
-        """Work out how far members stand from the center in one tensor: fp32 `[members, *shape]`.
+        """Return the difference of members from the center in one tensor: fp32 `[members, *shape]`.
 
             sign * sigma * unit * noise        of a seeded member
-            unit * offsets                     of one given by its coordinates
+            unit * offsets                     of a member given by its coordinates
 
-        The result is new, and lies where the masters are unless a device is given.
+        The result is a new tensor, on the device of the masters unless a device is given.
         """
         device = device or self.tensors[info.name].device
         rows = [self._displacement(member, info, device) for member in members]
@@ -190,17 +152,88 @@ class Masters:
     def write_member(self, member: Perturbation, info: TensorInfo, serving: Tensor) -> None:
         """Write one tensor of a member, center + displacement, rounded to the serving dtype."""
         master = self.tensors[info.name]
-        if isinstance(member, SeedPerturbation) and isinstance(self.space, DenseSpace):
+        if self.space and isinstance(member, SeedPerturbation):
             scale = member.sign * member.sigma * self.units[info.name]
             self.space.write_perturbed(member, info, scale, master, serving)
         else:
             serving.copy_(self.displacements([member], info)[0].add_(master))
 
+    def member_values(self, member: Perturbation | None) -> dict[str, Tensor]:
+        """Return all tensors by name; those searched are center + displacement of the member."""
+        values = dict(self.tensors)
+        if member is not None:
+            self.check_members_supported([member])
+            for info in self.searched:
+                values[info.name] = self._member_value(member, info)
+        return values
+
+    def merged_tensors(self, member: Perturbation | None = None) -> dict[str, Tensor]:
+        """Return the model's parameters as a member (None: the center) has them.
+
+        An adapter and coordinates are merged into the weights they change.
+        """
+        values = self.member_values(member)
+        if self.space:
+            self.space.merge(values, self.adapted)
+        return {info.name: values[info.name] for info in self.base.tensors}
+
+    @property
+    def has_adapter_members(self) -> bool:
+        """Whether inference engines serve members as LoRA adapters; else weights are written."""
+        return self.space is not None and self.space.adapter_rank is not None
+
+    @property
+    def adapter_layers(self) -> tuple[TensorInfo, ...]:
+        """The linear layers beside which `member_adapters` lie."""
+        return self.adapted or self.searched
+
+    def member_adapters(self, members: Sequence[Perturbation | None]) -> list[MemberAdapter]:
+        """Return members (None: the center) as LoRA adapters, for inference engines."""
+        return self.space.member_adapters(members, self) if self.space else []
+
+    def changed_weights(self) -> tuple[TensorInfo, ...]:
+        """Return the parameters that members or updates change when written into the model."""
+        return self.space.changed_weights(self) if self.space else ()
+
+    def written_tensors(self, member: Perturbation | None) -> Iterator[tuple[str, Tensor]]:
+        """Yield the `changed_weights` of a member (None: the center), fp32, by canonical name.
+
+        Where the weights themselves are searched, one tensor at a time is computed.
+        """
+        changed = self.changed_weights()
+        if not changed:
+            return
+        if set(changed) <= set(self.searched):
+            for info in changed:
+                value = self.tensors[info.name]
+                yield info.name, value if member is None else self._member_value(member, info)
+            return
+        values = self.merged_tensors(member)
+        yield from ((info.name, values[info.name]) for info in changed)
+
+    def save_adapter(self, folder: Path) -> None:
+        """Write the center's adapter, in fp32, as a folder that plain `peft` loads.
+
+        Raises:
+            GermlineError: the space has no adapter.
+        """
+        if self.space is None or not self.adapted:
+            raise GermlineError(
+                f"export: {type(self.space).__name__ if self.space else 'a model without a space'} "
+                "has no adapter to write; only space.kind=lora, or singular with "
+                "space.init_adapter, has one"
+            )
+        self.space.write_adapter(folder, self.member_values(None), self.adapted, self.base)
+
+    def _member_value(self, member: Perturbation, info: TensorInfo) -> Tensor:
+        return self.displacements([member], info)[0].add_(self.tensors[info.name])
+
     def _displacement(self, member: Perturbation, info: TensorInfo, device: torch.device) -> Tensor:
         if isinstance(member, VectorPerturbation):
             return self._by_coordinates(member.offsets, info).to(device)
+        assert self.space is not None
         scale = member.sign * member.sigma * self.units[info.name]
-        return self._noise(member, info, device).mul_(scale)
+        return self.space.noise(member, info, device).mul_(scale)
 
     def _by_coordinates(
         self, offsets: Float32[np.ndarray, " dimension"], info: TensorInfo
@@ -210,33 +243,21 @@ class Masters:
                 f"{len(offsets)} coordinates were given, but the space searches {self.dimension} "
                 "numbers of this model: they belong to another run"
             )
-        # Multiplied before torch sees it: the offsets may lie in memory that must not be written.
-        moved = offsets[self._coordinates[info.name]] * np.float32(self.units[info.name])
-        return torch.from_numpy(moved).reshape(info.shape)
-
-    def _noise(self, member: SeedPerturbation, info: TensorInfo, device: torch.device) -> Tensor:
-        space = self.space
-        if isinstance(space, DenseSpace):
-            return space.noise(member, info, device)
-        if isinstance(space, AdapterSpace | CoordinateSpace):
-            return space.noises([member], info, device)[0]
-        if isinstance(space, LowRankSpace):
-            a, b = space.factors([member], info)
-            return (a[0] @ b[0].T).to(device)
-        self.check_members_supported([member])
-        return torch.zeros(info.shape, device=device)
+        # Multiplied in numpy: the offsets may lie in read-only memory, of which torch warns.
+        changed = offsets[self._coordinates[info.name]] * np.float32(self.units[info.name])
+        return torch.from_numpy(changed).reshape(info.shape)
 
     def apply(self, update: Update | MeanUpdate) -> None:
-        """Move theta by one update, tensor after tensor: scratch memory is one tensor.
+        """Change theta by one update, tensor after tensor: scratch memory is one tensor.
 
-        A move is added as it is: there is no gradient, and the optimizer has no part in it.
+        A `MeanUpdate` is added without the optimizer, because it is no gradient.
         """
         if self.space is None:
             raise GermlineError(
                 "these weights were loaded without a space, so nothing can be applied"
             )
         if isinstance(update, MeanUpdate):
-            self._move(update)
+            self._add_mean_update(update)
             return
         if update.skipped:
             return
@@ -252,34 +273,34 @@ class Masters:
                 self.units[info.name],
             )
             if update.sigma_update:
-                self._sigmas.follow(drawn, update.sigma_update, self.space, info)
+                self._scales.apply(drawn, update.sigma_update, self.space, info)
         self._rescale()
 
     def _rescale(self) -> None:
         for name, unit in self._starting_units.items():
-            self.units[name] = unit * self._sigmas.of(name)
+            self.units[name] = unit * self._scales.of(name)
 
     def scales(self) -> Mapping[str, float]:
-        """Return by how much each searched tensor's sigma differs from that of its members."""
-        return {info.name: self._sigmas.of(info.name) for info in self.searched}
+        """Return the scale of each searched tensor's sigma; see `spaces/sigma_units.py`."""
+        return {info.name: self._scales.of(info.name) for info in self.searched}
 
-    def _move(self, move: MeanUpdate) -> None:
-        if move.offsets is None:
+    def _add_mean_update(self, update: MeanUpdate) -> None:
+        if update.offsets is None:
             raise GermlineError(
-                f"generation {move.generation} was read from a journal, which keeps what the "
-                "strategy was told and not where that led: let the strategy recall it first"
+                f"generation {update.generation} was read from a journal, which holds the fitness "
+                "values and not the new mean: let the strategy replay it first"
             )
         for info in self.searched:
             master = self.tensors[info.name]
-            master.add_(self._by_coordinates(move.offsets, info).to(master.device))
+            master.add_(self._by_coordinates(update.offsets, info).to(master.device))
 
     def check_finite(self, update: Update | MeanUpdate) -> None:
-        """Stop a run whose update threw the weights out of the range of fp32: it is over.
+        """Check that an update left all weights within the range of fp32.
 
         Raises:
-            GermlineError: a searched tensor holds an infinity or no number.
+            GermlineError: a searched tensor holds an infinity or NaN.
         """
-        # The sums first: they need no memory, and are finite in all but strange models.
+        # The sums need no memory, and are finite unless an element is not or a sum overflows.
         sums = torch.stack([self.tensors[info.name].sum() for info in self.searched]).tolist()
         for info, total in zip(self.searched, sums, strict=True):
             master = self.tensors[info.name]
@@ -297,7 +318,7 @@ class Masters:
 
         Frozen tensors are hashed at the first digest and never again: nothing writes to them.
         """
-        return self._digest_of({**self.tensors, **self._beside()})
+        return self._digest_of({**self.tensors, **self._moments_and_scales()})
 
     def _digest_of(self, tensors: Mapping[str, Tensor]) -> str:
         searched = {info.name for info in self.searched}
@@ -309,17 +330,17 @@ class Masters:
         leaves = tensor_digests({name: tensors[name] for name in tensors if name in changing})
         return root_digest(leaves.get(name) or self._frozen_leaves[name] for name in tensors)
 
-    def _beside(self) -> dict[str, Tensor]:
-        """Return what adapts beside the masters: optimizer moments, scales of sigmas."""
-        return {**self.optimizer.state_dict(), **self._sigmas.state_dict()}
+    def _moments_and_scales(self) -> dict[str, Tensor]:
+        """Return optimizer moments and scales of sigma."""
+        return {**self.optimizer.state_dict(), **self._scales.state_dict()}
 
     def state(self) -> Mapping[str, Tensor]:
-        """Return what updates change: searched masters, then moments and scales; not copies."""
+        """Return all that updates change: searched masters, then moments and scales; no copies."""
         searched = {info.name: self.tensors[info.name] for info in self.searched}
-        return {**searched, **self._beside()}
+        return {**searched, **self._moments_and_scales()}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Take over what `state` returned, in place and bit for bit.
+        """Load the result of `state`, in place and bit for bit.
 
         Raises:
             GermlineError: a tensor is missing or has another shape: the state is of another model.
@@ -336,12 +357,12 @@ class Masters:
         rest = {name: tensor for name, tensor in state.items() if name not in self.tensors}
         scales = {name: rest.pop(name) for name in list(rest) if name.endswith(SUFFIX)}
         self.optimizer.load_state_dict(rest)
-        self._sigmas.load_state_dict(scales)
+        self._scales.load_state_dict(scales)
         self._rescale()
 
 
 def _check_dtypes(tensors: Mapping[str, Tensor], searched: Sequence[TensorInfo]) -> None:
-    """Refuse what updates would round and what a digest of fp32 values could not tell apart."""
+    """Check that masters are fp32, and that fp32 holds all frozen values, as digests hash fp32."""
     names = {info.name for info in searched}
     for name, tensor in tensors.items():
         if name in names and tensor.dtype != torch.float32:

@@ -1,13 +1,13 @@
-"""Members that differ in coordinates: a frozen matrix M acts as M + A diag(z) B^T.
+"""Members of family `coordinates`: a frozen matrix M becomes M + A diag(z) B^T.
 
 A and B are the same for all members, so the whole microbatch runs in one batch and a member costs
-its coordinates, not factors of its own:
+its coordinates z, not factors of its own:
 
     (1)  y = x M^T + ((x B) * z) A^T
 
-M is a linear layer's weight; or the A and B of a frozen adapter beside one, which are passed one
-after the other, each by equation (1). Directions are kept in the serving dtype on its device; z is
-worked out in fp32 and then rounded, like any other member.
+M is a linear layer's weight; or the A and B of a frozen adapter, which are applied one after the
+other, each by equation (1). Directions are stored in the serving dtype on the serving device; z is
+computed in fp32 and then rounded, like any other member.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,12 +20,14 @@ from germline.engines.master_weights import Masters
 from germline.protocols import CoordinateSpace, MatrixDirections
 from germline.types import Perturbation, TensorInfo
 
-Standing = Mapping[str, Tensor]
+MemberCoordinates = Mapping[str, Tensor]
 """The coordinates of the members in the batch, `[members, k]` by canonical name."""
 
 
 class SubspaceMembers:
-    """Every member's coordinates, and the center's, in the layers they move."""
+    """The coordinates of every member, and of the center, in the layers they change."""
+
+    together = None
 
     def __init__(
         self,
@@ -36,50 +38,13 @@ class SubspaceMembers:
     ) -> None:
         self.masters = masters
         self._like = next(iter(serving.values()))
-        self.corrections = _Layers(model, masters, space, self._like)
+        self._layers = _make_layers(model, masters, space, self._like)
+        self._applied: MemberCoordinates = {}
 
     @contextmanager
     def applied(self, members: Sequence[Perturbation | None]) -> Iterator[None]:
-        """Let these members stand in the model during a `with` block; None is the center."""
-        with self.corrections.applied(self._coordinates(members)):
-            yield
-
-    def _coordinates(self, members: Sequence[Perturbation | None]) -> Standing:
-        given = [member for member in members if member is not None]
-        applied = {}
-        if given:
-            device = self.masters.tensors[self.masters.searched[0].name].device
-            chosen = [place for place, member in enumerate(members) if member is not None]
-            places = torch.tensor(chosen, device=device)
-        for info in self.masters.searched:
-            rows = self.masters.tensors[info.name].repeat(len(members), 1)
-            if given:
-                rows[places] += self.masters.displacements(given, info)
-            applied[info.name] = rows.to(self._like)
-        return applied
-
-
-class _Layers:
-    """The layers that coordinates move, each with its way to compute while members stand."""
-
-    def __init__(
-        self, model: nn.Module, masters: Masters, space: CoordinateSpace, like: Tensor
-    ) -> None:
-        moved = {matrix.name: _Moved(space.directions(matrix), like) for matrix in space.matrices}
-        beside = {layer.name: layer for layer in masters.adapted}
-        self._layers = []
-        for info in masters.base.tensors:
-            if info.name not in moved and info.name not in beside:
-                continue
-            layer = model.get_submodule(info.name.removesuffix(".weight"))
-            adapter = _Adapter(info, masters, space.scale, moved, like) if beside else None
-            self._layers.append(_Layer(layer, adapter or moved[info.name]))
-        self._standing: Standing = {}
-
-    @contextmanager
-    def applied(self, coordinates: Standing) -> Iterator[None]:
-        """Let members of these coordinates stand in the model during a `with` block."""
-        self._bind(coordinates)
+        """Let the model compute these members during a `with` block; None is the center."""
+        self._bind(self._coordinates(members))
         entered: list[_Layer] = []
         try:
             for layer in self._layers:
@@ -89,89 +54,121 @@ class _Layers:
         finally:
             for layer in entered:
                 layer.leave()
-            self._standing = {}
+            self._applied = {}
 
     def keep(self, members: Tensor) -> None:
-        """Let the other members leave the batch: their rows are finished."""
-        if self._standing:
-            self._bind({name: rows[members] for name, rows in self._standing.items()})
+        """Drop all other members from the batch: their rows are finished."""
+        if self._applied:
+            self._bind({name: rows[members] for name, rows in self._applied.items()})
 
-    def _bind(self, coordinates: Standing) -> None:
-        self._standing = coordinates
+    def _bind(self, coordinates: MemberCoordinates) -> None:
+        self._applied = coordinates
         for layer in self._layers:
             layer.change.bind(coordinates)
 
+    def _coordinates(self, members: Sequence[Perturbation | None]) -> MemberCoordinates:
+        perturbed = [member for member in members if member is not None]
+        coordinates = {}
+        if perturbed:
+            device = self.masters.tensors[self.masters.searched[0].name].device
+            chosen = [place for place, member in enumerate(members) if member is not None]
+            places = torch.tensor(chosen, device=device)
+        for info in self.masters.searched:
+            rows = self.masters.tensors[info.name].repeat(len(members), 1)
+            if perturbed:
+                rows[places] += self.masters.displacements(perturbed, info)
+            coordinates[info.name] = rows.to(self._like)
+        return coordinates
 
-class _Moved:
-    """A matrix's directions, and the coordinates of the members in the batch."""
+
+class _MatrixChange:
+    """The directions of one matrix, and the coordinates of the members in the batch."""
 
     def __init__(self, directions: MatrixDirections, like: Tensor) -> None:
         self._name = directions.coordinates
         self._a = directions.a.to(like)
         self._b = directions.b.to(like)
 
-    def bind(self, coordinates: Standing) -> None:
-        """Take the coordinates of the members now in the batch."""
+    def bind(self, coordinates: MemberCoordinates) -> None:
+        """Use the coordinates of the members now in the batch."""
         self._z = coordinates[self._name][:, None]
 
     def add(self, inputs: Tensor, output: Tensor, scale: float = 1.0) -> None:
         """Add scale * ((inputs B) * z) A^T to the output, in place."""
         members, k = self._z.shape[0], self._z.shape[2]
-        moved = (inputs.reshape(-1, len(self._b)) @ self._b).view(members, -1, k).mul_(self._z)
+        hidden = (inputs.reshape(-1, len(self._b)) @ self._b).view(members, -1, k).mul_(self._z)
         rows = output.view(-1, len(self._a))
-        rows.addmm_(moved.view(-1, k), self._a.T, alpha=scale)
+        rows.addmm_(hidden.view(-1, k), self._a.T, alpha=scale)
 
 
 class _Adapter:
-    """A frozen adapter beside a layer, whose A and B the coordinates may move."""
+    """A frozen adapter of a layer, whose A and B the coordinates may change."""
 
     def __init__(
         self,
         layer: TensorInfo,
         masters: Masters,
         scale: float,
-        moved: Mapping[str, _Moved],
+        changes: Mapping[str, _MatrixChange],
         like: Tensor,
     ) -> None:
         names = layer.adapter_names
         self._scale = scale
         self._a, self._b = (masters.tensors[name].to(like) for name in names)
-        self._of_a, self._of_b = (moved.get(name) for name in names)
+        self._change_of_a, self._change_of_b = (changes.get(name) for name in names)
 
-    def bind(self, coordinates: Standing) -> None:
-        """Take the coordinates of the members now in the batch."""
-        for moved in (self._of_a, self._of_b):
-            if moved:
-                moved.bind(coordinates)
+    def bind(self, coordinates: MemberCoordinates) -> None:
+        """Use the coordinates of the members now in the batch."""
+        for change in (self._change_of_a, self._change_of_b):
+            if change:
+                change.bind(coordinates)
 
     def add(self, inputs: Tensor, output: Tensor) -> None:
         """Add scale * B A inputs to the output, in place."""
         inputs = inputs.reshape(-1, inputs.shape[-1])
         hidden = inputs @ self._a.T
-        if self._of_a:
-            self._of_a.add(inputs, hidden)
+        if self._change_of_a:
+            self._change_of_a.add(inputs, hidden)
         output.view(-1, len(self._b)).addmm_(hidden, self._b.T, alpha=self._scale)
-        if self._of_b:
-            self._of_b.add(hidden, output, self._scale)
+        if self._change_of_b:
+            self._change_of_b.add(hidden, output, self._scale)
 
 
 class _Layer:
-    """A linear layer's forward while members stand: its own, and then what is added."""
+    """A linear layer whose forward is its own, followed by a change of the output."""
 
-    def __init__(self, layer: nn.Module, change: _Moved | _Adapter) -> None:
+    def __init__(self, layer: nn.Module, change: _MatrixChange | _Adapter) -> None:
         self.layer = layer
         self.change = change
 
     def enter(self) -> None:
-        """Take the place of the layer's forward."""
+        """Replace the layer's forward."""
         self._plain = self.layer.forward
         self.layer.forward = self
 
     def leave(self) -> None:
-        """Give it back."""
+        """Restore the layer's forward."""
         del self.layer.forward
 
     def __call__(self, inputs: Tensor) -> Tensor:
         output: Tensor = self._plain(inputs)
         self.change.add(inputs, output)
         return output
+
+
+def _make_layers(
+    model: nn.Module, masters: Masters, space: CoordinateSpace, like: Tensor
+) -> list[_Layer]:
+    """Make the layers that coordinates change, and those that have a frozen adapter."""
+    changes = {
+        matrix.name: _MatrixChange(space.directions(matrix), like) for matrix in space.matrices
+    }
+    adapted = {layer.name for layer in masters.adapted}
+    layers = []
+    for info in masters.base.tensors:
+        if info.name not in changes and info.name not in adapted:
+            continue
+        module = model.get_submodule(info.name.removesuffix(".weight"))
+        adapter = _Adapter(info, masters, space.scale, changes, like) if adapted else None
+        layers.append(_Layer(module, adapter or changes[info.name]))
+    return layers

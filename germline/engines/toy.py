@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from germline import noise
-from germline.engines.master_weights import Masters, list_tensors
-from germline.engines.merge import merged_tensors, save_adapter
+from germline.engines.master_weights import Masters
+from germline.engines.model_tensors import list_tensors
 from germline.engines.sampling import choose_tokens, draw_sampling_noise
 from germline.engines.update_size import UpdateSizeMeter
 from germline.optimizers import AscentOptimizer
@@ -74,7 +74,7 @@ class ToyEngine:
     ) -> list[list[Completion]]:
         """Let every member answer every example, as `[members][examples]`; None is the center."""
         sampling_noise = draw_sampling_noise(examples, decoding)
-        tensors = (merged_tensors(self.weights, member) for member in members)
+        tensors = (self.weights.merged_tensors(member) for member in members)
         return [self._play(one, examples, sampling_noise, decoding) for one in tensors]
 
     @torch.inference_mode()
@@ -84,7 +84,7 @@ class ToyEngine:
         """Return the logits each member has where its completions were written, one by one."""
         rows = []
         for member, written in zip(members, completions, strict=True):
-            tensors = merged_tensors(self.weights, member)
+            tensors = self.weights.merged_tensors(member)
             rows.append(
                 [
                     _read(tensors, example, one.tokens)
@@ -124,7 +124,7 @@ class ToyEngine:
 
     def save_adapter(self, folder: Path) -> None:
         """Write the center's adapter as a PEFT folder, for training to start from."""
-        save_adapter(self.weights, folder)
+        self.weights.save_adapter(folder)
 
     def _play(
         self,

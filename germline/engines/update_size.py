@@ -24,7 +24,6 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from germline.engines.master_weights import Masters
-from germline.protocols import LowRankSpace
 from germline.signal_metrics import effective_directions
 from germline.signal_types import UpdateSize
 from germline.types import MeanUpdate, TensorInfo, Update
@@ -75,12 +74,13 @@ class UpdateSizeMeter:
     def _rank(self, update: Update | MeanUpdate) -> float | None:
         """Return the effective rank of the step in the middle matrix: equation (3)."""
         space = self._masters.space
-        if not isinstance(space, LowRankSpace) or not isinstance(update, Update):
+        rank = space.direction_rank if space else None
+        if rank is None or not isinstance(update, Update):
             return None
         directions = effective_directions(update.coefficients)
         if directions is None:
             return None
-        return float(np.median([min(space.rank * directions, *i.shape) for i in self._infos]))
+        return float(np.median([min(rank * directions, *info.shape) for info in self._infos]))
 
 
 def _sample(tensor: Tensor, info: TensorInfo) -> Tensor:

@@ -71,7 +71,7 @@ def estimate(config: Config, shape: ModelShape, texts: TextLengths, machine: Har
     return Estimate(
         work=work,
         parts=tuple(memory_parts(config, shape, work)),
-        seconds=seconds_of(config, shape, work, machine),
+        seconds=seconds_of(shape, work, machine),
         snapshot_bytes=snapshot_bytes(work),
         wire_bytes=wire_bytes(work),
         machine=machine,

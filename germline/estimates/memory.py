@@ -31,7 +31,7 @@ import torch
 from germline.config import Config, InProcess
 from germline.engines.cpu_kernels import SMALL_SCORES
 from germline.engines.decode import PREFILL_TOKENS, SMALLEST_BATCH
-from germline.engines.master_placement import holds_exactly
+from germline.engines.model_tensors import holds_exactly
 from germline.estimates.model_shape import ModelShape
 from germline.estimates.workload import Workload, is_served
 
@@ -201,13 +201,13 @@ def memory_parts(config: Config, shape: ModelShape, work: Workload) -> list[Part
         isinstance(config.engine, InProcess) and config.engine.master_device == "device"
     )
     masters: Place = "device" if masters_on_device else "host"
-    own = config.space.kind in ("full", "low_rank")
     shared = (
-        config.space.kind == "low_rank"
+        work.searches_weights
+        and not work.stacked
         and work.dtype == torch.float32
         and (masters_on_device or not work.on_gpu)
     )
-    stored = stored_bytes(shape, work, work.searched if own else 0)
+    stored = stored_bytes(shape, work, work.searched if work.searches_weights else 0)
     most_tokens = max(
         activation_bytes(shape, work, *prefill_tokens(work)),
         activation_bytes(shape, work, batch_rows(work), 1),
@@ -243,8 +243,7 @@ def _mapped(shape: ModelShape, work: Workload, stored: int) -> int:
 
 def _served_parts(config: Config, shape: ModelShape, work: Workload) -> list[Part]:
     spread = getattr(config.engine, "tensor_parallel", 1)
-    own = config.space.kind in ("full", "low_rank")
-    frozen = shape.numbers - (work.searched if own else 0)
+    frozen = shape.numbers - (work.searched if work.searches_weights else 0)
     return [
         Part("weights", weight_bytes(shape, work.dtype) / spread, "device"),
         Part(

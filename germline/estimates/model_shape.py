@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 
-from germline.engines.master_weights import list_tensors
+from germline.engines.model_tensors import list_tensors
 from germline.engines.pretrained import silence_transformers
 from germline.engines.stored_dtype import stored_dtype
 from germline.estimates.published import PUBLISHED

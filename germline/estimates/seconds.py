@@ -22,7 +22,6 @@ Checked by `benchmarks/estimates.py` on a CPU.
 
 from dataclasses import dataclass
 
-from germline.config import Config
 from germline.estimates.hardware import Hardware, name_of
 from germline.estimates.memory import FP32, batch_rows
 from germline.estimates.model_shape import ModelShape
@@ -59,7 +58,7 @@ class Seconds:
         return self.members + self.prefill + self.decode + self.update + self.digest
 
 
-def seconds_of(config: Config, shape: ModelShape, work: Workload, machine: Hardware) -> Seconds:
+def seconds_of(shape: ModelShape, work: Workload, machine: Hardware) -> Seconds:
     """Return how long one generation takes, by part: equations (1) to (10)."""
     turns = -(-work.microbatches // work.engines)
     rows, texts = batch_rows(work), work.texts
@@ -70,10 +69,10 @@ def seconds_of(config: Config, shape: ModelShape, work: Workload, machine: Hardw
     average = texts.prompt + texts.new_tokens / 2
     step = pass_s(shape, work, machine, rows, average)
     return Seconds(
-        members=member_s(config, work, machine),
+        members=member_s(work, machine),
         prefill=turns * prefill,
         decode=turns * (texts.new_tokens - 1) * step,
-        update=update_s(config, work, machine),
+        update=update_s(work, machine),
         digest=work.searched * FP32 / machine.hashed_per_s,
     )
 
@@ -129,9 +128,9 @@ def _operation_s(machine: Hardware) -> float:
     return machine.operation_s * (1 if machine.on_gpu else PYTHON_PER_OPERATION)
 
 
-def member_s(config: Config, work: Workload, machine: Hardware) -> float:
+def member_s(work: Workload, machine: Hardware) -> float:
     """Return equation (8)."""
-    if config.space.kind != "full":
+    if not work.stacked:
         return work.directions * work.member_numbers / machine.noise_per_s / work.engines
     drawn = work.directions if work.stacked > 1 else work.members
     noise = drawn * work.searched / machine.perturbed_per_s
@@ -140,10 +139,10 @@ def member_s(config: Config, work: Workload, machine: Hardware) -> float:
     return (noise + moved + written) / work.engines
 
 
-def update_s(config: Config, work: Workload, machine: Hardware) -> float:
+def update_s(work: Workload, machine: Hardware) -> float:
     """Return equation (9)."""
-    is_full = config.space.kind == "full"
-    rate = machine.perturbed_per_s if is_full and machine.on_gpu else machine.noise_per_s
+    is_dense = work.stacked > 0
+    rate = machine.perturbed_per_s if is_dense and machine.on_gpu else machine.noise_per_s
     noise = work.directions * (work.member_numbers or work.searched) / rate
     summed = work.directions * work.searched * 2 * FP32 / machine.bandwidth
     moved = work.searched * (4 * FP32 + work.dtype.itemsize) / machine.bandwidth

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from germline.config import Config, InProcess, Lora, Sglang, Singular, Subspace, Vllm
+from germline.config import Config, InProcess, Sglang, Vllm
 from germline.engines.batched_dense import AUTO_BYTES
 from germline.engines.dtypes import serving_dtype
 from germline.engines.prompt_batch import pad_prompts
@@ -16,9 +16,8 @@ from germline.protocols import Task
 from germline.registry import resolve
 from germline.rollout import members_per_microbatch
 from germline.spaces import make_space
-from germline.spaces.tensor_selection import select_linear
 from germline.tasks import TASKS
-from germline.types import Example, TensorInfo
+from germline.types import Example
 
 POPULATION = 32
 """Members where the strategy chooses them itself; CMA's numbers are near it (4 + 3 ln d)."""
@@ -82,7 +81,8 @@ class Workload:
         searched: numbers that updates move.
         largest: of the searched tensors, in numbers.
         tensors: that are searched.
-        member_numbers: that one member needs beside the shared weights, in its microbatch.
+        member_numbers: that one member adds to the shared weights, in its microbatch.
+        searches_weights: whether the searched numbers are weights of the model.
         stacked: members with weights of their own that are in the model at once; 0 where all
             members share the weights.
         moment_bytes: of the optimizer, for each searched number.
@@ -104,6 +104,7 @@ class Workload:
     largest: int
     tensors: int
     member_numbers: int
+    searches_weights: bool
     stacked: int
     moment_bytes: int
     is_served: bool = False
@@ -131,10 +132,11 @@ def workload(config: Config, shape: ModelShape, texts: TextLengths, *, on_gpu: b
     batch = texts.examples
     examples = min(config.microbatch.examples, batch)
     at_once = min(members, members_per_microbatch(config.microbatch, batch))
-    tensors = searched_tensors(config, shape)
+    space = make_space(config.space, config.seed)
+    tensors = space.searched_shapes(shape.tensors)
     searched = sum(math.prod(one) for one in tensors)
     stacked = 0
-    if config.space.kind == "full":
+    if space.family == "dense":
         stacked = _stacked(engine, searched * dtype.itemsize, at_once)
     return Workload(
         dtype=dtype,
@@ -151,53 +153,16 @@ def workload(config: Config, shape: ModelShape, texts: TextLengths, *, on_gpu: b
         searched=searched,
         largest=max(math.prod(one) for one in tensors),
         tensors=len(tensors),
-        member_numbers=_member_numbers(config, shape),
+        member_numbers=space.numbers_per_member(shape.tensors),
+        searches_weights=space.searches_weights,
         stacked=stacked,
         moment_bytes=make_optimizer(config.strategy.optimizer).bytes_per_number,
         is_served=is_served(engine),
     )
 
 
-def searched_tensors(config: Config, shape: ModelShape) -> list[tuple[int, ...]]:
-    """Return the shapes of the tensors that updates move.
-
-    Raises:
-        GermlineError: the space selects nothing of this model.
-    """
-    space = config.space
-    if isinstance(space, Lora):
-        found: list[tuple[int, ...]] = []
-        for layer in select_linear(shape.tensors, space):
-            out, into = layer.out_in_features
-            found += (
-                [(out, space.rank)] if space.freeze_a else [(space.rank, into), (out, space.rank)]
-            )
-        return found
-    if isinstance(space, Subspace):
-        return [(space.dimension,)]
-    if isinstance(space, Singular):
-        layers = select_linear(shape.tensors, space)
-        return [(min(space.top_k or min(one.shape), *one.shape),) for one in layers]
-    return [one.shape for one in make_space(space, config.seed).select(shape.tensors)]
-
-
-def _member_numbers(config: Config, shape: ModelShape) -> int:
-    """Count the factors that one member has beside the linear layers."""
-    space = config.space
-    if space.kind == "full":
-        return 0
-    if isinstance(space, Subspace | Singular):
-        return sum(math.prod(one) for one in searched_tensors(config, shape))
-    return space.rank * sides(select_linear(shape.tensors, space))
-
-
-def sides(layers: Sequence[TensorInfo]) -> int:
-    """Return the inputs plus outputs of linear layers: the numbers of rank-1 factors."""
-    return sum(sum(one.out_in_features) for one in layers)
-
-
 def _stacked(engine: object, bytes_each: int, at_once: int) -> int:
-    """Return how many members of `full` are in the model at once; see `members_per_batch`."""
+    """Return how many dense members are in the model at once; see `members_per_batch`."""
     if not isinstance(engine, InProcess):
         return 1
     if engine.members_per_batch == "auto":

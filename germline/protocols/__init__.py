@@ -17,10 +17,11 @@ from germline.protocols.spaces import (
     AdapterSpace,
     BaseModel,
     CoordinateSpace,
-    DenseSpace,
     LowRankSpace,
     MatrixDirections,
+    MemberAdapter,
     Space,
+    Theta,
 )
 from germline.signal_types import SignalPower, UpdateSize
 from germline.types import (
@@ -46,7 +47,6 @@ __all__ = [
     "CalibratedStrategy",
     "Closable",
     "CoordinateSpace",
-    "DenseSpace",
     "Engine",
     "EngineQuery",
     "Fleet",
@@ -55,6 +55,7 @@ __all__ = [
     "LowRankSpace",
     "MasterWeights",
     "MatrixDirections",
+    "MemberAdapter",
     "Members",
     "Shaping",
     "Space",
@@ -62,6 +63,7 @@ __all__ = [
     "Task",
     "TextScorer",
     "Texts",
+    "Theta",
     "VotableTask",
 ]
 

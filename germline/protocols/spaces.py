@@ -1,44 +1,135 @@
-"""The verbs of spaces: which numbers are searched, and what an engine is given to serve them.
+"""The contract of spaces: which numbers are searched, and what an engine needs to evaluate members.
 
-A part of `germline.protocols`, from where it is imported. Tensors are typed here without importing
-torch.
+A part of `germline.protocols`, which exports every name of this module. Tensors are typed here
+without importing torch. `germline.spaces.base.BaseSpace` implements most methods of `Space`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
-from germline.types import SeedPerturbation, TensorInfo, Update
+from germline.types import Perturbation, SeedPerturbation, TensorInfo, Update
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
 
+@dataclass(frozen=True)
+class BaseModel:
+    """The frozen model beside which an adapter or coordinates are searched.
+
+    Attributes:
+        source: the folder or Hugging Face id from which the model was loaded.
+        tensors: the parameters of the model, in canonical order.
+        digest: computes the digest of the fp32 weights.
+        weights: the starting weights by canonical name.
+        sigma_unit: `strategy.sigma_unit`, what sigma and learning rate are multiples of.
+    """
+
+    source: str
+    tensors: tuple[TensorInfo, ...]
+    digest: Callable[[], str]
+    weights: "Mapping[str, torch.Tensor]" = field(default_factory=dict)
+    sigma_unit: str = "constant"
+
+
+@dataclass(frozen=True)
+class MemberAdapter:
+    """One member as a LoRA adapter for an inference engine.
+
+    Attributes:
+        rank: of A and B.
+        tensors: `<module>.lora_A.weight` `[rank, in]` and `<module>.lora_B.weight` `[out, rank]`
+            of every adapted layer, in fp32, under PEFT's names.
+    """
+
+    rank: int
+    tensors: "Mapping[str, torch.Tensor]"
+
+    def config(self) -> dict[str, object]:
+        """Return the content of PEFT's `adapter_config.json`."""
+        parts = (name.removesuffix(".lora_A.weight") for name in self.tensors)
+        modules = sorted({part.rpartition(".")[2] for part in parts if ".lora_B." not in part})
+        return {
+            "peft_type": "LORA",
+            "task_type": "CAUSAL_LM",
+            "r": self.rank,
+            "lora_alpha": self.rank,
+            "target_modules": modules,
+            "bias": "none",
+        }
+
+
+@runtime_checkable
+class Theta(Protocol):
+    """The weights of an engine, as far as a space reads them.
+
+    Attributes:
+        base: the model.
+        searched: the tensors that `Space.select` keeps.
+        adapted: the linear layers that have a LoRA adapter.
+        units: per searched tensor, what sigma and learning rate are multiples of.
+    """
+
+    base: BaseModel
+    searched: tuple[TensorInfo, ...]
+    adapted: tuple[TensorInfo, ...]
+    units: dict[str, float]
+
+    def member_values(self, member: Perturbation | None) -> "dict[str, torch.Tensor]":
+        """Return all tensors by name; those searched are center + displacement of the member."""
+
+
 @runtime_checkable
 class Space(Protocol):
-    """Which numbers are searched, and how a direction changes each tensor."""
+    """Which numbers are searched, and how a direction changes each tensor.
+
+    Attributes:
+        family: how members differ from the center, which decides how an engine runs them in its
+            forward pass: `dense`, `low_rank`, `adapter` or `coordinates`.
+        searches_weights: whether the searched tensors are parameters of the model; otherwise they
+            are additional tensors, which `begin` returns.
+        direction_rank: rank of one direction's noise in a matrix; None: full rank.
+        adapter_rank: rank of `member_adapters`; None: members cannot be written as LoRA adapters.
+    """
+
+    family: str
+    searches_weights: bool
+    direction_rank: int | None
+    adapter_rank: int | None
+
+    def begin(self, base: BaseModel) -> "Mapping[TensorInfo, torch.Tensor]":
+        """Return the tensors that the space adds to the model, fp32 on the CPU, in order."""
 
     def select(self, tensors: Sequence[TensorInfo]) -> tuple[TensorInfo, ...]:
         """Keep the tensors that are searched, in the order given."""
 
-    def gradient(
-        self, update: Update, tensor: TensorInfo, device: "torch.device | None" = None
-    ) -> "torch.Tensor":
-        """Sum coefficients times noise over directions, in a fixed order, as fp32.
+    def searched_shapes(self, tensors: Sequence[TensorInfo]) -> list[tuple[int, ...]]:
+        """Return the shapes of the searched tensors in a model of these parameters."""
 
-        It is computed where it is wanted: on the device, which is the CPU unless told.
+    def numbers_per_member(self, tensors: Sequence[TensorInfo]) -> int:
+        """Count the numbers that a member adds to shared weights; 0: it has weights of its own."""
+
+    def unit(
+        self, tensor: TensorInfo, base: BaseModel, start: "Mapping[str, torch.Tensor]"
+    ) -> float:
+        """Return what sigma and learning rate are multiples of in one searched tensor.
+
+        Args:
+            tensor: the searched tensor.
+            base: the model.
+            start: all starting tensors by name, those of `begin` included.
         """
-
-
-@runtime_checkable
-class DenseSpace(Space, Protocol):
-    """A space whose members change whole tensors: served one member after another, in place."""
 
     def noise(
         self, member: SeedPerturbation, tensor: TensorInfo, device: "torch.device | None" = None
     ) -> "torch.Tensor":
         """Draw the unit noise of a member's direction (without sign and sigma), as fp32."""
+
+    def mean_squares(self, members: Sequence[SeedPerturbation], tensor: TensorInfo) -> list[float]:
+        """Return the mean square of each direction's unit noise in one tensor, of exact sums."""
 
     def write_perturbed(
         self,
@@ -50,20 +141,48 @@ class DenseSpace(Space, Protocol):
     ) -> None:
         """Write center + scale * noise into a serving tensor: fp32 multiply, add, then round."""
 
+    def gradient(
+        self, update: Update, tensor: TensorInfo, device: "torch.device | None" = None
+    ) -> "torch.Tensor":
+        """Sum coefficients times noise over directions, in a fixed order, as fp32.
+
+        The sum is computed on `device`; None is the CPU.
+        """
+
+    def changed_weights(self, theta: Theta) -> tuple[TensorInfo, ...]:
+        """Return the parameters of the model that members or updates change, in canonical order.
+
+        Empty where theta is an adapter, which inference engines keep apart from the model.
+        """
+
+    def merge(self, values: "dict[str, torch.Tensor]", adapted: Sequence[TensorInfo]) -> None:
+        """Add what lies beside the model to its tensors, by replacing entries of `values`.
+
+        Args:
+            values: all tensors of the center or of a member by name.
+            adapted: the linear layers that have an adapter.
+        """
+
+    def write_adapter(
+        self,
+        folder: Path,
+        values: "dict[str, torch.Tensor]",
+        adapted: Sequence[TensorInfo],
+        base: BaseModel,
+    ) -> None:
+        """Write the adapter among `values` as a folder that plain `peft` loads."""
+
+    def member_adapters(
+        self, members: Sequence[Perturbation | None], theta: Theta
+    ) -> list[MemberAdapter]:
+        """Return members (None: the center) as LoRA adapters, where `adapter_rank` is set."""
+
 
 @runtime_checkable
 class LowRankSpace(Space, Protocol):
-    """A space whose members are low-rank corrections: a population is served in one batch."""
+    """Family `low_rank`: noise is a product of thin factors, so a population runs in one batch."""
 
     rank: int
-
-    def factors(
-        self, members: Sequence[SeedPerturbation], tensor: TensorInfo
-    ) -> tuple["torch.Tensor", "torch.Tensor"]:
-        """Draw A `[members, rows, rank]` and B `[members, columns, rank]`.
-
-        A B^T is the unit noise, in the layout of the stored weight.
-        """
 
     def sides(
         self,
@@ -73,54 +192,21 @@ class LowRankSpace(Space, Protocol):
     ) -> "torch.Tensor":
         """Draw the A (side 0) or B (side 1) of many tensors, `[members, sum of side x rank]`.
 
-        What `factors` draws, each `[side, rank]`, one after another; on a device, or the CPU.
+        A `[rows, rank]` times B^T is the unit noise, in the layout of the stored weight. The
+        numbers are drawn on `device`; None is the CPU.
         """
-
-
-def _weight_units(_name: str, _tensor: "torch.Tensor") -> float:
-    return 1.0
-
-
-@dataclass(frozen=True)
-class BaseModel:
-    """The model on which an adapter or coordinates are begun.
-
-    Attributes:
-        source: the folder or Hugging Face id it was loaded from.
-        tensors: what it consists of.
-        digest: computes the digest of its fp32 weights.
-        weights: those, by canonical name.
-        unit: measures a tensor of a name: 1, mean |W| or std W, as `strategy.sigma_unit` says.
-    """
-
-    source: str
-    tensors: tuple[TensorInfo, ...]
-    digest: Callable[[], str]
-    weights: "Mapping[str, torch.Tensor]" = field(default_factory=dict)
-    unit: "Callable[[str, torch.Tensor], float]" = _weight_units
 
 
 @runtime_checkable
 class AdapterSpace(Space, Protocol):
-    """A space whose theta is a LoRA adapter beside frozen weights: a population in one batch.
+    """Family `adapter`: theta is a LoRA adapter beside frozen weights; one batch for all members.
 
-    A linear layer `m.weight` is served as W + scale * B A, with theta `m.lora_A.weight`
-    `[rank, in]` and `m.lora_B.weight` `[out, rank]`; members move A and B by dense noise.
+    A linear layer `m.weight` computes W + scale * B A, with theta `m.lora_A.weight` `[rank, in]`
+    and `m.lora_B.weight` `[out, rank]`; members add dense noise to A and B.
     """
 
     rank: int
     scale: float
-
-    def begin(self, base: BaseModel) -> "Mapping[TensorInfo, torch.Tensor]":
-        """Return the starting adapter, as fp32 on the CPU, in canonical order."""
-
-    def noises(
-        self,
-        members: Sequence[SeedPerturbation],
-        tensor: TensorInfo,
-        device: "torch.device | None" = None,
-    ) -> "torch.Tensor":
-        """Draw the unit noise of the members' directions, fp32 `[members, *shape]`."""
 
     def noises_of(
         self,
@@ -128,11 +214,11 @@ class AdapterSpace(Space, Protocol):
         tensors: Sequence[TensorInfo],
         device: "torch.device | None" = None,
     ) -> "Mapping[str, torch.Tensor]":
-        """Draw the `noises` of many tensors at once, by name; on a device, or the CPU."""
+        """Draw the unit noise of many tensors at once, fp32 `[members, *shape]` by name."""
 
 
 class MatrixDirections(NamedTuple):
-    """How coordinates z move a frozen matrix M `[out, in]`: it is served as M + A diag(z) B^T.
+    """How coordinates z change a frozen matrix M `[out, in]`, which becomes M + A diag(z) B^T.
 
     Attributes:
         coordinates: canonical name of z.
@@ -147,29 +233,15 @@ class MatrixDirections(NamedTuple):
 
 @runtime_checkable
 class CoordinateSpace(Space, Protocol):
-    """A space whose theta is coordinates of fixed directions: a population in one batch.
+    """Family `coordinates`: theta is coordinates of fixed directions; one batch for all members.
 
-    The matrices they move are frozen: weights of linear layers, or A and B of a given adapter,
-    which is served as W + scale * B A. All members share the directions and differ in the
+    The matrices that coordinates change are frozen: weights of linear layers, or A and B of a given
+    adapter, which computes W + scale * B A. All members share the directions and differ in the
     coordinates.
     """
 
     scale: float
     matrices: tuple[TensorInfo, ...]
 
-    def begin(self, base: BaseModel) -> "Mapping[TensorInfo, torch.Tensor]":
-        """Return the given adapter, if any, and then the coordinates, all 0: fp32 on the CPU."""
-
     def directions(self, matrix: TensorInfo) -> MatrixDirections:
         """Return the directions of one of `matrices`, on the CPU."""
-
-    def unit(self, coordinates: TensorInfo) -> float:
-        """Return what sigma and learning rate of some coordinates are multiples of."""
-
-    def noises(
-        self,
-        members: Sequence[SeedPerturbation],
-        tensor: TensorInfo,
-        device: "torch.device | None" = None,
-    ) -> "torch.Tensor":
-        """Draw the unit noise of the members' directions, fp32 `[members, *shape]`."""

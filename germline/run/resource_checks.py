@@ -109,10 +109,12 @@ def check_disk(config: Config, folder: Path) -> None:
     if isinstance(config.engine, Toy) or config.model == "nano":
         return
     from germline.estimates.model_shape import shape_of
-    from germline.estimates.workload import searched_tensors
+    from germline.spaces import make_space
 
     try:
-        dimension = sum(math.prod(one) for one in searched_tensors(config, shape_of(config.model)))
+        space = make_space(config.space, config.seed)
+        shapes = space.searched_shapes(shape_of(config.model).tensors)
+        dimension = sum(math.prod(shape) for shape in shapes)
     except GermlineError:
         return  # what is wrong with the model or the space is said by whoever loads it
     size, kept = snapshot_size(config, dimension), snapshots_to_keep(config, dimension)

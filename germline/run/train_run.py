@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from germline.checkpoint import newest_snapshot, recall_strategy
-from germline.config import Config, EsSampleGradientDescent, InProcess, Lora, Singular, load_config
+from germline.config import Config, EsSampleGradientDescent, InProcess, load_config
 from germline.evaluation import HELD_OUT_NOISE, score_center
 from germline.fleet.engine_queries import DimensionQuery
 from germline.random_walk import RandomWalk
@@ -319,9 +319,9 @@ def _located(config: Config) -> Config:
         config = config.model_copy(update={"task": config.task.model_copy(update=files)})
     if config.model != "nano" and Path(config.model).is_dir():
         config = config.model_copy(update={"model": str(Path(config.model).resolve())})
-    if isinstance(config.space, Lora | Singular) and config.space.init_adapter is not None:
-        start = str(Path(config.space.init_adapter).expanduser().resolve())
-        space = config.space.model_copy(update={"init_adapter": start})
+    if init_adapter := getattr(config.space, "init_adapter", None):
+        folder = str(Path(init_adapter).expanduser().resolve())
+        space = config.space.model_copy(update={"init_adapter": folder})
         config = config.model_copy(update={"space": space})
     return config
 

@@ -1,18 +1,17 @@
-"""Full space: every weight moves, with dense noise; tied tensors are searched once."""
+"""Full space: every weight is searched, with dense noise; tied tensors are searched once."""
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from germline import config, tensor_noise
-from germline.spaces.dense_noise import DenseNoise
+from germline.spaces.base import DenseSpace
 from germline.spaces.tensor_selection import select_tensors
 from germline.tensor_noise import NoiseStream
 from germline.types import SeedPerturbation, TensorInfo
 
 
-class Full(DenseNoise):
+class Full(DenseSpace):
     """Dense Gaussian noise on all selected tensors (Qiu et al. 2025, arXiv 2509.24372)."""
 
     def __init__(self, section: config.Full) -> None:
@@ -22,12 +21,6 @@ class Full(DenseNoise):
         """Keep the selected tensors."""
         return select_tensors(tensors, self.section)
 
-    def noise(
-        self, member: SeedPerturbation, tensor: TensorInfo, device: torch.device | None = None
-    ) -> torch.Tensor:
-        """Draw the unit noise of a member's direction, fp32 of the tensor's shape."""
-        return self.noises([member], tensor, device)[0]
-
     def write_perturbed(
         self,
         member: SeedPerturbation,
@@ -36,14 +29,14 @@ class Full(DenseNoise):
         center: Tensor,
         out: Tensor,
     ) -> None:
-        """Write center + scale * noise into `out`, rounded; fp32 of the tensor's size is not held.
+        """Write center + scale * noise into `out`, rounded, without an fp32 copy of the tensor.
 
         Args:
-            member: whose direction.
-            tensor: what it moves.
+            member: names the direction.
+            tensor: the searched tensor.
             scale: sign times sigma, in weight units.
             center: fp32.
-            out: the serving copy, in the dtype and on the device it is served in.
+            out: the serving copy, in any dtype and on any device.
         """
         stream = NoiseStream(member.run_seed, member.generation, tensor.name)
         tensor_noise.write_perturbed(stream, member.direction, scale, center, out)

@@ -1,12 +1,19 @@
-"""LoRA space: theta is an adapter beside frozen linear layers, and members move A and B densely.
+"""LoRA space: theta is an adapter beside frozen linear layers; members have dense noise on A and B.
 
 A layer computes x W^T + scale (x A^T) B^T, with scale = alpha / rank (Hu et al. 2021, arXiv
-2106.09685). Member i has A + s_i sigma eps_A and B + s_i sigma eps_B: what is searched are the
-numbers of A and B, and their update is that of dense noise on two small matrices.
+2106.09685). Member i has A + s_i sigma eps_A and B + s_i sigma eps_B: the numbers of A and B are
+searched, and their update is that of dense noise on two small matrices.
 
-Deviations from the usual LoRA, which is made for gradients:
+With `strategy.sigma_unit` other than `rms`, the unit of A and B is that of the adapted layer. With
+`rms`, sigma is a share of every tensor, so multiplying one layer by a factor and dividing the next
+by it changes nothing about a search:
 
-1. B starts random as well: with B = 0 a member that moves A alone is the base model.
+    A    root mean square of the starting A, or 1 / sqrt(in) where that is 0
+    B    rms(W) / (scale sqrt(rank) unit(A)): noise of B changes scale B A by sigma rms(W)
+
+Deviations from the usual LoRA, which is trained by gradients:
+
+1. B starts random as well: with B = 0 a member that changes A alone is the base model.
 2. The starting adapter is a pure function of the run seed (stream `<name>/start`) or the content
    of a PEFT folder, so a run needs no copy of it.
 """
@@ -18,20 +25,29 @@ from pathlib import Path
 import torch
 
 from germline import config, noise
-from germline.protocols import BaseModel
-from germline.spaces.dense_noise import DenseNoise
-from germline.spaces.peft_files import adapter_tensor_infos, read_adapter
-from germline.spaces.tensor_selection import check_rank, no_adapted_layers_error, select_linear
-from germline.types import TensorInfo
+from germline.protocols import BaseModel, MemberAdapter, Theta
+from germline.spaces.base import DenseSpace
+from germline.spaces.peft_files import PREFIX, adapter_tensor_infos, read_adapter
+from germline.spaces.sigma_units import measure_unit, root_mean_square
+from germline.spaces.tensor_selection import (
+    check_rank,
+    factor_sides,
+    no_adapted_layers_error,
+    select_linear,
+)
+from germline.types import Perturbation, TensorInfo
 
 
-class Lora(DenseNoise):
+class Lora(DenseSpace):
     """Dense Gaussian noise on the matrices of a LoRA adapter."""
+
+    family = "adapter"
+    searches_weights = False
 
     def __init__(self, section: config.Lora, run_seed: int) -> None:
         self.section = section
         self.run_seed = run_seed
-        self.rank = section.rank
+        self.rank = self.adapter_rank = section.rank
         self.scale = section.alpha / section.rank
 
     def begin(self, base: BaseModel) -> Mapping[TensorInfo, torch.Tensor]:
@@ -45,7 +61,7 @@ class Lora(DenseNoise):
         if self.section.init_adapter is not None:
             stored = read_adapter(Path(self.section.init_adapter))
             stored.check_settings(self.rank, self.section.alpha)
-            return stored.beside(base)
+            return stored.tensors_beside(base)
         adapter = {}
         for layer in chosen:
             check_rank(self.rank, layer)
@@ -71,6 +87,50 @@ class Lora(DenseNoise):
         if not kept:
             raise no_adapted_layers_error(self.section)
         return kept
+
+    def searched_shapes(self, tensors: Sequence[TensorInfo]) -> list[tuple[int, ...]]:
+        """Return the shapes of A and B beside the selected layers; B alone where A is frozen."""
+        layers = select_linear(tensors, self.section)
+        pairs = [adapter_tensor_infos(layer, self.rank) for layer in layers]
+        return [part.shape for pair in pairs for part in pair[int(self.section.freeze_a) :]]
+
+    def numbers_per_member(self, tensors: Sequence[TensorInfo]) -> int:
+        """Count the numbers of A and B beside all selected layers."""
+        return self.rank * factor_sides(select_linear(tensors, self.section))
+
+    def unit(self, tensor: TensorInfo, base: BaseModel, start: Mapping[str, torch.Tensor]) -> float:
+        """Return the unit of A or B, as the docstring of this module defines it."""
+        layer = next(info for info in base.tensors if tensor.name in info.adapter_names)
+        if base.sigma_unit != "rms":
+            return measure_unit(base.sigma_unit, layer.name, start[layer.name])
+        a = start[layer.adapter_names[0]]
+        unit_of_a = root_mean_square(a) or 1 / math.sqrt(a.shape[1])
+        if tensor.name == layer.adapter_names[0]:
+            return unit_of_a
+        unit_of_layer = measure_unit(base.sigma_unit, layer.name, start[layer.name])
+        return unit_of_layer / (abs(self.scale) * math.sqrt(self.rank) * unit_of_a)
+
+    def changed_weights(self, theta: Theta) -> tuple[TensorInfo, ...]:
+        """Return no parameter of the model: members are adapters."""
+        return ()
+
+    def member_adapters(
+        self, members: Sequence[Perturbation | None], theta: Theta
+    ) -> list[MemberAdapter]:
+        """Return the adapter of each member, with the factor scale multiplied into lora_B in fp32.
+
+        `lora_alpha` is the rank, so an engine multiplies by 1 whether or not it supports
+        rank-stabilized scaling.
+        """
+        return [self._member_adapter(theta.member_values(member), theta) for member in members]
+
+    def _member_adapter(self, values: Mapping[str, torch.Tensor], theta: Theta) -> MemberAdapter:
+        tensors = {}
+        for layer in theta.adapted:
+            lora_a, lora_b = layer.adapter_names
+            tensors[PREFIX + lora_a] = values[lora_a].cpu().clone()
+            tensors[PREFIX + lora_b] = values[lora_b].cpu() * self.scale
+        return MemberAdapter(self.rank, tensors)
 
     def _drawn(self, tensor: TensorInfo, deviation: float) -> torch.Tensor:
         size = math.prod(tensor.shape)

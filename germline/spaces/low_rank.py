@@ -4,9 +4,9 @@ EGGROLL (arXiv 2511.16652). A is `[out, rank]`, B is `[in, rank]`, both standard
 element of the noise has unit variance; a merged update has rank min(directions x rank, out, in).
 
 Only the linear layers of the decoder blocks are searched: embeddings, norms, biases and the output
-head stay as they are, because engines that serve members as adapters (LoRA) cannot perturb them,
-and results must not depend on the engine. The noise has the layout of the stored weight: where a
-model keeps weights as `[in, out]` (GPT-2), A is `[in, rank]` and B `[out, rank]`.
+head are frozen, because engines that serve members as adapters (LoRA) cannot perturb them, and
+results must not depend on the engine. The noise has the layout of the stored weight: where a model
+stores weights as `[in, out]` (GPT-2), A is `[in, rank]` and B `[out, rank]`.
 """
 
 import math
@@ -15,17 +15,29 @@ from collections.abc import Sequence
 import torch
 
 from germline import config, tensor_noise
-from germline.spaces.tensor_selection import check_rank, select_linear
+from germline.protocols import MemberAdapter, Theta
+from germline.spaces.base import BaseSpace, SharedDirections
+from germline.spaces.peft_files import PREFIX
+from germline.spaces.sigma_units import UNITS, exact_dot
+from germline.spaces.tensor_selection import check_rank, factor_sides, select_linear
 from germline.tensor_noise import NoiseStream
-from germline.types import SeedPerturbation, TensorInfo, Update
+from germline.types import (
+    Perturbation,
+    SeedPerturbation,
+    TensorInfo,
+    Update,
+    as_seed_perturbation,
+)
 
 
-class LowRank:
+class LowRank(BaseSpace):
     """Rank-r Gaussian noise on the selected linear layers."""
+
+    family = "low_rank"
 
     def __init__(self, section: config.LowRank) -> None:
         self.section = section
-        self.rank = section.rank
+        self.rank = self.direction_rank = self.adapter_rank = section.rank
 
     def select(self, tensors: Sequence[TensorInfo]) -> tuple[TensorInfo, ...]:
         """Keep the selected linear layers of the decoder blocks.
@@ -37,6 +49,10 @@ class LowRank:
         for tensor in kept:
             check_rank(self.rank, tensor, ", or use space.kind=full")
         return kept
+
+    def numbers_per_member(self, tensors: Sequence[TensorInfo]) -> int:
+        """Count the numbers of A and B in all selected layers."""
+        return self.rank * factor_sides(self.select(tensors))
 
     def factors(
         self, members: Sequence[SeedPerturbation], tensor: TensorInfo
@@ -54,14 +70,14 @@ class LowRank:
     ) -> torch.Tensor:
         """Draw A (side 0) or B (side 1) of many tensors: `[members, sum of side x rank]`.
 
-        The numbers of `factors`, each `[side, rank]`, one after another: several times faster than
-        tensor by tensor where matrices are small.
+        The numbers are those of `factors`, each `[side, rank]`, tensor after tensor. One call for
+        all tensors is several times faster than `factors` where matrices are small.
         """
         first = members[0]
         sizes = {
             f"{tensor.name}/{'ab'[side]}": tensor.shape[side] * self.rank for tensor, side in wanted
         }
-        directions = [one.direction for one in members]
+        directions = [member.direction for member in members]
         drawn = tensor_noise.concatenated_noise(
             first.run_seed, first.generation, directions, sizes, device
         )
@@ -72,20 +88,77 @@ class LowRank:
                     part.mul_(1 / math.sqrt(self.rank))
         return drawn
 
+    def noise(
+        self, member: SeedPerturbation, tensor: TensorInfo, device: torch.device | None = None
+    ) -> torch.Tensor:
+        """Draw A B^T of a member's direction, fp32 of the tensor's shape."""
+        a, b = self.factors([member], tensor)
+        return (a[0] @ b[0].T).to(device)
+
+    def mean_squares(self, members: Sequence[SeedPerturbation], tensor: TensorInfo) -> list[float]:
+        """Return |A B^T|^2 / size: the sum of (a_p . a_q) (b_p . b_q) over pairs of columns p, q.
+
+        The product A B^T itself is never computed.
+        """
+        size = math.prod(tensor.shape)
+        a, b = (side.numpy() for side in self.factors(members, tensor))
+        pairs = [(p, q) for p in range(self.rank) for q in range(self.rank)]
+        return [
+            sum(
+                exact_dot(a[k, :, p], a[k, :, q]) * exact_dot(b[k, :, p], b[k, :, q])
+                for p, q in pairs
+            )
+            / size
+            / UNITS**2
+            for k in range(len(members))
+        ]
+
     def gradient(
         self, update: Update, tensor: TensorInfo, device: torch.device | None = None
     ) -> torch.Tensor:
         """Sum coefficients times A B^T in order (fp32 multiply, then add: the same bits anywhere).
 
-        A matrix product would be faster but its summation order depends on the library and the
+        A matrix product would be faster, but the order of its sums depends on the library and the
         thread count.
         """
         directions = range(len(update.coefficients))
         a, b = self._draw(update.run_seed, update.generation, directions, tensor, device)
         coefficients = torch.tensor(update.coefficients, dtype=torch.float32, device=a.device)
         a = a.mul_(coefficients[:, None, None])
-        # The columns of every direction below each other, in the order in which they are added.
+        # The columns of all directions become rows, in the order in which they are added.
         return tensor_noise.outer_sum(a.mT.flatten(0, 1), b.mT.flatten(0, 1))
+
+    def member_adapters(
+        self, members: Sequence[Perturbation | None], theta: Theta
+    ) -> list[MemberAdapter]:
+        """Return the noise A B^T of members times sign, sigma and unit; that of the center is 0.
+
+        All factors are multiplied into lora_B in fp32, and `lora_alpha` is the rank, so an engine
+        multiplies by 1 whether or not it supports rank-stabilized scaling. Every direction is drawn
+        once: an antithetic pair shares it.
+        """
+        shared = SharedDirections.of(
+            [None if member is None else as_seed_perturbation(member) for member in members]
+        )
+        adapters: list[dict[str, torch.Tensor]] = [{} for _ in members]
+        for info in theta.searched:
+            left, right = self._output_and_input_sides(shared, info)
+            scales = shared.scale * theta.units[info.name]
+            lora_a, lora_b = (PREFIX + name for name in info.adapter_names)
+            for tensors, which, scale in zip(adapters, shared.which, scales, strict=True):
+                tensors[lora_a] = right[which].T.contiguous()
+                tensors[lora_b] = left[which] * scale
+        return [MemberAdapter(self.rank, tensors) for tensors in adapters]
+
+    def _output_and_input_sides(
+        self, shared: SharedDirections, info: TensorInfo
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the factors of a layer's outputs and of its inputs, `[directions, side, rank]`."""
+        if not shared.drawn:  # all members are the center
+            out, into = info.out_in_features
+            return torch.zeros(1, out, self.rank), torch.zeros(1, into, self.rank)
+        first, second = self.factors(shared.drawn, info)
+        return (second, first) if info.transposed else (first, second)
 
     def _draw(
         self,

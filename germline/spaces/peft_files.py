@@ -6,6 +6,7 @@ so an adapter this project wrote is never started from on another model.
 """
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -18,11 +19,16 @@ from safetensors.torch import save
 from germline.protocols import BaseModel
 from germline.types import GermlineError, TensorInfo
 
+log = logging.getLogger(__name__)
+
 CONFIG = "adapter_config.json"
 TENSORS = "adapter_model.safetensors"
 PREFIX = "base_model.model."
 """What PEFT puts before the name of a module of the base model."""
 DIGEST = "base_digest"
+
+EXPERT_NAMES = (".gate_proj", ".up_proj", ".down_proj", ".w1", ".w2", ".w3")
+"""Last names of layers of which transformers 4 had one per expert."""
 
 PLAIN: Mapping[str, Any] = {
     "peft_type": "LORA",
@@ -92,7 +98,7 @@ class StoredAdapter:
                 f"space.rank={self.rank} and space.alpha={self.alpha:g}"
             )
 
-    def beside(self, base: BaseModel) -> Mapping[TensorInfo, torch.Tensor]:
+    def tensors_beside(self, base: BaseModel) -> Mapping[TensorInfo, torch.Tensor]:
         """Return A and B beside the layers of a model, in its order.
 
         Raises:
@@ -185,6 +191,7 @@ def write_adapter(
         alpha: they add alpha / rank * B A.
         base: the model they belong to.
     """
+    _warn_of_experts(layers, base)
     rank = len(tensors[layers[0].adapter_names[0]])
     settings = {
         **PLAIN,
@@ -203,6 +210,24 @@ def write_adapter(
     (folder / TENSORS).write_bytes(_in_order(written))
     text = json.dumps(settings, indent=2, sort_keys=True) + "\n"
     (folder / CONFIG).write_text(text, encoding="utf-8")
+
+
+def _warn_of_experts(layers: Sequence[TensorInfo], base: BaseModel) -> None:
+    """Name the layers of a mixture of experts that plain `peft` may mistake for experts.
+
+    peft 0.21 reads these names in adapters of most mixtures as those of experts, as checkpoints of
+    transformers 4 had them, and then leaves out dense layers and shared experts without an error.
+    """
+    if not any(info.kind == "expert" for info in base.tensors):
+        return
+    names = [_module(layer) for layer in layers]
+    if mistaken := [name for name in names if name.endswith(EXPERT_NAMES)]:
+        log.warning(
+            "export: %s is a mixture of experts, and peft may take %s and %d more layers of the "
+            "adapter for its experts and not load them; compare the logits, or write the merged "
+            "model (--merged); space.exclude=['*.mlp.*'] leaves such layers out of a run",
+            *(base.source, mistaken[0], len(mistaken) - 1),
+        )
 
 
 def _in_order(file: bytes) -> bytes:

@@ -1,19 +1,19 @@
 """Subspace: theta is coordinates in a random subspace of all selected linear layers together.
 
-With coordinates z_1 .. z_d, every selected layer W `[out, in]` plays as
+With coordinates z_1 .. z_d, every selected layer W `[out, in]` becomes
 
     (1)  W + unit_W / sqrt(d) * sum_k z_k a_k b_k^T        a_k, b_k standard normal, fixed
 
-so one coordinate moves every layer at once, along a rank-1 direction of its own in each. However
+so one coordinate changes every layer at once, along a different rank-1 direction in each. However
 large the model is, d numbers are searched: few enough for a full covariance (`strategy.kind=cma`),
-and the smallest d that learns a task is a measure of how many the task needs (intrinsic dimension:
+and the smallest d that learns a task measures how many numbers the task needs (intrinsic dimension:
 Li et al. 2018, arXiv 1804.08838; Aghajanyan et al. 2020, arXiv 2012.13255).
 
-- Sigma means what it means in `low_rank`: with z of standard deviation sigma, the weights of a
+- Sigma has the meaning it has in `low_rank`: with z of standard deviation sigma, the weights of a
   layer change by sigma times `strategy.sigma_unit` (of that layer), root mean square, for any d.
 - The directions follow from the run seed and the canonical names of the layers alone: a_k is the
   noise of direction k in stream `<name>/subspace/a` (generation 0), b_k in `<name>/subspace/b`. So
-  the subspace of 8 dimensions lies in that of 16, and a replay needs nothing but the seed.
+  the subspace of 8 dimensions lies in that of 16, and a replay needs only the seed.
 
 Deviation: the papers draw dense or Fastfood projections of all weights; rank-1 directions let a
 whole population share one batch, and cover the linear layers only.
@@ -21,8 +21,9 @@ whole population share one batch, and cover the linear layers only.
 By default 256 coordinates are searched: on nano countdown 64 stop at 79 % of what `low_rank`
 reaches, and 256 reach 98 % and more (`docs/spaces.md`).
 
-Limit: a layer costs d (out + in) numbers in the serving dtype, once for all members, and as many
-products per token; that passes the layer itself at d = out in / (out + in).
+Limit: the directions of a layer are d (out + in) numbers in the serving dtype, once for all
+members, and as many products per token; that is more than the layer itself above
+d = out in / (out + in).
 """
 
 import math
@@ -32,31 +33,25 @@ import torch
 
 from germline import config, noise
 from germline.protocols import BaseModel, MatrixDirections
-from germline.spaces.dense_noise import DenseNoise
+from germline.spaces.coordinates import CoordinateSpace
+from germline.spaces.sigma_units import measure_unit
 from germline.spaces.tensor_selection import select_linear
 from germline.types import GermlineError, TensorInfo
 
 DEFAULT = config.Subspace.model_fields["dimension"].default
-"""Fewer are searched where the selected layers have fewer weights, if this was not asked for."""
+"""Lowered to the number of selected weights; any other dimension above that is an error."""
 
 COORDINATES = "subspace.coordinates"
-"""Canonical name of z: frozen, as it names noise."""
+"""Canonical name of z: frozen, because it names noise."""
 
 
-class Subspace(DenseNoise):
-    """Coordinates along random rank-1 directions in every selected layer.
-
-    Attributes:
-        matrices: the layers that move; known once it has begun.
-        scale: of an adapter, which there is none of.
-    """
-
-    scale = 1.0
+class Subspace(CoordinateSpace):
+    """Coordinates along random rank-1 directions in every selected layer."""
 
     def __init__(self, section: config.Subspace, run_seed: int) -> None:
+        super().__init__()
         self.section = section
         self.run_seed = run_seed
-        self.matrices: tuple[TensorInfo, ...] = ()
         self._dimension = section.dimension
         self._units: dict[str, float] = {}
 
@@ -78,7 +73,7 @@ class Subspace(DenseNoise):
             )
         if base.weights:
             self._units = {
-                matrix.name: base.unit(matrix.name, base.weights[matrix.name])
+                matrix.name: measure_unit(base.sigma_unit, matrix.name, base.weights[matrix.name])
                 for matrix in self.matrices
             }
         self._dimension = dimension
@@ -88,6 +83,10 @@ class Subspace(DenseNoise):
         """Keep the coordinates."""
         return tuple(tensor for tensor in tensors if tensor.name == COORDINATES)
 
+    def searched_shapes(self, tensors: Sequence[TensorInfo]) -> list[tuple[int, ...]]:
+        """Return the shape of z."""
+        return [(self.section.dimension,)]
+
     def directions(self, matrix: TensorInfo) -> MatrixDirections:
         """Draw the directions of a layer, fp32; a carries unit / sqrt(d) of equation (1)."""
         out, into = matrix.out_in_features
@@ -95,8 +94,8 @@ class Subspace(DenseNoise):
         a = self._drawn(f"{matrix.name}/subspace/a", out).mul_(scale)
         return MatrixDirections(COORDINATES, a.T, self._drawn(f"{matrix.name}/subspace/b", into).T)
 
-    def unit(self, coordinates: TensorInfo) -> float:
-        """Return 1: the units of the layers, which differ, are in their directions."""
+    def unit(self, tensor: TensorInfo, base: BaseModel, start: Mapping[str, torch.Tensor]) -> float:
+        """Return 1: the units of the layers, which differ, are factors of their directions."""
         return 1.0
 
     def _drawn(self, name: str, size: int) -> torch.Tensor:

@@ -79,6 +79,11 @@ def select_linear(
     return linear
 
 
+def factor_sides(layers: Sequence[TensorInfo]) -> int:
+    """Return the inputs plus outputs of linear layers: the numbers of rank-1 factors."""
+    return sum(sum(layer.out_in_features) for layer in layers)
+
+
 def check_rank(rank: int, tensor: TensorInfo, remedy: str = "") -> None:
     """Check that a matrix can have a perturbation of this rank.
 

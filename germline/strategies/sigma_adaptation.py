@@ -5,7 +5,7 @@
 
 What adapts goes by the updates told so far and by nothing else, so a strategy that recalls them has
 the sigma it would have had. A `natural` sigma is constant here: each tensor's own factor lives with
-the weights, because it needs the noise (`engines.per_tensor_sigma`).
+the weights, because it needs the noise (`spaces.sigma_units`).
 """
 
 from collections.abc import Callable

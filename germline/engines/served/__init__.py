@@ -2,8 +2,6 @@
 
 engine.py    the fp32 masters here, the serving copy there
 server_protocol.py    what such an inference engine must be able to do
-lora_adapters.py  members as LoRA adapters: low_rank and lora
-member_tensors.py   members as whole tensors: full, and coordinates
 detokenize.py     the tokens that come back, as completions
 masters_spec.py    how masters are made of a model, also elsewhere
 serialization.py      members and updates as text

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import torch
 
-from germline.engines.merge import merged_tensors, save_adapter
 from germline.engines.pretrained import PretrainedModel, save_pretrained
 from germline.engines.prompt_encoder import PromptEncoder
 from germline.engines.served.completion_decoder import CompletionDecoder
@@ -113,11 +112,12 @@ class ServedEngine:
 
     def save_model(self, folder: Path, dtype: torch.dtype | None = None) -> None:
         """Write theta as a Hugging Face folder; the serving dtype gives the same tokens."""
-        save_pretrained(self.pretrained, merged_tensors(self.weights), folder, dtype or self.dtype)
+        merged = self.weights.merged_tensors()
+        save_pretrained(self.pretrained, merged, folder, dtype or self.dtype)
 
     def save_adapter(self, folder: Path) -> None:
         """Write the center's adapter, in fp32, as a folder that plain `peft` loads."""
-        save_adapter(self.weights, folder)
+        self.weights.save_adapter(folder)
 
     def close(self) -> None:
         """End what was started for this run."""

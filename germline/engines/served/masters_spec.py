@@ -6,8 +6,8 @@ The text is what the config says of it; whoever reads it checks the values as th
 import json
 
 from germline.config import Config, validate_config
-from germline.engines.master_placement import searched_names
-from germline.engines.master_weights import Masters, list_tensors
+from germline.engines.master_weights import Masters, searched_names
+from germline.engines.model_tensors import list_tensors
 from germline.engines.pretrained import PretrainedModel, load_pretrained
 from germline.optimizers import AscentOptimizer, make_optimizer
 from germline.protocols import Space

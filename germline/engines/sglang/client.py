@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from germline.engines.served.http_client import HttpConnection, RequestRefused
-from germline.engines.served.lora_adapters import MemberAdapter
 from germline.engines.served.server_protocol import SamplingRequest
+from germline.protocols import MemberAdapter
 from germline.types import EngineLost, GermlineError
 
 OLDEST = (0, 5, 23)

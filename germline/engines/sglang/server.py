@@ -26,8 +26,6 @@ from germline.engines.pretrained import PretrainedModel
 from germline.engines.served.completion_decoder import CompletionDecoder
 from germline.engines.served.engine import ServedEngine
 from germline.engines.served.http_client import HttpConnection, RequestRefused
-from germline.engines.served.lora_adapters import member_adapters, serves_adapters
-from germline.engines.served.member_tensors import member_tensors, written_tensor_names
 from germline.engines.served.server_protocol import SamplingRequest, Tokens
 from germline.engines.sglang.client import (
     GenerateRequest,
@@ -46,7 +44,7 @@ from germline.engines.sglang.server_check import (
 )
 from germline.engines.sglang.write_check import check_writes
 from germline.optimizers import AscentOptimizer
-from germline.protocols import AdapterSpace, Space
+from germline.protocols import Space
 from germline.types import EngineLost, GermlineError, MeanUpdate, Perturbation, Update
 
 log = logging.getLogger(__name__)
@@ -86,7 +84,7 @@ class SglangServer:
     def begin(self, masters: Masters) -> None:
         """Make sure that the server has the base model of these masters, and can play members."""
         self._masters = masters
-        self._writes = bool(written_tensor_names(masters))
+        self._writes = bool(masters.changed_weights())
         if self._config.launch:
             self._launch()
         else:
@@ -167,7 +165,7 @@ class SglangServer:
         self._launched, self._has_written = None, False
 
     def _launch(self) -> None:
-        flags = adapter_flags(self._masters) if serves_adapters(self._masters) else []
+        flags = adapter_flags(self._masters) if self._masters.has_adapter_members else []
         self._launched = launched = launch_server(self._config, self._source, self._dtype, flags)
         name = f"the SGLang server of this run ({launched.url})"
         timeout_s = self._config.timeout_s
@@ -179,9 +177,9 @@ class SglangServer:
         )
 
     def _say_what_it_costs(self) -> None:
-        if serves_adapters(self._masters):
+        if self._masters.has_adapter_members:
             return
-        numbers = sum(math.prod(info.shape) for info in written_tensor_names(self._masters))
+        numbers = sum(math.prod(info.shape) for info in self._masters.changed_weights())
         log.warning(
             "engine=sglang writes every member into the server one after another: %.4g MB each; "
             "space.kind=low_rank sends a small adapter for each, and plays all in one batch",
@@ -219,7 +217,7 @@ class SglangServer:
         return found
 
     def _together(self, members: int) -> int:
-        if not serves_adapters(self._masters):
+        if not self._masters.has_adapter_members:
             return 1
         limits = (self._config.adapters, self._info.loadable)
         return min([max(1, members), *(limit for limit in limits if isinstance(limit, int))])
@@ -252,7 +250,7 @@ class SglangServer:
     def _ask(
         self, members: Sequence[Perturbation | None], rows: Sequence[Sequence[GenerateRequest]]
     ) -> list[list[GenerateResponse]]:
-        if serves_adapters(self._masters):
+        if self._masters.has_adapter_members:
             self._stand(None)
             with self._loaded(members) as names:
                 return self._answers(names, rows)
@@ -267,18 +265,18 @@ class SglangServer:
         self._standing = None
         self._has_written = True
         version = self._new_name()
-        self._client.write(member_tensors(self._masters, member), self._dtype, version)
+        self._client.write(self._masters.written_tensors(member), self._dtype, version)
         self._standing, self._version = (member,), version
 
     @contextlib.contextmanager
     def _loaded(self, members: Sequence[Perturbation | None]) -> Iterator[list[str | None]]:
         """Hand over the adapters of members, and name them; None where the weights are enough."""
-        is_adapter = isinstance(self._masters.space, AdapterSpace)
+        is_adapter = bool(self._masters.adapted)
         with contextlib.ExitStack() as loaded:
             names: list[str | None] = []
             try:
                 for member, adapter in zip(
-                    members, member_adapters(self._masters, members), strict=True
+                    members, self._masters.member_adapters(members), strict=True
                 ):
                     if member is None and not is_adapter:
                         names.append(None)

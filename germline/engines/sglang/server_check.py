@@ -10,7 +10,6 @@ from transformers import PreTrainedModel
 
 from germline.engines.dtypes import DTYPES
 from germline.engines.master_weights import Masters
-from germline.engines.served.lora_adapters import adapted_layers, serves_adapters
 from germline.engines.sglang.client import GenerateRequest, ServerInfo, SglangClient
 from germline.types import GermlineError
 
@@ -48,7 +47,7 @@ def check_server(info: ServerInfo, masters: Masters) -> None:
     Raises:
         GermlineError: the message names the flag to start it with.
     """
-    if not serves_adapters(masters):
+    if not masters.has_adapter_members:
         return
     flags = adapter_flags(masters)
     if not info.adapters:
@@ -81,13 +80,13 @@ def adapter_flags(masters: Masters) -> list[str]:
 
 def adapted_modules(masters: Masters) -> set[str]:
     """Return the kinds of layers beside which adapters stand, such as q_proj."""
-    names = (layer.name.removesuffix(".weight") for layer in adapted_layers(masters))
+    names = (layer.name.removesuffix(".weight") for layer in masters.adapter_layers)
     return {name.rpartition(".")[2] for name in names}
 
 
 def adapter_rank(masters: Masters) -> int:
     """Return the rank of a space's adapters."""
-    return int(getattr(masters.space, "rank", 0))
+    return (masters.space and masters.space.adapter_rank) or 0
 
 
 @torch.inference_mode()

@@ -13,7 +13,6 @@ import torch
 
 from germline.engines.master_weights import Masters
 from germline.engines.served.http_client import RequestRefused
-from germline.engines.served.member_tensors import written_tensor_names
 from germline.engines.sglang.client import SglangClient
 from germline.types import GermlineError, TensorInfo
 
@@ -40,7 +39,7 @@ def check_writes(
         log.warning("whether weights arrive as they are written cannot be looked at: %s", refusal)
         return
     ignored = []
-    for info in first_tensor_per_kind(written_tensor_names(masters)):
+    for info in first_tensor_per_kind(masters.changed_weights()):
         changed = masters.base.weights[info.name] + 1.0
         client.write([(info.name, changed)], dtype, version())
         after = client.checksum()

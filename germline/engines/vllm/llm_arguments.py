@@ -9,7 +9,6 @@ import torch
 from germline.config import Vllm
 from germline.engines.master_weights import Masters
 from germline.engines.pretrained import PretrainedModel
-from germline.engines.served.lora_adapters import adapted_layers, serves_adapters
 from germline.types import GermlineError
 
 EXTENSION = "germline.engines.vllm.worker_extension.GermlineWorkerExtension"
@@ -47,7 +46,7 @@ def llm_arguments(
     cache_gb = section.kv_cache_gb or (None if on_gpu else CPU_CACHE_GB)
     if cache_gb is not None:
         settings["kv_cache_memory_bytes"] = int(cache_gb * 1e9)
-    if serves_adapters(masters):
+    if masters.has_adapter_members:
         settings |= _adapter_settings(section, masters, dtype)
     return settings | section.options
 
@@ -72,7 +71,7 @@ def max_lora_rank(masters: Masters, asked: int | None) -> int:
     Raises:
         GermlineError: vLLM makes no such room, or it is less than they need.
     """
-    rank: int = masters.space.rank  # type: ignore[union-attr]  # spaces of adapters have one
+    rank = (masters.space and masters.space.adapter_rank) or 0
     if rank > RANKS[-1]:
         raise GermlineError(
             f"space.rank={rank} is above {RANKS[-1]}, the largest adapter vLLM serves: use "
@@ -94,7 +93,7 @@ def max_lora_rank(masters: Masters, asked: int | None) -> int:
 def adapter_slot_bytes(masters: Masters, rank: int, dtype: torch.dtype) -> int:
     """Return the memory one adapter's place needs, in all layers together."""
     return (
-        sum(sum(layer.out_in_features) for layer in adapted_layers(masters)) * rank * dtype.itemsize
+        sum(sum(layer.out_in_features) for layer in masters.adapter_layers) * rank * dtype.itemsize
     )
 
 
@@ -114,7 +113,7 @@ def serve_command(model: str, masters: Masters, dtype: torch.dtype, url: str) ->
         f"--model {model} --dtype {str(dtype).removeprefix('torch.')}",
         f"--worker-extension-cls {EXTENSION}",
     ]
-    if serves_adapters(masters):
+    if masters.has_adapter_members:
         room = max_lora_rank(masters, None)
         words.append(f"--enable-lora --max-loras 32 --max-cpu-loras 64 --max-lora-rank {room}")
     if not torch.cuda.is_available():

@@ -23,7 +23,6 @@ from germline.config import Vllm
 from germline.engines.master_weights import Masters
 from germline.engines.pretrained import PretrainedModel
 from germline.engines.served.http_client import HttpConnection, RequestRefused
-from germline.engines.served.lora_adapters import serves_adapters
 from germline.engines.served.server_protocol import SamplingRequest, Tokens
 from germline.engines.vllm.llm_arguments import max_lora_rank, serve_command
 from germline.engines.vllm.server import ADAPTER_PATH, GenerateRequest, check_worker_replies
@@ -228,7 +227,7 @@ class HttpTransport:
                 f"{self._name}: it serves in {about['dtype']}, but engine.dtype is {dtype} here: "
                 f"set engine.dtype={about['dtype']}"
             )
-        if not serves_adapters(masters):
+        if not masters.has_adapter_members:
             return
         needed = max_lora_rank(masters, None)
         if not about["max_loras"]:

@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from germline.engines.master_weights import Masters
-from germline.engines.served.lora_adapters import serves_adapters
-from germline.engines.served.member_tensors import written_tensor_names
 from germline.engines.served.serialization import write_members
 from germline.engines.served.server_protocol import SamplingRequest, Tokens
 from germline.types import EngineLost, GermlineError, MeanUpdate, Perturbation, Update
@@ -103,8 +101,8 @@ class VllmServer:
 
     def begin(self, masters: Masters) -> None:
         """Start or find vLLM, and make sure that it serves the base model of these masters."""
-        self._adapters = serves_adapters(masters)
-        infos = written_tensor_names(masters)
+        self._adapters = masters.has_adapter_members
+        infos = masters.changed_weights()
         self._written = bool(infos)
         if self._written and not self._adapters:
             log.warning(

@@ -28,12 +28,11 @@ from safetensors.torch import load
 from torch import Tensor
 
 from germline.engines.master_weights import Masters
-from germline.engines.served.lora_adapters import MemberAdapter, member_adapters
 from germline.engines.served.masters_spec import masters_from_spec
-from germline.engines.served.member_tensors import member_tensors
 from germline.engines.served.serialization import read_members, read_update
 from germline.engines.vllm import version_check
 from germline.engines.vllm.server import ADAPTER_PATH
+from germline.protocols import MemberAdapter
 from germline.types import EngineLost, GermlineError, Perturbation
 
 try:
@@ -169,7 +168,7 @@ class WorkerMembers:
     def apply_member(self, member: str) -> None:
         """Write a member's tensors into the weights that are served; of none: the center's."""
         ((_, who),) = read_members(member).items()
-        self._write(member_tensors(self._own, who))
+        self._write(self._own.written_tensors(who))
 
     @torch.no_grad()
     def load_base(self) -> None:
@@ -245,7 +244,7 @@ class WorkerMembers:
             start = names.index(name)
             together = names[start : start + TOGETHER]
             members = [self._members[one] for one in together]
-            self._drawn.update(zip(together, member_adapters(self._own, members), strict=True))
+            self._drawn.update(zip(together, self._own.member_adapters(members), strict=True))
         return self._drawn.pop(name)
 
 

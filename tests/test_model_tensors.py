@@ -9,8 +9,7 @@ from transformers import AutoModelForCausalLM
 from benchmarks.memory import LiveTensors
 from germline.config import Full, Lora, LowRank, Singular, SpaceConfig, Subspace
 from germline.engines.digests import root_digest, tensor_digests
-from germline.engines.master_placement import MasterPlacement
-from germline.engines.merge import merged_tensors
+from germline.engines.model_tensors import MasterPlacement
 from germline.engines.pretrained import load_pretrained
 from germline.engines.stored_dtype import stored_dtype
 from germline.optimizers import Sgd
@@ -95,7 +94,7 @@ def test_digests_and_exports_are_those_of_fp32_values(stored, files, serving, sp
     for one in (engine, wide):
         one.apply(Update(1, 0, 0.1, 0.5, (0.5, -0.25)))
     assert weights.digest() == wide.weights.digest()
-    exports = [merged_tensors(one.weights) for one in (engine, wide)]
+    exports = [one.weights.merged_tensors() for one in (engine, wide)]
     assert all(torch.equal(exports[0][name].float(), exports[1][name]) for name in base)
 
 

@@ -1,0 +1,108 @@
+"""The parameters of a model: what each of them is, and where its values are held.
+
+    searched    an fp32 master besides the serving copy; in fp32 on one device they may be one
+                tensor
+    frozen      no fp32 copy: the serving copy itself, where it holds every stored value exactly
+                (bf16 served in bf16 or fp32), else the stored tensor on the host (fp32 or fp16
+                served in bf16), because digests and exports are of the stored values
+
+Tensors are placed one after another, so that loading holds one tensor more than the final state.
+"""
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from germline.types import TensorInfo, TensorKind
+
+
+def list_tensors(model: nn.Module) -> tuple[TensorInfo, ...]:
+    """List a model's parameters by canonical name; tied ones once, under the first name."""
+    infos = []
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    for name, parameter in model.named_parameters():
+        owner = model.get_submodule(name.rpartition(".")[0])
+        layer = re.search(r"\.(\d+)\.", name)
+        infos.append(
+            TensorInfo(
+                name=name,
+                shape=tuple(parameter.shape),
+                kind=_kind(owner, name),
+                layer=int(layer[1]) if layer else None,
+                transposed=_is_conv1d(owner) and parameter.dim() == 2,
+                aliases=tuple(names[id(parameter)][1:]),
+            )
+        )
+    return tuple(infos)
+
+
+def _kind(owner: nn.Module, name: str) -> TensorKind:
+    if name.endswith("bias"):
+        return "bias"
+    # A mixture routes single tokens to an expert, whose rows no longer tell which member they are.
+    if ".experts." in name:
+        return "expert"
+    if isinstance(owner, nn.Linear) or _is_conv1d(owner):
+        return "linear"
+    if isinstance(owner, nn.Embedding):
+        return "embedding"
+    if type(owner).__name__.endswith("Router"):  # of transformers, as its linear layers above
+        return "router"
+    return "norm" if "norm" in type(owner).__name__.lower() else "other"
+
+
+def _is_conv1d(owner: nn.Module) -> bool:
+    """Tell GPT-2's linear layer, whose weight is `[in, out]`, without importing transformers."""
+    return type(owner).__name__ == "Conv1D"
+
+
+@dataclass(frozen=True)
+class MasterPlacement:
+    """The devices and dtypes of a model's tensors.
+
+    Attributes:
+        device: of the serving copies.
+        dtype: of the serving copies.
+        master_device: of the fp32 masters.
+        has_separate_masters: whether members are written into the serving copy, so that a master
+            must never share its storage.
+    """
+
+    device: torch.device
+    dtype: torch.dtype
+    master_device: torch.device
+    has_separate_masters: bool = False
+
+    def place(self, model: nn.Module, searched: Collection[str]) -> dict[str, Tensor]:
+        """Move a model's parameters to their device and dtype; return the values by name.
+
+        Args:
+            model: on the CPU, in the dtype of its files.
+            searched: names of the parameters that updates change.
+        """
+        values = {}
+        for name, parameter in model.named_parameters():
+            stored = parameter.detach()
+            parameter.data = stored.to(self.device, self.dtype)
+            serving = parameter.detach()
+            if name in searched:
+                values[name] = self._master(stored, serving)
+            else:
+                values[name] = serving if holds_exactly(self.dtype, stored.dtype) else stored
+        return values
+
+    def _master(self, stored: Tensor, serving: Tensor) -> Tensor:
+        is_master = self.dtype == torch.float32 and self.device == self.master_device
+        master = serving if is_master else stored.to(self.master_device, torch.float32)
+        shared = master.data_ptr() == serving.data_ptr()
+        return master.clone() if shared and self.has_separate_masters else master
+
+
+def holds_exactly(dtype: torch.dtype, stored: torch.dtype) -> bool:
+    """Tell whether a dtype can represent every value of another one."""
+    return torch.promote_types(dtype, stored) == dtype

@@ -14,6 +14,8 @@ from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser
 from xdist.scheduler import LoadScopeScheduling
 
+from tests import type_checking
+
 ROOT = Path(__file__).parent
 LINKED = ("configs", "examples")
 IN_ONE_WORKER = ("tests/engines_real/",)
@@ -22,6 +24,8 @@ IN_ONE_WORKER = ("tests/engines_real/",)
 # Set before torch is imported: a second thread slows models as small as those of the tests, and
 # the workers of `pytest -n` share the cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+type_checking.install()
 
 # Imported by vLLM's workers in vLLM's own environment, which the tests in engines_real/ enter.
 collect_ignore = ["germline/engines/vllm/worker_extension.py"]

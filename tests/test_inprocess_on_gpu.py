@@ -39,17 +39,22 @@ DECODINGS = {
     "stopped": Decoding(max_new_tokens=4, temperature=1.0, noise_seed=2, stop=("e", "a")),
 }
 FAMILIES = [
-    ("llama", "rank 1"),
-    ("llama", "full"),
-    ("mistral", "rank 2"),
     ("gemma3", "lora"),
-    ("gemma3", "full"),
     ("gpt2", "rank 6"),
-    ("gpt2", "singular"),
     ("qwen2 of few words", "rank 1"),
     ("qwen2 of few words", "full"),
-    ("qwen2 of few words", "subspace"),
-    ("qwen2 of few words", "lora"),
+    *(
+        pytest.param(*case, marks=pytest.mark.slow)
+        for case in (
+            ("llama", "rank 1"),
+            ("llama", "full"),
+            ("mistral", "rank 2"),
+            ("gemma3", "full"),
+            ("gpt2", "singular"),
+            ("qwen2 of few words", "subspace"),
+            ("qwen2 of few words", "lora"),
+        )
+    ),
 ]
 MEMBERS = [*population(4, sigma=0.05).members, None]
 
@@ -214,14 +219,17 @@ class TestSubspaceWithMastersOnTheHost(_OnGpu):
 @pytest.mark.parametrize(
     "overrides",
     [
-        ("space=low_rank", "strategy.sigma=0.1"),
+        pytest.param(("space=low_rank", "strategy.sigma=0.1"), marks=pytest.mark.slow),
         (
             "space=full",
             "strategy.optimizer=adam",
             "strategy.sigma=0.05",
             "engine.master_device=host",
         ),
-        ("space={kind: lora, rank: 2}", "strategy.sigma=0.1", "engine.dtype=bfloat16"),
+        pytest.param(
+            ("space={kind: lora, rank: 2}", "strategy.sigma=0.1", "engine.dtype=bfloat16"),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 @pytest.mark.usefixtures("as_on_gpu")

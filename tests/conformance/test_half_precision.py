@@ -1,5 +1,7 @@
 """What bf16 and fp16 promise in every space and family: the merged model, within their rounding."""
 
+from itertools import product
+
 import pytest
 import torch
 
@@ -19,6 +21,14 @@ from tests.tiny import FAMILIES
 from tests.tiny_engines import examples, folder, inprocess, population
 
 SOME = tuple(space for space in SPACES if space != "rank 6")
+# Each family in a quarter of its cases, and each space and dtype in several families, in seconds.
+QUICK = {
+    (model, dtype, space)
+    for number, model in enumerate(MODELS)
+    for place, space in enumerate(SOME)
+    for dtype in (NARROW[(number + place) % 2],)
+    if (number + place) % len(SOME) < 2
+}
 CASES = [
     *((model, dtype, space) for model in MODELS for dtype in NARROW for space in SOME),
     # Above the rank up to which factors are applied column by column.
@@ -28,7 +38,12 @@ AS_NEAR_AS_TRANSFORMERS = 1.25
 """Of the error of plain transformers, which rounds merged weights and not the factors beside."""
 
 
-@pytest.fixture(params=CASES, ids=" ".join)
+@pytest.fixture(
+    params=[
+        pytest.param(case, marks=() if case in QUICK else pytest.mark.slow, id=" ".join(case))
+        for case in CASES
+    ]
+)
 def result(request):
     return measured(*request.param)
 
@@ -36,6 +51,8 @@ def result(request):
 def test_every_family_and_every_kind_of_space_is_measured():
     assert {model.split()[0] for model in (*MODELS, *ROUTED)} == set(FAMILIES)
     assert {section.kind for section in SPACES.values()} == set(KINDS)
+    assert {model for model, _dtype, _space in QUICK} == set(MODELS)
+    assert {(dtype, space) for _model, dtype, space in QUICK} == set(product(NARROW, SOME))
 
 
 def test_the_logits_of_members_are_within_the_rounding_of_the_dtype(result):

@@ -17,6 +17,8 @@ from pathlib import Path
 from select import select
 from typing import Any
 
+from tests.hang_limit import HANG_S
+
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = (
     "--headless=new",
@@ -29,7 +31,6 @@ FLAGS = (
     "--no-first-run",
     "--hide-scrollbars",
 )
-PATIENCE_S = 60
 
 LAUNCH = """
 import os, sys
@@ -159,12 +160,12 @@ class Browser:
         path.write_bytes(base64.b64decode(answer["data"]))
 
     def _receive(self) -> Message:
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + HANG_S
         while b"\0" not in self._rest:
             ready, _, _ = select([self._from], [], [], max(0.0, deadline - time.monotonic()))
             piece = os.read(self._from, 1 << 16) if ready else b""
             if not piece:
-                raise RuntimeError(f"Chromium said nothing for {PATIENCE_S} s, or ended")
+                raise RuntimeError(f"Chromium said nothing for {HANG_S} s, or ended")
             self._rest += piece
         message, _, self._rest = self._rest.partition(b"\0")
         return json.loads(message)

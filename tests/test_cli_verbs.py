@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 from germline.cli.application import app
 from germline.record import Journal, RunDirectory
 from germline.types import Update
+from tests.hang_limit import HANG_S
 
 CONFIG = """
 task: conciseness
@@ -142,11 +143,11 @@ def test_ctrl_c_stops_after_the_generation_and_the_run_goes_on(
         text=True,
         cwd=Path(__file__).parents[1],
     )
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + HANG_S
     while Journal(run / "journal.jsonl").last_generation() < 1 and time.monotonic() < deadline:
         time.sleep(0.02)
     training.send_signal(signal.SIGINT)
-    out, err = training.communicate(timeout=60)
+    out, err = training.communicate(timeout=HANG_S)
     last = Journal(run / "journal.jsonl").last_generation()
     assert training.returncode == 130
     assert "Finishing this generation, then stopping." in err

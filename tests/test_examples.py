@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.hang_limit import HANG_S
+
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
 
 
@@ -22,7 +24,7 @@ def test_an_example_runs_without_a_word_of_complaint(path, tmp_path):
         text=True,
         cwd=tmp_path,
         env=os.environ | {"HF_HUB_OFFLINE": "1", "MPLCONFIGDIR": str(tmp_path)},
-        timeout=300,
+        timeout=HANG_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

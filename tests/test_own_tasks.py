@@ -11,6 +11,7 @@ from germline.config import load_config
 from germline.graders.pool import GraderPool
 from germline.run.build_parts import make_graders, make_task
 from germline.types import GermlineError
+from tests.hang_limit import HANG_S
 from tests.toy_runs import finish, settings, stopped_after
 
 ROWS = "train = [{'prompt': f'{n}?', 'answer': str(n)} for n in range(10)]\n"
@@ -32,7 +33,7 @@ def graded(path, *texts, overrides=()):
     config = load_config({"task": str(path), "graders": {"timeout_s": 5.0}}, overrides)
     made = make_task(config.task)
     with make_graders(config, made) as pool:
-        return pool.submit(texts, [made.examples("train")[0]] * len(texts)).result(timeout=60)
+        return pool.submit(texts, [made.examples("train")[0]] * len(texts)).result(timeout=HANG_S)
 
 
 # --- what a file may hold
@@ -197,13 +198,13 @@ def misbehaving(body):
     [
         ("return 1 / (completion != 'bad')", "ZeroDivisionError: division by zero"),
         ("return 1 if completion != 'bad' else sys.exit('bye')", "SystemExit: bye"),
-        ("return 1 if completion != 'bad' else time.sleep(60)", "timeout after 0.5 s"),
+        ("return 1 if completion != 'bad' else time.sleep(60)", "timeout after 2.0 s"),
         ("return 1 if completion != 'bad' else os._exit(3)", "died twice: exit status 3"),
     ],
 )
 def test_what_a_text_does_to_a_reward_earns_the_floor(tmp_path, body, failure):
     path = written(tmp_path, ROWS, misbehaving(body), "settings = {'floor': -2}\n")
-    good, bad, after = graded(path, "good", "bad", "good", overrides=["graders.timeout_s=0.5"])
+    good, bad, after = graded(path, "good", "bad", "good", overrides=["graders.timeout_s=2"])
     assert (good.reward, bad.reward, after.reward) == (1.0, -2.0, 1.0)
     assert failure in str(bad.failure)
 
@@ -295,7 +296,7 @@ def test_a_worker_refuses_a_file_that_was_changed_since(tmp_path):
         GraderPool(made.grader, made.rubric, made.floor) as pool,
         pytest.raises(GermlineError, match=r"digits\.py was changed while it was in use"),
     ):
-        pool.submit(["a"], made.examples("train")[:1]).result(timeout=60)
+        pool.submit(["a"], made.examples("train")[:1]).result(timeout=HANG_S)
 
 
 # --- runs

@@ -1,7 +1,7 @@
 """Asking a server over HTTP that may be away, refuse, or be something else than was thought."""
 
 import socket
-import time
+import threading
 from itertools import count
 
 import pytest
@@ -9,6 +9,7 @@ import pytest
 from germline.engines.served import http_client
 from germline.engines.served.http_client import HttpConnection, RequestRefused
 from germline.types import EngineLost
+from tests.hang_limit import HANG_S
 from tests.scripted_server import listening
 
 
@@ -18,7 +19,7 @@ def _no_long_pauses(monkeypatch):
 
 
 def connection(url, **settings):
-    return HttpConnection("the server", url, **{"timeout_s": 5.0, **settings})
+    return HttpConnection("the server", url, **{"timeout_s": HANG_S, **settings})
 
 
 def replies(*all_of_them):
@@ -38,7 +39,7 @@ def replies(*all_of_them):
 )
 def test_a_server_that_is_away_is_asked_again_until_it_is_back(away):
     with listening(replies(away, away, (200, [1, 2]))) as server:
-        assert connection(server.url, retry_timeout_s=20.0).post("/x", {"a": 1}) == [1, 2]
+        assert connection(server.url, retry_timeout_s=HANG_S).post("/x", {"a": 1}) == [1, 2]
     assert server.asked == [("/x", {"a": 1})] * 3
 
 
@@ -75,18 +76,22 @@ def test_where_nobody_listens_that_is_said():
 def test_a_refusal_is_final_and_has_the_server_s_words(said):
     with listening(replies((400, said))) as server:
         with pytest.raises(RequestRefused, match=r"/x: refused \(400\): too long") as refused:
-            connection(server.url, retry_timeout_s=20.0).post("/x", {})
+            connection(server.url, retry_timeout_s=HANG_S).post("/x", {})
         assert (refused.value.status, refused.value.words) == (400, "too long")
     assert len(server.asked) == 1
 
 
 def test_a_server_that_hangs_is_lost_after_the_timeout():
+    given_up = threading.Event()
+
     def hang(*_):
-        time.sleep(0.5)
+        given_up.wait(HANG_S)
         return 200, []
 
-    with listening(hang) as server, pytest.raises(EngineLost, match=r"no answer within 0\.05 s"):
-        connection(server.url, timeout_s=0.05, retry_timeout_s=20.0).get("/x")
+    with listening(hang) as server:
+        with pytest.raises(EngineLost, match=r"no answer within 0\.3 s"):
+            connection(server.url, timeout_s=0.3, retry_timeout_s=HANG_S).get("/x")
+        given_up.set()
 
 
 def test_nobody_waits_for_a_server_that_is_known_to_have_ended():
@@ -94,7 +99,7 @@ def test_nobody_waits_for_a_server_that_is_known_to_have_ended():
         raise EngineLost("it ended")
 
     with listening(replies((503, ""))) as server, pytest.raises(EngineLost, match="it ended"):
-        connection(server.url, retry_timeout_s=20.0, look=look).get("/x")
+        connection(server.url, retry_timeout_s=HANG_S, look=look).get("/x")
     assert len(server.asked) == 1
 
 

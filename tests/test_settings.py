@@ -15,6 +15,7 @@ from germline.run import build_run_parts, train
 from germline.run.build_parts import make_engine
 from germline.training import generations
 from germline.types import GermlineError
+from tests.hang_limit import HANG_S
 from tests.tiny import save_tiny
 from tests.toy_runs import SETTINGS, run, settings
 
@@ -299,7 +300,7 @@ def test_as_many_graders_work_as_asked_for():
 def test_a_grader_out_of_time_gives_the_floor():
     with build_run_parts(settings("graders.timeout_s=1e-9")) as parts:
         text, example = "some text", parts.batch(0)[0]
-        grade = parts.graders.submit([text], [example]).result(timeout=60)[0]
+        grade = parts.graders.submit([text], [example]).result(timeout=HANG_S)[0]
     assert grade.failure is not None
     assert "timeout" in grade.failure or "took longer" in grade.failure
     assert grade.parts == parts.task.floor
@@ -315,7 +316,7 @@ def test_a_grader_out_of_memory_gives_the_floor(tmp_path):
     task = f"task={{kind: {tmp_path / 'hungry.py'}}}"
     with build_run_parts(settings(task, "graders.memory_gb=0.3")) as parts:
         asked = parts.task.examples("train")[:2]
-        much, little = parts.graders.submit(["much", "little"], asked).result(timeout=60)
+        much, little = parts.graders.submit(["much", "little"], asked).result(timeout=HANG_S)
     assert much.failure == "out of memory: it needs more than 0.3 GB (graders.memory_gb)"
     assert (much.reward, little.reward, little.failure) == (0.0, 1.0, None)
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.hang_limit import HANG_S
+
 SCRIPT = Path(__file__).parents[1] / "examples" / "ray_on_slurm.sh"
 TEXT = SCRIPT.read_text(encoding="utf-8").replace("\\\n", " ")
 
@@ -61,7 +63,7 @@ def test_it_starts_a_head_the_other_nodes_and_the_run(what, verb, tmp_path):
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=HANG_S,
     )
     assert done.returncode == 3, done.stderr  # that of the run
     lines = sorted(log.read_text().splitlines())

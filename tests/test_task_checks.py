@@ -29,7 +29,7 @@ def file(folder, body, rows=ROWS):
 
 
 def findings(folder, body, rows=ROWS, **more):
-    checkup = germline.check_task(file(folder, body, rows), ["graders.timeout_s=0.5"], **more)
+    checkup = germline.check_task(file(folder, body, rows), ["graders.timeout_s=2"], **more)
     return {one.tried: one for one in checkup.findings}
 
 
@@ -63,7 +63,7 @@ def test_prompts_are_shown_as_the_model_sees_them(tmp_path):
         (
             "    if '(' in completion[:9]: time.sleep(60)\n" + RIGHT,
             "hostile answers",
-            "cannot be graded: timeout after 0.5 s on '9**9",
+            "cannot be graded: timeout after 2.0 s on '9**9",
         ),
     ],
 )

@@ -1,12 +1,15 @@
 """The backlog of the grader pool: who gets how much, measured with a clock of our own."""
 
 import threading
+import time
+from functools import partial
 
 import pytest
 
 from germline.graders.pool import GraderPool
 from germline.graders.work_queue import LARGEST, LARGEST_GUESS, WorkQueue
 from tests import misbehaving_graders
+from tests.hang_limit import HANG_S
 from tests.test_grader_pool import FLOOR, RUBRIC, examples
 
 
@@ -53,7 +56,8 @@ def takes(backlog, worker):
     found = []
     thread = threading.Thread(target=lambda: found.append(backlog.take(worker)))
     thread.start()
-    thread.join(timeout=0.1)
+    while thread.is_alive() and not backlog._changed._waiters:
+        time.sleep(0.001)  # it has neither found a piece nor begun to wait for one
     backlog.close()
     thread.join()
     return found != [None]
@@ -138,22 +142,23 @@ def open_pool(workers):
     return GraderPool(misbehaving_graders.grade, RUBRIC, FLOOR, workers, timeout_s=30.0)
 
 
-def test_a_quick_grader_needs_one_process():
+def test_a_quick_grader_needs_one_process(monkeypatch):
+    monkeypatch.setattr("germline.graders.pool.WorkQueue", partial(WorkQueue, Clock()))
     with open_pool(4) as pool:
-        pool.submit(["quick"] * 500, examples(500)).result(timeout=60)
+        pool.submit(["quick"] * 500, examples(500)).result(timeout=HANG_S)
         assert running(pool) == 1
 
 
 def test_a_slow_grader_gets_more_processes():
     with open_pool(3) as pool:
-        grades = pool.submit(["sleep 0.02"] * 120, examples(120)).result(timeout=60)
+        grades = pool.submit(["sleep 0.02"] * 120, examples(120)).result(timeout=HANG_S)
         assert running(pool) == 3
     assert [grade.parts["example"] for grade in grades] == list(range(120))
 
 
 def test_texts_that_become_slow_are_shared_by_all_that_are_idle():
     with open_pool(3) as pool:
-        pool.submit(["quick"] * 500, examples(500)).result(timeout=60)
+        pool.submit(["quick"] * 500, examples(500)).result(timeout=HANG_S)
         slow = pool.submit(["sleep 0.01"] * 300, examples(300))
-        assert len(slow.result(timeout=60)) == 300
+        assert len(slow.result(timeout=HANG_S)) == 300
         assert running(pool) == 3

@@ -20,7 +20,11 @@ _SERVER.set_forkserver_preload(["germline.run", "germline.engines.inprocess", "t
 
 
 def _work(config: Config, out: Path, told: Connection, writes: int | None) -> None:
-    """Begin the run or continue it, and tell every generation that is on disk."""
+    """Begin the run or continue it, and tell every generation that is on disk.
+
+    A generation starts when the test has read the message of the one before: however busy the
+    machine is, the run is not over before the test gets to kill it.
+    """
     os.environ["HF_HUB_OFFLINE"] = "1"
     from germline.run import resume, train
 
@@ -30,6 +34,8 @@ def _work(config: Config, out: Path, told: Connection, writes: int | None) -> No
         _die_after(writes, out)
     for record in training:
         told.send(record.generation)
+        if writes is None:
+            told.recv()
     told.send("done")
 
 
@@ -55,7 +61,7 @@ class Victim:
     """One training process; with `writes`, one that is killed after so many more of them."""
 
     def __init__(self, config: Config, out: Path, writes: int | None = None) -> None:
-        self._told, theirs = _SERVER.Pipe(duplex=False)
+        self._told, theirs = _SERVER.Pipe()
         self._process = _SERVER.Process(target=_work, args=(config, out, theirs, writes))
         self._process.start()
         theirs.close()
@@ -65,10 +71,15 @@ class Victim:
         before = time.monotonic()
         last = 0.0
         for _ in range(messages):
-            if self._told.recv() == "done":
-                raise AssertionError("the run was over before its kill: give it more generations")
+            assert self._next() != "done", "the run was over before its kill: lengthen it"
             last, before = time.monotonic() - before, time.monotonic()
         return last
+
+    def _next(self) -> object:
+        message = self._told.recv()
+        if isinstance(message, int):
+            self._told.send("go on")
+        return message
 
     def kill(self) -> None:
         """Send SIGKILL; nothing in the process hears of it."""
@@ -83,7 +94,7 @@ class Victim:
 
     def finish(self) -> None:
         """Let it run to its end."""
-        while self._told.recv() != "done":
+        while self._next() != "done":
             pass
         self._process.join()
         assert self._process.exitcode == 0

@@ -17,7 +17,8 @@ from germline.fleet import byte_accounting
 from germline.fleet.remote_engine import JobDone
 from germline.fleet.worker_jobs import GenerateJob
 from germline.rollout import Microbatch, gather_rewards
-from germline.run.build_parts import make_graders, make_task
+from germline.run.build_parts import make_graders
+from germline.tasks import make_task
 from germline.types import Completion, Decoding, Example, SeedPerturbation
 
 MEMBERS, PROMPTS, TOKENS = 16, 64, 256

@@ -39,8 +39,9 @@ from germline.fleet.worker_jobs import ApplyJob, DigestJob, EngineJob, GenerateJ
 from germline.protocols import Engine
 from germline.rollout import cut_microbatches
 from germline.run.build_fleet import remote_engine_factory, uses_mirrored_search
-from germline.run.build_parts import make_decoding, make_engine, make_task
+from germline.run.build_parts import make_decoding, make_engine
 from germline.strategies import make_strategy
+from germline.tasks import make_task
 from germline.types import Decoding, Example, Population
 
 SEARCHES = {

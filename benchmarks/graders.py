@@ -24,8 +24,9 @@ from benchmarks.slow_grader import SlowGrader
 from germline.config import Config, load_config
 from germline.graders.pool import GraderPool
 from germline.rollout import evaluate_members
-from germline.run.build_parts import make_decoding, make_engine, make_task
+from germline.run.build_parts import make_decoding, make_engine
 from germline.strategies import make_strategy
+from germline.tasks import make_task
 
 RUBRIC = {"length": 1.0}
 FLOOR = {"length": 0.0}

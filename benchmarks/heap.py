@@ -21,8 +21,9 @@ from pathlib import Path
 from benchmarks.shapes import BENCH, save_random
 from germline.config import load_config
 from germline.rollout import cut_microbatches
-from germline.run.build_parts import make_decoding, make_engine, make_task
+from germline.run.build_parts import make_decoding, make_engine
 from germline.strategies import make_strategy
+from germline.tasks import make_task
 
 VARIANTS = {"given back": {"GLIBC_TUNABLES": ""}, "kept": {}}
 """Variables of the environment; one that names glibc's settings leaves them to the user."""

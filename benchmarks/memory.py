@@ -43,9 +43,10 @@ from germline.engines.pretrained import load_pretrained
 from germline.nano import NANO_DIR
 from germline.optimizers import make_optimizer
 from germline.protocols import Space
-from germline.run.build_parts import make_decoding, make_task
+from germline.run.build_parts import make_decoding
 from germline.spaces import make_space
 from germline.strategies import make_strategy
+from germline.tasks import make_task
 
 Measure = Literal["tensors", "resident"]
 Work = Literal["inference", "center", "training"]
@@ -222,7 +223,7 @@ def endless(config: Config, space: Space | None) -> InProcessEngine:
     pretrained.model.config.eos_token_id = None
     pretrained.tokenizer.eos_token = None
     assert isinstance(config.engine, InProcess)
-    optimizer = make_optimizer(config.strategy.optimizer)
+    optimizer = make_optimizer(config.optimizer)
     return InProcessEngine(pretrained, space, optimizer, config.engine)
 
 

@@ -1,47 +1,193 @@
-"""Short names to objects: `low_rank` -> `germline.spaces.low_rank:LowRank`, imported on first use.
+"""The registry: every kind of every section of a config, built in or from a plugin, by short name.
 
-Each group keeps its own table; an installed package can add to one through entry points of the
-group `germline.<group>`. A name that is not there gets a suggestion.
+One decorator registers a kind: the config section it decorates, and the class that implements it.
 
-Limit: sections of the config list the kinds they know, so a plugin's name can be resolved from
-Python, not yet written in a config.
+    @register("space", "germline.spaces.low_rank:LowRank")
+    class LowRank(LinearSpace):
+        kind: Literal["low_rank"] = "low_rank"
+
+The union of the kinds that a setting accepts, `germline list`, the generated reference, suggestions
+for misspelled names and the construction of objects all read this registry. A section imports
+neither torch nor its implementation, which `create` imports on first use.
+
+An installed package adds kinds through entry points of the group `germline.plugins`, each of which
+names a module that registers them when it is imported (docs/plugins.md).
 """
 
 import difflib
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from germline.types import GermlineError
 
+log = logging.getLogger(__name__)
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return ` (did you mean 'x'?)`, or an empty string when nothing known is near."""
-    written = {one.lower(): one for one in known}
-    near = difflib.get_close_matches(word.lower(), list(written), n=1, cutoff=0.6)
-    return f" (did you mean {written[near[0]]!r}?)" if near else ""
+PLUGINS = "germline.plugins"
+"""The group of entry points through which packages add kinds."""
 
+HOMES = {"reward": "germline.graders.builtin_rewards"}
+"""The module that registers what is built in, by group; `germline.config` registers the others."""
 
-def list_names(group: str, table: Mapping[str, str]) -> list[str]:
-    """Return every short name of a group, those of installed plugins included, sorted."""
-    return sorted({*table, *(entry.name for entry in entry_points(group=f"germline.{group}"))})
+Decorated = TypeVar("Decorated")
 
 
-def resolve(group: str, table: Mapping[str, str], name: str) -> Any:
-    """Import what a short name stands for.
+@dataclass(frozen=True)
+class Entry:
+    """One registered kind.
+
+    Attributes:
+        group: the setting whose kind it is, such as `space`; or `reward`.
+        name: its short name.
+        registered: the config section, or the function of a reward.
+        implementation: `module:Class` of what a section configures, None where the section is all
+            there is; or the `Reward` made of a function.
+    """
+
+    group: str
+    name: str
+    registered: Any
+    implementation: Any = None
+
+
+class Package(NamedTuple):
+    """The installed distribution a plugin belongs to."""
+
+    name: str
+    version: str
+
+
+_entries: dict[str, dict[str, Entry]] = {}
+_failures: dict[str, str] = {}
+_loaded: set[str] = set()
+
+
+def register(
+    group: str, implementation: object = None, name: str | None = None
+) -> Callable[[Decorated], Decorated]:
+    """Register the decorated config section as a kind.
+
+    Args:
+        group: the setting whose kind it is, such as `strategy`.
+        implementation: `module:Class`, which `create` calls with the section (docs/plugins.md).
+        name: the short name; default: that of the section's setting `kind`.
 
     Raises:
-        GermlineError: the name is neither in the table nor an installed plugin.
+        GermlineError: the group has another kind of this name.
     """
-    if name in table:
-        module, _, attribute = table[name].partition(":")
-        return getattr(import_module(module), attribute)
-    for entry in entry_points(group=f"germline.{group}"):
-        if entry.name == name:
-            return entry.load()
-    known = list_names(group, table)
-    raise GermlineError(
-        f"{group}: {name!r} is not known{did_you_mean(name, known)}; "
-        f"choose one of {', '.join(known)}"
+
+    def add(registered: Decorated) -> Decorated:
+        kind = name or str(registered.model_fields["kind"].default)  # type: ignore[attr-defined]
+        known = _entries.setdefault(group, {}).get(kind)
+        if known is not None and _place(known.registered) != _place(registered):
+            raise GermlineError(
+                f"{group}.kind={kind} is registered twice, by {_place(known.registered)} and by "
+                f"{_place(registered)}: rename the kind of the plugin"
+            )
+        _entries[group][kind] = Entry(group, kind, registered, implementation)
+        return registered
+
+    return add
+
+
+def entries(group: str) -> Mapping[str, Entry]:
+    """Return the kinds of a group by name, those of plugins included; none of an unknown group."""
+    import_module(HOMES.get(group, "germline.config"))
+    load_plugins()
+    return _entries.get(group, {})
+
+
+def sections(group: str) -> dict[str, type[Any]]:
+    """Return the config sections of a group by kind; none of a group without sections."""
+    known = entries(group).items()
+    return {kind: entry.registered for kind, entry in known if isinstance(entry.registered, type)}
+
+
+def groups() -> list[str]:
+    """Return the groups that have kinds."""
+    return [group for group in _entries if entries(group)]
+
+
+def implementation(group: str, kind: str) -> Any:
+    """Import the class that implements a kind.
+
+    Raises:
+        GermlineError: the group has no such kind, or nothing implements it.
+    """
+    known = entries(group)
+    if kind not in known:
+        raise GermlineError(f"{group}.kind: {unknown_kind(group, kind)}")
+    module, _, attribute = str(known[kind].implementation or "").partition(":")
+    if not attribute:
+        raise GermlineError(f"{group}.kind={kind} has no implementation to construct")
+    return getattr(import_module(module), attribute)
+
+
+def create(
+    group: str, config: Any, *arguments: Any, kind: str | None = None, **context: Any
+) -> Any:
+    """Construct what a config asks for, through `from_config` where the class has one.
+
+    Args:
+        group: the setting whose kind it is.
+        config: its section, or the whole config (of engines).
+        arguments: passed on, as docs/plugins.md lists them by group.
+        kind: the kind; default: that of the section.
+        context: passed on.
+    """
+    made_by = implementation(group, kind or config.kind)
+    return getattr(made_by, "from_config", made_by)(config, *arguments, **context)
+
+
+def load_plugins() -> Mapping[str, str]:
+    """Import the plugins once; return why some could not be imported, by package."""
+    if PLUGINS in _loaded:
+        return _failures
+    _loaded.add(PLUGINS)
+    for point in entry_points(group=PLUGINS):
+        try:
+            point.load()
+        except Exception as error:  # noqa: BLE001 - a plugin is somebody else's code
+            package = point.dist.name if point.dist else point.value
+            _failures[package] = f"{type(error).__name__}: {error}"
+            log.warning("the plugin %s cannot be imported (%s)", package, _failures[package])
+    return _failures
+
+
+def package_of(entry: Entry) -> Package | None:
+    """Return the package that a kind comes from, None where it is built in or no plugin's."""
+    top = str(entry.registered.__module__).partition(".")[0]
+    for point in entry_points(group=PLUGINS):
+        if point.dist and point.module.partition(".")[0] == top:
+            return Package(point.dist.name, point.dist.version)
+    return None
+
+
+def is_builtin(entry: Entry) -> bool:
+    """Whether a kind comes with germline."""
+    return str(entry.registered.__module__).partition(".")[0] == __name__.partition(".")[0]
+
+
+def unknown_kind(group: str, kind: str) -> str:
+    """Say that a group has no such kind, which it has, and which plugins could not be imported."""
+    known = list(entries(group))
+    text = (
+        f"there is no kind {kind!r}{did_you_mean(kind, known)}; choose one of "
+        f"{', '.join(map(repr, known))}"
     )
+    broken = "; ".join(f"{package} ({why})" for package, why in load_plugins().items())
+    return f"{text}; plugins that cannot be imported: {broken}" if broken else text
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return ` (did you mean 'x'?)`, or an empty string when no known word is similar."""
+    by_lower_case = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(word.lower(), list(by_lower_case), n=1, cutoff=0.6)
+    return f" (did you mean {by_lower_case[near[0]]!r}?)" if near else ""
+
+
+def _place(registered: Any) -> str:
+    return f"{registered.__module__}.{registered.__qualname__}"

@@ -23,9 +23,10 @@ from germline.fleet.remote_fleet import RemoteFleet
 from germline.fleet.worker_jobs import EngineJob
 from germline.fleet.worker_pool import WorkerPool
 from germline.protocols import Engine, Fleet
-from germline.run.build_parts import make_decoding, make_engine, make_task
+from germline.run.build_parts import make_decoding, make_engine
 from germline.shaping import utilities
 from germline.strategies import make_strategy
+from germline.tasks import make_task
 from germline.training import batches, generations
 from germline.types import Evaluation, GermlineError
 from tests.toy_runs import ADAM_FULL, GradedHere, settings

@@ -7,24 +7,19 @@ import numpy as np
 import pytest
 
 import germline
-from germline.config import (
-    AutoLearningRate,
-    AutoSigma,
-    Nes,
-    ZScore,
-    load_config,
-)
+from germline.config import AutoLearningRate, AutoSigma, Nes, ZScore, load_config
 from germline.engines.inprocess import InProcessEngine
 from germline.fleet.engine_queries import LogProbabilitiesQuery
 from germline.fleet.prompt_search_fleet import PromptSearchFleet
 from germline.record import RunDirectory
-from germline.run.build_parts import build_run_parts, make_engine, make_task
+from germline.run.build_parts import build_run_parts, make_engine
 from germline.shaping import utilities
 from germline.signal_metrics import signal_power
 from germline.signal_types import SignalPower
 from germline.strategies.calibrated_sigma import CalibratedSigma
 from germline.strategies.nes import NaturalEvolution
 from germline.strategies.signal_learning_rate import SignalLearningRate
+from germline.tasks import make_task
 from germline.types import (
     Decoding,
     Evaluation,

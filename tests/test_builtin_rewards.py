@@ -2,7 +2,7 @@
 
 import pytest
 
-from germline.graders.builtin_rewards import REWARDS, BuiltinRubric
+from germline.graders.builtin_rewards import make_rubric, rewards
 from germline.graders.fuzz_texts import HOSTILE, fuzz_text
 from germline.graders.pool import GraderPool
 from germline.types import Example
@@ -10,7 +10,7 @@ from tests.hang_limit import HANG_S
 
 
 def score(name, text, answer, **settings):
-    rubric = BuiltinRubric((name,), **settings)
+    rubric = make_rubric((name,), **settings)
     return rubric(text, Example(0, "?", answer, True, {"pattern": answer}))[name]
 
 
@@ -97,21 +97,21 @@ def test_length_and_exact_are_those_of_their_own_files():
     assert [score("exact", text, "8") for text in (" 8\n", "8.")] == [1, 0]
 
 
-@pytest.mark.parametrize("name", REWARDS)
+@pytest.mark.parametrize("name", rewards())
 def test_300_hostile_texts_are_all_graded_within_the_range_of_a_reward(name):
     texts = (*HOSTILE, *fuzz_text(300 - len(HOSTILE), seed=1))
-    rubric = BuiltinRubric((name,), tolerance=1e-6)
-    floor = {name: REWARDS[name].floor(1.0)}
+    rubric = make_rubric((name,), tolerance=1e-6)
+    floor = {name: rewards()[name].floor(1.0)}
     example = Example(0, "?", "8", True, {"pattern": "^[0-9]+$"})
     with GraderPool(rubric, {name: 1.0}, floor, timeout_s=60.0) as pool:
         grades = pool.submit(texts, [example] * len(texts)).result(timeout=HANG_S)
     assert len(grades) == 300
     assert {grade.failure for grade in grades} == {None}
-    assert all(REWARDS[name].lowest <= one.reward <= REWARDS[name].highest for one in grades)
+    assert all(rewards()[name].lowest <= one.reward <= rewards()[name].highest for one in grades)
 
 
 def test_a_pattern_that_explodes_costs_a_text_its_timeout_and_no_more():
-    bomb = BuiltinRubric(("regex",), pattern="(a+)+$")
+    bomb = make_rubric(("regex",), pattern="(a+)+$")
     example = Example(0, "?", "", True)
     with GraderPool(bomb, {"regex": 1.0}, {"regex": 0.0}, timeout_s=1.0) as pool:
         pool.submit(["a"], [example]).result(timeout=HANG_S)
@@ -121,5 +121,5 @@ def test_a_pattern_that_explodes_costs_a_text_its_timeout_and_no_more():
 
 
 def test_what_breaks_a_reward_with_negative_weight_earns_its_highest_value():
-    assert REWARDS["contains"].floor(-0.5) == 1.0
-    assert REWARDS["length"].floor(0.01) == -2000.0
+    assert rewards()["contains"].floor(-0.5) == 1.0
+    assert rewards()["length"].floor(0.01) == -2000.0

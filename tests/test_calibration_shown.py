@@ -141,7 +141,7 @@ def test_the_probe_looks_in_the_unit_in_which_the_config_searches():
         [f"strategy.{name}={value}" for name, value in advised.items()],
     )
     assert config.strategy.unit == "rms"
-    assert config.strategy.sigma == found.sigma
+    assert config.strategy.sigma == found.sigma  # type: ignore[attr-defined]
 
 
 def test_a_weight_decay_that_moves_with_the_measured_rate_is_told(caplog):

@@ -12,9 +12,10 @@ from germline import noise
 from germline.config import Cma, LowRank, SepCma, load_config
 from germline.engines.master_weights import Masters
 from germline.run import build_run_parts
-from germline.run.build_parts import make_engine, make_task
+from germline.run.build_parts import make_engine
 from germline.strategies import make_strategy
 from germline.strategies.cma_base import CmaSearch
+from germline.tasks import make_task
 from germline.types import Decoding, GermlineError, MeanUpdate, VectorPerturbation
 from tests.tiny_engines import examples, inprocess
 from tests.toy_runs import settings

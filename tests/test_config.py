@@ -7,12 +7,13 @@ import pytest
 from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticUndefined
 
+from germline import registry
 from germline.config import (
-    KINDS,
     Config,
     Countdown,
     InProcess,
     Jsonl,
+    KindOf,
     LinearSchedule,
     Nes,
     PythonFile,
@@ -26,7 +27,9 @@ def sections(section: type[BaseModel] = Config) -> set[type[BaseModel]]:
     """Return every section that can be reached from Config."""
     found = {section}
     for field in section.model_fields.values():
-        for one in parts(field.annotation):
+        groups = [one.group for one in field.metadata if isinstance(one, KindOf)]
+        kinds = [one for group in groups for one in registry.sections(group).values()]
+        for one in (*parts(field.annotation), *kinds):
             if isinstance(one, type) and issubclass(one, BaseModel) and one not in found:
                 found |= sections(one)
     return found
@@ -96,8 +99,9 @@ def test_every_setting_but_the_ends_of_a_line_and_your_own_file_has_a_default():
 
 def test_the_table_of_kinds_holds_every_section_with_a_kind():
     named = {one for one in sections() if "kind" in one.model_fields}
-    assert named == {section for kinds in KINDS.values() for section in kinds.values()}
-    for kinds in KINDS.values():
+    groups = [registry.sections(group) for group in registry.groups() if group != "reward"]
+    assert named == {section for kinds in groups for section in kinds.values()}
+    for kinds in groups:
         for kind, section in kinds.items():
             assert section.model_fields["kind"].default == kind
 
@@ -116,7 +120,7 @@ def test_nothing_but_the_defaults_is_needed():
 
 @pytest.mark.parametrize("room", ["task", "space", "shaping", "engine", "strategy", "fleet"])
 def test_a_section_may_be_given_as_its_short_name_alone(room):
-    for kind, section in KINDS[room].items():
+    for kind, section in registry.sections(room).items():
         if any(field.is_required() for field in section.model_fields.values()):
             continue  # a task made of a file, which has a short form of its own
         if kind == "sglang":
@@ -141,7 +145,7 @@ def test_a_task_file_stands_for_a_config_of_defaults():
 
 def test_a_nested_section_may_be_given_as_its_short_name_alone():
     config = load_config({"strategy": {"optimizer": "adam", "learning_rate": 0.01}})
-    assert config.strategy.optimizer.kind == "adam"
+    assert config.strategy.optimizer.kind == "adam"  # type: ignore[attr-defined]
     overrides = ["strategy.optimizer=adam", "strategy.learning_rate=0.01"]
     assert load_config({}, overrides) == config
 
@@ -168,10 +172,10 @@ def test_a_setting_of_another_kind_is_refused():
     ("text", "value"), [("1e-3", 1e-3), ("1E-3", 1e-3), ("0.002", 0.002), ("2", 2.0), (".5", 0.5)]
 )
 def test_a_number_is_a_number_however_it_is_written(text, value, tmp_path):
-    assert load_config({}, [f"strategy.sigma={text}"]).strategy.sigma == value
+    assert load_config({}, [f"strategy.sigma={text}"]).strategy.sigma == value  # type: ignore[attr-defined]
     file = tmp_path / "c.yaml"
     file.write_text(f"strategy:\n  sigma: {text}\n")
-    assert load_config(file).strategy.sigma == value
+    assert load_config(file).strategy.sigma == value  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(("text", "value"), [("false", False), ("False", False), ("no", False)])
@@ -189,7 +193,7 @@ def test_mistake_6_seed_0_stays_0():
 def test_lists_and_sections_can_be_overridden():
     config = load_config({}, ["task.stop=[a, 'b c']", "strategy.sigma={start: 0.2, end: 0.1}"])
     assert config.task.stop == ("a", "b c")
-    assert config.strategy.sigma == LinearSchedule(start=0.2, end=0.1)
+    assert config.strategy.sigma == LinearSchedule(start=0.2, end=0.1)  # type: ignore[attr-defined]
 
 
 def test_an_empty_list_and_null_are_values():
@@ -261,7 +265,7 @@ def test_a_config_survives_json():
         ("strategy.sigma={kind: cosine, start: 1, end: 0}", r"sigma from 1\.0 to 0\.0 reaches 0"),
         (
             "strategy.learning_rate={kind: plateau, start: 0.1}",
-            r"strategy\.learning_rate: .*'plateau'; choose one of 'auto', 'linear', 'cosine'$",
+            r"strategy\.learning_rate: .*'plateau'; choose one of 'linear', 'cosine', 'auto'$",
         ),
         ("strategy.optimizer.momentum=1", r"optimizer\.momentum: .*less than 1 \(found 1\)"),
         ("strategy.optimizer.weight_decay=-1", r"optimizer\.weight_decay: .*equal to 0.*found -1"),

@@ -26,8 +26,9 @@ from germline.estimates.published import PUBLISHED
 from germline.estimates.workload import TextLengths, text_lengths, workload
 from germline.fleet.byte_accounting import sent_bytes
 from germline.fleet.worker_jobs import ApplyJob, GenerateJob
-from germline.run.build_parts import make_engine, make_task
+from germline.run.build_parts import make_engine
 from germline.strategies import make_strategy
+from germline.tasks import make_task
 from germline.types import Decoding, GermlineError, Update
 from tests.tiny import save_tiny
 

@@ -9,7 +9,8 @@ import pytest
 from germline.config import MicrobatchSettings
 from germline.evaluation import confidence_interval, mean_and_error, score_center
 from germline.fleet import LocalFleet
-from germline.run.build_parts import make_decoding, make_engine, make_task
+from germline.run.build_parts import make_decoding, make_engine
+from germline.tasks import make_task
 from germline.types import Grade, HeldOutScore
 from tests.toy_runs import GradedHere, settings
 

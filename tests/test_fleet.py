@@ -7,8 +7,9 @@ from germline.config import MicrobatchSettings
 from germline.fleet import LocalFleet
 from germline.protocols import Fleet
 from germline.protocols.wrappers import EngineWrapper
-from germline.run.build_parts import make_decoding, make_engine, make_task
+from germline.run.build_parts import make_decoding, make_engine
 from germline.strategies import make_strategy
+from germline.tasks import make_task
 from tests.toy_runs import GradedHere, settings
 
 CONFIG = settings()

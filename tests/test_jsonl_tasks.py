@@ -5,7 +5,7 @@ import json
 import pytest
 
 from germline.config import load_config
-from germline.run.build_parts import make_task
+from germline.tasks import make_task
 from germline.types import GermlineError
 
 ROW = {"question": "What is 3 + 5?", "answer": 8}

@@ -22,9 +22,10 @@ from germline.evaluation.kl_divergence import (
 from germline.optimizers import Sgd
 from germline.protocols import TextScorer
 from germline.record import RunDirectory
-from germline.run.build_parts import make_decoding, make_engine, make_task
+from germline.run.build_parts import make_decoding, make_engine
 from germline.run.kl import measure_kl
 from germline.spaces import make_space
+from germline.tasks import make_task
 from germline.types import Completion, Decoding, Example, SeedPerturbation, Update
 from tests.tiny_engines import inprocess
 from tests.toy_runs import run

@@ -12,7 +12,8 @@ from germline.engines import malloc_tuning
 PLAYED_AGAIN = """
 import resource
 from germline.config import load_config
-from germline.run.build_parts import make_engine, make_task
+from germline.run.build_parts import make_engine
+from germline.tasks import make_task
 from germline.strategies import make_strategy
 from germline.types import Decoding
 

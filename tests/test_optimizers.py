@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from germline.config import KINDS, Nes
+from germline.config import Nes
 from germline.optimizers import Adam, Sgd, WeightDecay, fp32_arithmetic, make_optimizer
+from germline.registry import sections
 
 OPTIMIZERS = {
-    **{kind: {"kind": kind} for kind in KINDS["optimizer"]},
+    **{kind: {"kind": kind} for kind in sections("optimizer")},
     "momentum": {"kind": "sgd", "momentum": 0.5},
     "to zero": {"kind": "sgd", "weight_decay": 0.5},
     "to start": {"kind": "adam", "weight_decay": 0.5, "decay_to": "start"},

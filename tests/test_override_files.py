@@ -20,7 +20,7 @@ def file(tmp_path):
 
 def test_a_file_replaces_what_it_names_and_nothing_else(file):
     config = load_config(BASE, [file("strategy: {sigma: 0.2}\nbatch_size: 7\n")])
-    assert (config.strategy.sigma, config.strategy.population) == (0.2, 6)
+    assert (config.strategy.sigma, config.strategy.population) == (0.2, 6)  # type: ignore[attr-defined]
     assert (config.batch_size, config.task.kind) == (7, "arithmetic")
 
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import germline
 from germline.cli.application import app
-from germline.graders.builtin_rewards import REWARDS
+from germline.graders.builtin_rewards import rewards
 from germline.tasks.python_file import FileSettings
 
 PAGE = Path(__file__).parents[1] / "docs" / "own-task.md"
@@ -47,4 +47,4 @@ def test_the_python_file_of_the_page_is_a_task(folder):
 
 def test_the_tables_name_every_reward_and_setting():
     rows = re.findall(r"^\| `(\w+)", TEXT, re.MULTILINE)
-    assert {*REWARDS, *FileSettings.model_fields} <= set(rows)
+    assert {*rewards(), *FileSettings.model_fields} <= set(rows)

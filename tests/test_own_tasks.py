@@ -9,7 +9,8 @@ import pytest
 import germline
 from germline.config import load_config
 from germline.graders.pool import GraderPool
-from germline.run.build_parts import make_graders, make_task
+from germline.run.build_parts import make_graders
+from germline.tasks import make_task
 from germline.types import GermlineError
 from tests.hang_limit import HANG_S
 from tests.toy_runs import finish, settings, stopped_after

@@ -9,9 +9,9 @@ from benchmarks.memory import PROMISED_SHARE, LiveTensors, configured, endless, 
 from germline.config import Full, LowRank
 from germline.engines.master_weights import Masters
 from germline.optimizers import Sgd
-from germline.run.build_parts import make_task
 from germline.spaces import make_space
 from germline.strategies import make_strategy
+from germline.tasks import make_task
 from germline.types import Decoding, TensorInfo, Update
 
 

@@ -89,7 +89,7 @@ def test_weights_without_a_signal_are_as_far_from_the_start_as_the_walk(variant,
     end = load_engine(directory).weights.state()
     moved = torch.cat([(end[name] - one).flatten() for name, one in start.items()])
     updates = [entry.update for entry in directory.journal.read()]
-    walk = walked(updates, directory.config.strategy.optimizer)[-1]
+    walk = walked(updates, directory.config.optimizer)[-1]
     searched = moved[moved != 0]
     assert float(searched.square().mean().sqrt()) == pytest.approx(walk, rel=0.25)
 

@@ -18,9 +18,9 @@ from germline.record import RunDirectory
 from germline.report.advice import advice
 from germline.report.text_format import run_title
 from germline.run import build_run_parts
-from germline.run.build_parts import make_task
 from germline.run.kl import measure_kl
 from germline.strategies import make_strategy
+from germline.tasks import make_task
 from germline.types import (
     Completion,
     Example,

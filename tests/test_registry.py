@@ -1,50 +1,58 @@
-"""Short names: found in the table or among plugins, and a suggestion for a typing error."""
+"""The registry: every kind leads to its class, and misspelled names get a suggestion."""
 
-from importlib.metadata import EntryPoint
+from typing import Literal
 
 import pytest
 
 from germline import registry
-from germline.engines import ENGINES
-from germline.registry import did_you_mean, list_names, resolve
-from germline.spaces import SPACES
-from germline.strategies import STRATEGIES
-from germline.tasks import TASKS
+from germline.config import SpaceBase
+from germline.registry import did_you_mean
 from germline.types import GermlineError
 
-ROOMS = {"tasks": TASKS, "spaces": SPACES, "strategies": STRATEGIES, "engines": ENGINES}
+WITH_CLASSES = ("task", "space", "strategy", "optimizer", "shaping", "engine")
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_every_name_of_every_room_leads_to_what_makes_it(room):
-    for name in ROOMS[room]:
-        assert callable(resolve(room, ROOMS[room], name))
+@pytest.mark.parametrize("group", WITH_CLASSES)
+def test_every_kind_of_a_group_leads_to_the_class_that_implements_it(group):
+    for kind in registry.sections(group):
+        if kind not in ("vllm", "sglang"):  # imported where they are installed
+            assert callable(registry.implementation(group, kind))
 
 
-def test_an_unknown_name_gets_a_suggestion_and_the_choice():
+def test_an_unknown_kind_gets_a_suggestion_and_the_choice():
     with pytest.raises(GermlineError) as caught:
-        resolve("tasks", TASKS, "countdwn")
+        registry.implementation("task", "countdwn")
     assert str(caught.value) == (
-        "tasks: 'countdwn' is not known (did you mean 'countdown'?); choose one of "
-        + ", ".join(sorted(TASKS))
+        "task.kind: there is no kind 'countdwn' (did you mean 'countdown'?); choose one of "
+        + ", ".join(map(repr, registry.sections("task")))
     )
 
 
-def test_a_name_like_no_other_gets_no_suggestion():
-    assert did_you_mean("xyz", TASKS) == ""
-    assert did_you_mean("arithmetics", TASKS) == " (did you mean 'arithmetic'?)"
+def test_a_name_that_resembles_no_other_gets_no_suggestion():
+    tasks = registry.sections("task")
+    assert did_you_mean("xyz", tasks) == ""
+    assert did_you_mean("arithmetics", tasks) == " (did you mean 'arithmetic'?)"
 
 
-def test_what_a_plugin_offers_is_found_by_name(monkeypatch):
-    """The metadata of an installed package, as `importlib` would return it."""
-    offered = {"germline.tasks": [EntryPoint("fraction", "fractions:Fraction", "germline.tasks")]}
-    monkeypatch.setattr(registry, "entry_points", lambda group: offered.get(group, []))
-    assert list_names("tasks", TASKS) == sorted([*TASKS, "fraction"])
-    assert resolve("tasks", TASKS, "fraction").__name__ == "Fraction"
-    assert list_names("spaces", SPACES) == sorted(SPACES)
+def test_an_unknown_group_has_no_kinds():
+    assert registry.sections("no group") == {}
 
 
-def test_a_plugin_cannot_take_the_place_of_a_name_of_ours(monkeypatch):
-    offered = [EntryPoint("countdown", "fractions:Fraction", "germline.tasks")]
-    monkeypatch.setattr(registry, "entry_points", lambda group: offered)
-    assert resolve("tasks", TASKS, "countdown").__name__ == "CountdownTask"
+def test_rewards_are_entries_without_sections():
+    assert "exact" in registry.entries("reward")
+    assert registry.sections("reward") == {}
+
+
+def test_a_kind_without_a_class_cannot_be_constructed():
+    with pytest.raises(GermlineError, match=r"method\.kind=es has no implementation"):
+        registry.implementation("method", "es")
+
+
+def test_a_plugin_cannot_replace_a_built_in_kind():
+    class Theirs(SpaceBase):
+        kind: Literal["full"] = "full"
+
+    message = r"space\.kind=full is registered twice, by germline\.config\.spaces\.Full and by "
+    with pytest.raises(GermlineError, match=message):
+        registry.register("space", "theirs:Theirs")(Theirs)
+    assert registry.implementation("space", "full").__module__ == "germline.spaces.full"

@@ -16,8 +16,9 @@ from germline.fleet.worker_pool import WorkerPool
 from germline.noise import NOISE_VERSION
 from germline.protocols import Fleet
 from germline.record import JournalEntry
-from germline.run.build_parts import make_decoding, make_engine, make_task
+from germline.run.build_parts import make_decoding, make_engine
 from germline.strategies import make_strategy
+from germline.tasks import make_task
 from germline.types import Decoding, GermlineError, Update
 from tests.remote_engines import (
     DECODING,

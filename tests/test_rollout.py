@@ -14,8 +14,9 @@ from germline.rollout import (
     members_per_microbatch,
     microbatch_starts,
 )
-from germline.run.build_parts import make_decoding, make_engine, make_task
+from germline.run.build_parts import make_decoding, make_engine
 from germline.strategies import make_strategy
+from germline.tasks import make_task
 from germline.types import Completion, Grade
 from tests.toy_runs import GradedHere, settings
 

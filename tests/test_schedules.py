@@ -156,4 +156,4 @@ def test_only_a_journal_that_needs_it_carries_fitness(tmp_path):
 def test_smoke_leaves_out_a_warmup_that_two_generations_have_no_room_for():
     section = {"sigma": {"kind": "cosine", "start": 0.2, "end": 0.1, "warmup": 9}}
     small = smoke_config(load_config({"strategy": section}))
-    assert small.strategy.sigma == CosineSchedule(start=0.2, end=0.1)
+    assert small.strategy.sigma == CosineSchedule(start=0.2, end=0.1)  # type: ignore[attr-defined]

@@ -10,8 +10,9 @@ from germline.config import AutoSigma, Config, MicrobatchSettings, Nes, load_con
 from germline.engines.vllm.server import READ_AT_ONCE
 from germline.evaluation.member_kl import MemberKl
 from germline.fleet import LocalFleet
-from germline.run.build_parts import make_engine, make_task
+from germline.run.build_parts import make_engine
 from germline.strategies.nes import NaturalEvolution
+from germline.tasks import make_task
 from germline.types import Decoding, SeedPerturbation
 from tests import pretended_sglang, test_vllm_servers
 from tests.scripted_server import listening

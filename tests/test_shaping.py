@@ -5,9 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from germline import shaping
-from germline.config import KINDS as SECTIONS
-from germline.config import PerExample, ShapingConfig, ZScore, load_config
+from germline import registry, shaping
+from germline.config import CenteredRanks, PerExample, ShapingConfig, ZScore, load_config
 from germline.shaping import fitness
 from germline.shaping.ties import RESOLUTION
 from germline.shaping.utilities import centered_ranks, z_score
@@ -21,10 +20,10 @@ def section(**settings) -> ShapingConfig:
 
 
 KINDS = {
-    **{kind: section(kind=kind) for kind in SECTIONS["shaping"]},
+    **{kind: section(kind=kind) for kind in registry.sections("shaping")},
     "clipped z_score": ZScore(clip=1.0),
     "scaled per_example": PerExample(scale="std"),
-    **{f"elite {kind}": section(kind=kind, elite=0.3) for kind in SECTIONS["shaping"]},
+    **{f"elite {kind}": section(kind=kind, elite=0.3) for kind in registry.sections("shaping")},
 }
 
 
@@ -136,13 +135,13 @@ def test_rewards_without_examples_are_refused():
 
 
 def test_z_score_has_mean_0_and_population_deviation_1():
-    shaped = z_score(np.random.default_rng(5).normal(7, 3, size=33))
+    shaped = z_score(ZScore(), np.random.default_rng(5).normal(7, 3, size=33))
     assert abs(shaped.mean()) < 1e-15
     assert shaped.std() == pytest.approx(1, abs=1e-14)
 
 
 def test_z_score_is_the_documented_formula():
-    assert z_score(np.array([1.0, 2.0, 3.0, 6.0])) == pytest.approx(
+    assert z_score(ZScore(), np.array([1.0, 2.0, 3.0, 6.0])) == pytest.approx(
         np.array([-2.0, -1.0, 0.0, 3.0]) / math.sqrt(3.5)
     )
 
@@ -150,11 +149,13 @@ def test_z_score_is_the_documented_formula():
 @pytest.mark.parametrize("scale", [1e-200, 1e200])
 def test_z_score_does_not_depend_on_the_unit_of_reward(scale):
     values = np.array([1.0, 2.0, 3.0, 6.0])
-    np.testing.assert_allclose(z_score(scale * values), z_score(values), rtol=1e-14)
+    np.testing.assert_allclose(
+        z_score(ZScore(), scale * values), z_score(ZScore(), values), rtol=1e-14
+    )
 
 
 def test_centered_ranks_run_from_minus_a_half_to_a_half():
-    assert centered_ranks(np.array([3.0, -1.0, 100.0, 4.0, 7.0])).tolist() == [
+    assert centered_ranks(CenteredRanks(), np.array([3.0, -1.0, 100.0, 4.0, 7.0])).tolist() == [
         -0.25,
         -0.5,
         0.5,
@@ -164,28 +165,30 @@ def test_centered_ranks_run_from_minus_a_half_to_a_half():
 
 
 def test_centered_ranks_sum_to_exactly_zero():
-    shaped = centered_ranks(np.random.default_rng(6).normal(size=101))
+    shaped = centered_ranks(CenteredRanks(), np.random.default_rng(6).normal(size=101))
     assert math.fsum(shaped) == 0
 
 
 def test_centered_ranks_with_ties_sum_to_zero():
-    shaped = centered_ranks(np.random.default_rng(7).integers(0, 3, size=50).astype(float))
+    shaped = centered_ranks(
+        CenteredRanks(), np.random.default_rng(7).integers(0, 3, 50).astype(float)
+    )
     assert abs(math.fsum(shaped)) < 1e-15
 
 
 def test_ties_share_their_rank():
-    shaped = centered_ranks(np.array([1.0, 5.0, 1.0, 5.0, 5.0]))
+    shaped = centered_ranks(CenteredRanks(), np.array([1.0, 5.0, 1.0, 5.0, 5.0]))
     assert shaped.tolist() == [-0.375, 0.25, -0.375, 0.25, 0.25]
 
 
 def test_values_a_rounding_error_apart_share_their_rank():
     third = 1 / 3
-    shaped = centered_ranks(np.array([third, np.nextafter(third, 1), -2.0]))
+    shaped = centered_ranks(CenteredRanks(), np.array([third, np.nextafter(third, 1), -2.0]))
     assert shaped.tolist() == [0.25, 0.25, -0.5]
 
 
 def test_an_outlier_does_not_make_the_others_tie():
-    assert centered_ranks(np.array([-1e12, 1.0, 2.0])).tolist() == [-0.5, 0.0, 0.5]
+    assert centered_ranks(CenteredRanks(), np.array([-1e12, 1.0, 2.0])).tolist() == [-0.5, 0.0, 0.5]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -262,7 +265,7 @@ def test_mistake_12_the_smallest_real_difference_still_counts(kind):
 def test_mistake_13_ties_are_not_broken_by_position():
     values = np.array([0.0, 1.0] * 8 + [0.0] * 4)
     for order in (np.arange(20), np.arange(20)[::-1]):
-        shaped = centered_ranks(values[order])
+        shaped = centered_ranks(CenteredRanks(), values[order])
         assert len(set(shaped[values[order] == 0])) == 1
         assert len(set(shaped[values[order] == 1])) == 1
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from germline import shaping
-from germline.config import PerExample, Raw, ZScore
+from germline.config import LogRank, PerExample, Raw, ZScore
 from germline.shaping.utilities import log_rank, z_score
 from tests.evaluations import of_rewards
 
@@ -27,17 +27,20 @@ def test_log_rank_is_the_equation_of_natural_evolution_strategies(count):
     rank = 1 + np.array([(values > one).sum() for one in values])
     weights = np.maximum(0, np.log(count / 2 + 1) - np.log(rank))
     expected = count * (weights / weights.sum() - 1 / count)
-    np.testing.assert_allclose(log_rank(values), expected, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(log_rank(LogRank(), values), expected, rtol=1e-12, atol=1e-12)
 
 
 def test_log_rank_takes_the_worse_half_for_one():
-    shaped = log_rank(np.arange(20.0))
+    shaped = log_rank(LogRank(), np.arange(20.0))
     assert set(shaped[:10]) == {-1.0}
     assert np.all(np.diff(shaped[10:]) > 0)
 
 
 def test_ties_share_the_average_of_their_log_ranks():
-    apart, tied = log_rank(np.array([0.0, 1.0, 2.0, 3.0])), log_rank(np.array([0.0, 2.0, 2.0, 3.0]))
+    apart, tied = (
+        log_rank(LogRank(), np.array([0.0, 1.0, 2.0, 3.0])),
+        log_rank(LogRank(), np.array([0.0, 2.0, 2.0, 3.0])),
+    )
     assert tied[1] == tied[2] == pytest.approx(apart[1:3].mean())
     assert tied[[0, 3]].tolist() == apart[[0, 3]].tolist()
 
@@ -50,13 +53,13 @@ def test_raw_is_fitness_minus_its_mean_in_the_unit_of_the_reward():
 def test_clipped_z_score_is_cut_and_centered_again():
     values = np.array([0.0, 0.1, -0.1, 0.2, 9.0, -3.0])
     cut = np.clip((values - values.mean()) / values.std(), -0.5, 0.5)
-    np.testing.assert_allclose(z_score(values, 0.5), cut - cut.mean(), atol=1e-15)
+    np.testing.assert_allclose(z_score(ZScore(clip=0.5), values), cut - cut.mean(), atol=1e-15)
 
 
 def test_a_clip_beyond_all_scores_cuts_nothing():
     values = without_ties(12)
     cut = shape(ZScore(clip=100.0), values[:, None])
-    np.testing.assert_allclose(cut, z_score(values), rtol=0, atol=1e-15)
+    np.testing.assert_allclose(cut, z_score(ZScore(), values), rtol=0, atol=1e-15)
 
 
 def test_per_example_takes_the_mean_of_the_group_from_every_reward():
@@ -106,7 +109,7 @@ def test_groups_are_those_of_complete_pairs():
 
 def test_the_elite_keeps_its_utilities_and_the_others_get_the_mean_of_theirs():
     values = without_ties(20)
-    everyone = z_score(values)
+    everyone = z_score(ZScore(), values)
     shaped = shape(ZScore(elite=0.25), values[:, None])
     best = np.argsort(values)[-5:]
     others = np.setdiff1d(np.arange(20), best)

@@ -19,9 +19,10 @@ PLACES = {
     "strategies": "strategy",
     "optimizers": "strategy.optimizer",
     "shaping": "shaping",
+    "rewards": "reward",
     "engines": "engine",
 }
-"""Room -> the setting that chooses from it."""
+"""What is listed -> the setting that chooses from it."""
 
 WHAT = (*PLACES, "configs", "settings", "runs")
 
@@ -82,29 +83,22 @@ def show(
         typer.echo(f"no {what} here", err=True)
 
 
-def _names(group: str) -> Rows:
+def _names(what: str) -> Rows:
+    from germline import registry
     from germline.config.reference import list_kinds
 
-    known = list_kinds(PLACES[group])
-    rows = [*known.items(), *((name, _meaning(group, name)) for name in _plugins(group, known))]
-    return (PLACES[group].rpartition(".")[2], "meaning"), rows
-
-
-def _plugins(group: str, known: dict[str, str]) -> list[str]:
-    from germline.registry import list_names
-
-    return [name for name in list_names(group, {}) if name not in known]
-
-
-def _meaning(group: str, name: str) -> str:
-    """Say what a plugin's name stands for, in the first line of its own docstring."""
-    from germline.registry import resolve
-
-    try:
-        documentation = resolve(group, {}, name).__doc__ or ""
-    except Exception as error:  # noqa: BLE001 - a plugin is somebody else's code
-        return f"(plugin) cannot be loaded: {type(error).__name__}: {error}"
-    return f"(plugin) {documentation.strip().partition(chr(10))[0]}"
+    setting = PLACES[what]
+    meanings = list_kinds(setting)
+    group = setting.rpartition(".")[2]
+    rows = []
+    for name, entry in registry.entries(group).items():
+        package = registry.package_of(entry)
+        mark = f"(plugin {package.name}) " if package else ""
+        meaning = meanings.get(name) or (entry.registered.__doc__ or "").strip().partition("\n")[0]
+        rows.append((name, mark + meaning))
+    for package_name, why in registry.load_plugins().items():
+        typer.secho(f"the plugin {package_name} cannot be imported: {why}", fg="red", err=True)
+    return (group, "meaning"), rows
 
 
 def _configs() -> Rows:

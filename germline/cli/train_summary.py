@@ -71,7 +71,7 @@ def print_next_commands(console: Console, run: RunDirectory) -> None:
         "next:",
         f'  germline generate {path} "your prompt"',
     ]
-    if run.config.engine.kind != "toy":  # It has no format that others could read.
+    if not run.config.engine.has_own_model:  # It has no format that others could read.
         lines.append(f"  germline export {path} --out my-model")
     if not run.config.strategy.whole_run and not run.stopped_early:
         lines.append(f"  germline resume {path} generations={2 * run.config.generations}")

@@ -4,9 +4,9 @@ A config is YAML (or a mapping), plus dotted overrides such as `strategy.sigma=0
 config is written to the run directory, so a run never depends on a default that moved.
 """
 
-from germline.config.base import Section
+from germline.config.base import KindOf, KindSection, Section
 from germline.config.cma import Cma, CmaBase, SepCma
-from germline.config.engines import EngineConfig, InProcess, Toy
+from germline.config.engines import EngineBase, EngineConfig, InProcess, Toy
 from germline.config.fleets import FleetConfig, Local, MicrobatchSettings, Ray
 from germline.config.loader import load_config, smoke_config, validate_config
 from germline.config.methods import (
@@ -15,10 +15,9 @@ from germline.config.methods import (
     MethodConfig,
     RandOpt,
 )
-from germline.config.optimizers import Adam, OptimizerConfig, Sgd
+from germline.config.optimizers import Adam, OptimizerBase, OptimizerConfig, Sgd
 from germline.config.prompt_search import PromptSearch
 from germline.config.run_config import (
-    KINDS,
     Config,
     Graders,
     HeldOut,
@@ -51,6 +50,7 @@ from germline.config.strategies import (
     Nes,
     RunningMeanBaseline,
     SkipZeroSignal,
+    StrategyBase,
     StrategyConfig,
 )
 from germline.config.tasks import (
@@ -67,7 +67,6 @@ from germline.config.tasks import (
 from germline.config.vllm import Vllm
 
 __all__ = [
-    "KINDS",
     "Adam",
     "Adaptive",
     "Arithmetic",
@@ -81,6 +80,7 @@ __all__ = [
     "CosineSchedule",
     "Countdown",
     "CustomTask",
+    "EngineBase",
     "EngineConfig",
     "EsSampleGradientDescent",
     "EvolutionStrategy",
@@ -91,6 +91,8 @@ __all__ = [
     "HeldOut",
     "InProcess",
     "Jsonl",
+    "KindOf",
+    "KindSection",
     "LinearSchedule",
     "Local",
     "LogRank",
@@ -101,6 +103,7 @@ __all__ = [
     "Multiplication",
     "NaturalGradientSigma",
     "Nes",
+    "OptimizerBase",
     "OptimizerConfig",
     "PerExample",
     "PlateauSchedule",
@@ -122,6 +125,7 @@ __all__ = [
     "SkipZeroSignal",
     "SpaceBase",
     "SpaceConfig",
+    "StrategyBase",
     "StrategyConfig",
     "Subspace",
     "SuccessRateSigma",

@@ -1,19 +1,34 @@
-"""What every section of a config is made of: frozen, unknown keys refused, short names allowed."""
+"""What config sections are made of: frozen, unknown keys refused, kinds from the registry."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Union
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    GetCoreSchemaHandler,
+    Tag,
+    model_validator,
+)
+from pydantic_core import CoreSchema, core_schema
+
+from germline import registry
 
 
 class Section(BaseModel):
-    """Base of all sections: frozen, strict about names, finite about numbers."""
+    """Base of all sections: unknown names and infinite numbers are errors, values are frozen."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    # The schema is built on first use, when plugins have registered their kinds.
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
 
     @model_validator(mode="before")
     @classmethod
-    def _yes_is_no_number(cls, values: object) -> object:
-        """Refuse what YAML makes of yes, no, on and off where pydantic would read 1 or 0."""
+    def _booleans_are_not_numbers(cls, values: object) -> object:
+        """Refuse YAML's yes, no, on and off where pydantic would read 1 or 0."""
         for name, value in values.items() if isinstance(values, Mapping) else ():
             field = cls.model_fields.get(name)
             if isinstance(value, bool) and field and "bool" not in str(field.annotation):
@@ -24,7 +39,7 @@ class Section(BaseModel):
         return values
 
     def changed(self, *names: str) -> list[str]:
-        """Name the settings that are not at their default: of these, or of all."""
+        """Name the settings that are not at their default: of these names, or of all settings."""
         fields = type(self).model_fields
         return [
             name
@@ -33,16 +48,84 @@ class Section(BaseModel):
         ]
 
 
-def allow_short_name(default: str) -> BeforeValidator:
-    """Let a section be its short name alone, or leave out `kind` where the default is meant."""
+class KindSection(Section):
+    """Base of the sections that have kinds; every kind has a short name, `kind`."""
 
-    def complete(value: object) -> object:
+    if TYPE_CHECKING:  # each kind declares it, as a literal
+        kind: str
+
+
+@dataclass(frozen=True)
+class KindOf:
+    """Annotation of a setting that accepts the registered kinds of a group.
+
+    Such a setting may be a short name alone, or leave out `kind` where the default is meant.
+
+    Attributes:
+        group: in the registry.
+        default: the kind of a section without `kind`.
+    """
+
+    group: str
+    default: str
+
+    def __get_pydantic_core_schema__(
+        self, source: object, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        """Make the union of all kinds that are registered, those of plugins included."""
+        schema = handler.generate_schema(self.union(registry.sections(self.group)))
+        return core_schema.no_info_before_validator_function(self.complete, schema)
+
+    def union(self, sections: Mapping[str, type[Any]]) -> Any:
+        """Return the type of all kinds."""
+        return Annotated[Union[tuple(sections.values())], Field(discriminator="kind")]  # noqa: UP007 - of a tuple
+
+    def complete(self, value: object) -> object:
+        """Turn a short name into a section, and add a kind that was left out."""
         if isinstance(value, str):
             return {"kind": value}
-        return {"kind": default, **value} if isinstance(value, Mapping) else value
+        return {"kind": self.default, **value} if isinstance(value, Mapping) else value
 
-    return BeforeValidator(complete)
+
+@dataclass(frozen=True)
+class NumberOrKindOf(KindOf):
+    """Annotation of a setting that is a number above 0, or a schedule from the registry.
+
+    A schedule without `kind` is linear where it has a start or an end, else of the default kind.
+    """
+
+    def union(self, sections: Mapping[str, type[Any]]) -> Any:
+        """Return the type of a number and all schedules."""
+        kinds = [Annotated[section, Tag(kind)] for kind, section in sections.items()]
+        number = Annotated[float, Field(gt=0), Tag("number")]
+        return Annotated[Union[(number, *kinds)], Discriminator(self._tag)]
+
+    def complete(self, value: object) -> object:
+        """Turn the short name of a schedule into a section; other texts are left to be refused."""
+        is_kind = isinstance(value, str) and value in registry.sections("sigma")
+        return {"kind": value} if is_kind else value
+
+    def _tag(self, value: object) -> str:
+        if isinstance(value, Section):
+            return str(getattr(value, "kind", ""))
+        if not isinstance(value, Mapping):
+            return "number"
+        open_kind = "linear" if {"start", "end"} & {*value} else self.default
+        return str(value.get("kind", open_kind))
+
+
+@dataclass(frozen=True)
+class NameOf:
+    """Annotation of a setting that is a registered name, such as that of a reward."""
+
+    group: str
+
+    def __get_pydantic_core_schema__(
+        self, source: object, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        """Accept the names that are registered, those of plugins included."""
+        return core_schema.literal_schema(list(registry.entries(self.group)))
 
 
 Many = BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)
-"""Where several texts may stand, one may stand alone."""
+"""Annotation of a list of texts that may be given as one text."""

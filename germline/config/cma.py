@@ -4,13 +4,13 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from germline.config.base import Section
-from germline.config.optimizers import Sgd
 from germline.config.schedules import check_sigma_overflow
 from germline.config.spaces import LowRank, SpaceConfig
+from germline.config.strategies import StrategyBase
+from germline.registry import register
 
 
-class CmaBase(Section):
+class CmaBase(StrategyBase):
     """What strategies have in common whose members are coordinates and not directions."""
 
     population: int | None = Field(
@@ -47,21 +47,12 @@ class CmaBase(Section):
         return self
 
     @property
-    def unit(self) -> Literal["constant", "mean_abs", "std", "rms"]:
-        """The unit of sigma."""
-        return "constant" if self.sigma_unit == "auto" else self.sigma_unit
-
-    @property
-    def optimizer(self) -> Sgd:
-        """Say that no moments are kept: the strategy has means of its own to look back."""
-        return Sgd()
-
-    @property
-    def whole_run(self) -> None:
-        """Say that nothing is laid out over all generations: more of them bend nothing."""
-        return
+    def has_coordinates(self) -> bool:
+        """Whether members are vectors of numbers: those of CMA-ES are."""
+        return True
 
 
+@register("strategy", "germline.strategies.cma:CovarianceMatrixAdaptation")
 class Cma(CmaBase):
     """CMA-ES: learns how the searched numbers hang together, up to about 2,000 of them."""
 
@@ -75,19 +66,20 @@ class Cma(CmaBase):
     )
 
 
+@register("strategy", "germline.strategies.sep_cma:SeparableCovarianceAdaptation")
 class SepCma(CmaBase):
     """Separable CMA-ES: a variance for every searched number, up to about a million of them."""
 
     kind: Literal["sep_cma"] = "sep_cma"
 
 
-def check_cma_space(strategy: Section, space: SpaceConfig) -> None:
+def check_cma_space(strategy: StrategyBase, space: SpaceConfig) -> None:
     """Refuse a space whose members have no coordinates to give.
 
     Raises:
         ValueError: the strategy asks for coordinates, and the space draws directions.
     """
-    if isinstance(strategy, Cma | SepCma) and isinstance(space, LowRank):
+    if strategy.has_coordinates and isinstance(space, LowRank):
         raise ValueError(
             f"strategy.kind={strategy.kind} cannot drive space.kind={space.kind}, whose members "
             "are products of random vectors and have no coordinates of their own: use "

@@ -4,18 +4,33 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from germline.config.base import Section, allow_short_name
-from germline.config.sglang import Sglang
-from germline.config.vllm import Vllm
+from germline.config.base import KindOf, KindSection
+from germline.registry import register
 
 
-class Toy(Section):
+class EngineBase(KindSection):
+    """What every engine has."""
+
+    @property
+    def has_own_model(self) -> bool:
+        """Whether the engine brings a model, so that `model` names none."""
+        return False
+
+
+@register("engine", "germline.engines.toy:ToyEngine")
+class Toy(EngineBase):
     """A character model of a few thousand weights; milliseconds, for tests and bug reports."""
 
     kind: Literal["toy"] = "toy"
 
+    @property
+    def has_own_model(self) -> bool:
+        """Whether the engine brings a model: the toy engine does."""
+        return True
 
-class InProcess(Section):
+
+@register("engine", "germline.engines.inprocess:InProcessEngine")
+class InProcess(EngineBase):
     """A Hugging Face causal language model in this process."""
 
     kind: Literal["inprocess"] = "inprocess"
@@ -62,7 +77,4 @@ class InProcess(Section):
     )
 
 
-EngineConfig = Annotated[
-    Annotated[Toy | InProcess | Vllm | Sglang, Field(discriminator="kind")],
-    allow_short_name("inprocess"),
-]
+EngineConfig = Annotated[EngineBase, KindOf("engine", default="inprocess")]

@@ -8,8 +8,8 @@ from pydantic import BaseModel, ValidationError
 
 from germline.config.migrations import new_name
 from germline.config.reference import override_names
-from germline.config.run_config import KINDS, Config
-from germline.registry import did_you_mean
+from germline.config.run_config import Config
+from germline.registry import did_you_mean, sections, unknown_kind
 
 MOST_LINES = 10
 """More mistakes than this mean another kind of file; the first of them say so."""
@@ -68,7 +68,7 @@ def _line(place: Sequence[str], error: dict[str, Any], also: str) -> str:
     if error["type"] == "extra_forbidden":
         return f"{setting}: unknown setting{_unknown(setting, place)}"
     if error["type"] == "union_tag_invalid":
-        return f"{setting}: {_unknown_kind(error['ctx'])}"
+        return f"{setting}: {unknown_kind(setting.rpartition('.')[2], error['ctx']['tag'])}"
     message = str(error["msg"])
     if error["type"] == "value_error":
         message = message.removeprefix("Value error, ")
@@ -84,7 +84,7 @@ def _line(place: Sequence[str], error: dict[str, Any], also: str) -> str:
 
 def _meaning(setting: str, error: dict[str, Any], message: str) -> str:
     """Say what is wanted, in the words of a config."""
-    kinds = KINDS.get(setting.rpartition(".")[2])
+    kinds = sections(setting.rpartition(".")[2])
     if error["type"] in ("dict_type", "model_type", "model_attributes_type") and kinds:
         return f"must be one of {', '.join(map(repr, kinds))}, or a section {{kind: ...}}"
     if error["type"] == "literal_error":
@@ -122,19 +122,12 @@ def _unknown(setting: str, place: Sequence[str]) -> str:
     return f"{hint}; known here: {', '.join(known)}"
 
 
-def _unknown_kind(context: Mapping[str, Any]) -> str:
-    known = [one for one in re.findall(r"'(\w+)'", context["expected_tags"]) if one != "number"]
-    found = context["tag"]
-    choices = ", ".join(map(repr, known))
-    return f"there is no kind {found!r}{did_you_mean(found, known)}; choose one of {choices}"
-
-
 def _setting(place: Sequence[str]) -> str:
     """Drop the tags pydantic adds for kinds and types: task.countdown.path -> task.path."""
     return ".".join(
         part
         for index, part in enumerate(place)
-        if not (index and part in {*KINDS.get(place[index - 1], {}), "number"})
+        if not (index and part in {*sections(place[index - 1]), "number"})
         and not part.startswith(TYPES)
     )
 
@@ -142,7 +135,7 @@ def _setting(place: Sequence[str]) -> str:
 def _known_settings(place: Sequence[str]) -> list[str]:
     section: type[BaseModel] = Config
     for index, part in enumerate(place):
-        kinds = KINDS.get(part, {})
+        kinds = sections(part)
         if index + 1 < len(place) and place[index + 1] in kinds:
             section = kinds[place[index + 1]]
         elif len(kinds) == 1:

@@ -4,7 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from germline.config.base import Section, allow_short_name
+from germline.config.base import KindOf, KindSection, Section
+from germline.registry import register
 
 
 class MicrobatchSettings(Section):
@@ -33,7 +34,7 @@ def _devices(value: object) -> object:
 Devices = Annotated[Literal["auto"] | tuple[str, ...], BeforeValidator(_devices)]
 
 
-class FleetBase(Section):
+class FleetBase(KindSection):
     """What every fleet can be told about engines that are slow, or never answer."""
 
     quorum: float = Field(
@@ -68,6 +69,7 @@ class FleetBase(Section):
     )
 
 
+@register("fleet")
 class Local(FleetBase):
     """One engine in this process, or several on this machine in processes of their own."""
 
@@ -117,6 +119,7 @@ NAMES = ("CPU", "GPU", "TPU")
 """Resources whose names Ray spells so; others are as the nodes were started with."""
 
 
+@register("fleet")
 class Ray(FleetBase):
     """Engines as Ray actors, on this machine or all over a cluster."""
 
@@ -186,6 +189,4 @@ class Ray(FleetBase):
         return self
 
 
-FleetConfig = Annotated[
-    Annotated[Local | Ray, Field(discriminator="kind")], allow_short_name("local")
-]
+FleetConfig = Annotated[Local | Ray, KindOf("fleet", default="local")]

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from germline.config.base import Section, allow_short_name
+from germline.config.base import KindOf, KindSection
 from germline.config.fleets import FleetConfig
 from germline.config.schedules import (
     LARGEST_SIGMA,
@@ -15,15 +15,18 @@ from germline.config.schedules import (
 from germline.config.shaping import ShapingConfig, ZScore
 from germline.config.spaces import LowRank, SpaceConfig
 from germline.config.strategies import GrowSigmaOnZeroSignal, Nes, StrategyConfig
+from germline.registry import register
 
 
-class EvolutionStrategy(Section):
+@register("method")
+class EvolutionStrategy(KindSection):
     """Evolution strategy: ask, play, tell, apply, as `strategy` says."""
 
     kind: Literal["es"] = "es"
 
 
-class RandOpt(Section):
+@register("method")
+class RandOpt(KindSection):
     """RandOpt: keep the best of many random members and let them vote; theta never moves."""
 
     kind: Literal["randopt"] = "randopt"
@@ -40,7 +43,8 @@ class RandOpt(Section):
     )
 
 
-class EsSampleGradientDescent(Section):
+@register("method")
+class EsSampleGradientDescent(KindSection):
     """Sample with ES, optimize with gradients: backpropagation on what perturbed members wrote."""
 
     kind: Literal["es_sample_gd"] = "es_sample_gd"
@@ -78,8 +82,7 @@ class EsSampleGradientDescent(Section):
 
 
 MethodConfig = Annotated[
-    Annotated[EvolutionStrategy | RandOpt | EsSampleGradientDescent, Field(discriminator="kind")],
-    allow_short_name("es"),
+    EvolutionStrategy | RandOpt | EsSampleGradientDescent, KindOf("method", default="es")
 ]
 
 GRADIENTS_OF = ("full", "low_rank")

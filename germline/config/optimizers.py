@@ -4,10 +4,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from germline.config.base import Section, allow_short_name
+from germline.config.base import KindOf, KindSection
+from germline.registry import register
 
 
-class OptimizerBase(Section):
+class OptimizerBase(KindSection):
     """What every optimizer can do."""
 
     weight_decay: float = Field(
@@ -35,6 +36,7 @@ class OptimizerBase(Section):
         return self
 
 
+@register("optimizer", "germline.optimizers.sgd:Sgd")
 class Sgd(OptimizerBase):
     """Plain ascent along the estimated gradient; with momentum, 4 bytes per searched number."""
 
@@ -50,6 +52,7 @@ class Sgd(OptimizerBase):
     )
 
 
+@register("optimizer", "germline.optimizers.adam:Adam")
 class Adam(OptimizerBase):
     """Adam; its moments cost 8 bytes per searched number."""
 
@@ -59,6 +62,4 @@ class Adam(OptimizerBase):
     epsilon: float = Field(1e-8, gt=0, description="Added to the root of the second moment.")
 
 
-OptimizerConfig = Annotated[
-    Annotated[Sgd | Adam, Field(discriminator="kind")], allow_short_name("sgd")
-]
+OptimizerConfig = Annotated[OptimizerBase, KindOf("optimizer", default="sgd")]

@@ -7,9 +7,9 @@ sections with a choice of kinds are in the files beside this one.
 from pydantic import Field, model_validator
 
 from germline.config.base import Section
-from germline.config.cma import Cma, SepCma, check_cma_space
+from germline.config.cma import SepCma, check_cma_space
 from germline.config.engines import EngineConfig, InProcess, Toy
-from germline.config.fleets import FleetConfig, Local, MicrobatchSettings, Ray
+from germline.config.fleets import FleetConfig, Local, MicrobatchSettings
 from germline.config.methods import (
     EsSampleGradientDescent,
     EvolutionStrategy,
@@ -18,38 +18,13 @@ from germline.config.methods import (
     check_backpropagation,
     check_method,
 )
-from germline.config.optimizers import Adam, Sgd
+from germline.config.optimizers import OptimizerBase, Sgd
 from germline.config.prompt_search import PromptSearch, check_prompt_search
-from germline.config.schedules import RATES, SCHEDULES, AutoLearningRate, AutoSigma, CosineSchedule
-from germline.config.sglang import Sglang
-from germline.config.shaping import (
-    CenteredRanks,
-    LogRank,
-    PerExample,
-    Raw,
-    ShapingConfig,
-    ZScore,
-)
-from germline.config.spaces import Full, Lora, LowRank, Singular, SpaceConfig, Subspace
-from germline.config.strategies import (
-    CountZeroSignal,
-    GrowSigmaOnZeroSignal,
-    Nes,
-    PopulationMeanBaseline,
-    RunningMeanBaseline,
-    SkipZeroSignal,
-    StrategyConfig,
-)
-from germline.config.tasks import (
-    Arithmetic,
-    Conciseness,
-    Countdown,
-    Jsonl,
-    Multiplication,
-    PythonFile,
-    TaskConfig,
-)
-from germline.config.vllm import Vllm
+from germline.config.schedules import AutoLearningRate, AutoSigma, CosineSchedule
+from germline.config.shaping import ShapingConfig, ZScore
+from germline.config.spaces import LowRank, SpaceConfig
+from germline.config.strategies import Nes, RunningMeanBaseline, StrategyConfig
+from germline.config.tasks import Conciseness, TaskConfig
 
 UNPERTURBED = 0.005
 """Sigma of a strategy whose members are all the center: some number, as none is played."""
@@ -157,7 +132,7 @@ class Config(Section):
     task: TaskConfig = Conciseness()
     space: SpaceConfig = LowRank()
     method: MethodConfig = EvolutionStrategy()
-    strategy: StrategyConfig = Nes()
+    strategy: StrategyConfig = Nes.model_construct()  # validating it would end registration
     prompt_search: PromptSearch = PromptSearch()
     shaping: ShapingConfig = ZScore()
     engine: EngineConfig = InProcess()
@@ -171,6 +146,12 @@ class Config(Section):
     )
     generations: int = Field(50, ge=1, description="Generations to run, exactly.")
     seed: int = Field(0, description="Run seed: hashed, so neighboring seeds share nothing.")
+
+    @property
+    def optimizer(self) -> OptimizerBase:
+        """The optimizer that applies updates: the strategy's, or plain SGD where it has none."""
+        optimizer: OptimizerBase = getattr(self.strategy, "optimizer", Sgd())
+        return optimizer
 
     @property
     def search(self) -> StrategyConfig:
@@ -290,46 +271,3 @@ class Config(Section):
                     "or less"
                 )
         return self
-
-
-KINDS: dict[str, dict[str, type[Section]]] = {
-    "task": {
-        "conciseness": Conciseness,
-        "arithmetic": Arithmetic,
-        "countdown": Countdown,
-        "multiplication": Multiplication,
-        "python": PythonFile,
-        "jsonl": Jsonl,
-    },
-    "space": {
-        "full": Full,
-        "low_rank": LowRank,
-        "lora": Lora,
-        "subspace": Subspace,
-        "singular": Singular,
-    },
-    "optimizer": {"sgd": Sgd, "adam": Adam},
-    "shaping": {
-        "z_score": ZScore,
-        "centered_ranks": CenteredRanks,
-        "log_rank": LogRank,
-        "raw": Raw,
-        "per_example": PerExample,
-    },
-    "engine": {"toy": Toy, "inprocess": InProcess, "vllm": Vllm, "sglang": Sglang},
-    "method": {
-        "es": EvolutionStrategy,
-        "randopt": RandOpt,
-        "es_sample_gd": EsSampleGradientDescent,
-    },
-    "strategy": {"nes": Nes, "cma": Cma, "sep_cma": SepCma},
-    "baseline": {"population": PopulationMeanBaseline, "running": RunningMeanBaseline},
-    "zero_signal": {
-        "count": CountZeroSignal,
-        "skip": SkipZeroSignal,
-        "grow": GrowSigmaOnZeroSignal,
-    },
-    "sigma": SCHEDULES,
-    "learning_rate": RATES,
-    "fleet": {"local": Local, "ray": Ray},
-}

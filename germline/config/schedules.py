@@ -1,17 +1,19 @@
 """Settings that may change over a run: a number, or a schedule from one number to another."""
 
-from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import Field, model_validator
 
-from germline.config.base import Section
+from germline.config.base import KindSection, NumberOrKindOf
+from germline.registry import register
 
 LARGEST_SIGMA = 1e6
 """Above it members are no models any more: weights are near 1, and products of layers overflow."""
 
 
-class LinearSchedule(Section):
+@register("sigma")
+@register("learning_rate")
+class LinearSchedule(KindSection):
     """A straight line over the run: `start` in generation 0, `end` in the last one."""
 
     kind: Literal["linear"] = "linear"
@@ -19,7 +21,9 @@ class LinearSchedule(Section):
     end: float = Field(ge=0, description="Value in the last generation.")
 
 
-class CosineSchedule(Section):
+@register("sigma")
+@register("learning_rate")
+class CosineSchedule(KindSection):
     """Half a cosine over the run, flat at both ends: from `start` to `end` in the last generation.
 
     With `warmup`, the run begins with a straight line from near 0 up to `start`.
@@ -31,7 +35,8 @@ class CosineSchedule(Section):
     warmup: int = Field(0, ge=0, description="Generations of rise before `start` is reached.")
 
 
-class PlateauSchedule(Section):
+@register("sigma")
+class PlateauSchedule(KindSection):
     """As high as it was until fitness stops to rise, then lower."""
 
     kind: Literal["plateau"] = "plateau"
@@ -56,7 +61,7 @@ class PlateauSchedule(Section):
         return self
 
 
-class AdaptiveSigma(Section):
+class AdaptiveSigma(KindSection):
     """A sigma that finds its own size, between limits."""
 
     start: float = Field(gt=0, description="Value in generation 0.")
@@ -73,6 +78,7 @@ class AdaptiveSigma(Section):
         return self
 
 
+@register("sigma")
 class SuccessRateSigma(AdaptiveSigma):
     """Larger while many members are fitter than the center, smaller where few are (1/5 rule).
 
@@ -95,6 +101,7 @@ class SuccessRateSigma(AdaptiveSigma):
     )
 
 
+@register("sigma")
 class NaturalGradientSigma(AdaptiveSigma):
     """A sigma for every tensor, each following the natural gradient (SNES); limits hold for each.
 
@@ -109,7 +116,8 @@ class NaturalGradientSigma(AdaptiveSigma):
     )
 
 
-class AutoSigma(Section):
+@register("sigma")
+class AutoSigma(KindSection):
     """Calibrated in units of behavior: members stay a chosen KL divergence from the center.
 
     Before generation 0, a few members read what the unperturbed weights write, and sigma moves to
@@ -149,7 +157,8 @@ class AutoSigma(Section):
         return self
 
 
-class AutoLearningRate(Section):
+@register("learning_rate")
+class AutoLearningRate(KindSection):
     """A step as long as what is measured supports: shorter where members differ by chance alone.
 
     The root mean square of a step, in sigmas, is `step` times the share of the members'
@@ -187,62 +196,17 @@ class AutoLearningRate(Section):
         return self
 
 
-SCHEDULES: dict[str, type[Section]] = {
-    "linear": LinearSchedule,
-    "cosine": CosineSchedule,
-    "plateau": PlateauSchedule,
-    "success": SuccessRateSigma,
-    "natural": NaturalGradientSigma,
-    "auto": AutoSigma,
-}
-"""The schedules of sigma by name."""
+Scheduled = float | LinearSchedule | CosineSchedule
+"""A number, or a schedule over the generations."""
 
-RATES: dict[str, type[Section]] = {
-    "linear": LinearSchedule,
-    "cosine": CosineSchedule,
-    "auto": AutoLearningRate,
-}
-"""The schedules of the learning rate by name."""
-
-
-def _tag(value: object) -> str:
-    """Tell a number from the kinds of schedules; an open kind is linear with an end, else auto."""
-    if isinstance(value, Section):
-        return str(getattr(value, "kind", ""))
-    if not isinstance(value, Mapping):
-        return "number"
-    return str(value.get("kind", "linear" if {"start", "end"} & {*value} else "auto"))
-
-
-def _short_name(value: object) -> object:
-    return {"kind": value} if isinstance(value, str) and value in SCHEDULES else value
-
-
-_Number = Annotated[float, Field(gt=0), Tag("number")]
-_Linear = Annotated[LinearSchedule, Tag("linear")]
-_Cosine = Annotated[CosineSchedule, Tag("cosine")]
-_Plateau = Annotated[PlateauSchedule, Tag("plateau")]
-_Success = Annotated[SuccessRateSigma, Tag("success")]
-_Natural = Annotated[NaturalGradientSigma, Tag("natural")]
-_AutoSigma = Annotated[AutoSigma, Tag("auto")]
-_AutoRate = Annotated[AutoLearningRate, Tag("auto")]
-
-Scheduled = Annotated[
-    _Number | _Linear | _Cosine, Discriminator(_tag), BeforeValidator(_short_name)
-]
-"""A number, or how it moves with the generation."""
-
-Rate = Annotated[
-    _AutoRate | _Number | _Linear | _Cosine, Discriminator(_tag), BeforeValidator(_short_name)
-]
-"""A number, how it moves with the generation, or with the measured signal."""
+Rate = Annotated[Scheduled | AutoLearningRate, NumberOrKindOf("learning_rate", default="auto")]
+"""A number, a schedule over the generations, or a rate that follows the measured signal."""
 
 Adaptive = Annotated[
-    _AutoSigma | _Number | _Linear | _Cosine | _Plateau | _Success | _Natural,
-    Discriminator(_tag),
-    BeforeValidator(_short_name),
+    Scheduled | AutoSigma | PlateauSchedule | SuccessRateSigma | NaturalGradientSigma,
+    NumberOrKindOf("sigma", default="auto"),
 ]
-"""A number, or how it moves with the generation or with the fitness."""
+"""A number, a schedule over the generations, or a sigma that adapts."""
 
 
 def check_sigma_overflow(sigma: float) -> None:

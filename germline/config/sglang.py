@@ -4,13 +4,15 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from germline.config.base import Section
+from germline.config.engines import EngineBase
 from germline.config.validators import check_server_settings
+from germline.registry import register
 
 LAUNCHED_ONLY = ("python", "device", "threads", "options", "startup_timeout_s")
 
 
-class Sglang(Section):
+@register("engine", "germline.engines.sglang.server:SglangEngine")
+class Sglang(EngineBase):
     """A model that an SGLang server plays: at a URL, or started by the run itself."""
 
     kind: Literal["sglang"] = "sglang"

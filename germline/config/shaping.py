@@ -4,10 +4,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from germline.config.base import Section, allow_short_name
+from germline.config.base import KindOf, KindSection
+from germline.registry import register
 
 
-class ShapingBase(Section):
+class ShapingBase(KindSection):
     """What every shaping can do."""
 
     elite: float = Field(
@@ -21,6 +22,7 @@ class ShapingBase(Section):
     )
 
 
+@register("shaping", "germline.shaping.utilities:z_score")
 class ZScore(ShapingBase):
     """Fitness in standard deviations from the mean."""
 
@@ -35,24 +37,28 @@ class ZScore(ShapingBase):
     )
 
 
+@register("shaping", "germline.shaping.utilities:centered_ranks")
 class CenteredRanks(ShapingBase):
     """Ranks from -0.5 (worst) to 0.5 (best), blind to how far apart rewards are."""
 
     kind: Literal["centered_ranks"] = "centered_ranks"
 
 
+@register("shaping", "germline.shaping.utilities:log_rank")
 class LogRank(ShapingBase):
     """Utilities falling with the logarithm of the rank: the worse half weighs the same."""
 
     kind: Literal["log_rank"] = "log_rank"
 
 
+@register("shaping", "germline.shaping.utilities:mean_centered")
 class Raw(ShapingBase):
     """Fitness minus its mean, in the unit of the reward: the learning rate must know that unit."""
 
     kind: Literal["raw"] = "raw"
 
 
+@register("shaping", "germline.shaping.utilities:mean_centered")
 class PerExample(ShapingBase):
     """Rewards compared example by example, each with the group of all members on that example.
 
@@ -69,7 +75,4 @@ class PerExample(ShapingBase):
     )
 
 
-ShapingConfig = Annotated[
-    Annotated[ZScore | CenteredRanks | LogRank | Raw | PerExample, Field(discriminator="kind")],
-    allow_short_name("z_score"),
-]
+ShapingConfig = Annotated[ShapingBase, KindOf("shaping", default="z_score")]

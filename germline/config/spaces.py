@@ -4,7 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from germline.config.base import Many, Section, allow_short_name
+from germline.config.base import KindOf, KindSection, Many
+from germline.registry import register
 
 
 def _one_layer(value: object) -> object:
@@ -12,7 +13,7 @@ def _one_layer(value: object) -> object:
     return str(value) if type(value) is int else value
 
 
-class SpaceBase(Section):
+class SpaceBase(KindSection):
     """Which tensors are searched."""
 
     include: Annotated[tuple[str, ...], Many] = Field(
@@ -35,6 +36,7 @@ class SpaceBase(Section):
         return False
 
 
+@register("space", "germline.spaces.full:Full")
 class Full(SpaceBase):
     """Every weight, dense noise; tied tensors once."""
 
@@ -53,6 +55,7 @@ class LinearSpace(SpaceBase):
     )
 
 
+@register("space", "germline.spaces.low_rank:LowRank")
 class LowRank(LinearSpace):
     """EGGROLL: noise A B^T / sqrt(rank) on the linear layers of the decoder blocks."""
 
@@ -60,6 +63,7 @@ class LowRank(LinearSpace):
     rank: int = Field(1, ge=1, description="Rank of a member's perturbation.")
 
 
+@register("space", "germline.spaces.lora:Lora")
 class Lora(LinearSpace):
     """A LoRA adapter: W + alpha / rank * B A beside frozen linear layers of the decoder blocks."""
 
@@ -110,6 +114,7 @@ class Lora(LinearSpace):
         return self
 
 
+@register("space", "germline.spaces.subspace:Subspace")
 class Subspace(LinearSpace):
     """Coordinates in a random subspace, fixed by the run seed, of all linear layers together."""
 
@@ -124,6 +129,7 @@ class Subspace(LinearSpace):
     )
 
 
+@register("space", "germline.spaces.singular:Singular")
 class Singular(LinearSpace):
     """ESSA: offsets of the largest singular values of linear layers, or of a given adapter."""
 
@@ -150,7 +156,4 @@ class Singular(LinearSpace):
         return self.init_adapter is not None
 
 
-SpaceConfig = Annotated[
-    Annotated[Full | LowRank | Lora | Subspace | Singular, Field(discriminator="kind")],
-    allow_short_name("low_rank"),
-]
+SpaceConfig = Annotated[SpaceBase, KindOf("space", default="low_rank")]

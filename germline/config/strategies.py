@@ -1,11 +1,10 @@
 """Settings of strategies: where to look next, and how far to go."""
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from germline.config.base import Section, allow_short_name
-from germline.config.cma import Cma, SepCma
+from germline.config.base import KindOf, KindSection
 from germline.config.optimizers import OptimizerConfig, Sgd
 from germline.config.schedules import (
     Adaptive,
@@ -17,18 +16,21 @@ from germline.config.schedules import (
     check_sigma_overflow,
     first_and_last_value,
 )
+from germline.registry import register
 
 LOST_IN_FP32 = 2.0**-25
 """Half the relative distance of neighbors in fp32: less of a number does not change it."""
 
 
-class PopulationMeanBaseline(Section):
+@register("baseline")
+class PopulationMeanBaseline(KindSection):
     """Members are compared with each other: the mean of their fitness counts as neutral."""
 
     kind: Literal["population"] = "population"
 
 
-class RunningMeanBaseline(Section):
+@register("baseline")
+class RunningMeanBaseline(KindSection):
     """Members are compared with the generations before them, as a population of 1 or 2 must be."""
 
     kind: Literal["running"] = "running"
@@ -44,24 +46,26 @@ class RunningMeanBaseline(Section):
 
 
 BaselineConfig = Annotated[
-    Annotated[PopulationMeanBaseline | RunningMeanBaseline, Field(discriminator="kind")],
-    allow_short_name("running"),
+    PopulationMeanBaseline | RunningMeanBaseline, KindOf("baseline", default="running")
 ]
 
 
-class CountZeroSignal(Section):
+@register("zero_signal")
+class CountZeroSignal(KindSection):
     """A generation without signal is counted, and its update of zero applied like any."""
 
     kind: Literal["count"] = "count"
 
 
-class SkipZeroSignal(Section):
+@register("zero_signal")
+class SkipZeroSignal(KindSection):
     """A generation without signal moves nothing: neither theta, nor moments, nor decay."""
 
     kind: Literal["skip"] = "skip"
 
 
-class GrowSigmaOnZeroSignal(Section):
+@register("zero_signal")
+class GrowSigmaOnZeroSignal(KindSection):
     """Sigma grows after each generation without signal, and shrinks back after each with one."""
 
     kind: Literal["grow"] = "grow"
@@ -72,14 +76,40 @@ class GrowSigmaOnZeroSignal(Section):
 
 
 ZeroSignalConfig = Annotated[
-    Annotated[
-        CountZeroSignal | SkipZeroSignal | GrowSigmaOnZeroSignal, Field(discriminator="kind")
-    ],
-    allow_short_name("grow"),
+    CountZeroSignal | SkipZeroSignal | GrowSigmaOnZeroSignal,
+    KindOf("zero_signal", default="grow"),
 ]
 
 
-class Nes(Section):
+Unit = Literal["constant", "mean_abs", "std", "rms"]
+"""What sigma and learning rate are multiples of: 1, mean |W|, std W or root mean square W."""
+
+
+class StrategyBase(KindSection):
+    """What every strategy has; a setting or a property may replace each of these."""
+
+    if TYPE_CHECKING:  # each kind declares it, with a default and limits of its own
+        population: int | None
+
+    @property
+    def unit(self) -> Unit:
+        """The unit of sigma: that of `sigma_unit`, where there is this setting."""
+        unit: Unit | Literal["auto"] = getattr(self, "sigma_unit", "auto")
+        return "constant" if unit == "auto" else unit
+
+    @property
+    def whole_run(self) -> LinearSchedule | CosineSchedule | None:
+        """The schedule laid out over all generations, which another number of them changes."""
+        return None
+
+    @property
+    def has_coordinates(self) -> bool:
+        """Whether members are vectors of numbers, and not directions of seeds."""
+        return False
+
+
+@register("strategy", "germline.strategies.nes:NaturalEvolution")
+class Nes(StrategyBase):
     """Natural evolution strategy with Gaussian noise, the field's default for language models."""
 
     kind: Literal["nes"] = "nes"
@@ -127,11 +157,11 @@ class Nes(Section):
     optimizer: OptimizerConfig = Sgd()
 
     @property
-    def unit(self) -> Literal["constant", "mean_abs", "std", "rms"]:
+    def unit(self) -> Unit:
         """The unit of sigma, where `sigma_unit=auto` leaves it to how sigma is chosen."""
-        if self.sigma_unit != "auto":
-            return self.sigma_unit
-        return "rms" if isinstance(self.sigma, AutoSigma) else "constant"
+        if self.sigma_unit == "auto" and isinstance(self.sigma, AutoSigma):
+            return "rms"
+        return super().unit
 
     @property
     def whole_run(self) -> LinearSchedule | CosineSchedule | None:
@@ -235,6 +265,4 @@ class Nes(Section):
         return self
 
 
-StrategyConfig = Annotated[
-    Annotated[Nes | Cma | SepCma, Field(discriminator="kind")], allow_short_name("nes")
-]
+StrategyConfig = Annotated[StrategyBase, KindOf("strategy", default="nes")]

@@ -7,16 +7,17 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from germline.config.base import Many, Section, allow_short_name
+from germline.config.base import KindOf, KindSection, Many, NameOf
+from germline.registry import register
 
 
-class TaskBase(Section):
+class TaskBase(KindSection):
     """Settings every task has."""
 
     @property
     def title(self) -> str:
         """What the task is called: its kind, or the name of the file it is made of."""
-        return str(getattr(self, "kind", ""))
+        return self.kind
 
     chat: bool | None = Field(
         None, description="Wrap prompts in the model's chat template; default: as the task wants."
@@ -35,6 +36,7 @@ class TaskBase(Section):
     )
 
 
+@register("task", "germline.tasks.conciseness:ConcisenessTask")
 class Conciseness(TaskBase):
     """Answer with as few characters as the gold answer: reward = -|length difference|."""
 
@@ -63,6 +65,7 @@ class Conciseness(TaskBase):
         return self
 
 
+@register("task", "germline.tasks.arithmetic:ArithmeticTask")
 class Arithmetic(TaskBase):
     """Answer a short sum, difference or product with the bare number: reward 1 if exact."""
 
@@ -70,6 +73,7 @@ class Arithmetic(TaskBase):
     split_seed: int = Field(0, description="Seed of the train/test split of operand pairs.")
 
 
+@register("task", "germline.tasks.countdown:CountdownTask")
 class Countdown(TaskBase):
     """Reach a target from given numbers: reward = 0.1 x format + answer."""
 
@@ -106,6 +110,7 @@ class Countdown(TaskBase):
         return self
 
 
+@register("task", "germline.tasks.multiplication:MultiplicationTask")
 class Multiplication(TaskBase):
     """Multiply two numbers of so many digits and answer with the bare number: 1 if exact."""
 
@@ -165,13 +170,14 @@ PLACEHOLDER = re.compile(r"(?<!\{)\{(\w+)\}(?!\})")
 """A field in a template; `{{word}}` stands for the text `{word}`, other braces for themselves."""
 
 
+@register("task", "germline.tasks.python_file:PythonTask")
 class PythonFile(CustomTask):
     """A Python file with examples and `reward(completion, example)`; see docs/own-task.md."""
 
     kind: Literal["python"] = "python"
 
 
-RewardName = Literal["exact", "contains", "numeric", "regex", "json", "length"]
+RewardName = Annotated[str, NameOf("reward")]
 
 
 def _weighted(value: object) -> object:
@@ -179,6 +185,7 @@ def _weighted(value: object) -> object:
     return {value: 1.0} if isinstance(value, str) else value
 
 
+@register("task", "germline.tasks.jsonl:JsonlTask")
 class Jsonl(CustomTask):
     """A JSONL file scored by built-in rewards, no Python needed; see docs/own-task.md."""
 
@@ -255,11 +262,4 @@ def _from_file(value: object) -> object:
     return value if kind is None else {"path": section["kind"], **section, "kind": kind}
 
 
-TaskConfig = Annotated[
-    Annotated[
-        Conciseness | Arithmetic | Countdown | Multiplication | PythonFile | Jsonl,
-        Field(discriminator="kind"),
-    ],
-    allow_short_name("conciseness"),
-    BeforeValidator(_from_file),
-]
+TaskConfig = Annotated[TaskBase, KindOf("task", default="conciseness"), BeforeValidator(_from_file)]

@@ -4,11 +4,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from germline.config.base import Section
+from germline.config.engines import EngineBase
 from germline.config.validators import check_server_settings
+from germline.registry import register
 
 
-class Vllm(Section):
+@register("engine", "germline.engines.vllm.engine:VllmEngine")
+class Vllm(EngineBase):
     """A model that vLLM serves: in this process, or behind the URL of its OpenAI server."""
 
     kind: Literal["vllm"] = "vllm"

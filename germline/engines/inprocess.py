@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from germline.config import InProcess
+from germline.config import Config, InProcess
 from germline.engines.batched_dense import dense_members
 from germline.engines.cpu_kernels import FusedDecoder
 from germline.engines.decode import TokenDecoder
@@ -23,7 +23,7 @@ from germline.engines.lora_members import LoraMembers, LowRankMembers
 from germline.engines.malloc_tuning import keep_freed_memory
 from germline.engines.master_weights import Masters, searched_names
 from germline.engines.model_tensors import MasterPlacement, list_tensors
-from germline.engines.pretrained import PretrainedModel, save_pretrained
+from germline.engines.pretrained import PretrainedModel, load_pretrained, save_pretrained
 from germline.engines.prompt_batch import pad_prompts
 from germline.engines.prompt_encoder import PromptEncoder
 from germline.engines.sampling import draw_sampling_noise
@@ -116,6 +116,29 @@ class InProcessEngine:
             self._members.keep if self._members else lambda _members: None,
             fixed_steps=config.cuda_graphs,
         )
+
+    @classmethod
+    def from_config(
+        cls,
+        config: Config,
+        source: str,
+        space: Space | None,
+        optimizer: AscentOptimizer,
+        *,
+        generates: bool = True,
+    ) -> "InProcessEngine":
+        """Construct it from the config of a run: load the model and make its masters.
+
+        Args:
+            config: of the run.
+            source: folder or Hugging Face id of the model.
+            space: what is searched; None serves the center alone.
+            optimizer: of the masters.
+            generates: has no effect, as the model in this process always can.
+        """
+        section = config.engine
+        assert isinstance(section, InProcess)
+        return cls(load_pretrained(source), space, optimizer, section, config.search.unit)
 
     @torch.inference_mode()
     def generate(

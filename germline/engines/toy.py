@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from germline import noise
+from germline.config import Config
 from germline.engines.master_weights import Masters
 from germline.engines.model_tensors import list_tensors
 from germline.engines.sampling import choose_tokens, draw_sampling_noise
@@ -64,6 +65,19 @@ class ToyEngine:
         masters = {name: p.detach() for name, p in model.named_parameters()}
         self.special_ids = frozenset({END})
         self.weights = Masters(masters, list_tensors(model), space, optimizer, sigma_unit, "toy")
+
+    @classmethod
+    def from_config(
+        cls,
+        config: Config,
+        source: str,
+        space: Space | None,
+        optimizer: AscentOptimizer,
+        *,
+        generates: bool = True,
+    ) -> "ToyEngine":
+        """Construct it from the config of a run; it loads no model from a source."""
+        return cls(space, optimizer, config.search.unit)
 
     @torch.inference_mode()
     def generate(

@@ -12,11 +12,9 @@ from germline.engines.dtypes import serving_dtype
 from germline.engines.prompt_batch import pad_prompts
 from germline.estimates.model_shape import ModelShape
 from germline.optimizers import make_optimizer
-from germline.protocols import Task
-from germline.registry import resolve
 from germline.rollout import members_per_microbatch
 from germline.spaces import make_space
-from germline.tasks import TASKS
+from germline.tasks import make_task
 from germline.types import Example
 
 POPULATION = 32
@@ -50,7 +48,7 @@ def text_lengths(
     config: Config, encode: Callable[[Example], Sequence[int]] | None = None
 ) -> TextLengths:
     """Measure the prompts of a config's task; by their characters where no tokenizer is given."""
-    task: Task = resolve("tasks", TASKS, config.task.kind)(config.task)
+    task = make_task(config.task)
     examples = list(task.examples("train")[: config.batch_size])
     new_tokens = config.task.max_new_tokens or task.max_new_tokens
     if encode is None:
@@ -156,7 +154,7 @@ def workload(config: Config, shape: ModelShape, texts: TextLengths, *, on_gpu: b
         member_numbers=space.numbers_per_member(shape.tensors),
         searches_weights=space.searches_weights,
         stacked=stacked,
-        moment_bytes=make_optimizer(config.strategy.optimizer).bytes_per_number,
+        moment_bytes=make_optimizer(config.optimizer).bytes_per_number,
         is_served=is_served(engine),
     )
 

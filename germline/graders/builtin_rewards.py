@@ -1,22 +1,51 @@
-"""The rewards a task can name without Python, and the rubric made of some of them.
+"""The rewards that a task can name without Python, and the rubric made of several.
 
-Each is a function of (completion, example) with a range; `BuiltinRubric` is the grader that
-computes several as the parts of a rubric.
+A reward is a function of (completion, example) that the decorator `reward` registers under a name;
+nothing else is needed. `task.reward` accepts every registered name, those of plugins included.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
-from germline.graders import (
-    contains_match,
-    exact_match,
-    json_match,
-    length_difference,
-    numeric_match,
-)
+from germline import registry
+from germline.graders.contains_match import contains_reward
+from germline.graders.exact_match import grade_exact
+from germline.graders.json_match import json_reward, parse_json
+from germline.graders.length_difference import LIMIT, grade_length
+from germline.graders.numeric_match import answer_number, numeric_reward
 from germline.types import Example
+
+RewardFunction = Callable[..., float]
+
+
+@dataclass(frozen=True)
+class Reward:
+    """One registered reward.
+
+    Attributes:
+        grade: (completion, example) -> value, with the settings it takes as keyword arguments.
+        lowest: the least value it returns.
+        highest: the largest value it returns.
+        settings: settings of a `jsonl` task that it takes.
+        check_answer: (gold answer) -> why the reward cannot use it, or an empty text.
+    """
+
+    grade: RewardFunction
+    lowest: float
+    highest: float
+    settings: tuple[str, ...]
+    check_answer: Callable[..., str]
+
+    def floor(self, weight: float) -> float:
+        """Return the value that adds least to a weighted sum."""
+        return self.highest if weight < 0 else self.lowest
+
+    def chosen(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return those of some settings that the reward takes."""
+        return {name: settings[name] for name in self.settings if name in settings}
 
 
 @dataclass(frozen=True)
@@ -24,36 +53,92 @@ class BuiltinRubric:
     """A grader of named rewards; picklable, as it runs in worker processes.
 
     Attributes:
-        names: rewards of `REWARDS`.
-        pattern: what `regex` searches for; None searches for the example's own pattern.
-        tolerance: of `numeric`.
+        parts: name of a reward -> its function, and the settings it is called with.
     """
 
-    names: tuple[str, ...]
-    pattern: str | None = None
-    tolerance: float = 0.0
+    parts: Mapping[str, tuple[RewardFunction, Mapping[str, Any]]]
 
     def __call__(self, text: str, example: Example) -> Mapping[str, float]:
-        """Return every named reward."""
-        return {name: REWARDS[name].value(self, text, example) for name in self.names}
+        """Return the value of every reward by name."""
+        return {
+            name: grade(text, example, **settings) for name, (grade, settings) in self.parts.items()
+        }
 
 
-@dataclass(frozen=True)
-class BuiltinReward:
-    """One built-in reward: what it computes, and between which values it lies."""
+def reward(
+    name: str,
+    *,
+    lowest: float = 0.0,
+    highest: float = 1.0,
+    settings: tuple[str, ...] = (),
+    check_answer: Callable[..., str] = lambda _answer, **_settings: "",
+) -> Callable[[RewardFunction], RewardFunction]:
+    """Register the decorated function as a reward: `task.reward` can name it.
 
-    value: Callable[[BuiltinRubric, str, Example], float]
-    lowest: float = 0.0
-    highest: float = 1.0
+    The function must be at the top level of its module, as worker processes import it by name.
 
-    def floor(self, weight: float) -> float:
-        """Return the value that adds least to a weighted sum."""
-        return self.highest if weight < 0 else self.lowest
+    Args:
+        name: as a config spells it.
+        lowest: the least value it returns.
+        highest: the largest value it returns.
+        settings: settings of a `jsonl` task that it takes as keyword arguments.
+        check_answer: (gold answer) -> why the reward cannot use it, or an empty text.
+    """
+
+    def add(grade: RewardFunction) -> RewardFunction:
+        details = Reward(grade, lowest, highest, settings, check_answer)
+        return registry.register("reward", details, name)(grade)
+
+    return add
 
 
-def _regex(rubric: BuiltinRubric, text: str, example: Example) -> float:
-    pattern = str(example.facts["pattern"]) if rubric.pattern is None else rubric.pattern
-    return float(_compiled(pattern).search(text) is not None)
+def rewards() -> dict[str, Reward]:
+    """Return all rewards by name, in the order in which they were registered."""
+    return {name: entry.implementation for name, entry in registry.entries("reward").items()}
+
+
+def make_rubric(names: Sequence[str], **settings: Any) -> BuiltinRubric:
+    """Make the grader of some rewards, which take what they need of the settings."""
+    known = rewards()
+    return BuiltinRubric(
+        {name: (known[name].grade, known[name].chosen(settings)) for name in names}
+    )
+
+
+@reward("exact")
+def exact(text: str, example: Example) -> float:
+    """1 when the completion, stripped of white space, is the gold answer."""
+    return grade_exact(text, example)["exact"]
+
+
+def _is_empty(answer: str) -> str:
+    return "" if answer else "must not be empty for reward=contains"
+
+
+reward("contains", check_answer=_is_empty)(contains_reward)
+
+
+def _is_no_number(answer: str, **_settings: object) -> str:
+    return "must hold a number for reward=numeric" if answer_number(answer) is None else ""
+
+
+reward("numeric", settings=("tolerance",), check_answer=_is_no_number)(numeric_reward)
+
+
+def _is_no_pattern(answer: str, pattern: str | None = None) -> str:
+    if pattern is None:
+        try:
+            re.compile(answer)
+        except re.error as error:
+            return f"must be a regular expression for reward=regex without task.pattern ({error})"
+    return ""
+
+
+@reward("regex", settings=("pattern",), check_answer=_is_no_pattern)
+def regex(text: str, example: Example, pattern: str | None = None) -> float:
+    """1 when the pattern, or else the gold answer as a pattern, matches part of the completion."""
+    own = str(example.facts["pattern"]) if pattern is None else pattern
+    return float(_compiled(own).search(text) is not None)
 
 
 @lru_cache(maxsize=4096)
@@ -61,21 +146,18 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern)
 
 
-REWARDS: dict[str, BuiltinReward] = {
-    "exact": BuiltinReward(
-        lambda _, text, example: exact_match.grade_exact(text, example)["exact"]
-    ),
-    "contains": BuiltinReward(
-        lambda _, text, example: contains_match.contains_reward(text, example)
-    ),
-    "numeric": BuiltinReward(
-        lambda own, text, example: numeric_match.numeric_reward(text, example, own.tolerance)
-    ),
-    "regex": BuiltinReward(_regex),
-    "json": BuiltinReward(lambda _, text, example: json_match.json_reward(text, example)),
-    "length": BuiltinReward(
-        lambda _, text, example: length_difference.grade_length(text, example)["length"],
-        lowest=-float(length_difference.LIMIT),
-        highest=0.0,
-    ),
-}
+def _is_no_json(answer: str) -> str:
+    try:
+        parse_json(answer)
+    except (ValueError, RecursionError):
+        return "must be JSON for reward=json"
+    return ""
+
+
+reward("json", check_answer=_is_no_json)(json_reward)
+
+
+@reward("length", lowest=-float(LIMIT), highest=0.0)
+def length(text: str, example: Example) -> float:
+    """Minus the difference in length to the gold answer, in characters."""
+    return grade_length(text, example)["length"]

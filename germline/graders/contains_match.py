@@ -13,7 +13,7 @@ from germline.types import Example
 
 
 def contains_reward(text: str, example: Example) -> float:
-    """Return 1 or 0."""
+    """1 when the gold answer is in the completion as whole words, else 0."""
     return float(_words(example.answer.strip()).search(text) is not None)
 
 

@@ -13,7 +13,7 @@ from germline.types import Example
 
 
 def json_reward(text: str, example: Example) -> float:
-    """Return 1 or 0."""
+    """1 when the completion is the JSON value of the gold answer, else 0."""
     try:
         found = parse_json(text)
         return float(not example.answer or _same(found, _answer(example.answer)))

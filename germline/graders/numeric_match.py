@@ -22,8 +22,8 @@ _NUMBER = re.compile(
 _EXPONENT = re.compile(r"[eE][-+]?[0-9]{4,}")
 
 
-def numeric_reward(text: str, example: Example, tolerance: float) -> float:
-    """Return 1 or 0; the tolerance is the largest difference that still counts as the same."""
+def numeric_reward(text: str, example: Example, tolerance: float = 0.0) -> float:
+    """1 when the last number is that of the gold answer, within the tolerance, else 0."""
     wanted, found = answer_number(example.answer), last_number(text)
     if wanted is None or found is None:
         return 0.0

@@ -4,6 +4,7 @@ All steps are ascents, fp32 and in place on the masters; `arithmetic` says how t
 out on every machine.
 """
 
+from germline import registry
 from germline.config import OptimizerConfig
 from germline.optimizers.adam import Adam
 from germline.optimizers.base import AscentOptimizer
@@ -14,12 +15,8 @@ __all__ = ["Adam", "AscentOptimizer", "Sgd", "WeightDecay", "make_optimizer"]
 
 
 def make_optimizer(config: OptimizerConfig) -> AscentOptimizer:
-    """Build the optimizer a config section names."""
-    plain: AscentOptimizer
-    if config.kind == "adam":
-        plain = Adam(config.beta1, config.beta2, config.epsilon)
-    else:
-        plain = Sgd(config.momentum)
+    """Construct the optimizer that a config section names, with its weight decay."""
+    plain: AscentOptimizer = registry.create("optimizer", config)
     if config.weight_decay == 0:
         return plain
     return WeightDecay(plain, config.weight_decay, to_start=config.decay_to == "start")

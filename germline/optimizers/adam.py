@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 import torch
 
+from germline import config
 from germline.optimizers.fp32_arithmetic import (
     ScratchBuffers,
     check_step_tensors,
@@ -28,6 +29,11 @@ class Adam:
         self._beta1, self._beta2, self._epsilon = beta1, beta2, epsilon
         self._moments: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
         self._scratch = ScratchBuffers(torch.float32, torch.float32, torch.float64)
+
+    @classmethod
+    def from_config(cls, settings: config.Adam) -> "Adam":
+        """Construct it from its section."""
+        return cls(settings.beta1, settings.beta2, settings.epsilon)
 
     @property
     def bytes_per_number(self) -> int:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import torch
 
+from germline import config
 from germline.optimizers.fp32_arithmetic import (
     ScratchBuffers,
     check_step_tensors,
@@ -27,6 +28,11 @@ class Sgd:
         self._momentum = momentum
         self._velocities: dict[str, torch.Tensor] = {}
         self._scratch = ScratchBuffers(torch.float32)
+
+    @classmethod
+    def from_config(cls, settings: config.Sgd) -> "Sgd":
+        """Construct it from its section."""
+        return cls(settings.momentum)
 
     @property
     def bytes_per_number(self) -> int:

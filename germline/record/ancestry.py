@@ -57,7 +57,7 @@ def inherited_walk(ancestors: Sequence[Ancestor], unit: str) -> float:
     for one in ancestors:
         if one.config.search.unit == unit and one.entries:
             updates = [entry.update for entry in one.entries]
-            last = walked(updates, one.config.strategy.optimizer, distance)[-1]
+            last = walked(updates, one.config.optimizer, distance)[-1]
             distance = distance if last is None else last
     return distance
 

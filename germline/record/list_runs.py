@@ -82,7 +82,7 @@ def _summary(path: Path) -> RunSummary | UnreadableRun:
     return RunSummary(
         path=path,
         task=run.config.task.title,
-        model=run.config.model if run.config.engine.kind != "toy" else "toy",
+        model=run.config.engine.kind if run.config.engine.has_own_model else run.config.model,
         done=done,
         total=run.config.generations,
         start=scores[0] if scores and scores[0].generation == 0 else None,

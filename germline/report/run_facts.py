@@ -23,12 +23,11 @@ from germline.record.atomic_files import Row
 from germline.record.best_generation import best_score
 from germline.record.list_runs import State
 from germline.record.lock import is_locked
-from germline.registry import resolve
+from germline.registry import implementation
 from germline.report import diff
 from germline.report.diff import DiffPiece
 from germline.report.score_decline_advice import ScoreDeclineAdvice, score_decline_advice
 from germline.report.text_format import counted_by, escape_control_characters, scored_as
-from germline.tasks import TASKS
 from germline.types import GermlineError, HeldOutScore
 
 LONGEST_TEXT = 1200
@@ -179,9 +178,8 @@ class RunFacts:
     @cached_property
     def walk(self) -> list[float | None]:
         """How far a random walk of the updates had carried the weights after each generation."""
-        section = self.config.strategy
         start = inherited_walk(self.ancestors, self.config.search.unit)
-        return walked([one.update for one in self.entries], section.optimizer, start)
+        return walked([one.update for one in self.entries], self.config.optimizer, start)
 
     @property
     def metric(self) -> str:
@@ -192,7 +190,7 @@ class RunFacts:
     def better(self) -> str | None:
         """Which way the metric is good, as far as the task says so without being built."""
         try:
-            task = resolve("tasks", TASKS, self.config.task.kind)
+            task = implementation("task", self.config.task.kind)
         except GermlineError:
             return None  # of a plugin that is not installed here
         higher = getattr(task, "metric_higher_is_better", None)

@@ -136,7 +136,7 @@ def _commands(
     best = "best" if found.measure == "held-out score" else str(last)
     if found.cause in ("hack", "overfit"):
         kept = shlex.quote(f"{path}-best")
-        if config.engine.kind != "toy":  # It has no format to be written in.
+        if not config.engine.has_own_model:  # It has no format to be written in.
             yield f"germline replay {run} --generation {last} --out {kept}"
     if found.cause != "hack":
         new = shlex.quote(f"{path}-from-{last}")

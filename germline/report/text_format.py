@@ -127,7 +127,7 @@ def counted_by(config: Config) -> str:
 def _steps(config: Config) -> list[str]:
     """Say how far members are from the center, and how far it goes, as far as either moves."""
     strategy, method = config.strategy, config.method
-    sigma = _setting(strategy.sigma)
+    sigma = _setting(getattr(strategy, "sigma", "of its own"))
     if isinstance(method, RandOpt):
         several = " or ".join(f"{one:g}" for one in method.sigmas or ())
         return [f"sigma {several or sigma}"]
@@ -138,8 +138,10 @@ def _steps(config: Config) -> list[str]:
     return steps
 
 
-def _setting(value: float | BaseModel) -> str:
+def _setting(value: float | str | BaseModel) -> str:
     """Write a number, a schedule by where it goes, or that the value is measured."""
+    if isinstance(value, str):
+        return value
     if not isinstance(value, BaseModel):
         return f"{value:g}"
     ends = value.model_dump(include={"start", "end"})

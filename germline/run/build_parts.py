@@ -6,25 +6,21 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 
+from germline import registry
 from germline.baselines.randopt import Ensemble
 from germline.config import (
     AutoLearningRate,
     Config,
-    InProcess,
     Local,
     Nes,
     RandOpt,
-    TaskConfig,
-    Toy,
 )
-from germline.engines import ENGINES
 from germline.fleet.engine_queries import DimensionQuery
 from germline.graders.pool import GraderPool
 from germline.nano import NANO_DIR
 from germline.optimizers import make_optimizer
 from germline.protocols import Engine, Fleet, Shaping, Strategy, Task
 from germline.record.ancestry import Ancestor
-from germline.registry import resolve
 from germline.run.build_fleet import make_fleet, warn_if_slow
 from germline.run.build_method import make_method
 from germline.run.inherited_weights import apply_ancestors, space_seed
@@ -32,7 +28,7 @@ from germline.run.resource_checks import check_memory
 from germline.shaping import utilities
 from germline.spaces import make_space
 from germline.strategies import make_strategy
-from germline.tasks import TASKS
+from germline.tasks import make_task
 from germline.training import batches
 from germline.types import Decoding, Example
 
@@ -123,7 +119,7 @@ def build_run_parts(config: Config, ancestors: Sequence[Ancestor] = ()) -> RunPa
 def _say_what_decays(config: Config) -> None:
     """Warn of a weight decay that changes with the measured learning rate."""
     section = config.strategy
-    decay = section.optimizer.weight_decay
+    decay = config.optimizer.weight_decay
     if decay and isinstance(section, Nes) and isinstance(section.learning_rate, AutoLearningRate):
         log.warning(
             "strategy.optimizer.weight_decay=%g draws by weight_decay x learning_rate in every "
@@ -139,12 +135,6 @@ def _with_population(config: Config, strategy: Strategy) -> Config:
         return config
     section = config.strategy.model_copy(update={"population": len(strategy.ask(0))})
     return config.model_copy(update={"strategy": section})
-
-
-def make_task(config: TaskConfig) -> Task:
-    """Build the task a config section names."""
-    task: Task = resolve("tasks", TASKS, config.kind)(config)
-    return task
 
 
 def make_graders(config: Config, task: Task) -> GraderPool:
@@ -164,44 +154,31 @@ def make_engine(
     config: Config,
     *,
     searched: bool = True,
-    plays: bool = True,
+    generates: bool = True,
     ancestors: Sequence[Ancestor] = (),
 ) -> Engine:
     """Load the model into the engine a config names, and bring it to a run's starting weights.
 
     Args:
         config: of the run.
-        searched: or it serves the center alone.
-        plays: or it only moves masters and writes them, without the inference engine they are
-            played in; one in this process plays all the same.
+        searched: or the engine serves the center alone.
+        generates: or only the masters are updated and written, and no inference server is started.
         ancestors: the runs that led to the starting weights.
     """
-    # All that an engine draws by the run seed is what theta is made of.
+    # An engine uses the run seed only for the random numbers that theta starts from.
     config = config.model_copy(update={"seed": space_seed(config, ancestors)})
-    engine = _base_engine(config, searched=searched, plays=plays)
+    check_memory(config, searched=searched)
+    engine: Engine = registry.create(
+        "engine",
+        config,
+        str(NANO_DIR) if config.model == "nano" else config.model,
+        make_space(config.space, config.seed) if searched else None,
+        make_optimizer(config.optimizer),
+        kind=config.engine.kind,
+        generates=generates,
+    )
     apply_ancestors(engine, ancestors)
     return engine
-
-
-def _base_engine(config: Config, *, searched: bool, plays: bool) -> Engine:
-    space = make_space(config.space, config.seed) if searched else None
-    optimizer = make_optimizer(config.strategy.optimizer)
-    kind = resolve("engines", ENGINES, config.engine.kind)
-    sigma_unit = config.search.unit
-    if isinstance(config.engine, Toy):
-        toy: Engine = kind(space, optimizer, sigma_unit)
-        return toy
-    from germline.engines.pretrained import load_pretrained
-    from germline.engines.served.masters_only import make_masters_only_engine
-
-    check_memory(config, searched=searched)
-    pretrained = load_pretrained(str(NANO_DIR) if config.model == "nano" else config.model)
-    if isinstance(config.engine, InProcess):
-        engine: Engine = kind(pretrained, space, optimizer, config.engine, sigma_unit)
-        return engine
-    make = kind if plays else make_masters_only_engine
-    served: Engine = make(config, pretrained, space, optimizer)
-    return served
 
 
 def make_decoding(config: Config, task: Task) -> Decoding:

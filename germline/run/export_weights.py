@@ -38,7 +38,7 @@ def replay(
         )
     form = _form(directory.config, form)
     folder = None if out is None else _free(validate_path("out", out))
-    engine = make_engine(directory.config, plays=False, ancestors=directory.ancestors)
+    engine = make_engine(directory.config, generates=False, ancestors=directory.ancestors)
     digest = restore(
         engine.weights,
         directory.journal.read(),
@@ -70,7 +70,7 @@ def export(path: Path | str, out: Path | str, form: Form | None = None) -> None:
     folder = _free(validate_path("out", out))
     directory = RunDirectory.open(validate_path("path", path))
     form = _form(directory.config, form)
-    _write_weights(load_single_model(directory, plays=False), folder, form)
+    _write_weights(load_single_model(directory, generates=False), folder, form)
 
 
 def _form(config: Config, form: Form | None) -> Form:

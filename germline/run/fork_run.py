@@ -112,7 +112,7 @@ def forked_config(config: Config, overrides: Sequence[str], parent: Ancestor) ->
     changed = load_config({**values, "seed": _own_seed(parent)}, overrides)
     for setting, (was, asked) in differing_settings([config, changed]).items():
         _check_other_theta(setting, was, asked)
-    if (config.engine.kind == "toy") != (changed.engine.kind == "toy"):
+    if config.engine.has_own_model != changed.engine.has_own_model:
         raise GermlineError(
             f"resume: engine.kind={changed.engine.kind} has another model than "
             f"{config.engine.kind}, with which the weights were trained"

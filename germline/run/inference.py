@@ -11,7 +11,7 @@ from germline.evaluation import HELD_OUT_NOISE, score_center
 from germline.fleet import LocalFleet
 from germline.protocols import Fleet
 from germline.record.atomic_files import check_writable, explain_write_errors, write_atomically
-from germline.run.build_parts import make_decoding, make_engine, make_graders, make_task
+from germline.run.build_parts import make_decoding, make_engine, make_graders
 from germline.run.load_run import (
     close_engine,
     fleet_of_run,
@@ -26,6 +26,7 @@ from germline.run.validate_args import (
     validate_path,
     validate_texts,
 )
+from germline.tasks import make_task
 from germline.types import (
     Completion,
     Decoding,

@@ -75,7 +75,7 @@ def _made_as(config: Config, seed: int, weights: Masters) -> Masters:
         {info.name: weights.tensors[info.name] for info in base},
         base,
         make_space(config.space, seed),
-        make_optimizer(config.strategy.optimizer),
+        make_optimizer(config.optimizer),
         config.search.unit,
         weights.base.source,
     )

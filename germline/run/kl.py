@@ -11,9 +11,10 @@ from germline.evaluation.kl_divergence import KlDivergence, TextDivergence, meas
 from germline.protocols import TextScorer
 from germline.record import RunDirectory
 from germline.rollout import center_microbatch, cut_microbatches
-from germline.run.build_parts import make_decoding, make_engine, make_task
+from germline.run.build_parts import make_decoding, make_engine
 from germline.run.load_run import close_engine, load_engine, settings_for, writers
 from germline.run.validate_args import validate_choice, validate_limit, validate_path
+from germline.tasks import make_task
 from germline.types import Completion, GermlineError, Split
 
 

@@ -7,10 +7,10 @@ from typing import Any
 from germline.baselines.randopt import Ensemble, RandomSearch
 from germline.checkpoint import last_restorable_generation, restore
 from germline.config import Config, RandOpt, TaskConfig, load_config
-from germline.config.run_config import KINDS
 from germline.fleet.engine_queries import DimensionQuery
 from germline.protocols import Closable, Engine, Fleet, Strategy, Task
 from germline.record import RunDirectory
+from germline.registry import sections
 from germline.run.build_method import make_method
 from germline.run.build_parts import make_engine
 from germline.run.validate_args import validate_path
@@ -47,8 +47,8 @@ def settings_for(config: Config, overrides: Sequence[str], section: str) -> dict
     values = config.model_dump()
     asked = dict(one.split("=", 1) for one in overrides if "=" in one)
     kind = asked.get(f"{section}.kind", values[section]["kind"])
-    if kind != values[section]["kind"] and kind in KINDS[section]:
-        known = KINDS[section][kind].model_fields
+    if kind != values[section]["kind"] and kind in sections(section):
+        known = sections(section)[kind].model_fields
         kept = {name: value for name, value in values[section].items() if name in known}
         values[section] = {**kept, "kind": kind}
     return values
@@ -61,10 +61,12 @@ def close_engine(engine: Engine) -> None:
 
 
 def load_engine(
-    directory: RunDirectory, config: Config | None = None, *, plays: bool = True
+    directory: RunDirectory, config: Config | None = None, *, generates: bool = True
 ) -> Engine:
     """Return an engine with the newest weights of a run that can be had."""
-    engine = make_engine(config or directory.config, plays=plays, ancestors=directory.ancestors)
+    engine = make_engine(
+        config or directory.config, generates=generates, ancestors=directory.ancestors
+    )
     entries = directory.journal.read()
     last = last_restorable_generation(entries, directory.snapshots)
     strategy = strategy_of_run(directory.config, engine.weights.dimension)
@@ -87,11 +89,11 @@ def newest_generation(directory: RunDirectory) -> int:
 
 
 def load_single_model(
-    directory: RunDirectory, config: Config | None = None, *, plays: bool = True
+    directory: RunDirectory, config: Config | None = None, *, generates: bool = True
 ) -> Engine:
     """Return an engine with the weights that stand for a run alone: of voters, the best."""
     newest_generation(directory)
-    engine = load_engine(directory, config, plays=plays)
+    engine = load_engine(directory, config, generates=generates)
     method = directory.config.method
     if isinstance(method, RandOpt):
         engine.apply(_ensemble(directory, method, engine.weights.dimension).best())

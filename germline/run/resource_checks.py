@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from germline.checkpoint import list_snapshots
-from germline.config import Config, EsSampleGradientDescent, Toy
+from germline.config import Config, EsSampleGradientDescent
 from germline.run.snapshot_policy import snapshot_size, snapshots_to_keep
 from germline.types import GermlineError
 
@@ -41,7 +41,7 @@ def check_memory(config: Config, *, searched: bool = True, engines: int = 1) -> 
     Raises:
         GermlineError: naming what is needed, what is available and what would fit.
     """
-    if isinstance(config.engine, Toy) or config.model == "nano":
+    if config.engine.has_own_model or config.model == "nano":
         return
     from germline.estimates.estimate import Estimate, what_fits
     from germline.estimates.hardware import memory_limits
@@ -106,7 +106,7 @@ def check_disk(config: Config, folder: Path) -> None:
     Raises:
         GermlineError: naming what is asked for, what is free and what would fit.
     """
-    if isinstance(config.engine, Toy) or config.model == "nano":
+    if config.engine.has_own_model or config.model == "nano":
         return
     from germline.estimates.model_shape import shape_of
     from germline.spaces import make_space

@@ -37,7 +37,7 @@ def snapshots_to_keep(config: Config, dimension: int) -> int:
 
 def snapshot_size(config: Config, dimension: int) -> int:
     """Return the bytes of one snapshot: fp32 masters and moments of what is searched."""
-    return dimension * (4 + make_optimizer(config.strategy.optimizer).bytes_per_number)
+    return dimension * (4 + make_optimizer(config.optimizer).bytes_per_number)
 
 
 class SnapshotPolicy:

@@ -17,7 +17,8 @@ from germline.graders.fuzz_texts import HOSTILE, fuzz_text
 from germline.graders.pool import GraderPool
 from germline.nano import NANO_DIR
 from germline.protocols import Task
-from germline.run.build_parts import RunParts, make_decoding, make_graders, make_task
+from germline.run.build_parts import RunParts, make_decoding, make_graders
+from germline.tasks import make_task
 from germline.tasks.jsonl import JsonlTask
 from germline.tasks.python_file import PythonTask
 from germline.types import Example, GermlineError, Grade

@@ -124,10 +124,9 @@ class Training:
     def _generations(self, tracker: TensorBoard | None) -> Iterator[GenerationRecord]:
         parts, record = self._parts, self.config.record
         span = range(self._first, self.config.generations)
-        section = self.config.strategy
         inherited = inherited_walk(self.directory.ancestors, self.config.search.unit)
         diagnosis = SignalMetrics(
-            walk=RandomWalk(section.optimizer, inherited), on_trial=self.on_trial
+            walk=RandomWalk(self.config.optimizer, inherited), on_trial=self.on_trial
         )
         diagnosis.recall([entry.update for entry in self.directory.journal.read()])
         scores = [row.score for row in self.directory.held_out()]

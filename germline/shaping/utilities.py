@@ -9,6 +9,7 @@ import math
 import numpy as np
 from jaxtyping import Float, Float64
 
+from germline import registry
 from germline.config import CenteredRanks, LogRank, PerExample, Raw, ShapingConfig, ZScore
 from germline.shaping.fitness import fitness, per_example_deviations
 from germline.shaping.ties import all_equal, exact_mean, rank_with_ties
@@ -52,7 +53,7 @@ def utilities(
 
 
 def z_score(
-    fitness: Float64[np.ndarray, " members"], clip: float | None = None
+    config: ZScore, fitness: Float64[np.ndarray, " members"]
 ) -> Float64[np.ndarray, " members"]:
     """Standardize, as Qiu et al. (2025, arXiv 2509.24372) do, and cut what is extreme.
 
@@ -64,13 +65,15 @@ def z_score(
     deviations = fitness - exact_mean(fitness)
     deviations /= np.max(np.abs(deviations))  # squares of tiny or huge values leave float64
     scores = deviations / math.sqrt(exact_mean(deviations**2))
-    if clip is None:
+    if config.clip is None:
         return scores
-    cut = np.clip(scores, -clip, clip)
+    cut = np.clip(scores, -config.clip, config.clip)
     return cut - exact_mean(cut)
 
 
-def centered_ranks(fitness: Float64[np.ndarray, " members"]) -> Float64[np.ndarray, " members"]:
+def centered_ranks(
+    _config: CenteredRanks, fitness: Float64[np.ndarray, " members"]
+) -> Float64[np.ndarray, " members"]:
     """Rank from -0.5 (worst) to 0.5 (best); tied members share the average of their ranks.
 
         u_i = (N - rank_i) / (N - 1) - 1/2       rank 1 is the best
@@ -86,7 +89,9 @@ def centered_ranks(fitness: Float64[np.ndarray, " members"]) -> Float64[np.ndarr
     return shaped
 
 
-def log_rank(fitness: Float64[np.ndarray, " members"]) -> Float64[np.ndarray, " members"]:
+def log_rank(
+    _config: LogRank, fitness: Float64[np.ndarray, " members"]
+) -> Float64[np.ndarray, " members"]:
     """Weigh by the logarithm of the rank: the better half stands out, the worse half is one.
 
         w_k = max(0, ln(N/2 + 1) - ln k)         of rank k, 1 for the best
@@ -106,7 +111,9 @@ def log_rank(fitness: Float64[np.ndarray, " members"]) -> Float64[np.ndarray, " 
     return shaped
 
 
-def mean_centered(fitness: Float64[np.ndarray, " members"]) -> Float64[np.ndarray, " members"]:
+def mean_centered(
+    _config: ShapingConfig, fitness: Float64[np.ndarray, " members"]
+) -> Float64[np.ndarray, " members"]:
     """Subtract the mean and keep the unit of the reward: u_i = F_i - mean F.
 
     This is also what comparing example by example gives when each reward loses the mean of its
@@ -123,13 +130,8 @@ def mean_centered(fitness: Float64[np.ndarray, " members"]) -> Float64[np.ndarra
 def _shaped(
     config: ShapingConfig, values: Float64[np.ndarray, " members"]
 ) -> Float64[np.ndarray, " members"]:
-    if isinstance(config, ZScore):
-        return z_score(values, config.clip)
-    if isinstance(config, CenteredRanks):
-        return centered_ranks(values)
-    if isinstance(config, LogRank):
-        return log_rank(values)
-    return mean_centered(values)
+    shaped: Float64[np.ndarray, " members"] = registry.create("shaping", config, values)
+    return shaped
 
 
 def _elite(

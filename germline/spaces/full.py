@@ -17,6 +17,11 @@ class Full(DenseSpace):
     def __init__(self, section: config.Full) -> None:
         self.section = section
 
+    @classmethod
+    def from_config(cls, section: config.Full, run_seed: int) -> "Full":
+        """Construct it from its section; it draws nothing by the run seed."""
+        return cls(section)
+
     def select(self, tensors: Sequence[TensorInfo]) -> tuple[TensorInfo, ...]:
         """Keep the selected tensors."""
         return select_tensors(tensors, self.section)

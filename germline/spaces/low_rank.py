@@ -39,6 +39,11 @@ class LowRank(BaseSpace):
         self.section = section
         self.rank = self.direction_rank = self.adapter_rank = section.rank
 
+    @classmethod
+    def from_config(cls, section: config.LowRank, run_seed: int) -> "LowRank":
+        """Construct it from its section; it draws nothing by the run seed."""
+        return cls(section)
+
     def select(self, tensors: Sequence[TensorInfo]) -> tuple[TensorInfo, ...]:
         """Keep the selected linear layers of the decoder blocks.
 

@@ -54,6 +54,11 @@ class Singular(CoordinateSpace):
         self._directions: dict[str, MatrixDirections] = {}
         self._units: dict[str, float] = {}
 
+    @classmethod
+    def from_config(cls, section: config.Singular, run_seed: int) -> "Singular":
+        """Construct it from its section; it draws nothing by the run seed."""
+        return cls(section)
+
     def begin(self, base: BaseModel) -> Mapping[TensorInfo, torch.Tensor]:
         """Decompose the matrices; the offsets start at 0.
 

@@ -1,31 +1,25 @@
-"""Where to look next: strategies ask for members and tell updates; they never see a tensor."""
+"""Strategies propose members and learn from their fitness: names and numbers, no tensors."""
 
-from germline.config import CmaBase, StrategyConfig
+from germline import registry
+from germline.config import StrategyConfig
 from germline.protocols import Strategy
-from germline.registry import resolve
-
-STRATEGIES = {
-    "nes": "germline.strategies.nes:NaturalEvolution",
-    "cma": "germline.strategies.cma:CovarianceMatrixAdaptation",
-    "sep_cma": "germline.strategies.sep_cma:SeparableCovarianceAdaptation",
-}
 
 
 def make_strategy(
     config: StrategyConfig, *, run_seed: int, generations: int, dimension: int = 0
 ) -> Strategy:
-    """Build the strategy a config section names.
+    """Construct the strategy that a config section names.
 
     Args:
         config: which strategy, and its settings.
         run_seed: of the run.
-        generations: length of the run, for what is laid out over all of them.
-        dimension: how many numbers are searched, for strategies of coordinates.
+        generations: length of the run, for schedules that are laid out over all of it.
+        dimension: how many numbers are searched, for strategies whose members are vectors.
 
     Raises:
         GermlineError: the strategy cannot search so many numbers.
     """
-    kind = resolve("strategies", STRATEGIES, config.kind)
-    last = dimension if isinstance(config, CmaBase) else generations
-    strategy: Strategy = kind(config, run_seed, last)
+    strategy: Strategy = registry.create(
+        "strategy", config, run_seed=run_seed, generations=generations, dimension=dimension
+    )
     return strategy

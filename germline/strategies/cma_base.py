@@ -56,6 +56,13 @@ class CmaSearch(ABC):
         self.population = int(self.search.population_size)
         self._told = 0
 
+    @classmethod
+    def from_config(
+        cls, config: Cma | SepCma, *, run_seed: int, generations: int, dimension: int
+    ) -> "CmaSearch":
+        """Construct it from its section; it adapts and lays nothing out over the generations."""
+        return cls(config, run_seed, dimension)
+
     @abstractmethod
     def begin(self, dimension: int) -> Any:
         """Return the library's optimizer, its mean at 0."""

@@ -64,6 +64,13 @@ class NaturalEvolution:
         rate = config.learning_rate
         self.measured = SignalLearningRate(rate) if isinstance(rate, AutoLearningRate) else None
 
+    @classmethod
+    def from_config(
+        cls, config: Nes, *, run_seed: int, generations: int, dimension: int
+    ) -> "NaturalEvolution":
+        """Construct it from its section; it searches any number of dimensions."""
+        return cls(config, run_seed, generations)
+
     def calibrate(
         self, generation: int, divergence: Callable[[Sequence[Perturbation]], float]
     ) -> None:

@@ -29,10 +29,11 @@ from germline.config import Config, Subspace, load_config
 from germline.record import RunDirectory
 from germline.report.matplotlib_plots import PlotPanel, draw_panels
 from germline.run.build_fleet import engine_placement
-from germline.run.build_parts import make_engine, make_task
+from germline.run.build_parts import make_engine
 from germline.strategies import make_strategy
 from germline.strategies.sigma_adaptation import FIRST_GUESS
 from germline.studies.run_folder import begin_or_resume, check_same_config, with_task_digest
+from germline.tasks import make_task
 from germline.types import GermlineError, HeldOutScore
 
 SHARE = 0.9

@@ -6,7 +6,7 @@ from germline.config import Config, CustomTask
 from germline.record import RunDirectory
 from germline.report.diff import differing_settings
 from germline.run import Training, resume, train
-from germline.run.build_parts import make_task
+from germline.tasks import make_task
 from germline.types import GermlineError
 
 PATHS = ("model", "task.path", "task.test_path", "space.init_adapter")

@@ -20,9 +20,10 @@ from germline.engines.master_weights import Masters
 from germline.fleet import LocalFleet
 from germline.protocols import Engine, Shaping, Strategy, TextScorer
 from germline.run.build_fleet import engine_placement
-from germline.run.build_parts import make_decoding, make_engine, make_graders, make_task
+from germline.run.build_parts import make_decoding, make_engine, make_graders
 from germline.shaping import utilities
 from germline.strategies import make_strategy
+from germline.tasks import make_task
 from germline.training import batches, generations
 from germline.types import Decoding, Example, GenerationRecord, GermlineError
 
@@ -85,7 +86,11 @@ class TrialEngine:
         generations before, such as a running baseline, is left out.
         """
         section = self.config.strategy
-        nes = section if isinstance(section, Nes) else Nes(sigma_unit=section.sigma_unit)
+        nes = (
+            section
+            if isinstance(section, Nes)
+            else Nes(sigma_unit=getattr(section, "sigma_unit", "auto"))
+        )
         few = Nes(
             population=min(most, nes.population),
             antithetic=nes.antithetic,

@@ -1,14 +1,11 @@
-"""Tasks: what to play and how it is scored; one file per task.
+"""Tasks: examples to answer and how completions are scored; one file per task."""
 
-A task is made from its section of the config and satisfies `germline.protocols.Task`.
-"""
+from germline import registry
+from germline.config import TaskConfig
+from germline.protocols import Task
 
-TASKS: dict[str, str] = {
-    "arithmetic": "germline.tasks.arithmetic:ArithmeticTask",
-    "conciseness": "germline.tasks.conciseness:ConcisenessTask",
-    "countdown": "germline.tasks.countdown:CountdownTask",
-    "jsonl": "germline.tasks.jsonl:JsonlTask",
-    "multiplication": "germline.tasks.multiplication:MultiplicationTask",
-    "python": "germline.tasks.python_file:PythonTask",
-}
-"""Short name -> where it lives, for `germline.registry.resolve`."""
+
+def make_task(config: TaskConfig) -> Task:
+    """Construct the task that a config section names."""
+    task: Task = registry.create("task", config)
+    return task

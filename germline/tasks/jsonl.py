@@ -4,12 +4,11 @@
 `task.template` the prompt. Held-out rows come from `task.test_path` or from a seeded 80/20 split.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 
 from germline.config import Jsonl
-from germline.graders import json_match, numeric_match
-from germline.graders.builtin_rewards import REWARDS, BuiltinRubric
+from germline.graders import numeric_match
+from germline.graders.builtin_rewards import make_rubric, rewards
 from germline.protocols import Grader
 from germline.tasks import dataset_rows
 from germline.tasks.json_files import PlacedRow, read_json_lines
@@ -25,16 +24,17 @@ class JsonlTask:
     def __init__(self, config: Jsonl) -> None:
         self.name = config.title
         given = {str(name): weight for name, weight in config.reward.items()}
-        # In the order of the table, whatever order the config file or run.json has.
-        weights = {name: given[name] for name in REWARDS if name in given}
+        known = rewards()
+        # In the order of registration, whatever order the config file or run.json has.
+        weights = {name: given[name] for name in known if name in given}
         self.rubric: Mapping[str, float] = weights
         self.floor: Mapping[str, float] = {
-            name: REWARDS[name].floor(weight) for name, weight in weights.items()
+            name: known[name].floor(weight) for name, weight in weights.items()
         }
         heaviest = max(weights, key=lambda name: abs(weights[name]))
         self.metric: str = config.metric or heaviest
         self.metric_higher_is_better = weights[self.metric] >= 0
-        self.grader: Grader = BuiltinRubric(tuple(weights), config.pattern, config.tolerance)
+        self.grader: Grader = make_rubric(tuple(weights), **config.model_dump())
         self.max_new_tokens = config.max_new_tokens or MAX_NEW_TOKENS
         self.stop = config.stop or ()
         train = read_json_lines(config.path, "task.path")
@@ -81,32 +81,9 @@ def _answer(row: Mapping[str, object], config: Jsonl, place: str) -> str:
     if config.answer not in row and optional.issuperset(config.reward):
         return ""
     gold = dataset_rows.row_answer(row, config.answer, place)
+    known, settings = rewards(), config.model_dump()
     for name in config.reward:
-        complaint = _unfit(name, gold, config)
+        complaint = known[name].check_answer(gold, **known[name].chosen(settings))
         if complaint:
             raise GermlineError(f"{place}: the field `{config.answer}` {complaint}, found {gold!r}")
     return gold
-
-
-def _unfit(reward: str, gold: str, config: Jsonl) -> str:
-    """Say why an answer is none for a reward; empty when it is one."""
-    if reward == "numeric" and numeric_match.answer_number(gold) is None:
-        return "must hold a number for reward=numeric"
-    if reward == "contains" and not gold:
-        return "must not be empty for reward=contains"
-    if reward == "json" and not _is_json(gold):
-        return "must be JSON for reward=json"
-    if reward == "regex" and config.pattern is None:
-        try:
-            re.compile(gold)
-        except re.error as error:
-            return f"must be a regular expression for reward=regex without task.pattern ({error})"
-    return ""
-
-
-def _is_json(text: str) -> bool:
-    try:
-        json_match.parse_json(text)
-    except (ValueError, RecursionError):
-        return False
-    return True

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from germline import registry
 from germline.config import Full, Singular
-from germline.engines import ENGINES
 from germline.optimizers import Adam, Sgd
 from germline.protocols import Engine, MasterWeights
 from germline.spaces.subspace import COORDINATES
@@ -83,8 +83,8 @@ def direction(update, info, section):
 def test_every_engine_of_the_table_is_tested_and_keeps_the_contract(made, model):
     kind = "toy" if model == "toy" else "inprocess"
     # vllm and sglang play the program of tests/engines_real/, where they are installed.
-    assert set(ENGINES) == {"toy", "inprocess", "vllm", "sglang"}
-    assert ENGINES[kind].endswith(type(made).__name__)
+    assert set(registry.sections("engine")) == {"toy", "inprocess", "vllm", "sglang"}
+    assert type(made) is registry.implementation("engine", kind)
     assert isinstance(made, Engine)
     assert isinstance(made.weights, MasterWeights)
 

@@ -15,7 +15,7 @@ from benchmarks.dtypes import (
     measured,
     merged_logits,
 )
-from germline.spaces import SPACES as KINDS
+from germline.registry import sections
 from germline.types import Decoding
 from tests.tiny import FAMILIES
 from tests.tiny_engines import examples, folder, inprocess, population
@@ -50,7 +50,7 @@ def result(request):
 
 def test_every_family_and_every_kind_of_space_is_measured():
     assert {model.split()[0] for model in (*MODELS, *ROUTED)} == set(FAMILIES)
-    assert {section.kind for section in SPACES.values()} == set(KINDS)
+    assert {section.kind for section in SPACES.values()} == set(sections("space"))
     assert {model for model, _dtype, _space in QUICK} == set(MODELS)
     assert {(dtype, space) for _model, dtype, space in QUICK} == set(product(NARROW, SOME))
 

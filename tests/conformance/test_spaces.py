@@ -6,7 +6,8 @@ import torch
 
 from germline.config import Full, Lora, LowRank, Singular, SpaceConfig, Subspace
 from germline.protocols import BaseModel
-from germline.spaces import SPACES, make_space
+from germline.registry import implementation, sections
+from germline.spaces import make_space
 from germline.testing import SpaceConformance
 from germline.testing.space_conformance import LAYER, TWIN, member_of_direction
 from tests.tiny_engines import drawn
@@ -32,8 +33,8 @@ class TestSpaces(SpaceConformance):
         return make_space(self.section)
 
     def test_every_space_of_the_table_is_tested(self):
-        assert {one.kind for one in SETTINGS.values()} == set(SPACES)
-        assert SPACES[self.section.kind].endswith(type(self.make()).__name__)
+        assert {one.kind for one in SETTINGS.values()} == set(sections("space"))
+        assert type(self.make()) is implementation("space", self.section.kind)
 
     def test_the_noise_is_what_its_definition_says(self):
         for index in (0, 5):

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from germline.config import KINDS, Config, load_config
-from germline.strategies import STRATEGIES, make_strategy
+from germline.config import Config, load_config
+from germline.registry import sections
+from germline.strategies import make_strategy
 from germline.testing import (
     StrategyConformance,
     noisy_steps,
@@ -84,4 +85,4 @@ class TestStrategies(StrategyConformance):
 
 def test_every_strategy_of_the_table_is_tested_and_has_settings():
     tested = {section.get("kind", "nes") for section in SETTINGS.values()}
-    assert set(STRATEGIES) == set(KINDS["strategy"]) == tested
+    assert set(sections("strategy")) == tested

@@ -15,8 +15,8 @@ from germline.config import (
     PythonFile,
     TaskBase,
 )
-from germline.registry import resolve
-from germline.tasks import TASKS
+from germline.registry import sections
+from germline.tasks import make_task
 from germline.testing import TaskConformance
 
 ROWS = [{"prompt": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(40)]
@@ -72,7 +72,7 @@ def files(tmp_path_factory):
         FILES[name] = path
 
 
-@pytest.mark.parametrize("kind", sorted(TASKS))
+@pytest.mark.parametrize("kind", sorted(sections("task")))
 class TestTasks(TaskConformance):
     @pytest.fixture(autouse=True)
     def _of_a_kind(self, kind):
@@ -80,8 +80,8 @@ class TestTasks(TaskConformance):
         self.full_reward = FULL_REWARD[kind]
 
     def make(self, split_seed):
-        return resolve("tasks", TASKS, self.kind)(SETTINGS[self.kind](split_seed=split_seed))
+        return make_task(SETTINGS[self.kind](split_seed=split_seed))
 
     def test_every_task_of_the_table_has_settings_and_its_name(self):
-        assert set(TASKS) == set(SETTINGS)
-        assert self.task.name in {*TASKS, "task", "rows"}
+        assert set(sections("task")) == set(SETTINGS)
+        assert self.task.name in {*sections("task"), "task", "rows"}

@@ -24,9 +24,10 @@ import torch
 
 from germline.config import Config, load_config
 from germline.protocols import Closable, Engine, TextScorer
-from germline.run.build_parts import make_engine, make_task
+from germline.run.build_parts import make_engine
 from germline.shaping import utilities
 from germline.strategies import make_strategy
+from germline.tasks import make_task
 from germline.types import Completion, Decoding, Evaluation, Example, GermlineError, Perturbation
 
 GENERATIONS = 5

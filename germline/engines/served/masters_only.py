@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from germline.config import Config, Toy
+from germline.config import Config
 from germline.engines.dtypes import serving_dtype
 from germline.engines.master_weights import Masters
 from germline.engines.pretrained import PretrainedModel
@@ -59,8 +59,9 @@ def make_masters_only_engine(
     config: Config, pretrained: PretrainedModel, space: Space | None, optimizer: AscentOptimizer
 ) -> ServedEngine:
     """Make the masters of a run, and no serving copy."""
-    assert not isinstance(config.engine, Toy)
     on_gpu = torch.cuda.is_available()
-    dtype = serving_dtype(config.engine.dtype, pretrained.stored_dtype, on_gpu=on_gpu)
+    dtype = serving_dtype(
+        getattr(config.engine, "dtype", "auto"), pretrained.stored_dtype, on_gpu=on_gpu
+    )
     unit = config.search.unit
     return ServedEngine(pretrained, space, optimizer, unit, NoServer(), dtype)

@@ -48,7 +48,7 @@ def masters_from_spec(recipe: str, source: str) -> Masters:
     return make_masters(
         load_pretrained(source),
         make_space(config.space, config.seed) if searched else None,
-        make_optimizer(config.strategy.optimizer),
+        make_optimizer(config.optimizer),
         config.search.unit,
     )
 

@@ -22,10 +22,11 @@ import torch
 from germline.config import Config, Sglang
 from germline.engines.dtypes import serving_dtype
 from germline.engines.master_weights import Masters
-from germline.engines.pretrained import PretrainedModel
+from germline.engines.pretrained import PretrainedModel, load_pretrained
 from germline.engines.served.completion_decoder import CompletionDecoder
 from germline.engines.served.engine import ServedEngine
 from germline.engines.served.http_client import HttpConnection, RequestRefused
+from germline.engines.served.masters_only import make_masters_only_engine
 from germline.engines.served.server_protocol import SamplingRequest, Tokens
 from germline.engines.sglang.client import (
     GenerateRequest,
@@ -318,25 +319,36 @@ class SglangServer:
         return f"{self._run}-{self._names}"
 
 
-def make_engine(
-    config: Config, pretrained: PretrainedModel, space: Space | None, optimizer: AscentOptimizer
-) -> ServedEngine:
-    """Make the engine of a config: its server is found or started, and looked at.
+class SglangEngine(ServedEngine):
+    """Masters in this process, and an SGLang server of their copy."""
 
-    Raises:
-        GermlineError: there is no server, or another one than the run needs.
-    """
-    section = config.engine
-    if not isinstance(section, Sglang):
-        raise TypeError(f"engine={section.kind} is no SGLang server")
-    stored = pretrained.stored_dtype
-    if section.launch:
-        dtype = serving_dtype(section.dtype, stored, on_gpu=launch_device(section) != "cpu")
-    else:
-        dtype = server_dtype(_found(section, pretrained.source), section.dtype, stored)
-    server = SglangServer(section, pretrained, dtype)
-    unit = config.search.unit
-    return ServedEngine(pretrained, space, optimizer, unit, server, dtype)
+    @classmethod
+    def from_config(
+        cls,
+        config: Config,
+        source: str,
+        space: Space | None,
+        optimizer: AscentOptimizer,
+        *,
+        generates: bool = True,
+    ) -> ServedEngine:
+        """Construct it from the config of a run: connect to a server, or launch one.
+
+        Raises:
+            GermlineError: there is no server, or another one than the run needs.
+        """
+        section = config.engine
+        assert isinstance(section, Sglang)
+        pretrained = load_pretrained(source)
+        if not generates:
+            return make_masters_only_engine(config, pretrained, space, optimizer)
+        stored = pretrained.stored_dtype
+        if section.launch:
+            dtype = serving_dtype(section.dtype, stored, on_gpu=launch_device(section) != "cpu")
+        else:
+            dtype = server_dtype(_found(section, pretrained.source), section.dtype, stored)
+        server = SglangServer(section, pretrained, dtype)
+        return cls(pretrained, space, optimizer, config.search.unit, server, dtype)
 
 
 def _found(config: Sglang, source: str) -> ServerInfo:

@@ -4,8 +4,9 @@ import torch
 
 from germline.config import Config, Vllm
 from germline.engines.dtypes import serving_dtype
-from germline.engines.pretrained import PretrainedModel
+from germline.engines.pretrained import load_pretrained
 from germline.engines.served.engine import ServedEngine
+from germline.engines.served.masters_only import make_masters_only_engine
 from germline.engines.served.masters_spec import write_spec
 from germline.engines.vllm.in_process import InProcessTransport
 from germline.engines.vllm.over_http import HttpTransport
@@ -14,20 +15,34 @@ from germline.optimizers import AscentOptimizer
 from germline.protocols import Space
 
 
-def make_engine(
-    config: Config, pretrained: PretrainedModel, space: Space | None, optimizer: AscentOptimizer
-) -> ServedEngine:
-    """Start or find vLLM, with its part of a config.
+class VllmEngine(ServedEngine):
+    """Masters in this process, and vLLM as the server of their copy."""
 
-    Raises:
-        GermlineError: it is not installed, cannot be started or reached, or serves another model.
-    """
-    section = config.engine
-    assert isinstance(section, Vllm)
-    dtype = serving_dtype(section.dtype, pretrained.stored_dtype, on_gpu=torch.cuda.is_available())
-    recipe = write_spec(config, searched=space is not None)
-    at = HttpTransport if section.base_url else InProcessTransport
-    transport: Transport = at(section, pretrained, dtype, recipe)
-    return ServedEngine(
-        pretrained, space, optimizer, config.search.unit, VllmServer(transport), dtype
-    )
+    @classmethod
+    def from_config(
+        cls,
+        config: Config,
+        source: str,
+        space: Space | None,
+        optimizer: AscentOptimizer,
+        *,
+        generates: bool = True,
+    ) -> ServedEngine:
+        """Construct it from the config of a run: start vLLM, or connect to its server.
+
+        Raises:
+            GermlineError: vLLM is not installed, cannot be started or reached, or serves another
+                model.
+        """
+        section = config.engine
+        assert isinstance(section, Vllm)
+        pretrained = load_pretrained(source)
+        if not generates:
+            return make_masters_only_engine(config, pretrained, space, optimizer)
+        on_gpu = torch.cuda.is_available()
+        dtype = serving_dtype(section.dtype, pretrained.stored_dtype, on_gpu=on_gpu)
+        spec = write_spec(config, searched=space is not None)
+        at = HttpTransport if section.base_url else InProcessTransport
+        transport: Transport = at(section, pretrained, dtype, spec)
+        unit = config.search.unit
+        return cls(pretrained, space, optimizer, unit, VllmServer(transport), dtype)

@@ -17,8 +17,10 @@ import germline
 SIGNATURES = {
     "build_run_parts": "(config, ancestors=())",
     "check_task": "(task, overrides=(), *, model='nano', prompts=10)",
-    "evaluate": "(source, task=None, *, split='test', limit=None, overrides=(), out=None)",
-    "export": "(path, out, form=None)",
+    "evaluate": (
+        "(source, task=None, *, split='test', limit=None, overrides=(), out=None, generation=None)"
+    ),
+    "export": "(path, out, form=None, generation=None)",
     "fork": "(path, generation='best', overrides=(), out=None)",
     "generate": (
         "(source, prompts, *, chat=True, max_new_tokens=128, temperature=0.0, top_p=1.0, seed=0, "

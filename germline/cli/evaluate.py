@@ -21,16 +21,19 @@ EVALUATE_EXAMPLES = (
     "germline eval nano --task countdown --limit 200",
     "germline eval Qwen/Qwen2.5-0.5B --task countdown engine.dtype=bfloat16",
     "germline eval runs/on-vllm engine=inprocess",
+    "germline eval runs/sums nano my-adapter --limit 200",
+    "germline eval runs/sums -g -1 -g 25 -g best --json",
 )
 
 
-def evaluate(
+def evaluate(  # noqa: PLR0913 - the options of a command
     source: Source,
-    overrides: Annotated[
+    others: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="KEY=VALUE",
-            help="Settings task.*, engine.*, microbatch.* and graders.*.",
+            metavar="RUN|MODEL|KEY=VALUE",
+            help="More runs, models or adapters, for one table; and settings task.*, engine.*, "
+            "microbatch.* and graders.*.",
             autocompletion=completion.complete_evaluation_settings,
         ),
     ] = None,
@@ -49,30 +52,65 @@ def evaluate(
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Where the completions go.")
     ] = None,
+    generation: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--generation",
+            "-g",
+            metavar="GENERATION",
+            help="Weights of a run after this generation, once for each: a number, -1 for the "
+            "start, or best (highest held-out score). Default: the newest.",
+        ),
+    ] = None,
     *,
     kl: Annotated[
         bool,
         typer.Option("--kl", help="Say how far a run went from its start, and how its texts look."),
     ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document instead of text.")
+    ] = False,
 ) -> None:
-    """Score a run or a model on a task.
+    """Score runs, models and PEFT adapters on a task.
 
     Prints the mean with its standard error, or a share with its 95 % interval, and the number of
     examples, and writes the completions. With --kl, also the exact KL from a run's weights to those
     it began with, along what it writes, and the share of texts that are no answers; where members
     vote, that of them all, each by itself.
     """
-    settings = overrides or []
-    others = _evaluation_settings(settings)
-    played = _task(source, task, [one for one in settings if one.startswith("task.")])
+    more, settings = _split(others or [])
+    overrides = _evaluation_settings(settings)
+    sources = [source, *more]
+    generations = [_generation(one) for one in generation or []]
+    _check_single(sources, generations, out=out, kl=kl, as_json=as_json)
+    task_settings = [one for one in settings if one.startswith("task.")]
+    played = _task(source, task, task_settings)
     if kl:
         _check_kl(source, task)
 
     from germline import run  # after the complaints, because it brings torch
-    from germline.cli import text_format
+    from germline.cli import evaluation_table, text_format
 
+    if as_json or len(sources) > 1 or len(generations) > 1:
+        rows = evaluation_table.score_sources(
+            sources,
+            played if task is not None or task_settings else _task_of_first_run(sources),
+            generations or [None],
+            split=split,
+            limit=limit,
+            overrides=overrides,
+            out=out,
+        )
+        evaluation_table.print_rows(rows, as_json=as_json)
+        return
     score, completions = run.evaluate(
-        source, played, split=split, limit=limit, overrides=others, out=out
+        source,
+        played,
+        split=split,
+        limit=limit,
+        overrides=overrides,
+        out=out,
+        generation=generations[0] if generations else None,
     )
     doubt = text_format.caution(score)
     typer.echo(
@@ -88,6 +126,60 @@ def evaluate(
     if kl:
         _show_divergence(source, split, limit, settings)
     typer.echo(f"completions: {completions}")
+
+
+def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Tell sources from settings, which have an equals sign and are no folders."""
+    settings = [one for one in words if "=" in one and not Path(one).exists()]
+    return [one for one in words if one not in settings], settings
+
+
+def _generation(text: str) -> int | Literal["best"]:
+    from germline.types import GermlineError
+
+    if text == "best":
+        return "best"
+    try:
+        return int(text)
+    except ValueError:
+        raise GermlineError(
+            f"eval: --generation={text} is neither a number nor best: use -g 40, or -g best"
+        ) from None
+
+
+def _check_single(
+    sources: Sequence[str],
+    generations: Sequence[object],
+    *,
+    out: Path | None,
+    kl: bool,
+    as_json: bool,
+) -> None:
+    """Refuse options that fit one source and one generation, where there are more.
+
+    Raises:
+        GermlineError: `--out` or `--kl` was given with several, or `--kl` with `--json` or a
+            generation.
+    """
+    from germline.types import GermlineError
+
+    several = len(sources) > 1 or len(generations) > 1
+    if out is not None and several:
+        raise GermlineError(
+            f"eval: --out={out} names one file for the completions of several: leave it out, and "
+            "each has a file of its own"
+        )
+    if kl and (several or generations or as_json):
+        raise GermlineError(
+            "eval: --kl measures the newest weights of one run, as text: leave out the other "
+            "sources, --generation and --json"
+        )
+
+
+def _task_of_first_run(sources: Sequence[str]) -> "TaskConfig | None":
+    """Return the task of the first run, on which the other sources are scored too."""
+    run = _run(sources[0])
+    return run.config.task if run and len(sources) > 1 else None
 
 
 def _task(source: str, task: str | None, overrides: Sequence[str]) -> "TaskConfig | None":

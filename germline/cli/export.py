@@ -9,6 +9,7 @@ from germline.cli.arguments import Form, Run, form_of
 
 EXPORT_EXAMPLES = (
     "germline export runs/sums --out sums-model",
+    "germline export runs/sums --best --out sums-best",
     "germline export runs/adapter --out sums-adapter",
     "germline export runs/adapter --out sums-model --merged",
 )
@@ -19,13 +20,19 @@ def export(
     out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to write.")],
     *,
     merged: Form = None,
+    best: Annotated[
+        bool,
+        typer.Option("--best", help="The generation with the best held-out score, not the newest."),
+    ] = False,
 ) -> None:
-    """Write the newest weights as a folder.
+    """Write the newest weights of a run as a folder, or with --best those that scored best.
+
+    Any other generation: germline replay RUN --generation 40 --out DIR.
 
     A Hugging Face model, which plain transformers loads; or, of a run that trained one, a PEFT
     adapter, which plain peft loads. Either answers with the same tokens.
     """
     from germline import run
 
-    run.export(path, out, form_of(merged=merged))
+    run.export(path, out, form_of(merged=merged), "best" if best else None)
     typer.echo(f"written to {out}")

@@ -4,12 +4,12 @@ from pathlib import Path
 from typing import Literal
 
 from germline.checkpoint import restore
-from germline.config import Config
+from germline.config import Config, RandOpt
 from germline.protocols import Engine
 from germline.record import RunDirectory
 from germline.record.atomic_files import check_writable, explain_write_errors
 from germline.run.build_parts import make_engine
-from germline.run.load_run import load_single_model, strategy_of_run
+from germline.run.load_run import find_generation, load_single_model, strategy_of_run
 from germline.run.validate_args import validate_path
 from germline.types import GermlineError
 
@@ -53,8 +53,13 @@ def replay(
     return digest
 
 
-def export(path: Path | str, out: Path | str, form: Form | None = None) -> None:
-    """Write the newest weights of a run: in fp32, what loads them writes the same tokens.
+def export(
+    path: Path | str,
+    out: Path | str,
+    form: Form | None = None,
+    generation: int | Literal["best"] | None = None,
+) -> None:
+    """Write weights of a run: in fp32, what loads them writes the same tokens.
 
     Of a run that followed gradients and was killed, the newest are those of its newest snapshot.
 
@@ -63,14 +68,24 @@ def export(path: Path | str, out: Path | str, form: Form | None = None) -> None:
         out: the folder to write.
         form: `merged` is a Hugging Face folder that plain `transformers` loads; `adapter` is one
             that plain `peft` loads. Default: the adapter where one was trained.
+        generation: the last update to include, -1 for none, or `best`: that before the best
+            held-out score; default: the newest.
 
     Raises:
-        GermlineError: the folder is taken, or there is no adapter to write.
+        GermlineError: the folder is taken, there is no adapter to write, or the run has no such
+            generation.
     """
     folder = _free(validate_path("out", out))
     directory = RunDirectory.open(validate_path("path", path))
     form = _form(directory.config, form)
-    _write_weights(load_single_model(directory, generates=False), folder, form)
+    last = None if generation is None else find_generation(directory, generation)
+    if last is not None and isinstance(directory.config.method, RandOpt):
+        raise GermlineError(
+            "export: method.kind=randopt keeps its best member over all generations, so "
+            f"generation={generation} would be ignored: leave it out"
+        )
+    engine = load_single_model(directory, generates=False, generation=last)
+    _write_weights(engine, folder, form)
 
 
 def _form(config: Config, form: Form | None) -> Form:

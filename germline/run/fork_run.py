@@ -8,9 +8,8 @@ from typing import Any, Literal
 from germline.config import Config, EsSampleGradientDescent, RandOpt, load_config
 from germline.record import RunDirectory
 from germline.record.ancestry import Ancestor
-from germline.record.best_generation import best_score
 from germline.report.diff import differing_settings
-from germline.run.load_run import settings_for
+from germline.run.load_run import find_generation, settings_for
 from germline.run.train_run import Training, begin_run
 from germline.run.validate_args import validate_path
 from germline.types import GermlineError, Update
@@ -44,35 +43,10 @@ def fork(
             its journal, or a setting cannot change.
     """
     directory = RunDirectory.open(validate_path("path", path))
-    last = _best(directory) if generation == "best" else _known(directory, generation)
+    last = find_generation(directory, generation)
     parent = _as_ancestor(directory, last)
     config = forked_config(directory.config, overrides, parent)
     return begin_run(config, out, (*directory.ancestors, parent))
-
-
-def _best(directory: RunDirectory) -> int:
-    """Return the generation after which the held-out score was best; -1 is before the first."""
-    best = best_score([one.score for one in directory.held_out()])
-    if best is None:
-        raise GermlineError(
-            f"resume: {directory.path} has no held-out score, so none is the best: name a "
-            "generation (--from 40), or score some generations (held_out.every)"
-        )
-    # A score counts updates: the weights after generation g have seen g + 1 of them.
-    return _known(directory, best.generation - 1)
-
-
-def _known(directory: RunDirectory, generation: object) -> int:
-    last = directory.journal.last_generation()
-    if isinstance(generation, bool) or not isinstance(generation, int):
-        raise GermlineError(f"generation must be a whole number or 'best', found {generation!r}")
-    if -1 <= generation <= last:
-        return generation
-    found = f"has generations 0 to {last}" if last >= 0 else "has no generation yet"
-    raise GermlineError(
-        f"resume: generation {generation} is not in {directory.path}, which {found}; -1 is its "
-        "start"
-    )
 
 
 def _as_ancestor(directory: RunDirectory, generation: int) -> Ancestor:

@@ -5,15 +5,18 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Literal
 
-from germline.config import TaskBase, TaskConfig, load_config
+from germline.config import Config, RandOpt, TaskBase, TaskConfig, load_config
 from germline.evaluation import HELD_OUT_NOISE, score_center
 from germline.fleet import LocalFleet
-from germline.protocols import Fleet
+from germline.protocols import Engine, Fleet
+from germline.record import RunDirectory
 from germline.record.atomic_files import check_writable, explain_write_errors, write_atomically
 from germline.run.build_parts import make_decoding, make_engine, make_graders
 from germline.run.load_run import (
     close_engine,
+    find_generation,
     fleet_of_run,
     load_engine,
     load_single_model,
@@ -46,16 +49,22 @@ def evaluate(
     limit: int | None = None,
     overrides: Sequence[str] = (),
     out: Path | None = None,
+    generation: int | Literal["best"] | None = None,
 ) -> tuple[HeldOutScore, Path]:
     """Score the weights of a run or a model on a task, and write every completion.
 
     Args:
-        source: a run directory, or what `model` may be in a config.
+        source: a run directory, the folder of a PEFT adapter, or what `model` may be in a config.
         task: a config section or a short name; None plays the run's own task.
         split: which examples.
         limit: only the first so many of them.
         overrides: settings of engine, microbatch and graders.
         out: where the completions go; default: beside the run, or in the working directory.
+        generation: of a run, the last update to include, -1 for none, or `best`: that before the
+            best held-out score; default: the newest.
+
+    Raises:
+        GermlineError: a setting is wrong, the source cannot be loaded, or has no such generation.
     """
     validate_choice("split", split, ("train", "test"))
     limit = validate_limit(limit)
@@ -69,22 +78,28 @@ def evaluate(
         raise GermlineError(
             f"evaluate: {source} is no run directory, so name a task: task='countdown'"
         )
+    last = _generation_of(source, directory, generation)
     played = make_task(config.task)
     examples = played.examples(split)[:limit]
     folder = directory.path if directory else Path()
-    file = file or folder / f"completions-{played.name}-{split}.jsonl"
+    ending = "" if last is None else f"-generation-{last}"
+    file = file or folder / f"completions-{played.name}-{split}{ending}.jsonl"
     check_writable(file)
     with ExitStack() as opened:
         engine = (
-            load_engine(directory, config) if directory else make_engine(config, searched=False)
+            load_engine(directory, config, generation=last)
+            if directory
+            else _engine_without_run(config)
         )
         opened.callback(close_engine, engine)
         graders = opened.enter_context(make_graders(config, played))
         fleet: Fleet = LocalFleet(engine, graders, config.microbatch)
         if directory:
-            fleet = fleet_of_run(directory, fleet, played)
+            fleet = fleet_of_run(directory, fleet, played, last)
         sampling_noise = replace(make_decoding(config, played), noise_stream=HELD_OUT_NOISE)
-        updates = 1 + newest_generation(directory) if directory else 0
+        if directory and last is None:
+            last = newest_generation(directory)
+        updates = 0 if last is None else last + 1
         score, evaluation = score_center(fleet, played, examples, sampling_noise, updates)
     _write_completions(file, evaluation, examples)
     return score, file
@@ -117,13 +132,38 @@ def generate(  # noqa: PLR0913 - all that a completion depends on
     directory, config = open_source(source, None, asked)
     examples = [Example(i, prompt, "", chat) for i, prompt in enumerate(prompts)]
     settings = Decoding(max_new_tokens, temperature, top_p, noise_seed=seed)
-    player = (
-        load_single_model(directory, config) if directory else make_engine(config, searched=False)
-    )
+    player = load_single_model(directory, config) if directory else _engine_without_run(config)
     try:
         return player.generate([None], examples, settings)[0]
     finally:
         close_engine(player)
+
+
+def _engine_without_run(config: Config) -> Engine:
+    """Return an engine with a model as it is, or with the PEFT adapter that `space` names."""
+    return make_engine(config, searched=getattr(config.space, "init_adapter", None) is not None)
+
+
+def _generation_of(
+    source: str, directory: RunDirectory | None, generation: int | Literal["best"] | None
+) -> int | None:
+    """Return the generation of a run that is asked for; None for its newest, and of a model.
+
+    Raises:
+        GermlineError: the source has no generations, or not this one.
+    """
+    if generation is None:
+        return None
+    if directory is None:
+        raise GermlineError(
+            f"generation: {source} is no run directory, so it has no generation {generation}"
+        )
+    if isinstance(directory.config.method, RandOpt):
+        raise GermlineError(
+            f"generation: {source} has method.kind=randopt, whose members vote over all "
+            "generations: leave the generation out"
+        )
+    return find_generation(directory, generation)
 
 
 def _write_completions(path: Path, evaluation: Evaluation, examples: Sequence[Example]) -> None:

@@ -2,20 +2,24 @@
 
 import logging
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 from germline.baselines.randopt import Ensemble, RandomSearch
 from germline.checkpoint import last_restorable_generation, restore
 from germline.config import Config, RandOpt, TaskConfig, load_config
 from germline.fleet.engine_queries import DimensionQuery
+from germline.nano import NANO_DIR
 from germline.protocols import Closable, Engine, Fleet, Strategy, Task
 from germline.record import RunDirectory
+from germline.record.best_generation import best_score
 from germline.registry import sections
 from germline.run.build_method import make_method
 from germline.run.build_parts import make_engine
 from germline.run.validate_args import validate_path
+from germline.spaces.peft_files import is_adapter, read_adapter
 from germline.strategies import make_strategy
-from germline.types import Perturbation
+from germline.types import GermlineError, Perturbation
 
 log = logging.getLogger(__name__)
 
@@ -32,11 +36,30 @@ def open_source(
     values: dict[str, Any] = {"model": str(source)}
     if directory:
         values = settings_for(directory.config, overrides, "engine")
+    elif is_adapter(path):
+        values = adapter_settings(path)
     if task is not None:
         values["task"] = task.model_dump()
         # How a run was trained does not limit what it may be asked.
         values = {name: value for name, value in values.items() if name not in TRAINED_BY}
     return directory, load_config(values, overrides)
+
+
+def adapter_settings(folder: Path) -> dict[str, Any]:
+    """Return the settings that load a PEFT adapter beside the base model that it names.
+
+    Raises:
+        GermlineError: the adapter is damaged, or names no base model.
+    """
+    adapter = read_adapter(folder)
+    if not adapter.base:
+        raise GermlineError(
+            f"source: the adapter {folder} names no base model: write its name or folder into "
+            "adapter_config.json as base_model_name_or_path"
+        )
+    model = "nano" if adapter.base == str(NANO_DIR) else adapter.base
+    space = {"kind": "lora", "rank": adapter.rank, "alpha": adapter.alpha}
+    return {"model": model, "space": {**space, "init_adapter": str(folder)}}
 
 
 def settings_for(config: Config, overrides: Sequence[str], section: str) -> dict[str, Any]:
@@ -60,15 +83,56 @@ def close_engine(engine: Engine) -> None:
         engine.close()
 
 
+def find_generation(directory: RunDirectory, generation: int | Literal["best"]) -> int:
+    """Return a generation of a run, -1 for its start; `best` is that before the best score.
+
+    Raises:
+        GermlineError: the run has no such generation, or no held-out score to find the best by.
+    """
+    if generation == "best":
+        best = best_score([one.score for one in directory.held_out()])
+        if best is None:
+            raise GermlineError(
+                f"generation: {directory.path} has no held-out score, so none is the best: name a "
+                "number (resume --from 40, eval -g 40), or score some generations (held_out.every)"
+            )
+        # A score counts updates: the weights after generation g have seen g + 1 of them.
+        generation = best.generation - 1
+    if isinstance(generation, bool) or not isinstance(generation, int):
+        raise GermlineError(f"generation must be a whole number or 'best', found {generation!r}")
+    last = directory.journal.last_generation()
+    if -1 <= generation <= last:
+        return generation
+    range_of_run = f"has generations 0 to {last}" if last >= 0 else "has no generation yet"
+    raise GermlineError(
+        f"generation {generation} is not in {directory.path}, which {range_of_run}; -1 is its start"
+    )
+
+
 def load_engine(
-    directory: RunDirectory, config: Config | None = None, *, generates: bool = True
+    directory: RunDirectory,
+    config: Config | None = None,
+    *,
+    generates: bool = True,
+    generation: int | None = None,
 ) -> Engine:
-    """Return an engine with the newest weights of a run that can be had."""
+    """Return an engine with the weights of a run.
+
+    Args:
+        directory: of the run.
+        config: settings to load the engine with; default: those of the run.
+        generates: whether the engine generates, or only holds the master weights.
+        generation: the last update to include; default: the newest that can be rebuilt.
+    """
     engine = make_engine(
         config or directory.config, generates=generates, ancestors=directory.ancestors
     )
     entries = directory.journal.read()
-    last = last_restorable_generation(entries, directory.snapshots)
+    last = (
+        last_restorable_generation(entries, directory.snapshots)
+        if generation is None
+        else generation
+    )
     strategy = strategy_of_run(directory.config, engine.weights.dimension)
     restore(engine.weights, entries, directory.snapshots, directory.base_digest, last, strategy)
     engine.refresh()
@@ -89,13 +153,18 @@ def newest_generation(directory: RunDirectory) -> int:
 
 
 def load_single_model(
-    directory: RunDirectory, config: Config | None = None, *, generates: bool = True
+    directory: RunDirectory,
+    config: Config | None = None,
+    *,
+    generates: bool = True,
+    generation: int | None = None,
 ) -> Engine:
-    """Return an engine with the weights that stand for a run alone: of voters, the best."""
-    newest_generation(directory)
-    engine = load_engine(directory, config, generates=generates)
+    """Return an engine with one set of weights for a run: of an ensemble, its best member."""
+    if generation is None:
+        newest_generation(directory)
+    engine = load_engine(directory, config, generates=generates, generation=generation)
     method = directory.config.method
-    if isinstance(method, RandOpt):
+    if isinstance(method, RandOpt) and generation is None:
         engine.apply(_ensemble(directory, method, engine.weights.dimension).best())
     return engine
 
@@ -116,12 +185,21 @@ def _ensemble(directory: RunDirectory, method: RandOpt, dimension: int) -> Ensem
     return ensemble
 
 
-def fleet_of_run(directory: RunDirectory, fleet: Fleet, task: Task) -> Fleet:
-    """Let a fleet play as the center of a run does, which may be more than its weights."""
+def fleet_of_run(
+    directory: RunDirectory, fleet: Fleet, task: Task, generation: int | None = None
+) -> Fleet:
+    """Return a fleet that evaluates the center of a run: its weights and its prompt options.
+
+    Args:
+        directory: of the run.
+        fleet: of engines with the weights of that generation.
+        task: the task to evaluate on.
+        generation: the last update to include; default: all.
+    """
     strategy = strategy_of_run(directory.config, fleet.query(DimensionQuery()))
     method = make_method(directory.config, strategy, fleet, task)
     if method.fleet is not fleet:
-        _recalled(directory, method.strategy)
+        _recalled(directory, method.strategy, generation)
     return method.fleet
 
 
@@ -132,5 +210,7 @@ def strategy_of_run(config: Config, dimension: int) -> Strategy:
     )
 
 
-def _recalled(directory: RunDirectory, strategy: Strategy) -> None:
-    strategy.recall([entry.update for entry in directory.journal.read()])
+def _recalled(directory: RunDirectory, strategy: Strategy, generation: int | None = None) -> None:
+    entries = directory.journal.read()
+    included = entries if generation is None else entries[: generation + 1]
+    strategy.recall([entry.update for entry in included])

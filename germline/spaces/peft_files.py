@@ -174,6 +174,11 @@ def read_adapter(folder: Path) -> StoredAdapter:
     return StoredAdapter(folder, rank, alpha, base, metadata.get(DIGEST), tensors)
 
 
+def is_adapter(folder: Path) -> bool:
+    """Tell whether a folder holds a PEFT adapter."""
+    return (folder / CONFIG).is_file()
+
+
 def write_adapter(
     folder: Path,
     tensors: Mapping[str, torch.Tensor],

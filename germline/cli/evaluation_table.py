@@ -1,0 +1,137 @@
+"""Several evaluations in one table: scores with their errors, and differences to the first."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import typer
+
+from germline import run
+from germline.cli import tables, text_format
+from germline.config import TaskConfig
+from germline.evaluation.held_out import Z_95, confidence_interval, mean_and_error
+from germline.types import HeldOutScore, Split
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationRow:
+    """One evaluation of the table.
+
+    Attributes:
+        generation: as it was asked for; None for the newest weights of a run, and for a model.
+        completions: the file that holds them.
+        difference: mean over examples of score less that of the first row, on the examples that
+            both could be scored on; None in the first row, and where the examples differ.
+        difference_error: its standard error (paired).
+    """
+
+    source: str
+    generation: int | Literal["best"] | None
+    score: HeldOutScore
+    completions: Path
+    difference: float | None
+    difference_error: float | None
+
+
+def score_sources(
+    sources: Sequence[str],
+    task: TaskConfig | None,
+    generations: Sequence[int | Literal["best"] | None],
+    *,
+    split: Split,
+    limit: int | None,
+    overrides: Sequence[str],
+    out: Path | None,
+) -> list[EvaluationRow]:
+    """Score every source, runs at every generation asked for.
+
+    Raises:
+        GermlineError: a source cannot be loaded, or has no such generation.
+    """
+    rows: list[EvaluationRow] = []
+    for source in sources:
+        for generation in generations if (Path(source) / "run.json").exists() else [None]:
+            score, completions = run.evaluate(
+                source,
+                task,
+                split=split,
+                limit=limit,
+                overrides=overrides,
+                out=out or (None if len(sources) == 1 else _file_beside(source, split, generation)),
+                generation=generation,
+            )
+            difference, error = _paired(score, rows[0].score) if rows else (None, None)
+            rows.append(EvaluationRow(source, generation, score, completions, difference, error))
+    return rows
+
+
+def print_rows(rows: Sequence[EvaluationRow], *, as_json: bool) -> None:
+    """Print the rows as a table, or as one JSON document."""
+    if as_json:
+        typer.echo(json.dumps([_as_json(row) for row in rows], indent=2))
+        return
+    tables.print_table(
+        ("model", "generation", rows[0].score.metric, "n", "reward", "less the first"),
+        [
+            (
+                row.source,
+                "newest" if row.generation is None else str(row.generation),
+                text_format.score(row.score),
+                str(row.score.n),
+                text_format.number(row.score.reward),
+                _difference(row),
+            )
+            for row in rows
+        ],
+    )
+    kind = text_format.kind_of_error(rows[0].score)
+    typer.echo(f"scores: mean and {kind}; differences: paired over examples, with 95 % intervals")
+    typer.echo("completions: " + ", ".join(str(row.completions) for row in rows))
+
+
+def _file_beside(source: str, split: Split, generation: object) -> Path | None:
+    """Name a file for the completions of a model, which has no folder of its own to keep them."""
+    if (Path(source) / "run.json").exists():
+        return None
+    return Path(f"completions-{Path(source).name}-{split}.jsonl")
+
+
+def _paired(score: HeldOutScore, first: HeldOutScore) -> tuple[float | None, float | None]:
+    if len(score.values) != len(first.values) or score.metric != first.metric:
+        return None, None
+    pairs = zip(score.values, first.values, strict=True)
+    return mean_and_error([a - b for a, b in pairs if not math.isnan(a - b)])
+
+
+def _difference(row: EvaluationRow) -> str:
+    if row.difference is None or row.difference_error is None:
+        return ""
+    half = Z_95 * row.difference_error
+    return f"{row.difference:+.3g} [{row.difference - half:+.3g}, {row.difference + half:+.3g}]"
+
+
+def _as_json(row: EvaluationRow) -> dict[str, object]:
+    low, high = confidence_interval(row.score)
+    values = {
+        "source": row.source,
+        "generation": row.generation,
+        "updates": row.score.generation,
+        "metric": row.score.metric,
+        "mean": row.score.mean,
+        "standard_error": row.score.standard_error,
+        "interval_95": [_known(low), _known(high)],
+        "n": row.score.n,
+        "reward": row.score.reward,
+        "difference_to_first": row.difference,
+        "difference_error": row.difference_error,
+        "completions": str(row.completions),
+    }
+    return {name: _known(value) for name, value in values.items()}
+
+
+def _known(value: object) -> object:
+    """Return null for a number that is not known, which JSON has no word for."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value

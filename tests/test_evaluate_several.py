@@ -1,0 +1,101 @@
+"""Several runs, generations and adapters in one evaluation, and the export of the best weights."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import germline
+from germline.cli.application import app
+from germline.record import RunDirectory
+from germline.run.load_run import find_generation
+
+CONFIG = {
+    "task": "arithmetic",
+    "space": {"kind": "lora", "rank": 1},
+    "strategy": {"population": 4, "sigma": 0.05, "learning_rate": 0.05},
+    "batch_size": 2,
+    "generations": 3,
+    "held_out": {"every": 1, "examples": 6},
+    "record": {"tensorboard": False, "figure_every": 100},
+}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("runs") / "lora"
+    list(germline.train(CONFIG, out=path))
+    return path
+
+
+def germline_eval(*words: object) -> str:
+    command = ["eval", *map(str, words)]
+    result = CliRunner().invoke(app, command, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return str(result.stdout)
+
+
+def test_every_generation_scores_what_the_run_recorded(trained: Path, tmp_path: Path) -> None:
+    recorded = [one.score for one in RunDirectory.open(trained).held_out()]
+    for updates, score in enumerate(recorded):
+        measured, _ = germline.evaluate(
+            str(trained), limit=6, generation=updates - 1, out=tmp_path / "completions.jsonl"
+        )
+        assert (measured.generation, measured.values) == (updates, score.values)
+
+
+def test_the_table_has_a_row_for_every_source_and_generation(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    germline.export(trained, tmp_path / "adapter")
+    rows = json.loads(
+        germline_eval(trained, "nano", "adapter", "-g", -1, "-g", 2, "--limit", 6, "--json")
+    )
+    assert [(row["source"], row["updates"]) for row in rows] == [
+        (str(trained), 0),
+        (str(trained), 3),
+        ("nano", 0),
+        ("adapter", 0),
+    ]
+    first, last, nano, adapter = rows
+    assert first["difference_to_first"] is None
+    assert last["difference_to_first"] == pytest.approx(last["mean"] - first["mean"])
+    assert adapter["mean"] == last["mean"]
+    assert adapter["reward"] == last["reward"]
+    assert nano["n"] == 6
+    assert len({row["completions"] for row in rows}) == 4
+    text = germline_eval(trained, "nano", "--limit", 6)
+    assert "nano" in text
+    assert "paired over examples" in text
+
+
+def test_export_best_writes_the_weights_with_the_best_score(trained: Path, tmp_path: Path) -> None:
+    directory = RunDirectory.open(trained)
+    best = find_generation(directory, "best")
+    result = CliRunner().invoke(
+        app, ["export", str(trained), "--best", "--merged", "--out", str(tmp_path / "best")]
+    )
+    assert result.exit_code == 0, result.output
+    germline.replay(trained, best, tmp_path / "same", form="merged")
+    weights = "model.safetensors"
+    assert (tmp_path / "best" / weights).read_bytes() == (tmp_path / "same" / weights).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nano", "--task", "arithmetic", "-g", "3"], "nano is no run directory"),
+        (["RUN", "-g", "99"], "generation 99 is not in .*0 to 2"),
+        (["RUN", "-g", "last"], "neither a number nor best"),
+        (["RUN", "nano", "--out", "file"], "--out=file names one file"),
+        (["RUN", "nano", "--kl"], "--kl measures the newest weights of one run"),
+    ],
+)
+def test_what_does_not_fit_is_refused(trained: Path, words: list[str], message: str) -> None:
+    command = ["eval", *(str(trained) if one == "RUN" else one for one in words)]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 2
+    assert re.search(message, result.stderr)

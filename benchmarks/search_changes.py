@@ -137,7 +137,8 @@ class Anchor(CenterFleet):
         """Apply the update, then draw back."""
         size = self.inner.apply(update)
         assert isinstance(update, Update)
-        share = ANCHOR * (1 - signal_share(update.signal_power))
+        power = update.strategy_state.read().get("power")
+        share = ANCHOR * (1 - signal_share(SignalPower(**power) if power else None))
         center = self.copy()
         self.set({name: torch.lerp(center[name], self._start[name], share) for name in center})
         return size

@@ -1,7 +1,7 @@
-"""How far the updates have carried the weights, if they were a random walk.
+"""Distance of theta from its start if the updates were a random walk.
 
-An update moves every weight by the sum of c_k eps_k over its directions, times the learning rate a.
-Without a signal its coefficients are noise, so a step has the root mean square
+An update changes each weight by the sum of c_k eps_k over directions, times the learning rate a.
+Without a signal the coefficients are noise, so a step has the root mean square
 
     (1)  s_t = a_t |c_t|                    per weight, in `strategy.sigma_unit`
 
@@ -9,13 +9,12 @@ and steps along new directions add up as a random walk:
 
     (2)  w_T = sqrt(sum_t s_t^2)     which is rate * s * sqrt(T) of docs/choosing-sigma.md, measured
 
-Directions that are played again (`strategy.noise_reuse`) are the same step again: coefficients are
-added before they are squared. Momentum pushes on: in the end a step counts 1 / (1 - momentum)
-times. Adam divides by the size of its gradients, so that s_t = a_t however large they are.
+Steps along reused directions (`strategy.noise_reuse`) are parallel: their coefficients are added
+before they are squared. With momentum, a step counts 1 / (1 - momentum) times in the end. Adam
+divides by the size of its gradients, so that s_t = a_t for gradients of any size.
 
-Limits: weight decay, which draws the weights back, is not in it, nor that tensors may have sigmas
-of their own. It is an upper bound of the noise: where there is a signal, a part of each step is no
-noise.
+Limits: weight decay and sigmas that differ by tensor are not included. The distance is an upper
+bound of the noise: with a signal, a part of each step is signal.
 """
 
 import math
@@ -29,30 +28,30 @@ from germline.types import MeanUpdate, Update
 
 
 class RandomWalk:
-    """The distance of (2), update by update.
+    """The distance of equation (2), update by update.
 
     Args:
-        optimizer: what makes steps of the updates; plain ascent by default.
-        start: distance the weights had walked before, as of a run that was forked.
+        optimizer: turns updates into steps; plain ascent by default.
+        start: distance before the first update, as in a forked run.
     """
 
     def __init__(self, optimizer: OptimizerConfig | None = None, start: float = 0.0) -> None:
         self._normalized = optimizer is not None and optimizer.kind == "adam"
         self._gain = 1 / (1 - getattr(optimizer, "momentum", 0.0))
         self._squared = start**2
-        self._drawn_in: tuple[int, int] | None = None
+        self._noise_of: tuple[int, int] | None = None
         self._step: Float64[np.ndarray, " directions"] = np.zeros(0)
         self._known = True
 
     @property
     def distance(self) -> float | None:
-        """The walk so far, in `strategy.sigma_unit`; None where steps are no sum of directions."""
+        """The distance so far, in `strategy.sigma_unit`; None if a step is no sum of directions."""
         if not self._known:
             return None
         return math.sqrt(self._squared + _square(self._step))
 
     def follow(self, update: Update | MeanUpdate) -> None:
-        """Take one more step."""
+        """Add the step of one more update."""
         if isinstance(update, MeanUpdate) or update.backpropagated:
             self._known = False
             return
@@ -62,13 +61,13 @@ class RandomWalk:
         if self._normalized:
             step = np.array([update.learning_rate if step.any() else 0.0])
         drawn = update.with_noise_generation()
-        drawn_in = (drawn.run_seed, drawn.generation)
-        again = drawn_in == self._drawn_in and not self._normalized
-        if not again or len(step) != len(self._step):
+        noise_of = (drawn.run_seed, drawn.generation)
+        reused = noise_of == self._noise_of and not self._normalized
+        if not reused or len(step) != len(self._step):
             self._squared += _square(self._step)
             self._step = np.zeros_like(step)
         self._step = self._step + step
-        self._drawn_in = drawn_in
+        self._noise_of = noise_of
 
 
 def _square(step: Float64[np.ndarray, " directions"]) -> float:
@@ -81,7 +80,7 @@ def walked(
     optimizer: OptimizerConfig | None = None,
     start: float = 0.0,
 ) -> list[float | None]:
-    """Return the walk after each of a run's updates."""
+    """Return the distance after each of a run's updates."""
     walk = RandomWalk(optimizer, start)
     distances = []
     for update in updates:
@@ -91,9 +90,9 @@ def walked(
 
 
 def expected_walk(learning_rate: float, population: int, generations: int) -> float:
-    """Return where a walk ends by plain ascent along utilities of standard deviation 1.
+    """Return the final distance of plain ascent along utilities of standard deviation 1.
 
-    Coefficients are 1/N times sums of utilities, so that |c| = 1 / sqrt(N), also in antithetic
-    pairs: they have half as many directions, each the sum of two members.
+    Coefficients are 1/N times sums of utilities, so |c| = 1 / sqrt(N). Antithetic pairs have the
+    same length: half as many directions, each the sum of two members.
     """
     return learning_rate * math.sqrt(generations / population)

@@ -1,4 +1,4 @@
-"""How much there was to learn from a generation: shares, ties, halves that agree, directions.
+"""How much signal a generation carries: ties, agreement of halves, effective directions.
 
 r_ij is the reward of member i on example j, F_i its fitness, u_i its utility and s_i its sign;
 values closer than `shaping.ties.RESOLUTION` are equal, as they are to every shaping.
@@ -7,23 +7,23 @@ values closer than `shaping.ties.RESOLUTION` are equal, as they are to every sha
     (2)  pairs with F_2k and F_2k+1 known and different, of all pairs
     (3)  members as fit as another one, of those with a fitness
     (4)  c_k = 1/N sum of s_i u_i over the members of direction k     the update, by direction
-    (5)  rho = c'c" / (|c'| |c"|)       with c' and c" from every other example: do halves agree?
+    (5)  rho = c'c" / (|c'| |c"|)       with c' from the even, c" from the odd examples
     (6)  signal to noise = 2 rho / (1 - rho)      of the whole batch, as a ratio of powers
     (7)  (sum_k c_k^2)^2 / sum_k c_k^4            effective number of directions
     (8)  total = mean_k c_k^2,   noise = mean_k (G - 1) / G sum_g (c_k^(-g) - mean_g c_k^(-g))^2
          signal = their difference, with c^(-g) from all examples but every G-th from the g-th on
 
 (5) is the cosine of the updates themselves as far as directions are orthogonal, which random ones
-in a high dimension are. (6) reads each half as signal plus noise of its own: E rho is then
-S / (S + n) with the power n of a half's noise, and the mean of two halves has half of that (the
+in a high dimension are. (6) assumes that each half is the signal plus independent noise: E rho is
+then S / (S + n) with the power n of a half's noise, and the mean of two halves has n / 2 (the
 formula of Spearman and Brown, 1910). (7) is the participation ratio: N for equal coefficients, 1
-where one direction is everything. (8) is the jackknife variance of the coefficients (Efron and
+for a single one other than 0. (8) is the jackknife variance of the coefficients (Efron and
 Stein 1981), with G groups of examples, at most 32; where utilities are differences of means, it is
 the variance of a mean of examples that are drawn independently.
 
-Known limits: the noise in (5) and (6) is that of the choice of examples and of their sampling
-luck; that of the choice of directions is not in it. One generation of K directions gives (5) to
-about +-1/sqrt(K): read the mean of several. Members given by coordinates have no (4) to (7).
+Known limits: (5) and (6) include the noise of the choice of examples and the sampling noise, not
+that of the choice of directions. One generation of K directions gives (5) to about +-1/sqrt(K):
+average several generations. Members given by coordinates have no (4) to (7).
 """
 
 from collections.abc import Callable, Sequence
@@ -39,27 +39,36 @@ from germline.signal_types import SigmaTrial, SignalPower, Signals
 from germline.types import Evaluation, MeanUpdate, Population, SeedPerturbation, Update
 
 MOST_GROUPS = 32
-"""Examples are left out in so many groups at most: each costs shaping the whole population."""
+"""Largest G of equation (8): each group costs shaping the whole population once."""
+
+
+def is_zero_signal(update: Update | MeanUpdate) -> bool:
+    """Say whether all coefficients, or all utilities, of an update are 0."""
+    if isinstance(update, MeanUpdate):
+        return not any(update.utilities)
+    return update.has_no_signal
 
 
 @dataclass
 class SignalMetrics:
-    """Diagnoses the generations of a run, and counts those without a signal.
+    """Measures the signal of a run's generations, and counts those without one.
 
     Attributes:
-        zeros: how many there were.
-        zeros_in_a_row: how many since the last one with a signal.
+        zero_signal_generations: number of generations without a signal.
+        zero_signal_streak: number of them since the last generation with a signal.
         walk: of the updates so far.
-        on_trial: is called before and after each sigma that is tried ahead of a generation.
+        on_trial: is called before and after each trial of the calibration of sigma.
+        is_zero: whether an update has no signal; of the method, where updates do not show it.
     """
 
     zero_signal_generations: int = 0
     zero_signal_streak: int = 0
     walk: RandomWalk = field(default_factory=RandomWalk)
     on_trial: Callable[[SigmaTrial], None] = lambda _trial: None
+    is_zero: Callable[[Update | MeanUpdate], bool] = is_zero_signal
 
     def recall(self, updates: Sequence[Update | MeanUpdate]) -> None:
-        """Count the updates of the generations before, when a stopped run is taken up."""
+        """Count the updates of a stopped run."""
         for update in updates:
             self._count(update)
 
@@ -71,7 +80,7 @@ class SignalMetrics:
         update: Update | MeanUpdate,
         shape: Shaping,
     ) -> Signals:
-        """Say what there was to learn from a generation; once for each, in order."""
+        """Measure the signal of the next generation; call it once for each, in order."""
         self._count(update)
         halves = half_agreement(population, evaluation, shape)
         return Signals(
@@ -93,7 +102,7 @@ class SignalMetrics:
         )
 
     def _count(self, update: Update | MeanUpdate) -> None:
-        without = is_zero_signal(update)
+        without = self.is_zero(update)
         self.zero_signal_generations += without
         self.zero_signal_streak = self.zero_signal_streak + 1 if without else 0
         self.walk.follow(update)
@@ -104,12 +113,12 @@ def informative_examples(rewards: Float[np.ndarray, "members examples"]) -> floa
     seen = ~np.isnan(rewards)
     highest = np.where(seen, rewards, -np.inf).max(axis=0)
     lowest = np.where(seen, rewards, np.inf).min(axis=0)
-    return float(np.mean(_apart(highest, lowest)))
+    return float(np.mean(_differ(highest, lowest)))
 
 
 def informative_pairs(fitness: Float[np.ndarray, " members"]) -> float:
     """Return the share of antithetic pairs whose halves differ: equation (2)."""
-    return float(np.mean(_apart(fitness[0::2], fitness[1::2])))
+    return float(np.mean(_differ(fitness[0::2], fitness[1::2])))
 
 
 def tied_share(fitness: Float[np.ndarray, " members"]) -> float:
@@ -128,48 +137,41 @@ def empty_share(evaluation: Evaluation) -> float:
     return sum(not text.strip() for text in texts) / max(1, len(texts))
 
 
-def is_zero_signal(update: Update | MeanUpdate) -> bool:
-    """Say whether an update teaches nothing: no direction has a weight, or no member a utility."""
-    if isinstance(update, MeanUpdate):
-        return not any(update.utilities)
-    return update.has_no_signal
-
-
 def half_agreement(population: Population, evaluation: Evaluation, shape: Shaping) -> float | None:
-    """Return the cosine of the updates that two halves of the examples give: equation (5).
+    """Return the cosine of the updates from two halves of the examples: equation (5).
 
-    Each half is shaped by itself. A half without a signal agrees with nothing: 0. None where both
-    are without one, with a single example, and for members given by coordinates.
+    Each half is shaped separately. It is 0 where one half has no signal. It is None where both
+    halves have none, with a single example, and for members given by coordinates.
     """
     rewards = evaluation.rewards
     if rewards.shape[1] < 2 or not all(
         isinstance(one, SeedPerturbation) for one in population.members
     ):
         return None
-    one, other = (
+    even, odd = (
         direction_weights(
             population,
             shape(Evaluation(half, (), 0, 0.0), antithetic=population.antithetic),
         )
         for half in (rewards[:, 0::2], rewards[:, 1::2])
     )
-    if not one.any() and not other.any():
+    if not even.any() and not odd.any():
         return None
-    if not one.any() or not other.any():
+    if not even.any() or not odd.any():
         return 0.0
-    # Products of huge or tiny weights leave float64; their directions do not.
-    one, other = (half / np.abs(half).max() for half in (one, other))
-    lengths = float(np.linalg.norm(one) * np.linalg.norm(other))
-    return float(np.clip(one @ other / lengths, -1.0, 1.0))
+    # Products of huge or tiny weights leave the range of float64; scaled ones do not.
+    even, odd = (half / np.abs(half).max() for half in (even, odd))
+    lengths = float(np.linalg.norm(even) * np.linalg.norm(odd))
+    return float(np.clip(even @ odd / lengths, -1.0, 1.0))
 
 
 def signal_power(
     population: Population, evaluation: Evaluation, shape: Shaping
 ) -> SignalPower | None:
-    """Measure how much directions differ, and how much of it is noise: equation (8).
+    """Measure the power of the coefficients, and how much of it is noise: equation (8).
 
-    None with a single example, where chance cannot be seen, for members given by coordinates, and
-    where squares of unshaped rewards leave float64.
+    None with a single example, which shows no noise, for members given by coordinates, and where
+    squares of unshaped rewards leave the range of float64.
     """
     rewards = evaluation.rewards
     groups = min(rewards.shape[1], MOST_GROUPS)
@@ -196,7 +198,7 @@ def signal_power(
 def direction_weights(
     population: Population, utilities: Float[np.ndarray, " members"]
 ) -> Float64[np.ndarray, " directions"]:
-    """Fold utilities into the weight of each direction: equation (4)."""
+    """Sum utilities into the weight of each direction: equation (4)."""
     members = population.seed_perturbations()
     weights = np.zeros(1 + max(member.direction for member in members))
     for member, utility in zip(members, utilities, strict=True):
@@ -205,9 +207,9 @@ def direction_weights(
 
 
 def signal_to_noise(agreement: float | None) -> float | None:
-    """Say how the signal of the whole batch compares with its noise: equation (6).
+    """Return the ratio of signal to noise of the whole batch: equation (6).
 
-    Halves that disagree show no signal: 0. None where no noise can be seen, or nothing at all.
+    It is 0 for a negative agreement; None for an agreement of 1 or None.
     """
     if agreement is None or agreement >= 1:
         return None
@@ -215,17 +217,17 @@ def signal_to_noise(agreement: float | None) -> float | None:
 
 
 def effective_directions(coefficients: Sequence[float]) -> float | None:
-    """Return the effective number of directions: equation (7); None where none has a weight."""
+    """Return the effective number of directions: equation (7); None if all weights are 0."""
     weights = np.abs(np.asarray(coefficients, dtype=np.float64))
     if not weights.any():
         return None
-    weights /= weights.max()  # powers of tiny or huge values leave float64
+    weights /= weights.max()  # powers of tiny or huge values leave the range of float64
     return float((weights**2).sum() ** 2 / (weights**4).sum())
 
 
-def _apart(one: Float[np.ndarray, " n"], other: Float[np.ndarray, " n"]) -> np.ndarray:
-    """Say which values differ by more than their resolution; what is missing differs from nobody.
+def _differ(values: Float[np.ndarray, " n"], others: Float[np.ndarray, " n"]) -> np.ndarray:
+    """Say which values differ by more than their resolution; NaN differs from no value.
 
-    Infinities stand for an example that nobody has a reward for.
+    An example without any reward has infinities here.
     """
-    return np.abs(one - other) > RESOLUTION * np.maximum(np.abs(one), np.abs(other))
+    return np.abs(values - others) > RESOLUTION * np.maximum(np.abs(values), np.abs(others))

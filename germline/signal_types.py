@@ -1,9 +1,9 @@
-"""What a generation tells about itself: how much there was to learn, how far theta went.
+"""Measurements of a generation: how much signal its rewards carry, and how far theta went.
 
-Nouns only; `diagnosis` works the first out from what was played, `engines.update_size` the second
-from the weights. `docs/signals.md` says how to read them. A share is between 0 and 1; None stands
-for what does not exist in a generation (pairs without antithetic members, halves of one example,
-differences of a member that is alone).
+`signal_metrics` computes the first from the rewards, `engines.update_size` the second from the
+weights; `docs/signals.md` explains how to read them. A share is between 0 and 1. A value is None
+where it is not defined in a generation: for pairs without antithetic members, for halves of a
+single example, for differences of a single member.
 """
 
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class UpdateSize:
-    """How far one update moved the weights, against what their serving copy can show.
+    """Size of one update, compared with the resolution of the serving dtype.
 
     Attributes:
-        rms: root mean square of the step, over all numbers that are searched.
+        rms: root mean square of the step, over all searched numbers.
         in_roundings: root mean square of a tensor's step, in spacings of the serving dtype at its
-            weights: of the middle tensor.
-        least_in_roundings: the same, of the tensor where it is smallest.
-        moved: share of the serving weights that are others than before.
+            weights: the median over tensors.
+        least_in_roundings: the same, the minimum over tensors.
+        moved: share of the serving weights that the update changed.
         rank: effective rank of the step in the middle matrix; None where no rank is searched.
     """
 
@@ -45,11 +45,11 @@ class SigmaTrial:
 
 @dataclass(frozen=True, slots=True)
 class SignalPower:
-    """How much directions differ in what they are worth, and how much of that chance explains.
+    """Power of the coefficients of an update, and the part of it that is noise.
 
     Attributes:
-        total: mean square of the coefficients of an update.
-        noise: the part of it that the choice of examples alone would make.
+        total: mean square of the coefficients.
+        noise: the part of it that is due to the choice of examples.
     """
 
     total: float
@@ -57,30 +57,30 @@ class SignalPower:
 
     @property
     def share(self) -> float:
-        """Share of the total that is signal; below 0 where chance made less than usual."""
+        """Share of the total that is signal; below 0 where the noise is less than estimated."""
         return (self.total - self.noise) / self.total if self.total > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Signals:
-    """What there was to learn from a generation.
+    """How much signal the rewards of a generation carry.
 
     Attributes:
         informative_examples: share of the examples on which members differ; None for one member.
         informative_pairs: share of the antithetic pairs whose two halves differ in fitness.
         tied: share of the members as fit as another one.
-        empty: share of the completions without any text, special tokens left out.
-        zero: whether nothing could be learned.
-        zeros: generations of the run without a signal, up to this one.
-        zeros_in_a_row: the same, since one had a signal last.
-        agreement: cosine of the updates that the two halves of the examples give.
-        signal_to_noise: what that says about the whole update, as a ratio of powers.
-        directions: effective number of directions that the update goes in.
-        signal_share: share of what separates the members that is no noise of the examples; below 0
-            where chance made less than usual; None where batches have one example.
-        walk: how far a random walk of the updates has carried the weights so far, root mean square
-            in the unit of sigma; see `walk`.
-        step: how far the update moved the weights, where an engine measured it.
+        empty: share of the completions without any text besides special tokens.
+        zero: whether the generation has no signal: its update changes nothing.
+        zeros: number of generations without a signal, up to this one.
+        zeros_in_a_row: the same, since the last generation with a signal.
+        agreement: cosine of the updates computed from the two halves of the examples.
+        signal_to_noise: ratio of powers of the whole update, computed from the agreement.
+        directions: effective number of directions of the update.
+        signal_share: share of signal in the power of the members' differences; below 0 where the
+            noise is less than estimated; None where batches have one example.
+        walk: distance of theta from its start if the updates were a random walk, root mean square
+            in the unit of sigma; see `random_walk`.
+        step: size of the update, where an engine measured it.
     """
 
     informative_examples: float | None

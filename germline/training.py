@@ -1,6 +1,6 @@
-"""The loop: ask, evaluate, shape, tell, apply, and yield what happened.
+"""The training loop: ask, evaluate, shape, tell, apply, and yield a record of the generation.
 
-Recording, snapshots, held-out scores and stopping wrap this generator from outside
+Recording, snapshots, held-out scores and stopping are done by the caller of this generator
 (`germline.run`); a script can do the same.
 """
 
@@ -15,7 +15,7 @@ from jaxtyping import Float64
 from germline import noise
 from germline.evaluation.member_kl import MemberKl
 from germline.fleet.engine_queries import ScalesQuery
-from germline.protocols import CalibratedStrategy, Fleet, Shaping, Strategy
+from germline.protocols import CalibratedStrategy, Fleet, ReportingStrategy, Shaping, Strategy
 from germline.shaping import fitness
 from germline.signal_metrics import SignalMetrics, signal_power
 from germline.types import (
@@ -29,7 +29,7 @@ from germline.types import (
 )
 
 TOO_MUCH_MISSING = 0.5
-"""Missing more than this share of its rewards, a generation is played again, then the run stops."""
+"""Share of missing rewards above which a generation is evaluated again; then the run stops."""
 
 
 def generations(
@@ -43,16 +43,16 @@ def generations(
 ) -> Iterator[GenerationRecord]:
     """Run the generations of `span`, yielding one record after each update.
 
-    Everything depends on (run seed, generation) and what the strategy recalls, so starting in the
-    middle continues a stopped run. So does a diagnosis that was shown its updates.
+    A generation depends on run seed, generation and the state of the strategy. So a strategy and a
+    diagnosis that recalled the updates of a stopped run continue it.
 
     Raises:
-        GermlineError: too many rewards of a generation are missing, twice.
+        GermlineError: too many rewards of a generation are missing, twice in a row.
     """
     diagnosis = diagnosis or SignalMetrics()
     for generation in span:
         clock = _Clock()
-        fleet.traffic()  # of whatever was done between generations
+        fleet.traffic()  # drops the bytes of what was done between generations
         batch = batch_of(generation)
         sampling_noise = replace(decoding, noise_generation=generation)
         divergence = MemberKl(fleet, batch_of, generation, sampling_noise, diagnosis.on_trial)
@@ -61,19 +61,19 @@ def generations(
         population = strategy.ask(generation)
         clock.lap("ask_s")
         evaluation = _evaluate(fleet, population, batch, sampling_noise)
-        beside = (
+        of_center = (
             fleet.evaluate_center(batch, sampling_noise) if population.evaluate_center else None
         )
         clock.lap("evaluate_s")
-        fit, center = _fitness(evaluation, beside)
+        fit, center = _fitness(evaluation, of_center)
         utilities = shape(
             evaluation, antithetic=population.antithetic, baseline=population.baseline
         )
         power = signal_power(population, evaluation, shape)
         update = strategy.tell(population, utilities, fit, center, power)
         clock.lap("tell_s")
-        stretched = isinstance(update, Update) and update.sigma_update is not None
-        scales = fleet.query(ScalesQuery()) if stretched else {}
+        sigmas_differ = isinstance(update, Update) and update.sigma_update is not None
+        scales = fleet.query(ScalesQuery()) if sigmas_differ else {}
         signals = diagnosis.of(population, evaluation, fit, update, shape)
         signals = replace(signals, signal_share=power.share if power else None)
         clock.lap("signals_s")
@@ -95,15 +95,18 @@ def generations(
             sigmas={name: update.sigma * scale for name, scale in scales.items()},
             traffic=fleet.traffic(),
             calibration=tuple(divergence.trials),
+            strategy_metrics=(
+                strategy.metrics(update) if isinstance(strategy, ReportingStrategy) else {}
+            ),
         )
 
 
 def batches(
     examples: Sequence[Example], size: int, run_seed: int
 ) -> Callable[[int], list[Example]]:
-    """Return the batch of any generation: epochs of seeded shuffles, cut into pieces of `size`.
+    """Return a function from a generation to its batch: epochs of seeded shuffles, cut by `size`.
 
-    When `size` covers all examples, every generation plays all of them in order.
+    If `size` is at least the number of examples, each batch has all of them, in order.
     """
 
     def batch_of(generation: int) -> list[Example]:
@@ -120,15 +123,15 @@ def batches(
 
 
 def _fitness(
-    evaluation: Evaluation, beside: Evaluation | None
+    evaluation: Evaluation, of_center: Evaluation | None
 ) -> tuple[Float64[np.ndarray, " members"], float | None]:
-    """Return the fitness of the members, and of the center if it played, NaN where it is lost.
+    """Return the fitness of the members, and of the center if it was evaluated; NaN: missing.
 
-    They are fitted together, so that rewards missing of one do not shift it against the other.
+    They are fitted together, so that missing rewards do not shift the center against the members.
     """
-    if beside is None:
+    if of_center is None:
         return fitness(evaluation.rewards), None
-    together = fitness(np.concatenate([evaluation.rewards, beside.rewards]))
+    together = fitness(np.concatenate([evaluation.rewards, of_center.rewards]))
     return together[:-1], float(together[-1])
 
 
@@ -145,7 +148,7 @@ def _evaluate(
     raise GermlineError(
         f"generation {population.generation}: {missing:.0%} of the rewards are "
         f"missing, twice in a row "
-        f"({'; '.join(reasons[:3])}). Everything before it is recorded: mend the "
+        f"({'; '.join(reasons[:3])}). Earlier generations are recorded: remove the "
         f"cause, then resume the run"
     )
 

@@ -1,20 +1,20 @@
 """The data types that travel between packages: frozen, picklable, free of torch.
 
-A generation reads: a `Population` of members is played on a batch of `Example`s; every playing
-leaves a `Completion` and a `Rollout`; all of them together are an `Evaluation`; what the strategy
-makes of it is an `Update` (or a `MeanUpdate`, where members are coordinates). Only names and
-numbers travel (seeds, coefficients, coordinates, text), never weights.
+In one generation, a fleet evaluates a `Population` of members on a batch of `Example`s. Each member
+writes one `Completion` per example, which is graded and kept as a `Rollout`; all rollouts together
+are an `Evaluation`. From it the strategy computes an `Update` (or a `MeanUpdate`, where members are
+vectors of coordinates). Packages exchange seeds, coefficients, coordinates and text, never weights.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float, Float32
 
 from germline.comm_bytes import CommBytes
-from germline.signal_types import SigmaTrial, SignalPower, Signals
+from germline.signal_types import SigmaTrial, Signals
 
 TensorKind = Literal[
     "linear", "embedding", "norm", "bias", "expert", "router", "adapter", "coordinates", "other"
@@ -24,23 +24,19 @@ Split = Literal["train", "test"]
 
 
 class GermlineError(Exception):
-    """What a user can mend: the message says what was asked, what was found and what to do."""
+    """An error that a user can correct: its message names the setting, its value and a remedy."""
 
 
 class EngineLost(GermlineError):
-    """What an engine runs on is gone (its server, its connection), and may be back later.
-
-    A fleet makes this good like a process that was killed; an engine alone stops the run.
-    """
+    """The server of an engine is lost; a fleet recovers from it as from a killed process."""
 
 
 @dataclass(frozen=True, slots=True)
 class SeedPerturbation:
-    """A perturbation by name: theta + sign * sigma * noise(run_seed, generation, direction).
+    """A perturbation by seed: theta + sign * sigma * noise(run_seed, generation, direction).
 
     Attributes:
-        generation: whose noise it is; an earlier one than that of the population where a strategy
-            uses its directions again.
+        generation: of the noise; earlier than the population's where directions are reused.
         sigma: standard deviation, in the unit the space gives each tensor (1 for constant sigma).
         sign: +1 or -1; an antithetic pair shares the direction and differs in the sign.
     """
@@ -57,9 +53,9 @@ class VectorPerturbation:
     """A perturbation by value: theta + unit * offsets, over all searched numbers.
 
     Attributes:
-        index: place in the population.
-        offsets: how far it stands from the center, in the canonical order of the searched tensors
-            and in the unit the space gives each of them.
+        index: position in the population.
+        offsets: differences from the center, in the canonical order of the searched tensors and in
+            the unit the space gives each of them.
     """
 
     generation: int
@@ -80,10 +76,10 @@ Perturbation = SeedPerturbation | VectorPerturbation
 
 
 def as_seed_perturbation(member: Perturbation) -> SeedPerturbation:
-    """Return a member that must be named by a seed: what is drawn here has no coordinates.
+    """Return a member as the `SeedPerturbation` that it must be.
 
     Raises:
-        GermlineError: it is given by its coordinates.
+        GermlineError: the member is given by its coordinates.
     """
     if isinstance(member, SeedPerturbation):
         return member
@@ -95,12 +91,12 @@ def as_seed_perturbation(member: Perturbation) -> SeedPerturbation:
 
 @dataclass(frozen=True, slots=True)
 class PromptVariant:
-    """Discrete settings a member plays with; None: as the config says.
+    """The prompt options of one member; None means the value of the task.
 
     Attributes:
-        temperature: of its sampling; 0 is greedy.
-        few_shot: solved training examples written before the prompt.
-        template: the prompt, with `{prompt}` where the task's own goes.
+        temperature: of sampling; 0 is greedy.
+        few_shot: number of solved training examples before the prompt.
+        template: text around the prompt, with `{prompt}` in place of the task's own prompt.
     """
 
     temperature: float | None = None
@@ -113,9 +109,10 @@ class Population:
     """The members of one generation in order; antithetic ones 2k and 2k + 1 are a pair.
 
     Attributes:
-        choices: what each member plays with, where that is searched too; a pair shares it.
-        center: whether the strategy asks how fit the center is, on the same batch.
-        baseline: the fitness that counts as neither good nor bad; None: the mean of the members.
+        evaluate_center: whether the strategy needs the fitness of the center on the same batch.
+        baseline: the fitness that gets utility 0; None: the mean of the members.
+        prompt_variants: the prompt options of each member, where `prompt_search` has some; the
+            members of a pair share theirs.
     """
 
     generation: int
@@ -129,10 +126,10 @@ class Population:
         return len(self.members)
 
     def seed_perturbations(self) -> tuple[SeedPerturbation, ...]:
-        """Return the members of a strategy that names directions.
+        """Return the members as seed perturbations.
 
         Raises:
-            GermlineError: they are coordinates: another strategy asked for them.
+            GermlineError: the members are given by coordinates.
         """
         return tuple(map(as_seed_perturbation, self.members))
 
@@ -160,26 +157,26 @@ class TensorInfo:
 
     @property
     def out_in_features(self) -> tuple[int, int]:
-        """How many numbers a linear layer writes and reads."""
+        """Numbers of output and input features of a linear layer."""
         first, second = self.shape
         return (second, first) if self.transposed else (first, second)
 
     @property
     def adapter_names(self) -> tuple[str, str]:
-        """Name the A and B of a LoRA adapter beside a linear layer; frozen, as they name noise."""
+        """Names of A and B of a LoRA adapter beside a linear layer; frozen, as they seed noise."""
         module = self.name.removesuffix(".weight")
         return f"{module}.lora_A.weight", f"{module}.lora_B.weight"
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One task item: the prompt as the task wrote it, and what its grader needs.
+    """One task item: the prompt as the task wrote it, and the facts its grader needs.
 
     Attributes:
-        index: position in its split; also names the example's sampling noise.
+        index: position in its split; also identifies the example's sampling noise.
         chat: whether the engine wraps the prompt in the model's chat template.
-        answer: the gold completion (used by checks and displays, and by most graders).
-        facts: whatever else the grader needs (numbers, target, ...).
+        answer: the gold completion; used by checks, displays and most graders.
+        facts: further inputs of the grader, such as numbers and a target.
     """
 
     index: int
@@ -198,8 +195,8 @@ class Decoding:
         top_p: smallest probability mass sampled from; 1 keeps every token.
         stop: strings that end a completion; they are not part of its text.
         noise_seed: run seed of the sampling noise.
-        noise_round: generation of the sampling noise.
-        noise_name: its stream, so that held-out scores do not share the luck of training.
+        noise_generation: generation of the sampling noise.
+        noise_stream: name of its stream; held-out scores use another one than training.
     """
 
     max_new_tokens: int
@@ -213,11 +210,11 @@ class Decoding:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What the model wrote, without the prompt.
+    """The text that a model generated, without the prompt.
 
     Attributes:
-        text: decoded tokens, special tokens dropped, cut before a stop string.
-        tokens: ids as generated, the end-of-sequence token included.
+        text: decoded tokens without special tokens, cut before a stop string.
+        tokens: token ids as generated, including the end-of-sequence token.
     """
 
     text: str
@@ -232,8 +229,8 @@ class Grade:
 
     Attributes:
         reward: NaN when it is missing for a reason the model did not cause.
-        parts: unweighted values of the rubric, metrics (weight 0) included.
-        failure: why the floor reward was given or the reward is missing; None when all went well.
+        parts: unweighted values of the rubric, including metrics (weight 0).
+        failure: why the floor reward was given or the reward is missing; None without a failure.
     """
 
     reward: float
@@ -243,7 +240,7 @@ class Grade:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """One playing of one example by one member."""
+    """The completion of one member for one example, and its grade."""
 
     member: int
     example: int
@@ -263,12 +260,11 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class SigmaUpdate:
-    """How an update changes the sigma of every tensor by what its own noise was worth.
+    """How an update changes the sigma of each tensor, from the fitness along the tensor's noise.
 
     Attributes:
-        coefficients: of each direction, for equation (1) of `spaces.sigma_units`.
-        least: smallest sigma of a tensor, as a multiple of the update's sigma.
-        most: largest one.
+        coefficients: one per direction, for equation (1) of `spaces.sigma_units`.
+        min, max: bounds of a tensor's sigma, as multiples of the update's sigma.
     """
 
     coefficients: tuple[float, ...]
@@ -277,25 +273,39 @@ class SigmaUpdate:
 
 
 @dataclass(frozen=True, slots=True)
+class StrategyState:
+    """What a strategy needs of one generation to `recall` a stopped run; opaque to all others.
+
+    Attributes:
+        values: JSON values by name, with lists for sequences; a journal returns them unchanged.
+        version: of the meaning of the values; a strategy that changes it raises the number.
+    """
+
+    values: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    version: int = 1
+
+    def read(self, known_version: int = 1) -> Mapping[str, Any]:
+        """Return the values; raise a GermlineError where their version is not known yet."""
+        if self.version > known_version:
+            raise GermlineError(
+                f"journal: the state of the strategy has version {self.version}, the installed one "
+                f"reads up to {known_version}: install the germline or plugin that wrote the run"
+            )
+        return self.values
+
+
+@dataclass(frozen=True, slots=True)
 class Update:
     """What `tell` returns: theta <- theta + step(sum_k coefficients[k] * noise(direction k)).
 
-    The coefficients carry utilities, signs and the 1/N of the population; see `strategies.nes`.
+    The coefficients include utilities, signs and the 1/N of the population; see `strategies.nes`.
 
     Attributes:
-        fitness: mean over the population, where the strategy goes by it: what `recall` needs to
-            take up a stopped run. Applying an update does not look at it.
-        success: share of members fitter than the center, where the strategy goes by that.
-        noise_generation: whose noise the directions are, where it is not the update's own.
-        stretch: how the sigmas of tensors change, where each tensor has its own.
-        skipped: whether it leaves everything where it is, optimizer and decay included.
-        told: fitness of each member (NaN: missing), where members are kept by it.
-        choices: probability of every option of every discrete setting after this generation, where
-            such settings are searched too; in the order of the config.
-        power: how much members differed and how much of it was noise, where the learning rate
-            goes by that.
-        backpropagated: whether theta was moved along a gradient found by backpropagation, which
-            seeds cannot repeat.
+        noise_generation: the generation whose noise the directions are; None: the update's own.
+        sigma_update: how the sigmas of tensors change, where each tensor has its own.
+        skipped: whether `apply` changes nothing: neither theta nor moments, and no weight decays.
+        backpropagated: whether theta followed a backpropagated gradient; seeds cannot repeat it.
+        strategy_state: for the strategy alone; applying the update does not read it.
     """
 
     run_seed: int
@@ -303,24 +313,20 @@ class Update:
     sigma: float
     learning_rate: float
     coefficients: tuple[float, ...]
-    fitness: float | None = None
-    success_rate: float | None = None
     noise_generation: int | None = None
     sigma_update: SigmaUpdate | None = None
     skipped: bool = False
-    fitnesses: tuple[float, ...] = ()
-    option_probabilities: tuple[tuple[float, ...], ...] = ()
     backpropagated: bool = False
-    signal_power: SignalPower | None = None
+    strategy_state: StrategyState = field(default_factory=StrategyState)
 
     @property
     def has_no_signal(self) -> bool:
-        """Whether its generation said nothing: no coefficient is not 0, and none was fitter."""
-        stretched = self.sigma_update is not None and any(self.sigma_update.coefficients)
-        return not (any(self.coefficients) or stretched or len(set(self.fitnesses)) > 1)
+        """Whether the update changes neither theta nor a sigma: all coefficients are 0."""
+        sigma_coefficients = self.sigma_update.coefficients if self.sigma_update else ()
+        return not any((*self.coefficients, *sigma_coefficients))
 
     def with_noise_generation(self) -> "Update":
-        """Return it under the generation whose noise it is the sum of, as spaces draw it."""
+        """Return the update with the generation of its noise as its own, as spaces draw noise."""
         if self.noise_generation is None:
             return self
         return replace(self, generation=self.noise_generation, noise_generation=None)
@@ -332,16 +338,17 @@ class MeanUpdate:
 
     Attributes:
         sigma: step size of the generation, in the unit the space gives each tensor.
-        utilities: what the strategy was told, one per member: a journal keeps these, and telling
-            them again gives the offsets.
-        offsets: new mean minus old mean, over all searched numbers; None as a journal holds it. Not
-            compared, as they follow from what was told so far.
+        utilities: one per member; from them the strategy computes the same offsets again.
+        offsets: new mean minus old mean, over all searched numbers; None in a journal. Not
+            compared, as they follow from the utilities so far.
+        strategy_state: for the strategy alone; applying the update does not read it.
     """
 
     generation: int
     sigma: float
     utilities: tuple[float, ...]
     offsets: Float32[np.ndarray, " dimension"] | None = field(default=None, compare=False)
+    strategy_state: StrategyState = field(default_factory=StrategyState)
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,10 +356,9 @@ class HeldOutScore:
     """A held-out result: mean of the task's metric with its standard error over examples.
 
     Attributes:
-        proportion: whether the mean is a share of the examples, each of them right or wrong.
-        higher_is_better: which way the metric is good; None: not recorded, by an older germline.
-        values: the metric of each example, in their order, NaN where it is missing; empty where
-            it was not recorded.
+        proportion: whether the metric of an example is 0 or 1, and the mean a proportion.
+        higher_is_better: direction of the metric; None: not recorded, by an older germline.
+        values: the metric of each example (NaN: missing); empty where it was not recorded.
     """
 
     generation: int
@@ -371,10 +377,11 @@ class GenerationRecord:
     """What the loop yields after each generation; `held_out` is set when an evaluation was due.
 
     Attributes:
-        signals: what there was to learn, and how far theta went.
-        sigmas: of each tensor as it was played, where they differ; in `sigma_unit`, by name.
-        traffic: what traveled, where engines are elsewhere.
+        signals: how much signal the rewards carried, and how far theta went.
+        sigmas: sigma of each tensor, by name, where they differ; in `sigma_unit`.
+        traffic: bytes sent and received, where engines run in other processes.
         calibration: the sigmas that were tried before the generation, in order.
+        strategy_metrics: values the strategy reports, by their names in generations.jsonl.
     """
 
     generation: int
@@ -390,3 +397,4 @@ class GenerationRecord:
     signals: Signals | None = None
     traffic: CommBytes | None = None
     calibration: tuple[SigmaTrial, ...] = ()
+    strategy_metrics: Mapping[str, Any] = field(default_factory=dict)

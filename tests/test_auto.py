@@ -1,7 +1,7 @@
 """The default search: sigma calibrated by behavior, a learning rate that follows the signal."""
 
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -26,6 +26,7 @@ from germline.types import (
     GermlineError,
     Population,
     SeedPerturbation,
+    StrategyState,
     Update,
 )
 from tests import toy_runs
@@ -48,7 +49,8 @@ def pairs(count):
 
 
 def update(generation, *coefficients, sigma=0.1, power=None):
-    return Update(0, generation, sigma, 0.1, coefficients, signal_power=power)
+    state = StrategyState({"power": asdict(power)} if power else {})
+    return Update(0, generation, sigma, 0.1, coefficients, strategy_state=state)
 
 
 # --- signal and noise
@@ -220,7 +222,7 @@ def test_a_cliff_is_enclosed_and_told(caplog):
     sigma = CalibratedSigma(AutoSigma(), 0.1)
     sigma.calibrate(0, cliff)
     assert 0.002 < sigma.at(0) < 0.03
-    assert "is wanted" in caplog.text
+    assert "the target is" in caplog.text
 
 
 def test_a_calibration_that_settled_is_quiet(caplog):
@@ -300,8 +302,7 @@ def test_a_run_writes_down_what_it_measured(tmp_path):
     path = toy_runs.run(tmp_path / "run", *AUTO)
     for entry in entries(path):
         assert isinstance(entry.update, Update)
-        assert entry.update.signal_power is not None
-        assert entry.update.signal_power.total > 0
+        assert entry.update.strategy_state.read()["power"]["total"] > 0
         assert entry.update.learning_rate > 0
     assert germline.replay(path, generation=3) == entries(path)[-1].digest
 

@@ -9,7 +9,13 @@ from typer.testing import CliRunner
 
 import germline
 from germline.baselines.majority_vote import answer_function, majority_rollout
-from germline.baselines.randopt import Ensemble, RandomSearch, VotingFleet
+from germline.baselines.randopt import (
+    Ensemble,
+    RandomSearch,
+    VotingFleet,
+    is_zero_signal,
+    recorded_fitness,
+)
 from germline.cli.application import app
 from germline.config import Nes, RandOpt, load_config, smoke_config
 from germline.fleet import LocalFleet
@@ -28,6 +34,7 @@ from germline.types import (
     Grade,
     Rollout,
     SeedPerturbation,
+    StrategyState,
     Update,
 )
 from tests.toy_runs import finish, journal, run, settings, stopped_after
@@ -92,8 +99,8 @@ def test_a_member_whose_rewards_are_missing_is_not_kept():
 
 def test_the_kept_members_of_a_run_are_those_of_the_largest_fitness(whole):
     directory = RunDirectory.open(whole)
-    told = sorted((f for one in updates_of(whole) for f in one.fitnesses), reverse=True)
-    assert [row["fitness"] for row in directory.ensemble()] == told[:3]
+    fitness = sorted((f for one in updates_of(whole) for f in recorded_fitness(one)), reverse=True)
+    assert [row["fitness"] for row in directory.ensemble()] == fitness[:3]
 
 
 def test_sigmas_go_in_turn_over_all_directions():
@@ -126,10 +133,16 @@ def test_without_fitness_nothing_can_be_told():
         search.tell(search.ask(0), np.zeros(2))
 
 
-def test_a_generation_without_differences_is_silent_and_no_other():
-    update = Update(0, 0, 0.1, 0.0, (), skipped=True, fitnesses=(1.0, 1.0))
-    assert update.has_no_signal
-    assert not replace(update, fitnesses=(1.0, 2.0)).has_no_signal
+@pytest.mark.parametrize(
+    ("fitness", "zero"), [((1.0, 1.0), True), ((1.0, 2.0), False), ((1.0, None), True)]
+)
+def test_a_generation_whose_members_are_equally_fit_has_no_signal(fitness, zero):
+    state = StrategyState({"told": list(fitness)})
+    assert is_zero_signal(Update(0, 0, 0.1, 0.0, (), strategy_state=state)) is zero
+
+
+def test_generations_whose_members_differ_are_recorded_as_such(whole):
+    assert not any(row["zero_signal"] for row in RunDirectory.open(whole).generations())
 
 
 # --- how they vote

@@ -1,6 +1,7 @@
 """The journal: what it holds reads back to the bit, and damage is never overlooked."""
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 
 from germline.noise import NOISE_VERSION
 from germline.record import Journal
-from germline.types import GermlineError, Update
+from germline.types import GermlineError, MeanUpdate, SigmaUpdate, StrategyState, Update
 from tests.synthetic_runs import DIGEST, update
 
 
@@ -82,7 +83,7 @@ def test_a_missing_generation_is_named_with_file_and_line(tmp_path: Path) -> Non
     written(path, 4)
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(lines[0] + lines[1] + lines[3])
-    with pytest.raises(GermlineError, match="j, line 3: generation 3 stands where 2 should"):
+    with pytest.raises(GermlineError, match="j, line 3: found generation 3 in place of 2"):
         Journal(path).read()
 
 
@@ -91,7 +92,7 @@ def test_generations_out_of_order_are_refused(tmp_path: Path) -> None:
     written(path, 3)
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(lines[0] + lines[2] + lines[1])
-    with pytest.raises(GermlineError, match="line 2: generation 2 stands where 1 should"):
+    with pytest.raises(GermlineError, match="line 2: found generation 2 in place of 1"):
         Journal(path).read()
 
 
@@ -109,9 +110,91 @@ def test_only_the_next_generation_can_be_appended(tmp_path: Path) -> None:
     assert journal.last_generation() == 1
 
 
+def with_state(values: Mapping[str, object], version: int = 1) -> Update:
+    return Update(0, 0, 0.1, 0.2, (0.3,), strategy_state=StrategyState(values, version))
+
+
+EARLIER_LINE = (
+    b'{"backpropagated":true,"checksum":"8de7a90cb0c345fb","choices":[[0.25,0.75],[1.0]],'
+    b'"coefficients":[0.5,-0.25],'
+    b'"digest":"0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",'
+    b'"fitness":0.5,"generation":0,"learning_rate":0.2,"noise_generation":0,"noise_version":1,'
+    b'"power":{"noise":0.25,"total":1.5},"run_seed":3,"sigma":0.1,"skipped":true,'
+    b'"stretch":{"coefficients":[0.5],"least":0.1,"most":9.0},"success":0.125,'
+    b'"told":[null,2.0]}\n'
+)
+STATE = {
+    "covariance": [[1.0, 1 / 3], [5e-324, -0.0]],
+    "steps": 2**70,
+    "lost": None,
+    "of": {"a": []},
+}
+
+
+@pytest.mark.parametrize("kind", ["seeds", "coordinates"])
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_state_of_any_strategy_reads_back_as_it_was(
+    tmp_path: Path, kind: str, version: int
+) -> None:
+    state = StrategyState(STATE, version)
+    one: Update | MeanUpdate = Update(0, 0, 0.1, 0.2, (0.3,), strategy_state=state)
+    if kind == "coordinates":
+        one = MeanUpdate(0, 0.1, (1.0, 0.5), strategy_state=state)
+    Journal(tmp_path / "j").append(one, DIGEST, NOISE_VERSION, missing=2, absent=(1,))
+    assert Journal(tmp_path / "j").read()[0].update == one
+    assert (b"state_version" in (tmp_path / "j").read_bytes()) is (version > 1)
+
+
+def test_the_state_of_a_strategy_is_written_as_by_earlier_versions(tmp_path: Path) -> None:
+    """These are the bytes of a line of commit e86cb48, where the journal knew each strategy."""
+    state = StrategyState(
+        {
+            "choices": [[0.25, 0.75], [1.0]],
+            "fitness": 0.5,
+            "power": {"noise": 0.25, "total": 1.5},
+            "success": 0.125,
+            "told": [None, 2.0],
+        }
+    )
+    one = Update(
+        *(3, 0, 0.1, 0.2, (0.5, -0.25)),
+        noise_generation=0,
+        sigma_update=SigmaUpdate((0.5,), 0.1, 9.0),
+        skipped=True,
+        backpropagated=True,
+        strategy_state=state,
+    )
+    Journal(tmp_path / "j").append(one, DIGEST, NOISE_VERSION)
+    assert (tmp_path / "j").read_bytes() == EARLIER_LINE
+
+
+def test_a_state_of_a_later_version_is_refused_by_the_strategy_that_reads_it() -> None:
+    assert StrategyState(STATE).read() == StrategyState(STATE, 2).read(2) == STATE
+    with pytest.raises(GermlineError, match="has version 2, the installed one reads up to 1"):
+        StrategyState(STATE, 2).read()
+
+
+@pytest.mark.parametrize(
+    "values", [{"x": (1.0, 2.0)}, {"x": {1: "a"}}, {"x": np.ones(2)}, {"x": [math.nan]}, {"x": {1}}]
+)
+def test_a_state_that_json_would_change_is_refused(
+    tmp_path: Path, values: Mapping[str, object]
+) -> None:
+    with pytest.raises(GermlineError, match=r"x=.* does not read back from JSON"):
+        Journal(tmp_path / "j").append(with_state(values), DIGEST, NOISE_VERSION)
+    assert not (tmp_path / "j").exists()
+
+
+def test_a_state_with_the_name_of_a_field_of_the_journal_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(GermlineError, match="a value named 'digest', which is a field"):
+        Journal(tmp_path / "j").append(with_state({"digest": "x"}), DIGEST, NOISE_VERSION)
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_an_update_that_is_not_finite_never_reaches_the_journal(tmp_path: Path, bad: float) -> None:
     journal = Journal(tmp_path / "j")
     with pytest.raises(GermlineError, match="generation 0: the update holds a number"):
         journal.append(Update(0, 0, 0.1, 0.2, (1.0, bad)), DIGEST, NOISE_VERSION)
+    with pytest.raises(GermlineError, match=r"does not read back|holds a number .*x"):
+        journal.append(with_state({"x": bad}), DIGEST, NOISE_VERSION)
     assert not (tmp_path / "j").exists()

@@ -149,12 +149,15 @@ def test_sigma_falls_on_a_plateau_and_the_step_does_not():
     assert strategy.ask(5).seed_perturbations()[0].sigma == 0.2
 
 
-def test_updates_carry_the_mean_fitness_of_who_has_one_where_sigma_goes_by_it():
+def test_the_state_has_the_mean_fitness_of_members_that_have_one_where_sigma_needs_it():
     utility, fitness = np.zeros(4), np.array([1.0, np.nan, 2.0, np.nan])
     adaptive, constant = nes(population=4, sigma=FALLING), nes(population=4)
-    assert adaptive.tell(adaptive.ask(0), utility, fitness).fitness == 1.5
-    assert adaptive.tell(adaptive.ask(1), utility, np.full(4, np.nan)).fitness is None
-    assert constant.tell(constant.ask(0), utility, fitness).fitness is None
+    missing = np.full(4, np.nan)
+    assert adaptive.tell(adaptive.ask(0), utility, fitness).strategy_state.read() == {
+        "fitness": 1.5
+    }
+    assert adaptive.tell(adaptive.ask(1), utility, missing).strategy_state.read() == {}
+    assert constant.tell(constant.ask(0), utility, fitness).strategy_state.read() == {}
 
 
 def test_a_plateau_cannot_be_seen_without_fitness():

@@ -18,7 +18,7 @@ from germline.testing import (
     rotated_ellipsoid,
     sphere,
 )
-from germline.types import Population
+from germline.types import Population, StrategyState
 
 TOP = noise.weight_noise(7, 0, 0, "top", 10).astype(np.float64)
 
@@ -134,7 +134,7 @@ class ForgetsItsSeed(Sound):
 class Forgets(Sound):
     def recall(self, updates):
         for update in updates:
-            self._take_in(replace(update, fitness=0.0))
+            self._follow(replace(update, strategy_state=StrategyState({"fitness": 0.0})))
 
 
 class ClimbsDown(Sound):

@@ -191,7 +191,7 @@ def test_what_is_missing_twice_stops_the_run_with_cause_and_remedy():
         loop(lambda parts: Losing(parts, lost))
     assert "generation 2: 75% of the rewards are missing, twice in a row" in str(caught.value)
     assert "engine 3: lost" in str(caught.value)
-    assert "mend the cause, then resume the run" in str(caught.value)
+    assert "remove the cause, then resume the run" in str(caught.value)
 
 
 def test_the_run_that_stopped_for_missing_rewards_resumes_to_the_same_bits(tmp_path):

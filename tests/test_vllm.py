@@ -39,6 +39,7 @@ from germline.types import (
     Perturbation,
     SeedPerturbation,
     SigmaUpdate,
+    StrategyState,
     Update,
     VectorPerturbation,
 )
@@ -49,11 +50,17 @@ pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:Futu
 OFFSETS = np.array([0.1, -2.5e-8, 3e30], dtype=np.float32)
 UPDATES = [
     Update(3, 7, 0.1, 1e-3, (0.1, -1 / 3, 5e-324)),
-    Update(-1, 0, 0.1, 0.0, (), fitness=0.2, success_rate=0.5, noise_generation=4, skipped=True),
+    Update(-1, 0, 0.1, 0.0, (), noise_generation=4, skipped=True),
+    Update(0, 1, 0.1, 1.0, (1.0,), sigma_update=SigmaUpdate((0.5,), 0.1, 9.0)),
     Update(
-        0, 1, 0.1, 1.0, (1.0,), sigma_update=SigmaUpdate((0.5,), 0.1, 9.0), fitnesses=(1.0, 2.0)
+        0,
+        1,
+        0.1,
+        1.0,
+        (1.0,),
+        strategy_state=StrategyState({"x": [[0.5, None], {}]}, 2),
+        backpropagated=True,
     ),
-    Update(0, 1, 0.1, 1.0, (1.0,), option_probabilities=((0.5, 0.5), (1.0,)), backpropagated=True),
 ]
 
 

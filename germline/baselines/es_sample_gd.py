@@ -19,7 +19,7 @@ the same machine, and cannot be replayed from its journal. One engine; its model
 backwards in one process.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -29,8 +29,8 @@ from germline.baselines.policy_gradient import AdvantageRow, PolicyGradient
 from germline.config import EsSampleGradientDescent
 from germline.engines.inprocess import InProcessEngine
 from germline.fleet import LocalFleet
-from germline.protocols import CalibratedStrategy, Shaping, Strategy
-from germline.protocols.wrappers import FleetWrapper
+from germline.protocols import Shaping, Strategy
+from germline.protocols.wrappers import FleetWrapper, StrategyWrapper
 from germline.signal_types import SignalPower, UpdateSize
 from germline.types import (
     Decoding,
@@ -38,29 +38,21 @@ from germline.types import (
     Example,
     GermlineError,
     MeanUpdate,
-    Perturbation,
     Population,
     Rollout,
     Update,
 )
 
 
-class SamplingStrategy:
-    """The strategy: asks another one who plays, and says that a gradient is to be followed."""
+class SamplingStrategy(StrategyWrapper):
+    """The strategy: members of another one, whose rollouts give a gradient instead of an update."""
 
     def __init__(self, config: EsSampleGradientDescent, inner: Strategy) -> None:
+        super().__init__(inner)
         self.config = config
-        self.inner = inner
-
-    def calibrate(
-        self, generation: int, divergence: Callable[[Sequence[Perturbation]], float]
-    ) -> None:
-        """Let the other strategy choose its sigma."""
-        if isinstance(self.inner, CalibratedStrategy):
-            self.inner.calibrate(generation, divergence)
 
     def ask(self, generation: int) -> Population:
-        """Name the members; where the center explores, all stand where it does."""
+        """Return the members; with `exploration: temperature`, all of them equal the center."""
         population = self.inner.ask(generation)
         if self.config.exploration == "weights":
             return population
@@ -75,13 +67,9 @@ class SamplingStrategy:
         center: float | None = None,
         power: SignalPower | None = None,
     ) -> Update | MeanUpdate:
-        """Return the other strategy's update, marked: its coefficients are not what is followed."""
+        """Return the inner strategy's update, marked as one that theta does not follow."""
         update = self.inner.tell(population, utilities, fitness, center, power)
         return replace(update, backpropagated=True) if isinstance(update, Update) else update
-
-    def recall(self, updates: Sequence[Update | MeanUpdate]) -> Sequence[Update | MeanUpdate]:
-        """Let the other strategy recall what it told."""
-        return self.inner.recall(updates)
 
 
 class GradientFleet(FleetWrapper):

@@ -20,7 +20,7 @@ has the luck of its generation, so members of different generations differ by th
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -30,8 +30,8 @@ from jaxtyping import Float
 from germline.baselines.majority_vote import answer_function, majority_rollout
 from germline.config import RandOpt
 from germline.evaluation import mean_and_error
-from germline.protocols import CalibratedStrategy, Fleet, Strategy, Task
-from germline.protocols.wrappers import FleetWrapper
+from germline.protocols import Fleet, Strategy, Task
+from germline.protocols.wrappers import FleetWrapper, StrategyWrapper
 from germline.signal_types import SignalPower
 from germline.types import (
     Decoding,
@@ -39,10 +39,10 @@ from germline.types import (
     Example,
     GermlineError,
     MeanUpdate,
-    Perturbation,
     Population,
     Rollout,
     SeedPerturbation,
+    StrategyState,
     Update,
 )
 
@@ -107,20 +107,27 @@ class Ensemble:
         )
 
 
-class RandomSearch:
+STATE = "told"
+"""Name of the members' fitness in the strategy state; frozen, as journals have it."""
+
+
+def recorded_fitness(update: Update | MeanUpdate) -> list[float]:
+    """Return the fitness of each member as the journal has it; NaN: missing."""
+    return [math.nan if f is None else f for f in update.strategy_state.read()[STATE]]
+
+
+def is_zero_signal(update: Update | MeanUpdate) -> bool:
+    """Say whether all members of a generation have the same fitness."""
+    return len({f for f in recorded_fitness(update) if not math.isnan(f)}) < 2
+
+
+class RandomSearch(StrategyWrapper):
     """The strategy: ask for members as another strategy does, tell an ensemble, move nothing."""
 
     def __init__(self, config: RandOpt, inner: Strategy, ensemble: Ensemble) -> None:
+        super().__init__(inner)
         self.config = config
-        self.inner = inner
         self.ensemble = ensemble
-
-    def calibrate(
-        self, generation: int, divergence: Callable[[Sequence[Perturbation]], float]
-    ) -> None:
-        """Let the other strategy choose its sigma."""
-        if isinstance(self.inner, CalibratedStrategy):
-            self.inner.calibrate(generation, divergence)
 
     def ask(self, generation: int) -> Population:
         """Name the members of a generation, each direction with the sigma whose turn it is."""
@@ -164,9 +171,11 @@ class RandomSearch:
             learning_rate=0.0,
             coefficients=(),
             skipped=True,
-            fitnesses=tuple(fitness.tolist()),
+            strategy_state=StrategyState(
+                {STATE: [None if math.isnan(f) else f for f in fitness.tolist()]}
+            ),
         )
-        self.inner.recall([update])  # its sigma may be a calibrated one
+        self.inner.recall([update])  # its sigma may be calibrated
         return update
 
     def recall(self, updates: Sequence[Update | MeanUpdate]) -> Sequence[Update | MeanUpdate]:
@@ -175,7 +184,7 @@ class RandomSearch:
             if isinstance(update, Update):
                 self.inner.recall([update])
                 members = self.ask(update.generation).seed_perturbations()
-                self.ensemble.add_candidates(members, update.fitnesses)
+                self.ensemble.add_candidates(members, recorded_fitness(update))
         return updates
 
 

@@ -22,7 +22,6 @@ from germline.record.metrics_rows import (
     fitness_summary,
     generation_row,
     mean_sigma,
-    option_probabilities,
     step_in_sigmas,
 )
 from germline.report.advice import NEARLY_ALL, WINDOW, advice, mean, percent, with_update
@@ -228,7 +227,7 @@ class LiveView:
                 edge = self.run.config.record.edge
                 grid.add_row("signal", _signal(self.rows[-WINDOW:], edge))
             if chosen := most_likely_options(
-                option_probabilities(self.run.config.prompt_search, self.record.update)
+                self.record.strategy_metrics.get("option_probabilities", {})
             ):
                 grid.add_row("options", Text(", ".join(chosen)))
             grid.add_row("speed", _speed(self.record))

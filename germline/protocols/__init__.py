@@ -1,13 +1,13 @@
-"""The verbs: what a strategy, a space, an engine, a fleet, a task and a tracker must be able to do.
+"""The protocols of strategies, spaces, engines, fleets and tasks.
 
-The whole contract between rooms is on this page, that of spaces in `spaces.py`. Everything
-crossing it is a noun of `types.py`, except inside an engine, where a space hands over tensors
-(typed here without importing torch).
+They are the contract between packages; the protocols of spaces are in `spaces.py`. Arguments and
+results are data types of `types.py`, except inside an engine, where a space returns tensors (typed
+here without importing torch).
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
@@ -57,6 +57,7 @@ __all__ = [
     "MatrixDirections",
     "MemberAdapter",
     "Members",
+    "ReportingStrategy",
     "Shaping",
     "Space",
     "Strategy",
@@ -77,31 +78,34 @@ Texts = Sequence[Sequence[Completion]]
 """Completions `[members][examples]`."""
 
 Grader = Callable[[str, Example], Mapping[str, float]]
-"""(completion text, example) -> rubric parts; picklable, as it runs in a worker process."""
+"""(completion text, example) -> rubric parts; picklable, because it runs in a worker process."""
 
 
 @runtime_checkable
 class Shaping(Protocol):
-    """How rewards become utilities: visible in the loop, not hidden in the strategy."""
+    """How the loop turns rewards into utilities."""
 
     def __call__(
         self, evaluation: Evaluation, *, antithetic: bool, baseline: float | None = None
     ) -> Float[np.ndarray, "members"]:
-        """Shape rewards (NaN: missing) into utilities (0: missing); 2k and 2k + 1 may be pairs.
+        """Shape rewards (NaN: missing) into utilities (0: missing).
 
-        A baseline is the fitness of utility 0; without one it is the mean of the members.
+        Args:
+            evaluation: of a population.
+            antithetic: whether the members 2k and 2k + 1 are pairs.
+            baseline: the fitness that gets utility 0; None: the mean of the members.
         """
 
 
 @runtime_checkable
 class Strategy(Protocol):
-    """Where to look next: names and numbers only.
+    """Proposes the members of a generation and computes its update, without tensors.
 
-    `ask` depends on (run seed, generation) alone, and, in a strategy that adapts, on what was told.
+    `ask` depends on run seed and generation, and in a strategy that adapts on the earlier updates.
     """
 
     def ask(self, generation: int) -> Population:
-        """Propose the members of a generation."""
+        """Return the members of a generation."""
 
     def tell(
         self,
@@ -113,20 +117,25 @@ class Strategy(Protocol):
     ) -> Update | MeanUpdate:
         """Turn utilities into the coefficients of the next step of theta, or into the step itself.
 
-        A strategy may go by the fitness of members (NaN: missing), by that of the center where
-        `population.center` asks for it, and by `power`: None where noise cannot be told.
+        Args:
+            population: what `ask` returned.
+            utilities: shaped fitness, one per member; 0 where the rewards are missing.
+            fitness: of the members; NaN: missing.
+            center: fitness of the center, where `population.evaluate_center` requests it.
+            power: signal and noise of the generation; None where noise cannot be measured.
         """
 
     def recall(self, updates: Sequence[Update | MeanUpdate]) -> Sequence[Update | MeanUpdate]:
-        """Be shown all updates of a stopped run, and ask on as if it had told them itself.
+        """Restore the state after the updates of a stopped run, from generation 0 on.
 
-        Returns the updates, with the offsets that a journal leaves out of moves.
+        Returns:
+            The updates, with the offsets that a journal leaves out of a `MeanUpdate`.
         """
 
 
 @runtime_checkable
 class CalibratedStrategy(Protocol):
-    """A strategy whose sigma is found by trying: the loop calls this before each `ask`."""
+    """A strategy that finds its sigma by trials: the loop calls `calibrate` before each `ask`."""
 
     def calibrate(
         self, generation: int, divergence: Callable[[Sequence[Perturbation]], float]
@@ -135,17 +144,25 @@ class CalibratedStrategy(Protocol):
 
 
 @runtime_checkable
+class ReportingStrategy(Protocol):
+    """A strategy with values of its own to record in generations.jsonl."""
+
+    def metrics(self, update: Update | MeanUpdate) -> Mapping[str, Any]:
+        """Return JSON values by name, which a row of the update's generation will have."""
+
+
+@runtime_checkable
 class MasterWeights(Protocol):
-    """The fp32 masters: everything a journal can rebuild.
+    """The fp32 masters, which a journal can rebuild.
 
     Attributes:
-        dimension: how many numbers are searched.
+        dimension: number of searched numbers.
     """
 
     dimension: int
 
     def apply(self, update: Update | MeanUpdate) -> None:
-        """Move theta by one update; the only place where masters change."""
+        """Change theta by one update; masters change nowhere else."""
 
     def digest(self) -> str:
         """Return the SHA-256 digest of masters and optimizer moments in canonical order."""
@@ -154,10 +171,10 @@ class MasterWeights(Protocol):
         """Return searched masters, moments (`<name>.m`, `.v`) and scales (`.scale`); not copies."""
 
     def load_state(self, state: Mapping[str, "torch.Tensor"]) -> None:
-        """Take over what `state` returned, bit for bit."""
+        """Set the state to what `state` returned, bit for bit."""
 
     def scales(self) -> Mapping[str, float]:
-        """Return by how much each searched tensor's sigma differs from that of its members."""
+        """Return the factor from the members' sigma to that of each searched tensor, by name."""
 
 
 @runtime_checkable
@@ -166,12 +183,12 @@ class Engine(Protocol):
 
     @property
     def weights(self) -> MasterWeights:
-        """The masters behind what is served."""
+        """The masters, whose rounded copy is served."""
 
     def generate(
         self, members: Members, examples: Sequence[Example], decoding: Decoding
     ) -> list[list[Completion]]:
-        """Let every member (None: the center) answer every example: `[members][examples]`."""
+        """Generate a completion of each member for each example: `[members][examples]`."""
 
     def log_probabilities(
         self, members: Members, examples: Sequence[Example], completions: Texts
@@ -179,16 +196,16 @@ class Engine(Protocol):
         """Return the log-probability, at temperature 1, of each token of the completions."""
 
     def apply(self, update: Update | MeanUpdate) -> UpdateSize | None:
-        """Apply the update to the masters and refresh the serving copy; say how far they moved."""
+        """Apply the update to the masters, refresh the serving copy, and return the step's size."""
 
     def refresh(self) -> None:
-        """Make the serving copy the rounded masters again, after a snapshot was loaded."""
+        """Set the serving copy to the rounded masters, as after loading a snapshot."""
 
     def save_model(self, folder: Path) -> None:
-        """Write theta as a Hugging Face folder that gives the same tokens; an adapter is merged."""
+        """Write theta as a Hugging Face folder that generates the same tokens; merge an adapter."""
 
     def save_adapter(self, folder: Path) -> None:
-        """Write theta as a PEFT adapter; refused where it is not one."""
+        """Write theta as a PEFT adapter; raise an error where the space trains none."""
 
 
 @runtime_checkable
@@ -216,10 +233,10 @@ class EngineQuery(Protocol[AnswerOut]):
 
 @runtime_checkable
 class TextScorer(Protocol):
-    """An engine that can tell how likely its members find a text.
+    """An engine that returns the logits of its members for given texts.
 
     Attributes:
-        special_ids: tokens that are not part of what a text says, its end among them.
+        special_ids: ids of special tokens, such as the end of a sequence.
     """
 
     special_ids: frozenset[int]
@@ -232,54 +249,54 @@ class TextScorer(Protocol):
 
 @runtime_checkable
 class Closable(Protocol):
-    """An engine that started something which must be ended."""
+    """An engine with processes or connections that must be closed."""
 
     def close(self) -> None:
-        """End it."""
+        """Close them."""
 
 
 @runtime_checkable
 class Fleet(Protocol):
-    """Engines that move together."""
+    """Engines with equal weights, which apply the same updates."""
 
     def evaluate(
         self, population: Population, batch: Sequence[Example], decoding: Decoding
     ) -> Evaluation:
-        """Play the batch with every member and grade it."""
+        """Generate the completions of all members for the batch, and grade them."""
 
     def evaluate_center(self, examples: Sequence[Example], decoding: Decoding) -> Evaluation:
-        """Play the examples with the unperturbed weights and grade them: one row of rewards."""
+        """Evaluate the unperturbed weights on the examples: one row of rewards."""
 
     def query(self, query: "EngineQuery[Answer]") -> Answer:
         """Return the answer of one engine to a read-only question: all have the same weights."""
 
     def apply(self, update: Update | MeanUpdate) -> UpdateSize | None:
-        """Apply the update on every engine, and return what one of them measured of it."""
+        """Apply the update on every engine; return the step's size, as one of them measured it."""
 
     def digest(self) -> str:
         """Return the digest all engines agree on."""
 
     def save_snapshot(self, folder: Path, generation: int, keep: int) -> None:
-        """Write masters and moments as they are after `generation`; keep the newest `keep`."""
+        """Write masters and moments after `generation`; keep the newest `keep` snapshots."""
 
     def restore(
         self, entries: "Sequence[JournalEntry]", folder: Path | None, base_digest: str
     ) -> None:
         """Bring the base weights to the state after the last entry of a journal.
 
-        Snapshots in the folder may save replaying; everything is verified by digest.
+        A snapshot in the folder shortens the replay. The result is verified by its digest.
         """
 
     def traffic(self) -> CommBytes | None:
-        """Return what traveled since this was last asked; None where nothing does."""
+        """Return the bytes sent and received since the last call; None for engines in process."""
 
     def close(self) -> None:
-        """End whatever runs elsewhere."""
+        """End the processes and connections of the engines."""
 
 
 @runtime_checkable
 class Task(Protocol):
-    """What to play and how it is scored.
+    """Examples and their grading.
 
     Attributes:
         name: short name, as in the config.
@@ -288,8 +305,7 @@ class Task(Protocol):
             marks a metric.
         metric: the part held-out scores report.
         metric_higher_is_better: False for costs such as a length difference; for display only.
-        floor: parts earned by a completion whose grading failed (timeout, crash): the worst the
-            model can do.
+        floor: parts of a completion whose grading failed (timeout, crash): the lowest possible.
         max_new_tokens: default length limit of a completion.
         stop: default stop strings.
     """
@@ -309,7 +325,7 @@ class Task(Protocol):
 
 @runtime_checkable
 class VotableTask(Protocol):
-    """A task that can say what answer a completion gives, so that members can vote on it."""
+    """A task that extracts the answer of a completion, so that members can vote on it."""
 
     def answer_of(self, text: str, example: Example) -> str | None:
-        """Return what two completions that say the same share; None where there is no answer."""
+        """Return the answer in a normal form, equal for equal answers; None without an answer."""

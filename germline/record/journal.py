@@ -1,24 +1,25 @@
 """The journal: one line per generation, from which any generation is rebuilt bit for bit.
 
-A line holds what `apply` needs (run seed, generation, sigma, learning rate, coefficients), the
-digest the masters must have afterwards, the version of the noise, and a checksum of all that; where
-the strategy goes by it, the mean fitness too, or what else it needs to be recalled. Of a strategy
-of coordinates it holds the utilities it was told, sigma and the digest: telling it again says the
-rest.
-Floats are written so that they read back to the same bits. Nothing of time or machine is in it: the
+A line holds the fields of an update that `apply` needs (run seed, generation, sigma, learning rate,
+coefficients), the digest the masters must have afterwards, the version of the noise, and a checksum
+of the line. For a strategy of coordinates it holds the utilities instead: the strategy computes the
+same step from them again. All other keys of a line are the strategy's state: the journal returns
+them as `StrategyState` and does not know what they mean. Its version is `state_version`, which is
+written from version 2 on.
+
+Floats are written so that they read back to the same bits. Lines hold no time and no machine: the
 same config and seed give the same bytes.
 
 Appending is the commit of a generation: one write, then fsync. A killed process leaves at most a
 last line without its newline, which counts as never written. Any other damage is an error, because
-a replay would silently go astray.
+a replay from a damaged line would give wrong weights.
 """
 
 import hashlib
 import json
-import math
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,16 @@ from germline.record.atomic_files import (
     sync_folder,
     write_atomically,
 )
-from germline.signal_types import SignalPower
-from germline.types import GermlineError, MeanUpdate, SigmaUpdate, Update
+from germline.types import GermlineError, MeanUpdate, SigmaUpdate, StrategyState, Update
+
+JOURNAL_KEYS = frozenset(
+    {
+        *("digest", "generation", "noise_version", "sigma", "checksum", "missing", "absent"),
+        *("run_seed", "learning_rate", "coefficients", "noise_generation", "stretch", "skipped"),
+        *("backpropagated", "utilities", "state_version"),
+    }
+)
+"""Keys of a line that the journal reads; all other keys are the strategy's state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +48,8 @@ class JournalEntry:
 
     Attributes:
         digest: of masters and moments after the update.
-        missing: rollouts without a reward behind the coefficients.
-        absent: members without any reward, such as those a generation closed without.
+        missing: number of rollouts without a reward.
+        absent: members without any reward, such as those of engines that a quorum did not wait for.
     """
 
     update: Update | MeanUpdate
@@ -55,9 +64,8 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._next: int | None = (
-            None  # the generation that may be appended; None until the file was read
-        )
+        # The generation that may be appended; None until the file was read.
+        self._next: int | None = None
 
     def append(
         self,
@@ -99,7 +107,7 @@ class Journal:
             expected = number - 1
             if entry.update.generation != expected:
                 raise self._damage(
-                    number, f"generation {entry.update.generation} stands where {expected} should"
+                    number, f"found generation {entry.update.generation} in place of {expected}"
                 )
             entries.append(entry)
         return entries
@@ -150,119 +158,142 @@ def write_journal(path: Path, entries: Sequence[JournalEntry]) -> None:
 
 
 def _entry(values: dict[str, Any]) -> JournalEntry:
-    update = _move(values) if "utilities" in values else _update(values)
+    update = _mean_update(values) if "utilities" in values else _seed_update(values)
     absent = tuple(values.get("absent", ()))
     missing = values.get("missing", 0)
     return JournalEntry(update, values["digest"], values["noise_version"], missing, absent)
 
 
-def _move(values: dict[str, Any]) -> MeanUpdate:
-    return MeanUpdate(values["generation"], values["sigma"], tuple(values["utilities"]))
+def _mean_update(values: dict[str, Any]) -> MeanUpdate:
+    return MeanUpdate(
+        generation=values["generation"],
+        sigma=values["sigma"],
+        utilities=tuple(values["utilities"]),
+        strategy_state=_strategy_state(values),
+    )
 
 
-def _update(values: dict[str, Any]) -> Update:
+def _seed_update(values: dict[str, Any]) -> Update:
     return Update(
         run_seed=values["run_seed"],
         generation=values["generation"],
         sigma=values["sigma"],
         learning_rate=values["learning_rate"],
         coefficients=tuple(values["coefficients"]),
-        fitness=values.get("fitness"),
-        fitnesses=tuple(math.nan if one is None else one for one in values.get("told", ())),
-        success_rate=values.get("success"),
         noise_generation=values.get("noise_generation"),
         sigma_update=_sigma_update(values["stretch"]) if "stretch" in values else None,
         skipped=values.get("skipped", False),
-        option_probabilities=tuple(tuple(one) for one in values.get("choices", ())),
         backpropagated=values.get("backpropagated", False),
-        signal_power=SignalPower(**values["power"]) if "power" in values else None,
+        strategy_state=_strategy_state(values),
     )
-
-
-def _encode(entry: JournalEntry) -> bytes:
-    update = entry.update
-    told = _moved(update) if isinstance(update, MeanUpdate) else _updated(update)
-    values: dict[str, Any] = {
-        **told,
-        "digest": entry.digest,
-        "generation": int(update.generation),
-        "noise_version": int(entry.noise_version),
-        "sigma": float(update.sigma),
-    }
-    # Only where it says something, so that journals without it keep their bytes.
-    if entry.missing:
-        values["missing"] = int(entry.missing)
-    if entry.absent:
-        values["absent"] = [int(one) for one in entry.absent]
-    return _sealed(values)
-
-
-def _moved(move: MeanUpdate) -> dict[str, Any]:
-    """Say what a coordinate strategy was told: where that led follows from it."""
-    utilities = [float(one) for one in move.utilities]
-    if not all(map(math.isfinite, (move.sigma, *utilities))):
-        raise GermlineError(
-            f"generation {move.generation}: the move holds a number that is not finite "
-            f"(sigma {move.sigma}, utilities {utilities}); check the task's rewards for overflow"
-        )
-    return {"utilities": utilities}
-
-
-def _updated(update: Update) -> dict[str, Any]:
-    """Say what a seeded strategy made of what it was told."""
-    coefficients = [float(one) for one in update.coefficients]
-    power = update.signal_power or SignalPower(0.0, 0.0)
-    numbers = (
-        *(update.sigma, update.learning_rate, update.fitness or 0.0, power.total, power.noise),
-        *coefficients,
-    )
-    if not all(map(math.isfinite, numbers)):
-        raise GermlineError(
-            f"generation {update.generation}: the update holds a number that is not finite "
-            f"(sigma {update.sigma}, learning_rate {update.learning_rate}, "
-            f"fitness {update.fitness}, coefficients {coefficients}); check the task's rewards "
-            "for overflow"
-        )
-    values: dict[str, Any] = {
-        "coefficients": coefficients,
-        "learning_rate": float(update.learning_rate),
-        "run_seed": int(update.run_seed),
-    }
-    # Only what says something, so that journals without it keep their bytes.
-    return values | {name: value for name, value in _rest(update).items() if value is not None}
-
-
-def _rest(update: Update) -> dict[str, Any]:
-    """Return what only some updates hold; None where this one does not."""
-    return {
-        "fitness": None if update.fitness is None else float(update.fitness),
-        "success": None if update.success_rate is None else float(update.success_rate),
-        "noise_generation": (
-            None if update.noise_generation is None else int(update.noise_generation)
-        ),
-        "stretch": _encoded_sigma_update(update.sigma_update) if update.sigma_update else None,
-        "skipped": update.skipped or None,
-        "told": [None if math.isnan(one) else float(one) for one in update.fitnesses] or None,
-        "choices": [
-            [float(one) for one in probabilities] for probabilities in update.option_probabilities
-        ]
-        or None,
-        "backpropagated": update.backpropagated or None,
-        "power": asdict(update.signal_power) if update.signal_power else None,
-    }
-
-
-def _encoded_sigma_update(update: SigmaUpdate) -> dict[str, Any]:
-    """Write it under the names that journals have held from the beginning."""
-    return {"coefficients": update.coefficients, "least": update.min, "most": update.max}
 
 
 def _sigma_update(values: dict[str, Any]) -> SigmaUpdate:
     return SigmaUpdate(tuple(values["coefficients"]), values["least"], values["most"])
 
 
+def _strategy_state(values: dict[str, Any]) -> StrategyState:
+    state = {name: value for name, value in values.items() if name not in JOURNAL_KEYS}
+    return StrategyState(state, values.get("state_version", 1))
+
+
+def _encode(entry: JournalEntry) -> bytes:
+    update = entry.update
+    values: dict[str, Any] = {
+        "digest": entry.digest,
+        "generation": int(update.generation),
+        "noise_version": int(entry.noise_version),
+        "sigma": float(update.sigma),
+        **_fields(update),
+        **_optional_fields(entry),
+    }
+    _check_state(update.strategy_state, update.generation)
+    values |= update.strategy_state.values
+    _check_finite(values, update.generation)
+    return _sealed(values)
+
+
+def _fields(update: Update | MeanUpdate) -> dict[str, Any]:
+    """Return what every update of its kind has."""
+    if isinstance(update, MeanUpdate):
+        return {"utilities": [float(one) for one in update.utilities]}
+    return {
+        "coefficients": [float(one) for one in update.coefficients],
+        "learning_rate": float(update.learning_rate),
+        "run_seed": int(update.run_seed),
+    }
+
+
+def _optional_fields(entry: JournalEntry) -> dict[str, Any]:
+    """Return the fields that are not at their default: a line without them keeps its bytes."""
+    update = entry.update
+    fields: dict[str, Any] = {
+        "missing": int(entry.missing) or None,
+        "absent": [int(member) for member in entry.absent] or None,
+    }
+    if update.strategy_state.version > 1:
+        fields["state_version"] = int(update.strategy_state.version)
+    if isinstance(update, Update):
+        drawn_in = update.noise_generation
+        fields |= {
+            "noise_generation": None if drawn_in is None else int(drawn_in),
+            "stretch": _encoded_sigma_update(update.sigma_update),
+            "skipped": update.skipped or None,
+            "backpropagated": update.backpropagated or None,
+        }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _encoded_sigma_update(update: SigmaUpdate | None) -> dict[str, Any] | None:
+    """Write it under the names that journals have held from the beginning."""
+    if update is None:
+        return None
+    return {"coefficients": update.coefficients, "least": update.min, "most": update.max}
+
+
+def _check_state(state: StrategyState, generation: int) -> None:
+    """Refuse a strategy state that a journal cannot return unchanged.
+
+    Raises:
+        GermlineError: a value is no JSON, or has the name of a field of the journal.
+    """
+    for name, value in state.values.items():
+        if name in JOURNAL_KEYS:
+            raise GermlineError(
+                f"generation {generation}: the strategy state has a value named {name!r}, which is "
+                "a field of the journal: give it another name"
+            )
+        try:
+            same = json.loads(json.dumps(value)) == value
+        except TypeError:
+            same = False
+        if not same:
+            raise GermlineError(
+                f"generation {generation}: {name}={value!r} of the strategy state does not read "
+                "back from JSON as it is: use lists instead of tuples and arrays, text as keys of "
+                "mappings, None for missing numbers, and Python's numbers"
+            )
+
+
+def _check_finite(values: dict[str, Any], generation: int) -> None:
+    wrong = [f"{name} {value}" for name, value in values.items() if not _is_finite(value)]
+    if wrong:
+        raise GermlineError(
+            f"generation {generation}: the update holds a number that is not finite "
+            f"({', '.join(wrong)}); check the task's rewards for overflow"
+        )
+
+
+def _is_finite(value: object) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except ValueError:
+        return False
+    return True
+
+
 def _sealed(values: dict[str, Any]) -> bytes:
-    """Return the one line that may stand for these values, its checksum made anew."""
+    """Return the one line that these values make, with its checksum computed anew."""
     rest = {key: value for key, value in values.items() if key != "checksum"}
     checksum = hashlib.sha256(_canonical(rest)).hexdigest()[:16]
     return _canonical(rest | {"checksum": checksum}) + b"\n"

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from germline.config import PromptSearch
 from germline.types import Example, GenerationRecord, HeldOutScore, MeanUpdate, Rollout, Update
 
 MAX_SAMPLES = 20
@@ -67,8 +66,6 @@ def generation_row(record: GenerationRecord) -> dict[str, Any]:
         "missing": count_missing(record),
         "failures": dict(sorted(failures.items())),
     }
-    if isinstance(record.update, Update) and record.update.success_rate is not None:
-        row["success"] = record.update.success_rate
     if (step := step_in_sigmas(record.update)) is not None:
         row["step_in_sigmas"] = step
     if record.calibration:
@@ -83,7 +80,7 @@ def generation_row(record: GenerationRecord) -> dict[str, Any]:
     if record.held_out is not None:
         row["held_out"] = asdict(record.held_out)
         del row["held_out"]["values"]  # held_out.jsonl has them
-    return row
+    return row | dict(record.strategy_metrics)
 
 
 def mean_sigma(record: GenerationRecord) -> float:
@@ -99,17 +96,6 @@ def step_in_sigmas(update: Update | MeanUpdate) -> float | None:
         return None
     length = math.hypot(*update.coefficients)
     return update.learning_rate * length / update.sigma
-
-
-def option_probabilities(
-    search: PromptSearch, update: Update | MeanUpdate
-) -> dict[str, dict[str, float]]:
-    """Return how likely every option is after an update, by setting; empty without a search."""
-    known = update.option_probabilities if isinstance(update, Update) else ()
-    return {
-        name: dict(zip(map(str, options), one, strict=True))
-        for (name, options), one in zip(search.options.items(), known, strict=False)
-    }
 
 
 def machine_state(peak_memory_mb: Mapping[str, float] | None) -> dict[str, Any]:

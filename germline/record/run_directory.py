@@ -17,7 +17,6 @@ killed process left beyond the last journal line is dropped by `truncate` before
 """
 
 import json
-import math
 import platform
 import sys
 import weakref
@@ -44,7 +43,7 @@ from germline.record.atomic_files import (
 )
 from germline.record.best_generation import early_stop
 from germline.record.journal import Journal
-from germline.types import Example, GenerationRecord, GermlineError, HeldOutScore, Rollout, Update
+from germline.types import Example, GenerationRecord, GermlineError, HeldOutScore, Rollout
 
 FORMAT_VERSION = 1
 """Of the run directory as a whole; raised when an older germline could misread a newer folder.
@@ -232,10 +231,6 @@ class RunDirectory:
         rollouts = metrics_rows.rollout_rows(record, batch, self.config.record.rollouts)
         append_rows(self._rollouts, rollouts)
         row = metrics_rows.generation_row(record) | metrics_rows.machine_state(peak_memory_mb)
-        if probabilities := metrics_rows.option_probabilities(
-            self.config.prompt_search, record.update
-        ):
-            row["option_probabilities"] = probabilities
         append_rows(self._generations, [row])
         if record.held_out is not None:
             append_rows(self._held_out, [metrics_rows.held_out_row(record.held_out)])
@@ -276,10 +271,8 @@ class RunDirectory:
         method = self.config.method
         if not isinstance(method, RandOpt):
             return 0
-        told = [
-            one.update.fitnesses for one in self.journal.read() if isinstance(one.update, Update)
-        ]
-        return min(method.ensemble_size, sum(not math.isnan(one) for some in told for one in some))
+        told = [one.update.strategy_state.values["told"] for one in self.journal.read()]
+        return min(method.ensemble_size, sum(one is not None for some in told for one in some))
 
     def generations(self) -> list[Row]:
         """Return the rows of all generations."""

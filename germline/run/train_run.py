@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from germline.baselines import randopt
 from germline.checkpoint import newest_snapshot, recall_strategy
 from germline.config import Config, EsSampleGradientDescent, InProcess, load_config
 from germline.evaluation import HELD_OUT_NOISE, score_center
@@ -29,7 +30,7 @@ from germline.run.resource_checks import check_disk
 from germline.run.snapshot_policy import SnapshotPolicy, snapshots_to_keep
 from germline.run.task_check import verify_custom_task
 from germline.run.validate_args import validate_path
-from germline.signal_metrics import SignalMetrics
+from germline.signal_metrics import SignalMetrics, is_zero_signal
 from germline.signal_types import SigmaTrial
 from germline.training import generations
 from germline.types import Example, GenerationRecord, GermlineError, HeldOutScore, Rollout
@@ -126,7 +127,9 @@ class Training:
         span = range(self._first, self.config.generations)
         inherited = inherited_walk(self.directory.ancestors, self.config.search.unit)
         diagnosis = SignalMetrics(
-            walk=RandomWalk(self.config.optimizer, inherited), on_trial=self.on_trial
+            walk=RandomWalk(self.config.optimizer, inherited),
+            on_trial=self.on_trial,
+            is_zero=randopt.is_zero_signal if parts.ensemble else is_zero_signal,
         )
         diagnosis.recall([entry.update for entry in self.directory.journal.read()])
         scores = [row.score for row in self.directory.held_out()]

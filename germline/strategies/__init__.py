@@ -13,11 +13,11 @@ def make_strategy(
     Args:
         config: which strategy, and its settings.
         run_seed: of the run.
-        generations: length of the run, for schedules that are laid out over all of it.
-        dimension: how many numbers are searched, for strategies whose members are vectors.
+        generations: length of the run, for schedules.
+        dimension: number of searched numbers, for strategies of coordinates.
 
     Raises:
-        GermlineError: the strategy cannot search so many numbers.
+        GermlineError: the dimension is too large or too small for the strategy.
     """
     strategy: Strategy = registry.create(
         "strategy", config, run_seed=run_seed, generations=generations, dimension=dimension

@@ -1,8 +1,8 @@
-"""Values that follow from what was told: sigma on plateaus or by success, and a running baseline.
+"""Values that adapt to the run: sigma on plateaus or by success rate, and a running baseline.
 
-Each is a row of numbers, one per generation. The next one follows from the last and from what was
-told about its generation, so whoever is told the same again has the same numbers again: that is how
-a resumed run finds its way back.
+Each is a sequence of numbers, one per generation. A number is computed from the one before it and
+from a result of the generation between them, so the same results give the same numbers, which is
+what resume relies on.
 """
 
 import math
@@ -21,64 +21,65 @@ T = TypeVar("T")
 
 
 class AdaptiveValue(Generic[T]):
-    """The values of generation 0, 1, ... as far as they follow from what was told."""
+    """The values of generations 0, 1, ... up to the next one."""
 
-    def __init__(self, what: str, start: T) -> None:
-        self._what = what
+    def __init__(self, name: str, start: T) -> None:
+        self._name = name
         self._values = [start]
 
     @property
     def newest(self) -> T:
-        """The value of the generation to be told next."""
+        """The value of the next generation."""
         return self._values[-1]
 
     def at(self, generation: int) -> T:
         """Return the value in a generation.
 
         Raises:
-            GermlineError: a generation before it was not told.
+            GermlineError: it depends on an earlier generation whose results are missing.
         """
         if not 0 <= generation < len(self._values):
             raise GermlineError(
-                f"the value of {self._what} in generation {generation} depends on the "
-                f"fitness of those before it, told so far: {len(self._values) - 1}. Ask and tell "
-                "generation after generation; a stopped run is taken up by strategy.recall(updates)"
+                f"the value of {self._name} in generation {generation} depends on the "
+                f"generations before it, and strategy.tell was called for {len(self._values) - 1} "
+                "of them. Ask and tell generation after generation; to continue a stopped run, "
+                "call strategy.recall(updates)"
             )
         return self._values[generation]
 
     def replace(self, generation: int, value: T) -> None:
-        """Set the value of the generation to be told next.
+        """Set the value of the next generation.
 
         Raises:
-            GermlineError: it is another generation.
+            GermlineError: the generation is not the next one.
         """
         if generation != len(self._values) - 1:
             raise GermlineError(
-                f"generation {generation} cannot choose {self._what}: the next generation is "
+                f"{self._name} cannot be set for generation {generation}: the next generation is "
                 f"{len(self._values) - 1}"
             )
         self._values[-1] = value
 
     def follow(self, generation: int, value: T) -> None:
-        """Add the value that follows a generation.
+        """Add the value of the generation after `generation`.
 
         Raises:
-            GermlineError: it is not the next generation.
+            GermlineError: `generation` is not the next one.
         """
         if generation != len(self._values) - 1:
             raise GermlineError(
-                f"generation {generation} was told to {self._what}, but the next one is "
-                f"{len(self._values) - 1}: tell each generation once, in order"
+                f"{self._name} adapts to generation {len(self._values) - 1} next, found "
+                f"generation {generation}: tell each generation once, in order"
             )
         self._values.append(value)
 
 
 class PlateauValue(AdaptiveValue[float]):
-    """A value that falls each time fitness has stopped to rise.
+    """A value that decreases each time fitness has stopped increasing.
 
-    After `patience` generations in a row whose mean fitness is not above that of every generation
-    before them, value <- max(min, factor value), and the count begins anew. Mean fitness is what
-    the strategy climbs; it moves with the batch as well, so a small batch needs patience.
+    After `patience` consecutive generations whose mean fitness is not above that of all earlier
+    generations, value <- max(min, factor value), and the count restarts. Mean fitness also varies
+    with the batch, so a small batch needs a larger patience.
     """
 
     def __init__(self, settings: PlateauSchedule) -> None:
@@ -88,7 +89,7 @@ class PlateauValue(AdaptiveValue[float]):
         self._waited = 0
 
     def tell(self, generation: int, fitness: float | None) -> None:
-        """Take in the mean fitness of the next generation; None, where all was lost, says nothing.
+        """Adapt to the mean fitness of the next generation; None (all missing) changes nothing.
 
         Raises:
             GermlineError: it is not the next generation.
@@ -104,7 +105,7 @@ class PlateauValue(AdaptiveValue[float]):
 
 
 class SuccessRateValue(AdaptiveValue[float]):
-    """A value that grows while many members are fitter than the center, and falls where few are.
+    """A value that increases while many members are fitter than the center, and else decreases.
 
         value <- value * exp(rate * (share - target)), cut to [min, max]
 
@@ -113,46 +114,46 @@ class SuccessRateValue(AdaptiveValue[float]):
     """
 
     def __init__(self, settings: SuccessRateSigma) -> None:
-        super().__init__("a sigma that goes by success", settings.start)
+        super().__init__("a sigma that follows the success rate", settings.start)
         self._settings = settings
 
     def tell(self, generation: int, share: float | None) -> None:
-        """Take in the share of the next generation; None, where it was lost, says nothing.
+        """Adapt to the share of fitter members; None (fitness missing) changes nothing.
 
         Raises:
             GermlineError: it is not the next generation.
         """
-        to = self._settings
-        step = 0.0 if share is None else to.rate * (share - to.target)
-        self.follow(generation, scale_within(self.newest, step, to.min, to.max))
+        settings = self._settings
+        step = 0.0 if share is None else settings.rate * (share - settings.target)
+        self.follow(generation, scale_within(self.newest, step, settings.min, settings.max))
 
 
 class ZeroSignalGrowth(AdaptiveValue[float]):
-    """A factor that grows with every generation without signal, and shrinks with every other.
+    """A factor that grows after each generation without signal, and shrinks after each other one.
 
     factor <- min(most, step * factor)   after a generation without signal
-    factor <- max(1, factor / step)      after one with it
+    factor <- max(1, factor / step)      after a generation with signal
     """
 
     def __init__(self, settings: GrowSigmaOnZeroSignal) -> None:
-        super().__init__("a sigma that answers silence", 1.0)
+        super().__init__("a sigma that grows without signal", 1.0)
         self._settings = settings
 
-    def tell(self, generation: int, *, silent: bool) -> None:
-        """Take in whether the next generation said nothing.
+    def tell(self, generation: int, *, no_signal: bool) -> None:
+        """Adapt to whether the next generation was without signal.
 
         Raises:
             GermlineError: it is not the next generation.
         """
         step, most = self._settings.factor, self._settings.most
-        factor = min(most, self.newest * step) if silent else max(1.0, self.newest / step)
+        factor = min(most, self.newest * step) if no_signal else max(1.0, self.newest / step)
         self.follow(generation, factor)
 
 
 class RunningMeanFitness(AdaptiveValue[float | None]):
-    """A running mean of the fitness of the generations before; None until one was told.
+    """A running mean of the fitness of earlier generations; None before the first one.
 
-    b <- decay b + (1 - decay) mean F          b is mean F after the first of them
+    b <- decay b + (1 - decay) mean F          b is mean F after the first generation
     """
 
     def __init__(self, settings: RunningMeanBaseline) -> None:
@@ -160,7 +161,7 @@ class RunningMeanFitness(AdaptiveValue[float | None]):
         self._decay = settings.decay
 
     def tell(self, generation: int, fitness: float | None) -> None:
-        """Take in the mean fitness of the next generation; None, where all was lost, says nothing.
+        """Adapt to the mean fitness of the next generation; None (all missing) changes nothing.
 
         Raises:
             GermlineError: it is not the next generation.

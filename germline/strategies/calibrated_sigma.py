@@ -1,21 +1,21 @@
-"""A sigma in units of behavior: members stay a chosen KL divergence from the center.
+"""Sigma calibrated to a KL divergence: members are a chosen divergence from the center.
 
-What a sigma does depends on the model, the space, the rank and the dtype; what a KL divergence
-means does not. For small sigma the divergence grows with its square, so each trial moves it by
+The effect of a sigma depends on the model, the space, the rank and the dtype; the meaning of a KL
+divergence does not. For small sigma the divergence grows with its square, so each trial sets
 
     (1)  sigma <- sigma sqrt(target / KL(sigma))        rounded to three digits
 
-until the trial was close. Where the divergence does not follow the square of sigma, as between
-rounding and garbage, (1) may ask for a sigma beyond one that was tried: then the next trial is the
-geometric mean of the largest sigma below the target and the smallest above it. A sigma above
-`MOST_SIGMA` is not tried; members that cannot be told from the center there, or that are no models
-at any sigma, end the run with an error.
+until (1) changes sigma by less than the factor `CLOSE`. Where the divergence does not grow with the
+square of sigma (near the rounding of the weights, or where the texts are garbage), (1) may give a
+sigma beyond one that was tried: then the next trial is the geometric mean of the largest sigma
+below the target and the smallest above it. A sigma above `MOST_SIGMA` is not tried. If members
+equal the center even there, or have no finite divergence at any sigma, the run stops with an error.
 
-Rewards may be too coarse for that: after a generation in which less than
-a tenth of the directions told anything, the sigma that is played grows by half, up to the square
-root of max_kl / target times; it shrinks back after each one in which three tenths did.
+At that sigma the rewards of members may not differ: after a generation in which less than a tenth
+of the directions have a coefficient, sigma grows by half, up to sqrt(max_kl / target) times; it
+shrinks again after each generation in which three tenths of the directions have one.
 
-The value of a generation is in its update, so a resumed run continues with it.
+The sigma of a generation is in its update, so a resumed run continues with it.
 """
 
 import logging
@@ -29,33 +29,33 @@ from germline.types import GermlineError, Update
 log = logging.getLogger(__name__)
 
 TRIALS = 8
-"""Most trials at the start, where nothing is known of the model."""
+"""Most trials before generation 0, where nothing is known of the model."""
 
 FARTHEST = 8.0
-"""One trial changes sigma by no more than this factor: the square law holds for small sigmas."""
+"""Largest factor by which one trial changes sigma: the square law holds for small sigmas."""
 
 CLOSE = 1.25
-"""A trial that asks for less than this factor ends the search."""
+"""The calibration ends when equation (1) changes sigma by less than this factor."""
 
 MOST_SIGMA = 10.0
-"""No sigma above this is tried: in any unit, the noise would be several times the weights."""
+"""Largest sigma that is tried: in any unit, its noise is several times the weights."""
 
 TRACKING = 2.0
-"""A later calibration changes sigma by no more than this factor."""
+"""Largest factor by which a calibration after generation 0 changes sigma."""
 
 GROWTH = 1.5
-"""Factor of sigma after a generation in which few directions told anything."""
+"""Factor of sigma after a generation in which few directions have a coefficient."""
 
 FEW, ENOUGH = 0.1, 0.3
-"""Shares of the directions with a coefficient: below the first sigma grows, from the second it
-shrinks back."""
+"""Shares of the directions with a coefficient: below the first, sigma grows; from the second on,
+it shrinks again."""
 
 
 class CalibratedSigma(AdaptiveValue[float]):
-    """Sigma by generation: calibrated where it is due, kept between."""
+    """Sigma by generation: calibrated in some generations, kept in the others."""
 
     def __init__(self, settings: AutoSigma, start: float) -> None:
-        """Begin with a first guess, from which calibration starts."""
+        """Set the sigma of the first trial."""
         super().__init__("a calibrated sigma", start)
         self._settings = settings
         self._calibrated = False
@@ -64,10 +64,11 @@ class CalibratedSigma(AdaptiveValue[float]):
         self._most_steps = math.floor(math.log(ratio) / math.log(GROWTH))
 
     def at(self, generation: int) -> float:
-        """Return the sigma that members play with in a generation.
+        """Return the sigma of the members of a generation.
 
         Raises:
-            GermlineError: it was not calibrated, or depends on a generation that was not told.
+            GermlineError: sigma is not calibrated yet, or the update of an earlier generation is
+                missing.
         """
         if not self._calibrated:
             raise GermlineError(
@@ -78,11 +79,11 @@ class CalibratedSigma(AdaptiveValue[float]):
         return _rounded(super().at(generation) * self._growth, digits=5)
 
     def calibrate(self, generation: int, divergence: Callable[[float], float]) -> None:
-        """Choose the sigma of a generation where that is due; trials are at most `TRIALS`.
+        """Calibrate sigma in generation 0 and after every `every` generations.
 
         Args:
             generation: the next one.
-            divergence: of members at a sigma from the center, in nats per token.
+            divergence: KL divergence of members of a sigma from the center, in nats per token.
         """
         every = self._settings.every
         if generation and not (every and generation % every == 0):
@@ -101,15 +102,15 @@ class CalibratedSigma(AdaptiveValue[float]):
         self._calibrated = True
 
     def tell(self, update: Update) -> None:
-        """Take in the update of the next generation, which says what sigma it was played with."""
+        """Adapt to the update of the next generation; its sigma is the one of that generation."""
         sigma = _rounded(update.sigma / self._growth)
-        if update.coefficients:  # RandOpt has none: its members say nothing of directions
-            told = sum(one != 0 for one in update.coefficients) / len(update.coefficients)
-            if told < FEW:
+        if update.coefficients:  # a method without directions, such as randopt, has none
+            share = sum(c != 0 for c in update.coefficients) / len(update.coefficients)
+            if share < FEW:
                 self._steps = min(self._steps + 1, self._most_steps)
-            elif told >= ENOUGH:
+            elif share >= ENOUGH:
                 self._steps = max(self._steps - 1, 0)
-        self.replace(update.generation, sigma)  # not known yet where a run is taken up
+        self.replace(update.generation, sigma)  # a resumed run did not calibrate this generation
         self.follow(update.generation, sigma)
         self._calibrated = True
 
@@ -119,12 +120,12 @@ class CalibratedSigma(AdaptiveValue[float]):
 
 
 def is_close(factor: float) -> bool:
-    """Say whether a trial asked for so little that it was close enough."""
+    """Say whether a factor of equation (1) is so near 1 that the calibration ends."""
     return 1 / CLOSE < factor < CLOSE
 
 
 class _Search:
-    """Trials so far, and the sigma to try next."""
+    """The trials so far; computes the sigma of the next one."""
 
     def __init__(self, target: float, farthest: float) -> None:
         self._target = target
@@ -133,7 +134,7 @@ class _Search:
         self._below, self._above = 0.0, math.inf
 
     def after(self, sigma: float, kl: float) -> float:
-        """Return by how much to change sigma after a trial: equation (1), within what was tried."""
+        """Return the factor of sigma after a trial: equation (1), bounded by the earlier trials."""
         self._trials.append((sigma, kl))
         if kl < self._target:
             self._below = max(self._below, sigma)
@@ -145,50 +146,51 @@ class _Search:
             middle = math.sqrt(self._below * self._above) / sigma
             if not is_close(middle):
                 return middle
-            # Nothing is left between them, and this is still wrong: the other end was chance.
+            # No sigma is left between the two: the divergence of the other one was due to chance.
             low, high = (sigma, math.inf) if kl < self._target else (0.0, sigma)
             self._below, self._above = low, high
         return factor
 
     def check(self) -> None:
-        """Say what is wrong where the last trial was not close to the target.
+        """Warn, or raise an error, where the last trial was not close to the target.
 
         Raises:
-            GermlineError: no trial told members from the center, or none was a model.
+            GermlineError: no divergence is above 0, or none is finite.
         """
         sigma, kl = self._trials[-1]
         if is_close(self._factor(kl)):
             return
         divergences = [kl for _, kl in self._trials]
         tried = f"sigma {self._trials[0][0]:g} to {sigma:g}"
-        if all(one <= 0 for one in divergences):
+        if all(kl <= 0 for kl in divergences):
             raise GermlineError(
-                f"strategy.sigma=auto: members find the center's answers as likely as the center "
-                f"itself does (KL 0 or below at {tried}), so what is searched does not change what "
-                "the model writes: look at space.include, space.exclude and space.layers, or give "
-                "strategy.sigma as a number, such as 0.1"
+                "strategy.sigma=auto: members give the center's answers the same probability as "
+                f"the center (KL 0 or below at {tried}), so the searched tensors do not change "
+                "what the model writes: check space.include, space.exclude and space.layers, or "
+                "give strategy.sigma as a number, such as 0.1"
             )
-        if not any(math.isfinite(one) for one in divergences):
+        if not any(math.isfinite(kl) for kl in divergences):
             raise GermlineError(
                 f"strategy.sigma=auto: no member gives the center's answers a finite probability "
-                f"({tried}): see whether the model works (`germline generate`), use "
+                f"({tried}): check that the model works (`germline generate`), use "
                 "engine.dtype=float32, or give strategy.sigma as a number, such as 0.1"
             )
         log.warning(
-            "strategy.sigma=auto: after %d trials KL is %.2g per token at sigma %g, and %.2g is "
-            "wanted. The run goes on near there; a number as strategy.sigma chooses another sigma",
+            "strategy.sigma=auto: after %d trials KL is %.2g per token at sigma %g; the target is "
+            "%.2g. The run continues near that sigma; to use another one, give strategy.sigma as a "
+            "number",
             *(len(self._trials), kl, sigma, self._target),
         )
 
     def _factor(self, kl: float) -> float:
-        """Return by how much one trial asks sigma to change: equation (1), limited."""
+        """Return the factor of equation (1), limited to that of one trial."""
         if math.isnan(kl) or kl == math.inf:
-            return 1 / self._farthest  # members that are no models any more
+            return 1 / self._farthest  # sigma is so large that members write garbage
         if kl <= 0:
-            return self._farthest  # too near to the center to be told apart from it
+            return self._farthest  # sigma is so small that members equal the center
         return min(max(math.sqrt(self._target / kl), 1 / self._farthest), self._farthest)
 
 
 def _rounded(sigma: float, digits: int = 3) -> float:
-    """Keep three digits: more would claim what a few members cannot show."""
+    """Round to three digits: the estimate from a few members is not more accurate."""
     return float(f"{sigma:.{digits}g}")

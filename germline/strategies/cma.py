@@ -3,7 +3,7 @@
 Members are x_i = m + sigma y_i with y_i ~ N(0, C), and i:N is the i-th best of N. With weights w_i,
 y_w = sum_{i <= mu} w_i y_{i:N}, and in the order of the computation,
 
-    (1)  m       <- m + sigma y_w                                            the better half's mean
+    (1)  m       <- m + sigma y_w                                            mean of the better half
     (2)  p_sigma <- (1 - c_s) p_sigma + sqrt(c_s (2 - c_s) mu_w) C^{-1/2} y_w    the path of m
     (3)  sigma   <- sigma exp(c_s / d_s (|p_sigma| / E|N(0, I)| - 1))       longer path, larger step
     (4)  p_c     <- (1 - c_c) p_c + h sqrt(c_c (2 - c_c) mu_w) y_w
@@ -11,7 +11,7 @@ y_w = sum_{i <= mu} w_i y_{i:N}, and in the order of the computation,
 
 w_i being negative in (5) for the worse half (active CMA). Source: Hansen 2016 (arXiv 1604.00772),
 equations 41 to 47, with its default constants; computed by the library `cmaes` (Nomura and Shibata
-2024, arXiv 2402.01373), which counts costs. `lr_adapt` is LRA-CMA-ES (Nomura et al. 2023, arXiv
+2024, arXiv 2402.01373), which minimizes. `lr_adapt` is LRA-CMA-ES (Nomura et al. 2023, arXiv
 2304.03473): steps of m, and of sigma^2 C, are scaled by how much of them is signal.
 
 Deviation: `covariance_rate` multiplies c_1 and c_mu; 0 leaves C the identity, and only (3) adapts.
@@ -41,7 +41,7 @@ class CovarianceMatrixAdaptation(CmaSearch):
         return _Cma(
             mean=np.zeros(dimension),
             sigma=config.sigma,
-            seed=0,  # begun anew for every generation
+            seed=0,  # replaced before every draw
             population_size=config.population,
             lr_adapt=config.lr_adapt,
         )

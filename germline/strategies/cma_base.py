@@ -1,21 +1,21 @@
-"""Strategies that search by coordinates: members by value, and a journal of what was told.
+"""Base class of CMA-ES strategies: members are vectors, and journals hold their utilities.
 
-Such a strategy keeps a mean m of its own, which begins at 0, where theta began. Members stand at
-x_i; an engine is given x_i - m, and after `tell` how far m went. Masters add that to theta, so m
+The strategy keeps a mean m, which starts at 0, where theta starts at theta_0. Members are x_i; an
+engine receives x_i - m, and after `tell` the change of m. Masters add that change to theta, so m
 and theta - theta_0 differ by rounding alone.
 
-- Everything follows from the run seed and what was told: the random numbers of generation g are
-  those of numpy's frozen Mersenne Twister (`RandomState`), begun anew with four words of the
-  project's own noise. A journal keeps what was told, and `recall` tells it again.
-- What is told are utilities. CMA-ES goes by their order alone, so it is all the same whether a
-  shaping keeps distances; one that makes ties (`elite`, `clip`) takes order away. Members that lost
-  all their rewards have utility 0 and rank in the middle. Of members that tie, the first ranks
-  first: as members are drawn independently, that is order by lot, and favors no direction.
-- Of a generation whose members are all equally good nothing is learned: neither the mean nor the
-  step size moves, where order by lot would let them drift.
+- Members follow from the run seed and the utilities so far: the random numbers of generation g are
+  those of numpy's frozen Mersenne Twister (`RandomState`), seeded with four words of the project's
+  own noise. A journal keeps the utilities, and `recall` passes them to the library again.
+- CMA-ES uses the order of the utilities alone, so a shaping that keeps their order changes nothing;
+  one that makes ties (`elite`, `clip`) removes order. Members without any reward have utility 0 and
+  rank in the middle. Of tied members the first ranks first: members are drawn independently, so
+  that order is random and favors no direction.
+- A generation whose members all have the same utility changes neither the mean nor the step size;
+  with a random order both would drift.
 
-Limit: the linear algebra of numpy rounds otherwise on other processors, so telling again finds the
-same bits on machines of one kind. One thread computes it, so that their number makes no difference.
+Limit: the linear algebra of numpy rounds differently on other processors, so `recall` computes the
+same bits on machines of one kind. It uses one thread, so the number of threads does not matter.
 """
 
 from abc import ABC, abstractmethod
@@ -39,7 +39,7 @@ class CmaSearch(ABC):
     """Ask and tell around an optimizer of the library `cmaes`.
 
     Attributes:
-        LARGEST: most searched numbers it can keep up with.
+        LARGEST: largest supported number of searched numbers.
         population: members per generation.
         search: the optimizer of the library, which minimizes.
     """
@@ -49,12 +49,12 @@ class CmaSearch(ABC):
     def __init__(self, config: Cma | SepCma, run_seed: int, dimension: int) -> None:
         self.config = config
         self.run_seed = run_seed
-        self._refuse(dimension)
+        self._check_dimension(dimension)
         self.search = self.begin(dimension)
         self.search._c1 *= config.covariance_rate
         self.search._cmu *= config.covariance_rate
         self.population = int(self.search.population_size)
-        self._told = 0
+        self._generation = 0
 
     @classmethod
     def from_config(
@@ -76,13 +76,12 @@ class CmaSearch(ABC):
         """Draw the members of the next generation.
 
         Raises:
-            GermlineError: a generation before it was not told.
+            GermlineError: `tell` was not called for an earlier generation.
         """
-        self._check_other(generation)
-        offsets = (x - self.search.mean for x in self._drawn())
+        self._check_is_next(generation)
         members = tuple(
-            VectorPerturbation(generation, index, one.astype(np.float32))
-            for index, one in enumerate(offsets)
+            VectorPerturbation(generation, index, (x - self.search.mean).astype(np.float32))
+            for index, x in enumerate(self._draw())
         )
         return Population(generation, members, antithetic=False)
 
@@ -94,66 +93,67 @@ class CmaSearch(ABC):
         center: float | None = None,
         power: SignalPower | None = None,
     ) -> MeanUpdate:
-        """Let the library learn from utilities, the higher the better, and say where its mean went.
+        """Pass utilities to the library, and return the change of its mean.
 
         Raises:
             GermlineError: it is not the next generation.
         """
-        move = MeanUpdate(population.generation, self.sigma, tuple(utilities.tolist()))
-        return self._learned(move)
+        update = MeanUpdate(population.generation, self.sigma, tuple(utilities.tolist()))
+        return self._with_offsets(update)
 
     def recall(self, updates: Sequence[Update | MeanUpdate]) -> Sequence[MeanUpdate]:
-        """Be told again what a stopped run was told, and return its moves with their offsets.
+        """Pass the utilities of a stopped run to the library; return its updates with offsets.
 
         Raises:
-            GermlineError: the step size is another one than it was: the arithmetic differs.
+            GermlineError: the step size differs from the recorded one: the arithmetic differs.
         """
-        return [self._again(move) for move in updates if isinstance(move, MeanUpdate)]
+        return [self._recalled(update) for update in updates if isinstance(update, MeanUpdate)]
 
-    def _again(self, move: MeanUpdate) -> MeanUpdate:
-        if move.sigma != self.sigma:
+    def _recalled(self, update: MeanUpdate) -> MeanUpdate:
+        if update.sigma != self.sigma:
             raise GermlineError(
-                f"journal: told again, generation {move.generation} has step size {self.sigma!r}, "
-                f"but the journal says {move.sigma!r}: numpy rounds otherwise here than on the "
-                "machine of the run. Go on there, or export its newest snapshot"
+                f"journal: recalled, generation {update.generation} has step size {self.sigma!r}, "
+                f"but the journal has {update.sigma!r}: numpy rounds differently here than on the "
+                "machine of the run. Resume it there, or export its newest snapshot"
             )
-        return self._learned(move)
+        return self._with_offsets(update)
 
-    def _learned(self, move: MeanUpdate) -> MeanUpdate:
-        self._check_other(move.generation)
+    def _with_offsets(self, update: MeanUpdate) -> MeanUpdate:
+        """Pass the utilities of an update to the library, and add the change of its mean."""
+        self._check_is_next(update.generation)
         before = self.search.mean.copy()
-        if len(set(move.utilities)) > 1:
-            costs = [-one for one in move.utilities]
-            told = list(zip(self._drawn(), costs, strict=True))
+        if len(set(update.utilities)) > 1:
+            costs = [-utility for utility in update.utilities]
+            solutions = list(zip(self._draw(), costs, strict=True))
             with _one_thread():
-                self.search.tell(told)
-        self._told += 1
-        return replace(move, offsets=(self.search.mean - before).astype(np.float32))
+                self.search.tell(solutions)
+        self._generation += 1
+        return replace(update, offsets=(self.search.mean - before).astype(np.float32))
 
-    def _drawn(self) -> list[Float64[np.ndarray, " dimension"]]:
-        """Draw the members anew: sooner done than kept, and the same every time."""
+    def _draw(self) -> list[Float64[np.ndarray, " dimension"]]:
+        """Draw the members: the same ones every time, which is cheaper than keeping them."""
         words = (
-            noise.sampling_uniforms(self.run_seed, self._told, self.config.kind, (0,), 4)[0]
+            noise.sampling_uniforms(self.run_seed, self._generation, self.config.kind, (0,), 4)[0]
             * 2.0**32
         )
         self.search.reseed_rng(words.astype(np.uint32))
         with _one_thread():
             return [self.search.ask() for _ in range(self.population)]
 
-    def _check_other(self, generation: int) -> None:
-        if generation != self._told:
+    def _check_is_next(self, generation: int) -> None:
+        if generation != self._generation:
             raise GermlineError(
-                f"strategy.kind={self.config.kind} has been told {self._told} generations, so the "
-                f"next one is {self._told}, not {generation}: ask and tell one after another; a "
-                "stopped run is taken up by strategy.recall(updates)"
+                f"strategy.kind={self.config.kind}: the next generation is {self._generation}, not "
+                f"{generation}: ask and tell generation after generation; to continue a stopped "
+                "run, call strategy.recall(updates)"
             )
 
-    def _refuse(self, dimension: int) -> None:
+    def _check_dimension(self, dimension: int) -> None:
         kind = self.config.kind
         if dimension < 2:
             raise GermlineError(
-                f"strategy.kind={kind} needs at least 2 numbers to search, and the space has "
-                f"{dimension}: widen it, or use strategy.kind=nes"
+                f"strategy.kind={kind} needs at least 2 searched numbers, and the space has "
+                f"{dimension}: select more tensors, or use strategy.kind=nes"
             )
         if dimension > self.LARGEST:
             other = "strategy.kind=sep_cma, " if kind == "cma" else ""

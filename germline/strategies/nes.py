@@ -1,27 +1,27 @@
 """Natural evolution strategy with Gaussian noise: the score-function estimate of grad E[R].
 
-Members play theta + s_i sigma eps_i. With utilities u_i,
+Member i has the weights theta + s_i sigma eps_i. With utilities u_i,
 
     (1)  g     = 1 / (N sigma) * sum_i u_i s_i eps_i          estimate of the gradient
-    (2)  theta = theta + step(learning_rate * sigma * g)      the field's convention folds 1/sigma
-    into the rate
+    (2)  theta = theta + step(learning_rate * sigma * g)      the field's convention: the learning
+                                                              rate includes 1/sigma
 
-so what travels is one coefficient per direction, c_k = 1/N * sum of u_i s_i over the members of
-direction k: with plain ascent theta moves by learning_rate * sum_k c_k eps_k. Source: Salimans et
+so an update is one coefficient per direction, c_k = 1/N * sum of u_i s_i over the members of
+direction k: with plain ascent theta changes by learning_rate * sum_k c_k eps_k. Source: Salimans et
 al. 2017 (arXiv 1703.03864); the convention and the paper's settings (sigma 1e-3, learning_rate
 5e-4, N 30) are those of Qiu et al. 2025 (arXiv 2509.24372).
 
-Beyond the paper: by default sigma is calibrated in units of behavior
-(`strategies.calibrated_sigma`), and the learning rate follows the measured signal
-(`strategies.signal_learning_rate`): the coefficients then say where to go and the rate how far. Off
-by
-default: other ways in which sigma adapts (`strategies.sigma_adaptation`), directions that are
-played for several generations, and fitness compared with a running mean of earlier ones.
+Beyond the paper: by default sigma is calibrated to a KL divergence (`strategies.calibrated_sigma`),
+and the learning rate follows the measured signal (`strategies.signal_learning_rate`): the
+coefficients then give the direction of a step and the learning rate its length. Off by default:
+other adaptations of sigma (`strategies.sigma_adaptation`), directions that are reused in several
+generations, and a running mean of earlier fitness as the baseline.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -38,6 +38,7 @@ from germline.types import (
     Perturbation,
     Population,
     SeedPerturbation,
+    StrategyState,
     Update,
 )
 
@@ -46,10 +47,10 @@ CALIBRATION_PAIRS = 8
 
 
 class NaturalEvolution:
-    """Everything follows from the run seed, the generation and the updates told so far.
+    """Members and updates follow from the run seed, the generation and the updates so far.
 
-    Without a sigma that adapts or a running baseline, what was told plays no part. With one,
-    updates carry what it goes by, so `recall` brings everything back.
+    The updates so far matter only where sigma, the learning rate or the baseline adapts. The values
+    they adapt to are in the strategy state of each update, from which `recall` restores them.
     """
 
     def __init__(self, config: Nes, run_seed: int, generations: int) -> None:
@@ -57,12 +58,11 @@ class NaturalEvolution:
         self.run_seed = run_seed
         self.generations = generations
         self.sigma = SigmaSchedule(config, generations)
-        running = config.baseline
+        running, rate = config.baseline, config.learning_rate
         self.baseline = (
             RunningMeanFitness(running) if isinstance(running, RunningMeanBaseline) else None
         )
-        rate = config.learning_rate
-        self.measured = SignalLearningRate(rate) if isinstance(rate, AutoLearningRate) else None
+        self.signal_rate = SignalLearningRate(rate) if isinstance(rate, AutoLearningRate) else None
 
     @classmethod
     def from_config(
@@ -77,10 +77,10 @@ class NaturalEvolution:
         """Try sigmas with a few pairs of the generation's own directions, where sigma is `auto`."""
 
         def at(sigma: float) -> float:
-            drawn_in = self._drawn_in(generation)
+            noise_generation = self._noise_generation(generation)
             return divergence(
                 [
-                    SeedPerturbation(self.run_seed, drawn_in, direction, sign, sigma)
+                    SeedPerturbation(self.run_seed, noise_generation, direction, sign, sigma)
                     for direction in range(CALIBRATION_PAIRS)
                     for sign in (1, -1)
                 ]
@@ -89,12 +89,14 @@ class NaturalEvolution:
         self.sigma.calibrate(generation, at)
 
     def ask(self, generation: int) -> Population:
-        """Name N members: directions 0..N-1, or pairs (+, -) of directions 0..N/2-1."""
+        """Return N members: directions 0..N-1, or pairs (+, -) of directions 0..N/2-1."""
         config = self.config
         sigma = self.sigma.at(generation)
         per_direction = (1, -1) if config.antithetic else (1,)
         members = tuple(
-            SeedPerturbation(self.run_seed, self._drawn_in(generation), direction, sign, sigma)
+            SeedPerturbation(
+                self.run_seed, self._noise_generation(generation), direction, sign, sigma
+            )
             for direction in range(config.population // len(per_direction))
             for sign in per_direction
         )
@@ -114,11 +116,11 @@ class NaturalEvolution:
         center: float | None = None,
         power: SignalPower | None = None,
     ) -> Update:
-        """Fold utilities into one coefficient per direction: equation (1) times sigma.
+        """Sum utilities into one coefficient per direction: equation (1) times sigma.
 
         Raises:
-            GermlineError: something adapts to a fitness that is not given, or the generation is
-                not the one after those told.
+            GermlineError: an adaptation needs a fitness that is not given, or the population is
+                not that of the next generation.
         """
         coefficients: dict[int, float] = {}
         shares: dict[int, float] = {}
@@ -127,7 +129,8 @@ class NaturalEvolution:
             shares[member.direction] = shares.get(member.direction, 0.0) + share
             share = float(utility) * member.sign / len(population)
             coefficients[member.direction] = coefficients.get(member.direction, 0.0) + share
-        generation, drawn_in = population.generation, self._drawn_in(population.generation)
+        generation = population.generation
+        noise_generation = self._noise_generation(generation)
         sigma = population.seed_perturbations()[0].sigma
         in_order = tuple(coefficients[direction] for direction in sorted(coefficients))
         update = Update(
@@ -136,25 +139,25 @@ class NaturalEvolution:
             sigma=sigma,
             learning_rate=self._rate(generation, sigma, in_order, power),
             coefficients=in_order,
-            fitness=self._mean(fitness),
-            success_rate=success_rate(self._needed(fitness), center)
-            if self.sigma.wants_success
-            else None,
-            noise_generation=None if drawn_in == generation else drawn_in,
-            sigma_update=self.sigma.stretch([shares[direction] for direction in sorted(shares)]),
-            signal_power=power if self.measured else None,
+            noise_generation=None if noise_generation == generation else noise_generation,
+            sigma_update=self.sigma.update_of([shares[direction] for direction in sorted(shares)]),
+            strategy_state=StrategyState(self._state(fitness, center, power)),
         )
         if update.has_no_signal and isinstance(self.config.zero_signal, SkipZeroSignal):
             update = replace(update, skipped=True)
-        self._take_in(update)
+        self._follow(update)
         return update
 
     def recall(self, updates: Sequence[Update | MeanUpdate]) -> Sequence[Update | MeanUpdate]:
-        """Be shown the updates of the generations before, when a stopped run is taken up."""
+        """Restore what adapts from the updates of a stopped run."""
         for update in updates:
             if isinstance(update, Update):
-                self._take_in(update)
+                self._follow(update)
         return updates
+
+    def metrics(self, update: Update | MeanUpdate) -> Mapping[str, Any]:
+        """Report the success rate, where sigma adapts to it."""
+        return {k: v for k, v in update.strategy_state.values.items() if k == "success"}
 
     def _rate(
         self,
@@ -163,30 +166,41 @@ class NaturalEvolution:
         coefficients: Sequence[float],
         power: SignalPower | None,
     ) -> float:
-        if self.measured:
-            return self.measured.of(generation, sigma, coefficients, power)
+        if self.signal_rate:
+            return self.signal_rate.of(generation, sigma, coefficients, power)
         assert not isinstance(self.config.learning_rate, AutoLearningRate)
         return value_at(self.config.learning_rate, generation, self.generations)
 
-    def _take_in(self, update: Update) -> None:
-        self.sigma.tell(update)
-        if self.measured:
-            self.measured.tell(update.signal_power)
-        if self.baseline:
-            self.baseline.tell(update.generation, update.fitness)
+    def _state(
+        self,
+        fitness: Float[np.ndarray, "members"] | None,
+        center: float | None,
+        power: SignalPower | None,
+    ) -> dict[str, Any]:
+        """Return the values that sigma, learning rate and baseline adapt to, as far as they do."""
+        state: dict[str, Any] = {}
+        if self.sigma.wants_fitness or self.baseline:
+            known = [value for value in self._given(fitness).tolist() if not math.isnan(value)]
+            state["fitness"] = math.fsum(known) / len(known) if known else None
+        if self.sigma.wants_success:
+            state["success"] = success_rate(self._given(fitness), center)
+        if self.signal_rate and power:
+            state["power"] = asdict(power)
+        return {name: value for name, value in state.items() if value is not None}
 
-    def _drawn_in(self, generation: int) -> int:
-        """Return the generation whose noise is played: the first of those that share it."""
+    def _follow(self, update: Update) -> None:
+        state = update.strategy_state.read()
+        self.sigma.tell(update)
+        if self.signal_rate:
+            self.signal_rate.tell(SignalPower(**state["power"]) if "power" in state else None)
+        if self.baseline:
+            self.baseline.tell(update.generation, state.get("fitness"))
+
+    def _noise_generation(self, generation: int) -> int:
+        """Return the generation whose noise is used: the first of those that share it."""
         return generation - generation % self.config.noise_reuse
 
-    def _mean(self, fitness: Float[np.ndarray, "members"] | None) -> float | None:
-        """Return the mean over members with a fitness, where something goes by it."""
-        if not self.sigma.wants_fitness and self.baseline is None:
-            return None
-        known = [one for one in self._needed(fitness).tolist() if not math.isnan(one)]
-        return math.fsum(known) / len(known) if known else None
-
-    def _needed(self, fitness: Float[np.ndarray, "members"] | None) -> Float[np.ndarray, "members"]:
+    def _given(self, fitness: Float[np.ndarray, "members"] | None) -> Float[np.ndarray, "members"]:
         if fitness is None:
             setting = "baseline" if self.baseline else "sigma"
             kind = getattr(getattr(self.config, setting), "kind", "")

@@ -1,16 +1,15 @@
 """Separable CMA-ES: CMA-ES whose covariance is a diagonal, for many more numbers.
 
-Equations (1) to (5) of `strategies.cma` with C a diagonal: a variance for every searched number and
-none for pairs of them. It learns in fewer generations, as c_mu can be larger by (d + 2) / 3, and
-costs some passes over the population; what it cannot learn is how numbers hang together, so it
-depends on the axes. Source: Ros and Hansen 2008 (PPSN X); computed by the library `cmaes` (Nomura
-and Shibata 2024, arXiv 2402.01373).
+Equations (1) to (5) of `strategies.cma` with C a diagonal: a variance for every searched number, no
+covariances. It learns in fewer generations, as c_mu can be larger by (d + 2) / 3, and costs some
+passes over the population. It does not learn correlations between the numbers. Source: Ros and
+Hansen 2008 (PPSN X); computed by the library `cmaes` (Nomura and Shibata 2024, arXiv 2402.01373).
 
 Deviations: only the better half has weights (no active update, as in the library).
 `covariance_rate` multiplies c_1 and c_mu; 0 adapts the step size alone.
 
-Limit: the population lies in memory by value, 8 bytes a number and several times over: with
-d = 1,000,000 and its 45 members up to 2 GB, here and wherever an engine follows the search.
+Limit: several copies of the population are in memory, 8 bytes a number: with d = 1,000,000 and its
+45 members up to 2 GB, here and in every engine that mirrors the search.
 """
 
 import numpy as np
@@ -29,6 +28,6 @@ class SeparableCovarianceAdaptation(CmaSearch):
         return SepCMA(
             mean=np.zeros(dimension),
             sigma=self.config.sigma,
-            seed=0,  # begun anew for every generation
+            seed=0,  # replaced before every draw
             population_size=self.config.population,
         )

@@ -1,11 +1,11 @@
-"""The sigma of every generation of `nes`: constant, scheduled, or as the updates so far make it.
+"""The sigma of every generation of `nes`: constant, scheduled, or adapted to the updates so far.
 
-    sigma_g = s_g * f_g         s: the setting `sigma`;  f: 1, or the answer to generations
-                                without signal (`zero_signal: grow`)
+    sigma_g = s_g * f_g         s: the setting `sigma`;  f: 1, or a factor that grows with
+                                generations without signal (`zero_signal: grow`)
 
-What adapts goes by the updates told so far and by nothing else, so a strategy that recalls them has
-the sigma it would have had. A `natural` sigma is constant here: each tensor's own factor lives with
-the weights, because it needs the noise (`spaces.sigma_units`).
+An adaptive sigma depends on the updates so far and on nothing else, so a strategy that recalls them
+has the sigma of a run that never stopped. A `natural` sigma is constant here: the factor of each
+tensor is kept with the weights, because it depends on the noise (`spaces.sigma_units`).
 """
 
 from collections.abc import Callable
@@ -29,15 +29,15 @@ from germline.strategies.calibrated_sigma import CalibratedSigma
 from germline.types import GermlineError, SigmaUpdate, Update
 
 FIRST_GUESS = {"constant": 0.003, "mean_abs": 0.1, "std": 0.1, "rms": 0.1}
-"""Where calibrating sigma starts, by `sigma_unit`; on nano it ends within a factor of 3."""
+"""First sigma of the calibration, by `sigma_unit`; on nano it ends within a factor of 3 of it."""
 
 
 class SigmaSchedule:
-    """Sigma by generation, from the settings of a run and what was told.
+    """Sigma by generation, from the settings of a run and the updates so far.
 
     Attributes:
-        wants_fitness: whether updates must carry the mean fitness of their population.
-        wants_success: whether they must carry the share of members fitter than the center.
+        wants_fitness: whether the state of an update needs the mean fitness of its population.
+        wants_success: whether it needs the share of members fitter than the center.
     """
 
     def __init__(self, config: Nes, generations: int) -> None:
@@ -55,7 +55,7 @@ class SigmaSchedule:
             else None
         )
         grows = config.zero_signal
-        self._silence = (
+        self._zero_signal = (
             ZeroSignalGrowth(grows) if isinstance(grows, GrowSigmaOnZeroSignal) else None
         )
         self.wants_fitness = self._plateaus is not None
@@ -65,7 +65,7 @@ class SigmaSchedule:
         """Return sigma in a generation.
 
         Raises:
-            GermlineError: it depends on a generation that was not told.
+            GermlineError: it depends on the update of an earlier generation, which is missing.
         """
         followed = self._plateaus or self._successes
         if self._calibrated:
@@ -77,50 +77,51 @@ class SigmaSchedule:
         else:
             assert not isinstance(self._setting, PlateauSchedule | SuccessRateSigma | AutoSigma)
             sigma = value_at(self._setting, generation, self._generations)
-        return sigma * self._silence.at(generation) if self._silence else sigma
+        return sigma * self._zero_signal.at(generation) if self._zero_signal else sigma
 
     def calibrate(self, generation: int, divergence: Callable[[float], float]) -> None:
-        """Choose the sigma of a generation by trying, where it is `auto`."""
+        """Choose the sigma of a generation by trials, where it is `auto`."""
         if self._calibrated:
             self._calibrated.calibrate(generation, divergence)
 
-    def stretch(self, shares: list[float]) -> SigmaUpdate | None:
-        """Turn the utilities of directions, over N, into what moves the sigmas of tensors.
+    def update_of(self, shares: list[float]) -> SigmaUpdate | None:
+        """Turn the utilities of directions, divided by N, into the update of tensor sigmas.
 
             s_k = rate / 2 * sum of u_i / N over the members of direction k
 
         Returns:
             None where tensors have no sigma of their own.
         """
-        to = self._setting
-        if not isinstance(to, NaturalGradientSigma):
+        setting = self._setting
+        if not isinstance(setting, NaturalGradientSigma):
             return None
-        coefficients = tuple(to.rate / 2 * share for share in shares)
-        return SigmaUpdate(coefficients, to.min / to.start, to.max / to.start)
+        coefficients = tuple(setting.rate / 2 * share for share in shares)
+        return SigmaUpdate(coefficients, setting.min / setting.start, setting.max / setting.start)
 
     def tell(self, update: Update) -> None:
-        """Take in the update of the next generation.
+        """Adapt to the update of the next generation.
 
         Raises:
-            GermlineError: it is not the next generation, and sigma adapts.
+            GermlineError: sigma adapts, and it is the update of another generation.
         """
+        state = update.strategy_state.read()
         if self._calibrated:
             self._calibrated.tell(update)
         if self._plateaus:
-            self._plateaus.tell(update.generation, update.fitness)
+            self._plateaus.tell(update.generation, state.get("fitness"))
         if self._successes:
-            self._successes.tell(update.generation, update.success_rate)
-        if self._silence:
-            self._silence.tell(update.generation, silent=update.has_no_signal)
+            self._successes.tell(update.generation, state.get("success"))
+        if self._zero_signal:
+            self._zero_signal.tell(update.generation, no_signal=update.has_no_signal)
 
 
 def success_rate(fitness: Float[np.ndarray, "members"], center: float | None) -> float | None:
-    """Return the share of members that are fitter than the center; ties count half.
+    """Return the share of members that are fitter than the center; a tie counts half.
 
-    Members without fitness do not count. None where no member or not the center has one.
+    Members without a fitness do not count. None where the center or all members are without one.
 
     Raises:
-        GermlineError: the fitness of the center was not told.
+        GermlineError: the fitness of the center is not given.
     """
     if center is None:
         raise GermlineError(
@@ -130,9 +131,9 @@ def success_rate(fitness: Float[np.ndarray, "members"], center: float | None) ->
     known = fitness[~np.isnan(fitness)]
     if np.isnan(center) or not known.size:
         return None
-    points = [0.5 if _ties(one, center) else float(one > center) for one in known.tolist()]
+    points = [0.5 if _are_tied(value, center) else float(value > center) for value in known]
     return sum(points) / len(points)
 
 
-def _ties(one: float, other: float) -> bool:
-    return all_equal(np.array([one, other]))
+def _are_tied(value: float, other: float) -> bool:
+    return all_equal(np.array([value, other]))

@@ -1,8 +1,8 @@
-"""A learning rate that follows the measured signal: long steps while members differ for a reason.
+"""A learning rate that follows the measured signal: steps are long while the signal is strong.
 
-With r the share of the power of the members' differences that is signal (`diagnosis.signal_power`),
-averaged over recent generations, K the effective number of directions (`diagnosis`, equation 7) and
-the coefficients c of the update,
+With r the share of signal in the power of the members' differences (`signal_metrics.signal_power`),
+averaged over recent generations, K the effective number of directions (`signal_metrics`, equation
+7) and the coefficients c of the update,
 
     (1)  r     = max(0, sum_t w_t (total_t - noise_t) / sum_t w_t total_t),   w_t = memory^(T - t)
     (2)  step  = max(min(max_step, step_1 r sqrt(K)), least_step / sqrt(t + 1))      rms, in sigmas
@@ -10,16 +10,15 @@ the coefficients c of the update,
 
 Why: near theta, let fitness be quadratic with gradient g and Hessian H. Along K random directions
 of a space with many more dimensions, an update of rms rho sigma gains about rho r sqrt(K) s, where
-s is the rms of the members' differences, and loses rho^2 sigma^2 |tr H| / 2 to curvature in all the
-directions it moves along by chance. The best rho is therefore proportional to r sqrt(K): the shrunk
-estimate of Wiener (1949) in the place of a z-score, which is as long when nothing but chance
-separates the members. What r cannot show, as it is smaller than its own error, is searched by the
-least step: its square falls as 1 / t, so a random walk of such steps grows with the logarithm of
-the generations and not with their number, whatever that will be. `docs/methods.md` has the
-assumptions; the constants were chosen on the nano model.
+s is the rms of the members' differences, and loses rho^2 sigma^2 |tr H| / 2 to curvature in all
+directions of its noise. The best rho is therefore proportional to r sqrt(K): the shrunk estimate of
+Wiener (1949) instead of a z-score, whose length is the same when the members differ by noise alone.
+A signal that is smaller than the error of r is searched with the least step: its square decreases
+as 1 / t, so a random walk of such steps grows with the logarithm of the number of generations.
+`docs/methods.md` has the assumptions; the constants were chosen on the nano model.
 
-Known limits: the noise in r is that of examples and sampling, not that of the choice of directions.
-A signal that is much smaller than the noise of `1 / (1 - memory)` generations is not seen.
+Known limits: r includes the noise of examples and sampling, not that of the choice of directions.
+A signal that is much smaller than the noise of `1 / (1 - memory)` generations is not detected.
 """
 
 import math
@@ -30,14 +29,14 @@ from germline.signal_metrics import effective_directions
 from germline.signal_types import SignalPower
 
 JUMP = 1e4
-"""A power so many times another is of another scale of rewards: averaging begins anew."""
+"""Ratio of powers from which on rewards have another scale: averaging restarts."""
 
 
 class SignalLearningRate:
-    """The signal of recent generations, and the learning rate that goes with it.
+    """The signal of recent generations, and the learning rate computed from it.
 
-    It follows from the powers it was shown, in order, and from nothing else, so showing them again
-    gives the same rates: that is how a resumed run finds its way back.
+    The rate depends on the powers of the generations so far and on nothing else: the same powers
+    give the same rates, which is what resume relies on.
     """
 
     def __init__(self, settings: AutoLearningRate) -> None:
@@ -46,7 +45,7 @@ class SignalLearningRate:
         self._total = 0.0
 
     def tell(self, power: SignalPower | None) -> None:
-        """Take in the powers of the next generation; None and 0 say nothing."""
+        """Include the powers of the next generation; None and 0 change nothing."""
         self._signal, self._total = self._after(power)
 
     def of(
@@ -56,27 +55,26 @@ class SignalLearningRate:
         coefficients: Sequence[float],
         power: SignalPower | None,
     ) -> float:
-        """Return the learning rate of an update: equations (1) to (3); 0 where it has no length.
+        """Return the learning rate of an update: equations (1) to (3); 0 if coefficients are 0.
 
         Args:
             generation: of the update.
             sigma: of its members.
             coefficients: of its directions.
-            power: how much its members differ; it counts in the signal, and is told later.
+            power: of its generation; included in the signal here, kept by `tell` later.
         """
-        length = math.sqrt(math.fsum(one * one for one in coefficients))
+        length = math.sqrt(math.fsum(c * c for c in coefficients))
         if length == 0:
             return 0.0
         signal, total = self._after(power)
         share = max(0.0, signal / total) if total > 0 else 0.0
-        to = self._settings
-        step = min(
-            to.max_step, to.step * share * math.sqrt(effective_directions(coefficients) or 0)
-        )
-        return max(step, to.least_step / math.sqrt(generation + 1)) * sigma / length
+        settings, directions = self._settings, effective_directions(coefficients) or 0
+        step = min(settings.max_step, settings.step * share * math.sqrt(directions))
+        least = settings.least_step / math.sqrt(generation + 1)
+        return max(step, least) * sigma / length
 
     def _after(self, power: SignalPower | None) -> tuple[float, float]:
-        """Return the weighted sums of signal and total with those of one more generation."""
+        """Return the weighted sums of signal and total power, including one more generation."""
         if power is None or not power.total > 0:
             return self._signal, self._total
         signal, total, keep = self._signal, self._total, self._settings.memory

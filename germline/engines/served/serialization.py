@@ -17,6 +17,7 @@ from germline.types import (
     Perturbation,
     SeedPerturbation,
     SigmaUpdate,
+    StrategyState,
     Update,
     VectorPerturbation,
 )
@@ -58,10 +59,9 @@ def read_update(text: str) -> Update | MeanUpdate:
     if sigma_update is not None:
         sigma_update["coefficients"] = tuple(sigma_update["coefficients"])
         sigma_update = SigmaUpdate(**sigma_update)
-    for name in ("coefficients", "fitnesses"):
-        values[name] = tuple(values[name])
-    values["option_probabilities"] = tuple(map(tuple, values["option_probabilities"]))
-    return Update(**values, sigma_update=sigma_update)
+    values["coefficients"] = tuple(values["coefficients"])
+    state = StrategyState(**values.pop("strategy_state"))
+    return Update(**values, sigma_update=sigma_update, strategy_state=state)
 
 
 def _member(member: Perturbation | None) -> dict[str, Any] | None:

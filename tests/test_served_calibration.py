@@ -1,4 +1,4 @@
-"""A sigma that is calibrated on inference servers, which tell nothing but log-probabilities."""
+"""A sigma that is calibrated on inference servers, which return log-probabilities only."""
 
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from germline.config import AutoSigma, Config, MicrobatchSettings, Nes, load_config
-from germline.engines.vllm.server import READ_AT_ONCE
+from germline.engines.vllm.engine import MEMBERS_PER_SCORING
 from germline.evaluation.member_kl import MemberKl
 from germline.fleet import LocalFleet
 from germline.run.build_parts import make_engine
 from germline.strategies.nes import NaturalEvolution
 from germline.tasks import make_task
 from germline.types import Decoding, SeedPerturbation
-from tests import pretended_sglang, test_vllm_servers
+from tests import simulated_sglang, test_vllm_servers
 from tests.scripted_server import listening
 from tests.tiny_engines import folder
 from tests.toy_runs import GradedHere
@@ -23,7 +23,7 @@ TARGET = 0.002
 
 
 @dataclass
-class Vllm(test_vllm_servers.Pretended):
+class Vllm(test_vllm_servers.SimulatedVllm):
     """Members find every token less likely than the center does, by the square of their sigma."""
 
     loaded: set[str] = field(default_factory=set)
@@ -51,8 +51,8 @@ class Vllm(test_vllm_servers.Pretended):
         return status, answer
 
 
-class Sglang(pretended_sglang.Pretended):
-    """Members, of which the center is the first, find every token less likely by the target."""
+class Sglang(simulated_sglang.SimulatedSglang):
+    """The first member is the center; others find every token less likely by the target."""
 
     def generate(self, body: Any) -> tuple[int, Any]:
         status, answers = super().generate(body)
@@ -86,7 +86,7 @@ def opened(url: str, kind: str) -> Any:
     [(Vllm(str(folder("qwen2"))), "vllm", 0.02), (Sglang(), "sglang", 0.1)],
     ids=["vllm", "sglang"],
 )
-def test_sigma_goes_where_members_of_a_server_are_as_far_as_asked_for(server, kind, expected):
+def test_sigma_is_calibrated_to_the_target_kl_on_a_server(server, kind, expected):
     task = make_task(config("http://nowhere", kind).task)
     examples = task.examples("train")[:4]
     strategy = NaturalEvolution(Nes(population=4), run_seed=0, generations=1)
@@ -109,5 +109,5 @@ def test_a_server_needs_room_for_few_adapters_while_sigma_is_calibrated():
         sampling_noise = Decoding(max_new_tokens=4)
         strategy.calibrate(0, MemberKl(fleet, lambda _: examples, 0, sampling_noise))
         assert len(server.members) > 2 * 16
-        assert server.most <= 1 + READ_AT_ONCE
+        assert server.most <= 1 + MEMBERS_PER_SCORING
         assert len(server.loaded) <= 1

@@ -77,7 +77,7 @@ def test_a_refusal_is_final_and_has_the_server_s_words(said):
     with listening(replies((400, said))) as server:
         with pytest.raises(RequestRefused, match=r"/x: refused \(400\): too long") as refused:
             connection(server.url, retry_timeout_s=HANG_S).post("/x", {})
-        assert (refused.value.status, refused.value.words) == (400, "too long")
+        assert (refused.value.status, refused.value.reason) == (400, "too long")
     assert len(server.asked) == 1
 
 
@@ -95,11 +95,11 @@ def test_a_server_that_hangs_is_lost_after_the_timeout():
 
 
 def test_nobody_waits_for_a_server_that_is_known_to_have_ended():
-    def look():
+    def check_alive():
         raise EngineLost("it ended")
 
     with listening(replies((503, ""))) as server, pytest.raises(EngineLost, match="it ended"):
-        connection(server.url, retry_timeout_s=HANG_S, look=look).get("/x")
+        connection(server.url, retry_timeout_s=HANG_S, check_alive=check_alive).get("/x")
     assert len(server.asked) == 1
 
 

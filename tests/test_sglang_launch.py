@@ -1,6 +1,6 @@
-"""Servers that the SGLang engine starts: waited for, lost, ended; small programs stand for them.
+"""Servers that the engine sglang starts: waited for, lost, ended; small programs replace them.
 
-That the real server starts and is stopped is tested in tests/engines_real.
+tests/engines_real tests the start and the end of the real server.
 """
 
 import subprocess
@@ -33,13 +33,13 @@ PARENT_AND_CHILD = (
 
 @pytest.fixture(autouse=True)
 def _leave_nothing_behind(monkeypatch, tmp_path):
-    monkeypatch.setattr(launch, "SAY_EVERY_S", 0.3)
+    monkeypatch.setattr(launch, "LOG_EVERY_S", 0.3)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 @pytest.fixture
 def started():
-    """Start programs as if they were servers, and end what is left of them."""
+    """Start programs in place of servers, and stop those that are left."""
     servers = []
 
     def start(program, *arguments):
@@ -52,16 +52,16 @@ def started():
         server.stop()
 
 
-def until(claim):
-    """Wait until something holds."""
-    waited = time.monotonic() + 120
-    while not claim():
-        assert time.monotonic() < waited
+def until(condition):
+    """Wait until a condition holds."""
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline
         time.sleep(0.02)
 
 
 def runs(process):
-    """Tell whether a process is there, and not just waiting to be buried."""
+    """Tell whether a process runs; a zombie does not."""
     try:
         status = Path(f"/proc/{process}/stat").read_text()
     except FileNotFoundError:
@@ -70,12 +70,12 @@ def runs(process):
 
 
 def processes(file):
-    """Return the ids a server of PARENT_AND_CHILD wrote down."""
+    """Return the process ids that PARENT_AND_CHILD wrote into a file."""
     until(lambda: file.exists() and len(file.read_text().split()) == 2)
     return [int(one) for one in file.read_text().split()]
 
 
-def test_a_server_that_ends_before_it_is_ready_is_told_with_its_last_words(started):
+def test_a_server_that_ends_before_it_is_ready_is_an_error_with_its_last_output(started):
     server = started("print('no room'); raise SystemExit(3)")
     with pytest.raises(GermlineError, match=r"ended with status 3.*server\.log:\n    no room"):
         server.wait(lambda: False, 60.0)
@@ -83,13 +83,13 @@ def test_a_server_that_ends_before_it_is_ready_is_told_with_its_last_words(start
     assert "no room" in server.log_file.read_text()
 
 
-def test_an_environment_without_sglang_is_told_with_the_install_line(started):
+def test_an_environment_without_sglang_is_an_error_with_the_install_command(started):
     server = started("raise ModuleNotFoundError(\"No module named 'sglang'\")")
     with pytest.raises(GermlineError, match=r"engine\.python: .* has no SGLang: pip install sgl"):
         server.wait(lambda: False, 60.0)
 
 
-def test_a_server_that_never_gets_ready_is_given_up(started, caplog):
+def test_a_server_that_is_never_ready_is_an_error(started, caplog):
     server = started(FOREVER)
     with pytest.raises(
         GermlineError, match=r"did not answer within engine\.startup_timeout_s=0\.8 s"
@@ -99,12 +99,12 @@ def test_a_server_that_never_gets_ready_is_given_up(started, caplog):
     assert str(server.log_file) in caplog.text
 
 
-def test_a_server_that_ends_later_is_a_lost_engine(started):
+def test_a_server_that_ends_after_it_was_ready_is_a_lost_engine(started):
     server = started("raise SystemExit(5)")
-    server.look()  # nobody relies on it yet
+    server.check_alive()  # it is not ready yet
     server.wait(lambda: True, 60.0)
     with pytest.raises(EngineLost, match="ended with status 5; a resumed run starts another"):
-        until(lambda: server.look())
+        until(lambda: server.check_alive())
 
 
 def test_a_stopped_server_leaves_no_process_and_no_file(started, tmp_path):
@@ -117,10 +117,10 @@ def test_a_stopped_server_leaves_no_process_and_no_file(started, tmp_path):
     assert not server.log_file.exists()
 
 
-def test_what_does_not_end_when_asked_is_killed_with_all_it_started(tmp_path, monkeypatch):
+def test_a_server_that_ignores_sigterm_is_killed_with_its_processes(tmp_path, monkeypatch):
     monkeypatch.setattr(watchdog, "GRACE_S", 0.1)
-    deaf = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{PARENT_AND_CHILD}"
-    command = [sys.executable, "-c", deaf, str(tmp_path / "ids")]
+    program = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{PARENT_AND_CHILD}"
+    command = [sys.executable, "-c", program, str(tmp_path / "ids")]
     server = subprocess.Popen(command, start_new_session=True)
     ids = processes(tmp_path / "ids")
     watchdog.terminate(server)
@@ -128,7 +128,7 @@ def test_what_does_not_end_when_asked_is_killed_with_all_it_started(tmp_path, mo
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
-def test_the_server_of_a_run_that_is_killed_ends_too(tmp_path):
+def test_the_server_of_a_killed_run_ends(tmp_path):
     run = (
         "import sys, time\n"
         "from germline.engines.sglang.launch import LaunchedServer\n"
@@ -145,7 +145,7 @@ def test_the_server_of_a_run_that_is_killed_ends_too(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "expected"), [("run-1", True), ("run-2", False)])
-def test_another_server_at_the_same_port_is_not_taken_for_one_s_own(name, expected):
+def test_another_server_at_the_same_port_is_recognized(name, expected):
     def reply(path, _body):
         return 200, {"served_model_name": "run-1"} if path == "/model_info" else ""
 
@@ -158,14 +158,14 @@ def launched(**section):
     return load_config({"model": str(folder("qwen2")), "space": "low_rank", "engine": engine})
 
 
-def test_an_interpreter_that_is_not_there_is_refused():
-    with pytest.raises(GermlineError, match=r"engine\.python=/no/python is no program here"):
+def test_an_interpreter_that_does_not_exist_is_refused():
+    with pytest.raises(GermlineError, match=r"engine\.python=/no/python is not a program"):
         make_engine(launched(python="/no/python"))
 
 
 @pytest.fixture
 def shown(tmp_path):
-    """A program in the interpreter's place that shows how it was called, and ends."""
+    """Return a function that starts a server whose interpreter is a program that logs its call."""
     program = tmp_path / "python"
     program.write_text('#!/bin/sh\necho "$* with $OMP_NUM_THREADS threads" > "$0.called"\nexit 1\n')
     program.chmod(0o755)
@@ -178,7 +178,7 @@ def shown(tmp_path):
     return words
 
 
-def test_a_server_is_started_for_the_model_and_what_the_run_plays_on_it(shown):
+def test_the_flags_of_a_launched_server_fit_the_model_and_the_space(shown):
     called = shown()
     for flags in (
         f"-m sglang.launch_server --model-path {folder('qwen2')} --host 127.0.0.1 --port",
@@ -190,7 +190,7 @@ def test_a_server_is_started_for_the_model_and_what_the_run_plays_on_it(shown):
         assert flags in called
 
 
-def test_every_word_of_the_command_is_text(monkeypatch, tmp_path):
+def test_every_argument_of_the_command_is_text(monkeypatch, tmp_path):
     program = tmp_path / "python"
     program.symlink_to(sys.executable)
     commands = []
@@ -216,26 +216,26 @@ def test_settings_of_a_launched_server_reach_it(shown):
         ("cuda:3", ["--device", "cuda", "--base-gpu-id", "3"]),
     ],
 )
-def test_a_gpu_is_chosen_by_its_number(device, flags):
+def test_a_gpu_is_selected_by_its_number(device, flags):
     assert launch._device_flags(device) == flags
 
 
 @pytest.mark.parametrize(
     ("section", "words"),
     [
-        ({}, "base_url=None and launch=false: name a server that runs"),
+        ({}, "base_url=None and launch=false: set either engine\\.base_url"),
         ({"base_url": "http://x:1", "launch": True}, "base_url=http://x:1 and launch=true"),
         ({"base_url": "x:1"}, "base_url"),
         ({"base_url": "http://x:1", "threads": 2}, "threads=2 would be ignored with base_url"),
         ({"base_url": "http://x:1", "options": ["--a"]}, "options=.* would be ignored"),
     ],
 )
-def test_a_config_names_one_server(section, words):
+def test_a_config_needs_exactly_one_server(section, words):
     with pytest.raises(GermlineError, match=words):
         load_config({"engine": {"kind": "sglang", **section}})
 
 
-def test_several_engines_are_not_let_into_one_server():
+def test_several_engines_with_one_server_are_refused():
     with pytest.raises(GermlineError, match=r"fleet\.engines=2 engines would write into one"):
         load_config(
             {"engine": {"kind": "sglang", "base_url": "http://x:1"}, "fleet": {"engines": 2}}

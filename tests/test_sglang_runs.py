@@ -1,4 +1,4 @@
-"""Runs on a script of an SGLang server: stopped when it is lost, gone on with elsewhere."""
+"""Runs on a simulated SGLang server: stopped when it is lost, resumed with another server."""
 
 import pytest
 
@@ -6,8 +6,8 @@ from germline.config import Sglang, load_config
 from germline.record import RunDirectory
 from germline.run import evaluate, resume, train
 from germline.types import EngineLost, GermlineError
-from tests.pretended_sglang import Pretended
 from tests.scripted_server import listening
+from tests.simulated_sglang import SimulatedSglang
 from tests.tiny_engines import folder
 
 
@@ -28,8 +28,8 @@ def settings(script):
     )
 
 
-def test_a_run_that_lost_its_server_is_taken_up_with_another(tmp_path):
-    first, second = Pretended(), Pretended()
+def test_a_run_that_lost_its_server_is_resumed_with_another(tmp_path):
+    first, second = SimulatedSglang(), SimulatedSglang()
     with listening(first.reply) as script:
         training = train(settings(script), tmp_path / "run")
         running = iter(training)
@@ -47,20 +47,20 @@ def test_a_run_that_lost_its_server_is_taken_up_with_another(tmp_path):
     assert second.version == "default"  # it got its own weights back
 
 
-def test_what_members_play_in_cannot_change_within_a_run(tmp_path):
-    with listening(Pretended().reply) as script:
+def test_the_serving_dtype_cannot_change_within_a_run(tmp_path):
+    with listening(SimulatedSglang().reply) as script:
         list(train(settings(script), tmp_path / "run"))
     with pytest.raises(GermlineError, match=r"engine\.dtype cannot change .*engine\.base_url"):
         resume(tmp_path / "run", ["generations=4", "engine.dtype=float16"])
 
 
-def test_scoring_a_run_leaves_its_server_as_it_was(tmp_path):
-    pretended = Pretended()
-    with listening(pretended.reply) as script:
+def test_evaluating_a_run_leaves_its_server_as_it_was(tmp_path):
+    simulated = SimulatedSglang()
+    with listening(simulated.reply) as script:
         list(train(settings(script), tmp_path / "run"))
         script.asked.clear()
         evaluate(str(tmp_path / "run"), limit=2)
     assert [body["model_path"] for body in script.bodies("/update_weights_from_disk")] == [
         "a/model"
     ]
-    assert pretended.version == "default"
+    assert simulated.version == "default"

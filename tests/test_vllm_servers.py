@@ -1,6 +1,6 @@
-"""The engine vllm against a script of an OpenAI server: what is sent, and what is not believed.
+"""The engine vllm against a scripted OpenAI server: its requests, and the responses it refuses.
 
-That members play right is tested with the real server, in tests/engines_real.
+tests/engines_real tests with the real server that members are evaluated correctly.
 """
 
 import base64
@@ -28,21 +28,21 @@ UPDATE = Update(7, 0, 0.02, 0.5, (0.3, -0.2))
 
 
 @dataclass
-class Pretended:
-    """As much of vLLM, and of germline's part in its worker, as a test needs."""
+class SimulatedVllm:
+    """The routes of vLLM 0.32 and of germline's worker extension that tests need."""
 
     model: str = ""
     masters: Masters | None = None
     run: str = ""
     updates: int = 0
     members: dict[str, Any] = field(default_factory=dict)
-    stood: list[Any] = field(default_factory=list)
+    written: list[Any] = field(default_factory=list)
     received: dict[str, Any] = field(default_factory=dict)
     about: dict[str, Any] = field(default_factory=dict)
     instead: dict[str, Any] = field(default_factory=dict)
 
     def reply(self, path: str, body: Any) -> tuple[int, Any]:
-        """Answer as vLLM 0.32 does."""
+        """Respond as vLLM 0.32 does."""
         if path in self.instead:
             answer = self.instead[path]
             return answer(body) if callable(answer) else answer
@@ -57,14 +57,14 @@ class Pretended:
         if verb in ("describe", "build"):
             self.run = run
         if run != self.run:
-            return 200, {"results": [{"lost": "vLLM was started anew"}]}
+            return 200, {"results": [{"lost": "vLLM was restarted"}]}
         return 200, {"results": [getattr(self, verb)(*texts) or {}]}
 
     def describe(self) -> dict[str, Any]:
         return {"dtype": "float32", "max_loras": 2, "max_lora_rank": 8, **self.about}
 
-    def build(self, recipe: str) -> dict[str, str]:
-        self.masters = masters_from_spec(recipe, self.model)
+    def build(self, spec: str) -> dict[str, str]:
+        self.masters = masters_from_spec(spec, self.model)
         return {"base": self.masters.base.digest(), "model": self.model}
 
     def digest(self) -> dict[str, str]:
@@ -93,13 +93,13 @@ class Pretended:
         self.members.clear()
 
     def apply_member(self, member: str) -> None:
-        self.stood += read_members(member).values()
+        self.written += read_members(member).values()
 
     def load_base(self) -> None:
-        """Nothing is served here."""
+        """Do nothing: there are no weights."""
 
     def listen(self) -> None:
-        """It is still the same."""
+        """Do nothing: the run still owns this server."""
 
     def load_lora_adapter(self, body: Any) -> tuple[int, Any]:
         assert body["lora_path"] == f"germline:{body['lora_name']}"
@@ -124,13 +124,13 @@ class Pretended:
 
 
 @pytest.fixture
-def pretended():
-    return Pretended(str(folder("qwen2")))
+def simulated():
+    return SimulatedVllm(str(folder("qwen2")))
 
 
 @pytest.fixture
-def script(pretended):
-    with listening(pretended.reply) as found:
+def script(simulated):
+    with listening(simulated.reply) as found:
         yield found
 
 
@@ -147,21 +147,21 @@ def verbs(script: Scripted) -> list[str]:
     return [body["args"][1] for body in script.bodies("/collective_rpc")]
 
 
-# --- what is sent
+# --- requests
 
 
-def test_what_is_played_is_asked_for_by_name(script):
+def test_members_are_evaluated_as_named_adapters(script):
     with opened(script) as engine:
         engine.generate([*MEMBERS, None], EXAMPLES, GREEDY)
     names = [body["lora_name"] for body in script.bodies("/v1/load_lora_adapter")]
-    played = script.bodies("/v1/completions")
-    assert sorted(names) == sorted(body["model"] for body in played)
+    completed = script.bodies("/v1/completions")
+    assert sorted(names) == sorted(body["model"] for body in completed)
     assert len(set(names)) == len(MEMBERS) + 1
-    assert all(len(body["prompt"]) == len(EXAMPLES) for body in played)
-    assert all(isinstance(token, int) for token in played[0]["prompt"][0])
+    assert all(len(body["prompt"]) == len(EXAMPLES) for body in completed)
+    assert all(isinstance(token, int) for token in completed[0]["prompt"][0])
 
 
-def test_names_are_kept_as_long_as_the_weights_and_new_after_an_update(script):
+def test_adapter_names_are_reused_until_an_update_and_new_after_it(script):
     with opened(script) as engine:
         engine.generate(MEMBERS, EXAMPLES, GREEDY)
         engine.generate(MEMBERS, EXAMPLES, GREEDY)
@@ -175,68 +175,68 @@ def test_names_are_kept_as_long_as_the_weights_and_new_after_an_update(script):
     assert len(after) == len(MEMBERS)
 
 
-def test_the_cache_of_prefixes_is_emptied_when_weights_change(script):
+def test_the_prefix_cache_is_emptied_when_weights_change(script):
     with opened(script, "full") as engine:
         before = len(script.bodies("/reset_prefix_cache"))
         engine.generate(MEMBERS[:1], EXAMPLES, GREEDY)
         engine.apply(UPDATE)
-        # The member's weights, the center's after it, and the new center's.
+        # For the member's weights, for the center's after them, and for the new center's.
         assert len(script.bodies("/reset_prefix_cache")) == before + 3
 
 
-def test_a_dense_member_stands_while_it_plays_and_the_center_stands_again(script, pretended):
+def test_a_dense_member_is_written_for_its_evaluation_and_the_center_after_it(script, simulated):
     with opened(script, "full") as engine:
         engine.generate(MEMBERS[:2], EXAMPLES, GREEDY)
-    assert pretended.stood == [None, MEMBERS[0], None, MEMBERS[1], None]
+    assert simulated.written == [None, MEMBERS[0], None, MEMBERS[1], None]
 
 
-def test_the_center_stands_again_where_playing_failed(script, pretended):
+def test_the_center_is_written_again_after_a_failed_evaluation(script, simulated):
     with opened(script, "full") as engine:
-        pretended.instead["/v1/completions"] = (400, {"error": {"message": "too long"}})
+        simulated.instead["/v1/completions"] = (400, {"error": {"message": "too long"}})
         with pytest.raises(GermlineError, match=r"refused \(400\): too long"):
             engine.generate(MEMBERS[:1], EXAMPLES, GREEDY)
-    assert pretended.stood[-1] is None
+    assert simulated.written[-1] is None
 
 
-def test_masters_there_follow_those_here(script, pretended):
+def test_worker_masters_apply_the_same_updates(script, simulated):
     with opened(script) as engine:
         engine.apply(UPDATE)
-        assert pretended.masters.digest() == engine.weights.digest()
+        assert simulated.masters.digest() == engine.weights.digest()
         sent = script.bodies("/collective_rpc")
         assert max(len(str(body)) for body in sent) < 10_000
         assert "receive" not in verbs(script)
 
 
-def test_masters_of_a_snapshot_are_sent(script, pretended):
+def test_masters_of_a_snapshot_are_sent_to_the_workers(script, simulated):
     with opened(script) as engine:
         state = {name: one * 0.5 for name, one in engine.weights.state().items()}
         engine.weights.load_state(state)
         engine.refresh()
-        assert pretended.received.keys() == state.keys()
-        assert pretended.masters.digest() == engine.weights.digest()
+        assert simulated.received.keys() == state.keys()
+        assert simulated.masters.digest() == engine.weights.digest()
 
 
-def test_masters_that_came_out_differently_there_are_made_the_same(script, pretended, caplog):
+def test_worker_masters_that_differ_after_an_update_are_replaced(script, simulated, caplog):
     with opened(script) as engine:
         name = engine.weights.searched[0].name
-        pretended.masters.tensors[name].view(-1)[0] += 1e-6
+        simulated.masters.tensors[name].view(-1)[0] += 1e-6
         engine.apply(UPDATE)
-        assert pretended.masters.digest() == engine.weights.digest()
+        assert simulated.masters.digest() == engine.weights.digest()
     assert "differ in their last bits" in caplog.text
 
 
-def test_all_prompts_share_no_luck_but_all_members_do(script):
+def test_sampling_seeds_differ_between_prompts_and_are_shared_by_members(script):
     with opened(script) as engine:
         engine.generate(MEMBERS, EXAMPLES, Decoding(max_new_tokens=4, temperature=0.7))
-    played = script.bodies("/v1/completions")
-    seeds: dict[str, list[int]] = {body["model"]: [] for body in played}
-    for body in played:
+    completed = script.bodies("/v1/completions")
+    seeds: dict[str, list[int]] = {body["model"]: [] for body in completed}
+    for body in completed:
         seeds[body["model"]].append(body["seed"])
     assert len({tuple(sorted(one)) for one in seeds.values()}) == 1
     assert all(len(set(one)) == len(EXAMPLES) for one in seeds.values())
 
 
-def test_nothing_is_left_to_the_model_s_own_generation_settings(script):
+def test_requests_set_every_sampling_parameter(script):
     with opened(script) as engine:
         engine.generate([None], EXAMPLES, GREEDY)
     (body,) = script.bodies("/v1/completions")
@@ -245,7 +245,7 @@ def test_nothing_is_left_to_the_model_s_own_generation_settings(script):
     assert {name: body[name] for name in neutral} == neutral
 
 
-def test_log_probabilities_are_those_of_the_tokens_behind_the_prompt(script):
+def test_log_probabilities_are_those_of_the_tokens_after_the_prompt(script):
     with opened(script) as engine:
         written = engine.generate(MEMBERS, EXAMPLES, GREEDY)
         (found, *_) = engine.log_probabilities(MEMBERS, EXAMPLES, written)
@@ -253,62 +253,62 @@ def test_log_probabilities_are_those_of_the_tokens_behind_the_prompt(script):
     assert found[0] == [-prompt, -prompt - 1]
 
 
-# --- who is refused at the start
+# --- servers that are refused at the start
 
 
-def test_a_server_that_is_not_there_is_told_with_how_to_start_it():
+def test_an_unreachable_server_is_an_error_with_the_start_command():
     with listening(lambda _path, _body: (200, {})) as gone:
         pass
     with pytest.raises(GermlineError) as caught:
         make_engine(config(gone))
-    told = str(caught.value)
-    assert f"engine.base_url={gone.url}" in told
-    assert "VLLM_SERVER_DEV_MODE=1 VLLM_ALLOW_RUNTIME_LORA_UPDATING=True python -m vllm" in told
+    message = str(caught.value)
+    assert f"engine.base_url={gone.url}" in message
+    assert "VLLM_SERVER_DEV_MODE=1 VLLM_ALLOW_RUNTIME_LORA_UPDATING=True python -m vllm" in message
     assert (
         "--worker-extension-cls germline.engines.vllm.worker_extension.GermlineWorkerExtension"
-        in told
+        in message
     )
-    assert "--max-lora-rank 1" in told
+    assert "--max-lora-rank 1" in message
 
 
 @pytest.mark.parametrize(
-    ("path", "answer", "told"),
+    ("path", "answer", "problem"),
     [
-        ("/collective_rpc", (404, {"detail": "Not Found"}), "does not let its workers be asked"),
-        ("/collective_rpc", (500, {"error": "no attribute"}), "lacks germline's part"),
+        ("/collective_rpc", (404, {"detail": "Not Found"}), "lacks the route /collective_rpc"),
+        ("/collective_rpc", (500, {"error": "no attribute"}), "lacks germline's worker extension"),
         ("/v1/models", (200, "<html>a proxy</html>"), "web page"),
-        ("/v1/models", (200, {"models": []}), "makes no sense"),
+        ("/v1/models", (200, {"models": []}), "response is invalid"),
     ],
 )
-def test_a_server_that_was_started_otherwise_is_told_with_how_to_start_it(
-    script, pretended, path, answer, told
+def test_a_server_without_the_extension_is_an_error_with_the_start_command(
+    script, simulated, path, answer, problem
 ):
-    pretended.instead[path] = answer
-    with pytest.raises(GermlineError, match=rf"{told}[\s\S]*Start it with\nVLLM_SERVER"):
+    simulated.instead[path] = answer
+    with pytest.raises(GermlineError, match=rf"{problem}[\s\S]*Start it with\nVLLM_SERVER"):
         make_engine(config(script))
 
 
 @pytest.mark.parametrize(
-    ("about", "told"),
+    ("about", "problem"),
     [
         ({"dtype": "bfloat16"}, "set engine.dtype=bfloat16"),
         ({"max_loras": 0}, "serves no adapters"),
-        ({"max_lora_rank": 1}, "has room for rank 1, and 8 is needed"),
+        ({"max_lora_rank": 1}, "accepts adapters up to rank 1, and the run needs 8"),
     ],
 )
-def test_a_server_that_cannot_serve_the_space_is_refused(script, pretended, about, told):
-    pretended.about = about
-    with pytest.raises(GermlineError, match=told):
+def test_a_server_that_cannot_serve_the_space_is_refused(script, simulated, about, problem):
+    simulated.about = about
+    with pytest.raises(GermlineError, match=problem):
         make_engine(config(script, {"kind": "low_rank", "rank": 2}))
 
 
-def test_another_model_behind_the_url_is_refused(script, pretended):
-    pretended.model = str(folder("llama"))
+def test_another_model_behind_the_url_is_refused(script, simulated):
+    simulated.model = str(folder("llama"))
     with pytest.raises(GermlineError, match=r"model: .* serves .* digest .* those of"):
         make_engine(config(script))
 
 
-# --- who is lost on the way
+# --- servers that are lost during a run
 
 
 @pytest.fixture
@@ -317,14 +317,14 @@ def _no_long_pauses(monkeypatch):
 
 
 @pytest.mark.usefixtures("_no_long_pauses")
-def test_a_server_that_is_away_is_asked_again(script, pretended):
+def test_requests_to_an_unavailable_server_are_retried(script, simulated):
     left = [503, 503]
 
-    def away(body: Any) -> tuple[int, Any]:
-        return (left.pop(), "busy") if left else pretended.completions(body)
+    def unavailable(body: Any) -> tuple[int, Any]:
+        return (left.pop(), "busy") if left else simulated.completions(body)
 
     with opened(script, retry_timeout_s=30) as engine:
-        pretended.instead["/v1/completions"] = away
+        simulated.instead["/v1/completions"] = unavailable
         ((found,),) = engine.generate([None], EXAMPLES[:1], GREEDY)
     assert found.finish == "eos"
 
@@ -334,34 +334,34 @@ def hanging(_body: Any) -> tuple[int, Any]:
     return 200, {}
 
 
-def test_a_server_that_hangs_is_given_up(script, pretended):
+def test_a_server_that_hangs_is_lost(script, simulated):
     with opened(script, timeout_s=0.5) as engine:
-        pretended.instead["/v1/completions"] = hanging
+        simulated.instead["/v1/completions"] = hanging
         with pytest.raises(EngineLost, match=r"no answer within 0\.5 s"):
             engine.generate([None], EXAMPLES, GREEDY)
 
 
-def test_a_server_whose_engine_died_is_lost(script, pretended):
+def test_a_server_whose_engine_died_is_lost(script, simulated):
     with opened(script) as engine:
-        pretended.instead["/v1/completions"] = (500, {"error": {"message": "EngineDeadError"}})
+        simulated.instead["/v1/completions"] = (500, {"error": {"message": "EngineDeadError"}})
         with pytest.raises(EngineLost, match="EngineDeadError"):
             engine.generate([None], EXAMPLES, GREEDY)
 
 
-def test_texts_of_a_server_that_was_started_anew_are_not_believed(script, pretended):
-    def anew(body: Any) -> tuple[int, Any]:
-        pretended.run = ""
-        return pretended.completions(body)
+def test_texts_of_a_restarted_server_are_refused(script, simulated):
+    def restart(body: Any) -> tuple[int, Any]:
+        simulated.run = ""
+        return simulated.completions(body)
 
     with opened(script, "full") as engine:
-        pretended.instead["/v1/completions"] = anew
-        with pytest.raises(EngineLost, match="started anew"):
+        simulated.instead["/v1/completions"] = restart
+        with pytest.raises(EngineLost, match="restarted"):
             engine.generate([None], EXAMPLES, GREEDY)
 
 
-def test_a_run_that_another_one_took_the_server_from_is_told(script, pretended):
+def test_a_run_whose_server_another_run_claimed_stops(script, simulated):
     with opened(script, "full") as first, opened(script, "full") as second:
-        with pytest.raises(EngineLost, match="started anew"):
+        with pytest.raises(EngineLost, match="restarted"):
             first.generate([None], EXAMPLES, GREEDY)
         second.generate([None], EXAMPLES, GREEDY)
 
@@ -376,25 +376,25 @@ def test_a_run_that_another_one_took_the_server_from_is_told(script, pretended):
         "plain words",
     ],
 )
-def test_answers_that_make_no_sense_are_a_loss(script, pretended, answer):
+def test_an_invalid_response_is_the_loss_of_the_engine(script, simulated, answer):
     with opened(script) as engine:
-        pretended.instead["/v1/completions"] = (200, answer)
-        with pytest.raises(EngineLost, match="makes no sense"):
+        simulated.instead["/v1/completions"] = (200, answer)
+        with pytest.raises(EngineLost, match="response is invalid"):
             engine.generate([None], EXAMPLES[:1], GREEDY)
 
 
-def test_an_update_that_is_sent_twice_is_followed_once(script, pretended):
-    hung_up: list[bool] = []
+def test_an_update_that_is_sent_twice_is_applied_once(script, simulated):
+    broken: list[bool] = []
 
     def once(body: Any) -> tuple[int, Any]:
-        status, said = pretended.collective_rpc(body)
-        if body["args"][1] == "apply" and not hung_up:
-            hung_up.append(True)
+        status, said = simulated.collective_rpc(body)
+        if body["args"][1] == "apply" and not broken:
+            broken.append(True)
             return -status, said
         return status, said
 
     with opened(script, retry_timeout_s=30) as engine:
-        pretended.instead["/collective_rpc"] = once
+        simulated.instead["/collective_rpc"] = once
         engine.apply(UPDATE)
         sent = [body["args"] for body in script.bodies("/collective_rpc")]
     assert [one[2] for one in sent if one[1] == "apply"] == ["1", "1"]

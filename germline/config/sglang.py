@@ -11,7 +11,7 @@ from germline.registry import register
 LAUNCHED_ONLY = ("python", "device", "threads", "options", "startup_timeout_s")
 
 
-@register("engine", "germline.engines.sglang.server:SglangEngine")
+@register("engine", "germline.engines.sglang.engine:SglangEngine")
 class Sglang(EngineBase):
     """A model that an SGLang server plays: at a URL, or started by the run itself."""
 

@@ -16,7 +16,6 @@ import torch
 
 from germline.engines.master_weights import Masters
 from germline.engines.vllm.llm_arguments import serve_command
-from germline.nano import NANO_DIR
 from germline.run.build_parts import make_engine
 from tests.engines_real.program import config_of
 
@@ -40,10 +39,10 @@ def vllm_process(
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
-    told = serve_command(str(NANO_DIR), masters, torch.float32, url)
+    command = serve_command(masters, torch.float32, url)
     with log.open("wb") as output:
         server = subprocess.Popen(
-            ["env", *shlex.split(told.replace("python ", f"{python} ", 1))],
+            ["env", *shlex.split(command.replace("python ", f"{python} ", 1))],
             env=os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"},
             stdout=output,
             stderr=subprocess.STDOUT,

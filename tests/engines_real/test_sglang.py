@@ -9,7 +9,7 @@ import pytest
 
 from germline.config import load_config
 from germline.engines.served.http_client import RequestRefused
-from germline.engines.sglang.server import OURS
+from germline.engines.sglang.engine import VERSION_PREFIX
 from germline.run.build_parts import make_engine
 from germline.run.load_run import close_engine
 from germline.types import Decoding, EngineLost, Example, GermlineError, SeedPerturbation, Update
@@ -48,7 +48,7 @@ def beside(own):
     """Make engines on the server of the other one, as on a user's."""
 
     def make(space=SPACE, model="nano", *, searched=True):
-        url = own.server._client.connection.url
+        url = own._client.connection.url
         found = config({"kind": "sglang", "base_url": url}, space, model)
         return make_engine(found, searched=searched)
 
@@ -62,8 +62,8 @@ def test_more_members_than_slots_write_what_they_write_here(own, here):
 
 
 def test_nothing_is_left_loaded(own):
-    answer = own.server._client.connection.get("/v1/models")
-    assert [one["id"] for one in answer["data"] if one["id"].startswith(OURS)] == []
+    answer = own._client.connection.get("/v1/models")
+    assert [one["id"] for one in answer["data"] if one["id"].startswith(VERSION_PREFIX)] == []
 
 
 def test_an_engine_that_closes_leaves_a_server_as_it_was(own, here, beside):
@@ -98,13 +98,13 @@ def test_a_cache_kept_across_weights_would_show(own, beside, monkeypatch):
     def answers(flushes):
         with closing(beside()) as engine:
             engine.generate([None], EXAMPLES, DECODING)
-            ask = engine.server._client.connection.post
+            ask = engine._client.connection.post
 
             def post(path, body):
                 changed = {"flush_cache": flushes} if "flush_cache" in body else {}
                 return ask(path, {**body, **changed})
 
-            monkeypatch.setattr(engine.server._client.connection, "post", post)
+            monkeypatch.setattr(engine._client.connection, "post", post)
             engine.apply(UPDATE)
             found = engine.generate([None], EXAMPLES, DECODING)
             monkeypatch.undo()
@@ -133,12 +133,12 @@ def test_another_model_than_the_server_has_is_refused(beside):
 
 def test_what_the_server_refuses_is_told_in_its_words(own):
     with pytest.raises(RequestRefused, match="longer than the model's context length"):
-        own.server._client.connection.post("/generate", {"input_ids": [[5] * 600]})
+        own._client.connection.post("/generate", {"input_ids": [[5] * 600]})
 
 
 def test_a_server_that_dies_is_a_lost_engine_with_its_last_words(own):
     """The last test here: there is no server after it."""
-    guard = own.server._launched._guard.pid
+    guard = own._launched._watchdog.pid
     (process,) = Path(f"/proc/{guard}/task/{guard}/children").read_text().split()
     os.killpg(int(process), signal.SIGKILL)
     with pytest.raises(EngineLost, match=r"ended with status 137; a resumed run starts another"):

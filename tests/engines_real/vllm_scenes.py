@@ -14,9 +14,8 @@ from typing import Any
 import torch
 
 from germline.config import load_config
-from germline.engines.served.engine import ServedEngine
+from germline.engines.vllm.engine import VllmEngine
 from germline.engines.vllm.in_process import InProcessTransport
-from germline.engines.vllm.server import VllmServer
 from germline.run.build_parts import make_engine
 from germline.types import (
     Completion,
@@ -44,10 +43,10 @@ NUMBERS = {"strategy": {"sigma_unit": "constant"}}
 SMALL = {"kv_cache_gb": 0.1, "threads": 1, "options": {"block_size": 32}}
 
 
-def opened(space: str, **section: Any) -> ServedEngine:
+def opened(space: str, **section: Any) -> VllmEngine:
     engine = {"kind": "vllm", **SMALL, **section}
     found = make_engine(load_config({"space": space, "engine": engine, **NUMBERS}))
-    assert isinstance(found, ServedEngine)
+    assert isinstance(found, VllmEngine)
     return found
 
 
@@ -55,11 +54,9 @@ def texts(played: list[list[Completion]]) -> list[list[str]]:
     return [[one.text for one in row] for row in played]
 
 
-def door_of(engine: ServedEngine) -> InProcessTransport:
-    server = engine.server
-    assert isinstance(server, VllmServer)
-    assert isinstance(server.transport, InProcessTransport)
-    return server.transport
+def transport_of(engine: VllmEngine) -> InProcessTransport:
+    assert isinstance(engine.transport, InProcessTransport)
+    return engine.transport
 
 
 def few_slots() -> dict[str, Any]:
@@ -85,9 +82,9 @@ def few_slots() -> dict[str, Any]:
     return seen
 
 
-def _refused(engine: ServedEngine) -> str:
+def _refused(engine: VllmEngine) -> str:
     """Ask for an adapter that the worker does not know."""
-    door_of(engine).call("clear")
+    transport_of(engine).call("clear")
     try:
         engine.generate(MEMBERS[:1], EXAMPLES, GREEDY)
     except EngineLost as error:
@@ -96,10 +93,9 @@ def _refused(engine: ServedEngine) -> str:
     return "played"
 
 
-def _stale(engine: ServedEngine) -> list[list[str]]:
+def _stale(engine: VllmEngine) -> list[list[str]]:
     """Break what keeps the cache of prefixes from other weights, and play after an update."""
-    server, transport = engine.server, door_of(engine)
-    assert isinstance(server, VllmServer)
+    transport = transport_of(engine)
     engine.generate([None], EXAMPLES, GREEDY)
     engine.weights.apply(UPDATE)
     transport.call(
@@ -124,19 +120,19 @@ def dense() -> dict[str, Any]:
     return seen
 
 
-def _model(engine: ServedEngine) -> Any:
-    llm: Any = door_of(engine)._llm
+def _model(engine: VllmEngine) -> Any:
+    llm: Any = transport_of(engine)._llm
     (model,) = llm.apply_model(lambda model: model)
     return model
 
 
-def _packed_away(engine: ServedEngine) -> str:
+def _packed_away(engine: VllmEngine) -> str:
     """Put a weight where vLLM's loaders do not write it, as packing for a CPU does."""
-    model, transport = _model(engine), door_of(engine)
+    model, transport = _model(engine), transport_of(engine)
     layer = model.get_submodule("model.layers.1.mlp.down_proj")
     layer.weight.data = layer.weight.data.new_empty(0)
     llm: Any = transport._llm
-    llm.collective_rpc(lambda worker: setattr(worker._germline, "_settled", False))
+    llm.collective_rpc(lambda worker: setattr(worker._germline, "_writes_verified", False))
     try:
         transport.call("load_base")
     except GermlineError as error:

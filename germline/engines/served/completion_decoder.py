@@ -1,7 +1,7 @@
-"""The tokens a server wrote, as completions: ended and cut exactly as the inprocess engine does.
+"""Turns generated tokens into completions that end where the inprocess engine's completions end.
 
-Servers differ in where they cut at a stop string and in what they decode, so the tokens alone count
-here: the end token is kept, and so is the token that completes a stop string.
+Inference engines differ in where they cut at a stop string and in how they decode, so only the
+tokens are used: the end token is kept, and so is the token that completes a stop string.
 """
 
 from collections.abc import Sequence
@@ -28,27 +28,27 @@ class CompletionDecoder:
     def completion(
         self, tokens: Sequence[int], prompt_tokens: int, decoding: Decoding
     ) -> Completion:
-        """Cut what was written where its text ends."""
+        """Cut the generated tokens where their text ends."""
         kept = list(tokens[: decoding.max_new_tokens])
-        end = next((place for place, token in enumerate(kept) if token in self.end_ids), None)
+        end = next((index for index, token in enumerate(kept) if token in self.end_ids), None)
         written = kept if end is None else kept[:end]
-        stopped = self._first_stop(written, decoding.stop)
+        stopped = self._tokens_until_stop(written, decoding.stop)
         if stopped is not None:
             kept = written[:stopped]
             text = self._decode(kept)
-            places = [place for stop in decoding.stop if (place := text.find(stop)) >= 0]
-            return Completion(text[: min(places)], tuple(kept), "stop", prompt_tokens)
+            cuts = [cut for stop in decoding.stop if (cut := text.find(stop)) >= 0]
+            return Completion(text[: min(cuts)], tuple(kept), "stop", prompt_tokens)
         if end is not None:
             return Completion(self._decode(written), tuple(kept[: end + 1]), "eos", prompt_tokens)
         return Completion(self._decode(kept), tuple(kept), "length", prompt_tokens)
 
-    def _first_stop(self, tokens: Sequence[int], stop: Sequence[str]) -> int | None:
-        """Return after how many tokens a stop string stands there first."""
-        if not any(one in self._decode(tokens) for one in stop):
+    def _tokens_until_stop(self, tokens: Sequence[int], stops: Sequence[str]) -> int | None:
+        """Return the smallest number of first tokens whose text contains a stop string."""
+        if not any(stop in self._decode(tokens) for stop in stops):
             return None
         counts = range(1, len(tokens) + 1)
         texts = ((count, self._decode(tokens[:count])) for count in counts)
-        return next(count for count, text in texts if any(one in text for one in stop))
+        return next(count for count, text in texts if any(stop in text for stop in stops))
 
     @cached_property
     def _decode(self) -> Detokenizer:

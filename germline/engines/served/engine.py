@@ -1,63 +1,111 @@
-"""An engine whose model runs in an inference engine: the fp32 masters are here, the copy is there.
+"""The base class of engines whose model runs in an inference engine: vLLM and SGLang.
 
-What members are, how the masters move and what an export holds is the same as in the inprocess
-engine, so journals are too: only the floating-point numbers of playing differ a little.
+The fp32 masters are in this process, the serving copy is in the inference engine. Members, updates
+and exports are computed as in the inprocess engine, so the journals are equal; evaluations differ
+by rounding only.
 
-Sampling is seeded, and all members share their luck, but each server draws in its own way: sampled
-texts differ between engines, greedy ones only where two tokens are about equally likely.
+Sampling is seeded, and all members share the seed of an example, but every inference engine has a
+sampler of its own: sampled texts differ between engines. Greedy texts differ only where two tokens
+are about equally likely.
 """
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from germline.engines.pretrained import PretrainedModel, save_pretrained
+from germline.config import Config
+from germline.engines.dtypes import serving_dtype
+from germline.engines.pretrained import PretrainedModel, load_pretrained, save_pretrained
 from germline.engines.prompt_encoder import PromptEncoder
 from germline.engines.served.completion_decoder import CompletionDecoder
 from germline.engines.served.masters_spec import make_masters
-from germline.engines.served.server_protocol import InferenceServer, SamplingRequest
 from germline.engines.update_size import UpdateSizeMeter
 from germline.optimizers import AscentOptimizer
 from germline.protocols import Space
 from germline.signal_types import UpdateSize
-from germline.types import Completion, Decoding, Example, MeanUpdate, Perturbation, Update
+from germline.types import (
+    Completion,
+    Decoding,
+    Example,
+    GermlineError,
+    MeanUpdate,
+    Perturbation,
+    Update,
+)
+
+Tokens = Sequence[int]
 
 
-class ServedEngine:
-    """Masters here and a server that plays.
+@dataclass(frozen=True)
+class SamplingRequest:
+    """How an inference engine chooses tokens.
+
+    Attributes:
+        seeds: one per prompt, below 2^63; the same for all members, so that members with equal
+            distributions write equal texts.
+        end_ids: tokens that end a text, in ascending order; they are part of the returned tokens.
+    """
+
+    decoding: Decoding
+    seeds: tuple[int, ...]
+    end_ids: tuple[int, ...]
+
+
+class ServedEngine(ABC):
+    """Masters in this process; a subclass evaluates members in an inference engine.
 
     Args:
+        config: of the run.
         pretrained: the model, whose weights become the masters.
         space: what is searched; None serves the center alone.
         optimizer: of the masters.
-        sigma_unit: what sigma and learning rate are multiples of.
-        server: not begun yet.
-        dtype: what is served in.
+        dtype: of the served weights; None: what `engine.dtype` says for this machine.
     """
 
     def __init__(
         self,
+        config: Config,
         pretrained: PretrainedModel,
         space: Space | None,
         optimizer: AscentOptimizer,
-        sigma_unit: str,
-        server: InferenceServer,
-        dtype: torch.dtype,
+        dtype: torch.dtype | None = None,
     ) -> None:
         self.pretrained = pretrained
-        self.server = server
-        self.dtype = dtype
+        self.dtype = dtype or serving_dtype(
+            getattr(config.engine, "dtype", "auto"),
+            pretrained.stored_dtype,
+            on_gpu=torch.cuda.is_available(),
+        )
         self.encoder = PromptEncoder(pretrained)
         self.special_ids = self.encoder.special_ids
-        self._texts = CompletionDecoder(pretrained.tokenizer, self.encoder.end_ids)
-        self.weights = make_masters(pretrained, space, optimizer, sigma_unit)
-        try:
-            server.begin(self.weights)
-        except BaseException:
-            server.close()
-            raise
+        self.decoder = CompletionDecoder(pretrained.tokenizer, self.encoder.end_ids)
+        self.weights = make_masters(pretrained, space, optimizer, config.search.unit)
+
+    @classmethod
+    def from_config(
+        cls,
+        config: Config,
+        source: str,
+        space: Space | None,
+        optimizer: AscentOptimizer,
+        *,
+        generates: bool = True,
+    ) -> "ServedEngine":
+        """Construct the engine from the config of a run.
+
+        Args:
+            config: of the run.
+            source: folder or Hugging Face id of the model.
+            space: what is searched; None serves the center alone.
+            optimizer: of the masters.
+            generates: or the masters alone are made, without an inference engine.
+        """
+        engine = cls if generates else MastersOnlyEngine
+        return engine(config, load_pretrained(source), space, optimizer)
 
     def generate(
         self,
@@ -65,9 +113,11 @@ class ServedEngine:
         examples: Sequence[Example],
         decoding: Decoding,
     ) -> list[list[Completion]]:
-        """Let every member answer every example, as `[members][examples]`; None is the center."""
-        self._check_members(members)
-        prompts = [self.encoder.encode(example) for example in examples]
+        """Generate a completion of every member for every example: `[members][examples]`.
+
+        None is the center.
+        """
+        prompts = self._prompts(members, examples)
         self.encoder.check_length(max(map(len, prompts)) + decoding.max_new_tokens)
         sampling = SamplingRequest(
             decoding,
@@ -76,10 +126,10 @@ class ServedEngine:
         )
         return [
             [
-                self._texts.completion(tokens, len(prompt), decoding)
+                self.decoder.completion(tokens, len(prompt), decoding)
                 for tokens, prompt in zip(row, prompts, strict=True)
             ]
-            for row in self.server.generate(members, prompts, sampling)
+            for row in self._generate_tokens(members, prompts, sampling)
         ]
 
     def log_probabilities(
@@ -88,51 +138,113 @@ class ServedEngine:
         examples: Sequence[Example],
         completions: Sequence[Sequence[Completion]],
     ) -> list[list[Sequence[float]]]:
-        """Return how likely each member finds each token of its `completions[members][examples]`.
+        """Return the log-probability of each token of `completions[members][examples]`.
 
         Natural logarithms, after the examples' prompts, at temperature 1.
         """
-        self._check_members(members)
-        prompts = [self.encoder.encode(example) for example in examples]
+        prompts = self._prompts(members, examples)
         written = [[completion.tokens for completion in row] for row in completions]
-        return self.server.log_probabilities(members, prompts, written)
+        return self._score_tokens(members, prompts, written)
 
-    @torch.no_grad()  # no inference tensors: a replay goes on where this left off
+    @torch.no_grad()  # not inference_mode: a replay goes on from these tensors
     def apply(self, update: Update | MeanUpdate) -> UpdateSize | None:
-        """Move the masters, let the server follow, and measure the step."""
-        gauge = UpdateSizeMeter(self.weights, self.dtype)
+        """Apply the update to the masters and to the serving copy, and measure the step."""
+        meter = UpdateSizeMeter(self.weights, self.dtype)
         self.weights.apply(update)
         self.weights.check_finite(update)
-        self.server.apply(update)
-        return gauge.read(update)
+        self._sync(update)
+        return meter.read(update)
 
     def refresh(self) -> None:
         """Serve the masters as they are, after a snapshot was loaded."""
-        self.server.refresh()
+        self._sync(None)
 
     def save_model(self, folder: Path, dtype: torch.dtype | None = None) -> None:
         """Write theta as a Hugging Face folder; the serving dtype gives the same tokens."""
-        merged = self.weights.merged_tensors()
-        save_pretrained(self.pretrained, merged, folder, dtype or self.dtype)
+        save_pretrained(self.pretrained, self.weights.merged_tensors(), folder, dtype or self.dtype)
 
     def save_adapter(self, folder: Path) -> None:
         """Write the center's adapter, in fp32, as a folder that plain `peft` loads."""
         self.weights.save_adapter(folder)
 
+    @abstractmethod
     def close(self) -> None:
-        """End what was started for this run."""
-        self.server.close()
+        """End what was started for this run; a user's server gets its own weights back."""
 
-    def _check_members(self, members: Sequence[Perturbation | None]) -> None:
+    @abstractmethod
+    def _generate_tokens(
+        self,
+        members: Sequence[Perturbation | None],
+        prompts: Sequence[Tokens],
+        sampling: SamplingRequest,
+    ) -> list[list[Tokens]]:
+        """Continue every prompt with every member: `[members][prompts]`.
+
+        The tokens may go on after a stop string: `CompletionDecoder` cuts them.
+
+        Raises:
+            EngineLost: the inference engine is gone.
+        """
+
+    @abstractmethod
+    def _score_tokens(
+        self,
+        members: Sequence[Perturbation | None],
+        prompts: Sequence[Tokens],
+        written: Sequence[Sequence[Tokens]],
+    ) -> list[list[Sequence[float]]]:
+        """Return the log-probability of each token of `written[members][prompts]`.
+
+        Raises:
+            EngineLost: the inference engine is gone.
+        """
+
+    @abstractmethod
+    def _sync(self, update: Update | MeanUpdate | None) -> None:
+        """Serve the masters as they are now.
+
+        Args:
+            update: that was just applied to them; None: they were changed in another way.
+        """
+
+    def _prompts(
+        self, members: Sequence[Perturbation | None], examples: Sequence[Example]
+    ) -> list[Tokens]:
         if self.weights.space is None:
             self.weights.check_members_supported(members)
+        return [self.encoder.encode(example) for example in examples]
+
+
+class MastersOnlyEngine(ServedEngine):
+    """The masters of a run without its inference engine: enough for replay and export.
+
+    The inference engine need not be installed.
+    """
+
+    def close(self) -> None:
+        """Do nothing: nothing was started."""
+
+    def _generate_tokens(self, *_: object) -> list[list[Tokens]]:
+        raise self._refusal()
+
+    def _score_tokens(self, *_: object) -> list[list[Sequence[float]]]:
+        raise self._refusal()
+
+    def _sync(self, update: Update | MeanUpdate | None) -> None:
+        """Do nothing: there is no serving copy."""
+
+    def _refusal(self) -> GermlineError:
+        return GermlineError(
+            "these weights were rebuilt for an export, without an inference engine: they cannot be "
+            "evaluated"
+        )
 
 
 def example_sampling_seeds(examples: Sequence[Example], decoding: Decoding) -> tuple[int, ...]:
-    """Name the luck of each example: by run seed, generation, stream and example, for all members.
+    """Return the sampling seed of each example: the same for all members.
 
-    Hashed, so that neighboring runs and generations share nothing; below 2^63, which is what
-    servers take.
+    A hash of run seed, generation, stream and example, so that neighboring runs and generations
+    share nothing; below 2^63, the range that inference engines accept.
     """
     where = f"{decoding.noise_seed}/{decoding.noise_generation}/{decoding.noise_stream}"
     names = (f"germline sampling/{where}/{example.index}".encode() for example in examples)

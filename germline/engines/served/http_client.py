@@ -1,18 +1,19 @@
-"""JSON over HTTP to a server that may be away for a while: asked again, then given up as lost.
+"""JSON over HTTP to an inference server, with retries while the server is unreachable.
 
-What a server says no to is `RequestRefused`, at once. What looks like a server that is gone or not
-there yet (no connection, an answer cut short, a proxy's page in its place) is asked again, with
-growing pauses, as long as the user's patience lasts; then it is `EngineLost`, and the run stops
-resumable.
+A server that refuses a request raises `RequestRefused` at once. A server that seems to be gone or
+not yet ready (no connection, an incomplete response, a web page of a proxy) is asked again, with
+growing pauses, for `retry_timeout_s`; then the request raises `EngineLost`, and the run stops and
+can be resumed.
 
-Nothing that comes from the network is ever unpickled: answers are JSON or plain text.
+Nothing that comes from the network is ever unpickled: responses are JSON or plain text.
 """
 
+import contextlib
 import http.client
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,109 +24,131 @@ log = logging.getLogger(__name__)
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 LONGEST_CONNECT_S = 10.0
-AWAY = (429, 502, 503, 504)
+UNAVAILABLE = (429, 502, 503, 504)
 """Statuses of a server that is busy or starting, or of a proxy that does not reach it."""
-_SHOWN = 300
+_LONGEST_TEXT = 300
 
 
 class RequestRefused(GermlineError):
-    """The server understood the request, and says no.
+    """The server understood the request and refused it.
 
     Attributes:
-        status: of the answer.
-        words: what it says of it.
+        status: of the response.
+        reason: the server's explanation.
     """
 
-    def __init__(self, message: str, status: int, words: str) -> None:
+    def __init__(self, message: str, status: int, reason: str) -> None:
         super().__init__(message)
         self.status = status
-        self.words = words
+        self.reason = reason
 
 
-class _Away(Exception):
-    """One attempt failed in a way that another may not; the message says how."""
+class InvalidResponse(ValueError):
+    """A response lacks what it must contain; the message says what."""
+
+
+class _Unreachable(Exception):
+    """One attempt failed in a way that a later attempt may not; the message says how."""
 
 
 @dataclass
 class HttpConnection:
-    """Asks one server.
+    """Sends requests to one server.
 
     Attributes:
-        name: what it is called in messages, such as `engine.base_url=http://localhost:30000`.
-        url: scheme, host and port; what follows stands before every path.
-        timeout_s: longest wait for one answer.
-        retry_timeout_s: how long to ask again after a first failure; 0 asks once.
-        look: called after every failure, before asking again; raises where that is in vain.
+        name: of the server in messages, such as `engine.base_url=http://localhost:30000`.
+        url: scheme, host, port and an optional prefix of every path.
+        timeout_s: longest wait for one response.
+        retry_timeout_s: how long to retry after a first failure; 0: no retry.
+        check_alive: called after every failure, before the retry; raises where a retry is useless.
     """
 
     name: str
     url: str
     timeout_s: float
     retry_timeout_s: float = 0.0
-    look: Callable[[], None] = lambda: None
+    check_alive: Callable[[], None] = lambda: None
 
     def get(self, path: str) -> Any:
-        """Ask for what is at a path."""
-        return self._insist("GET", path, None)
+        """Request what is at a path."""
+        return self._send_with_retries("GET", path, None)
 
     def post(self, path: str, body: object) -> Any:
-        """Send an object, and return the answer: parsed where it is JSON, else its text.
+        """Send an object, and return the response: parsed if it is JSON, else its text.
 
         Raises:
-            Refused: the server says no.
-            EngineLost: it is gone, also after it was asked again for `retry_timeout_s`.
+            RequestRefused: the server refuses the request.
+            EngineLost: the server is gone, also after retries for `retry_timeout_s`.
         """
-        return self._insist("POST", path, json.dumps(body).encode())
+        return self._send_with_retries("POST", path, json.dumps(body).encode())
 
-    def _insist(self, method: str, path: str, body: bytes | None) -> Any:
+    @contextlib.contextmanager
+    def invalid_response_is_loss(self) -> Iterator[None]:
+        """Raise `EngineLost` where reading a response fails, as it cannot be the server's."""
+        try:
+            yield
+        except (KeyError, TypeError, ValueError, IndexError, StopIteration) as error:
+            raise EngineLost(
+                f"{self.name}: its response is invalid ({type(error).__name__}: {error}): look "
+                "into the server's log, and at what is between, such as a proxy"
+            ) from error
+
+    def _send_with_retries(self, method: str, path: str, body: bytes | None) -> Any:
         failed_at: float | None = None
         pause = FIRST_PAUSE_S
         while True:
             try:
-                return self._ask(method, path, body)
-            except _Away as away:
-                self.look()
+                return self._send(method, path, body)
+            except _Unreachable as failure:
+                self.check_alive()
                 if failed_at is None:
                     failed_at = time.monotonic()
-                    self._say_that_it_waits(path, away)
+                    self._log_retries(path, failure)
                 if time.monotonic() - failed_at >= self.retry_timeout_s:
-                    raise EngineLost(f"{self.name}: {path}: {away}{self._and_then()}") from away
+                    raise EngineLost(
+                        f"{self.name}: {path}: {failure}{self._resume_hint()}"
+                    ) from failure
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)
 
-    def _and_then(self) -> str:
+    def _resume_hint(self) -> str:
         if self.retry_timeout_s <= 0:
             return ""
-        return f", also after {self.retry_timeout_s:g} s: when it is back, the run can be resumed"
+        return (
+            f", also after {self.retry_timeout_s:g} s of retries: when the server is back, the run "
+            "can be resumed"
+        )
 
-    def _say_that_it_waits(self, path: str, away: _Away) -> None:
+    def _log_retries(self, path: str, failure: _Unreachable) -> None:
         if self.retry_timeout_s > 0:
             log.warning(
-                "%s: %s: %s; asking for %g s more", self.name, path, away, self.retry_timeout_s
+                "%s: %s: %s; retrying for %g s", self.name, path, failure, self.retry_timeout_s
             )
 
-    def _ask(self, method: str, path: str, body: bytes | None) -> Any:
+    def _send(self, method: str, path: str, body: bytes | None) -> Any:
         headers = {"Content-Type": "application/json"} if body is not None else {}
-        connection = self._connected()
+        connection = self._connect()
         try:
             connection.request(method, urlsplit(self.url).path.rstrip("/") + path, body, headers)
-            answer = connection.getresponse()
-            content = answer.read().decode("utf-8", "replace")
+            response = connection.getresponse()
+            content = response.read().decode("utf-8", "replace")
         except TimeoutError as error:
             raise EngineLost(
-                f"{self.name}: {path}: no answer within {self.timeout_s:g} s: it hangs, or "
+                f"{self.name}: {path}: no answer within {self.timeout_s:g} s: the server hangs, or "
                 "engine.timeout_s is too short for so much work"
             ) from error
         except (OSError, http.client.HTTPException) as error:
-            raise _Away(f"it hung up ({str(error) or type(error).__name__})") from error
+            raise _Unreachable(
+                f"the connection broke ({str(error) or type(error).__name__})"
+            ) from error
         finally:
             connection.close()
-        return self._checked(path, answer.status, content)
+        return self._parse(path, response.status, content)
 
-    def _connected(self) -> http.client.HTTPConnection:
-        """Connect anew for each request: threads may share this object, and a handshake is short.
+    def _connect(self) -> http.client.HTTPConnection:
+        """Connect for one request: threads may share this object, and a handshake is short.
 
-        No proxy of the environment is used: the server is named by the address it listens at.
+        No proxy of the environment is used: the URL is the address the server listens at.
         """
         parts = urlsplit(self.url)
         kind = (
@@ -136,35 +159,39 @@ class HttpConnection:
         try:
             connection.connect()
         except OSError as error:
-            raise _Away(f"cannot be reached ({str(error) or type(error).__name__})") from error
+            raise _Unreachable(
+                f"cannot be reached ({str(error) or type(error).__name__})"
+            ) from error
         connection.sock.settimeout(self.timeout_s)
         return connection
 
-    def _checked(self, path: str, status: int, content: str) -> Any:
-        if status in AWAY:
-            raise _Away(f"answered {status}: {_shortened(content)}")
+    def _parse(self, path: str, status: int, content: str) -> Any:
+        if status in UNAVAILABLE:
+            raise _Unreachable(f"answered {status}: {_shortened(content)}")
         if content.lstrip()[:1] == "<":
-            raise _Away(
-                f"answered with a web page, not as a server of models: {_shortened(content)}"
+            raise _Unreachable(
+                f"answered with a web page, which no inference server does: {_shortened(content)}"
             )
         try:
-            found = json.loads(content)
+            response = json.loads(content)
         except ValueError:
-            found = content
+            response = content
         if status >= 400:
-            words = _words(found)
-            raise RequestRefused(f"{self.name}: {path}: refused ({status}): {words}", status, words)
-        return found
+            reason = _refusal_reason(response)
+            raise RequestRefused(
+                f"{self.name}: {path}: refused ({status}): {reason}", status, reason
+            )
+        return response
 
 
-def _words(answer: Any) -> str:
-    """Find what a refusal says, wherever the server put it."""
-    while isinstance(answer, dict):
+def _refusal_reason(response: Any) -> str:
+    """Find the explanation in a refusal; servers put it under different keys."""
+    while isinstance(response, dict):
         keys = ("message", "error_message", "error", "detail")
-        answer = next((answer[key] for key in keys if answer.get(key)), str(answer))
-    return _shortened(str(answer))
+        response = next((response[key] for key in keys if response.get(key)), str(response))
+    return _shortened(str(response))
 
 
 def _shortened(text: str) -> str:
     line = " ".join(text.split())
-    return line if len(line) <= _SHOWN else f"{line[:_SHOWN]} ..."
+    return line if len(line) <= _LONGEST_TEXT else f"{line[:_LONGEST_TEXT]} ..."

@@ -1,6 +1,7 @@
-"""How masters are made of a model, as text: for replicas of them in processes elsewhere.
+"""Builds masters of a model, and writes the settings from which another process builds the same.
 
-The text is what the config says of it; whoever reads it checks the values as those of any config.
+The spec is JSON: the sections of the config that masters depend on. The process that reads the spec
+validates the values as in any config.
 """
 
 import json
@@ -13,7 +14,7 @@ from germline.optimizers import AscentOptimizer, make_optimizer
 from germline.protocols import Space
 from germline.spaces import make_space
 
-ELSEWHERE = frozenset(
+UNRELATED = frozenset(
     {
         "model",
         "task",
@@ -26,23 +27,28 @@ ELSEWHERE = frozenset(
         "record",
     }
 )
-"""Sections that have no part in how masters are made or move; some name files of another host."""
+"""Sections that masters and updates do not depend on; some name files of this machine."""
 
 
 def write_spec(config: Config, *, searched: bool) -> str:
-    """Write how the masters of a run are made; not `searched` are those of the model alone."""
+    """Write the spec of a run's masters.
+
+    Args:
+        config: of the run.
+        searched: whether the run searches a space; otherwise the masters are the model's weights.
+    """
     return json.dumps(
-        {"searched": searched, **config.model_dump(mode="json", exclude={*ELSEWHERE})}
+        {"searched": searched, **config.model_dump(mode="json", exclude={*UNRELATED})}
     )
 
 
-def masters_from_spec(recipe: str, source: str) -> Masters:
-    """Load a model and make masters of it.
+def masters_from_spec(spec: str, source: str) -> Masters:
+    """Load a model and build the masters of a spec.
 
     Raises:
-        GermlineError: the model cannot be loaded, or the recipe is none for this germline.
+        GermlineError: the model cannot be loaded, or this version cannot read the spec.
     """
-    values = json.loads(recipe)
+    values = json.loads(spec)
     searched = values.pop("searched")
     config = validate_config(values)
     return make_masters(
@@ -56,9 +62,9 @@ def masters_from_spec(recipe: str, source: str) -> Masters:
 def make_masters(
     pretrained: PretrainedModel, space: Space | None, optimizer: AscentOptimizer, sigma_unit: str
 ) -> Masters:
-    """Make masters of a model: the same here and in a replica elsewhere.
+    """Build masters of a model: bit-identical in every process.
 
-    Searched parameters become fp32, one after another; the others stay as they are stored.
+    Searched parameters become fp32, one after another; the others keep their stored dtype.
     """
     model = pretrained.model
     infos = list_tensors(model)

@@ -1,7 +1,7 @@
-"""Members and updates as text, for engines elsewhere: seeds, coefficients and coordinates travel.
+"""Members and updates as JSON text for other processes: seeds, coefficients and offsets.
 
-JSON, whose floats read back to the same bits; coordinates are base64 of little-endian fp32. What is
-read here is data and nothing else: no pickle crosses a network.
+Floats in JSON read back to the same bits; offsets are base64 of little-endian fp32. Reading creates
+data only: no pickle crosses a network.
 """
 
 import base64
@@ -25,19 +25,19 @@ from germline.types import (
 
 def write_members(members: dict[str, Perturbation | None]) -> str:
     """Write members by name; None is the center."""
-    return json.dumps({name: _member(member) for name, member in members.items()})
+    return json.dumps({name: _write_member(member) for name, member in members.items()})
 
 
 def read_members(text: str) -> dict[str, Perturbation | None]:
     """Read what `write_members` wrote."""
-    return {name: _as_member(values) for name, values in json.loads(text).items()}
+    return {name: _read_member(values) for name, values in json.loads(text).items()}
 
 
 def write_update(update: Update | MeanUpdate) -> str:
-    """Write an update; of a move, where it leads."""
+    """Write an update; a mean update with its offsets."""
     if isinstance(update, Update):
         return json.dumps(asdict(update))
-    offsets = None if update.offsets is None else _numbers(update.offsets)
+    offsets = None if update.offsets is None else _encode_offsets(update.offsets)
     return json.dumps(
         {
             "generation": update.generation,
@@ -54,7 +54,7 @@ def read_update(text: str) -> Update | MeanUpdate:
     if "utilities" in values:
         offsets = values.pop("offsets")
         values["utilities"] = tuple(values["utilities"])
-        return MeanUpdate(**values, offsets=None if offsets is None else _as_numbers(offsets))
+        return MeanUpdate(**values, offsets=None if offsets is None else _decode_offsets(offsets))
     sigma_update = values.pop("sigma_update")
     if sigma_update is not None:
         sigma_update["coefficients"] = tuple(sigma_update["coefficients"])
@@ -64,28 +64,28 @@ def read_update(text: str) -> Update | MeanUpdate:
     return Update(**values, sigma_update=sigma_update, strategy_state=state)
 
 
-def _member(member: Perturbation | None) -> dict[str, Any] | None:
+def _write_member(member: Perturbation | None) -> dict[str, Any] | None:
     if member is None:
         return None
     if isinstance(member, SeedPerturbation):
         return asdict(member)
-    offsets = _numbers(member.offsets)
+    offsets = _encode_offsets(member.offsets)
     return {"generation": member.generation, "index": member.index, "offsets": offsets}
 
 
-def _as_member(values: dict[str, Any] | None) -> Perturbation | None:
+def _read_member(values: dict[str, Any] | None) -> Perturbation | None:
     if values is None:
         return None
     if "offsets" in values:
         return VectorPerturbation(
-            values["generation"], values["index"], _as_numbers(values["offsets"])
+            values["generation"], values["index"], _decode_offsets(values["offsets"])
         )
     return SeedPerturbation(**values)
 
 
-def _numbers(values: Float32[np.ndarray, " dimension"]) -> str:
+def _encode_offsets(values: Float32[np.ndarray, " dimension"]) -> str:
     return base64.b64encode(values.astype("<f4", copy=False).tobytes()).decode("ascii")
 
 
-def _as_numbers(text: str) -> Float32[np.ndarray, " dimension"]:
+def _decode_offsets(text: str) -> Float32[np.ndarray, " dimension"]:
     return np.frombuffer(base64.b64decode(text), dtype="<f4")

@@ -1,9 +1,8 @@
-"""An SGLang server as engine: germline speaks HTTP with it, and imports nothing of it.
+"""The engine `sglang`: an SGLang server, reached by HTTP; nothing of SGLang is imported.
 
-server.py     members on a server: adapters in one batch, or weights written one after another
-client.py     what is asked of a server, and what it answers
-server_check.py   whether a server is the one a run needs
-write_check.py      whether what is written into it arrives
-launch.py  a server of the run's own: started, waited for, stopped with the run
-watchdog.py      the process between, which ends the server when the run is gone
+engine.py        the engine: members as adapters of one batch, or written one after another
+client.py        the requests to a server, and its responses
+server_check.py  whether a server is the one a run needs, and accepts what is written
+launch.py        a server of the run's own: started, waited for, stopped with the run
+watchdog.py      the process between run and server, which ends the server when the run is gone
 """

@@ -1,52 +1,57 @@
-"""What is asked of an SGLang server, and what it answers: checked, as it may be anything.
+"""The requests to an SGLang server and its responses, which are checked before they are used.
 
-Weights and adapters are sent as pickles, as SGLang's HTTP API asks for; none are ever received, and
-nothing here unpickles. Every answer names the version of the weights that wrote it, so a server
-that was restarted, or into which another run writes, is noticed before its texts are believed.
+Weights and adapters are sent as pickles, because SGLang's HTTP API takes nothing else; none are
+ever received, and nothing here unpickles. Every response names the version of the weights it came
+from, so responses of a restarted server, or of one that another run writes into, are recognized.
 
-Limits: written against SGLang 0.5.23; older ones have no sessions of weight updates.
+Limits: written against SGLang 0.5.23; older versions have no sessions of weight updates.
 """
 
 import base64
 import pickle
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from germline.engines.served.http_client import HttpConnection, RequestRefused
-from germline.engines.served.server_protocol import SamplingRequest
+from germline.engines.served.engine import SamplingRequest
+from germline.engines.served.http_client import (
+    HttpConnection,
+    InvalidResponse,
+    RequestRefused,
+)
 from germline.protocols import MemberAdapter
 from germline.types import EngineLost, GermlineError
 
 OLDEST = (0, 5, 23)
 CHUNK_BYTES = 64 * 2**20
-"""Tensors sent in one request, unless a single one is larger."""
+"""Limit of the tensors in one request; a larger tensor is sent alone."""
 
 
 @dataclass(frozen=True)
 class ServerInfo:
-    """How a server was started.
+    """The settings a server was started with.
 
     Attributes:
         model: the path or hub id it loaded, on its own machine.
         architecture: class of the model, as in its `config.json`.
-        weight_version: what its weights are called at the moment.
-        adapters: whether it can have any.
-        target_modules: kinds of linear layers that may have them; empty: it does not tell.
-        max_rank: of adapters; None: it does not tell.
-        loadable: most adapters held at once; None: any number.
-        seeds: whether it heeds the seeds of sampling.
+        weight_version: the current name of its weights.
+        device: such as `cpu` or `cuda`; empty: not reported.
+        adapters: whether it accepts adapters.
+        target_modules: kinds of linear layers that accept adapters; empty: not reported.
+        max_rank: of adapters; None: not reported.
+        loadable: maximum number of adapters held at once; None: no limit.
+        seeds: whether it uses sampling seeds.
     """
 
     version: str
     model: str
     architecture: str
     weight_version: str
+    device: str
     dtype: str
     tensor_parallel: int
     data_parallel: int
@@ -59,12 +64,12 @@ class ServerInfo:
 
 @dataclass(frozen=True)
 class GenerateRequest:
-    """One prompt of a request.
+    """One prompt.
 
     Attributes:
-        adapter: name of the adapter it is played with; None: the weights alone.
+        adapter: name of the member's adapter; None: the bare weights.
         sampling: SGLang's `sampling_params`.
-        scored_from: position of the first token whose log-probability is wanted; None: of none.
+        scored_from: position of the first token whose log-probability is returned; None: of none.
     """
 
     prompt: Sequence[int]
@@ -75,10 +80,10 @@ class GenerateRequest:
 
 @dataclass(frozen=True)
 class GenerateResponse:
-    """What came of a row.
+    """The response to one prompt.
 
     Attributes:
-        versions: of the weights that wrote it; more than one where they changed meanwhile.
+        versions: of the weights it came from; several if they changed meanwhile.
         scores: log-probabilities of the prompt's tokens from `scored_from` on.
     """
 
@@ -92,7 +97,7 @@ def sampling_params(
 ) -> dict[str, object]:
     """Return SGLang's `sampling_params` for one prompt.
 
-    All that is not said here a server may take from the model's generation_config.json.
+    All parameters are set, as the server takes unset ones from the model's generation_config.json.
     """
     decoding = sampling.decoding
     return {
@@ -110,66 +115,70 @@ def sampling_params(
 
 
 class SglangClient:
-    """Asks one server."""
+    """A client of one server."""
 
     def __init__(self, connection: HttpConnection) -> None:
         self.connection = connection
-        self._copies = 1  # of what is sent: one for each process of a tensor-parallel server
+        self._copies = 1  # of sent tensors: one for each process of a tensor-parallel server
 
     def info(self) -> ServerInfo:
-        """Ask how the server was started.
+        """Return the settings the server was started with.
 
         Raises:
-            GermlineError: it is no SGLang server, or too old a one.
+            GermlineError: it is not an SGLang server, or one of a version that is too old.
         """
         try:
             started = self.connection.get("/server_info")
             model = self.connection.get("/model_info")
             info = _server_info(started, model)
-        except (RequestRefused, _Unexpected) as error:
+        except (RequestRefused, InvalidResponse) as error:
             raise GermlineError(
                 f"{self.connection.name}: it is no SGLang server that can be used here "
                 f"({error}): name one of SGLang {_dotted(OLDEST)} or newer"
             ) from error
-        found = tuple(int(part) for part in re.findall(r"\d+", info.version)[:3])
-        if found < OLDEST:
+        version = tuple(int(part) for part in re.findall(r"\d+", info.version)[:3])
+        if version < OLDEST:
             raise GermlineError(
-                f"{self.connection.name}: it is SGLang {info.version}, which cannot take weights "
-                f"as they are sent here: use {_dotted(OLDEST)} or newer"
+                f"{self.connection.name}: it is SGLang {info.version}, which cannot receive "
+                f"weights: use {_dotted(OLDEST)} or newer"
             )
         self._copies = info.tensor_parallel
         return info
 
-    def generate(self, rows: Sequence[GenerateRequest]) -> list[GenerateResponse]:
-        """Let the server go on from every row.
+    def generate(self, requests: Sequence[GenerateRequest]) -> list[GenerateResponse]:
+        """Continue every prompt.
 
         Raises:
-            Refused: it does not take one of them.
-            EngineLost: it is gone, or answers something else.
+            RequestRefused: the server refuses one of them.
+            EngineLost: it is gone, or its response is invalid.
         """
         body: dict[str, object] = {
-            "input_ids": [list(row.prompt) for row in rows],
-            "sampling_params": [dict(row.sampling) for row in rows],
+            "input_ids": [list(request.prompt) for request in requests],
+            "sampling_params": [dict(request.sampling) for request in requests],
         }
-        if any(row.adapter is not None for row in rows):
-            body["lora_path"] = [row.adapter for row in rows]
-        if any(row.scored_from is not None for row in rows):
+        if any(request.adapter is not None for request in requests):
+            body["lora_path"] = [request.adapter for request in requests]
+        if any(request.scored_from is not None for request in requests):
             body["return_logprob"] = True
-            body["logprob_start_len"] = [row.scored_from for row in rows]
-        found = self.connection.post("/generate", body)
-        with _believed(self.connection):
-            if not isinstance(found, list) or len(found) != len(rows):
-                count = f"{len(found)} answers" if isinstance(found, list) else repr(found)[:100]
-                raise _Unexpected(f"{len(rows)} prompts got {count}")
-            return [_answer(one, row) for one, row in zip(found, rows, strict=True)]
+            body["logprob_start_len"] = [request.scored_from for request in requests]
+        answers = self.connection.post("/generate", body)
+        with self.connection.invalid_response_is_loss():
+            if not isinstance(answers, list) or len(answers) != len(requests):
+                several = isinstance(answers, list)
+                found = f"{len(answers)} responses" if several else repr(answers)[:100]
+                raise InvalidResponse(f"{len(requests)} prompts got {found}")
+            return [
+                _response(answer, request)
+                for answer, request in zip(answers, requests, strict=True)
+            ]
 
     def load_adapter(self, name: str, adapter: MemberAdapter, dtype: torch.dtype) -> None:
-        """Hand over an adapter in memory, under a name that was never used before.
+        """Load an adapter from memory, under a name that was never used before.
 
         Raises:
-            Refused: the server does not take it.
+            RequestRefused: the server refuses the adapter.
         """
-        tensors = {key: _apart(tensor, dtype) for key, tensor in adapter.tensors.items()}
+        tensors = {key: _copy(tensor, dtype) for key, tensor in adapter.tensors.items()}
         body = {
             "lora_name": name,
             "config_dict": adapter.config(),
@@ -178,26 +187,26 @@ class SglangClient:
         try:
             self.connection.post("/load_lora_adapter_from_tensors", body)
         except RequestRefused as refusal:
-            # Asked again after the connection broke: the first time had come through.
-            if "already loaded" not in refusal.words:
+            # A retry after the connection broke: the first request had reached the server.
+            if "already loaded" not in refusal.reason:
                 raise
 
     def unload_adapter(self, name: str) -> None:
-        """Let the server forget an adapter."""
+        """Unload an adapter."""
         self.connection.post("/unload_lora_adapter", {"lora_name": name})
 
     def write(
         self, tensors: Iterable[tuple[str, Tensor]], dtype: torch.dtype, version: str
     ) -> None:
-        """Write tensors into the weights, by canonical names, and forget all that was computed.
+        """Write tensors into the weights by canonical names, and empty the server's caches.
 
         Args:
             tensors: fp32; they are rounded here, as the server would.
             dtype: of the server's weights.
-            version: what the weights are called from now on.
+            version: the new name of the weights.
         """
         self._open_session()
-        for pairs in _chunks((name, _apart(tensor, dtype)) for name, tensor in tensors):
+        for pairs in _chunks((name, _copy(tensor, dtype)) for name, tensor in tensors):
             body = {
                 "serialized_named_tensors": [_packed(pairs)] * self._copies,
                 "weight_version": version,
@@ -207,25 +216,25 @@ class SglangClient:
         self.connection.post("/end_weight_update", {})
 
     def reload(self, model: str, version: str) -> None:
-        """Let the server read its weights from its own disk again."""
+        """Make the server read its weights from its own disk again."""
         body = {"model_path": model, "weight_version": version, "flush_cache": True}
         self.connection.post("/update_weights_from_disk", body)
 
     def checksum(self) -> object:
-        """Ask for what tells one state of the weights from another."""
-        found = self.connection.post("/weights_checker", {"action": "checksum"})
-        ranks = found.get("ranks") if isinstance(found, dict) else None
+        """Return the checksums of the server's weights."""
+        response = self.connection.post("/weights_checker", {"action": "checksum"})
+        ranks = response.get("ranks") if isinstance(response, dict) else None
         if not isinstance(ranks, list) or not ranks:
             raise RequestRefused(
-                f"{self.connection.name}: no checksums in {str(found)[:100]}", 200, ""
+                f"{self.connection.name}: no checksums in {str(response)[:100]}", 200, ""
             )
         return [rank.get("checksums") for rank in ranks]
 
     def is_healthy(self, name: str) -> bool:
-        """Ask for a sign of life, which costs the server one token, and whether it is the one.
+        """Tell whether the server is ready and the expected one; this costs it one token.
 
         Args:
-            name: what it was told to call its model; two may have been given the same free port.
+            name: its `--served-model-name`; another server may have got the same free port.
         """
         try:
             self.connection.get("/health")
@@ -238,42 +247,27 @@ class SglangClient:
         try:
             self.connection.post("/begin_weight_update", {})
         except RequestRefused as refusal:
-            if "already open" not in refusal.words:
+            if "already open" not in refusal.reason:
                 raise
-            # Left behind by a run that was killed while it wrote.
+            # A run that was killed during a write left its session open.
             self.connection.post("/end_weight_update", {})
             self.connection.post("/begin_weight_update", {})
 
 
-class _Unexpected(Exception):
-    """An answer is not what SGLang answers; the message says how."""
-
-
-@contextmanager
-def _believed(connection: HttpConnection) -> Iterator[None]:
-    """Turn an answer that makes no sense into the loss of the engine."""
-    try:
-        yield
-    except _Unexpected as error:
-        raise EngineLost(
-            f"{connection.name}: its answer makes no sense ({error}): look into its log, and at "
-            "what stands between, such as a proxy"
-        ) from error
-
-
 def _server_info(started: Any, model: Any) -> ServerInfo:
     if not isinstance(started, dict) or not isinstance(model, dict):
-        raise _Unexpected(f"asked for its settings it says {str(started)[:100]!r}")
-    wanted = {"version": str, "tp_size": int, "dp_size": int, "dtype": str}
-    for name, kind in wanted.items():
-        if not isinstance(started.get(name), kind):
-            raise _Unexpected(f"it does not tell its {name}")
+        raise InvalidResponse(f"/server_info returns {str(started)[:100]!r}")
+    types = {"version": str, "tp_size": int, "dp_size": int, "dtype": str}
+    for name, expected in types.items():
+        if not isinstance(started.get(name), expected):
+            raise InvalidResponse(f"/server_info has no {name}")
     architectures = model.get("architectures") or ["unknown"]
     return ServerInfo(
         version=started["version"],
         model=str(model.get("model_path")),
         architecture=str(architectures[0]),
         weight_version=str(model.get("weight_version")),
+        device=str(started.get("device") or ""),
         dtype=started["dtype"],
         tensor_parallel=started["tp_size"],
         data_parallel=started["dp_size"],
@@ -285,31 +279,33 @@ def _server_info(started: Any, model: Any) -> ServerInfo:
     )
 
 
-def _answer(found: Any, row: GenerateRequest) -> GenerateResponse:
+def _response(answer: Any, request: GenerateRequest) -> GenerateResponse:
     try:
-        meta = found["meta_info"]
-        tokens = tuple(int(token) for token in found["output_ids"])
+        meta = answer["meta_info"]
+        tokens = tuple(int(token) for token in answer["output_ids"])
         spans = meta.get("weight_versions") or [{"version": meta["weight_version"]}]
         versions = frozenset(str(span["version"]) for span in spans)
-        scores: tuple[float, ...] = ()
-        if row.scored_from is not None:
-            # The first has no score: nothing it could follow was looked at.
-            scored = meta["input_token_logprobs"][1:]
-            scores = tuple(float(score) for score, *_ in scored)
-            expected = row.prompt[row.scored_from + 1 :]
-            # The last token of a vocabulary is scored like any other, but reported as 0.
-            if len(scored) != len(expected) or any(
-                label not in (token, 0)
-                for (_, label, *_), token in zip(scored, expected, strict=True)
-            ):
-                raise _Unexpected("it scored other tokens than it was sent")
+        scores = () if request.scored_from is None else _scores(meta, request)
     except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise _Unexpected(f"{type(error).__name__}: {error} in {str(found)[:100]}") from error
+        raise InvalidResponse(f"{type(error).__name__}: {error} in {str(answer)[:100]}") from error
     return GenerateResponse(tokens, versions, scores)
 
 
-def _apart(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """Copy to where nothing else lies: a pickle holds all of the memory a tensor is a part of."""
+def _scores(meta: Any, request: GenerateRequest) -> tuple[float, ...]:
+    assert request.scored_from is not None
+    # The first entry has no score: its log-probability would need the token before it.
+    scored = meta["input_token_logprobs"][1:]
+    expected = request.prompt[request.scored_from + 1 :]
+    # SGLang scores the last token of the vocabulary like any other, but reports its id as 0.
+    if len(scored) != len(expected) or any(
+        label not in (token, 0) for (_, label, *_), token in zip(scored, expected, strict=True)
+    ):
+        raise InvalidResponse("the scored tokens are not those that were sent")
+    return tuple(float(score) for score, *_ in scored)
+
+
+def _copy(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Copy into storage of its own: a pickle contains the whole storage a tensor is a part of."""
     return tensor.detach().to("cpu", dtype).clone(memory_format=torch.contiguous_format)
 
 
@@ -318,7 +314,7 @@ def _packed(tensors: object) -> str:
 
 
 def _chunks(pairs: Iterable[tuple[str, Tensor]]) -> Iterator[list[tuple[str, Tensor]]]:
-    """Gather tensors up to `CHUNK_BYTES`; one that is larger goes alone."""
+    """Group tensors up to `CHUNK_BYTES`; a larger tensor is a group of its own."""
     held: list[tuple[str, Tensor]] = []
     size = 0
     for name, tensor in pairs:

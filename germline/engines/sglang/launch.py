@@ -1,7 +1,7 @@
 """A server of the run's own: started on a free port of this machine, waited for, stopped with it.
 
-What the server prints goes to a file in a temporary folder, which is named where something goes
-wrong, and deleted where nothing did.
+The server's output goes to a file in a temporary folder. Errors name the file; a server that ran
+until it was stopped has its folder deleted.
 """
 
 import contextlib
@@ -25,30 +25,30 @@ from germline.types import EngineLost, GermlineError
 
 log = logging.getLogger(__name__)
 
-SLOTS = 16
-"""Adapters in one batch of a launched server, unless `engine.adapters` says otherwise."""
-ON_CPU = (
+DEFAULT_ADAPTERS = 16
+"""Default of `engine.adapters` for a launched server: adapters in one batch."""
+CPU_FLAGS = (
     *("--device", "cpu", "--attention-backend", "torch_native", "--sampling-backend", "pytorch"),
     *("--lora-backend", "torch_native", "--disable-overlap-schedule", "--sleep-on-idle"),
     *("--mem-fraction-static", "0.3", "--max-total-tokens", "32768"),
 )
-"""What the server cannot choose well by itself on a CPU: its kernels, and its share of memory."""
-LAST_LINES = 12
-SAY_EVERY_S = 30.0
-INSTALL = "pip install sglang (in an environment of its own: it pins what it needs)"
+"""Flags whose defaults do not work on a CPU: kernels, and the share of memory."""
+SHOWN_LINES = 12
+LOG_EVERY_S = 30.0
+INSTALL = "pip install sglang (in an environment of its own, as it pins its dependencies)"
 
 
 class LaunchedServer:
     """A server process.
 
     Args:
-        command: what is run; it must listen at `url`.
-        environment: variables on top of this process's own.
-        url: where it will listen.
-        name: what it calls its model, so that it is not taken for another at the same port.
+        command: starts the server, which must listen at `url`.
+        environment: variables added to those of this process.
+        url: of the server.
+        name: its `--served-model-name`, which tells it from another server at the same port.
 
     Attributes:
-        log_file: what it prints.
+        log_file: the server's output.
     """
 
     def __init__(
@@ -60,8 +60,8 @@ class LaunchedServer:
         self.log_file = folder / "server.log"
         self._is_ready = False
         with self.log_file.open("wb") as output:
-            # A session of its own: Ctrl-C is the run's to handle.
-            self._guard = subprocess.Popen(
+            # In a session of its own, so that Ctrl-C reaches the run only.
+            self._watchdog = subprocess.Popen(
                 [sys.executable, "-I", watchdog.__file__, *command],
                 stdin=subprocess.PIPE,
                 stdout=output,
@@ -70,123 +70,123 @@ class LaunchedServer:
                 start_new_session=True,
             )
 
-    def wait(self, is_well: Callable[[], bool], startup_timeout_s: float) -> None:
-        """Wait until the server answers, and say now and then that it takes time.
+    def wait(self, is_healthy: Callable[[], bool], startup_timeout_s: float) -> None:
+        """Wait until the server is healthy, and log from time to time that it is starting.
 
         Raises:
             GermlineError: it ended, or took longer than `engine.startup_timeout_s`.
         """
-        started = said = time.monotonic()
-        while not is_well():
-            if (status := self._guard.poll()) is not None:
-                raise GermlineError(self._cannot_start(f"ended with status {status}"))
+        started = logged = time.monotonic()
+        while not is_healthy():
+            if (status := self._watchdog.poll()) is not None:
+                raise GermlineError(self._start_error(f"ended with status {status}"))
             now = time.monotonic()
             if now - started > startup_timeout_s:
-                found = f"did not answer within engine.startup_timeout_s={startup_timeout_s:g} s"
-                raise GermlineError(self._cannot_start(found))
-            if now - said >= SAY_EVERY_S:
-                said = now
-                message = "the SGLang server is starting (%d s; it writes to %s)"
+                limit = f"engine.startup_timeout_s={startup_timeout_s:g} s"
+                raise GermlineError(self._start_error(f"did not answer within {limit}"))
+            if now - logged >= LOG_EVERY_S:
+                logged = now
+                message = "the SGLang server is starting (%d s so far; its output is in %s)"
                 log.warning(message, now - started, self.log_file)
             time.sleep(0.2)
         self._is_ready = True
 
-    def look(self) -> None:
-        """Do nothing while the server runs.
+    def check_alive(self) -> None:
+        """Check that a server that was healthy once still runs.
 
         Raises:
             EngineLost: it has ended.
         """
-        if self._is_ready and (status := self._guard.poll()) is not None:
+        if self._is_ready and (status := self._watchdog.poll()) is not None:
             raise EngineLost(
                 f"the SGLang server of this run ended with status {status}; a resumed run starts "
-                f"another. {self._last_words()}"
+                f"another. {self._last_output()}"
             )
 
     def stop(self) -> None:
-        """End the server and all its processes, and forget what it printed if all went well."""
-        ran_until_now = self._guard.poll() is None
+        """End the server and all its processes; delete its output if it ran until now."""
+        ran_until_now = self._watchdog.poll() is None
         with contextlib.suppress(OSError):
-            if self._guard.stdin:
-                self._guard.stdin.close()
+            if self._watchdog.stdin:
+                self._watchdog.stdin.close()
         try:
-            self._guard.wait(2 * watchdog.GRACE_S)
+            self._watchdog.wait(2 * watchdog.GRACE_S)
         except subprocess.TimeoutExpired:
-            self._guard.kill()
-            self._guard.wait()
+            self._watchdog.kill()
+            self._watchdog.wait()
         if self._is_ready and ran_until_now:
             shutil.rmtree(self.log_file.parent, ignore_errors=True)
 
-    def _cannot_start(self, found: str) -> str:
-        words = self._last_words()
-        if "No module named" in words and "sglang" in words:
+    def _start_error(self, failure: str) -> str:
+        output = self._last_output()
+        if "No module named" in output and "sglang" in output:
             return (
-                f"engine.python: this interpreter has no SGLang: {INSTALL}, and name that one's "
-                f"(engine.python=.../bin/python). {words}"
+                f"engine.python: this interpreter has no SGLang: {INSTALL}, and set engine.python "
+                f"to that environment's bin/python. {output}"
             )
-        return f"engine.launch: the SGLang server {found}. {words}"
+        return f"engine.launch: the SGLang server {failure}. {output}"
 
-    def _last_words(self) -> str:
+    def _last_output(self) -> str:
         lines = self.log_file.read_text(errors="replace").strip().splitlines()
-        shown = "\n    ".join(["", *(line[:500] for line in lines[-LAST_LINES:])])
-        return f"The last it wrote to {self.log_file}:{shown or ' nothing'}"
+        shown = "\n    ".join(["", *(line[:500] for line in lines[-SHOWN_LINES:])])
+        return f"Its last output in {self.log_file}:{shown or ' nothing'}"
 
 
 def launch_server(
-    config: Sglang, source: str, dtype: torch.dtype, adapter_flags: Sequence[str]
+    section: Sglang, source: str, dtype: torch.dtype, adapter_flags: Sequence[str]
 ) -> LaunchedServer:
     """Start a server for a model.
 
     Args:
-        config: of the engine.
+        section: of the section.
         source: the model's folder or hub id.
         dtype: to serve in.
-        adapter_flags: what the adapters of the run need; none for a run without.
+        adapter_flags: that the run's adapters need; empty for a run without adapters.
 
     Raises:
-        GermlineError: there is no such interpreter.
+        GermlineError: `engine.python` does not exist.
     """
-    # As text: of a path that it finds as it stands, `which` returns the path.
-    python = shutil.which(str(Path(config.python or sys.executable).expanduser()))
+    # As text: `which` returns a `Path` argument unchanged if it is a program.
+    python = shutil.which(str(Path(section.python or sys.executable).expanduser()))
     if python is None:
         raise GermlineError(
-            f"engine.python={config.python} is no program here: name the interpreter of the "
-            f"environment that has SGLang. To make one: {INSTALL}"
+            f"engine.python={section.python} is not a program on this machine: name the "
+            f"interpreter of the environment that has SGLang. To create one: {INSTALL}"
         )
     port, name = _free_port(), f"run-{uuid.uuid4().hex}"
     command = [python, "-m", "sglang.launch_server", "--model-path", source]
     command += ["--host", "127.0.0.1", "--port", str(port), "--dtype", str(dtype).split(".")[1]]
     command += ["--served-model-name", name, "--skip-server-warmup"]
-    command += _device_flags(launch_device(config))
+    command += _device_flags(launch_device(section))
     if adapter_flags:
-        slots = config.adapters if config.adapters != "auto" else SLOTS
-        command += [*adapter_flags, "--max-loras-per-batch", str(slots + 1)]  # the base has one
-    # Of a flag that stands twice the last one counts.
-    command += config.options
-    return LaunchedServer(command, _environment(config), f"http://127.0.0.1:{port}", name)
+        slots = section.adapters if section.adapters != "auto" else DEFAULT_ADAPTERS
+        command += [*adapter_flags, "--max-loras-per-batch", str(slots + 1)]  # one is for the base
+    # The last of two equal flags wins.
+    command += section.options
+    return LaunchedServer(command, _environment(section), f"http://127.0.0.1:{port}", name)
 
 
-def launch_device(config: Sglang) -> str:
-    """Return where a launched server runs: `cpu`, `cuda` or `cuda:1`."""
-    if config.device != "auto":
-        return config.device
+def launch_device(section: Sglang) -> str:
+    """Return the device of a launched server: `cpu`, `cuda` or, for example, `cuda:1`."""
+    if section.device != "auto":
+        return section.device
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _device_flags(device: str) -> list[str]:
     if device == "cpu":
-        return list(ON_CPU)
+        return list(CPU_FLAGS)
     kind, _, number = device.partition(":")
     return ["--device", kind, *(["--base-gpu-id", number] if number else [])]
 
 
-def _environment(config: Sglang) -> dict[str, str]:
-    found = {"PYTHONSAFEPATH": "1"}  # what lies about in the working directory is no module
-    if launch_device(config) == "cpu":
-        found["SGLANG_USE_CPU_ENGINE"] = "1"
-    if config.threads is not None:
-        found["OMP_NUM_THREADS"] = str(config.threads)
-    return found
+def _environment(section: Sglang) -> dict[str, str]:
+    variables = {"PYTHONSAFEPATH": "1"}  # files in the working directory are not modules
+    if launch_device(section) == "cpu":
+        variables["SGLANG_USE_CPU_ENGINE"] = "1"
+    if section.threads is not None:
+        variables["OMP_NUM_THREADS"] = str(section.threads)
+    return variables
 
 
 def _free_port() -> int:

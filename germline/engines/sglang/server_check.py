@@ -1,51 +1,58 @@
-"""Whether a server is the one a run needs: its model, its dtype, room for the run's adapters.
+"""Whether a server is the one a run needs: model, dtype, adapters, and writable weights.
 
-SGLang cannot hand out its weights, so what they make of a fixed text is compared with what the
-model makes of it here: another model is told apart for certain, other weights of the same model as
-far as the dtype of the server allows.
+SGLang cannot return its weights, so the log-probabilities of a fixed text are compared with those
+of the model here: another model is recognized, other weights of the same model as far as the
+server's dtype allows.
 """
+
+import logging
+import re
+from collections.abc import Callable, Sequence
 
 import torch
 from transformers import PreTrainedModel
 
 from germline.engines.dtypes import DTYPES
 from germline.engines.master_weights import Masters
+from germline.engines.served.http_client import RequestRefused
 from germline.engines.sglang.client import GenerateRequest, ServerInfo, SglangClient
-from germline.types import GermlineError
+from germline.types import GermlineError, TensorInfo
 
-PROBE = tuple(7 + 5 * place % 211 for place in range(40))
-"""A text that every model knows: small ids only, as SGLang ends on one beyond the vocabulary."""
+log = logging.getLogger(__name__)
+
+PROBE = tuple(7 + 5 * index % 211 for index in range(40))
+"""A fixed text of small token ids: SGLang exits on an id beyond the vocabulary."""
 TOLERANCES = {torch.float32: 0.001, torch.bfloat16: 0.5, torch.float16: 0.1}
-"""Mean difference of log-probabilities that rounding may explain; other models are 1 and more."""
+"""Mean difference of log-probabilities that rounding explains; another model gives 1 or more."""
 
 
 def server_dtype(info: ServerInfo, wanted: str, stored: torch.dtype) -> torch.dtype:
     """Return the dtype of a running server.
 
     Args:
-        info: what the server tells.
+        info: of the server.
         wanted: `engine.dtype`.
-        stored: of the checkpoint.
+        stored: dtype of the checkpoint.
 
     Raises:
-        GermlineError: it has another one than is asked for.
+        GermlineError: the server's dtype is not `engine.dtype`.
     """
-    found = DTYPES.get({"half": "float16", "float": "float32"}.get(info.dtype, info.dtype))
-    if found is None:  # `--dtype auto`, as SGLang understands it
-        found = torch.float16 if stored == torch.float32 else stored
-    if wanted != "auto" and DTYPES[wanted] != found:
+    dtype = DTYPES.get({"half": "float16", "float": "float32"}.get(info.dtype, info.dtype))
+    if dtype is None:  # SGLang's rule for `--dtype auto`
+        dtype = torch.float16 if stored == torch.float32 else stored
+    if wanted != "auto" and DTYPES[wanted] != dtype:
         raise GermlineError(
             f"engine.dtype={wanted}, but the server was started with --dtype {info.dtype}: use "
             f"engine.dtype=auto, or start the server with --dtype {wanted}"
         )
-    return found
+    return dtype
 
 
 def check_server(info: ServerInfo, masters: Masters) -> None:
-    """Refuse a server that cannot play members of the space.
+    """Refuse a server that cannot evaluate members of the space.
 
     Raises:
-        GermlineError: the message names the flag to start it with.
+        GermlineError: naming the flag to start the server with.
     """
     if not masters.has_adapter_members:
         return
@@ -54,32 +61,31 @@ def check_server(info: ServerInfo, masters: Masters) -> None:
         raise _unfit(masters, "was started without adapters", flags)
     rank = adapter_rank(masters)
     if info.max_rank is not None and info.max_rank < rank:
-        raise _unfit(masters, f"takes no adapters above rank {info.max_rank}", flags)
+        raise _unfit(masters, f"accepts no adapters above rank {info.max_rank}", flags)
     missing = sorted(adapted_modules(masters) - info.target_modules)
     if info.target_modules and missing and "all" not in info.target_modules:
-        raise _unfit(masters, f"takes no adapters beside {', '.join(missing)}", flags)
+        raise _unfit(masters, f"accepts no adapters of {', '.join(missing)}", flags)
     if info.data_parallel != 1:
         raise _unfit(masters, f"has --dp-size {info.data_parallel}", ["--dp-size", "1", *flags])
 
 
-def _unfit(masters: Masters, found: str, flags: list[str]) -> GermlineError:
+def _unfit(masters: Masters, problem: str, flags: list[str]) -> GermlineError:
     kind = type(masters.space).__name__
     return GermlineError(
         f"engine.base_url: members of this run are adapters of rank {adapter_rank(masters)} "
-        f"({kind}), "
-        f"but the server {found}: start it with {' '.join(flags)}"
+        f"({kind}), but the server {problem}: start it with {' '.join(flags)}"
     )
 
 
 def adapter_flags(masters: Masters) -> list[str]:
-    """Return with what a server must be started for the adapters of a space."""
+    """Return the flags a server needs for the adapters of a space."""
     modules = sorted(adapted_modules(masters))
     rank = str(adapter_rank(masters))
     return ["--enable-lora", "--max-lora-rank", rank, "--lora-target-modules", *modules]
 
 
 def adapted_modules(masters: Masters) -> set[str]:
-    """Return the kinds of layers beside which adapters stand, such as q_proj."""
+    """Return the kinds of layers that have adapters, such as q_proj."""
     names = (layer.name.removesuffix(".weight") for layer in masters.adapter_layers)
     return {name.rpartition(".")[2] for name in names}
 
@@ -91,7 +97,7 @@ def adapter_rank(masters: Masters) -> int:
 
 @torch.inference_mode()
 def reference_log_probabilities(model: PreTrainedModel) -> list[float]:
-    """Return what the base model here makes of the fixed text: log-probabilities, fp32."""
+    """Return the base model's log-probabilities of the fixed text, computed here in fp32."""
     tokens = torch.tensor([_probe(model)])
     logits = model(tokens.to(next(model.parameters()).device)).logits[0, :-1].float().cpu()
     scores = logits.log_softmax(-1).gather(-1, tokens[0, 1:, None])[:, 0]
@@ -105,16 +111,16 @@ def check_base_weights(
     expected: list[float],
     dtype: torch.dtype,
 ) -> None:
-    """Compare what the server makes of the fixed text.
+    """Compare the server's log-probabilities of the fixed text with those of the model here.
 
     Raises:
-        GermlineError: more differs than rounding explains.
+        GermlineError: they differ by more than rounding explains.
     """
-    row = GenerateRequest(
+    request = GenerateRequest(
         _probe(model), None, {"max_new_tokens": 0, "temperature": 0.0}, scored_from=0
     )
-    (answer,) = client.generate([row])
-    differences = [abs(a - b) for a, b in zip(answer.scores, expected, strict=True)]
+    (response,) = client.generate([request])
+    differences = [abs(a - b) for a, b in zip(response.scores, expected, strict=True)]
     difference = sum(differences) / len(differences)
     if not difference <= TOLERANCES[dtype]:
         raise GermlineError(
@@ -126,5 +132,52 @@ def check_base_weights(
 
 
 def _probe(model: PreTrainedModel) -> list[int]:
-    known = int(model.get_input_embeddings().num_embeddings)
-    return [token for token in PROBE if token < known]
+    vocabulary = int(model.get_input_embeddings().num_embeddings)
+    return [token for token in PROBE if token < vocabulary]
+
+
+def check_writes(
+    client: SglangClient, masters: Masters, dtype: torch.dtype, new_version: Callable[[], str]
+) -> None:
+    """Change one tensor of every kind, and check that the server's checksums change.
+
+    SGLang reports success also for names that it ignores. A kind is a name without the number of
+    its layer, because SGLang's weight loaders distinguish tensors that way. The caller writes the
+    center over these changes before anything is evaluated.
+
+    Args:
+        client: of the server.
+        masters: whose first tensor of each kind is changed and sent.
+        dtype: of the server's weights.
+        new_version: returns a new name for its weights.
+
+    Raises:
+        GermlineError: the server ignores some tensors, so that members would equal the center.
+    """
+    try:
+        before = client.checksum()
+    except RequestRefused as refusal:
+        log.warning("cannot check that the server writes the weights it receives: %s", refusal)
+        return
+    ignored = []
+    for info in first_tensor_per_kind(masters.changed_weights()):
+        changed = masters.base.weights[info.name] + 1.0
+        client.write([(info.name, changed)], dtype, new_version())
+        after = client.checksum()
+        if after == before:
+            ignored.append(info.name)
+        before = after
+    if ignored:
+        raise GermlineError(
+            f"{client.connection.name}: the server has no weights called {', '.join(ignored)}, and "
+            "ignores what is written there: exclude these tensors (space.exclude), or use "
+            "space.kind=lora, or engine.kind=inprocess"
+        )
+
+
+def first_tensor_per_kind(infos: Sequence[TensorInfo]) -> list[TensorInfo]:
+    """Return the first tensor of every kind."""
+    first: dict[str, TensorInfo] = {}
+    for info in infos:
+        first.setdefault(re.sub(r"\.\d+\.", ".", info.name), info)
+    return list(first.values())

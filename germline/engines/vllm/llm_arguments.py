@@ -1,4 +1,4 @@
-"""What vLLM is started with: read from the engine's section, the model and what is searched."""
+"""The arguments vLLM is started with, from the engine's section, the model and the space."""
 
 import os
 from typing import Any
@@ -8,55 +8,53 @@ import torch
 
 from germline.config import Vllm
 from germline.engines.master_weights import Masters
-from germline.engines.pretrained import PretrainedModel
 from germline.types import GermlineError
 
 EXTENSION = "germline.engines.vllm.worker_extension.GermlineWorkerExtension"
-"""What germline adds to vLLM's workers; vLLM imports it by this name."""
+"""The class that vLLM adds to its workers; vLLM imports it by this name."""
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""The room vLLM can make for adapters: max_lora_rank."""
+"""The values of max_lora_rank that vLLM accepts."""
 
-MOST_SLOTS = 64
-SHARE_OF_SLOTS = 0.1
-CPU_CACHE_GB = 1.0
+MAX_AUTO_ADAPTERS = 64
+ADAPTER_MEMORY_FRACTION = 0.1
+CPU_KV_CACHE_GB = 1.0
 
 
-def llm_arguments(
-    section: Vllm, pretrained: PretrainedModel, masters: Masters, dtype: torch.dtype
-) -> dict[str, Any]:
-    """Return the arguments of `vllm.LLM`; the user's own options come last.
+def llm_arguments(section: Vllm, masters: Masters, dtype: torch.dtype) -> dict[str, Any]:
+    """Return the arguments of `vllm.LLM`; `engine.options` come last.
 
     Raises:
-        GermlineError: adapters of this space have no room.
+        GermlineError: vLLM cannot serve adapters of the space's rank.
     """
     on_gpu = torch.cuda.is_available()
-    settings: dict[str, Any] = {
-        "model": pretrained.source,
+    arguments: dict[str, Any] = {
+        "model": masters.base.source,
         "dtype": str(dtype).removeprefix("torch."),
         "tensor_parallel_size": section.tensor_parallel,
         "worker_extension_cls": EXTENSION,
         "enable_prefix_caching": True,
-        "use_tqdm_on_load": False,  # the terminal is the live view's
-        # Compiling costs minutes on a CPU, and adapters are not compiled there anyway.
+        "use_tqdm_on_load": False,  # the terminal shows the live view
+        # On a CPU compilation takes minutes, and vLLM does not compile models with adapters.
         "enforce_eager": not on_gpu,
     }
     if section.gpu_memory_utilization is not None:
-        settings["gpu_memory_utilization"] = section.gpu_memory_utilization
-    cache_gb = section.kv_cache_gb or (None if on_gpu else CPU_CACHE_GB)
+        arguments["gpu_memory_utilization"] = section.gpu_memory_utilization
+    cache_gb = section.kv_cache_gb or (None if on_gpu else CPU_KV_CACHE_GB)
     if cache_gb is not None:
-        settings["kv_cache_memory_bytes"] = int(cache_gb * 1e9)
+        arguments["kv_cache_memory_bytes"] = int(cache_gb * 1e9)
     if masters.has_adapter_members:
-        settings |= _adapter_settings(section, masters, dtype)
-    return settings | section.options
+        arguments |= _adapter_arguments(section, masters, dtype)
+    return arguments | section.options
 
 
-def _adapter_settings(section: Vllm, masters: Masters, dtype: torch.dtype) -> dict[str, Any]:
+def _adapter_arguments(section: Vllm, masters: Masters, dtype: torch.dtype) -> dict[str, Any]:
     rank = max_lora_rank(masters, section.adapter_rank)
     slots = section.adapters
     if slots == "auto":
-        room = SHARE_OF_SLOTS * _memory(section) / adapter_slot_bytes(masters, rank, dtype)
-        slots = max(1, min(MOST_SLOTS, int(room)))
+        memory = ADAPTER_MEMORY_FRACTION * _memory(section)
+        slots = int(memory / adapter_slot_bytes(masters, rank, dtype))
+        slots = max(1, min(MAX_AUTO_ADAPTERS, slots))
     return {
         "enable_lora": True,
         "max_loras": slots,
@@ -65,57 +63,63 @@ def _adapter_settings(section: Vllm, masters: Masters, dtype: torch.dtype) -> di
     }
 
 
-def max_lora_rank(masters: Masters, asked: int | None) -> int:
+def max_lora_rank(masters: Masters, adapter_rank: int | None) -> int:
     """Return the max_lora_rank for adapters of a space.
 
+    Args:
+        masters: whose space has members that are adapters.
+        adapter_rank: `engine.adapter_rank`; None: the smallest value that is enough.
+
     Raises:
-        GermlineError: vLLM makes no such room, or it is less than they need.
+        GermlineError: vLLM does not accept the rank, or it is lower than the space's.
     """
     rank = (masters.space and masters.space.adapter_rank) or 0
     if rank > RANKS[-1]:
         raise GermlineError(
             f"space.rank={rank} is above {RANKS[-1]}, the largest adapter vLLM serves: use "
-            f"{RANKS[-1]} or less, or engine.kind=inprocess"
+            f"space.rank={RANKS[-1]} or less, or engine.kind=inprocess"
         )
+    smallest = min(value for value in RANKS if value >= rank)
     listed = ", ".join(map(str, RANKS))
-    if asked is not None and asked not in RANKS:
+    if adapter_rank is not None and adapter_rank not in RANKS:
         raise GermlineError(
-            f"engine.adapter_rank={asked} is not in vLLM's list: use one of {listed}"
+            f"engine.adapter_rank={adapter_rank} is not one of vLLM's max_lora_rank values: use "
+            f"one of {listed}"
         )
-    if asked is not None and asked < rank:
+    if adapter_rank is not None and adapter_rank < rank:
         raise GermlineError(
-            f"engine.adapter_rank={asked} leaves no room for space.rank={rank}: drop it, or use "
-            f"{min(one for one in RANKS if one >= rank)} or more"
+            f"engine.adapter_rank={adapter_rank} is lower than space.rank={rank}: remove the "
+            f"setting, or use {smallest} or more"
         )
-    return asked or min(one for one in RANKS if one >= rank)
+    return adapter_rank or smallest
 
 
 def adapter_slot_bytes(masters: Masters, rank: int, dtype: torch.dtype) -> int:
-    """Return the memory one adapter's place needs, in all layers together."""
+    """Return the memory of one adapter slot, summed over all layers."""
     return (
         sum(sum(layer.out_in_features) for layer in masters.adapter_layers) * rank * dtype.itemsize
     )
 
 
 def _memory(section: Vllm) -> float:
-    """Return the bytes a model is served in, on all its GPUs."""
+    """Return the memory of all GPUs the model is served on, or of this machine, in bytes."""
     if torch.cuda.is_available():
         return section.tensor_parallel * torch.cuda.get_device_properties(0).total_memory
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def serve_command(model: str, masters: Masters, dtype: torch.dtype, url: str) -> str:
-    """Return the command that starts a server for such masters at a URL, as a shell reads it."""
+def serve_command(masters: Masters, dtype: torch.dtype, url: str) -> str:
+    """Return the shell command that starts a server for these masters at a URL."""
     port = urlsplit(url).port or 80
     words = [
         "VLLM_SERVER_DEV_MODE=1 VLLM_ALLOW_RUNTIME_LORA_UPDATING=True",
         f"python -m vllm.entrypoints.openai.api_server --host 127.0.0.1 --port {port}",
-        f"--model {model} --dtype {str(dtype).removeprefix('torch.')}",
+        f"--model {masters.base.source} --dtype {str(dtype).removeprefix('torch.')}",
         f"--worker-extension-cls {EXTENSION}",
     ]
     if masters.has_adapter_members:
-        room = max_lora_rank(masters, None)
-        words.append(f"--enable-lora --max-loras 32 --max-cpu-loras 64 --max-lora-rank {room}")
+        rank = max_lora_rank(masters, None)
+        words.append(f"--enable-lora --max-loras 32 --max-cpu-loras 64 --max-lora-rank {rank}")
     if not torch.cuda.is_available():
-        words.append(f"--enforce-eager --kv-cache-memory-bytes {int(CPU_CACHE_GB * 1e9)}")
+        words.append(f"--enforce-eager --kv-cache-memory-bytes {int(CPU_KV_CACHE_GB * 1e9)}")
     return " ".join(words)

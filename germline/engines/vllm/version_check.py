@@ -1,20 +1,20 @@
-"""Which vLLM can be used: told by its version, and by the parts of it that are used."""
+"""Which versions of vLLM are supported: by version number, and by the parts that are used."""
 
 from typing import Any
 
 from germline.types import GermlineError
 
 OLDEST = (0, 32)
-"""The first vLLM this is made for, and the last it was tested with; newer ones may be used."""
+"""The oldest supported version and the newest tested one; newer versions are accepted."""
 
 
 def check_version(version: str) -> None:
-    """Refuse a vLLM that is older than what this was made for.
+    """Refuse a version of vLLM that is too old; builds of a working copy have no number and pass.
 
     Raises:
-        GermlineError: it is; builds of a working copy, which have no number, are taken.
+        GermlineError: the version is too old.
     """
-    numbers = tuple(int(one) for one in version.split(".")[:2] if one.isdigit())
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     if len(numbers) == 2 and (0, 1) < numbers < OLDEST:
         raise GermlineError(
             f"vLLM {version} is too old for engine.kind=vllm: install {_dotted(OLDEST)} or newer "
@@ -23,10 +23,10 @@ def check_version(version: str) -> None:
 
 
 def import_part(owner: Any, name: str, version: str) -> Any:
-    """Return a part of vLLM that is used here.
+    """Return an attribute of an object of vLLM.
 
     Raises:
-        GermlineError: this vLLM has no such part.
+        GermlineError: this version of vLLM does not have it.
     """
     if not hasattr(owner, name):
         raise missing_part_error(f"{type(owner).__name__}.{name}", version)
@@ -34,7 +34,7 @@ def import_part(owner: Any, name: str, version: str) -> Any:
 
 
 def missing_part_error(name: str, version: str) -> GermlineError:
-    """Say that a vLLM is made differently."""
+    """Return the error for a version of vLLM that lacks a part."""
     return GermlineError(
         f"vLLM {version} has no {name}, without which engine.kind=vllm cannot work: use vLLM "
         f"{_dotted(OLDEST)}, or a newer germline"

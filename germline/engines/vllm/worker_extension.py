@@ -1,21 +1,21 @@
 """What runs inside vLLM's workers: the one module of germline that knows vLLM's internals.
 
 vLLM imports it before the model is loaded (`worker_extension_cls`) and gives its workers one more
-method, `germline`, through which everything here is asked for. Each worker has fp32 masters: those
-of the engine where it runs in the engine's own process, or a replica that it loads itself and moves
-by the same updates. From them it makes whatever members need, so only names travel.
+method, `germline`, through which the engine calls everything here. Each worker has fp32 masters:
+the engine's own in the engine's process, otherwise masters that the worker loads itself and applies
+the same updates to. The worker computes members from its masters, so requests only name members.
 
-- An adapter is drawn when vLLM first asks for it: its `lora_path` names a member, not a folder.
-- Whole tensors are handed to vLLM's own weight loaders by their canonical Hugging Face names; these
-  cut, fuse and pad them as they did when the model was loaded, so the noise of a member does not
-  depend on the layout. They write into the storage that is there, which CUDA graphs point to.
-- Nothing is ever subtracted: what is written is worked out from the masters.
+- An adapter is drawn when vLLM first loads it: its `lora_path` names a member, not a folder.
+- Whole tensors are given to vLLM's own weight loaders under their canonical Hugging Face names. The
+  loaders shard, fuse and pad them as they did when the model was loaded, so the noise of a member
+  does not depend on the layout. They write into the existing storage, which CUDA graphs point to.
+- Nothing is ever subtracted: every written value is computed from the masters.
 
-Tested with vLLM 0.32. Newer ones are used as long as they have every `part` asked for here, and
-refused with their version otherwise.
+Tested with vLLM 0.32. Newer versions are used if they have every part that is used here
+(`import_part`), and refused with their version otherwise.
 
-Known limit: on a CPU vLLM packs linear weights away, where they cannot be written any more;
-importing this module switches that off.
+Known limit: on a CPU vLLM packs linear weights for oneDNN, which makes them impossible to write;
+importing this module disables that.
 """
 
 import base64
@@ -31,7 +31,7 @@ from germline.engines.master_weights import Masters
 from germline.engines.served.masters_spec import masters_from_spec
 from germline.engines.served.serialization import read_members, read_update
 from germline.engines.vllm import version_check
-from germline.engines.vllm.server import ADAPTER_PATH
+from germline.engines.vllm.transport import ADAPTER_PATH
 from germline.protocols import MemberAdapter
 from germline.types import EngineLost, GermlineError, Perturbation
 
@@ -42,28 +42,28 @@ try:
 except ImportError as error:
     raise version_check.missing_part_error(str(error.name or error), vllm.__version__) from error
 
-TOGETHER = 16
-"""Members whose adapters are drawn at once: those of a pair share what is drawn."""
+ADAPTERS_PER_DRAW = 16
+"""Members whose adapters are drawn at once: the members of a pair share their noise."""
 
 _custom_ops._supports_onednn = False
 
 
 class GermlineWorkerExtension:
-    """What vLLM's workers inherit beside their own class."""
+    """A base class that vLLM adds to its worker class."""
 
-    def germline(self, run: str, verb: str, *given: Any) -> dict[str, Any]:
-        """Answer what an engine asks for: one of `VERBS`; what is wrong is an answer as well.
+    def germline(self, run: str, verb: str, *arguments: Any) -> dict[str, Any]:
+        """Execute one of `VERBS` for an engine, and return its reply; errors are replies too.
 
         Args:
-            run: names who asks: the last one who began is answered.
-            verb: what is asked for.
-            given: what it takes; texts, unless the engine is in this process.
+            run: id of the calling run; only the run that claimed the worker last is served.
+            verb: the name of a method of `WorkerMembers`.
+            arguments: of the method; texts, unless the engine is in this process.
         """
         try:
             if not hasattr(self, "_germline"):
                 self._germline = WorkerMembers(self)
-            self._germline.listen_to(run, begins=verb in BEGINNINGS)
-            return VERBS[verb](self._germline, *given) or {}
+            self._germline.check_run(run, claims=verb in CLAIMING_VERBS)
+            return VERBS[verb](self._germline, *arguments) or {}
         except EngineLost as error:
             return {"lost": str(error)}
         except GermlineError as error:
@@ -71,10 +71,10 @@ class GermlineWorkerExtension:
 
 
 class WorkerMembers:
-    """The masters of one worker, and what it makes of them.
+    """The masters of one worker, and the members computed from them.
 
     Raises:
-        GermlineError: this vLLM is too old, or is made differently.
+        GermlineError: this version of vLLM is too old, or lacks a part that is used.
     """
 
     def __init__(self, worker: Any) -> None:
@@ -86,30 +86,30 @@ class WorkerMembers:
         self._drawn: dict[str, MemberAdapter] = {}
         self._received: dict[str, Tensor] = {}
         self._updates = 0
-        self._settled = False
+        self._writes_verified = False
         self._run = ""
         self._lora = getattr(self._runner, "lora_manager", None)
         if self._lora is not None:
-            self._from_folder = part(self._lora, "_load_adapter")
+            self._load_from_folder = part(self._lora, "_load_adapter")
             self._lora._load_adapter = self._load_adapter
 
-    def listen_to(self, run: str, *, begins: bool) -> None:
-        """Refuse a run that another one has taken this worker from.
+    def check_run(self, run: str, *, claims: bool) -> None:
+        """Refuse a run that has not claimed this worker, or has lost it to another run.
 
         Raises:
-            EngineLost: another one has, or this worker was started anew.
+            EngineLost: another run claimed this worker, or the worker was restarted.
         """
-        if begins:
+        if claims:
             self._run = run
         elif run != self._run:
-            found = "is used by another run now" if self._run else "was started anew"
-            raise EngineLost(f"vLLM {found}: give each run a server of its own, and resume it")
+            cause = "is used by another run now" if self._run else "was restarted"
+            raise EngineLost(f"vLLM {cause}: give each run a server of its own, and resume it")
 
     def listen(self) -> None:
-        """Do nothing: whoever is answered has this worker still."""
+        """Do nothing: the reply shows that the calling run still owns this worker."""
 
     def describe(self) -> dict[str, Any]:
-        """Say what is served, and how."""
+        """Return the served model's name and dtype, and the limits of adapters."""
         model = part(self._runner, "model_config")
         lora = self._lora and part(self._lora, "lora_config")
         return {
@@ -122,101 +122,103 @@ class WorkerMembers:
         }
 
     def share(self, masters: Masters) -> None:
-        """Take the masters of an engine in this process, which moves them itself."""
+        """Use the masters of an engine in this process, which applies the updates itself."""
         self._masters = masters
 
-    def build(self, recipe: str) -> dict[str, str]:
-        """Load masters of this worker's own; return the digest of the model they begin at."""
-        self._masters = None  # not two of them at once
+    def build(self, spec: str) -> dict[str, str]:
+        """Build masters of this worker's own; return the digest of the model they start from."""
+        self._masters = None  # free their memory before the new masters are loaded
         self._updates = 0
         model = part(self._runner, "model_config").model
-        self._masters = masters_from_spec(recipe, model)
+        self._masters = masters_from_spec(spec, model)
         return {"base": self._masters.base.digest(), "model": model}
 
     def digest(self) -> dict[str, str]:
         """Return the digest of this worker's masters."""
-        return {"masters": self._own.digest()}
+        return {"masters": self._own_masters.digest()}
 
     def apply(self, number: str, update: str) -> dict[str, str]:
-        """Move this worker's own masters, once, however often this update is sent."""
+        """Apply an update to this worker's masters, once, however often it is sent."""
         if int(number) > self._updates:
-            self._own.apply(read_update(update))
+            self._own_masters.apply(read_update(update))
             self._updates = int(number)
         return self.digest()
 
     def receive(self, name: str, tensor: str) -> None:
-        """Take one tensor of a state in, as base64 of safetensors."""
+        """Receive one tensor of a state, as base64 of safetensors."""
         self._received[name] = load(base64.b64decode(tensor))[name]
 
     def restore(self) -> dict[str, str]:
-        """Bring this worker's own masters to the state that was received."""
+        """Load the received state into this worker's masters."""
         state, self._received = self._received, {}
-        if state:  # none: an answer was lost, and this is asked again
-            self._own.load_state(state)
+        if state:  # empty: the reply was lost, and the request was sent again
+            self._own_masters.load_state(state)
         return self.digest()
 
     def register(self, members: str) -> None:
-        """Take in members by name; adapters of these names may be asked for from now on."""
+        """Register members by name; vLLM can load adapters of these names from now on."""
         self._members.update(read_members(members))
 
     def clear(self) -> None:
-        """Forget all members: the weights they stood beside have changed."""
+        """Forget all members: the masters have changed."""
         self._members.clear()
         self._drawn.clear()
 
     @torch.no_grad()
     def apply_member(self, member: str) -> None:
-        """Write a member's tensors into the weights that are served; of none: the center's."""
-        ((_, who),) = read_members(member).items()
-        self._write(self._own.written_tensors(who))
+        """Write a member's tensors into the served weights; None is the center."""
+        ((_, perturbation),) = read_members(member).items()
+        self._write(self._own_masters.written_tensors(perturbation))
 
     @torch.no_grad()
     def load_base(self) -> None:
-        """Write the base model's weights, whatever stands there; at first, make sure that one can.
+        """Write the base model's weights; the first time, verify that weights can be written.
 
         Raises:
-            GermlineError: vLLM's loaders do not give back what was loaded, or write it elsewhere.
+            GermlineError: vLLM's loaders do not restore the loaded weights in their storage.
         """
-        if self._settled:
-            self._write(self._own.base.weights.items())
+        if self._writes_verified:
+            self._write(self._own_masters.base.weights.items())
             return
         named = dict(self._model.named_parameters())
-        before = _looks(named)
-        found = self._write(self._own.base.weights.items())
-        # Layers with room for adapters keep their own weight one level deeper.
+        before = _checksums(named)
+        written = self._write(self._own_masters.base.weights.items())
+        # Layers with adapter slots keep their own weight in a submodule `base_layer`.
         self._check_unwritten(
-            [name for name in named if not {name, name.replace(".base_layer.", ".")} & found]
+            [name for name in named if not {name, name.replace(".base_layer.", ".")} & written]
         )
         for weight in named.values():
-            weight.zero_()  # so that what is not written shows
-        self._write(self._own.base.weights.items())
-        after = _looks(named)
+            weight.zero_()  # a weight that is not written stays zero, and its checksum differs
+        self._write(self._own_masters.base.weights.items())
+        after = _checksums(named)
         self._check_unwritten([name for name in named if before[name] != after[name]])
-        self._settled = True
+        self._writes_verified = True
 
     def _write(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
-        """Let vLLM's loaders write tensors by their canonical names; return what they wrote."""
+        """Write tensors by canonical names with vLLM's loaders; return the names they wrote."""
         try:
             return set(part(self._model, "load_weights")(weights))
         except (AssertionError, AttributeError, LookupError, RuntimeError, ValueError) as error:
-            raise _unwritten(f"does not take weights ({type(error).__name__}: {error})") from error
+            raise _unwritable(
+                f"its weight loaders fail ({type(error).__name__}: {error})"
+            ) from error
 
     def _check_unwritten(self, names: Sequence[str]) -> None:
         if names:
-            raise _unwritten(
-                f"keeps {names[0]} ({len(names)} such weights) as it was, or elsewhere"
+            raise _unwritable(
+                f"{names[0]} ({len(names)} such weights) is not changed in its storage"
             )
 
     @property
-    def _own(self) -> Masters:
+    def _own_masters(self) -> Masters:
         if self._masters is None:
-            raise GermlineError("vLLM has no masters yet: the run must begin first")
+            raise GermlineError("vLLM's workers have no masters yet: `build` must be called first")
         return self._masters
 
     def _load_adapter(self, request: Any) -> LoRAModel:
-        """Draw what vLLM would read from a folder."""
+        """Draw the adapter that vLLM would read from a folder."""
         if not request.lora_path.startswith(ADAPTER_PATH):
-            return self._from_folder(request)
+            return self._load_from_folder(request)
         adapter = self._draw(request.lora_path.removeprefix(ADAPTER_PATH))
         settings = part(self._lora, "lora_config")
         manager = part(self._lora, "_adapter_manager")
@@ -236,15 +238,15 @@ class WorkerMembers:
         return lora
 
     def _draw(self, name: str) -> MemberAdapter:
-        """Return a member's adapter, drawn together with others that will be asked for next."""
+        """Return a member's adapter; those of the next members are drawn with it."""
         if name not in self._members:
-            raise EngineLost(f"no member is called {name}: vLLM was started anew, or forgot it")
+            raise EngineLost(f"no member has the name {name}: vLLM was restarted")
         if name not in self._drawn:
             names = list(self._members)
             start = names.index(name)
-            together = names[start : start + TOGETHER]
-            members = [self._members[one] for one in together]
-            self._drawn.update(zip(together, self._own.member_adapters(members), strict=True))
+            names = names[start : start + ADAPTERS_PER_DRAW]
+            adapters = self._own_masters.member_adapters([self._members[one] for one in names])
+            self._drawn.update(zip(names, adapters, strict=True))
         return self._drawn.pop(name)
 
 
@@ -265,48 +267,48 @@ VERBS: Mapping[str, Callable[..., Any]] = {
         WorkerMembers.load_base,
     )
 }
-"""What may be asked for, which may be through HTTP: nothing else can be."""
+"""What an engine can call, also through HTTP: nothing else is reachable."""
 
-BEGINNINGS = ("describe", "share", "build")
-"""With these a run takes the worker; the others are answered to that run alone."""
+CLAIMING_VERBS = ("describe", "share", "build")
+"""With these a run claims the worker; the other verbs are for that run only."""
 
 
 def part(owner: Any, name: str) -> Any:
-    """Return a part of this vLLM."""
+    """Return an attribute of an object of this vLLM, or raise an error that names the version."""
     return version_check.import_part(owner, name, vllm.__version__)
 
 
-def _unwritten(found: str) -> GermlineError:
+def _unwritable(cause: str) -> GermlineError:
     return GermlineError(
-        f"model: vLLM {vllm.__version__}, asked to write what it loaded, {found}: its weights are "
-        "packed or quantized, or another model's. Start it anew without, or use "
+        f"model: vLLM {vllm.__version__} cannot write weights into this model ({cause}): they are "
+        "packed or quantized, or those of another model. Restart vLLM without quantization, or use "
         "engine.kind=inprocess"
     )
 
 
 def _check_unserved(lora: LoRAModel, manager: Any) -> None:
-    """Refuse what vLLM would leave out without a word, so that members were the base model."""
+    """Refuse layers that vLLM would skip silently, so that members equaled the base model."""
     served = set(part(manager, "modules"))
     for names in part(manager, "packed_modules").values():
         served.update(names)
     if unserved := sorted(set(lora.loras) - served):
         raise GermlineError(
-            f"vLLM {vllm.__version__} cannot put an adapter beside {unserved[0]} ({len(unserved)} "
+            f"vLLM {vllm.__version__} does not support adapters of {unserved[0]} ({len(unserved)} "
             "such layers): leave them out with space.exclude, or use space.kind=full"
         )
 
 
-def _looks(weights: Mapping[str, Tensor]) -> dict[str, tuple[int, int]]:
-    """Return where weights lie, and a sum over their bits and places."""
+def _checksums(weights: Mapping[str, Tensor]) -> dict[str, tuple[int, int]]:
+    """Return the address and a checksum of each weight."""
     return {name: (weight.data_ptr(), _checksum(weight)) for name, weight in weights.items()}
 
 
 def _checksum(weight: Tensor) -> int:
-    whole = {1: torch.int8, 2: torch.int16, 4: torch.int32}[weight.element_size()]
+    integer = {1: torch.int8, 2: torch.int16, 4: torch.int32}[weight.element_size()]
     total = 0
-    for number, part_of_it in enumerate(weight.contiguous().view(whole).flatten().split(1 << 22)):
-        bits = part_of_it.long()
-        # Weighed by place, so that parts that changed places are not taken for each other.
-        places = torch.arange(len(bits), device=bits.device) % 8191 + number + 1
-        total += int((bits * places).sum())
+    for number, chunk in enumerate(weight.contiguous().view(integer).flatten().split(1 << 22)):
+        bits = chunk.long()
+        # Weighted by position, so that swapped parts change the sum.
+        positions = torch.arange(len(bits), device=bits.device) % 8191 + number + 1
+        total += int((bits * positions).sum())
     return total

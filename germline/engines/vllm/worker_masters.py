@@ -1,7 +1,7 @@
-"""Masters in vLLM's workers, which are processes elsewhere: kept equal to the engine's by updates.
+"""Keeps the masters in vLLM's workers, which are other processes, equal to the engine's.
 
-What travels is a recipe at the start, and then updates: seeds and coefficients. Digests come back.
-Only after a snapshot was loaded here, whose updates are not known, do tensors travel as well.
+At the start a spec is sent, then updates: seeds and coefficients. Digests come back. Tensors are
+sent only after a snapshot was loaded here, as the workers do not know the updates it contains.
 """
 
 import base64
@@ -16,70 +16,72 @@ from germline.types import GermlineError, MeanUpdate, Update
 
 log = logging.getLogger(__name__)
 
-Ask = Callable[..., list[dict[str, str]]]
-"""Asks all workers for one of `inside.VERBS`, with texts; returns their answers."""
+Call = Callable[..., list[dict[str, str]]]
+"""Calls one of `worker_extension.VERBS` in all workers, and returns their replies."""
 
 
 class WorkerMasters:
     """The masters of all workers.
 
     Args:
-        ask: reaches the workers.
+        call: reaches the workers.
         masters: of the engine.
-        recipe: how they are made of the model that vLLM serves.
-        where: what is asked, for messages.
+        spec: from which the workers build masters of the model that vLLM serves.
+        server: the name of what serves, for messages.
 
     Raises:
-        GermlineError: vLLM serves another model, or the workers cannot make such masters.
+        GermlineError: vLLM serves another model, or the workers cannot build such masters.
     """
 
-    def __init__(self, ask: Ask, masters: Masters, recipe: str, where: str) -> None:
-        self._ask = ask
+    def __init__(self, call: Call, masters: Masters, spec: str, server: str) -> None:
+        self._call = call
         self._masters = masters
         self._updates = 0
-        ours = masters.base.digest()
-        for answer in ask("build", recipe):
-            if answer["base"] != ours:
+        base = masters.base.digest()
+        for reply in call("build", spec):
+            if reply["base"] != base:
                 raise GermlineError(
-                    f"model: {where} serves {answer['model']!r}, whose weights have digest "
-                    f"{answer['base'][:16]}; those of {masters.base.source!r} have {ours[:16]}: "
-                    "start it with the model of this run, or give its model to this run"
+                    f"model: {server} serves {reply['model']!r}, whose weights have digest "
+                    f"{reply['base'][:16]}; those of {masters.base.source!r} have {base[:16]}: "
+                    "start the server with the model of this run, or set model to the server's"
                 )
-        self._digest = self._agreed(ask("digest"))
+        self._digest = self._common_digest(call("digest"))
 
-    def follow(self, update: Update | MeanUpdate) -> None:
-        """Move them by an update the engine's masters have followed already."""
+    def apply(self, update: Update | MeanUpdate) -> None:
+        """Apply an update that the engine has applied to its masters already."""
         self._updates += 1
-        self._digest = self._agreed(self._ask("apply", str(self._updates), write_update(update)))
+        replies = self._call("apply", str(self._updates), write_update(update))
+        self._digest = self._common_digest(replies)
         if self._digest != self._masters.digest():
             log.warning(
-                "after generation %d the masters beside vLLM differ in their last bits from those "
-                "here, which the journal goes by: sending them (the processors calculate "
-                "differently)",
+                "after generation %d the masters in vLLM's workers differ in their last bits from "
+                "those of this process, which the journal records: sending them (the processors "
+                "calculate differently)",
                 update.generation,
             )
             self.send()
 
     def send(self) -> None:
-        """Make them what the engine's are, by sending these where they differ."""
+        """Send the engine's masters, if the workers' differ."""
         if self._digest == self._masters.digest():
             return
         for name, tensor in self._masters.state().items():
-            # One at a time: a request stays as small as the largest tensor.
+            # One tensor a request: a request is never larger than the largest tensor.
             content = save({name: tensor.cpu().contiguous()})
-            self._ask("receive", name, base64.b64encode(content).decode("ascii"))
-        self._digest = self._agreed(self._ask("restore"))
+            self._call("receive", name, base64.b64encode(content).decode("ascii"))
+        self._digest = self._common_digest(self._call("restore"))
         if self._digest != self._masters.digest():
             raise GermlineError(
-                "the masters beside vLLM differ from those that were sent there: its memory or the "
-                "connection cannot be relied on; start it anew and resume the run"
+                "the masters in vLLM's workers differ from those that were sent: the server's "
+                "memory or the connection is unreliable; restart the server and resume the run"
             )
 
-    def _agreed(self, answers: list[dict[str, str]]) -> str:
-        found = sorted({answer["masters"] for answer in answers})
-        if len(found) != 1:
+    def _common_digest(self, replies: list[dict[str, str]]) -> str:
+        digests = sorted({reply["masters"] for reply in replies})
+        if len(digests) != 1:
             raise GermlineError(
-                f"the workers of vLLM moved their masters differently ({', '.join(found)}): their "
-                "memory cannot be relied on; start it anew and resume the run"
+                f"vLLM's workers have different masters after the same updates "
+                f"({', '.join(digests)}): their memory is unreliable; restart vLLM and resume the "
+                "run"
             )
-        return found[0]
+        return digests[0]

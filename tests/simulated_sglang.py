@@ -1,4 +1,4 @@
-"""A script that answers as much like SGLang 0.5.23 as tests of a client need."""
+"""A simulated SGLang 0.5.23 server with the routes that tests of a client need."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -25,13 +25,13 @@ LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_
 
 @cache
 def scores() -> tuple[float, ...]:
-    """Return what the tiny model makes of the fixed text."""
+    """Return the tiny model's log-probabilities of the fixed text."""
     return tuple(reference_log_probabilities(load_pretrained(str(folder("qwen2"))).model))
 
 
 @dataclass
-class Pretended:
-    """As much of SGLang as a test needs: it knows its weights by version, and adapters by name."""
+class SimulatedSglang:
+    """An SGLang server without weights: it has a weight version and the names of adapters."""
 
     scores: tuple[float, ...] = field(default_factory=scores)
     version: str = "default"
@@ -42,7 +42,7 @@ class Pretended:
     most_loaded: int = 0
 
     def reply(self, path: str, body: Any) -> tuple[int, Any]:
-        """Answer as SGLang 0.5.23 does."""
+        """Respond as SGLang 0.5.23 does."""
         if path in self.instead:
             return self.instead[path]
         return getattr(self, path.strip("/"))(body)
@@ -115,7 +115,7 @@ def config(script: Scripted, space: Any = "low_rank", **section: Any) -> Config:
 
 
 def served(script: Scripted, space: Any = "low_rank", **section: Any) -> ServedEngine:
-    """Make an engine, whoever closes it."""
+    """Make an engine; the caller closes it."""
     engine = make_engine(config(script, space, **section))
     assert isinstance(engine, ServedEngine)
     return engine
@@ -123,7 +123,7 @@ def served(script: Scripted, space: Any = "low_rank", **section: Any) -> ServedE
 
 @contextmanager
 def opened(script: Scripted, space: Any = "low_rank", **section: Any) -> Iterator[Any]:
-    """Make an engine; what is asked of the server from then on is remembered."""
+    """Make an engine; the script records only requests after its start."""
     with closing(served(script, space, **section)) as engine:
         script.asked.clear()
         yield engine

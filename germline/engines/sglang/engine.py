@@ -1,0 +1,351 @@
+"""The engine `sglang`: members are adapters of one batch, or weights written one after another.
+
+- low_rank, lora: every member is an adapter with a name that was never used before, so that no
+  cache contains anything of another member. The center of low_rank needs no adapter.
+- full, and the coordinate spaces: a member is written into the weights and evaluated before the
+  next one.
+
+Each state of the server's weights has a name (SGLang's `weight_version`), which every response
+contains. If a response has another name, the server was restarted or another client wrote into it:
+the engine inspects the server again, writes the weights again and repeats the request.
+"""
+
+import contextlib
+import logging
+import math
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+
+from germline.config import Config, Sglang
+from germline.engines.dtypes import serving_dtype
+from germline.engines.pretrained import PretrainedModel
+from germline.engines.served.engine import SamplingRequest, ServedEngine, Tokens
+from germline.engines.served.http_client import HttpConnection, RequestRefused
+from germline.engines.sglang.client import (
+    GenerateRequest,
+    GenerateResponse,
+    ServerInfo,
+    SglangClient,
+    sampling_params,
+)
+from germline.engines.sglang.launch import LaunchedServer, launch_device, launch_server
+from germline.engines.sglang.server_check import (
+    adapter_flags,
+    check_base_weights,
+    check_server,
+    check_writes,
+    reference_log_probabilities,
+    server_dtype,
+)
+from germline.optimizers import AscentOptimizer
+from germline.protocols import Space
+from germline.types import EngineLost, GermlineError, MeanUpdate, Perturbation, Update
+
+log = logging.getLogger(__name__)
+
+VERSION_PREFIX = "germline-"
+"""Prefix of the weight versions that runs write."""
+ATTEMPTS = 3
+"""How often a request is sent while the server's weights change; then the run stops."""
+RESTART_REASONS = ("never been loaded", "must run between")
+"""Reasons with which a server refuses a request after it was restarted."""
+
+Requests = Sequence[Sequence[GenerateRequest]]
+Responses = list[list[GenerateResponse]]
+
+
+class SglangEngine(ServedEngine):
+    """Masters in this process, and one SGLang server, a user's or one started for the run.
+
+    Args:
+        config: of the run.
+        pretrained: the model, whose weights become the masters.
+        space: what is searched; None serves the center alone.
+        optimizer: of the masters.
+
+    Raises:
+        GermlineError: there is no server, or not the one the run needs.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        pretrained: PretrainedModel,
+        space: Space | None,
+        optimizer: AscentOptimizer,
+    ) -> None:
+        section = config.engine
+        assert isinstance(section, Sglang)
+        self._section = section
+        if section.launch:
+            on_gpu = launch_device(section) != "cpu"
+            dtype = serving_dtype(section.dtype, pretrained.stored_dtype, on_gpu=on_gpu)
+        else:
+            self._client = SglangClient(_connection(section))
+            info = self._running_server(pretrained.source)
+            dtype = server_dtype(info, section.dtype, pretrained.stored_dtype)
+        # Before the masters are made of the model, which turns its parameters into fp32.
+        self._reference = reference_log_probabilities(pretrained.model)
+        super().__init__(config, pretrained, space, optimizer, dtype)
+        self._adapters = self.weights.has_adapter_members
+        self._writes = bool(self.weights.changed_weights())
+        self._launched: LaunchedServer | None = None
+        self._run = f"{VERSION_PREFIX}{uuid.uuid4().hex[:12]}"
+        self._names_used = 0
+        self._version = ""
+        self._written: tuple[Perturbation | None] | None = None
+        self._has_written = False
+        self._warned_of_seeds = False
+        try:
+            self._open()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Stop a server of the run's own; give a user's server its own weights back."""
+        if self._launched is not None:
+            self._launched.stop()
+        elif self._has_written:
+            self._client.connection.retry_timeout_s = 0.0
+            with contextlib.suppress(GermlineError):
+                self._client.reload(self._info.model, self._original_version)
+        self._launched, self._has_written = None, False
+
+    def _open(self) -> None:
+        if self._section.launch:
+            self._launch()
+        self._inspect_server()
+        if self._writes:
+            self._warn_of_sequential_writes()
+            self._has_written = True
+            check_writes(self._client, self.weights, self.dtype, self._new_name)
+        self._client.connection.retry_timeout_s = self._section.retry_timeout_s
+
+    def _launch(self) -> None:
+        flags = adapter_flags(self.weights) if self._adapters else []
+        self._launched = launched = launch_server(
+            self._section, self.pretrained.source, self.dtype, flags
+        )
+        self._client = SglangClient(
+            HttpConnection(
+                f"the SGLang server of this run ({launched.url})",
+                launched.url,
+                self._section.timeout_s,
+                check_alive=launched.check_alive,
+            )
+        )
+        launched.wait(
+            partial(self._client.is_healthy, launched.name), self._section.startup_timeout_s
+        )
+
+    def _running_server(self, source: str) -> ServerInfo:
+        try:
+            return self._client.info()
+        except EngineLost as lost:
+            raise GermlineError(
+                f"{lost}. Start a server there (docs/engines.md): python -m sglang.launch_server "
+                f"--model-path {source} --enable-lora ...; or set engine.launch=true, and the run "
+                "starts one"
+            ) from lost
+
+    def _inspect_server(self) -> None:
+        """Check the server, and make it reload its weights where an earlier run left its own."""
+        self._info = info = self._client.info()
+        self._original_version = info.weight_version
+        if info.weight_version.startswith(VERSION_PREFIX):
+            log.warning(
+                "%s: an earlier run left its weights in the server; the server reads %s again",
+                *(self._client.connection.name, info.model),
+            )
+            self._original_version = "default"
+            self._client.reload(info.model, self._original_version)
+        check_base_weights(self._client, info, self.pretrained.model, self._reference, self.dtype)
+        if self._launched is None and info.model != self.pretrained.source:
+            log.warning(
+                "%s serves %s, the run has model=%s: their texts agree within rounding",
+                *(self._client.connection.name, info.model, self.pretrained.source),
+            )
+        check_server(info, self.weights)
+        self._version, self._written = self._original_version, None
+
+    def _generate_tokens(
+        self,
+        members: Sequence[Perturbation | None],
+        prompts: Sequence[Tokens],
+        sampling: SamplingRequest,
+    ) -> list[list[Tokens]]:
+        self._warn_of_seeds(sampling)
+        # The server may find a stop string where the tokenizer here finds none; then the texts are
+        # generated again without stop strings. CompletionDecoder cuts them in any case.
+        for stop in dict.fromkeys((sampling.decoding.stop, ())):
+            requests = [
+                GenerateRequest(prompt, None, sampling_params(sampling, seed, stop))
+                for prompt, seed in zip(prompts, sampling.seeds, strict=True)
+            ]
+            responses = self._evaluate(members, [requests] * len(members))
+            texts: list[list[Tokens]] = [[one.tokens for one in row] for row in responses]
+            short = [tokens for row in texts for tokens in row if self._is_short(tokens, sampling)]
+            if not short:
+                return texts
+        raise GermlineError(
+            f"{self._client.connection.name}: a text ended after {len(short[0])} of "
+            f"{sampling.decoding.max_new_tokens} tokens, without a token or stop string that ends "
+            "one: the server has another tokenizer or generation_config.json, or gave up (look "
+            "into its log)"
+        )
+
+    def _is_short(self, tokens: Tokens, sampling: SamplingRequest) -> bool:
+        """Tell whether a text ended before its maximum length for no reason known here."""
+        decoding = sampling.decoding
+        if len(tokens) >= decoding.max_new_tokens or (tokens and tokens[-1] in sampling.end_ids):
+            return False
+        return self.decoder.completion(tokens, 0, decoding).finish == "length"
+
+    def _score_tokens(
+        self,
+        members: Sequence[Perturbation | None],
+        prompts: Sequence[Tokens],
+        written: Sequence[Sequence[Tokens]],
+    ) -> list[list[Sequence[float]]]:
+        no_tokens = {"max_new_tokens": 0, "temperature": 0.0}
+        requests = [
+            [
+                GenerateRequest([*prompt, *tokens], None, no_tokens, scored_from=len(prompt) - 1)
+                for prompt, tokens in zip(prompts, texts, strict=True)
+            ]
+            for texts in written
+        ]
+        responses = self._evaluate(members, requests)
+        return [[response.scores for response in row] for row in responses]
+
+    def _sync(self, update: Update | MeanUpdate | None) -> None:
+        """Note that the served center is out of date; the next request writes the new one."""
+        self._written = None
+
+    def _evaluate(self, members: Sequence[Perturbation | None], requests: Requests) -> Responses:
+        """Send each member's requests, for as many members at a time as the server holds."""
+        responses: Responses = []
+        size = self._members_at_once(len(members))
+        for start in range(0, len(members), size):
+            group = slice(start, start + size)
+            responses += self._evaluate_group(members[group], requests[group])
+        return responses
+
+    def _members_at_once(self, members: int) -> int:
+        if not self._adapters:
+            return 1
+        limits = (self._section.adapters, self._info.loadable)
+        return min([max(1, members), *(limit for limit in limits if isinstance(limit, int))])
+
+    def _evaluate_group(
+        self, members: Sequence[Perturbation | None], requests: Requests
+    ) -> Responses:
+        """Repeat the requests until all responses come from the weights that were written."""
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                self._inspect_server()
+            try:
+                responses = self._send(members, requests)
+            except RequestRefused as refusal:
+                restarted = any(reason in refusal.reason for reason in RESTART_REASONS)
+                if attempt == ATTEMPTS - 1 or not restarted:
+                    raise
+                continue
+            versions = {version for row in responses for one in row for version in one.versions}
+            if versions <= {self._version}:
+                return responses
+            log.warning(
+                "%s: responses came from weights called %s, not %s: the requests are repeated",
+                *(self._client.connection.name, ", ".join(sorted(versions)), self._version),
+            )
+        raise EngineLost(
+            f"{self._client.connection.name}: its weights changed during an evaluation, "
+            f"{ATTEMPTS} times: another run writes into the same server; give each run its own"
+        )
+
+    def _send(self, members: Sequence[Perturbation | None], requests: Requests) -> Responses:
+        if self._adapters:
+            self._write(None)
+            with self._loaded(members) as names:
+                return self._send_named(names, requests)
+        (member,) = members
+        self._write(member)
+        return self._send_named([None], requests)
+
+    def _write(self, member: Perturbation | None) -> None:
+        """Write a member (None: the center) into the weights, if it is not there already."""
+        if not self._writes or self._written == (member,):
+            return
+        self._written = None
+        self._has_written = True
+        version = self._new_name()
+        self._client.write(self.weights.written_tensors(member), self.dtype, version)
+        self._written, self._version = (member,), version
+
+    @contextlib.contextmanager
+    def _loaded(self, members: Sequence[Perturbation | None]) -> Iterator[list[str | None]]:
+        """Load the adapters of members, and yield their names; None for the bare weights."""
+        center_is_bare = not self.weights.adapted
+        with contextlib.ExitStack() as loaded:
+            names: list[str | None] = []
+            try:
+                for member, adapter in zip(
+                    members, self.weights.member_adapters(members), strict=True
+                ):
+                    if member is None and center_is_bare:
+                        names.append(None)
+                        continue
+                    name = self._new_name()
+                    self._client.load_adapter(name, adapter, self.dtype)
+                    loaded.callback(self._unload, name)
+                    names.append(name)
+                yield names
+            except EngineLost:
+                loaded.pop_all()  # no request to a server that is gone
+                raise
+
+    def _unload(self, name: str) -> None:
+        with contextlib.suppress(GermlineError):
+            self._client.unload_adapter(name)
+
+    def _send_named(self, names: Sequence[str | None], requests: Requests) -> Responses:
+        flat = [
+            replace(request, adapter=name)
+            for name, row in zip(names, requests, strict=True)
+            for request in row
+        ]
+        responses = iter(self._client.generate(flat))
+        return [[next(responses) for _ in row] for row in requests]
+
+    def _new_name(self) -> str:
+        self._names_used += 1
+        return f"{self._run}-{self._names_used}"
+
+    def _warn_of_sequential_writes(self) -> None:
+        if self._adapters:
+            return
+        numbers = sum(math.prod(info.shape) for info in self.weights.changed_weights())
+        log.warning(
+            "engine=sglang writes every member into the server one after another: %.4g MB each; "
+            "space.kind=low_rank sends a small adapter for each, and evaluates all in one batch",
+            numbers * self.dtype.itemsize / 1e6,
+        )
+
+    def _warn_of_seeds(self, sampling: SamplingRequest) -> None:
+        if sampling.decoding.temperature > 0 and not (self._info.seeds or self._warned_of_seeds):
+            self._warned_of_seeds = True
+            log.warning(
+                "task.temperature=%g: the server ignores sampling seeds, so members do not share "
+                "their sampling noise, and the run's seed does not repeat it: start the server "
+                "with --enable-deterministic-inference (a launched one: engine.options)",
+                sampling.decoding.temperature,
+            )
+
+
+def _connection(section: Sglang) -> HttpConnection:
+    """Return a connection to a user's server, without retries yet."""
+    url = section.base_url or ""
+    return HttpConnection(f"engine.base_url={url}", url, section.timeout_s)

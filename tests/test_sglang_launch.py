@@ -20,6 +20,7 @@ from germline.engines.sglang.launch import LaunchedServer
 from germline.run.build_parts import make_engine
 from germline.types import EngineLost, GermlineError
 from tests.scripted_server import listening
+from tests.tiny import save_tiny
 from tests.tiny_engines import folder
 
 FOREVER = "import time; time.sleep(1000)"
@@ -156,6 +157,30 @@ def test_another_server_at_the_same_port_is_recognized(name, expected):
 def launched(**section):
     engine = {"kind": "sglang", "launch": True, **section}
     return load_config({"model": str(folder("qwen2")), "space": "low_rank", "engine": engine})
+
+
+@pytest.fixture(scope="module")
+def padded(tmp_path_factory):
+    """A model whose MLP layers SGLang pads on a CPU."""
+    return str(save_tiny(tmp_path_factory.mktemp("padded") / "model", intermediate_size=172))
+
+
+@pytest.mark.parametrize("space", ["low_rank", "lora"])
+def test_adapters_of_layers_that_sglang_pads_on_a_cpu_are_refused(padded, space):
+    engine = {"kind": "sglang", "launch": True, "device": "cpu", "python": "/no/python"}
+    with pytest.raises(
+        GermlineError,
+        match=r"model=.*model: .* intermediate_size=172 to a multiple of 32, .*\.mlp\..*_proj.*: "
+        r"use engine\.kind=inprocess, or space\.kind=full",
+    ):
+        make_engine(load_config({"model": padded, "space": space, "engine": engine}))
+
+
+@pytest.mark.parametrize(("space", "device"), [("full", "cpu"), ("low_rank", "cuda")])
+def test_padded_layers_are_accepted_without_adapters_or_on_a_gpu(padded, space, device):
+    engine = {"kind": "sglang", "launch": True, "device": device, "python": "/no/python"}
+    with pytest.raises(GermlineError, match=r"engine\.python=/no/python is not a program"):
+        make_engine(load_config({"model": padded, "space": space, "engine": engine}))
 
 
 def test_an_interpreter_that_does_not_exist_is_refused():

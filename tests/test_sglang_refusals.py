@@ -45,6 +45,10 @@ def script(simulated):
             r"adapters of down_proj, gate_proj, up_proj: .* --lora-target-modules down_proj",
         ),
         ({"dp_size": 2}, r"has --dp-size 2: start it with --dp-size 1"),
+        (
+            {"device": "cpu", "tp_size": 2},
+            r"intermediate_size=96 to a multiple of 64, .*: use engine\.kind=inprocess",
+        ),
         ({"version": "0.5.9"}, r"SGLang 0\.5\.9, .* use 0\.5\.23 or newer"),
         (
             {"version": None},

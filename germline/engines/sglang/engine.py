@@ -34,6 +34,7 @@ from germline.engines.sglang.launch import LaunchedServer, launch_device, launch
 from germline.engines.sglang.server_check import (
     adapter_flags,
     check_base_weights,
+    check_cpu_padding,
     check_server,
     check_writes,
     reference_log_probabilities,
@@ -126,6 +127,8 @@ class SglangEngine(ServedEngine):
 
     def _launch(self) -> None:
         flags = adapter_flags(self.weights) if self._adapters else []
+        if self._adapters and launch_device(self._section) == "cpu":
+            check_cpu_padding(self.weights, self.pretrained.model.config)
         self._launched = launched = launch_server(
             self._section, self.pretrained.source, self.dtype, flags
         )
@@ -168,7 +171,7 @@ class SglangEngine(ServedEngine):
                 "%s serves %s, the run has model=%s: their texts agree within rounding",
                 *(self._client.connection.name, info.model, self.pretrained.source),
             )
-        check_server(info, self.weights)
+        check_server(info, self.weights, self.pretrained.model.config)
         self._version, self._written = self._original_version, None
 
     def _generate_tokens(

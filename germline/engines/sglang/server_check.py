@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 
 import torch
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
 from germline.engines.dtypes import DTYPES
 from germline.engines.master_weights import Masters
@@ -24,6 +24,10 @@ PROBE = tuple(7 + 5 * index % 211 for index in range(40))
 """A fixed text of small token ids: SGLang exits on an id beyond the vocabulary."""
 TOLERANCES = {torch.float32: 0.001, torch.bfloat16: 0.5, torch.float16: 0.1}
 """Mean difference of log-probabilities that rounding explains; another model gives 1 or more."""
+
+
+CPU_PADDING = 32
+"""SGLang's DEFAULT_MOE_PADDING_SIZE: on a CPU, MLP layers get a multiple of it per process."""
 
 
 def server_dtype(info: ServerInfo, wanted: str, stored: torch.dtype) -> torch.dtype:
@@ -48,11 +52,11 @@ def server_dtype(info: ServerInfo, wanted: str, stored: torch.dtype) -> torch.dt
     return dtype
 
 
-def check_server(info: ServerInfo, masters: Masters) -> None:
+def check_server(info: ServerInfo, masters: Masters, config: PretrainedConfig) -> None:
     """Refuse a server that cannot evaluate members of the space.
 
     Raises:
-        GermlineError: naming the flag to start the server with.
+        GermlineError: naming the flag to start the server with, or the engine to use.
     """
     if not masters.has_adapter_members:
         return
@@ -67,6 +71,33 @@ def check_server(info: ServerInfo, masters: Masters) -> None:
         raise _unfit(masters, f"accepts no adapters of {', '.join(missing)}", flags)
     if info.data_parallel != 1:
         raise _unfit(masters, f"has --dp-size {info.data_parallel}", ["--dp-size", "1", *flags])
+    if info.device == "cpu":
+        check_cpu_padding(masters, config, info.tensor_parallel)
+
+
+def check_cpu_padding(masters: Masters, config: PretrainedConfig, tensor_parallel: int = 1) -> None:
+    """Refuse adapters of layers that SGLang pads on a CPU.
+
+    SGLang 0.5.23 pads the width of MLP layers there, but not the adapters of these layers: the
+    server dies in the first request (`LoRA buffer shape ... does not match weight shape`).
+
+    Raises:
+        GermlineError: naming the model, the width and what can evaluate it.
+    """
+    text = config.get_text_config()
+    multiple = CPU_PADDING * tensor_parallel
+    for setting in ("intermediate_size", "shared_expert_intermediate_size"):
+        width = getattr(text, setting, None)
+        if not width or width % multiple == 0:
+            continue
+        for layer in masters.adapter_layers:
+            if ".mlp." in layer.name and {width, 2 * width} & {*layer.out_in_features}:
+                raise GermlineError(
+                    f"model={config.name_or_path}: SGLang on a CPU pads its {setting}={width} to a "
+                    f"multiple of {multiple}, and cannot load adapters of padded layers "
+                    f"({layer.name}): use engine.kind=inprocess, or space.kind=full, which writes "
+                    "members without adapters"
+                )
 
 
 def _unfit(masters: Masters, problem: str, flags: list[str]) -> GermlineError:

@@ -7,5 +7,5 @@ over_http.py         the transport to a server's routes
 worker_masters.py    keeps the masters in vLLM's workers equal to the engine's
 worker_extension.py  what runs in vLLM's workers: the one module that knows vLLM's internals
 llm_arguments.py     the arguments vLLM is started with
-version_check.py     which versions of vLLM are supported
+support_check.py     whether vLLM supports what a run needs
 """

@@ -12,6 +12,8 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
+import torch
+
 from germline.config import Config, Vllm
 from germline.engines.pretrained import PretrainedModel
 from germline.engines.served.engine import SamplingRequest, ServedEngine, Tokens
@@ -19,6 +21,7 @@ from germline.engines.served.masters_spec import write_spec
 from germline.engines.served.serialization import write_members
 from germline.engines.vllm.in_process import InProcessTransport
 from germline.engines.vllm.over_http import HttpTransport
+from germline.engines.vllm.support_check import check_head_size
 from germline.engines.vllm.transport import GenerateRequest, Transport
 from germline.optimizers import AscentOptimizer
 from germline.protocols import Space
@@ -54,6 +57,8 @@ class VllmEngine(ServedEngine):
     ) -> None:
         section = config.engine
         assert isinstance(section, Vllm)
+        if not (section.base_url or torch.cuda.is_available()):
+            check_head_size(pretrained.model.config)
         super().__init__(config, pretrained, space, optimizer)
         self._adapters = self.weights.has_adapter_members
         self._writes = bool(self.weights.changed_weights())

@@ -30,7 +30,7 @@ from torch import Tensor
 from germline.engines.master_weights import Masters
 from germline.engines.served.masters_spec import masters_from_spec
 from germline.engines.served.serialization import read_members, read_update
-from germline.engines.vllm import version_check
+from germline.engines.vllm import support_check
 from germline.engines.vllm.transport import ADAPTER_PATH
 from germline.protocols import MemberAdapter
 from germline.types import EngineLost, GermlineError, Perturbation
@@ -40,7 +40,7 @@ try:
     from vllm.lora.lora_model import LoRAModel
     from vllm.lora.peft_helper import PEFTHelper
 except ImportError as error:
-    raise version_check.missing_part_error(str(error.name or error), vllm.__version__) from error
+    raise support_check.missing_part_error(str(error.name or error), vllm.__version__) from error
 
 ADAPTERS_PER_DRAW = 16
 """Members whose adapters are drawn at once: the members of a pair share their noise."""
@@ -78,7 +78,7 @@ class WorkerMembers:
     """
 
     def __init__(self, worker: Any) -> None:
-        version_check.check_version(vllm.__version__)
+        support_check.check_version(vllm.__version__)
         self._runner = part(worker, "model_runner")
         self._model = part(self._runner, "get_model")()
         self._masters: Masters | None = None
@@ -275,7 +275,7 @@ CLAIMING_VERBS = ("describe", "share", "build")
 
 def part(owner: Any, name: str) -> Any:
     """Return an attribute of an object of this vLLM, or raise an error that names the version."""
-    return version_check.import_part(owner, name, vllm.__version__)
+    return support_check.import_part(owner, name, vllm.__version__)
 
 
 def _unwritable(cause: str) -> GermlineError:

@@ -1,4 +1,4 @@
-"""Settings of an SGLang server as engine: one that runs already, or one of the run's own."""
+"""Settings of the engine `sglang`: a running server, or one that the run starts."""
 
 from typing import Annotated, Literal
 
@@ -13,15 +13,15 @@ LAUNCHED_ONLY = ("python", "device", "threads", "options", "startup_timeout_s")
 
 @register("engine", "germline.engines.sglang.engine:SglangEngine")
 class Sglang(EngineBase):
-    """A model that an SGLang server plays: at a URL, or started by the run itself."""
+    """A model that an SGLang server serves: a running server, or one that the run starts."""
 
     kind: Literal["sglang"] = "sglang"
     base_url: str | None = Field(
         None,
         pattern="^https?://",
         description=(
-            "Where a server listens, such as `http://127.0.0.1:30000`, started as docs/engines.md "
-            "says."
+            "URL of a running server, such as `http://127.0.0.1:30000`, started as "
+            "docs/engines.md says."
         ),
     )
     launch: bool = Field(
@@ -32,52 +32,54 @@ class Sglang(EngineBase):
         None,
         min_length=1,
         description=(
-            "Interpreter of the environment SGLang is installed in; default: this one. With "
-            "`launch`."
+            "Interpreter of the environment in which SGLang is installed; default: the run's. "
+            "With `launch`."
         ),
     )
     device: str = Field(
         "auto",
         description=(
-            "`cpu`, `cuda`, `cuda:1`, ...; `auto` takes a GPU when there is one. With `launch`."
+            "`cpu`, `cuda`, `cuda:1` and so on; `auto`: a GPU if there is one. With `launch`."
         ),
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto",
         description=(
-            "Serving dtype; `auto`: what the server at `base_url` has; of a launched one, float32 "
-            "on a CPU, the checkpoint's on a GPU. Masters are always fp32."
+            "Serving dtype; `auto`: that of the server at `base_url`; for a launched server "
+            "float32 on a CPU and the checkpoint's on a GPU. Masters are always fp32."
         ),
     )
     threads: int | None = Field(
-        None, ge=1, description="CPU threads of the server; default: its own choice. With `launch`."
+        None,
+        ge=1,
+        description="CPU threads of the server; default: SGLang's choice. With `launch`.",
     )
     adapters: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
         "auto",
         description=(
-            "Most members the server holds as adapters at once; others are handed over when those "
-            "are done. `auto`: all of a microbatch. A launched server plays as many in one batch; "
-            "`auto`: 16."
+            "Members loaded into the server as adapters at once; further members are loaded when "
+            "these are evaluated. `auto`: all of a microbatch. It is also the number of adapters "
+            "in one batch of a launched server; `auto`: 16."
         ),
     )
     options: tuple[str, ...] = Field(
         (),
         description=(
-            "More flags of `sglang.launch_server`, such as `[--tp-size, '2']`; they win over those "
-            "the engine chooses. With `launch`."
+            "Further flags of `sglang.launch_server`, such as `[--tp-size, '2']`; they replace "
+            "those that the engine chooses. With `launch`."
         ),
     )
     startup_timeout_s: float = Field(
         600.0, gt=0, description="Longest wait for a server to start, in seconds. With `launch`."
     )
     timeout_s: float = Field(
-        600.0, gt=0, description="Longest wait for one answer of the server, in seconds."
+        600.0, gt=0, description="Longest wait for one response of the server, in seconds."
     )
     retry_timeout_s: float = Field(
         60.0,
         ge=0,
         description=(
-            "How long a server that is lost in the middle of a run is asked again, in seconds; "
+            "How long requests to an unreachable server are retried during a run, in seconds; "
             "then the run stops and can be resumed."
         ),
     )
@@ -85,10 +87,10 @@ class Sglang(EngineBase):
     @model_validator(mode="after")
     def _there_is_one_server(self) -> "Sglang":
         if self.launch == (self.base_url is not None):
-            found = f"base_url={self.base_url} and launch={str(self.launch).lower()}"
+            given = f"base_url={self.base_url} and launch={str(self.launch).lower()}"
             raise ValueError(
-                f"{found}: name a server that runs (engine.base_url=http://127.0.0.1:30000), or "
-                "let the run start its own (engine.launch=true)"
+                f"{given}: set either engine.base_url to a running server's URL "
+                "(http://127.0.0.1:30000) or engine.launch=true, and the run starts one"
             )
         check_server_settings(self, self.base_url, *LAUNCHED_ONLY)
         return self

@@ -18,70 +18,79 @@ class Vllm(EngineBase):
         None,
         pattern="^https?://",
         description=(
-            "The OpenAI server that plays, such as `http://127.0.0.1:8000`; default: vLLM in this "
-            "process. A server must have been started as docs/engines.md says."
+            "URL of a running OpenAI server of vLLM, such as `http://127.0.0.1:8000`, started as "
+            "docs/engines.md says; default: vLLM in this process."
         ),
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto",
         description=(
-            "Serving dtype; `auto`: float32 where there is no GPU, else the checkpoint's. A server "
-            "must have been started with it. Masters are always fp32."
+            "Serving dtype; `auto`: float32 without a GPU, otherwise the checkpoint's. A server "
+            "must have been started with this dtype. Masters are always fp32."
         ),
     )
     tensor_parallel: int = Field(
         1,
         ge=1,
-        description="GPUs one copy of the model is spread over. A server's is its own affair.",
+        description="Number of GPUs that one copy of the model is sharded over. Not for a server.",
     )
     threads: int | None = Field(
-        None, ge=1, description="CPU threads; default: PyTorch's choice. A server has its own."
+        None, ge=1, description="CPU threads; default: PyTorch's choice. Not for a server."
     )
     adapters: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
         "auto",
         description=(
-            "Members that play at once as adapters (vLLM's max_loras); others wait for their "
-            "place. `auto`: up to 64, as far as a tenth of the memory goes; a server's own."
+            "Members evaluated at once as adapters (vLLM's max_loras); further members wait for a "
+            "slot. `auto`: as many as fit into a tenth of the memory, at most 64. Not for a server."
         ),
     )
     adapter_rank: int | None = Field(
         None,
         ge=1,
         description=(
-            "Room for adapters up to this rank (vLLM's max_lora_rank: 1, 8, 16, 32, 64, 128, 256, "
-            "320 or 512); default: the least that holds those of the space."
+            "Largest rank of adapters (vLLM's max_lora_rank: 1, 8, 16, 32, 64, 128, 256, 320 or "
+            "512); default: the smallest value that is enough for the space. Not for a server."
         ),
     )
     gpu_memory_utilization: float | None = Field(
         None,
         gt=0,
         le=1,
-        description="Share of a GPU's memory for vLLM (gpu_memory_utilization); default: vLLM's.",
+        description=(
+            "Fraction of a GPU's memory for vLLM (gpu_memory_utilization); default: vLLM's. Not "
+            "for a server."
+        ),
     )
     kv_cache_gb: float | None = Field(
         None,
         gt=0,
         description=(
-            "Memory for the keys and values of texts at work, in GB of 10^9 bytes; default: 1 on a "
-            "CPU, what is left of `gpu_memory_utilization` on a GPU."
+            "Memory of the KV cache, in GB of 10^9 bytes; default: 1 on a CPU, the rest of "
+            "`gpu_memory_utilization` on a GPU. Not for a server."
         ),
     )
     timeout_s: float = Field(
         600.0,
         gt=0,
-        description="Longest wait for one answer of a server, in seconds; beyond it, it hangs.",
+        description=(
+            "Longest wait for one response of a server, in seconds; then the run stops and can be "
+            "resumed. With `base_url`."
+        ),
     )
     retry_timeout_s: float = Field(
         60.0,
         ge=0,
         description=(
-            "How long a server that does not answer is asked again, in seconds; then the run stops "
-            "and can be resumed."
+            "How long requests to an unreachable server are retried, in seconds; then the run "
+            "stops and can be resumed. With `base_url`."
         ),
     )
     options: dict[str, Any] = Field(
-        default_factory=dict,
-        description="More arguments of `vllm.LLM`, as they are, such as `{max_model_len: 4096}`.",
+        {},
+        description=(
+            "Further arguments of `vllm.LLM`, such as `{max_model_len: 4096}`; they replace those "
+            "that the engine chooses. Not for a server."
+        ),
     )
 
     @model_validator(mode="after")

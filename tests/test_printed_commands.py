@@ -1,0 +1,143 @@
+"""Commands that README, docs and help print: their settings are real, and the cheap ones are run."""
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+import germline
+from germline.cli.application import app
+from germline.config import load_config
+from germline.config.presets import find_config
+from tests.test_docs import PAGES, ROOT, commands
+
+NOT_RUN = {
+    r"vllm|sglang": "runs in an environment of its own: tests/engines_real",
+    r"ray\.yaml": "starts Ray: tests/test_ray_runs.py",
+    r"^germline (train|check|eval).*(Qwen/|qwen|my-mixture)": "needs a model that is not here",
+    r"runs/qwen": "is a run of a model that is not here",
+    r"^germline study": "runs many trainings: tests/test_intrinsic_dimension.py",
+}
+FOLLOWED_ELSEWHERE = {"own-task.md"}  # tests/test_own_task_page.py
+NAMED = re.compile(r"^`([\w.]+\.(?:yaml|jsonl|py))`:\n```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+TINY = ("batch_size=4", "strategy.population=4", "held_out.examples=4")
+
+
+def printed(page):
+    """Return the words of each command of a page, without what a shell does with its output."""
+    lines = [line for line in commands(page) if "[OPTIONS]" not in line]
+    found = []
+    for line in lines:
+        words = shlex.split(line, comments=True)
+        end = next((i for i, word in enumerate(words) if word in (">", "|")), len(words))
+        found.append((line, words[1:end]))
+    return found
+
+
+WITH_COMMANDS = [page for page in PAGES if printed(page)]
+
+
+def ids(page):
+    return str(page.relative_to(ROOT))
+
+
+def named_files(page):
+    return dict(NAMED.findall(page.read_text(encoding="utf-8")))
+
+
+def base(page, words):
+    """Return the config that the overrides of a command are laid over."""
+    verb, source = words[0], next((word for word in words[1:] if "=" not in word), "")
+    if source in named_files(page) and source.endswith(".yaml"):
+        return yaml.safe_load(named_files(page)[source])
+    if source.endswith(".jsonl"):
+        return {"task": {"kind": "jsonl", "path": source, "reward": "exact"}}
+    shipped = verb in ("train", "probe") and (ROOT / "configs" / Path(source).stem).with_suffix(
+        ".yaml"
+    )
+    return find_config(Path(source)) if shipped and shipped.exists() else {}
+
+
+@pytest.mark.parametrize("page", WITH_COMMANDS, ids=ids)
+def test_settings_of_a_printed_command_are_real(page, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    for line, words in printed(page):
+        if words[:1] == ["study"]:
+            words = words[1:]
+        if words[0] == "check":
+            words = words[1:]
+        overrides = [word for word in words if re.match(r"[a-z_.]+=", word)]
+        if overrides:
+            assert load_config(base(page, words), overrides), line
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """Two finished runs, by the name under which pages speak of them."""
+    folder = tmp_path_factory.mktemp("finished")
+    for name, space in (("sums", "low_rank"), ("adapter", "lora")):
+        settings = {"task": "arithmetic", "space": space, "generations": 2, "seed": len(name)}
+        tiny = {"batch_size": 4, "strategy": {"population": 4}, "held_out": {"examples": 4}}
+        for _ in germline.train({**settings, **tiny}, folder / name):
+            pass
+    return folder
+
+
+def prepare(page, words, finished):
+    """Lay out what a reader of a page has by the time of a command."""
+    for word in words[1:]:
+        if re.fullmatch(r"runs/[\w-]+", word) and words[words.index(word) - 1] != "--out":
+            run = "adapter" if "adapter" in word or word == "runs/RUN" else "sums"
+            if not Path(word).exists():
+                shutil.copytree(finished / run, word)
+    if "init_adapter: my-adapter" in " ".join(words) and not Path("my-adapter").exists():
+        germline.export(finished / "adapter", "my-adapter")
+    for name, text in {
+        "rows.jsonl": '{"prompt": "What is 3 + 5?", "answer": 8}\n' * 5,
+        "my.yaml": "task: arithmetic\n",
+        **named_files(page),
+    }.items():
+        Path(name).write_text(text, encoding="utf-8")
+    Path("experiments/march").mkdir(parents=True, exist_ok=True)
+    probed = Path("probes/sums/probe.yaml")
+    if words[0] == "train" and not probed.exists():
+        probed.parent.mkdir(parents=True, exist_ok=True)
+        probed.write_text("strategy: {sigma: 0.03, learning_rate: 0.04}\n", encoding="utf-8")
+
+
+def small(words):
+    """Return a command that does the same with less: fewer generations, members and examples."""
+    verb = words[0]
+    words = [word for word in words if word != "--open"]
+    for option, few in {"--generation": "0", "-g": "0", "--from": "0", "--limit": "4"}.items():
+        if option in words and words[words.index(option) + 1].isdigit():
+            words[words.index(option) + 1] = few
+    if verb == "train":
+        return [*words, "--smoke"]
+    if verb == "probe":
+        return [*words, *TINY, "generations=2", "--minutes", "10"]
+    if verb == "eval" and "--limit" not in words:
+        return [*words, "--limit", "4"]
+    if verb == "resume":
+        return [re.sub(r"^generations=\d+$", "generations=3", word) for word in words]
+    return words
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", WITH_COMMANDS, ids=ids)
+def test_printed_commands_run(page, finished, tmp_path, monkeypatch):
+    if page.name in FOLLOWED_ELSEWHERE:
+        pytest.skip("followed by a test of its own: tests/test_own_task_page.py")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    for line, words in printed(page):
+        if any(re.search(pattern, line) for pattern in NOT_RUN):
+            continue
+        prepare(page, words, finished)
+        done = CliRunner().invoke(app, small(words))
+        fine = (0, 1) if words[0] == "doctor" else (0,)  # 1: the run does not fit here
+        assert done.exit_code in fine, (line, small(words), done.output, done.exception)

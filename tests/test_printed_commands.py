@@ -1,4 +1,4 @@
-"""Commands that README, docs and help print: their settings are real, and the cheap ones are run."""
+"""Commands that README, docs and help print: their settings are real, and the cheap ones run."""
 
 import re
 import shlex
@@ -71,8 +71,11 @@ def test_settings_of_a_printed_command_are_real(page, monkeypatch):
         if words[0] == "check":
             words = words[1:]
         overrides = [word for word in words if re.match(r"[a-z_.]+=", word)]
-        if overrides:
-            assert load_config(base(page, words), overrides), line
+        overrides = [word for word in overrides if not word.startswith("seeds=")]
+        try:
+            load_config(base(page, words), overrides)
+        except germline.GermlineError as error:
+            pytest.fail(f"{line}\n{error}")
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +120,7 @@ def small(words):
         if option in words and words[words.index(option) + 1].isdigit():
             words[words.index(option) + 1] = few
     if verb == "train":
-        return [*words, "--smoke"]
+        return [*(re.sub(r"^seeds=.*", "seeds=0,1", word) for word in words), "--smoke"]
     if verb == "probe":
         return [*words, *TINY, "generations=2", "--minutes", "10"]
     if verb == "eval" and "--limit" not in words:

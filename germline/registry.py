@@ -63,6 +63,7 @@ class Package(NamedTuple):
 _entries: dict[str, dict[str, Entry]] = {}
 _failures: dict[str, str] = {}
 _loaded: set[str] = set()
+_complete: set[str] = set()
 
 
 def register(
@@ -76,7 +77,7 @@ def register(
         name: the short name; default: that of the section's setting `kind`.
 
     Raises:
-        GermlineError: the group has another kind of this name.
+        GermlineError: the group has another kind of this name, or a config was read before.
     """
 
     def add(registered: Decorated) -> Decorated:
@@ -86,6 +87,11 @@ def register(
             raise GermlineError(
                 f"{group}.kind={kind} is registered twice, by {_place(known.registered)} and by "
                 f"{_place(registered)}: rename the kind of the plugin"
+            )
+        if group in _complete and known is None:
+            raise GermlineError(
+                f"{group}.kind={kind} is registered after a config was read, so no config can have "
+                "it: import the module that registers it before the first call of load_config"
             )
         _entries[group][kind] = Entry(group, kind, registered, implementation)
         return registered
@@ -104,6 +110,13 @@ def sections(group: str) -> dict[str, type[Any]]:
     """Return the config sections of a group by kind; none of a group without sections."""
     known = entries(group).items()
     return {kind: entry.registered for kind, entry in known if isinstance(entry.registered, type)}
+
+
+def complete(group: str) -> Mapping[str, Entry]:
+    """Return the kinds of a group for the union of its setting, to which none can be added."""
+    known = entries(group)
+    _complete.add(group)
+    return known
 
 
 def groups() -> list[str]:

@@ -234,7 +234,8 @@ def test_settings_are_offered_with_their_default_and_then_their_choices() -> Non
 
 
 def test_every_offered_setting_with_a_default_is_one_a_config_takes() -> None:
-    for word, _ in completion.complete_settings("held_out."):
+    offers = [word for word, _ in completion.complete_settings("held_out.")]
+    for word in (one for one in offers if not one.endswith("=")):
         assert load_config({}, [word]) == load_config({})
 
 

@@ -73,7 +73,8 @@ class KindOf:
         self, source: object, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
         """Make the union of all kinds that are registered, those of plugins included."""
-        schema = handler.generate_schema(self.union(registry.sections(self.group)))
+        kinds = {name: kind.registered for name, kind in registry.complete(self.group).items()}
+        schema = handler.generate_schema(self.union(kinds))
         return core_schema.no_info_before_validator_function(self.complete, schema)
 
     def union(self, sections: Mapping[str, type[Any]]) -> Any:
@@ -124,7 +125,7 @@ class NameOf:
         self, source: object, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
         """Accept the names that are registered, those of plugins included."""
-        return core_schema.literal_schema(list(registry.entries(self.group)))
+        return core_schema.literal_schema(list(registry.complete(self.group)))
 
 
 Many = BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from germline.config.errors import format_errors
 from germline.config.methods import RandOpt
 from germline.config.migrations import migrate
+from germline.config.plugins import check_plugins
 from germline.config.presets import find_config
 from germline.config.run_config import Config
 from germline.config.schedules import CosineSchedule
@@ -91,6 +92,7 @@ def _read_file(path: Path) -> dict[str, Any]:
     config = values.get("config")
     if "format_version" in values and isinstance(config, dict):
         _check_fork(file.parent, values)
+        check_plugins(file.parent, values.get("plugins", {}))
         return migrate(config)
     return values
 

@@ -28,6 +28,7 @@ from typing import Any
 
 from germline.config import Config, RandOpt, validate_config
 from germline.config.migrations import migrate, migrate_row
+from germline.config.plugins import check_plugins, plugins_of
 from germline.noise import NOISE_VERSION
 from germline.record import lock, metrics_rows
 from germline.record.ancestry import Ancestor, read_ancestry, write_ancestry
@@ -51,7 +52,6 @@ FORMAT_VERSION = 1
 Settings that are new since a run was begun take their defaults when it is opened, so a new setting
 must do nothing by default, and needs no new number.
 """
-
 
 FACTS: Mapping[str, type] = {
     "config": dict,
@@ -102,6 +102,8 @@ class RunDirectory:
             "config": config.model_dump(mode="json"),
             **describe_environment(threads),
         }
+        if plugins := plugins_of([config, *(ancestor.config for ancestor in ancestors)]):
+            facts["plugins"] = plugins
         if ancestors:
             facts["ancestry"] = write_ancestry(path, ancestors)
         write_atomically(path / "run.json", _pretty(facts))
@@ -157,14 +159,14 @@ class RunDirectory:
             if not isinstance(facts.get(name), kind):
                 found = f"has {name!r} of {facts[name]!r}" if name in facts else f"lacks {name!r}"
                 raise GermlineError(f"{file} {found}; restore it from a copy")
+        check_plugins(path, facts.get("plugins", {}))
         try:
             return cls(path, facts)
         except GermlineError as error:
             raise GermlineError(
                 f"{file}: the config was written by germline {_writer(facts)} and does not fit "
                 f"this one ({installed_version('germline')}): {error}. Use the version that "
-                "wrote it, or "
-                "change those lines of run.json to what they are called now"
+                "wrote it, or rename those settings in run.json"
             ) from None
 
     @property

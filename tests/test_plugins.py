@@ -1,0 +1,183 @@
+"""The package of docs/plugins.md, installed outside germline, is configured like built-in kinds."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import germline
+from germline.record import RunDirectory
+from germline.record.list_runs import UnreadableRun, list_runs
+from germline.types import GermlineError
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
+FILES = dict(re.findall(r'^```\w+ title="([^"]+)"\n(.*?)^```', PAGE, re.MULTILINE | re.DOTALL))
+
+OVERRIDES = (
+    *("generations=3", "batch_size=4", "held_out={every: 2, examples: 4}", "strategy.sigma=0.4"),
+    *("record={tensorboard: false, figure_every: 1000}", "task.temperature=1"),
+    *("task.max_new_tokens=12", "graders.workers=1"),
+)
+
+SCENE = """
+import json, sys
+from pathlib import Path
+import germline
+from germline.cli.application import app
+from germline.record import RunDirectory
+from germline.types import GermlineError
+from typer.testing import CliRunner
+
+overrides = json.loads(sys.argv[1])
+run = lambda *words: CliRunner().invoke(app, list(words))
+facts = {}
+trained = run("train", "theirs.yaml", *overrides, "--out", "trained")
+facts["exit"] = trained.exit_code, trained.output[-2000:]
+config = RunDirectory.open(Path("trained")).config
+facts["kinds"] = [config.strategy.kind, config.space.kind, config.engine.kind]
+facts["settings"] = [config.strategy.step, config.strategy.sigma, config.space.ending]
+facts["run"] = json.loads(Path("trained/run.json").read_text())["plugins"]
+entries = RunDirectory.open(Path("trained")).journal.read()
+facts["digests"] = [entry.digest for entry in entries]
+facts["moved"] = any(any(entry.update.coefficients) for entry in entries)
+facts["replayed"] = germline.replay("trained", 1)
+
+stopped = germline.train(germline.load_config("theirs.yaml", overrides), "stopped")
+for record in stopped:
+    stopped.stop()
+for record in germline.resume("stopped"):
+    pass
+resumed = RunDirectory.open(Path("stopped")).journal.read()
+facts["resumed"] = [entry.digest for entry in resumed]
+facts["texts"] = [one.text for one in germline.generate("trained", ["abc"], max_new_tokens=8)]
+facts["listed"] = {
+    what: [line for line in run("list", what).output.splitlines() if "germline-theirs" in line]
+    for what in ("strategies", "spaces", "engines", "rewards")
+}
+facts["setting"] = [
+    line
+    for line in run("list", "settings").output.splitlines()
+    if line.startswith("strategy.step\\t")
+]
+
+def refused(*settings):
+    try:
+        germline.load_config("theirs.yaml", settings)
+    except GermlineError as error:
+        return str(error)
+
+facts["unknown"] = refused("strategy.stop=1")
+facts["misspelled"] = refused("strategy.kind=sign_serch")
+facts["reward"] = refused("task.reward=vowls")
+print(json.dumps(facts))
+"""
+
+
+def install(folder):
+    """Put the package of the page into a folder as pip does with `--target`."""
+    for name in ("theirs/settings.py", "theirs/search.py"):
+        file = folder / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(FILES[name], encoding="utf-8")
+    (folder / "theirs" / "__init__.py").touch()
+    about = folder / "germline_theirs-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: germline-theirs\nVersion: 1.0\n")
+    (point,) = re.findall(r'"germline\.plugins"\]\ntheirs = "(.*)"', FILES["pyproject.toml"])
+    (about / "entry_points.txt").write_text(f"[germline.plugins]\ntheirs = {point}\n")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    made = tmp_path_factory.mktemp("plugins")
+    (made / "site").mkdir()
+    install(made / "site")
+    (made / "theirs.yaml").write_text(FILES["theirs.yaml"], encoding="utf-8")
+    rows = [{"prompt": f"Say {n}", "answer": str(n)} for n in range(20)]
+    (made / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    return made
+
+
+@pytest.fixture(scope="module")
+def facts(folder):
+    """What a Python found in which the package is installed."""
+    paths = os.pathsep.join([str(folder / "site"), str(ROOT)])
+    done = subprocess.run(
+        [sys.executable, "-c", SCENE, json.dumps(OVERRIDES)],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": paths},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_a_run_takes_kinds_settings_and_rewards_of_the_package(facts):
+    assert facts["exit"][0] == 0, facts["exit"][1]
+    assert facts["kinds"] == ["sign_search", "biases", "upper_case"]
+    assert facts["settings"] == [0.2, 0.4, "bias"]
+    assert facts["moved"]
+    (text,) = facts["texts"]
+    assert text[:3] == text[:3].upper()
+
+
+def test_the_run_is_replayed_and_resumed_to_the_same_digests(facts):
+    assert facts["replayed"] == facts["digests"][1]
+    assert facts["resumed"] == facts["digests"]
+    assert len(set(facts["digests"])) == 3
+
+
+def test_the_run_records_the_package_and_its_version(facts):
+    package = {"package": "germline-theirs", "version": "1.0"}
+    assert facts["run"] == {
+        "task.reward=vowels": package,
+        "space.kind=biases": package,
+        "strategy.kind=sign_search": package,
+        "engine.kind=upper_case": package,
+    }
+
+
+def test_what_the_package_adds_is_listed_with_its_settings(facts):
+    for what, name in {
+        "strategies": "sign_search",
+        "spaces": "biases",
+        "engines": "upper_case",
+        "rewards": "vowels",
+    }.items():
+        (line,) = facts["listed"][what]
+        assert line.startswith(name)
+    (setting,) = facts["setting"]
+    assert "Learning rate." in setting
+
+
+def test_mistakes_in_its_settings_are_told_as_those_in_built_in_ones(facts):
+    assert "strategy.stop: unknown setting (did you mean 'step'?)" in facts["unknown"]
+    assert "no kind 'sign_serch' (did you mean 'sign_search'?)" in facts["misspelled"]
+    assert "(did you mean 'vowels'?)" in facts["reward"]
+
+
+def test_without_the_package_its_runs_name_what_to_install(facts, folder):
+    message = (
+        r"comes from the package germline-theirs 1\.0, which is not installed here: "
+        r"pip install 'germline-theirs==1\.0'"
+    )
+    with pytest.raises(GermlineError, match=message):
+        RunDirectory.open(folder / "trained")
+    with pytest.raises(GermlineError, match=message):
+        germline.load_config(folder / "trained")
+    (listed, _) = list_runs(folder)
+    assert isinstance(listed, UnreadableRun)
+    assert "germline-theirs" in listed.reason
+
+
+def test_a_run_of_built_in_kinds_records_no_plugins(tmp_path):
+    config = germline.load_config({"engine": "toy"})
+    RunDirectory.create(tmp_path / "run", config, "0" * 64, 1)
+    assert "plugins" not in json.loads((tmp_path / "run" / "run.json").read_bytes())

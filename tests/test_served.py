@@ -1,4 +1,4 @@
-"""What engines share whose model runs in an inference engine: adapters, tensors, texts, seeds."""
+"""What vLLM and SGLang engines share: adapters, written tensors, completions, sampling seeds."""
 
 import json
 
@@ -30,7 +30,7 @@ IDS = torch.tensor([[5, 9, 20, 33, 41]])
 
 
 def peft_logits(folder, adapter):
-    """Let plain `peft` read an adapter, and return its logits."""
+    """Load an adapter with plain `peft`, and return its logits."""
     folder.mkdir()
     save_file(dict(adapter.tensors), folder / "adapter_model.safetensors")
     (folder / "adapter_config.json").write_text(json.dumps(adapter.config()))
@@ -58,7 +58,7 @@ def test_the_adapter_of_a_low_rank_center_is_zero():
 
 
 @pytest.mark.parametrize("space", [Full(), Subspace(dimension=16)])
-def test_tensors_written_for_a_member_are_those_the_inprocess_engine_plays_with(space):
+def test_tensors_written_for_a_member_are_those_of_the_inprocess_engine(space):
     engine = inprocess(space=space)
     assert not engine.weights.has_adapter_members
     plain = load_pretrained(str(NANO_DIR)).model
@@ -77,7 +77,7 @@ def test_nothing_is_written_into_the_base_of_an_adapter():
 
 
 @pytest.mark.parametrize("stop", [(), (" 4",), ("is", "he"), ("\n",)])
-def test_what_goes_on_too_long_is_cut_as_the_inprocess_engine_cuts(stop):
+def test_tokens_after_the_end_are_cut_as_by_the_inprocess_engine(stop):
     engine = inprocess()
     examples = [Example(k, f"What is {k} + 4?", "", chat=True) for k in range(12)]
     decoding = Decoding(max_new_tokens=16, stop=stop)
@@ -97,7 +97,7 @@ def test_a_text_may_end_with_its_first_token():
     assert found == Completion("", (2,), "eos", 3)
 
 
-def test_luck_is_the_same_for_all_members_and_another_for_every_example_and_generation():
+def test_sampling_seeds_differ_between_examples_generations_streams_and_runs():
     examples = [Example(k, "", "", chat=False) for k in range(50)]
     seeds = [
         seed

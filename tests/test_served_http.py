@@ -1,4 +1,4 @@
-"""Asking a server over HTTP that may be away, refuse, or be something else than was thought."""
+"""HTTP requests to a server that is unreachable, refuses, or is another service."""
 
 import socket
 import threading
@@ -22,14 +22,14 @@ def connection(url, **settings):
     return HttpConnection("the server", url, **{"timeout_s": HANG_S, **settings})
 
 
-def replies(*all_of_them):
-    """Answer with one after another, and with the last for ever."""
+def replies(*answers):
+    """Answer with each reply in turn, and then always with the last."""
     number = count()
-    return lambda *_: all_of_them[min(next(number), len(all_of_them) - 1)]
+    return lambda *_: answers[min(next(number), len(answers) - 1)]
 
 
 @pytest.mark.parametrize(
-    "away",
+    "failure",
     [
         pytest.param((503, "starting"), id="starting"),
         pytest.param((502, "<html>bad gateway</html>"), id="a proxy"),
@@ -37,26 +37,29 @@ def replies(*all_of_them):
         pytest.param((-200, "[1, 2"), id="cut short"),
     ],
 )
-def test_a_server_that_is_away_is_asked_again_until_it_is_back(away):
-    with listening(replies(away, away, (200, [1, 2]))) as server:
+def test_requests_to_an_unavailable_server_are_retried_until_it_is_back(failure):
+    with listening(replies(failure, failure, (200, [1, 2]))) as server:
         assert connection(server.url, retry_timeout_s=HANG_S).post("/x", {"a": 1}) == [1, 2]
     assert server.asked == [("/x", {"a": 1})] * 3
 
 
-@pytest.mark.parametrize("away", [(503, "starting"), (200, "<html>sign in</html>")])
-def test_patience_has_an_end(away):
-    with listening(replies(away)) as server, pytest.raises(EngineLost, match=r"the server: /x: "):
+@pytest.mark.parametrize("failure", [(503, "starting"), (200, "<html>sign in</html>")])
+def test_retries_end_after_the_retry_timeout(failure):
+    with (
+        listening(replies(failure)) as server,
+        pytest.raises(EngineLost, match=r"the server: /x: "),
+    ):
         connection(server.url, retry_timeout_s=0.05).get("/x")
     assert len(server.asked) > 1
 
 
-def test_without_patience_a_server_is_asked_once():
+def test_without_a_retry_timeout_there_is_one_attempt():
     with listening(replies((503, "starting"))) as server, pytest.raises(EngineLost, match="503"):
         connection(server.url).get("/x")
     assert len(server.asked) == 1
 
 
-def test_where_nobody_listens_that_is_said():
+def test_a_refused_connection_is_named_in_the_error():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
@@ -65,7 +68,7 @@ def test_where_nobody_listens_that_is_said():
 
 
 @pytest.mark.parametrize(
-    "said",
+    "answer",
     [
         {"error": {"message": "too long"}},
         {"success": False, "message": "too long"},
@@ -73,8 +76,8 @@ def test_where_nobody_listens_that_is_said():
         "too long",
     ],
 )
-def test_a_refusal_is_final_and_has_the_server_s_words(said):
-    with listening(replies((400, said))) as server:
+def test_a_refusal_is_final_and_has_the_server_s_reason(answer):
+    with listening(replies((400, answer))) as server:
         with pytest.raises(RequestRefused, match=r"/x: refused \(400\): too long") as refused:
             connection(server.url, retry_timeout_s=HANG_S).post("/x", {})
         assert (refused.value.status, refused.value.reason) == (400, "too long")
@@ -94,7 +97,7 @@ def test_a_server_that_hangs_is_lost_after_the_timeout():
         given_up.set()
 
 
-def test_nobody_waits_for_a_server_that_is_known_to_have_ended():
+def test_there_is_no_retry_to_a_server_that_has_ended():
     def check_alive():
         raise EngineLost("it ended")
 
@@ -103,7 +106,7 @@ def test_nobody_waits_for_a_server_that_is_known_to_have_ended():
     assert len(server.asked) == 1
 
 
-def test_a_path_of_the_url_stands_before_every_path():
+def test_a_path_of_the_url_is_a_prefix_of_every_path():
     with listening(replies((200, "ok"))) as server:
         assert connection(f"{server.url}/behind/").get("/x") == "ok"
     assert server.asked == [("/behind/x", None)]

@@ -1,18 +1,18 @@
-"""Performances of the program are given once per session, however many tests look at them."""
+"""Fixtures that run the program once per engine and space in a session, for all tests."""
 
 import os
 from pathlib import Path
 
 import pytest
 
-from tests.engines_real.stage import CASES, Pair, Stage, variable
+from tests.engines_real.recordings import CASES, Pair, Recordings, variable
 
 HERE = Path(__file__).parent
-REASON = "no real engine is named to compare with: `make equality` builds and names them"
+REASON = "no environment of vLLM or SGLang is set: `make equality` builds and sets them"
 
 
 def pytest_collection_modifyitems(items):
-    """Skip the suite where it would compare the inprocess engine with itself alone."""
+    """Skip the suite if it would compare the inprocess engine only with itself."""
     if any(case.needs and variable(case.needs) in os.environ for case in CASES.values()):
         return
     for item in items:
@@ -21,13 +21,13 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture(scope="session")
-def stage(tmp_path_factory):
-    stage = Stage(tmp_path_factory.mktemp("performances"))
-    with stage.started:
-        yield stage
+def recordings(tmp_path_factory):
+    recordings = Recordings(tmp_path_factory.mktemp("recordings"))
+    with recordings.started:
+        yield recordings
 
 
 @pytest.fixture(scope="session")
-def pair(stage, case, space):
-    """A performance, and that of the reference."""
-    return Pair(stage.of(case, space), stage.reference(space))
+def pair(recordings, case, space):
+    """The recording of an engine, and that of the reference."""
+    return Pair(recordings.of(case, space), recordings.reference(space))

@@ -1,14 +1,14 @@
-"""Plays a fixed program on one engine and writes down all it said, for others to be held against.
+"""Runs a fixed program on one engine and records its outputs, which tests compare.
 
     python -m tests.engines_real.program ENGINE SPACE FOLDER [REFERENCE]
 
-Every engine plays it in a process and an interpreter of its own, as the environments of vLLM,
-SGLang and our own tools do not mix. ENGINE is the config's section as JSON. REFERENCE is the folder
-of the performance others are held against; without one, this is it.
+Every engine runs it in a process and an interpreter of its own, because the environments of vLLM,
+SGLang and the project's own tools conflict. ENGINE is the config's section as JSON. REFERENCE is
+the folder of the reference recording; without it, this recording is the reference.
 
-The program: GENERATIONS times, the population and the center answer the same prompts, tell how
-likely they find what the reference wrote, and theta moves by rewards that were written down before.
-The same prompts, because a cache kept across a change of weights shows on no others.
+The program: GENERATIONS times, the population and the center generate for the same prompts and
+score the reference's completions, and an update with recorded rewards is applied. The prompts stay
+the same, because only repeated prompts show a cache that was kept across a change of weights.
 """
 
 import json
@@ -33,7 +33,7 @@ from germline.types import Completion, Decoding, Evaluation, Example, GermlineEr
 GENERATIONS = 5
 MEMBERS = 12
 PROMPTS = {"arithmetic": 8, "conciseness": 4, "countdown": 2}
-# Long enough for a cache of prefixes to keep what they begin with, which is the same.
+# Long enough for a prefix cache to keep their common prefix.
 LONG = ["Say what the sum is, and nothing else. " * 7 + f"What is {k} + 4?" for k in (2, 3)]
 EXAMPLES = sum(PROMPTS.values()) + len(LONG)
 DECODING = Decoding(max_new_tokens=16)
@@ -46,26 +46,27 @@ SPACES: dict[str, dict[str, Any]] = {
     },
     "full": {"space": "full", "strategy": {"sigma": 0.005}},
 }
-"""Sigmas at which members answer other things than the center does."""
+"""With these sigmas the members' completions differ from the center's."""
 LOG = "record.json"
 Rows = Sequence[Sequence[Sequence[float]]]
 
 
 @dataclass
 class Record:
-    """What one engine said in one space.
+    """The outputs of one engine in one space.
 
     Attributes:
-        digests: of the masters: at the start, after playing without an update, and after each.
-        tokens: `[generations + 1][members + 1][prompts]`; the center comes last, and theta has
-            moved `generation` times.
+        digests: of the masters: at the start, after an evaluation without an update, and after
+            each update.
+        tokens: `[generations + 1][members + 1][prompts]`; the center comes last, after
+            `generation` updates.
         log_probabilities: natural logarithms of the reference's tokens, in the same order.
-        margins: of a reference, for each of its tokens: by how much it was likelier than the
-            second likeliest (difference of logarithms), and which token that was.
+        margins: of a reference, for each of its tokens: the difference of its log-probability and
+            that of the second most likely token, and that token.
         finishes: why each text of `tokens` ended.
-        cut: texts and reasons of the center where stop strings cut it.
-        again: log-probabilities of the center before and after a population played.
-        refused: what was said where theta was asked for as an adapter and is none.
+        cut: texts and reasons of the center's completions with stop strings.
+        again: log-probabilities of the center before and after an evaluation of the population.
+        refused: the error of exporting an adapter in a space that has none.
     """
 
     digests: list[str] = field(default_factory=list)
@@ -79,7 +80,7 @@ class Record:
 
 
 def config_of(engine: Mapping[str, Any] | str, space: str) -> Config:
-    """Return the config of a performance."""
+    """Return the config of a recording."""
     chosen = SPACES[space]
     return load_config(
         {
@@ -95,7 +96,7 @@ def config_of(engine: Mapping[str, Any] | str, space: str) -> Config:
 
 
 def prompts() -> list[Example]:
-    """Return prompts of all shipped tasks: short and long ones, with and without chat template."""
+    """Return prompts of all built-in tasks: short and long, with and without chat template."""
     found: list[Example] = []
     for kind, many in PROMPTS.items():
         task = make_task(load_config({"task": kind}).task)
@@ -107,18 +108,18 @@ def prompts() -> list[Example]:
     return found
 
 
-def perform(engine: Engine, config: Config, folder: Path, reference: Record | None) -> Record:
-    """Play the program, write the exports, and return what was said."""
+def run_program(engine: Engine, config: Config, folder: Path, reference: Record | None) -> Record:
+    """Run the program, write the exports, and return the outputs."""
     record, examples = Record(), prompts()
     strategy = make_strategy(config.strategy, run_seed=config.seed, generations=GENERATIONS)
     record.digests.append(engine.weights.digest())
     for generation in range(GENERATIONS + 1):
         population = strategy.ask(min(generation, GENERATIONS - 1))
         members: list[Perturbation | None] = [*population.members, None]
-        played = engine.generate(members, examples, DECODING)
-        texts = said(reference, generation) if reference else played
-        record.tokens.append(_each(played, lambda one: list(one.tokens)))
-        record.finishes.append(_each(played, lambda one: one.finish))
+        generated = engine.generate(members, examples, DECODING)
+        texts = completions_of(reference, generation) if reference else generated
+        record.tokens.append(_each(generated, lambda one: list(one.tokens)))
+        record.finishes.append(_each(generated, lambda one: one.finish))
         record.log_probabilities.append(log_probabilities(engine, members, examples, texts))
         if reference is None:
             record.margins.append(margins(engine, members, examples, texts))
@@ -142,9 +143,8 @@ def log_probabilities(
     examples: Sequence[Example],
     texts: Sequence[Sequence[Completion]],
 ) -> Rows:
-    """Ask how likely members find each token of texts."""
-    asked: Any = engine
-    return _in_two(lambda *part: asked.log_probabilities(members, *part), examples, texts)
+    """Return the members' log-probabilities of each token of texts."""
+    return _in_two(lambda *part: engine.log_probabilities(members, *part), examples, texts)
 
 
 def margins(
@@ -153,7 +153,7 @@ def margins(
     examples: Sequence[Example],
     texts: Sequence[Sequence[Completion]],
 ) -> list[list[Any]]:
-    """Ask how clear a choice each token of greedy texts was, and what it was chosen over."""
+    """Return the margin of each token of greedy texts, and the second most likely token."""
     assert isinstance(engine, TextScorer)
     read = _in_two(lambda *part: engine.read(members, *part), examples, texts)
     return _each(read, lambda logits: _two_best(logits.topk(2)))
@@ -168,7 +168,7 @@ def _in_two(
     examples: Sequence[Example],
     texts: Sequence[Sequence[Completion]],
 ) -> list[list[Any]]:
-    """Read short prompts and LONG ones apart, as rows of one batch are as long as the longest."""
+    """Score short prompts and LONG ones apart, as rows of one batch are as long as the longest."""
     short = slice(0, len(examples) - len(LONG))
     long = slice(len(examples) - len(LONG), None)
     few, rest = (read(examples[part], [row[part] for row in texts]) for part in (short, long))
@@ -176,12 +176,12 @@ def _in_two(
 
 
 def recorded_rewards(generation: int) -> np.ndarray:
-    """Return the same rewards for every engine, whatever it answered."""
+    """Return the same rewards for every engine, whatever it generated."""
     return np.random.default_rng([11, generation]).random((MEMBERS, EXAMPLES))
 
 
-def said(record: Record, generation: int) -> list[list[Completion]]:
-    """Return what was written in a generation; only its tokens count."""
+def completions_of(record: Record, generation: int) -> list[list[Completion]]:
+    """Return the completions of a generation; only their tokens are set."""
     return _each(
         record.tokens[generation], lambda tokens: Completion("", tuple(tokens), "length", 0)
     )
@@ -194,7 +194,7 @@ def _leave_no_trace(
     members: Sequence[Perturbation | None],
     texts: Sequence[Sequence[Completion]],
 ) -> None:
-    """Let the center be read before and after the population plays."""
+    """Score with the center before and after an evaluation of the population."""
     for _ in range(2):
         record.again.append(log_probabilities(engine, [None], examples, texts[-1:]))
         engine.generate(members, examples, DECODING)
@@ -213,18 +213,18 @@ def _each(rows: Sequence[Sequence[Any]], change: Any) -> list[list[Any]]:
 
 
 def load(folder: Path) -> Record:
-    """Read what a performance wrote down."""
+    """Read a recording."""
     return Record(**json.loads((folder / LOG).read_text()))
 
 
 def run(engine: Mapping[str, Any] | str, space: str, folder: Path, reference: Path | None) -> None:
-    """Perform with the engine a section names and write everything into a folder."""
+    """Run the program with the engine of a section and write the recording into a folder."""
     torch.set_num_threads(1)
     config = config_of(engine, space)
-    held = load(reference) if reference else None
+    expected = load(reference) if reference else None
     made = make_engine(config)
     with closing(made) if isinstance(made, Closable) else nullcontext():
-        record = perform(made, config, folder, held)
+        record = run_program(made, config, folder, expected)
     (folder / LOG).write_text(json.dumps(asdict(record)))
 
 

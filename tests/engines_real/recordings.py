@@ -1,4 +1,4 @@
-"""One performance of the program per engine and space, each in the interpreter it needs."""
+"""One recording of the program per engine and space, each with the interpreter it needs."""
 
 import json
 import os
@@ -17,10 +17,10 @@ from tests.engines_real.servers import vllm_server
 
 ROOT = Path(__file__).parents[2]
 REFERENCE: dict[str, Any] = {"kind": "inprocess", "threads": 1}
-# Other programs for the same numbers: what differs between them is rounding.
+# Other kernels for the same numbers: they differ in rounding only.
 INPROCESS: dict[str, Any] = {**REFERENCE, "cuda_graphs": True, "members_per_batch": 1}
 TIMEOUT_S = 900
-LAST = 6000  # characters of what a failed performance said
+SHOWN = 6000  # last characters of the output of a failed process
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class Case:
 
     Attributes:
         section: of the config.
-        needs: the environment without which it cannot be played.
-        door: how that is reached: its own interpreter plays, or the section names it, or a server
-            is started with it, whose URL the section names.
+        needs: the environment of the engine, if it has one.
+        transport: how the environment is used: its interpreter runs the program, or is
+            `engine.python`, or runs a server for `engine.base_url`.
     """
 
     section: dict[str, Any]
@@ -48,31 +48,31 @@ CASES = {
 
 
 @dataclass
-class Stage:
-    """Where performances are given, once each; a context manager that ends the server."""
+class Recordings:
+    """All recordings of a session, made once each; `started` ends the server."""
 
     folder: Path
-    given: dict[tuple[str, str], subprocess.CompletedProcess[str]] = field(default_factory=dict)
+    finished: dict[tuple[str, str], subprocess.CompletedProcess[str]] = field(default_factory=dict)
     started: ExitStack = field(default_factory=ExitStack)
     url: str = ""
 
     def reference(self, space: str) -> Path:
-        """Return the folder of what others are held against."""
-        return self._perform("reference", Case(REFERENCE), space, None)
+        """Return the folder of the reference recording."""
+        return self._record("reference", Case(REFERENCE), space, None)
 
     def of(self, case: str, space: str) -> Path:
-        """Return the folder of a case's performance."""
-        return self._perform(case, CASES[case], space, self.reference(space))
+        """Return the folder of a case's recording."""
+        return self._record(case, CASES[case], space, self.reference(space))
 
-    def _perform(self, name: str, case: Case, space: str, reference: Path | None) -> Path:
+    def _record(self, name: str, case: Case, space: str, reference: Path | None) -> Path:
         folder = self.folder / name.replace(" ", "-") / space
-        if (name, space) not in self.given:
-            python, section = self._reached(case)
+        if (name, space) not in self.finished:
+            python, section = self._environment(case)
             folder.mkdir(parents=True)
             command = [python, "-m", "tests.engines_real.program"]
             command += [json.dumps(section), space, str(folder)]
             command += [str(reference)] if reference else []
-            self.given[name, space] = subprocess.run(
+            self.finished[name, space] = subprocess.run(
                 command,
                 cwd=ROOT,
                 env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
@@ -82,13 +82,13 @@ class Stage:
                 timeout=TIMEOUT_S,
                 check=False,
             )
-        ended = self.given[name, space]
-        if ended.returncode:  # remembered, as the next one would end like it
-            pytest.fail(f"{name} in {space} ended with:\n{ended.stdout[-LAST:]}")
+        ended = self.finished[name, space]
+        if ended.returncode:  # kept, because a second attempt would fail too
+            pytest.fail(f"{name} in {space} ended with:\n{ended.stdout[-SHOWN:]}")
         return folder
 
-    def _reached(self, case: Case) -> tuple[str, dict[str, Any]]:
-        """Return the interpreter that plays, and the section of its config."""
+    def _environment(self, case: Case) -> tuple[str, dict[str, Any]]:
+        """Return the interpreter of the program, and the section of its config."""
         if not case.needs:
             return sys.executable, case.section
         python = interpreter(case.needs)
@@ -117,17 +117,17 @@ def interpreter(environment: str) -> str:
 
 @dataclass(frozen=True)
 class Pair:
-    """A performance and the one it is held against."""
+    """The recording of an engine, and the reference recording."""
 
     folder: Path
     reference: Path
 
     @cached_property
     def one(self) -> Record:
-        """What the engine said."""
+        """The outputs of the engine."""
         return load(self.folder)
 
     @cached_property
     def other(self) -> Record:
-        """What the reference said."""
+        """The outputs of the reference."""
         return load(self.reference)

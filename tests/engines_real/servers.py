@@ -1,4 +1,4 @@
-"""vLLM's OpenAI server, started by the very command that a user is told to type."""
+"""vLLM's OpenAI server, started with the command that germline prints for users."""
 
 import os
 import shlex
@@ -24,7 +24,7 @@ START_S = 600
 
 @contextmanager
 def vllm_server(python: str, root: Path, log: Path) -> Iterator[str]:
-    """Serve the nano model, with room for the adapters of all spaces; yield the URL."""
+    """Serve the nano model, with adapters of the rank of all spaces; yield the URL."""
     with vllm_process(python, root, log) as (url, _server):
         yield url
 
@@ -33,7 +33,7 @@ def vllm_server(python: str, root: Path, log: Path) -> Iterator[str]:
 def vllm_process(
     python: str, root: Path, log: Path
 ) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """Do the same; yield the URL and the process, which may be killed."""
+    """Do the same as `vllm_server`; yield the URL and the process, which a test may kill."""
     masters = make_engine(config_of("inprocess", "lora")).weights
     assert isinstance(masters, Masters)
     with socket.socket() as free:

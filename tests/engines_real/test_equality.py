@@ -1,8 +1,8 @@
-"""Every engine says what the inprocess engine says: in fp32, greedy, on the nano model.
+"""Every engine has the outputs of the inprocess engine: in fp32, greedy, on the nano model.
 
-What is exact is asked for exactly: masters, exports, and that playing leaves no trace. What is a
-sum of floating-point numbers in another order may differ by TOLERANCE, and a token only where the
-two best were about equally likely.
+Masters and exports must be equal, and an evaluation must not change the weights. Log-probabilities,
+which are sums in another order, may differ by TOLERANCE, and a token only where the two most likely
+tokens were about equally likely.
 """
 
 from itertools import chain
@@ -13,13 +13,13 @@ from transformers import AutoModelForCausalLM
 
 from germline.nano import NANO_DIR
 from tests.engines_real.program import EXAMPLES, GENERATIONS, MEMBERS, SPACES
-from tests.engines_real.stage import CASES
+from tests.engines_real.recordings import CASES
 
 TOLERANCE = 1e-3
 SEQUENCES = (GENERATIONS + 1) * (MEMBERS + 1) * EXAMPLES
 
 pytestmark = [
-    # In this order all spaces of an engine follow each other.
+    # In this order all spaces of an engine follow one another, with one server.
     pytest.mark.parametrize("space", SPACES, scope="session"),
     pytest.mark.parametrize("case", CASES, scope="session"),
 ]
@@ -42,12 +42,12 @@ def error(pair):
     return max(abs(a - b) for one, other in rows for a, b in zip(one, other, strict=True))
 
 
-def test_members_find_the_same_texts_as_likely_through_all_generations(pair):
+def test_log_probabilities_agree_in_all_generations(pair):
     assert len(flat(pair.one.log_probabilities)) == SEQUENCES > 1000
     assert error(pair) <= TOLERANCE
 
 
-def test_tokens_differ_only_where_the_two_best_were_about_equally_likely(pair):
+def test_tokens_differ_only_where_two_are_about_equally_likely(pair):
     measured = error(pair)
     both = zip(flat(pair.one.tokens), flat(pair.other.tokens), strict=True)
     for (one, other), (margins, seconds) in zip(both, flat(pair.other.margins), strict=True):
@@ -70,39 +70,39 @@ def test_stop_strings_cut_the_same_texts(pair):
     assert pair.one.cut == pair.other.cut
 
 
-def test_mistake_15_no_answer_is_that_of_the_weights_before_an_update(pair):
-    """The same prompts are played after every update, the long ones out of a cache of prefixes."""
+def test_mistake_15_no_output_is_that_of_the_weights_before_an_update(pair):
+    """The prompts are the same after every update, and the long ones are in a prefix cache."""
     for generation in range(1, GENERATIONS + 1):
-        for engine_said, expected, before in zip(
+        for scores, expected, before in zip(
             pair.one.log_probabilities[generation][-1],
             pair.other.log_probabilities[generation][-1],
             pair.one.log_probabilities[generation - 1][-1],
             strict=True,
         ):
-            assert engine_said[0] == pytest.approx(expected[0], abs=TOLERANCE)
-            assert engine_said != before
+            assert scores[0] == pytest.approx(expected[0], abs=TOLERANCE)
+            assert scores != before
 
 
-def test_the_program_tells_members_and_generations_apart(pair):
-    """Otherwise it would not matter which of them an engine plays."""
+def test_outputs_of_members_and_generations_differ(pair):
+    """Otherwise the tests above could not recognize an engine that evaluates the wrong member."""
     first, *_, last = pair.one.tokens
     assert sum(row != first[-1] for row in first[:-1]) >= MEMBERS - 2
     assert last[-1] != first[-1]
 
 
 def test_recorded_rewards_lead_every_engine_to_the_same_masters(pair):
-    start, played, *moved = pair.one.digests
-    assert len(moved) == GENERATIONS
-    assert len({start, *moved}) == GENERATIONS + 1
-    assert played == start
+    start, evaluated, *updated = pair.one.digests
+    assert len(updated) == GENERATIONS
+    assert len({start, *updated}) == GENERATIONS + 1
+    assert evaluated == start
     assert pair.one.digests == pair.other.digests
 
 
-def test_playing_a_population_leaves_no_trace_in_what_is_served(pair, case):
-    """SGLang cuts batches as requests arrive, which is seen in the last bits: it gets a little."""
+def test_an_evaluation_does_not_change_the_served_center(pair, case):
+    """SGLang forms batches as requests arrive, which changes the last bits: it has a tolerance."""
     before, after = pair.one.again
     assert apart(before, after) <= (TOLERANCE / 10 if case == "sglang" else 0)
-    # Both may be what a member says that was left standing: they are what the reference says.
+    # Both may come from a member that was left in the weights: they must equal the reference.
     assert apart(before, pair.other.again[0]) <= TOLERANCE
 
 

@@ -1,4 +1,4 @@
-"""A real SGLang server: started and ended, shared, left behind, and lost."""
+"""A real SGLang server: started and ended, shared between engines, left changed, and lost."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ from germline.engines.sglang.engine import VERSION_PREFIX
 from germline.run.build_parts import make_engine
 from germline.run.load_run import close_engine
 from germline.types import Decoding, EngineLost, Example, GermlineError, SeedPerturbation, Update
-from tests.engines_real.stage import interpreter
+from tests.engines_real.recordings import interpreter
 from tests.tiny_engines import folder
 
 SPACE = {"kind": "low_rank", "rank": 2}
@@ -31,7 +31,7 @@ def config(engine, space=SPACE, model="nano"):
 
 @pytest.fixture(scope="module")
 def own():
-    """An engine with a server of its own, which plays three members in one batch."""
+    """An engine with a server of its own, which evaluates three members in one batch."""
     section = {"python": interpreter("sglang"), "threads": 1, "adapters": 3}
     engine = make_engine(config({"kind": "sglang", "launch": True, **section}))
     yield engine
@@ -45,7 +45,7 @@ def here():
 
 @pytest.fixture
 def beside(own):
-    """Make engines on the server of the other one, as on a user's."""
+    """Make further engines on the server of `own`, as on a user's."""
 
     def make(space=SPACE, model="nano", *, searched=True):
         url = own._client.connection.url
@@ -55,13 +55,13 @@ def beside(own):
     return make
 
 
-def test_more_members_than_slots_write_what_they_write_here(own, here):
+def test_more_members_than_slots_generate_the_same_as_inprocess(own, here):
     members = [None, *MEMBERS]
     expected = here.generate(members, EXAMPLES, DECODING)
     assert own.generate(members, EXAMPLES, DECODING) == expected
 
 
-def test_nothing_is_left_loaded(own):
+def test_no_adapter_is_left_loaded(own):
     answer = own._client.connection.get("/v1/models")
     assert [one["id"] for one in answer["data"] if one["id"].startswith(VERSION_PREFIX)] == []
 
@@ -75,7 +75,7 @@ def test_an_engine_that_closes_leaves_a_server_as_it_was(own, here, beside):
     assert found == here.generate([None], EXAMPLES, DECODING) != moved
 
 
-def test_one_that_was_killed_is_cleaned_up_after_by_the_next(here, beside):
+def test_the_weights_of_a_killed_run_are_replaced_by_the_next_run(here, beside):
     killed = beside({"kind": "full"})
     killed.generate(MEMBERS[:1], EXAMPLES, DECODING)
     with closing(beside(searched=False)) as engine:
@@ -83,7 +83,7 @@ def test_one_that_was_killed_is_cleaned_up_after_by_the_next(here, beside):
     assert found == here.generate([None], EXAMPLES, DECODING)
 
 
-def test_who_is_overwritten_by_another_writes_again_and_plays_again(own, here, beside):
+def test_a_run_whose_weights_were_overwritten_writes_and_evaluates_again(own, here, beside):
     expected = here.generate(MEMBERS, EXAMPLES, DECODING)
     own.generate([None], EXAMPLES, DECODING)
     with closing(beside()) as other:
@@ -92,17 +92,17 @@ def test_who_is_overwritten_by_another_writes_again_and_plays_again(own, here, b
         assert own.generate(MEMBERS, EXAMPLES, DECODING) == expected
 
 
-def test_a_cache_kept_across_weights_would_show(own, beside, monkeypatch):
-    """Mistake 15: the same prompt after an update, with and without what was computed before."""
+def test_a_cache_that_is_kept_across_weights_changes_outputs(own, beside, monkeypatch):
+    """Mistake 15: the same prompt after an update, with and without the old prefix cache."""
 
     def answers(flushes):
         with closing(beside()) as engine:
             engine.generate([None], EXAMPLES, DECODING)
-            ask = engine._client.connection.post
+            original = engine._client.connection.post
 
             def post(path, body):
                 changed = {"flush_cache": flushes} if "flush_cache" in body else {}
-                return ask(path, {**body, **changed})
+                return original(path, {**body, **changed})
 
             monkeypatch.setattr(engine._client.connection, "post", post)
             engine.apply(UPDATE)
@@ -121,7 +121,7 @@ def test_a_cache_kept_across_weights_would_show(own, beside, monkeypatch):
         ({"kind": "lora", "rank": 3}, "no adapters above rank 2: start it with"),
     ],
 )
-def test_adapters_the_server_has_no_room_for_are_refused(beside, space, words):
+def test_adapters_above_the_server_s_rank_are_refused(beside, space, words):
     with pytest.raises(GermlineError, match=words):
         beside(space)
 
@@ -131,12 +131,12 @@ def test_another_model_than_the_server_has_is_refused(beside):
         beside(model=str(folder("qwen2")))
 
 
-def test_what_the_server_refuses_is_told_in_its_words(own):
+def test_a_refusal_has_the_server_s_reason(own):
     with pytest.raises(RequestRefused, match="longer than the model's context length"):
         own._client.connection.post("/generate", {"input_ids": [[5] * 600]})
 
 
-def test_a_server_that_dies_is_a_lost_engine_with_its_last_words(own):
+def test_a_server_that_dies_is_a_lost_engine_with_its_last_output(own):
     """The last test here: there is no server after it."""
     guard = own._launched._watchdog.pid
     (process,) = Path(f"/proc/{guard}/task/{guard}/children").read_text().split()

@@ -1,4 +1,4 @@
-"""What only a real vLLM shows: its places for adapters, its caches, its weights, its server."""
+"""What only a real vLLM shows: its adapter slots, caches, weights and server."""
 
 import json
 import os
@@ -13,22 +13,22 @@ from germline.record import RunDirectory
 from germline.run import resume, train
 from germline.run.build_parts import make_engine
 from germline.types import EngineLost, GermlineError
+from tests.engines_real.recordings import ROOT, SHOWN, TIMEOUT_S, interpreter
 from tests.engines_real.servers import kill, vllm_process
-from tests.engines_real.stage import LAST, ROOT, TIMEOUT_S, interpreter
 
 TOLERANCE = 1e-3
 
 
 @pytest.fixture(scope="session")
-def seen(tmp_path_factory):
-    """Return what a scene wrote down; each is played once."""
-    folder, known = tmp_path_factory.mktemp("scenes"), {}
+def observed(tmp_path_factory):
+    """Return a function that runs a scenario, once, and returns its observations."""
+    folder, known = tmp_path_factory.mktemp("scenarios"), {}
 
-    def of(scene):
-        if scene not in known:
-            command = [interpreter("vllm"), "-m", "tests.engines_real.vllm_scenes", scene]
+    def of(scenario):
+        if scenario not in known:
+            command = [interpreter("vllm"), "-m", "tests.engines_real.vllm_scenarios", scenario]
             ended = subprocess.run(
-                [*command, str(folder / scene)],
+                [*command, str(folder / scenario)],
                 cwd=ROOT,
                 env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
                 stdout=subprocess.PIPE,
@@ -38,9 +38,9 @@ def seen(tmp_path_factory):
                 check=False,
             )
             if ended.returncode:
-                pytest.fail(f"{scene} ended with:\n{ended.stdout[-LAST:]}")
-            known[scene] = json.loads((folder / scene).read_text())
-        return known[scene]
+                pytest.fail(f"{scenario} ended with:\n{ended.stdout[-SHOWN:]}")
+            known[scenario] = json.loads((folder / scenario).read_text())
+        return known[scenario]
 
     return of
 
@@ -48,50 +48,50 @@ def seen(tmp_path_factory):
 # --- adapters
 
 
-def test_more_members_than_places_all_play(seen):
-    scene = seen("few_slots")
-    assert scene["found"] == scene["expected"]
+def test_more_members_than_slots_are_all_evaluated(observed):
+    scenario = observed("few_slots")
+    assert scenario["found"] == scenario["expected"]
 
 
-def test_sampling_again_draws_the_same(seen):
-    first, second = seen("few_slots")["sampled"]
+def test_repeated_sampling_gives_the_same_texts(observed):
+    first, second = observed("few_slots")["sampled"]
     assert first == second
 
 
-def test_an_adapter_that_is_refused_stops_nothing_but_the_run(seen):
-    scene = seen("few_slots")
-    assert "no member has the name" in scene["refused"]
-    assert scene["after refusal"] == scene["expected"]
+def test_after_a_refused_adapter_vllm_still_works(observed):
+    scenario = observed("few_slots")
+    assert "no member has the name" in scenario["refused"]
+    assert scenario["after refusal"] == scenario["expected"]
 
 
-def test_what_vllm_knows_of_a_prompt_never_meets_other_weights(seen):
-    scene = seen("few_slots")
-    assert scene["found later"] == scene["expected later"]
-    assert scene["found at last"] == scene["expected at last"]
-    # And the prompts are such that it would show: without new names and an emptied cache.
-    assert scene["stale"] != scene["expected at last"]
+def test_the_prefix_cache_is_never_used_with_other_weights(observed):
+    scenario = observed("few_slots")
+    assert scenario["found later"] == scenario["expected later"]
+    assert scenario["found at last"] == scenario["expected at last"]
+    # The prompts can show it: the output is stale without new names and an emptied cache.
+    assert scenario["stale"] != scenario["expected at last"]
 
 
 # --- whole tensors
 
 
-def test_members_leave_storage_and_bits_as_they_were(seen):
-    scene = seen("dense")
-    assert scene["moved"] == scene["traces"] == []
-    assert scene["fused"]  # what they were written into is not what Hugging Face calls them
+def test_evaluations_do_not_change_storage_or_bits_of_the_weights(observed):
+    scenario = observed("dense")
+    assert scenario["moved"] == scenario["changed"] == []
+    assert scenario["fused"]  # members are written into tensors that Hugging Face does not have
 
 
-def test_weights_that_cannot_be_written_are_noticed(seen):
-    assert "cannot write weights into this model" in seen("dense")["packed away"]
+def test_weights_that_cannot_be_written_are_refused(observed):
+    assert "cannot write weights into this model" in observed("dense")["packed away"]
 
 
 @pytest.mark.parametrize("space", ["full", "low_rank"])
-def test_two_workers_play_the_members_of_one(seen, space):
-    scene = seen("two_workers")[space]
-    here, there = scene["digests"]
+def test_two_workers_evaluate_the_same_members_as_inprocess(observed, space):
+    scenario = observed("two_workers")[space]
+    here, there = scenario["digests"]
     assert here == there
-    assert scene["tokens"] > 100
-    assert scene["error"] < TOLERANCE
+    assert scenario["tokens"] > 100
+    assert scenario["error"] < TOLERANCE
 
 
 # --- behind a URL
@@ -111,26 +111,26 @@ def values(url):
 
 @pytest.fixture(scope="session")
 def killed(tmp_path_factory):
-    """Play a run undisturbed, one whose server is killed, and the rest of that on another one."""
+    """Train one run to its end, and one whose server is killed and that resumes on another."""
     folder = tmp_path_factory.mktemp("servers")
     python, log = interpreter("vllm"), folder / "log"
     with vllm_process(python, ROOT, log) as (url, server):
         for _ in train(values(url), folder / "whole"):
             pass
-        torn = iter(train(values(url), folder / "torn"))
-        next(torn)
+        interrupted = iter(train(values(url), folder / "interrupted"))
+        next(interrupted)
         kill(server)
         with pytest.raises(EngineLost) as lost:
-            next(torn)
+            next(interrupted)
     with vllm_process(python, ROOT, log) as (url, _):
-        for _ in resume(folder / "torn", [f"engine.base_url={url}"]):
+        for _ in resume(folder / "interrupted", [f"engine.base_url={url}"]):
             pass
         refused = refusal(folder / "other", values(url))
     return folder, str(lost.value), refused
 
 
 def refusal(model, config):
-    """Ask the server for a model that is not quite its own."""
+    """Return the error for a model that differs from the server's in one weight."""
     pretrained = load_pretrained(str(NANO_DIR))
     changed = {name: one.clone() for name, one in pretrained.model.named_parameters()}
     next(iter(changed.values())).view(-1)[0] += 1e-6
@@ -140,11 +140,13 @@ def refusal(model, config):
     return str(caught.value)
 
 
-def test_a_run_whose_server_is_killed_goes_on_with_another_one(killed):
+def test_a_run_whose_server_is_killed_resumes_with_another_one(killed):
     folder, lost, _ = killed
     assert "engine.base_url=" in lost
-    whole, torn = (RunDirectory.open(folder / name).journal.read() for name in ("whole", "torn"))
-    assert torn == whole
+    whole, interrupted = (
+        RunDirectory.open(folder / name).journal.read() for name in ("whole", "interrupted")
+    )
+    assert interrupted == whole
 
 
 def test_a_model_that_differs_in_one_bit_is_refused(killed):

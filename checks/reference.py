@@ -1,10 +1,10 @@
 """Writes docs/cli.md and docs/config.md from the commands and the settings themselves.
 
     python -m checks.reference            # writes them
-    python -m checks.reference --check    # says whether they are fresh
+    python -m checks.reference --check    # prints which are stale
 
-`make docs` runs it, and `tests/test_docs.py` finds pages that are stale. Nothing is said here that
-a command's help or a setting's description could say.
+`make docs` runs it, and `tests/test_docs.py` finds stale pages. Facts belong in the help of a command
+or the description of a setting, not here.
 """
 
 import sys
@@ -21,31 +21,38 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 NOTE = "<!-- Written by `make docs` from the program itself: change it there, not here. -->"
 
 CLI_OPENING = """
-# The command line
+# Commands
 
-Every command answers `--help` with examples. What you can mend is told in one paragraph, with exit
-status 2; a traceback is a mistake of ours (`germline doctor --json` belongs into the bug report).
-A run stopped by Ctrl-C or SIGTERM ends with status 130, and says how to resume it.
+Every command has examples under `--help`.
 
-`germline --install-completion`, typed once in the shell you use (bash, zsh or fish), lets the Tab
-key complete commands, options, run directories, config files and names, tasks, and settings:
-`strategy.pop` and Tab gives `strategy.population=32` to edit, `space=` and Tab the kinds.
-`germline --show-completion` prints the script instead.
+| exit status | meaning |
+|---|---|
+| 0 | success |
+| 1 | the command found a problem: a check failed, an estimate does not fit |
+| 2 | an error that you can fix, explained in one paragraph |
+| 130 | stopped by Ctrl-C or SIGTERM; the output says how to resume |
+
+A traceback is a bug of germline; please report it with the output of `germline doctor --json`.
+
+`germline --install-completion`, typed once in bash, zsh or fish, lets the Tab key complete commands,
+options, run directories, configs, tasks and settings: `strategy.pop` and Tab gives
+`strategy.population=32` to edit, `space=` and Tab the kinds. `germline --show-completion` prints the
+script instead.
 """
 
 CONFIG_OPENING = """
-# Every setting
+# Settings
 
 A config is YAML, or a mapping in Python. On the command line, `strategy.sigma=0.002` replaces one
-setting. Where a section has a choice of kinds, its short name stands for the whole: `space: full`
-means `space: {kind: full}`. An unknown, misspelled or impossible setting is refused by name. What
-is *open* by default is left to the task, the model or the machine, as the setting says.
-`germline list settings` prints these tables.
+setting. Where a section has several kinds, the name of a kind is short for the section:
+`space: full` means `space: {kind: full}`. An unknown, misspelled or invalid setting stops the run with
+an error that names the setting, its value and a fix. The default *open* means that the task, the
+model or the machine decides, as the meaning says. `germline list settings` prints these tables.
 """
 
 
 def main() -> int:
-    """Write both pages, or with `--check` say which are stale; the exit status tells."""
+    """Write both pages, or with `--check` print the stale ones and return 1 if there are any."""
     stale = [name for name, text in pages().items() if not _is(DOCS / name, text)]
     if sys.argv[1:] == ["--check"]:
         print("\n".join(f"docs/{name} is stale: run `make docs`" for name in stale) or "Fresh.")
@@ -183,7 +190,7 @@ def _sections() -> Iterator[str]:
             continue
         shared = [one for one in here[0].settings if all(one in part.settings for part in here)]
         if len(shared) * (len(here) - 1) < 2:
-            shared = []  # one line said twice reads better than a table for it
+            shared = []  # one repeated line reads better than a table
         if shared:
             yield "Of every kind:"
             yield _settings(shared)

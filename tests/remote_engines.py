@@ -174,6 +174,18 @@ def corrupted_at(*places: int, kind: type = object) -> Fault:
     return fault
 
 
+def after_its_next_job(remote: RemoteEngine, act: Callable[[], None]) -> None:
+    """Do something, once, when a remote engine has been sent its next job."""
+    send = remote.send
+
+    def send_and_act(job: EngineJob) -> None:
+        remote.send = send  # type: ignore[method-assign]
+        send(job)
+        act()
+
+    remote.send = send_and_act  # type: ignore[method-assign]
+
+
 def corrupt(engine: Engine | None) -> None:
     """Change a weight behind everybody's back."""
     assert engine is not None

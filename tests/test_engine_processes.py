@@ -4,8 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -17,11 +15,21 @@ from germline.fleet.remote_engine import EngineFault
 from germline.fleet.remote_fleet import RemoteFleet
 from germline.fleet.worker_pool import WorkerPool
 from germline.record import RunDirectory
+from germline.run import build_fleet
 from germline.run.build_fleet import engine_placement, warn_if_slow
 from germline.types import GermlineError, Update
 from tests import loaded_engines
+from tests.deadline import wait_until
 from tests.loaded_engines import Divide, Refuse
-from tests.remote_engines import CONFIG, TASK, UPDATES, assert_same, evaluated, local
+from tests.remote_engines import (
+    CONFIG,
+    TASK,
+    UPDATES,
+    after_its_next_job,
+    assert_same,
+    evaluated,
+    local,
+)
 from tests.tiny import save_tiny
 from tests.toy_runs import (
     ADAM_FULL,
@@ -47,7 +55,7 @@ def fleet_of(*loads):
 
 @pytest.fixture(scope="module")
 def pair():
-    """Two processes, started once: every test leaves them standing."""
+    """Two processes, started once: every test leaves both ready."""
     fleet, processes = fleet_of(loaded_engines.talkative, loaded_engines.talkative)
     yield fleet, processes
     fleet.close()
@@ -81,13 +89,6 @@ def alive(pid):
     return True
 
 
-def wait_until(condition, seconds=60.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.02)
-
-
 # --- runs
 
 
@@ -117,16 +118,27 @@ def test_a_hugging_face_model_on_two_engines_gives_the_same_bytes(tmp_path):
 
 
 def test_a_quorum_goes_on_without_a_process_that_stands_still(tmp_path, started):
-    """The journal says who was missing, and replay needs nothing of it."""
-    config = settings(*ADAM_FULL, "fleet={engines: 2, quorum: 0.6}", "strategy.antithetic=false")
-    training = germline.train(config, tmp_path / "run")
+    """The journal says which members are absent, and replay needs nothing of them.
+
+    The quorum holds for generation 1 alone, where one process is stopped: in the others a process
+    that the system lets wait would be late as well. No process hangs by the clock of the machine.
+    """
+    fleet = "fleet={engines: 2, quorum: 0.6, hang_factor: null}"
+    training = germline.train(
+        settings(*ADAM_FULL, fleet, "strategy.antithetic=false"), tmp_path / "run"
+    )
+    remote = training._parts.fleet
+    assert isinstance(remote, RemoteFleet)
+    remote.quorum = 1.0
     for record in training:
+        remote.quorum = 0.6 if record.generation == 0 else 1.0
         if record.generation == 0:
             os.kill(started[1], signal.SIGSTOP)
         if record.generation == 2:
             os.kill(started[1], signal.SIGCONT)
     entries = training.directory.journal.read()
-    assert any(entry.absent for entry in entries)
+    # Of six microbatches the stopped process holds the second: members 2 and 3.
+    assert [entry.absent for entry in entries] == [(), (2, 3), (), ()]
     for entry in entries:
         assert isinstance(entry.update, Update)
         silent = [place for place, one in enumerate(entry.update.coefficients) if one == 0.0]
@@ -155,12 +167,11 @@ def test_two_processes_play_like_one_engine_here(pair, alone):
 
 def test_a_process_killed_while_it_plays_changes_nothing_and_comes_back(pair, alone, caplog, capfd):
     fleet, processes = pair
-    # Stopped, it takes a cell and cannot finish it; then it is killed with the cell in its hands.
-    os.kill(processes[1].pid, signal.SIGSTOP)
-    killer = threading.Timer(0.3, os.kill, (processes[1].pid, signal.SIGKILL))
-    killer.start()
+    # Stopped, it takes a microbatch and cannot finish it; then it is killed.
+    pid = processes[1].pid
+    os.kill(pid, signal.SIGSTOP)
+    after_its_next_job(processes[1], lambda: os.kill(pid, signal.SIGKILL))
     assert_same(evaluated(fleet), evaluated(alone))
-    killer.join()
     assert "lost engine 1: it ended with SIGKILL" in caplog.text
     # What it printed is told now, and was not mixed into ours.
     assert "engine says hello\n    and writes to standard error" in caplog.text
@@ -269,7 +280,8 @@ def test_left_open_the_gpus_are_taken_in_turn(gpus, expected, monkeypatch):
         (["fleet.engines=2"], ["microbatches of work (1)", "microbatch.rows=256"]),
     ],
 )
-def test_what_makes_several_engines_slow_is_said(overrides, words, caplog):
+def test_what_makes_several_engines_slow_is_said(overrides, words, caplog, monkeypatch):
+    monkeypatch.setattr(build_fleet, "_cores", lambda: 4)
     warn_if_slow(config(*overrides), examples=100)
     assert all(word in caplog.text for word in words)
 

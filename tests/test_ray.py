@@ -1,12 +1,12 @@
 """Engines as Ray actors, on a real cluster of this machine: the same run, whatever happens to it.
 
-The cluster and a pair of engines are started once: every test leaves them standing.
+The cluster and a pair of engines are started once: every test leaves both engines ready.
 """
 
 import contextlib
 import os
 import signal
-import threading
+import time
 
 import pytest
 
@@ -17,8 +17,17 @@ from germline.fleet.worker_pool import PoolSettings, WorkerPool
 from germline.record import RunDirectory
 from germline.types import GermlineError
 from tests import loaded_engines
+from tests.deadline import wait_until
 from tests.loaded_engines import Spoil, Whereabouts
-from tests.remote_engines import CONFIG, TASK, UPDATES, assert_same, evaluated, local
+from tests.remote_engines import (
+    CONFIG,
+    TASK,
+    UPDATES,
+    after_its_next_job,
+    assert_same,
+    evaluated,
+    local,
+)
 from tests.toy_runs import ADAM_FULL, GradedHere, finish, journal, run, settings, stopped_after
 
 ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")
@@ -87,7 +96,7 @@ def closing(fleet):
 def pair(away):
     """Engine 0 is on any node, engine 1 away from the head."""
     loads = [loaded_engines.talkative] * 2
-    terms = {"hang_factor": 2.0, "hang_timeout_s": 8.0}
+    terms = {"hang_factor": 2.0, "hang_timeout_s": 1e5}
     with closing(fleet_of(*loads, needs=({}, {"away": 1.0}), **terms)) as fleet:
         yield fleet
 
@@ -99,25 +108,47 @@ def alone():
 
 
 def pids(fleet):
-    """Process ids by place, once both engines stand."""
+    """Process ids by place, once both engines are ready."""
     while len(fleet.pool.ready_slots()) < 2:
         evaluated(fleet)
     found = fleet.pool.broadcast(Whereabouts())
     return [found[slot] for slot in sorted(found, key=lambda slot: slot.remote.name)]
 
 
-def until_all_stand(fleet, alone):
+def until_all_are_ready(fleet, alone):
     while len(fleet.pool.ready_slots()) < 2:
         assert_same(evaluated(fleet), evaluated(alone))
     assert_same(evaluated(fleet), evaluated(alone))
 
 
-def killed_with_a_cell_in_its_hands(pid, kill):
-    """Stop a process, so that it takes a cell and cannot finish it; kill it a moment later."""
+def kill_during_its_next_job(fleet, name, pid, kill):
+    """Stop a process, so that it takes a microbatch and cannot finish it; then kill it."""
+    (slot,) = [slot for slot in fleet.pool.ready_slots() if slot.remote.name == name]
     os.kill(pid, signal.SIGSTOP)
-    killer = threading.Timer(1.0, kill)
-    killer.start()
-    return killer
+    after_its_next_job(slot.remote, kill)
+
+
+def skip_the_time_alone(fleet, name, monkeypatch):
+    """Let the clock of a pool skip any time in which one engine alone is waited for."""
+    skipped, wait = 0.0, fleet.pool._wait
+
+    def skipping_wait(remotes, timeout):
+        nonlocal skipped
+        if [one.name for one in remotes] != [name]:
+            return wait(remotes, timeout)
+        skipped += timeout
+        return []
+
+    monkeypatch.setattr(fleet.pool, "_wait", skipping_wait)
+    monkeypatch.setattr(fleet.pool, "clock", lambda: time.monotonic() + skipped)
+
+
+def alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 # --- runs
@@ -204,22 +235,22 @@ def test_at_most_10_kb_travel_per_member_and_generation_besides_text(pair, alone
 
 def test_an_actor_killed_while_it_plays_changes_nothing_and_comes_back(pair, alone, caplog):
     pid = pids(pair)[1]
-    killer = killed_with_a_cell_in_its_hands(pid, lambda: os.kill(pid, signal.SIGKILL))
+    kill_during_its_next_job(pair, "engine 1", pid, lambda: os.kill(pid, signal.SIGKILL))
     assert_same(evaluated(pair), evaluated(alone))
-    killer.join()
     assert "lost engine 1: " in caplog.text
-    until_all_stand(pair, alone)
+    until_all_are_ready(pair, alone)
     assert "engine 1 is back" in caplog.text
 
 
-def test_an_actor_that_hangs_is_killed_and_started_again(pair, alone, caplog):
+def test_an_actor_that_hangs_is_killed_and_started_again(pair, alone, caplog, monkeypatch):
     pid = pids(pair)[0]
     os.kill(pid, signal.SIGSTOP)
-    assert_same(evaluated(pair), evaluated(alone))
+    with monkeypatch.context() as patched:
+        skip_the_time_alone(pair, "engine 0", patched)
+        assert_same(evaluated(pair), evaluated(alone))
     assert "lost engine 0: it hung" in caplog.text
-    until_all_stand(pair, alone)
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
+    until_all_are_ready(pair, alone)
+    wait_until(lambda: not alive(pid))
 
 
 @pytest.mark.parametrize(
@@ -230,7 +261,7 @@ def test_an_engine_that_plays_wrongly_is_started_again(fault, words, pair, alone
     pair.pool.broadcast(Spoil(fault, pids(pair)[1]))
     assert_same(evaluated(pair), evaluated(alone))
     assert f"lost engine 1: {words}" in caplog.text
-    until_all_stand(pair, alone)
+    until_all_are_ready(pair, alone)
 
 
 def test_an_engine_whose_node_is_removed_waits_for_another(pair, away, joined, alone, caplog):
@@ -241,13 +272,12 @@ def test_an_engine_whose_node_is_removed_waits_for_another(pair, away, joined, a
         joined.remove_node(node, allow_graceful=False)
         os.kill(pid, signal.SIGKILL)  # stopped, it would outlive its node
 
-    killer = killed_with_a_cell_in_its_hands(pid, remove)
+    kill_during_its_next_job(pair, "engine 1", pid, remove)
     assert_same(evaluated(pair), evaluated(alone))
-    killer.join()
     for one in (pair, alone):
         one.apply(UPDATES[1])
     assert pair.digest() == alone.digest()
     assert [slot.remote.name for slot in pair.pool.ready_slots()] == ["engine 0"]
     away.append(joined.add_node(num_cpus=1, resources={"away": 1}, **NODE))
-    until_all_stand(pair, alone)
+    until_all_are_ready(pair, alone)
     assert len(pids(pair)) == 2

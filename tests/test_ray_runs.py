@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ import ray
 import germline
 from germline.record import RunDirectory
 from germline.types import GermlineError
+from tests.deadline import DEADLINE_S, wait_until
 from tests.toy_runs import ADAM_FULL, SETTINGS, finish, journal, run, settings
 
 pytest.importorskip("ray", reason="the extra `ray` is not installed")
@@ -62,18 +62,11 @@ def begun(tmp_path):
     process.communicate()
 
 
-def wait_until(condition, seconds=120.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.05)
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="sessions are read from /proc")
 def test_ctrl_c_finishes_the_generation_and_ends_ray(begun, tmp_path):
     # To the whole group, as a terminal sends it.
     os.killpg(begun.pid, signal.SIGINT)
-    said, complaints = begun.communicate(timeout=120)
+    said, complaints = begun.communicate(timeout=DEADLINE_S)
     assert "Resume with: germline resume" in said, complaints
     assert "kB per member and generation" in said
     assert "Traceback" not in complaints

@@ -281,7 +281,7 @@ def test_left_open_the_gpus_are_taken_in_turn(gpus, expected, monkeypatch):
     ],
 )
 def test_what_makes_several_engines_slow_is_said(overrides, words, caplog, monkeypatch):
-    monkeypatch.setattr(build_fleet, "_cores", lambda: 4)
+    monkeypatch.setattr(build_fleet, "usable_cores", lambda: 4)
     warn_if_slow(config(*overrides), examples=100)
     assert all(word in caplog.text for word in words)
 

@@ -1,4 +1,4 @@
-"""A run whose weights or snapshots cannot fit is refused before a weight is loaded."""
+"""A run that this machine cannot hold or run is refused before anything is loaded or started."""
 
 import shutil
 from types import SimpleNamespace
@@ -9,8 +9,10 @@ from germline import train
 from germline.config import load_config
 from germline.engines import pretrained
 from germline.estimates import hardware
+from germline.run import build_parts, resource_checks
 from germline.run.build_parts import build_run_parts, make_engine
-from germline.run.resource_checks import check_disk, check_memory
+from germline.run.resource_checks import check_disk, check_graders, check_limits, check_memory
+from germline.tasks import make_task
 from germline.types import GermlineError
 from tests.tiny import save_tiny
 
@@ -128,3 +130,111 @@ def test_a_run_is_refused_before_its_directory_is_made(monkeypatch, tmp_path):
     with pytest.raises(GermlineError, match=r"record\.keep_snapshots=2"):
         train({"model": str(folder), "task": "conciseness", "engine": CPU}, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+# --- limits of the machine
+
+
+def machine(monkeypatch, cores=4, gigabytes=16.0, files=1024):
+    """Let the machine have these resources, all of its memory available."""
+    available(monkeypatch, gigabytes)
+    monkeypatch.setattr(resource_checks, "usable_cores", lambda: cores)
+    monkeypatch.setattr(resource_checks, "_open_files", lambda: float(files))
+    monkeypatch.setattr(resource_checks, "_memory_bytes", lambda: gigabytes * 1e9)
+
+
+REFUSED = {
+    "fleet.engines=500": (
+        r"fleet\.engines=500 engine processes need at least 98\.0 GB .* 16\.0 GB are available: "
+        r"set fleet\.engines=65 or fewer \(one for each GPU, or for each of the 4 cores"
+    ),
+    "graders.workers=100000": (
+        r"graders\.workers=100000 is too many .* 4 cores, 16\.0 GB of memory available and 1024 "
+        r"files per process: set graders\.workers=4, one for each core, or at most 192"
+    ),
+    "graders.memory_gb=1e12": (
+        r"graders\.memory_gb=1e\+12 limits nothing on a machine with 16\.0 GB of memory: set "
+        r"graders\.memory_gb=4, the default, or null"
+    ),
+    "graders.timeout_s=1e12": (
+        r"graders\.timeout_s=1e\+12 is longer than 1e\+06 s \(11 days\).*: set "
+        r"graders\.timeout_s=2, the default, or at most 1e\+06"
+    ),
+    "fleet.hang_timeout_s=1e12": r"fleet\.hang_timeout_s=1e\+12 .*set fleet\.hang_timeout_s=120",
+    "strategy.population=100000000": (
+        r"strategy\.population=100000000 with 4 examples each \(batch_size\) makes 400000000 "
+        r"rollouts .* at least 441\.2 GB .* 16\.0 GB are available: set "
+        r"strategy\.population=2901178 or less, or a smaller batch_size"
+    ),
+    "engine={kind: inprocess, threads: 100000}": (
+        r"engine\.threads=100000 is too many for the 4 cores .*: set engine\.threads=4, or at most "
+        "256"
+    ),
+}
+
+
+@pytest.mark.parametrize(("override", "message"), REFUSED.items(), ids=REFUSED)
+def test_what_no_machine_can_run_is_refused_before_anything_starts(
+    override, message, monkeypatch, tmp_path
+):
+    machine(monkeypatch)
+    monkeypatch.setattr(build_parts, "make_fleet", pytest.fail)
+    monkeypatch.setattr(build_parts, "GraderPool", pytest.fail)
+    changed = {"engine": "toy"} if "engine=" not in override else {"engine": "inprocess"}
+    config = load_config({"task": "arithmetic", "batch_size": 4, **changed}, [override])
+    with pytest.raises(GermlineError, match=message):
+        train(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+ALLOWED = [
+    "fleet.engines=8",
+    "graders.workers=192",
+    "graders.memory_gb=64",
+    "graders.memory_gb=null",
+    "graders.timeout_s=1000000",
+    "strategy.population=100000",
+    "fleet.engines=36",
+    "engine={kind: inprocess, threads: 256}",
+]
+
+
+@pytest.mark.parametrize("override", ALLOWED)
+def test_what_is_unusual_but_possible_is_allowed(override, monkeypatch):
+    machine(monkeypatch)
+    config = load_config({"task": "arithmetic", "batch_size": 4}, [override])
+    check_limits(config, 1000)
+    check_graders(config)
+
+
+def test_the_defaults_are_allowed_on_the_smallest_machine(monkeypatch):
+    """The default memory limit of graders is above its memory."""
+    machine(monkeypatch, cores=1, gigabytes=0.2, files=256)
+    config = load_config({"task": "arithmetic"}, ["graders.workers=1", "strategy.population=30"])
+    check_limits(config, 256)
+    check_graders(config)
+
+
+def test_a_batch_counts_as_many_examples_as_the_task_has(monkeypatch):
+    machine(monkeypatch)
+    config = load_config({"task": "arithmetic"}, ["batch_size=100000000"])
+    check_limits(config, 1000)
+    with pytest.raises(GermlineError, match="or a smaller batch_size"):
+        check_limits(config, 100_000_000)
+
+
+def test_engines_of_a_cluster_are_not_measured_against_this_machine(monkeypatch):
+    pytest.importorskip("ray", reason="the extra `ray` is not installed")
+    machine(monkeypatch)
+    joined = "fleet={kind: ray, engines: 500, address: auto}"
+    check_limits(load_config({"task": "arithmetic"}, [joined]), 1000)
+    with pytest.raises(GermlineError, match=r"fleet\.engines=500"):
+        check_limits(load_config({"task": "arithmetic"}, [joined.replace("auto", "null")]), 1000)
+
+
+def test_grader_processes_are_checked_where_no_run_is_started(monkeypatch):
+    """`germline evaluate`, `check` and `probe` start graders as well."""
+    machine(monkeypatch)
+    config = load_config({"task": "arithmetic"}, ["graders.workers=100000"])
+    with pytest.raises(GermlineError, match=r"graders\.workers=100000"):
+        build_parts.make_graders(config, make_task(config.task))

@@ -6,7 +6,6 @@ of an engine: where those make several engines slow, this says so instead of cho
 """
 
 import logging
-import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
@@ -20,6 +19,7 @@ from germline.fleet.remote_fleet import RemoteFleet
 from germline.fleet.worker_pool import PoolSettings, WorkerPool
 from germline.protocols import Engine, Fleet
 from germline.rollout import GraderProtocol, microbatch_starts
+from germline.run.resource_checks import usable_cores
 from germline.strategies import make_strategy
 from germline.types import GermlineError
 
@@ -92,7 +92,7 @@ def _on_ray(
     with ExitStack() as opened:
         # CPUs are only counted by Ray: here, one for each engine, as for processes.
         joined = ray_cluster.RayCluster(
-            fleet.address, max(_cores(), fleet.engines), _patience(config)
+            fleet.address, max(usable_cores(), fleet.engines), _patience(config)
         )
         opened.callback(joined.close)
         joined.check_resources(fleet.min_engines or fleet.engines, fleet.resources)
@@ -177,12 +177,12 @@ def warn_if_slow(config: Config, examples: int) -> None:
         return
     caution = " (it may change the last bits of an evaluation, so choose it when a run begins)"
     if _crowded(config):
-        each = max(1, _cores() // engines)
-        fewer = f"fleet.engines={_cores()}"
+        each = max(1, usable_cores() // engines)
+        fewer = f"fleet.engines={usable_cores()}"
         better = f"engine.threads={each}{caution}" if each < engine_threads(config) else fewer
         log.warning(
             "fleet.engines=%d with %d threads each on %d cores: they wait for each other; try %s",
-            *(engines, engine_threads(config), _cores(), better),
+            *(engines, engine_threads(config), usable_cores(), better),
         )
     batch = min(config.batch_size, examples)
     pieces = len(microbatch_starts(population, batch, config.microbatch))
@@ -201,14 +201,9 @@ def _gpus() -> int:
     return torch.cuda.device_count()
 
 
-def _cores() -> int:
-    allowed = getattr(os, "sched_getaffinity", None)  # what this process may use, where it is known
-    return len(allowed(0)) if allowed else os.cpu_count() or 1
-
-
 def _crowded(config: Config) -> bool:
     if not isinstance(config.engine, InProcess) or config.engine.device not in ("auto", "cpu"):
         return False
     if isinstance(config.fleet, Ray) and config.fleet.address is not None:
         return False  # the cores of a cluster are elsewhere
-    return not _gpus() and config.fleet.engines * engine_threads(config) > _cores()
+    return not _gpus() and config.fleet.engines * engine_threads(config) > usable_cores()

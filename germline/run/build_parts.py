@@ -24,7 +24,7 @@ from germline.record.ancestry import Ancestor
 from germline.run.build_fleet import make_fleet, warn_if_slow
 from germline.run.build_method import make_method
 from germline.run.inherited_weights import apply_ancestors, space_seed
-from germline.run.resource_checks import check_memory
+from germline.run.resource_checks import check_graders, check_limits, check_memory, check_threads
 from germline.shaping import utilities
 from germline.spaces import make_space
 from germline.strategies import make_strategy
@@ -85,6 +85,7 @@ def build_run_parts(config: Config, ancestors: Sequence[Ancestor] = ()) -> RunPa
         GermlineError: something named in the config cannot be had.
     """
     task = make_task(config.task)
+    check_limits(config, len(task.examples("train")))
     if isinstance(config.fleet, Local) and config.fleet.engines > 1:
         # Each checks for itself when it loads, but all of them load at once.
         check_memory(config, engines=config.fleet.engines)
@@ -139,6 +140,7 @@ def _with_population(config: Config, strategy: Strategy) -> Config:
 
 def make_graders(config: Config, task: Task) -> GraderPool:
     """Start the pool that grades a task."""
+    check_graders(config)
     section = config.graders
     return GraderPool(
         task.grader,
@@ -167,6 +169,7 @@ def make_engine(
     """
     # An engine uses the run seed only for the random numbers that theta starts from.
     config = config.model_copy(update={"seed": space_seed(config, ancestors)})
+    check_threads(config)
     check_memory(config, searched=searched)
     engine: Engine = registry.create(
         "engine",

@@ -1,18 +1,23 @@
-"""Refuse, before a weight is loaded, a run whose weights or snapshots this machine cannot hold.
+"""Refuse, before anything is started or loaded, what this machine cannot hold or run.
 
-Only what is certain is refused: weights, masters and moments above the memory that is available,
-and snapshots above the free space of the disk. How much a generation needs on top is an estimate,
-which `germline doctor --config` prints.
+`check_limits` and `check_graders` compare settings with the machine: processes, threads, members
+and time limits. `check_memory` and `check_disk` compare the weights and snapshots of a model with
+memory and disk. Only what is certain is refused; how much a generation needs on top is an estimate,
+which `germline doctor --config` prints. So there is no switch that overrides a refusal.
 """
 
 import math
+import os
+import resource
 import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic import BaseModel
+
 from germline.checkpoint import list_snapshots
-from germline.config import Config, EsSampleGradientDescent
+from germline.config import Config, EsSampleGradientDescent, Ray, Toy
 from germline.run.snapshot_policy import snapshot_size, snapshots_to_keep
 from germline.types import GermlineError
 
@@ -23,11 +28,185 @@ if TYPE_CHECKING:
 
 GIGABYTE = 1e9
 
+MEMORY_SHARE = 0.8
+"""Share of the available memory that engines or rollouts may take; other programs need the rest."""
+
+ENGINE_PROCESS_BYTES, TOY_PROCESS_BYTES = 346e6, 196e6
+"""Memory of an engine process with nano, and with the toy model, in a generation; shared pages are
+left out. Measured on Linux."""
+
+GRADER_PROCESS_BYTES = 23e6
+"""Memory of a grader process whose grader imports nothing large: measured on Linux."""
+
+GRADER_PROCESS_FILES = 4
+"""Files that this process holds open for each grader process."""
+
+SPARE_FILES = 256
+"""Files that this process may open for everything else."""
+
+MEMBER_BYTES = 92
+"""Memory of a member in a population: measured."""
+
+ROLLOUT_BYTES = 1080
+"""Peak memory of a rollout of one token with its grade: measured; longer rollouts take more."""
+
+MOST_PER_CORE = 16
+"""Grader processes and threads of an engine for each core, above `MOST_ON_FEW_CORES`."""
+
+MOST_ON_FEW_CORES = 256
+"""So many are allowed on any machine: a resumed run keeps the threads that it began with."""
+
+MOST_ADDRESS_SPACE = 16
+"""A memory limit above this multiple of the machine's memory limits nothing."""
+
+LONGEST_TIMEOUT_S = 1e6
+"""The longest time limit: system calls that wait overflow above 2.1e6 s."""
+
 CERTAIN = ("weights", "fp32 masters", "optimizer moments", "stored weights")
 """Parts that every run of a config holds from its first generation to its last."""
 
 GUESSED_TOKENS = 256
 """Of prompts and completions, where only what fits beside the weights is asked for."""
+
+
+def check_limits(config: Config, examples: int) -> None:
+    """Refuse engines, threads, members and time limits that this machine cannot run.
+
+    Args:
+        config: of the run.
+        examples: how many training examples the task has.
+
+    Raises:
+        GermlineError: naming the setting, its value and what would fit.
+    """
+    _check_timeouts(config)
+    check_threads(config)
+    _check_engines(config)
+    _check_population(config, examples)
+
+
+def check_graders(config: Config) -> None:
+    """Refuse grader processes and limits of graders that this machine cannot run.
+
+    Raises:
+        GermlineError: naming the setting, its value and what would fit.
+    """
+    from germline.estimates.hardware import available_bytes
+
+    _check_timeouts(config)
+    workers, files = config.graders.workers, _open_files()
+    most = min(
+        _most_per_machine(),
+        available_bytes() // GRADER_PROCESS_BYTES,
+        (files - SPARE_FILES) // GRADER_PROCESS_FILES,
+    )
+    if workers > max(1, most):
+        raise GermlineError(
+            f"graders.workers={workers} is too many for this machine, which has "
+            f"{usable_cores()} cores, {available_bytes() / GIGABYTE:.1f} GB of memory available "
+            f"and {files:g} files per process: set graders.workers={usable_cores()}, one for each "
+            f"core, or at most {max(1, most):.0f}"
+        )
+    limit, default = config.graders.memory_gb, _default(config.graders, "memory_gb")
+    most = MOST_ADDRESS_SPACE * _memory_bytes() / GIGABYTE
+    if limit is not None and limit > max(most, default):
+        raise GermlineError(
+            f"graders.memory_gb={limit:g} limits nothing on a machine with "
+            f"{_memory_bytes() / GIGABYTE:.1f} GB of memory: set graders.memory_gb={default:g}, "
+            f"the default, or null for no limit"
+        )
+
+
+def check_threads(config: Config) -> None:
+    """Refuse more threads of an engine than this machine can start.
+
+    Raises:
+        GermlineError: naming the setting, its value and what would fit.
+    """
+    threads = getattr(config.engine, "threads", None)
+    if isinstance(threads, int) and threads > _most_per_machine():
+        raise GermlineError(
+            f"engine.threads={threads} is too many for the {usable_cores()} cores of this machine: "
+            f"set engine.threads={usable_cores()}, or at most {_most_per_machine()}"
+        )
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use."""
+    allowed = getattr(os, "sched_getaffinity", None)  # only Linux knows it
+    return len(allowed(0)) if allowed else os.cpu_count() or 1
+
+
+def _check_engines(config: Config) -> None:
+    """Refuse more engine processes of this machine than its memory holds without any model."""
+    from germline.estimates.hardware import available_bytes
+
+    fleet = config.fleet
+    if fleet.engines == 1 or (isinstance(fleet, Ray) and fleet.address is not None):
+        return
+    each = TOY_PROCESS_BYTES if isinstance(config.engine, Toy) else ENGINE_PROCESS_BYTES
+    available = available_bytes()
+    if fleet.engines * each > MEMORY_SHARE * available:
+        raise GermlineError(
+            f"fleet.engines={fleet.engines} engine processes need at least "
+            f"{fleet.engines * each / GIGABYTE:.1f} GB of memory besides a model, and "
+            f"{available / GIGABYTE:.1f} GB are available: set fleet.engines="
+            f"{max(1, int(MEMORY_SHARE * available / each))} or fewer (one for each GPU, or for "
+            f"each of the {usable_cores()} cores, is usually enough)"
+        )
+
+
+def _check_population(config: Config, examples: int) -> None:
+    """Refuse a generation whose rollouts do not fit the memory of this process."""
+    from germline.estimates.hardware import available_bytes
+
+    population, batch = config.strategy.population, min(config.batch_size, examples)
+    if population is None:
+        return
+    each, available = MEMBER_BYTES + batch * ROLLOUT_BYTES, available_bytes()
+    if population * each > MEMORY_SHARE * available:
+        raise GermlineError(
+            f"strategy.population={population} with {batch} examples each (batch_size) makes "
+            f"{population * batch} rollouts in a generation, which need at least "
+            f"{population * each / GIGABYTE:.1f} GB of memory, and {available / GIGABYTE:.1f} GB "
+            f"are available: set strategy.population={_even(MEMORY_SHARE * available / each)} or "
+            "less, or a smaller batch_size"
+        )
+
+
+def _check_timeouts(config: Config) -> None:
+    """Refuse time limits that no system call takes: each setting named `timeout_s`."""
+    for section, values in config:
+        for name, value in values if isinstance(values, BaseModel) else ():
+            if not name.endswith("timeout_s") or value is None or value <= LONGEST_TIMEOUT_S:
+                continue
+            raise GermlineError(
+                f"{section}.{name}={value:g} is longer than {LONGEST_TIMEOUT_S:g} s (11 days), the "
+                f"longest wait that is supported: set {section}.{name}="
+                f"{_default(values, name):g}, the default, or at most {LONGEST_TIMEOUT_S:g}"
+            )
+
+
+def _most_per_machine() -> int:
+    return max(MOST_ON_FEW_CORES, MOST_PER_CORE * usable_cores())
+
+
+def _even(number: float) -> int:
+    """Return the largest even number of members up to a number: pairs need an even population."""
+    return max(2, int(number) // 2 * 2)
+
+
+def _default(section: BaseModel, name: str) -> float:
+    return float(type(section).model_fields[name].default)
+
+
+def _open_files() -> float:
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return math.inf if limit == resource.RLIM_INFINITY else float(limit)
+
+
+def _memory_bytes() -> float:
+    return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
 
 
 def check_memory(config: Config, *, searched: bool = True, engines: int = 1) -> None:

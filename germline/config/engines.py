@@ -16,6 +16,11 @@ class EngineBase(KindSection):
         """Whether the engine brings a model, so that `model` names none."""
         return False
 
+    @property
+    def is_served(self) -> bool:
+        """Whether an inference engine with a serving copy of its own generates."""
+        return False
+
 
 @register("engine", "germline.engines.toy:ToyEngine")
 class Toy(EngineBase):

@@ -84,6 +84,11 @@ class Sglang(EngineBase):
         ),
     )
 
+    @property
+    def is_served(self) -> bool:
+        """Whether an inference engine generates: it does."""
+        return True
+
     @model_validator(mode="after")
     def _there_is_one_server(self) -> "Sglang":
         if self.launch == (self.base_url is not None):

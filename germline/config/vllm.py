@@ -93,6 +93,11 @@ class Vllm(EngineBase):
         ),
     )
 
+    @property
+    def is_served(self) -> bool:
+        """Whether an inference engine generates: it does."""
+        return True
+
     @model_validator(mode="after")
     def _a_server_was_started_with_settings_of_its_own(self) -> "Vllm":
         its_own = (

@@ -17,7 +17,7 @@ from germline.estimates.memory import (
 )
 from germline.estimates.model_shape import ModelShape
 from germline.estimates.seconds import Seconds, seconds_of
-from germline.estimates.workload import TextLengths, Workload, is_served, workload
+from germline.estimates.workload import TextLengths, Workload, workload
 from germline.types import GermlineError
 
 FEWEST_ROWS = SMALLEST_BATCH
@@ -109,7 +109,7 @@ def _changes(config: Config, machine: Hardware) -> Iterator[list[tuple[str, ...]
         yield [("engine.master_device=host",)]
     largest = 1 << int(math.log2(config.microbatch.rows))
     rows = [largest >> n for n in range(1, largest.bit_length()) if largest >> n >= FEWEST_ROWS]
-    if rows and not is_served(config.engine) and config.microbatch.members is None:
+    if rows and not config.engine.is_served and config.microbatch.members is None:
         yield [
             (f"microbatch.rows={n}", f"microbatch.examples={min(n, config.microbatch.examples)}")
             for n in rows

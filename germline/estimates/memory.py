@@ -33,7 +33,7 @@ from germline.engines.cpu_kernels import SMALL_SCORES
 from germline.engines.decode import PREFILL_TOKENS, SMALLEST_BATCH
 from germline.engines.model_tensors import holds_exactly
 from germline.estimates.model_shape import ModelShape
-from germline.estimates.workload import Workload, is_served
+from germline.estimates.workload import Workload
 
 FP32 = 4
 
@@ -195,7 +195,7 @@ def memory_parts(config: Config, shape: ModelShape, work: Workload) -> list[Part
     Engines that generate by themselves (vLLM, SGLang) divide their own share of the device between
     weights and KV cache; their masters are on the host.
     """
-    if is_served(config.engine):
+    if config.engine.is_served:
         return _served_parts(config, shape, work)
     masters_on_device = (
         isinstance(config.engine, InProcess) and config.engine.master_device == "device"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from germline.config import Config, InProcess, Sglang, Vllm
+from germline.config import Config, InProcess
 from germline.engines.batched_dense import AUTO_BYTES
 from germline.engines.dtypes import serving_dtype
 from germline.engines.prompt_batch import pad_prompts
@@ -155,7 +155,7 @@ def workload(config: Config, shape: ModelShape, texts: TextLengths, *, on_gpu: b
         searches_weights=space.searches_weights,
         stacked=stacked,
         moment_bytes=make_optimizer(config.optimizer).bytes_per_number,
-        is_served=is_served(engine),
+        is_served=engine.is_served,
     )
 
 
@@ -166,8 +166,3 @@ def _stacked(engine: object, bytes_each: int, at_once: int) -> int:
     if engine.members_per_batch == "auto":
         return min(at_once, max(1, AUTO_BYTES // bytes_each))
     return min(at_once, engine.members_per_batch)
-
-
-def is_served(engine: object) -> bool:
-    """Tell whether an inference engine of its own generates."""
-    return isinstance(engine, Vllm | Sglang)

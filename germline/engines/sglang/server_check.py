@@ -128,7 +128,7 @@ def adapter_rank(masters: Masters) -> int:
 
 @torch.inference_mode()
 def reference_log_probabilities(model: PreTrainedModel) -> list[float]:
-    """Return the base model's log-probabilities of the fixed text, computed here in fp32."""
+    """Return the log-probabilities (fp32) of the fixed text under the base model here."""
     tokens = torch.tensor([_probe(model)])
     logits = model(tokens.to(next(model.parameters()).device)).logits[0, :-1].float().cpu()
     scores = logits.log_softmax(-1).gather(-1, tokens[0, 1:, None])[:, 0]

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from transformers import OPTConfig, OPTForCausalLM
 
 from germline.config import Config, Full, InProcess, load_config
 from germline.engines.batched_dense import AUTO_BYTES, BatchedDenseMembers, DenseMembers
@@ -15,6 +16,7 @@ from germline.optimizers import Sgd
 from germline.record import RunDirectory
 from germline.spaces import make_space
 from germline.types import Decoding, Example, GermlineError, VectorPerturbation
+from tests import tiny
 from tests.tiny_engines import bits, examples, inprocess, population, same_bits, tokens
 
 MODELS = ("qwen2", "llama", "mistral", "gemma3", "gpt2")
@@ -167,3 +169,14 @@ def test_a_run_of_an_earlier_version_goes_on_one_member_after_another(tmp_path):
     opened, begun_anew, new = RunDirectory.open(run.path).config, load_config(run.path), Config()
     found = [one.model_dump()["engine"]["members_per_batch"] for one in (opened, begun_anew, new)]
     assert found == [1, 1, "auto"]
+
+
+def test_a_table_that_computes_its_indices_itself_takes_members_one_after_another(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setitem(tiny.FAMILIES, "opt", (OPTConfig, OPTForCausalLM))
+    model = tiny.save_tiny(tmp_path / "opt", "opt", word_embed_proj_dim=64, ffn_dim=96)
+    texts = inprocess(str(model), Full()).generate(MEMBERS, examples(), GREEDY)
+    assert [len(row) for row in texts] == [len(examples())] * len(MEMBERS)
+    with pytest.raises(GermlineError, match=r"embed_positions \(OPTLearnedPositionalEmbedding\)"):
+        inprocess(str(model), Full(), members_per_batch=2)

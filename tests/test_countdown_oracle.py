@@ -35,7 +35,7 @@ NOISE = [
 def oracle(text, numbers, target):
     """Grade a second way: patterns for the format, Python itself for the (white-listed) answer."""
     full = f"<think>{text}"
-    exactly = re.fullmatch(r"<think>.*?</think>\n<answer>.*?</answer>", full, re.DOTALL)
+    exactly = re.match(r"^<think>.*?</think>\n<answer>.*?</answer>$", full, re.DOTALL)
     think = re.search(r"<think>.*?</think>", full, re.DOTALL) is not None
     answers = re.findall(r"(?=<answer>(.*?)</answer>)", full, re.DOTALL)
     form = 1.0 if exactly else 0.1 * think + 0.5 * (len(answers) > 0)

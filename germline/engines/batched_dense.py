@@ -20,6 +20,7 @@ mixture get rows that were routed to them, so their members run one after anothe
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from inspect import signature
 
 import torch
 from torch import Tensor, nn
@@ -316,7 +317,8 @@ def _kind(module: nn.Module) -> type[_StackedForward] | None:
     if kind.__name__ == "Conv1D":  # of transformers, which is not imported here
         return _Conv1D
     if isinstance(module, nn.Embedding):
-        return _Embedding
+        # OPT's table of positions computes its indices from an attention mask.
+        return _Embedding if len(signature(module.forward).parameters) == 1 else None
     if isinstance(module, (nn.LayerNorm, nn.RMSNorm)):
         return _LayerNorm
     return _RMSNorm if kind.__name__.endswith("RMSNorm") else None

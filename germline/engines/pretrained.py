@@ -18,6 +18,10 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+)
 from transformers.utils.logging import (
     disable_progress_bar,
     get_verbosity,
@@ -125,6 +129,7 @@ def _config_and_tokenizer(source: str) -> tuple[PreTrainedConfig, PreTrainedToke
         raise GermlineError(f"model: there is no model {source!r} here{hint}")
     with _explained(source):
         config = AutoConfig.from_pretrained(source)
+        check_causal(source, config)
         tokenizer = AutoTokenizer.from_pretrained(source)
     # Without its files the library makes up a tokenizer that knows no words.
     if not tokenizer("a 1")["input_ids"]:
@@ -133,6 +138,31 @@ def _config_and_tokenizer(source: str) -> tuple[PreTrainedConfig, PreTrainedToke
             "what the model has instead) is missing or empty; get the model's folder again"
         )
     return config, tokenizer
+
+
+def check_causal(source: str, config: PreTrainedConfig) -> None:
+    """Refuse a model that is not a decoder-only causal language model.
+
+    transformers loads a bidirectional encoder such as BERT as a language model, but every token of
+    it attends to the tokens that follow.
+
+    Raises:
+        GermlineError: the model has an encoder, attends to later tokens, or writes no text.
+    """
+    kind = config.model_type
+    bidirectional = kind in {*MODEL_FOR_MASKED_LM_MAPPING_NAMES, "bert-generation"}
+    if getattr(config, "is_encoder_decoder", False):
+        found = "an encoder-decoder model"
+    elif bidirectional and not getattr(config, "is_decoder", getattr(config, "causal", False)):
+        found = "a bidirectional encoder (its config.json has no is_decoder=true)"
+    elif kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        found = "no language model that transformers can load for text generation"
+    else:
+        return
+    raise GermlineError(
+        f"model: {source!r} (model_type {kind}) is {found}: give a decoder-only causal language "
+        "model, such as one of the Qwen, Llama or Gemma families"
+    )
 
 
 @contextmanager

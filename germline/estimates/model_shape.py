@@ -1,7 +1,7 @@
-"""The sizes of a model, read from its config.json and the header of its files; nothing is loaded.
+"""The sizes of a model, read from its config.json and the header of its files, without loading it.
 
 The model is created on torch's meta device, which allocates no memory: names, shapes and ties are
-those that loading gives, for every architecture that transformers knows.
+the same as after loading, for every architecture that transformers knows.
 
 Limit: experts of a mixture are counted as if every token passed through all of them.
 """
@@ -15,22 +15,22 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 
 from germline.engines.model_tensors import list_tensors
-from germline.engines.pretrained import silence_transformers
+from germline.engines.pretrained import check_causal, silence_transformers
 from germline.engines.stored_dtype import stored_dtype
-from germline.estimates.published import PUBLISHED
+from germline.estimates.published_configs import PUBLISHED
 from germline.nano import NANO_DIR
 from germline.types import GermlineError, TensorInfo
 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """What memory and time depend on.
+    """The sizes that determine memory and time.
 
     Attributes:
         source: the folder or Hugging Face id.
         tensors: every parameter, tied ones once.
-        stored_dtype: of the files, as they are loaded.
-        config_dtype: what config.json says; `engine.dtype=auto` serves in it on a GPU.
+        stored_dtype: dtype of the files, as they are loaded.
+        config_dtype: dtype in config.json; `engine.dtype=auto` serves in it on a GPU.
         hidden: width of the residual stream.
         layers: decoder blocks.
         heads: of attention.
@@ -52,7 +52,7 @@ class ModelShape:
 
     @cached_property
     def numbers(self) -> int:
-        """All weights, tied ones once."""
+        """Number of weights, tied ones counted once."""
         return sum(math.prod(one.shape) for one in self.tensors)
 
     @cached_property
@@ -63,12 +63,12 @@ class ModelShape:
 
     @cached_property
     def linear_numbers(self) -> int:
-        """Numbers that a token is multiplied with in the decoder blocks."""
+        """Weights that take part in the matrix products of a token in the decoder blocks."""
         return sum(math.prod(one.shape) for one in self.linear)
 
     @property
     def head_numbers(self) -> int:
-        """Numbers that a token is multiplied with in the LM head."""
+        """Weights that take part in the matrix product of a token in the LM head."""
         return self.hidden * self.vocabulary
 
     @cached_property
@@ -78,12 +78,12 @@ class ModelShape:
 
     @property
     def kv_numbers(self) -> int:
-        """Keys and values of one token in all layers."""
+        """Numbers in the keys and values of one token in all layers."""
         return 2 * self.layers * self.kv_heads * self.head_dim
 
     @cached_property
     def largest(self) -> int:
-        """Numbers of the largest tensor."""
+        """Numbers in the largest tensor."""
         return max(math.prod(one.shape) for one in self.tensors)
 
 
@@ -104,13 +104,14 @@ def shape_of(source: str) -> ModelShape:
     try:
         with silence_transformers():
             config = AutoConfig.from_pretrained(str(path) if path.exists() else source)
-        # The files of a hub id are not asked for: looking at them would download them.
+        # The files of a hub id are not inspected: that would download them.
         stored = stored_dtype(str(path)) if path.is_dir() else None
     except Exception as error:  # a damaged config may raise anything in the libraries
         raise GermlineError(
             f"model: config.json or the files of {source!r} cannot be read ({error}): give a "
             "Hugging Face model folder, a hub id, or 'nano'"
         ) from error
+    check_causal(source, config)
     return _shape(source, config, stored)
 
 

@@ -2,19 +2,20 @@ r"""Grade a countdown answer: is the completion in the format, does its expressi
 
 Parts, on `<think>` + completion (the prompt ends in `<think>`; only the completion is graded):
 
-- `format`: 1.0 if the whole is `<think>...</think>\n<answer>...</answer>`, where `...` is any text;
-  otherwise 0.1 for a think block plus 0.5 for an answer block.
+- `format`: 1.0 if the whole text is `<think>...</think>\n<answer>...</answer>`, where `...` is any
+  text, followed by at most one line break; otherwise 0.1 for a think block plus 0.5 for an answer
+  block.
 - `answer`: 1.0 if the last `<answer>` holds an expression that uses every number exactly once and
   comes within 1e-5 of the target.
 
-An expression is made of `0-9 + - * / ( )` and white space, and is read by the little parser below,
-in exact integer ratios: nothing a model writes is evaluated as code. Signs may lead (`-3 + 5`,
-`2 * -3`): they belong to the expression, not to the number, which is a run of digits.
+An expression is made of `0-9 + - * / ( )` and white space. The small parser below reads it in exact
+integer ratios: nothing that a model writes is evaluated as code. A sign may precede a number (`-3 +
+5`, `2 * -3`): it belongs to the expression and not to the number, which is a sequence of digits.
 
 Deviations from the field's checker, which calls Python's `eval`:
 
 1. `**` and `//` are refused: the prompt allows `+ - * /`, and `9**9**9` hangs.
-2. Any ASCII white space may stand in the answer; the field scores a line break 0.
+2. Any ASCII white space is allowed in the answer; the field scores a line break 0.
 3. Negative and decimal targets work.
 4. The last `<answer>` that is closed counts, even when an earlier one was left open.
 5. Expressions of more than `MAX_SYMBOLS` symbols, or nested deeper than `MAX_DEPTH`, score 0.
@@ -66,8 +67,10 @@ def format_value(text: str) -> float:
     joint, close = "</think>\n<answer>", "</answer>"
     # Plain searches: a pattern with two lazy wildcards takes quadratic time on hostile text.
     start = text.find(joint)
-    if start >= 0 and text.startswith("<think>") and text[start + len(joint) :].endswith(close):
-        return 1.0
+    # The `$` of the field's pattern also matches before a line break at the end.
+    if start >= 0 and text.startswith("<think>"):
+        if text[start + len(joint) :].removesuffix("\n").endswith(close):
+            return 1.0
     opened = text.find("<think>")
     think = opened >= 0 and text.find("</think>", opened) >= 0
     return 0.1 * think + 0.5 * (last_answer(text) is not None)
@@ -83,7 +86,7 @@ def last_answer(text: str) -> str | None:
 
 
 def answer_value(text: str, example: Example) -> str | None:
-    """Return the value of the last answer of a completion; None where its numbers are not those."""
+    """Return the value of a completion's last answer; None when it uses other numbers."""
     expression = last_answer(text)
     numbers = cast("tuple[int, ...]", example.facts["numbers"])
     value = None if expression is None else value_of(expression, numbers)
@@ -96,8 +99,8 @@ def reaches_target(expression: str, numbers: tuple[int, ...], target: Ratio) -> 
     if value is None:
         return False
     numerator, denominator = value
-    wanted, unit = target
-    distance = abs(numerator * unit - wanted * denominator)
+    goal, unit = target
+    distance = abs(numerator * unit - goal * denominator)
     return distance * PRECISION < abs(denominator * unit)
 
 

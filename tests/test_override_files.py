@@ -1,5 +1,8 @@
 """Files of settings laid over a config, between and after single settings."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from germline.config import LowRank, load_config
@@ -63,3 +66,89 @@ def test_what_is_neither_file_nor_setting_is_refused(override, message):
 def test_a_file_that_holds_no_settings_is_refused(file):
     with pytest.raises(GermlineError, match=r"over.yaml must hold settings"):
         load_config(BASE, [file("0.02\n")])
+
+
+def test_a_replaced_section_says_which_settings_are_dropped(file, caplog):
+    base = {**BASE, "space": {"kind": "low_rank", "rank": 3}, "task": {"max_new_tokens": 5}}
+    load_config(base, ["space=lora"])
+    assert (
+        "config: space=lora replaces the whole section, so space.rank=3 is dropped; set space.kind"
+        in caplog.text
+    )
+    caplog.clear()
+    load_config(base, ["task=countdown"])
+    assert "task=countdown replaces the whole section, so task.max_new_tokens=5" in caplog.text
+    caplog.clear()
+    load_config(base, [file("space: {kind: full, layers: '3'}\n")])
+    assert "space=full replaces the whole section, so space.rank=3 is dropped" in caplog.text
+    caplog.clear()
+    load_config(load_config(base).model_dump(), ["space.kind=lora", "engine=toy", "seed=3"])
+    assert caplog.text == ""
+
+
+# --- relative paths in a config file
+
+
+def written(folder):
+    folder.mkdir(exist_ok=True)
+    (folder / "riddles.jsonl").write_text('{"prompt": "1?", "answer": "1"}\n')
+    (folder / "a.yaml").write_text("task: riddles.jsonl\n")
+    (folder / "b.yaml").write_text("task: {kind: jsonl, path: riddles.jsonl}\n")
+
+
+def path_of(*given):
+    return load_config(*given).task.model_dump()["path"]
+
+
+def test_a_task_beside_its_config_is_found_from_any_folder(tmp_path, monkeypatch):
+    written(tmp_path / "tasks")
+    monkeypatch.chdir(tmp_path)
+    for config in ("tasks/a.yaml", "tasks/b.yaml"):
+        assert path_of(config) == Path("tasks/riddles.jsonl")
+    assert path_of({}, ["tasks/a.yaml"]) == Path("tasks/riddles.jsonl")
+    assert path_of({}, ["task=riddles.jsonl"]) == Path("riddles.jsonl")
+
+
+def test_a_task_in_the_working_directory_comes_first(tmp_path, monkeypatch):
+    written(tmp_path / "tasks")
+    written(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert path_of("tasks/a.yaml") == Path("riddles.jsonl")
+
+
+def test_a_short_name_is_no_path(tmp_path, monkeypatch):
+    written(tmp_path / "tasks")
+    (tmp_path / "tasks" / "arithmetic").mkdir()
+    (tmp_path / "tasks" / "c.yaml").write_text("task: arithmetic\n")
+    monkeypatch.chdir(tmp_path)
+    assert load_config("tasks/c.yaml").task.kind == "arithmetic"
+
+
+# --- values
+
+
+@pytest.mark.parametrize(
+    ("text", "seed"), [("010", 10), ("-007", -7), ("0x10", 16), ("1_000", 1000), ("0", 0)]
+)
+def test_a_number_with_a_leading_zero_is_decimal(file, text, seed):
+    assert load_config(BASE, [file(f"seed: {text}\n")]).seed == seed
+    assert load_config(BASE, [f"seed={text}"]).seed == seed
+
+
+def test_a_model_may_be_a_path():
+    assert load_config({"model": Path("models/mine")}).model == "models/mine"
+
+
+@pytest.mark.parametrize(
+    ("override", "hint"),
+    [
+        ("lr=0.1", "did you mean 'strategy.learning_rate'"),
+        ("strategy.lr=0.1", "did you mean 'learning_rate'"),
+        ("max_tokens=5", "did you mean 'task.max_new_tokens'"),
+        ("strategy.popsize=5", "did you mean 'population'"),
+        ("alpha=0.1", "did you mean 'space.alpha'"),
+    ],
+)
+def test_names_of_other_libraries_get_a_hint(override, hint):
+    with pytest.raises(GermlineError, match=re.escape(hint)):
+        load_config(BASE, [override])

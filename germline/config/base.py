@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Union
 
 from pydantic import (
@@ -126,6 +127,11 @@ class NameOf:
     ) -> CoreSchema:
         """Accept the names that are registered, those of plugins included."""
         return core_schema.literal_schema(list(registry.complete(self.group)))
+
+
+def path_as_text(value: object) -> object:
+    """Accept a `pathlib.Path` where a setting is a text that may name a folder."""
+    return str(value) if isinstance(value, Path) else value
 
 
 Many = BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)

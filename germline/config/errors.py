@@ -29,6 +29,29 @@ MEANINGS = {
 }
 """What pydantic says in words of its own."""
 
+OTHER_NAMES = {
+    "lr": "strategy.learning_rate",
+    "noise_scale": "strategy.sigma",
+    "noise_std": "strategy.sigma",
+    "std": "strategy.sigma",
+    "pop_size": "strategy.population",
+    "popsize": "strategy.population",
+    "population_size": "strategy.population",
+    "per_device_train_batch_size": "batch_size",
+    "train_batch_size": "batch_size",
+    "max_tokens": "task.max_new_tokens",
+    "max_completion_length": "task.max_new_tokens",
+    "epochs": "generations",
+    "steps": "generations",
+    "max_steps": "generations",
+    "iterations": "generations",
+    "num_iterations": "generations",
+    "model_name": "model",
+    "model_name_or_path": "model",
+    "output_dir": "--out",
+}
+"""Names of PyTorch, TRL, vLLM and other ES libraries -> the setting of the same meaning."""
+
 TYPES = ("constrained-", "literal[", "tuple[")
 """How pydantic's names of types begin, where a setting may be of several."""
 
@@ -113,6 +136,8 @@ def _unknown(setting: str, place: Sequence[str]) -> str:
     elif owners := [one.kinds for one in override_names() if one.name == setting and one.kinds]:
         kinds = " or ".join(repr(kind) for kinds in owners for kind in kinds)
         hint = f" of this kind: {name} belongs to {'.'.join(sections)}.kind={kinds}"
+    elif meant := _meant(name, known):
+        hint = f" (did you mean {meant!r}?)"
     elif near := did_you_mean(place[-1], known):
         hint = near
     elif elsewhere := [one.name for one in override_names() if one.name.rpartition(".")[2] == name]:
@@ -120,6 +145,15 @@ def _unknown(setting: str, place: Sequence[str]) -> str:
     else:
         hint = ""
     return f"{hint}; known here: {', '.join(known)}"
+
+
+def _meant(name: str, known: Sequence[str]) -> str | None:
+    """Return the setting that another library calls by this name, as an override spells it."""
+    meant = OTHER_NAMES.get(name)
+    if meant is None or any(one.name.rpartition(".")[2] == name for one in override_names()):
+        return None
+    own = meant.rpartition(".")[2]
+    return own if own in known else meant
 
 
 def _setting(place: Sequence[str]) -> str:

@@ -1,5 +1,6 @@
 """YAML and dotted overrides to a Config, with one clear line per mistake."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from germline.config.errors import format_errors
+from germline.config.file_paths import resolve_file_paths
 from germline.config.methods import RandOpt
 from germline.config.migrations import migrate
 from germline.config.plugins import check_plugins
@@ -15,7 +17,10 @@ from germline.config.run_config import Config
 from germline.config.schedules import CosineSchedule
 from germline.config.tasks import SUFFIXES
 from germline.config.yaml_loader import DuplicateKeyError, read_file, read_value
+from germline.registry import sections
 from germline.types import GermlineError
+
+log = logging.getLogger(__name__)
 
 
 def load_config(source: Path | str | Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
@@ -23,11 +28,12 @@ def load_config(source: Path | str | Mapping[str, Any], overrides: Sequence[str]
 
     A run directory, or the run.json in it, stands for the config of that run: so a run is repeated.
     A task file (.py, .jsonl) stands for a config that names it and leaves all else at its default.
-    Relative paths inside a config are relative to the working directory, as in every other command.
+    Relative paths inside a config are relative to the working directory, as in every other command;
+    a file that does not exist there is taken from the folder of the config.
     The configs that come with germline go by name as well, such as `demo`.
 
-    An override may also be a YAML file of settings, laid over those before it; a section of another
-    kind takes the whole place of the one below.
+    An override may also be a YAML file of settings, laid over those before it. A section of another
+    kind replaces the whole section; a warning names the settings that are dropped.
 
     Raises:
         GermlineError: a file is missing or not YAML, or a setting is unknown or out of range.
@@ -94,7 +100,7 @@ def _read_file(path: Path) -> dict[str, Any]:
         _check_fork(file.parent, values)
         check_plugins(file.parent, values.get("plugins", {}))
         return migrate(config)
-    return values
+    return resolve_file_paths(values, file.parent)
 
 
 def _check_fork(folder: Path, facts: Mapping[str, Any]) -> None:
@@ -126,7 +132,8 @@ def _shown(value: object) -> str:
 
 def _override(values: dict[str, Any], override: str) -> dict[str, Any]:
     if _is_file(override):
-        return _laid_over(values, read_file(Path(override)))
+        file = Path(override)
+        return _laid_over(values, resolve_file_paths(read_file(file), file.parent))
     key, equals, text = override.partition("=")
     path = key.split(".")
     if not equals or not all(path):
@@ -149,7 +156,9 @@ def _is_file(override: str) -> bool:
     return path.suffix in (".yaml", ".yml") and ("=" not in override or path.is_file())
 
 
-def _laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def _laid_over(
+    below: Mapping[str, Any], above: Mapping[str, Any], prefix: str = ""
+) -> dict[str, Any]:
     merged = dict(below)
     for key, value in above.items():
         old = merged.get(key)
@@ -157,10 +166,40 @@ def _laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, 
             old = {"kind": old} if isinstance(old, str) else old or {}
             # Settings of one kind mean nothing to another.
             same = "kind" not in value or old.get("kind", value["kind"]) == value["kind"]
-            merged[key] = _laid_over(old, value) if same else value
+            if not same:
+                _warn_of_dropped(prefix + key, old, value)
+            merged[key] = _laid_over(old, value, f"{prefix}{key}.") if same else value
         else:
+            _warn_of_dropped(prefix + key, old, value)
             merged[key] = value
     return merged
+
+
+def _warn_of_dropped(name: str, old: object, new: object) -> None:
+    """Log which settings of a section are dropped because the whole section is replaced.
+
+    Settings at their defaults are left out: the config of a run contains all of them.
+    """
+    if not isinstance(old, Mapping):
+        return
+    kinds = sections(name.rpartition(".")[2])
+    section = kinds.get(str(old.get("kind")))
+    fields = section.model_fields if section is not None else {}
+    kept = new if isinstance(new, Mapping) else {}
+    dropped = [
+        f"{name}.{key}={value}"
+        for key, value in old.items()
+        if key != "kind"
+        and key not in kept
+        and not (key in fields and value == fields[key].get_default(call_default_factory=True))
+    ]
+    if dropped:
+        shown = new.get("kind") if isinstance(new, Mapping) else new
+        log.warning(
+            "config: %s=%s replaces the whole section, so %s %s dropped; set %s.kind to keep "
+            "settings that both kinds have, or give them again after it",
+            *(name, shown, ", ".join(dropped), "is" if len(dropped) == 1 else "are", name),
+        )
 
 
 def _number(text: str) -> object:
@@ -176,6 +215,7 @@ def _set(
 ) -> dict[str, Any]:
     head, *rest = path
     if not rest:
+        _warn_of_dropped(above + head, values.get(head), value)
         return {**values, head: value}
     below = values.get(head, {})
     below = {"kind": below} if isinstance(below, str) else below

@@ -4,9 +4,11 @@ A section may be given as its short name alone: `space: full` means `space: {kin
 sections with a choice of kinds are in the files beside this one.
 """
 
-from pydantic import Field, model_validator
+from typing import Annotated
 
-from germline.config.base import Section
+from pydantic import BeforeValidator, Field, model_validator
+
+from germline.config.base import Section, path_as_text
 from germline.config.cma import SepCma, check_cma_space
 from germline.config.engines import EngineConfig, InProcess, Toy
 from germline.config.fleets import FleetConfig, Local, MicrobatchSettings
@@ -126,7 +128,7 @@ class Recording(Section):
 class Config(Section):
     """One training run."""
 
-    model: str = Field(
+    model: Annotated[str, BeforeValidator(path_as_text)] = Field(
         "nano", min_length=1, description="`nano` (embedded), a folder, or a Hugging Face id."
     )
     task: TaskConfig = Conciseness()

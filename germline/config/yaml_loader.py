@@ -1,5 +1,6 @@
 """YAML to plain values: what a person gets wrong in it is told with its line, and no key twice."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from germline.registry import did_you_mean
 from germline.types import GermlineError
 
 EXAMPLE = "settings like `task: countdown`"
+
+DECIMAL = re.compile(r"[-+]?[0-9][0-9_]*")
 
 
 class DuplicateKeyError(yaml.MarkedYAMLError):
@@ -27,6 +30,16 @@ class _Loader(yaml.SafeLoader):
                 raise DuplicateKeyError(problem=problem, problem_mark=key.start_mark)
             seen.add((key.tag, key.value))
         return super().construct_mapping(node, deep)
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        """Read `010` as ten: YAML 1.1 reads a leading zero as octal."""
+        text = str(self.construct_scalar(node))
+        if DECIMAL.fullmatch(text):
+            return int(text.replace("_", ""))
+        return int(super().construct_yaml_int(node))
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 
 
 def read_value(text: str) -> object:

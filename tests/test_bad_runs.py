@@ -5,6 +5,8 @@ With the default strategy and shaping (nes, z_score) on the toy engine.
 
 import io
 import math
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from germline.cli.train_summary import print_result
 from germline.config import PythonFile, load_config
 from germline.record import RunDirectory
 from germline.report.run_facts import RunFacts
+from germline.run import replay
 from germline.shaping import utilities
 from germline.tasks.conciseness import ConcisenessTask
 from germline.types import Evaluation, GermlineError
@@ -137,7 +140,7 @@ def test_constant_rewards_for_100_generations_move_nothing_and_it_is_said(tmp_pa
     facts = RunFacts(path)
     assert facts.worse is None
     page = germline.write_report(path).read_text()
-    assert "no signal for 100 generations, all members are equally good" in page
+    assert "no signal for 100 generations, all members have the same fitness" in page
     assert germline.replay(path, 99)
 
 
@@ -205,3 +208,15 @@ def test_a_fitness_of_nan_has_no_utility_and_makes_no_other_one_nan(antithetic):
 def test_the_same_bad_data_gives_the_same_run_again(tmp_path):
     body = task(tmp_path, "0.25")
     assert journal(run(tmp_path / "one", body)) == journal(run(tmp_path / "two", body))
+
+
+def test_damage_of_later_lines_does_not_stop_a_replay(tmp_path):
+    plain = run(tmp_path / "plain")
+    damaged = Path(shutil.copytree(plain, tmp_path / "damaged"))
+    lines = (plain / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    lines[2] = lines[2].replace(b"1", b"2")
+    (damaged / "journal.jsonl").write_bytes(b"".join(lines))
+    assert replay(damaged, 1) == RunDirectory.open(plain).journal.read()[1].digest
+    for generation in (2, 3, 9):
+        with pytest.raises(GermlineError, match="line 3: the checksum does not match"):
+            replay(damaged, generation)

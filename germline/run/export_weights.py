@@ -41,7 +41,7 @@ def replay(
     engine = make_engine(directory.config, generates=False, ancestors=directory.ancestors)
     digest = restore(
         engine.weights,
-        directory.journal.read(),
+        directory.journal.read(generation + 1 if generation >= -1 else None),
         None,
         directory.base_digest,
         generation,

@@ -44,6 +44,19 @@ def test_ticks_are_round_numbers_inside_the_range(low, high, expected):
     assert ticks(low, high, 5) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(
+    ("values", "labels"),
+    [
+        ([0.0, 0.0], ["−1.0", "−0.5", "0.0", "0.5", "1.0"]),
+        ([0.5, 0.5 + 1e-16], ["0.460", "0.480", "0.500", "0.520", "0.540"]),
+        ([-200.0, -200.0], ["−220", "−210", "−200", "−190", "−180"]),
+    ],
+)
+def test_constant_values_have_an_axis_of_their_size(values, labels):
+    shown = drawing(Curve("c", "mean", [0.0, 1.0], values))
+    assert [label for _, label in shown.y_ticks] == labels
+
+
 def test_generations_have_whole_ticks():
     assert ticks(0.0, 3.0, 11, whole=True) == [0, 1, 2, 3]
     assert ticks(0.0, 12.0, 5, whole=True) == [0, 3, 6, 9, 12]

@@ -116,7 +116,7 @@ def test_words_only_one_answer_has_are_marked(run):
 def test_answers_before_training_are_shown_while_there_are_none_after_it(run):
     run.write_held_out(score(0), [rollout(0, 7, 0.0)], BATCH)
     text = page(run).text
-    assert "there are none after it while the run is not finished" in text
+    assert "answers after training are recorded when the run is finished" in text
     assert "says 0" in text
 
 
@@ -127,7 +127,7 @@ def test_failures_are_counted_by_reason_and_missing_rewards_told_apart(run):
     text = page(run).text
     assert "Missing rewards: 1 of 8 rollouts." in text
     assert re.search(r"4\s*timeout after 2 s\s+4\s*scorer: 503", text)
-    assert re.search(r"failures\s+8\s*missing rewards: 1\s", text)
+    assert re.search(r"failed gradings\s+8\s*of 8; 1 reward missing, 7 at the floor", text)
 
 
 def test_a_run_without_failures_says_so(run):
@@ -138,7 +138,7 @@ def test_a_run_without_failures_says_so(run):
 def test_generations_without_a_signal_are_reported(run):
     run.write(replace(record(0), utilities=(0.0, 0.0)), BATCH)
     run.write(record(1), BATCH)
-    assert "In 1 of 2 generations all members were equally good" in page(run).text
+    assert "In 1 of 2 generations all members had the same fitness" in page(run).text
 
 
 def test_the_time_of_a_generation_is_cut_into_its_parts(run):
@@ -215,6 +215,7 @@ def test_a_stopped_run_writes_a_page_that_says_how_to_go_on(tmp_path):
     text = Page(tmp_path / "run" / "report.html").text
     assert "stopped 1 of 4 generations; it can be resumed" in text
     assert f"germline resume {tmp_path / 'run'} " in text
+    assert re.search(r"\d before training [^;]* not scored after training; training fitness", text)
 
 
 def test_a_run_in_progress_can_be_reported(tmp_path):
@@ -257,7 +258,7 @@ def test_a_damaged_journal_is_said_on_the_page(run):
 def test_a_run_of_an_older_germline_is_reported_without_what_it_did_not_record(tmp_path):
     old = Path(shutil.copytree(OLD_RUN, tmp_path / "old"))
     text = Page(write_report(old)).text
-    assert "Peak memory was not recorded by the germline that trained this run." in text
+    assert "The version of germline that trained this run did not record peak memory." in text
 
 
 # --- several runs

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from germline.cli.live_view import LineView, LiveView
+from germline.cli.line_view import LineView
+from germline.cli.live_view import LiveView
 from germline.config import load_config
 from germline.record import RunDirectory
 from germline.record.metrics_rows import generation_row
@@ -85,10 +86,10 @@ def test_silence_is_said_from_the_third_generation_on():
 @pytest.mark.parametrize(
     ("changes", "about", "words"),
     [
-        ({"empty": 0.75}, "empty", "75 % of the completions are empty: a smaller sigma"),
+        ({"empty": 0.75}, "empty", "75 % of the completions are empty: use a smaller sigma"),
         ({"informative_examples": 0.04}, "examples", "members differ on 4 % of the examples"),
         ({"agreement": 0.01}, "agreement", "more examples in a batch"),
-        ({"step": replace(STEP, moved=0.004)}, "moved", "moves 0.4 % of the served weights"),
+        ({"step": replace(STEP, moved=0.004)}, "moved", "changes 0.4 % of the served weights"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_number_and_what_helps(changes, about, words):
@@ -97,9 +98,19 @@ def test_what_is_wrong_is_said_with_its_number_and_what_helps(changes, about, wo
     assert words in found[about]
 
 
+@pytest.mark.parametrize("changes", [{"informative_examples": 0.0}, {"zeros_in_a_row": 5}])
+def test_where_every_example_is_solved_no_larger_sigma_is_advised(changes):
+    solved = [{**row, "fitness": {**row["fitness"], "mean": 1.0}} for row in rows(5, **changes)]
+    (sentence,) = advice(solved).values()
+    assert "a mean fitness of 1 suggests that the examples are solved" in sentence
+    assert "sigma" not in sentence
+    (sentence,) = advice(rows(5, **changes)).values()
+    assert "a larger sigma" in sentence
+
+
 def test_completions_that_are_not_graded_are_said_with_a_reason_made_harmless():
     found = advice(rows(2, failure="timeout \x1b[31m"))
-    assert found == {"lost": "100 % of the completions were not graded (timeout �[31m)"}
+    assert found == {"failed": "the grading of 100 % of the completions failed (timeout �[31m)"}
 
 
 def test_a_few_generations_say_nothing_about_agreement():
@@ -144,7 +155,7 @@ def test_the_live_view_sums_up_the_signal_in_one_line(run):
     view.close()
     view.console.print(view.render())
     shown = view.console.export_text()
-    assert "signal       examples 50 %  pairs 75 %  halves agree 0.5  weights move 75 %" in shown
+    assert "signal       examples 50 %  pairs 75 %  halves agree 0.5  weights changed 75 %" in shown
     assert "germline probe" not in shown
 
 
@@ -156,7 +167,7 @@ def test_the_live_view_tells_of_empty_texts_and_weights_that_stay_where_there_ar
     view.console.print(view.render())
     shown = view.console.export_text()
     assert "halves agree 0.5  empty 25 %" in shown
-    assert "weights move" not in shown
+    assert "weights changed" not in shown
 
 
 def test_the_live_view_says_what_is_wrong(run):
@@ -190,10 +201,10 @@ def test_the_page_has_a_section_of_signals(run):
     for generation in range(4):
         run.write(made(generation, agreement=generation / 4), BATCH)
     shown = page(run)
-    assert "Nothing is wrong with the signal of the latest generations" in shown.text
+    assert "The signal of the latest generations has no problem" in shown.text
     assert re.search(r"agreement of halves\s*0\.125\s*0\.625", shown.text)
     assert re.search(r"signal to noise\s*0\.286\s*3\.33", shown.text)  # of the mean agreement
-    assert re.search(r"served weights that move\s*75 %\s*75 %", shown.text)
+    assert re.search(r"served weights changed\s*75 %\s*75 %", shown.text)
     alts = [value for name, value in shown.attributes if name == "aria-label" and value]
     assert any("examples that tell members apart go from 50 % to 50 %" in alt for alt in alts)
     assert any("its mean goes from 0 to 0.75" in alt for alt in alts)
@@ -204,8 +215,8 @@ def test_the_page_says_what_is_wrong(run):
     for one in silent(3):
         run.write(one, BATCH)
     text = page(run).text
-    assert "no signal for 3 generations, all members are equally good" in text
-    assert "In 3 of 3 generations all members were equally good" in text
+    assert "no signal for 3 generations, all members have the same fitness" in text
+    assert "In 3 of 3 generations all members had the same fitness" in text
 
 
 def test_of_a_member_that_is_alone_no_difference_is_missed(tmp_path):
@@ -231,13 +242,13 @@ def test_a_member_that_is_as_good_as_ever_is_said_to_be():
         generation_row(replace(one, signals=replace(one.signals, informative_examples=None)))
         for one in silent(3)
     ]
-    assert "each is as good as the running mean" in advice(found)["no signal"]
+    assert "each equals the running mean" in advice(found)["no signal"]
 
 
 def test_the_page_of_an_older_run_says_that_signals_were_not_recorded(run):
     run.write(record(0), BATCH)
     shown = page(run)
-    assert "did not record its signals" in shown.text
+    assert "did not record signals" in shown.text
     assert "What the signals say" not in shown.text
 
 
@@ -246,7 +257,7 @@ def test_steps_are_those_of_generations_that_taught_something():
     [moved] = [
         one
         for one in signal_charts.signal_readings(some * 2)
-        if one.name == "served weights that move"
+        if one.name == "served weights changed"
     ]
     assert (moved.start, moved.end) == ("75 %", "75 %")
 

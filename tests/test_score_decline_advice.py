@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 
 import germline
 from germline.cli.application import app
-from germline.cli.live_view import LineView, LiveView
+from germline.cli.line_view import LineView
+from germline.cli.live_view import LiveView
 from germline.cli.train_summary import print_result
 from germline.record import RunDirectory
 from germline.record.metrics_rows import held_out_row
@@ -62,12 +63,15 @@ def falling(tmp_path_factory):
 def test_it_is_said_since_when_and_how_sure_and_why():
     found = told("record.edge=0.016", walk=0.02)
     assert found is not None
-    assert "Getting worse since 50 updates: held-out exact went from 0.8 to 0.385" in found.what
+    assert (
+        "The score has declined since update 50: held-out exact went from 0.8 to 0.385"
+        in found.what
+    )
     assert "worse by 0.415 (95 % interval" in found.what
-    assert "the same 100 examples compared; chance of luck" in found.what
+    assert "the same 100 examples compared; p-value" in found.what
     assert found.why == (
-        "The walk is used up: noise has carried the weights 0.02, and random members break at "
-        "0.016."
+        "Noise of the updates has moved the weights by 0.02, and a model with random noise of "
+        "0.016 breaks."
     )
 
 
@@ -112,13 +116,13 @@ def test_a_path_with_a_blank_is_quoted():
 def test_falling_fitness_alone_goes_on_from_that_generation():
     fitness = [0.9] * 40 + [0.9 - place / 400 for place in range(200)]
     found = told(fitness=fitness, scores=shares(FALLING[:1]))
-    assert found.what.startswith("Getting worse since ")
+    assert found.what.startswith("The score has declined since ")
     assert "training fitness" in found.what
     assert f"--from {found.found.since - 1} " in found.commands[0]
 
 
 def test_members_that_vote_do_not_get_worse():
-    section = ("strategy={population: 6, sigma: 0.3}", "method={kind: randopt, keep: 2}")
+    section = ("strategy={population: 6, sigma: 0.3}", "method={kind: randopt, ensemble_size: 2}")
     assert told(*section) is None
 
 
@@ -129,7 +133,7 @@ def test_a_run_that_holds_is_told_nothing():
 def test_the_page_says_it_first(falling):
     page = germline.write_report(falling).read_text()
     assert "This run is getting worse" in page
-    assert "since 4 updates" in page
+    assert "since update 4" in page
     assert f"germline resume {falling} --from best" in page
     assert page.index("This run is getting worse") < page.index(">Curves</h2>")
 
@@ -139,7 +143,7 @@ def test_the_end_of_a_training_and_the_report_command_say_it(falling):
     print_result(Console(file=file, width=200), RunDirectory.open(falling), quiet=True)
     shown = CliRunner().invoke(app, ["report", str(falling)]).output
     for text in (file.getvalue(), shown):
-        assert "Getting worse since 4 updates" in text
+        assert "The score has declined since update 4" in text
         assert f"  germline resume {falling} --from best" in text
 
 
@@ -186,7 +190,7 @@ def test_the_live_view_says_it_when_it_is_seen(falling):
         assert view.worse is not None
     finally:
         view.close()
-    assert "Getting worse since 4 updates" in shown.text
+    assert "The score has declined since update 4" in shown.text
     assert "resume" in shown.text
 
 
@@ -196,5 +200,5 @@ def test_plain_output_says_it_once(falling):
     view.start()
     for one in records()[-3:]:
         view.generation(one)
-    assert shown.text.count("Getting worse since") == 1
+    assert shown.text.count("The score has declined since") == 1
     assert shown.text.count("germline resume") == 1

@@ -1,5 +1,6 @@
-"""What runs did, told from their run directories alone: figures, and one HTML page.
+"""Reports about runs, made from their run directories alone: figures, and one HTML page.
 
-`figures` draws with matplotlib; `page` writes the page from what `facts` reads, `curves` and
-`charts` draw, `differences` finds and `wording` puts into words.
+`matplotlib_plots` draws PNG figures. `html_page` writes the page: `run_facts` reads the run
+directory, `curves`, `signal_charts` and `prompt_option_charts` make charts that `svg_charts` lays
+out, `diff` compares texts and settings, and `text_format` formats numbers.
 """

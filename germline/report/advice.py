@@ -1,77 +1,107 @@
-"""What the signals of a run say in words: where something is wrong, and what helps.
+"""Advice on a run's signals: what is wrong in the latest generations, and what helps.
 
-Advice reads the rows of the latest generations, so that a live view and a page give the same. The
-thresholds are rules of thumb, set where the shipped tasks on the nano model still learn; each
-sentence names what was found, for a reader to judge.
+Advice is computed from the rows of the latest generations, so the live view and the page give the
+same advice. The thresholds are rules of thumb, set where the shipped tasks on the nano model still
+learn; each sentence contains the measured value, so that a reader can judge it.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from germline.record.atomic_files import Row
-from germline.report.text_format import escape_control_characters
+from germline.report.text_format import escape_control_characters, number
+
+LONGEST_REASON = 60
+"""Characters of a failure's reason that advice shows."""
 
 WINDOW = 10
-"""Generations that advice looks back on: a single one says little about agreement."""
+"""Number of latest generations that are averaged: the agreement of a single one is too noisy."""
 
 QUIET = 3
-"""Generations without a signal, in a row, that are no accident any more."""
+"""Number of consecutive generations without a signal from which on advice is given."""
 
 NEARLY_ALL = 0.99
-"""Share of the served weights that move, beyond which it is not worth a word."""
+"""Share of the served weights that an update changes, above which it is not shown."""
 
-FEW_EXAMPLES, HARDLY_AGREEING, HARDLY_MOVING = 0.1, 0.05, 0.01
-MOSTLY_EMPTY, MANY_LOST = 0.5, 0.1
+SOLVED = 1.0
+"""Mean fitness from which on examples on which no member differs count as solved."""
+
+FEW_EXAMPLES, LOW_AGREEMENT, FEW_CHANGED = 0.1, 0.05, 0.01
+MOSTLY_EMPTY, MANY_FAILED = 0.5, 0.1
 
 
 def advice(rows: Sequence[Row]) -> dict[str, str]:
-    """Say what is wrong with the signal of the latest generations, the gravest first, by subject.
+    """Return advice on the signal of the latest generations by subject, the most serious first.
 
     Args:
-        rows: generations in order, as `record.metrics_rows.generation_row` describes them; those of
-            older germlines have no signals, and nothing is said about them.
+        rows: generations in order, as `record.metrics_rows.generation_row` describes them. Rows
+            that older versions of germline wrote have no signals and are left out.
     """
     latest = [row for row in rows[-WINDOW:] if row.get("signals")]
-    found = {about: look(latest) for about, look in LOOKS.items()} if latest else {}
-    return {about: sentence for about, sentence in found.items() if sentence}
+    sentences = {about: check(latest) for about, check in CHECKS.items()} if latest else {}
+    return {about: sentence for about, sentence in sentences.items() if sentence}
 
 
 def mean(rows: Iterable[Row], name: str) -> float | None:
-    """Average one of the signals over the rows that have it; `step.moved` is one of the step's."""
+    """Average a signal, such as `agreement` or `step.moved`, over the rows that have it."""
     known = [value for row in rows if (value := signal(row, name)) is not None]
     return sum(known) / len(known) if known else None
 
 
 def signal(row: Row, name: str) -> float | None:
-    """Return one of the signals of a generation; None where it has none."""
-    found: Any = row.get("signals")
+    """Return a signal of a generation, or None if the generation does not have it."""
+    value: Any = row.get("signals")
     for part in name.split("."):
-        found = (found or {}).get(part)
-    return None if found is None else float(found)
+        value = (value or {}).get(part)
+    return None if value is None else float(value)
 
 
 def with_update(rows: Sequence[Row]) -> list[Row]:
-    """Leave out the generations that taught nothing, and so had no step."""
+    """Return the generations with an update: those without a signal have none."""
     return [row for row in rows if not row["zero_signal"]]
 
 
 def percent(share: float) -> str:
-    """Write a share with the digits that tell it from nothing and from everything."""
+    """Format a share in percent, small ones with two significant digits."""
     value = 100 * share
     return f"{value:.0f} %" if value >= 9.5 or value == 0 else f"{value:.2g} %"
 
 
-def _quiet(rows: Sequence[Row]) -> str | None:
+def failed_share(rows: Sequence[Row]) -> tuple[float, str]:
+    """Return the share of completions whose grading failed, and the most frequent reason."""
+    counts: Counter[str] = Counter()
+    for row in rows:
+        counts.update(row["failures"])
+    rollouts = sum(row.get("rollouts", 0) for row in rows)
+    if not counts or not rollouts:
+        return 0.0, ""
+    reason = counts.most_common(1)[0][0]
+    return counts.total() / rollouts, escape_control_characters(reason)
+
+
+def _solved(rows: Sequence[Row]) -> str:
+    """Return advice for examples that seem to be solved; empty where they do not."""
+    fitness = rows[-1]["fitness"]["mean"]
+    if fitness is None or fitness < SOLVED:
+        return ""
+    return (
+        f"a mean fitness of {number(fitness)} suggests that the examples are solved: stop here, or "
+        "train on harder ones"
+    )
+
+
+def _no_signal(rows: Sequence[Row]) -> str | None:
     count = int(signal(rows[-1], "zeros_in_a_row") or 0)
     if count < QUIET:
         return None
     alone = signal(rows[-1], "informative_examples") is None
-    why = "each is as good as the running mean" if alone else "all members are equally good"
-    return (
-        f"no signal for {count} generations, {why}: a larger sigma (of sigma=auto, a larger "
-        "strategy.sigma.max_kl), or more or other examples; "
-        "see germline probe"
+    why = "each equals the running mean" if alone else "all members have the same fitness"
+    remedy = _solved(rows) or (
+        "use a larger sigma (with sigma=auto, a larger strategy.sigma.max_kl), or more or other "
+        "examples; see germline probe"
     )
+    return f"no signal for {count} generations, {why}: {remedy}"
 
 
 def _empty(rows: Sequence[Row]) -> str | None:
@@ -79,61 +109,57 @@ def _empty(rows: Sequence[Row]) -> str | None:
     if share < MOSTLY_EMPTY:
         return None
     return (
-        f"{percent(share)} of the completions are empty: a smaller sigma, unless the task asks "
-        "for silence; does the reward favor it?"
+        f"{percent(share)} of the completions are empty: use a smaller sigma, and check that the "
+        "reward does not favor an empty completion"
     )
 
 
-def _lost(rows: Sequence[Row]) -> str | None:
-    played = sum(row["rollouts"] for row in rows)
-    failed = sum(sum(row["failures"].values()) for row in rows)
-    if failed <= MANY_LOST * played:
+def _failed(rows: Sequence[Row]) -> str | None:
+    share, reason = failed_share(rows)
+    if share <= MANY_FAILED:
         return None
-    reason = max(
-        (reason for row in rows for reason in row["failures"]),
-        key=lambda reason: sum(row["failures"].get(reason, 0) for row in rows),
-    )
-    shown = escape_control_characters(reason[:60])
-    return f"{percent(failed / played)} of the completions were not graded ({shown})"
+    return f"the grading of {percent(share)} of the completions failed ({reason[:LONGEST_REASON]})"
 
 
 def _few_examples(rows: Sequence[Row]) -> str | None:
     share = mean(rows, "informative_examples")
-    if share is None or share >= FEW_EXAMPLES or _quiet(rows):
+    if share is None or share >= FEW_EXAMPLES or _no_signal(rows):
         return None
-    return (
-        f"members differ on {percent(share)} of the examples: a larger sigma, or examples that "
-        "are neither solved nor hopeless"
+    remedy = _solved(rows) or (
+        "use a larger sigma, or examples that the model solves some of the time"
     )
+    return f"members differ on {percent(share)} of the examples: {remedy}"
 
 
-def _disagreeing(rows: Sequence[Row]) -> str | None:
+def _low_agreement(rows: Sequence[Row]) -> str | None:
     known = [row for row in rows if signal(row, "agreement") is not None]
-    found = mean(known, "agreement")
-    if found is None or len(known) < WINDOW or found >= HARDLY_AGREEING:
+    agreement = mean(known, "agreement")
+    if agreement is None or len(known) < WINDOW or agreement >= LOW_AGREEMENT:
         return None
     return (
-        f"the two halves of a batch hardly agree (cosine {found:.2f}), so most of an update is "
-        "noise: learning_rate=auto, more examples in a batch, or a larger sigma"
+        f"the updates of the two halves of a batch hardly agree (cosine {agreement:.2f}), so an "
+        "update is mostly noise: use learning_rate=auto, more examples in a batch, or a larger "
+        "sigma"
     )
 
 
-def _standing_still(rows: Sequence[Row]) -> str | None:
+def _few_weights_changed(rows: Sequence[Row]) -> str | None:
     share = mean(with_update(rows), "step.moved")
-    if share is None or share >= HARDLY_MOVING:
+    if share is None or share >= FEW_CHANGED:
         return None
     return (
-        f"an update moves {percent(share)} of the served weights, whose dtype does not show the "
-        "rest yet: nothing is lost, but a larger learning rate shows sooner"
+        f"an update changes {percent(share)} of the served weights; the rest is below the "
+        "precision of their dtype. The fp32 masters keep it, so nothing is lost, but a larger "
+        "learning rate has an effect sooner"
     )
 
 
-LOOKS: Mapping[str, Callable[[Sequence[Row]], str | None]] = {
-    "no signal": _quiet,
+CHECKS: Mapping[str, Callable[[Sequence[Row]], str | None]] = {
+    "no signal": _no_signal,
     "empty": _empty,
-    "lost": _lost,
+    "failed": _failed,
     "examples": _few_examples,
-    "agreement": _disagreeing,
-    "moved": _standing_still,
+    "agreement": _low_agreement,
+    "moved": _few_weights_changed,
 }
-"""What is looked for, the gravest first."""
+"""Subject -> check, the most serious first."""

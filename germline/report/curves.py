@@ -1,4 +1,4 @@
-"""The curves of a report: fitness and held-out score, of one run or of several over each other."""
+"""The curves of a report: fitness, held-out scores, sigma and step, of one run or of several."""
 
 from collections.abc import Sequence
 
@@ -11,10 +11,10 @@ from germline.report.text_format import counted_by, number, scored_as
 from germline.types import HeldOutScore
 
 MOST_BANDS = 3
-"""Runs whose bands are drawn in one picture; more would be mud."""
+"""Largest number of runs whose bands are drawn in one chart."""
 
 TONES = 8
-"""Tones the style sheet knows; runs beyond take them again, in another dash."""
+"""Number of tones in the style sheet; further runs reuse them with another dash."""
 
 
 def fitness(run: RunFacts) -> Chart | None:
@@ -68,7 +68,7 @@ def held_out(run: RunFacts) -> Chart | None:
 
 
 def sigma(run: RunFacts) -> Chart | None:
-    """Draw sigma by generation; None where it never changed, or differs by member only."""
+    """Draw sigma by generation; None if it is constant, or differs only between members."""
     values = [row["sigma"] for row in run.rows]
     if len(set(values)) < 2 or isinstance(run.config.method, RandOpt):
         return None
@@ -90,7 +90,7 @@ def sigma(run: RunFacts) -> Chart | None:
 
 
 def step(run: RunFacts) -> Chart | None:
-    """Draw the length of every step; None where the learning rate is not measured."""
+    """Draw the length of every step; None if the learning rate is not measured."""
     section = run.config.search
     rows = [row for row in run.rows if "step_in_sigmas" in row]
     if not (
@@ -100,7 +100,7 @@ def step(run: RunFacts) -> Chart | None:
     values, rates = ([row[name] for row in rows] for name in ("step_in_sigmas", "learning_rate"))
     return Chart(
         name="step",
-        caption="Root mean square of the steps, in sigmas, as long as the measured signal supports "
+        caption="Root mean square of the steps, in sigmas, set from the measured signal "
         f"(learning rates from {number(min(rates))} to {number(max(rates))})."
         f"{calibrated(run)}{_grouped(run)}",
         alt=f"Line chart of the step over {len(values)} generations, from {number(values[0])} to "
@@ -112,7 +112,7 @@ def step(run: RunFacts) -> Chart | None:
 
 
 def calibrated(run: RunFacts) -> str:
-    """Say what sigma was calibrated to, where it was; begins with a space."""
+    """Return the result of the calibration of sigma, if any; begins with a space."""
     rows = [row for row in run.rows if row.get("calibration")]
     if not rows:
         return ""
@@ -125,7 +125,7 @@ def calibrated(run: RunFacts) -> str:
 
 
 def compare_runs(runs: Sequence[RunFacts]) -> list[Chart]:
-    """Draw runs over each other: a pair of charts for those that share task and metric."""
+    """Draw runs in the same charts: a pair of charts for the runs that share task and metric."""
     charts = []
     for task, metric in dict.fromkeys((_task(run), run.metric) for run in runs):
         same = [
@@ -138,7 +138,7 @@ def compare_runs(runs: Sequence[RunFacts]) -> list[Chart]:
 
 
 def run_style(place: int) -> str:
-    """Return the look of the run at this place of a comparison, everywhere on the page."""
+    """Return the CSS classes of the run at this index of a comparison."""
     return f"run-{place % TONES}" + (" again" if place >= TONES else "")
 
 
@@ -220,7 +220,7 @@ def _points(
     also: int = 0,
     shift: float = 0.0,
 ) -> Points:
-    """Return scores as points; on request with the values of the first, the last and one more."""
+    """Return scores as points, optionally with the values of the first, the last and one more."""
     return Points(
         label,
         tone,
@@ -234,7 +234,7 @@ def _points(
 
 
 def generations(rows: Sequence[Row]) -> list[float]:
-    """Return where the points of a curve over these rows stand, thinned out as their values are."""
+    """Return the generations of the points of a curve over these rows, thinned out like values."""
     places: list[Number] = [float(row["generation"]) for row in rows]
     return [place for place in thin_out(places) if place is not None]
 

@@ -1,4 +1,4 @@
-"""What changed: between two texts, word by word; between a config and its defaults, or configs."""
+"""Differences between two texts, by word, and between configs or a config and the defaults."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -12,21 +12,21 @@ from germline.config import Config
 
 WORD = re.compile(r"\w+|\s+|[^\w\s]")
 ALWAYS = ("model", "task", "space", "strategy", "generations", "seed")
-"""Settings worth reading even where they are the defaults."""
+"""Settings that are shown even if they are the defaults."""
 
 
 @dataclass(frozen=True, slots=True)
 class DiffPiece:
-    """A stretch of text, found in one of two texts only or in both."""
+    """A piece of text that is in both of two texts, or only in one (`changed`)."""
 
     text: str
     changed: bool
 
 
 def diff_words(before: str, after: str) -> tuple[list[DiffPiece], list[DiffPiece]]:
-    """Cut two texts into pieces, so that those only one of them has can be marked."""
+    """Split two texts into pieces, so that the pieces of only one of them can be marked."""
     one, other = WORD.findall(before), WORD.findall(after)
-    # Without junk detection: it would call the commonest words of a long text no match at all.
+    # Without junk detection, which would not match the most frequent words of a long text.
     codes = SequenceMatcher(None, one, other, autojunk=False).get_opcodes()
     kept = [(tag == "equal", one[a:b], other[c:d]) for tag, a, b, c, d in codes]
     return (
@@ -36,7 +36,7 @@ def diff_words(before: str, after: str) -> tuple[list[DiffPiece], list[DiffPiece
 
 
 def _pieces(runs: Sequence[tuple[bool, Sequence[str]]]) -> list[DiffPiece]:
-    """Join words to stretches; a space that two changed stretches have in common changes too."""
+    """Join words to pieces; a space between two changed pieces counts as changed too."""
     texts = ["".join(run) for _, run in runs]
     changed = [not same for same, _ in runs]
     for place in range(1, len(runs) - 1):
@@ -51,7 +51,7 @@ def _pieces(runs: Sequence[tuple[bool, Sequence[str]]]) -> list[DiffPiece]:
 
 
 def changed_settings(config: Config) -> dict[str, Any]:
-    """Return the settings that make this config out of the defaults, the principal ones always."""
+    """Return the settings that differ from the defaults, and always those of `ALWAYS`."""
     found = _changed(config)
     values = config.model_dump(mode="json")
     for name in ALWAYS:
@@ -63,7 +63,7 @@ def changed_settings(config: Config) -> dict[str, Any]:
 
 
 def flatten_settings(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Spell nested settings the way overrides do: `strategy.sigma`."""
+    """Name nested settings as overrides do: `strategy.sigma`."""
     found: dict[str, Any] = {}
     for name, value in sorted(values.items(), key=_kind_first):
         if isinstance(value, Mapping) and value:
@@ -74,7 +74,7 @@ def flatten_settings(values: Mapping[str, Any], prefix: str = "") -> dict[str, A
 
 
 def differing_settings(configs: Sequence[Config]) -> dict[str, list[Any]]:
-    """Return the settings that are not the same in all configs; `...` where one has none."""
+    """Return the settings that differ between configs; `...` if a config lacks the setting."""
     all_settings = [flatten_settings(config.model_dump(mode="json")) for config in configs]
     names = dict.fromkeys(name for one in all_settings for name in one)
     rows = {name: [one.get(name, ...) for one in all_settings] for name in names}
@@ -82,7 +82,7 @@ def differing_settings(configs: Sequence[Config]) -> dict[str, list[Any]]:
 
 
 def _changed(section: BaseModel) -> dict[str, Any]:
-    """Return what differs from the defaults of a section, with the kind that has those defaults."""
+    """Return the settings of a section that differ from the defaults, together with its kind."""
     dumped = section.model_dump(mode="json")
     found: dict[str, Any] = {}
     for name, field in type(section).model_fields.items():

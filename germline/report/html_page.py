@@ -1,8 +1,8 @@
 """The report: one HTML page about one run, or about several side by side.
 
-The page needs nothing but itself: style and pictures stand inside it, there is no script, and its
-content security policy forbids both scripts and requests, should model text ever find a way around
-the escaping. The only module that imports Jinja2, which escapes all that is put into a template.
+The page is self-contained: it includes its style and its charts and has no script. Its content
+security policy forbids scripts and requests, in case model text gets around the escaping. This is
+the only module that imports Jinja2, which escapes every value that a template inserts.
 """
 
 import shlex
@@ -34,10 +34,10 @@ from germline.report.svg_charts import Chart, Drawing
 from germline.types import GermlineError
 
 WIDE, NARROW = (880.0, 300.0), (360.0, 250.0)
-"""Sizes of the pictures, in pixels."""
+"""Sizes of the charts, in pixels."""
 
 MOST_ROWS = 50
-"""Rows of the table of numbers; a longer run is shown in even steps."""
+"""Rows of the table of numbers; of a longer run, evenly spaced generations are shown."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class PageFigure:
 
 @dataclass(frozen=True)
 class SuggestedCommand:
-    """Something to type, and what comes of it."""
+    """A command line and its purpose."""
 
     purpose: str
     line: str
@@ -60,7 +60,7 @@ class SuggestedCommand:
 def write_report(paths: Path | str | Sequence[Path | str], out: Path | str | None = None) -> Path:
     """Write a report about a run, or about several side by side, and return its path.
 
-    It can be written at any time: while a run goes on, it says how far the run has come.
+    It can be written at any time: while a run is training, it shows the progress.
 
     Args:
         paths: run directories.
@@ -141,42 +141,46 @@ def render_page(runs: Sequence[RunFacts]) -> str:
 
 
 def suggested_commands(run: RunFacts) -> list[SuggestedCommand]:
-    """Return what can be typed to repeat, continue and use a run."""
-    # `.` and `..` would stop meaning the run elsewhere.
+    """Return the commands that repeat, continue and use a run."""
+    # `.` and `..` would not mean the run in another working directory.
     folder = run.path if run.path.name not in ("", "..") else run.path.resolve()
     path = _quoted(folder)
     threads = run.run.environment["threads"]
     engine = run.config.engine.model_dump()
-    # The threads were left to the machine then; to get the same bits they must be named now.
+    # The run used the machine's number of threads; the same bits need the same number.
     same = f" engine.threads={threads}" if engine.get("threads", threads) is None else ""
     repeat = f"germline train {_quoted(folder / 'run.json')}{same} --out {path}-again"
-    if run.ancestors:  # The config alone does not say where a fork starts.
+    if run.ancestors:  # The config alone does not contain the starting weights of a fork.
         seed = run.config.seed
         repeat = f"germline resume {path} --from -1 --out {path}-again seed={seed}{same}"
-    found = [SuggestedCommand("Repeat it: the same bits on the same kind of processor", repeat)]
+    commands = [
+        SuggestedCommand("Repeat the run: the same bits on the same kind of processor", repeat)
+    ]
     if run.done < run.config.generations:
-        found.append(SuggestedCommand("Continue where it stopped", f"germline resume {path}"))
+        commands.append(SuggestedCommand("Continue the stopped run", f"germline resume {path}"))
     elif not run.config.strategy.whole_run:
         more = f"germline resume {path} generations={2 * run.config.generations}"
-        found.append(SuggestedCommand("Train on", more))
+        commands.append(SuggestedCommand("Train for more generations", more))
     if run.done and not isinstance(
         run.config.method, EsSampleGradientDescent
-    ):  # whose steps no seed repeats
+    ):  # whose gradient steps cannot be replayed from seeds
         middle = (run.done - 1) // 2
         replay = f"germline replay {path} --generation {middle} --out generation-{middle}"
-        found.append(SuggestedCommand("Rebuild any generation, its digest verified", replay))
+        commands.append(SuggestedCommand("Rebuild any generation and verify its digest", replay))
     return [
-        *found,
+        *commands,
         SuggestedCommand(
             "Export the weights for plain transformers", f"germline export {path} --out my-model"
         ),
         SuggestedCommand("Score every held-out example", f"germline eval {path}"),
-        SuggestedCommand("Ask it something", f'germline generate {path} "your prompt"'),
+        SuggestedCommand(
+            "Generate an answer to a prompt", f'germline generate {path} "your prompt"'
+        ),
     ]
 
 
 class _Figures:
-    """Numbers the figures of a page in their order."""
+    """Numbers the figures of a page in order."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -198,7 +202,7 @@ class _Figures:
 
 
 def _numbers(run: RunFacts) -> list[dict[str, Any]]:
-    """Return rows for people who want numbers: the start, and generations in even steps."""
+    """Return the rows of the table of numbers: the start, and evenly spaced generations."""
     scores = {score.generation: score for score in run.scores}
     step = -(-len(run.rows) // MOST_ROWS)
     last = len(run.rows) - 1
@@ -219,7 +223,7 @@ def _between(runs: Sequence[RunFacts]) -> dict[str, list[str]]:
 
 
 def _value(value: object) -> str:
-    """Write a setting as it would stand in a config."""
+    """Format a setting as in a config."""
     if value is ...:
         return "–"
     return bounded_text(_yaml(value, flow=True).removesuffix("\n").removesuffix("\n..."), 200)

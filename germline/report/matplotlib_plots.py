@@ -2,8 +2,7 @@
 
 The only module that imports matplotlib. Figures are made from `Figure` objects, never through
 pyplot: no global state, no window, no backend to choose. Colors are those of Okabe and Ito, which
-stay apart for color-blind readers; lines differ in width and marks too, so the picture survives
-gray print.
+color-blind readers can distinguish; lines also differ in width and marks, for gray print.
 """
 
 import io
@@ -119,7 +118,7 @@ def _draw_fitness(axes: Axes, generations: Sequence[Row]) -> None:
         return
     at = [row["generation"] for row in generations]
     mean, p20, p80, best = (
-        # A generation without any reward leaves a gap.
+        # A generation without rewards leaves a gap.
         np.array([row["fitness"][name] for row in generations], dtype=float)
         for name in ("mean", "p20", "p80", "max")
     )
@@ -172,7 +171,7 @@ def _draw_held_out(axes: Axes, held_out: Sequence[HeldOutRow], speaker: str) -> 
 
 
 def _label(axes: Axes, score: HeldOutScore, side: Literal["left", "right"]) -> None:
-    """Write the value beside its point, on the side where no curve passes."""
+    """Write the value next to its point, on the side without a curve."""
     axes.annotate(
         f"{score.mean:.3g}",
         (score.generation, score.mean),
@@ -187,7 +186,7 @@ def _label(axes: Axes, score: HeldOutScore, side: Literal["left", "right"]) -> N
 
 
 def _legend(axes: Axes) -> None:
-    """Put the legend above the axes, where it can hide nothing."""
+    """Put the legend above the axes, where it does not cover the curves."""
     axes.legend(
         loc="lower right",
         bbox_to_anchor=(1, 0.99),

@@ -1,4 +1,4 @@
-"""What was chosen beside the weights: how likely every option became, as curves and in words."""
+"""Prompt options: the probability of every option, as curves and in words."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,7 +8,7 @@ from germline.report.svg_charts import Chart, Curve, thin_out
 from germline.report.text_format import escape_control_characters
 
 LONGEST_OPTION = 40
-"""Characters of a template that stand for it."""
+"""Characters of a template that are shown."""
 
 Probabilities = Mapping[str, Mapping[str, float]]
 """Setting -> option -> probability."""
@@ -33,7 +33,7 @@ def most_likely_options(probabilities: Probabilities) -> list[str]:
 
 
 def center_options(rows: Sequence[Row]) -> list[str]:
-    """Name what the center plays with after these generations; nothing where nothing is chosen."""
+    """Return the options of the center after these generations; empty if none are searched."""
     return most_likely_options(rows[-1].get("option_probabilities", {})) if rows else []
 
 
@@ -44,8 +44,8 @@ def _chart(name: str, rows: Sequence[Row]) -> Chart:
     )
     return Chart(
         name=f"option-{name}",
-        caption=f"Probability with which a member plays with each {name}, after every generation. "
-        "The center plays with the likeliest.",
+        caption=f"Probability with which a member uses each {name}, after every generation. "
+        "The center uses the most likely one.",
         alt=f"Line chart of the probability of each {name} over {len(rows)} generations. At the "
         f"end: {ends}.",
         x_label="generation",

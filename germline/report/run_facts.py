@@ -1,8 +1,8 @@
-"""What a report says about one run, read from its run directory and nothing else.
+"""The facts of a report about one run, read from its run directory alone.
 
-Model text comes out short and visible here, so that no template has to think of it. Files that are
-missing, rows of a generation that is being written, and fields that older runs lack are all met
-with an empty answer, never with a guess.
+Model text is shortened and made visible here, so that templates can insert it as it is. For files
+that are missing, rows of a generation that is being written, and fields that older runs lack, the
+result is empty and never a guess.
 """
 
 import math
@@ -25,6 +25,7 @@ from germline.record.list_runs import State
 from germline.record.lock import is_locked
 from germline.registry import implementation
 from germline.report import diff
+from germline.report.advice import failed_share
 from germline.report.diff import DiffPiece
 from germline.report.score_decline_advice import ScoreDeclineAdvice, score_decline_advice
 from germline.report.text_format import counted_by, escape_control_characters, scored_as
@@ -39,21 +40,21 @@ MOST_REASONS = 20
 PARTS = {
     "generate_s": "generating",
     "grading_s": "waiting for graders",
-    "tell_s": "learning from the rewards (tell)",
+    "tell_s": "computing the update (tell)",
     "signals_s": "measuring the signal",
     "apply_s": "updating the weights (apply)",
     "digest_s": "digest of the weights",
     "held_out_s": "held-out scores",
 }
-"""Parts of a generation, in the order in which they happen."""
+"""Parts of a generation, in the order in which they run."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldOutAnswer:
-    """One held-out prompt with what the center made of it, before and after.
+    """One held-out prompt with the center's answers before and after training.
 
-    The pieces of a text mark what only this side says. `after` is empty while there is no later
-    sample.
+    The pieces of an answer mark the words that the other answer lacks. `after` is None while there
+    is no later sample.
     """
 
     prompt: str
@@ -66,7 +67,7 @@ class HeldOutAnswer:
 
 @dataclass(frozen=True, slots=True)
 class TimePart:
-    """A part of the time of the generations: how long in all, and in the middle generation."""
+    """A part of the time of the generations: in total, in the median generation, as a share."""
 
     key: str
     name: str
@@ -76,10 +77,10 @@ class TimePart:
 
 
 class RunFacts:
-    """One run as it stands now.
+    """One run in its present state.
 
     Attributes:
-        done: generations in the journal.
+        done: number of generations in the journal.
         damage: why the journal cannot be read; None when it can.
     """
 
@@ -90,8 +91,8 @@ class RunFacts:
         self.config: Config = run.config
         self.damage: str | None = None
         self.entries: list[JournalEntry] = []
-        # Before the journal: a generation that ends meanwhile must not make a run look stopped.
-        self._claimed = is_locked(path)
+        # Before the journal is read: a run that ends in between must not look stopped.
+        self._locked = is_locked(path)
         try:
             self.entries = run.journal.read()
             self.done = len(self.entries)
@@ -115,15 +116,20 @@ class RunFacts:
 
     @property
     def state(self) -> State:
-        """Whether the run goes on, is over, or waits to be resumed."""
-        if self._claimed:
+        """Whether the run is training, has ended, or can be resumed."""
+        if self._locked:
             return "running"
         return "finished" if self.done >= self.config.generations or self.early else "stopped"
 
     @cached_property
     def early(self) -> HeldOutScore | None:
         """The best held-out score, of a run that stopped early as it did not improve on it."""
-        return self.run.stopped_early
+        return None if self.damage else self.run.stopped_early
+
+    @cached_property
+    def failed_share(self) -> float:
+        """Share of the completions of all generations whose grading failed."""
+        return failed_share(self.rows)[0]
 
     @cached_property
     def rows(self) -> list[Row]:
@@ -147,7 +153,7 @@ class RunFacts:
 
     @cached_property
     def worse(self) -> ScoreDeclineAdvice | None:
-        """Since when, how sure and why the run is getting worse; None where it is not."""
+        """Since when, how certain and why the score declines; None where it does not."""
         return score_decline_advice(self.config, self.path, self.rows, self.scores)
 
     @property
@@ -157,38 +163,38 @@ class RunFacts:
 
     @property
     def best(self) -> HeldOutScore | None:
-        """The best held-out score, the first of equals."""
+        """The best held-out score; of equal ones the first."""
         return best_score(self.scores)
 
     @cached_property
     def ensemble(self) -> list[Row]:
-        """Members that vote for the center, best first; empty where no method keeps some."""
+        """Members that vote for the center, best first; empty where the method keeps none."""
         return self.run.ensemble()
 
     @property
     def answers_by_vote(self) -> bool:
-        """Whether members vote, so that the center is not what is scored."""
+        """Whether held-out scores are those of a vote of members and not of the center."""
         return scored_as(self.config) == "vote"
 
     @property
     def counted(self) -> str:
-        """What held-out scores are counted by."""
+        """The unit in which held-out scores are counted."""
         return counted_by(self.config)
 
     @cached_property
     def walk(self) -> list[float | None]:
-        """How far a random walk of the updates had carried the weights after each generation."""
+        """Distance of a random walk of the updates after each generation."""
         start = inherited_walk(self.ancestors, self.config.search.unit)
         return walked([one.update for one in self.entries], self.config.optimizer, start)
 
     @property
     def metric(self) -> str:
-        """What held-out scores measure."""
+        """The metric of the held-out scores."""
         return self.held_out[0].score.metric if self.held_out else "score"
 
     @cached_property
     def better(self) -> str | None:
-        """Which way the metric is good, as far as the task says so without being built."""
+        """Which direction of the metric is better, if the class of the task defines it."""
         try:
             task = implementation("task", self.config.task.kind)
         except GermlineError:
@@ -198,13 +204,13 @@ class RunFacts:
 
     @property
     def answered_at(self) -> list[int]:
-        """Updates the weights had had when they gave the answers before and after."""
+        """Number of updates before the first and before the last answers."""
         sampled = [one.score.generation for one in self.held_out if one.samples]
         return sampled[:1] + sampled[1:][-1:]
 
     @cached_property
     def answers(self) -> list[HeldOutAnswer]:
-        """Held-out prompts with what the weights say to them at the start and later."""
+        """Held-out prompts with the answers at the start and the latest answers."""
         sampled = [one for one in self.held_out if one.samples]
         if not sampled:
             return []
@@ -214,7 +220,7 @@ class RunFacts:
 
     @cached_property
     def last_rollouts(self) -> list[Row]:
-        """Rollouts kept of the last generation, best first, their texts short and visible."""
+        """Recorded rollouts of the last generation, best first, their texts shortened."""
         rows = [row for row in self.run.rollouts() if row["generation"] == self.done - 1]
         texts = ("prompt", "completion", "failure")
         return [
@@ -223,7 +229,7 @@ class RunFacts:
 
     @cached_property
     def parts(self) -> list[TimePart]:
-        """Where the time of the generations went, longest first."""
+        """Parts of the time of the generations, longest first."""
         laps: dict[str, list[float]] = {}
         for row in self.rows:
             for key, seconds in _laps(row["timing"]).items():
@@ -240,29 +246,29 @@ class RunFacts:
 
     @property
     def seconds(self) -> float:
-        """Time of all generations together."""
+        """Total time of all generations."""
         return sum(part.total_s for part in self.parts)
 
     @property
     def median_s(self) -> float:
-        """Time of the generation in the middle, held-out scores left out."""
+        """Median time of a generation without held-out scores."""
         times = [sum(_laps(row["timing"] | {"held_out_s": 0.0}).values()) for row in self.rows]
         return float(np.median(times)) if times else math.nan
 
     @property
     def tokens(self) -> int:
-        """Tokens that members have written."""
+        """Number of tokens that members have generated."""
         return sum(row["tokens"] for row in self.rows)
 
     @property
     def tokens_per_s(self) -> float:
-        """Speed of the generation in the middle."""
+        """Median speed of a generation."""
         known = [row["tokens_per_s"] for row in self.rows if row["tokens_per_s"] is not None]
         return float(np.median(known)) if known else math.nan
 
     @property
     def peak_memory_mb(self) -> dict[str, float]:
-        """Most memory held at once, by place; empty when an older germline did not record it."""
+        """Peak memory by place; empty when an older version of germline did not record it."""
         found: dict[str, float] = {}
         for row in self.rows:
             for place, value in row.get("peak_memory_mb", {}).items():
@@ -271,13 +277,13 @@ class RunFacts:
 
     @property
     def written_at(self) -> tuple[str, str] | None:
-        """When the first and the last generation were written (UTC), where that is recorded."""
+        """Times at which the first and the last generation were written (UTC), if recorded."""
         known = [row["written_at"] for row in self.rows if "written_at" in row]
         return (_moment(known[0]), _moment(known[-1])) if known else None
 
     @cached_property
     def failures(self) -> list[tuple[str, int]]:
-        """Reasons why a completion earned the floor or its reward is missing, commonest first."""
+        """Reasons why completions earned the floor or have no reward, most frequent first."""
         counts: Counter[str] = Counter()
         for row in self.rows:
             counts.update(row["failures"])
@@ -288,40 +294,40 @@ class RunFacts:
 
     @property
     def failed(self) -> int:
-        """Completions that were not graded."""
+        """Number of completions whose grading failed."""
         return sum(sum(row["failures"].values()) for row in self.rows)
 
     @property
     def missing(self) -> int:
-        """Rewards that are missing."""
+        """Number of missing rewards."""
         return sum(row["missing"] for row in self.rows)
 
     @property
     def rollouts(self) -> int | None:
-        """Rollouts played in training; None when an older germline did not count them."""
+        """Number of training rollouts; None when an older version did not count them."""
         if not all("rollouts" in row for row in self.rows):
             return None
         return sum(row["rollouts"] for row in self.rows)
 
     @property
     def without_signal(self) -> int:
-        """Generations in which all members were equally good, so that nothing was learned."""
+        """Number of generations in which all members had the same fitness."""
         return sum(row["zero_signal"] for row in self.rows)
 
     @property
     def compares_members(self) -> bool:
-        """Whether members are compared with each other: a population of one has a running mean."""
+        """Whether members are compared with each other; a single one is with a running mean."""
         return getattr(self.config.strategy, "population", None) != 1
 
     @property
     def journal_bytes(self) -> int:
-        """Size of the journal, which with the base model rebuilds any generation."""
+        """Size of the journal, which together with the base model rebuilds any generation."""
         file = self.run.journal.path
         return file.stat().st_size if file.exists() else 0
 
     @property
     def files(self) -> list[tuple[str, int]]:
-        """What the run directory holds, with sizes in bytes; a folder counts what is in it."""
+        """Files of the run directory with sizes in bytes; a folder has that of its contents."""
         found = []
         for file in sorted(self.path.iterdir()):
             if not file.name.startswith("."):
@@ -332,7 +338,7 @@ class RunFacts:
 
 
 def bounded_text(text: str, longest: int = LONGEST_TEXT) -> str:
-    """Show text within bounds: what was cut is counted, what a browser might obey is replaced."""
+    """Shorten a text, count the omitted characters, and replace control characters."""
     cut = len(text) - longest
     if cut <= 0:
         return escape_control_characters(text)
@@ -354,7 +360,7 @@ def _answer(before: HeldOutSample, after: HeldOutSample | None) -> HeldOutAnswer
 
 
 def _laps(timing: dict[str, Any]) -> dict[str, float]:
-    """Cut the evaluation into generating and waiting for graders; drop what took no time."""
+    """Split the evaluation into generation and waiting for graders; drop parts without time."""
     laps = {key: float(value) for key, value in timing.items() if key != "evaluate_s"}
     if "evaluate_s" in timing:
         laps["grading_s"] = max(0.0, timing["evaluate_s"] - laps.get("generate_s", 0.0))

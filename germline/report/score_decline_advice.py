@@ -1,6 +1,7 @@
-"""What to say of a run that is getting worse: since when, how sure, why, and what to type.
+"""Advice for a run whose score declines: since when, how certain, why, and which commands help.
 
-The verdict is that of `evaluation.score_decline`; here are the numbers it is given, and its words.
+`evaluation.score_decline` detects the decline; this module supplies its numbers and puts the result
+into words.
 """
 
 import shlex
@@ -21,14 +22,14 @@ DECAY = 0.05
 
 @dataclass(frozen=True)
 class ScoreDeclineAdvice:
-    """A run that is getting worse, in words.
+    """A decline of a run's score, in words.
 
     Attributes:
         found: the numbers.
-        what: since when, and how sure.
-        why: as far as the signals tell.
+        what: since when, and how certain.
+        why: the cause, as far as the signals show it.
         remedy: what to do.
-        commands: what does it.
+        commands: the commands that apply the remedy.
     """
 
     found: ScoreDecline
@@ -39,22 +40,22 @@ class ScoreDeclineAdvice:
 
     @property
     def text(self) -> str:
-        """All of it in one line, the commands left out."""
+        """Everything except the commands, in one line."""
         return f"{self.what} {self.why} {self.remedy}"
 
 
 def score_decline_advice(
     config: Config, path: Path, rows: Sequence[Row], scores: Sequence[HeldOutScore]
 ) -> ScoreDeclineAdvice | None:
-    """Say whether a run is getting worse; None where it is not, or where it cannot.
+    """Return advice when the score of a run declines, else None.
 
     Args:
         config: of the run.
         path: its directory, for commands.
         rows: its generations, from 0 on.
-        scores: held-out, in order.
+        scores: held-out scores, in order.
     """
-    if isinstance(config.method, RandOpt):  # whose weights never move
+    if isinstance(config.method, RandOpt):  # which never changes the weights
         return None
     curves = _curves(rows, scores, config.record.edge)
     found = find_score_decline(curves)
@@ -87,56 +88,56 @@ def _what(found: ScoreDecline, scores: Sequence[HeldOutScore]) -> str:
     if found.measure == "held-out score":
         name = f"held-out {scores[0].metric.replace('_', ' ')}"
     paired = f", the same {found.examples} examples compared" if found.examples else ""
-    by_chance = f"chance of luck {_probabilities(found.chance)}"
     return (
-        f"Getting worse since {found.since} updates: {name} went from {number(found.best)} to "
-        f"{number(found.now)}, which is worse by {number(found.loss)} (95 % interval "
-        f"{number(found.low)} to {number(found.high)}{paired}; {by_chance})."
+        f"The score has declined since update {found.since}: {name} went from "
+        f"{number(found.best)} to {number(found.now)}, which is worse by {number(found.loss)} "
+        f"(95 % interval {number(found.low)} to {number(found.high)}{paired}; p-value "
+        f"{_p_value(found.chance)})."
     )
 
 
-def _probabilities(chance: float) -> str:
+def _p_value(chance: float) -> str:
     return "below 1e-6" if chance < 1e-6 else f"at most {chance:.1g}"
 
 
 def _why(cause: Cause, curves: RunCurves) -> str:
     if cause == "walk":
         return (
-            f"The walk is used up: noise has carried the weights {number(_last(curves.walk))}, and "
-            f"random members break at {number(curves.edge)}."
+            f"Noise of the updates has moved the weights by {number(_last(curves.walk))}, and a "
+            f"model with random noise of {number(curves.edge)} breaks."
         )
     return REASONS[cause]
 
 
 REASONS: dict[Cause, str] = {
     "hack": "The reward is hacked: it rises while the metric or the texts get worse.",
-    "overfit": "It overfits: training fitness rises meanwhile.",
-    "no signal": "There is no signal: the halves of a batch do not agree on the updates, so noise "
-    "adds up.",
-    "unknown": "The signals do not say why; most often the learning rate is too large for so many "
-    "generations.",
+    "overfit": "The run overfits: training fitness rises while the held-out score falls.",
+    "no signal": "There is no signal: the updates of the two halves of a batch do not agree, so "
+    "noise accumulates in the weights.",
+    "unknown": "The signals do not show the cause; most often the learning rate is too large for "
+    "this number of generations.",
 }
 
 REMEDIES: dict[Cause, str] = {
     "hack": "Keep the best weights, read what the model writes now, and change the reward.",
     "overfit": "Keep the best weights; more training examples, or weight decay to the start, help.",
-    "walk": "Go on from the best weights with a lower learning rate.",
-    "no signal": "Go on from the best weights with a lower learning rate and a larger batch.",
-    "unknown": "Go on from the best weights with a lower learning rate.",
+    "walk": "Continue from the best weights with a lower learning rate.",
+    "no signal": "Continue from the best weights with a lower learning rate and a larger batch.",
+    "unknown": "Continue from the best weights with a lower learning rate.",
 }
 
 
 def _commands(
     found: ScoreDecline, config: Config, path: Path, rows: Sequence[Row]
 ) -> Iterator[str]:
-    """Yield the exact commands; none where gradients were followed, which nothing repeats."""
+    """Yield the exact commands; none for es_sample_gd, whose gradient steps cannot be replayed."""
     if isinstance(config.method, EsSampleGradientDescent):
         return
     run, last = shlex.quote(str(path)), found.since - 1
     best = "best" if found.measure == "held-out score" else str(last)
     if found.cause in ("hack", "overfit"):
         kept = shlex.quote(f"{path}-best")
-        if not config.engine.has_own_model:  # It has no format to be written in.
+        if not config.engine.has_own_model:  # It has no file format.
             yield f"germline replay {run} --generation {last} --out {kept}"
     if found.cause != "hack":
         new = shlex.quote(f"{path}-from-{last}")
@@ -145,7 +146,7 @@ def _commands(
 
 
 def _settings(cause: Cause, config: Config, rows: Sequence[Row]) -> str:
-    """Return the overrides with which a new run would not go the same way."""
+    """Return overrides that remove the cause in a new run."""
     rate = max((row["learning_rate"] or 0.0 for row in rows), default=0.0)
     if not isinstance(config.strategy, Nes) or not rate:
         found = [f"strategy.sigma={max(row['sigma'] for row in rows) / 2:.2g}"]
@@ -163,10 +164,10 @@ def _settings(cause: Cause, config: Config, rows: Sequence[Row]) -> str:
 
 
 def _share(edge: float | None, rows: Sequence[Row]) -> float:
-    """Return how much lower a rate must be for a walk that ends halfway to the edge."""
+    """Return the factor on the learning rate with which the walk ends halfway to the edge."""
     walk = _last([signal(row, "walk") for row in rows])
     return 0.25 if edge is None or not walk else min(0.5, edge / (2 * walk))
 
 
 def _last(values: Sequence[float | None]) -> float | None:
-    return next((one for one in reversed(values) if one is not None), None)
+    return next((value for value in reversed(values) if value is not None), None)

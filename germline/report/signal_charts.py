@@ -1,4 +1,4 @@
-"""The signals of a run on its page: curves, and each number at the start and at the end."""
+"""The signals of a run on its page: curves, and a table with the first and the last values."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ Write = Callable[[float | None], str]
 
 @dataclass(frozen=True)
 class SignalReading:
-    """One of the signals: its mean over the first and over the last generations, in words."""
+    """A signal with its means over the first and over the last generations, as text."""
 
     name: str
     start: str
@@ -24,14 +24,14 @@ class SignalReading:
 
 
 def signal_charts(rows: Sequence[Row]) -> list[Chart]:
-    """Draw what there is to draw: shares, agreement of halves, served weights that move."""
+    """Draw the recorded signals: shares, agreement of halves, served weights that change."""
     recorded = [row for row in rows if row.get("signals")]
     drawn = (_shares(recorded), _agreement(recorded), _steps(recorded)) if recorded else ()
     return [chart for chart in drawn if chart]
 
 
 def walk_chart(distances: Sequence[float | None], edge: float | None) -> list[Chart]:
-    """Draw the walk of the updates against the edge, where that is known; no chart of no walk.
+    """Draw the walk of the updates and the edge, if known; no chart without a walk.
 
     Args:
         distances: after each generation, in the unit of sigma.
@@ -47,14 +47,13 @@ def walk_chart(distances: Sequence[float | None], edge: float | None) -> list[Ch
     if edge is not None:
         ends = [places[0], places[-1]]
         marks.append(Curve("edge: random members break", "run-1", ends, [edge, edge]))
-        against = f"Random members break at the edge, {number(edge)}; so does a model carried there"
+        against = f"At the edge, {number(edge)}, random members break, and so does the model"
         said = f" The edge, where random members break, is at {number(edge)}."
     return [
         Chart(
             name="signal-walk",
-            caption="How far a random walk of the updates has carried the weights, root mean "
-            f"square per weight, in the unit of sigma. {against}. Where there is a signal, only a "
-            "part of each step is noise.",
+            caption="Distance of a random walk of the updates, root mean square per weight, in the "
+            f"unit of sigma. {against}. If there is a signal, only a part of each step is noise.",
             alt="Line chart of the walk of the updates, which grows to "
             f"{number(known[-1])} in {len(distances)} generations.{said}",
             x_label="generation",
@@ -65,7 +64,7 @@ def walk_chart(distances: Sequence[float | None], edge: float | None) -> list[Ch
 
 
 def signal_readings(rows: Sequence[Row]) -> list[SignalReading]:
-    """Say what each signal was at the start and at the end; what no generation has is left out."""
+    """Return each signal at the start and at the end; signals without values are left out."""
     recorded = [row for row in rows if row.get("signals")]
     count = min(WINDOW, -(-len(recorded) // 2))
     found = []
@@ -77,12 +76,12 @@ def signal_readings(rows: Sequence[Row]) -> list[SignalReading]:
 
 
 def _mean(rows: Sequence[Row], name: str) -> float | None:
-    """Average a signal; the ratio follows from the mean agreement, which is steadier."""
+    """Average a signal; the signal-to-noise ratio is computed from the mean agreement."""
     if name == "signal_to_noise":
         return signal_to_noise(mean(rows, "agreement"))
-    if name == "walk":  # It grows: what counts is how far it has come.
+    if name == "walk":  # It grows, so the latest value is the relevant one.
         return signal(rows[-1], name) if rows else None
-    # Where nothing was learned no step was taken: it would only water down those that were.
+    # Generations without a signal have no step and must not lower the mean.
     return mean(with_update(rows) if name.startswith("step.") else rows, name)
 
 
@@ -94,60 +93,62 @@ MEANINGS: dict[str, tuple[str, Write, str]] = {
     "informative_examples": (
         "examples that tell members apart",
         _percent,
-        "On the others all members earn the same, so they are played for nothing. Few of them: "
-        "sigma is too small, or the examples are solved or hopeless.",
+        "On the other examples all members earn the same reward, so they do not contribute to the "
+        "update. A low share: sigma is too small, or the examples are all solved or all too hard.",
     ),
     "informative_pairs": (
         "pairs that differ",
         _percent,
-        "Antithetic pairs whose two halves differ in fitness; only they move the weights.",
+        "Antithetic pairs whose two members differ in fitness; only they contribute to the update.",
     ),
     "tied": (
         "members that tie",
         _percent,
-        "As fit as another member. Many: the reward is coarse, or the batch is small.",
+        "Members with the same fitness as another one. A high share: the reward is coarse, or the "
+        "batch is small.",
     ),
     "empty": (
         "empty completions",
         _percent,
-        "Nothing but special tokens was written. Many: members are broken (sigma is too large), "
-        "or silence is rewarded.",
+        "Completions of special tokens only. A high share: members are broken (sigma is too "
+        "large), or the reward favors empty completions.",
     ),
     "agreement": (
         "agreement of halves",
         number,
-        "Cosine of the updates that the two halves of each batch would give. Near 0, an update "
-        "follows the luck of its examples: play more of them. Near 1, fewer would do.",
+        "Cosine of the updates that the two halves of each batch would give. Near 0, an update is "
+        "mostly noise of the choice of examples: use more of them. Near 1, fewer are enough.",
     ),
     "signal_to_noise": (
         "signal to noise",
         number,
-        "What that agreement says about the update of the whole batch, as a ratio of powers: "
-        "above 1 it is signal for the most part.",
+        "Ratio of powers in the update of the whole batch, computed from the agreement: above 1 "
+        "the update is mostly signal.",
     ),
     "signal_share": (
         "signal in the differences",
         number,
-        "Share of what separates the members that the choice of examples does not explain; below 0 "
-        "where chance made less than usual. learning_rate=auto makes steps as long as this is.",
+        "Share of the differences between members that the choice of examples does not explain; it "
+        "is below 0 if chance differences are smaller than expected. learning_rate=auto makes "
+        "steps proportional to it.",
     ),
     "directions": (
         "effective directions",
         number,
-        "How many of the population's directions carry the update: far fewer than there are "
-        "means that some members decide alone (clip or rank the utilities).",
+        "Effective number of directions in the update: if it is far below the number of "
+        "directions, a few members dominate (clip or rank the utilities).",
     ),
     "walk": (
         "walk of the updates",
         number,
-        "How far the updates would have carried each weight by then, root mean square in the unit "
-        "of sigma, if they were a random walk. At the sigma at which random members break, the "
-        "model breaks as well.",
+        "Distance of each weight from its start if the updates were a random walk, root mean "
+        "square in the unit of sigma. At the sigma at which random members break, the model breaks "
+        "as well.",
     ),
     "step.rank": (
         "effective rank of a step",
         number,
-        "Of the update of a matrix: that of its directions, bounded by the matrix.",
+        "Effective rank of the update of a matrix, bounded by the size of the matrix.",
     ),
     "step.rms": (
         "step per weight",
@@ -157,25 +158,25 @@ MEANINGS: dict[str, tuple[str, Write, str]] = {
     "step.in_roundings": (
         "step in roundings",
         number,
-        "The same, in spacings of the dtype that is served, of the middle tensor. Below 1 an "
-        "update is seen in part only, until updates add up in the fp32 masters: nothing is lost.",
+        "The same, in spacings of the served dtype, of the median tensor. Below 1 only a part of "
+        "an update changes the served weights; the fp32 masters keep the rest, so nothing is lost.",
     ),
     "step.least_in_roundings": (
         "in the slowest tensor",
         number,
-        "The same, of the tensor that moves least for its size.",
+        "The same, of the tensor with the smallest relative change.",
     ),
     "step.moved": (
-        "served weights that move",
+        "served weights changed",
         _percent,
-        "Share that an update changes after rounding.",
+        "Share of the served weights that an update changes, after rounding.",
     ),
 }
-"""Signal -> its words, how its values are written, what it means and what to do."""
+"""Signal -> its name, the format of its values, and its meaning with a remedy."""
 
 
 def _shares(rows: Sequence[Row]) -> Chart | None:
-    """Draw the shares that carry information; a member that is alone has next to none."""
+    """Draw the shares that carry information; a population of one has few of them."""
     marks: list[Mark] = []
     if any(signal(row, EXAMPLES) is not None for row in rows):
         marks.append(_curve("examples that tell members apart", "run-0", rows, EXAMPLES))
@@ -187,8 +188,8 @@ def _shares(rows: Sequence[Row]) -> Chart | None:
         return None
     return Chart(
         name="signal-shares",
-        caption="What carries information in each generation, as shares: examples on which "
-        "members differ, antithetic pairs whose halves differ, completions without any text.",
+        caption="Shares of each generation: examples on which members differ, antithetic pairs "
+        "whose members differ, and completions without text.",
         alt="Line chart of the shares of a generation that carry information: examples that tell "
         f"members apart go from {_ends(rows, EXAMPLES, _percent)}, completions without text from "
         f"{_ends(rows, 'empty', _percent)}.",
@@ -206,7 +207,7 @@ def _agreement(rows: Sequence[Row]) -> Chart | None:
     return Chart(
         name="signal-agreement",
         caption="Agreement of the two halves of each batch: the cosine of the updates they would "
-        f"give by themselves. One generation says little; the heavy line is the mean of {WINDOW}.",
+        f"give separately. A single generation is noisy; the heavy line is the mean of {WINDOW}.",
         alt="Line chart of the cosine between the updates that two halves of each batch give; its "
         f"mean goes from {_ends(rows, 'agreement', number)}.",
         x_label="generation",
@@ -219,19 +220,19 @@ def _agreement(rows: Sequence[Row]) -> Chart | None:
 
 
 def _steps(rows: Sequence[Row]) -> Chart | None:
-    """Draw how many served weights move, where that is not simply all of them."""
+    """Draw the share of served weights that change, if it is not always all of them."""
     moved = [signal(row, "step.moved") for row in with_update(rows)]
     if all(share is None or share > NEARLY_ALL for share in moved):
         return None
     return Chart(
         name="signal-steps",
         caption="Share of the served weights that an update changes, after rounding to the dtype "
-        "they are served in. What is too small to be seen is kept by the fp32 masters.",
+        "they are served in. The fp32 masters keep smaller changes.",
         alt="Line chart of the share of served weights that each update changes, from "
         f"{_ends(rows, 'step.moved', _percent)}.",
         x_label="generation",
         y_label="share",
-        marks=[_curve("served weights that move", "mean", rows, "step.moved")],
+        marks=[_curve("served weights changed", "mean", rows, "step.moved")],
     )
 
 

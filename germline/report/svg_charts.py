@@ -1,8 +1,8 @@
-"""Charts as SVG a page can color: scales, ticks and shapes; the template writes the markup.
+"""Charts as SVG: this module computes scales, ticks and shapes; the template writes the markup.
 
 A chart is drawn twice, wide and narrow, because text in an SVG shrinks with the picture: on a
-telephone it would be too small to read. The page shows the one that fits. Colors are classes
-(`tone-0`, ...) that the style sheet fills in, so one drawing serves light, dark and print.
+telephone it would be too small to read. The page shows the drawing that fits. Colors are CSS
+classes (`run-0`, ...) that the style sheet defines, so one drawing serves light, dark and print.
 """
 
 import math
@@ -15,7 +15,10 @@ MOST_POINTS = 400
 """Points of a curve; longer ones are averaged in groups."""
 
 CHARACTER = 7.2
-"""Width of a digit in the pictures' 13 pixel type, rounded up."""
+"""Width of a digit in the 13 pixel type of the charts, in pixels, rounded up."""
+
+CONSTANT = 1e-9
+"""Relative spread below which values count as constant: rounding must not set the scale."""
 
 Number = float | None
 
@@ -45,8 +48,8 @@ class Band:
 class Points:
     """Measured points with their intervals (NaN: not known), joined by a line.
 
-    `named` are the places whose values are written above them; `shift` moves the points sideways,
-    in pixels, so that those of several runs do not cover each other.
+    `named` are the indices of the points whose values are written above them; `shift` moves the
+    points sideways, in pixels, so that the points of several runs do not overlap.
     """
 
     label: str
@@ -64,7 +67,7 @@ Mark = Curve | Band | Points
 
 @dataclass(frozen=True)
 class Chart:
-    """What to draw: marks from back to front, and the words around them."""
+    """The content of a chart: marks from back to front, and the texts around them."""
 
     name: str
     caption: str
@@ -103,7 +106,7 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Scale:
-    """A straight map from values to pixels."""
+    """A linear map from values to pixels."""
 
     low: float
     high: float
@@ -116,7 +119,7 @@ class Scale:
         return round(self.start + share * (self.end - self.start), 1)
 
     def moved(self, pixels: float) -> "Scale":
-        """Return the same scale some pixels further on."""
+        """Return the same scale, shifted by some pixels."""
         return replace(self, start=self.start + pixels, end=self.end + pixels)
 
 
@@ -146,7 +149,7 @@ def draw_chart(chart: Chart, width: float, height: float) -> Drawing:
 
 
 def ticks(low: float, high: float, most: int, *, whole: bool = False) -> list[float]:
-    """Return round numbers inside a range, at most so many steps apart; whole ones on request."""
+    """Return at most about `most` round numbers inside a range; whole ones on request."""
     step = (high - low) / most
     power = 10.0 ** math.floor(math.log10(step))
     step = power * next(one for one in (1, 2, 2.5, 5, 10) if one * power >= step * (1 - 1e-9))
@@ -189,14 +192,14 @@ def _pointed(mark: Points, x: Scale, y: Scale) -> Shape:
 
 
 def _text(at: float, top: float, value: float, x: Scale) -> tuple[float, float, str, str]:
-    """Write a value above its interval, turned inwards at the edges."""
+    """Write a value above its interval, moved inwards at the edges of the chart."""
     text = f"{value:.3g}".replace("-", "−")
-    room = CHARACTER * len(text) / 2
-    return (min(max(at, x.start + room), x.end + 10 - room), top - 7, "middle", text)
+    half = CHARACTER * len(text) / 2
+    return (min(max(at, x.start + half), x.end + 10 - half), top - 7, "middle", text)
 
 
 def _line(x: Sequence[float], y: Sequence[Number], across: Scale, up: Scale) -> str:
-    """Join neighbors that are known; a missing value lifts the pen."""
+    """Draw a line through the known values; a missing value interrupts it."""
     path, pen = [], "M"
     for at, value in zip(x, y, strict=True):
         if value is None:
@@ -208,16 +211,16 @@ def _line(x: Sequence[float], y: Sequence[Number], across: Scale, up: Scale) -> 
 
 
 def _area(band: Band, x: Scale, y: Scale) -> str:
-    """Close one area per stretch without a gap."""
-    path, stretch = [], list[tuple[float, float, float]]()
+    """Draw one closed area per section without a missing value."""
+    path, section = [], list[tuple[float, float, float]]()
     for at, low, high in [*zip(band.x, band.low, band.high, strict=True), (0.0, None, None)]:
         if low is not None and high is not None:
-            stretch.append((x(at), y(low), y(high)))
-        elif stretch:
-            there = "L".join(f"{a},{top}" for a, _, top in stretch)
-            back = "L".join(f"{a},{floor}" for a, floor, _ in reversed(stretch))
+            section.append((x(at), y(low), y(high)))
+        elif section:
+            there = "L".join(f"{a},{top}" for a, _, top in section)
+            back = "L".join(f"{a},{floor}" for a, floor, _ in reversed(section))
             path.append(f"M{there}L{back}Z")
-            stretch = []
+            section = []
     return "".join(path)
 
 
@@ -230,7 +233,7 @@ def _values(mark: Mark) -> list[Number]:
 
 
 def _intervals(mark: Points) -> list[tuple[float, float]]:
-    """Return the ends of the intervals; of one that is not known, the point itself."""
+    """Return the ends of the intervals; for an unknown interval, the point itself."""
     return [
         (low, high) if math.isfinite(low) and math.isfinite(high) else (value, value)
         for value, low, high in zip(mark.y, mark.low, mark.high, strict=True)
@@ -238,11 +241,11 @@ def _intervals(mark: Points) -> list[tuple[float, float]]:
 
 
 def _extent(values: Sequence[Number], *, whole: bool = False) -> tuple[float, float]:
-    """Return a range that holds all values and is never empty."""
+    """Return a range that contains all values and is never empty."""
     known = [value for value in values if value is not None and math.isfinite(value)] or [0.0]
     low, high = min(known), max(known)
-    if high == low:
-        widen = 1.0 if whole else max(abs(high) * 0.1, 1e-6)
+    if high - low <= CONSTANT * max(abs(low), abs(high)):
+        widen = 0.1 * abs(high) or 1.0
         return (low, high + 1.0) if whole else (low - widen, high + widen)
     return (low, high) if whole else (low - 0.04 * (high - low), high + 0.04 * (high - low))
 

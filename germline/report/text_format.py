@@ -1,4 +1,4 @@
-"""How numbers, durations, sizes, runs and model text are put into words."""
+"""Format numbers, durations, sizes, scores, run titles and model text."""
 
 import math
 from pathlib import Path
@@ -10,33 +10,33 @@ from germline.evaluation import confidence_interval
 from germline.types import HeldOutScore
 
 JOINERS = "\u200c\u200d"
-"""Invisible, harmless, and needed: Persian words and family emoji fall apart without them."""
+"""Invisible characters that are kept: Persian words and family emoji need them."""
 
 
 ALL_EQUAL = "(all equal)"
-"""In the place of a standard error of 0, which equal values do not support: see `caution`."""
+"""Shown instead of a standard error of 0, which equal values do not justify: see `caution`."""
 
 
 FEW_EXAMPLES = 10
-"""With fewer examples, a standard error is itself uncertain by a quarter and more."""
+"""With fewer examples, a standard error is itself uncertain by a quarter or more."""
 
 
 def number(value: float | None) -> str:
-    """Write a number with three digits or so; a dash when there is none."""
+    """Format a number with about three digits; a dash if there is none."""
     if value is None or not math.isfinite(value):
         return "-"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def duration(seconds: float) -> str:
-    """Write seconds as m:ss or h:mm:ss."""
+    """Format seconds as m:ss or h:mm:ss."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def seconds(value: float) -> str:
-    """Write a time with a unit that leaves it readable."""
+    """Format a time with a suitable unit."""
     if value >= 100:
         return f"{duration(value)} min" if value < 3600 else f"{duration(value)} h"
     if value >= 1:
@@ -45,7 +45,7 @@ def seconds(value: float) -> str:
 
 
 def size(count: float) -> str:
-    """Write a number of bytes in decimal units."""
+    """Format a number of bytes in decimal units."""
     for unit in ("bytes", "kB", "MB"):
         if count < 1000:
             return f"{count:.3g} {unit}"
@@ -54,27 +54,27 @@ def size(count: float) -> str:
 
 
 def score(value: HeldOutScore) -> str:
-    """Write a held-out score with its standard error, or a share with its interval."""
+    """Format a held-out score with its standard error, or a share with its interval."""
     return f"{number(value.mean)} {error(value)}"
 
 
 def error(value: HeldOutScore) -> str:
-    """Write how sure a held-out score is; `kind_of_error` says what that is."""
+    """Format the standard error or the interval of a held-out score; see `kind_of_error`."""
     if not value.proportion:
         return f"± {number(value.standard_error)}" if value.standard_error else ALL_EQUAL
     return "[{}, {}]".format(*map(number, confidence_interval(value)))
 
 
 def kind_of_error(value: HeldOutScore) -> str:
-    """Name what `error` writes."""
+    """Name what `error` formats."""
     return "95 % interval" if value.proportion else "standard error"
 
 
 def caution(value: HeldOutScore) -> str:
-    """Say what a score with its error leaves open; empty where the error can be relied on.
+    """Return a caution about a score's error; empty if the error is reliable.
 
-    Where n values are equal, up to 3 / n of all examples may differ (95 %): the rule of three
-    (Hanley and Lippman-Hand 1983, JAMA 249).
+    If n values are equal, up to 3 / n of all examples may differ (95 %): the rule of three (Hanley
+    and Lippman-Hand 1983, JAMA 249).
     """
     if value.proportion or not value.n:
         return ""
@@ -83,7 +83,7 @@ def caution(value: HeldOutScore) -> str:
     if value.standard_error == 0:
         share = min(1.0, 3 / value.n)
         return (
-            f"all {value.n} values are equal, which gives no standard error: up to "
+            f"all {value.n} values are equal, so there is no standard error: up to "
             f"{share:.0%} of other examples may differ"
         )
     if value.n < FEW_EXAMPLES:
@@ -92,9 +92,9 @@ def caution(value: HeldOutScore) -> str:
 
 
 def escape_control_characters(text: str) -> str:
-    """Replace what a terminal or a browser might obey; line breaks, tabs and spaces stay.
+    """Replace characters that a terminal or a browser may interpret; keep breaks, tabs, spaces.
 
-    Control characters, marks that turn the direction of writing, and halves of characters go.
+    Control characters, marks that change the direction of writing, and surrogates are replaced.
     """
     return "".join(
         one if one.isprintable() or one in "\n\t" or one in JOINERS or one == "\u3000" else "�"
@@ -103,7 +103,7 @@ def escape_control_characters(text: str) -> str:
 
 
 def run_title(config: Config) -> tuple[str, str]:
-    """Name a run by what tells it from others: what is trained on what, and how."""
+    """Return a run's title in two lines: task, model and space; population, steps and seed."""
     strategy = config.strategy
     rank = f" r = {config.space.rank}" if hasattr(config.space, "rank") else ""
     model = Path(config.model).name
@@ -115,17 +115,17 @@ def run_title(config: Config) -> tuple[str, str]:
 
 
 def scored_as(config: Config) -> str:
-    """Name who is scored on held-out examples."""
+    """Return whether the center or a vote of members is scored on held-out examples."""
     return "vote" if isinstance(config.method, RandOpt) else "center"
 
 
 def counted_by(config: Config) -> str:
-    """Name what held-out scores are counted by: where nothing is updated, generations."""
+    """Return the unit in which held-out scores are counted: generations if nothing is updated."""
     return "generations" if isinstance(config.method, RandOpt) else "updates"
 
 
 def _steps(config: Config) -> list[str]:
-    """Say how far members are from the center, and how far it goes, as far as either moves."""
+    """Return sigma and the learning rate, if the method uses them."""
     strategy, method = config.strategy, config.method
     sigma = _setting(getattr(strategy, "sigma", "of its own"))
     if isinstance(method, RandOpt):
@@ -139,7 +139,7 @@ def _steps(config: Config) -> list[str]:
 
 
 def _setting(value: float | str | BaseModel) -> str:
-    """Write a number, a schedule by where it goes, or that the value is measured."""
+    """Format a number, the ends of a schedule, or the kind of an adaptive value."""
     if isinstance(value, str):
         return value
     if not isinstance(value, BaseModel):

@@ -8,7 +8,8 @@ import pytest
 from rich.console import Console
 
 import germline
-from germline.cli.live_view import LineView, LiveView
+from germline.cli.line_view import LineView
+from germline.cli.live_view import LiveView
 from germline.config import load_config
 from germline.evaluation.member_kl import MemberKl
 from germline.protocols.wrappers import FleetWrapper
@@ -61,8 +62,10 @@ def test_plain_lines_say_that_sigma_is_calibrated_and_what_came_of_it(run):
     view.trial(SigmaTrial(0.1, 0.0015))
     view.generation(replace(records[0], held_out=None))
     shown = view._console.export_text()
-    assert "calibrating sigma, trial 1 of at most 8: members of sigma 0.1 read texts" in shown
-    assert "sigma 0.1: KL 0.0015 nats per token, 0.002 is wanted" in shown
+    assert (
+        "calibrating sigma, trial 1 of at most 8: KL divergence of members with sigma 0.1" in shown
+    )
+    assert "sigma 0.1: KL 0.0015 nats per token, target 0.002" in shown
     assert f"sigma {records[0].update.sigma:.3g}  step " in shown
 
 
@@ -77,15 +80,15 @@ def test_the_live_view_shows_the_calibration_then_sigma_its_divergence_and_the_s
     view.console.print(view.render())
     trying = view.console.export_text()
     assert "calibrating sigma" in trying
-    assert "sigma 0.1: KL 0.0005 nats per token, 0.002 is wanted" in trying
-    assert "trial 2 of at most 8: members of sigma 0.2 read texts" in trying
+    assert "sigma 0.1: KL 0.0005 nats per token, target 0.002" in trying
+    assert "trial 2 of at most 8: KL divergence of members with sigma 0.2" in trying
     view.trial(SigmaTrial(0.2, 0.002))
     view.generation(records[0])
     view.generation(records[1])
     view.close()
     view.console.print(view.render())
     shown = view.console.export_text()
-    assert "read texts" not in shown
+    assert "KL divergence of members" not in shown
     assert f"sigma {records[1].update.sigma:.3g} (calibrated, KL about 0.00" in shown
     assert "sigmas  learning rate " in shown
 
@@ -125,7 +128,7 @@ def test_prompts_that_the_model_does_not_answer_are_left_out_while_there_are_oth
         if answered:
             assert math.isfinite(divergence(pair))
         else:
-            with pytest.raises(GermlineError, match=r"wrote no token to any of .* number"):
+            with pytest.raises(GermlineError, match=r"generated no token for any of .* number"):
                 divergence(pair)
 
 
@@ -159,7 +162,7 @@ def test_a_weight_decay_that_moves_with_the_measured_rate_is_told(caplog):
     ("changes", "said"),
     [
         ({}, ""),
-        ({"n": 3, "standard_error": 0.0}, "all 3 values are equal, which gives no standard error"),
+        ({"n": 3, "standard_error": 0.0}, "all 3 values are equal, so there is no standard error"),
         ({"n": 50, "standard_error": 0.0}, "up to 6% of other examples may differ"),
         ({"n": 3}, "a standard error of 3 examples is rough"),
         ({"n": 1, "standard_error": math.nan}, "one example has no standard error"),

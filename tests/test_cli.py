@@ -2,9 +2,14 @@
 
 import io
 import math
+import os
+import pty
+import re
 import signal
 import subprocess
 import sys
+import termios
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +19,9 @@ from typer.testing import CliRunner
 from germline.cli import text_format
 from germline.cli.application import app
 from germline.cli.interrupt import stop_on_interrupt
-from germline.cli.live_view import LineView, LiveView, generation_line
+from germline.cli.line_view import LineView, generation_line
+from germline.cli.live_view import LOCAL_MODES, LiveView, hide_control_characters
+from germline.cli.text_format import one_line_excerpt, without_common_start
 from germline.cli.train_summary import (
     completions_table,
     print_next_commands,
@@ -23,6 +30,7 @@ from germline.cli.train_summary import (
 )
 from germline.config import load_config
 from germline.record import RunDirectory
+from germline.types import Grade
 from tests.synthetic_runs import BATCH, DIGEST, record, rollout, score
 
 VERBS = ("train", "resume", "replay", "export", "eval", "generate")
@@ -51,6 +59,7 @@ def test_the_help_of_a_verb_shows_examples(verb: str) -> None:
     shown = CliRunner().invoke(app, [verb, "--help"])
     assert shown.exit_code == 0
     assert f"\n    germline {verb} " in shown.output
+    assert CliRunner().invoke(app, [verb, "-h"]).output == shown.output
 
 
 def test_help_imports_neither_torch_nor_numpy() -> None:
@@ -94,13 +103,13 @@ def test_mistake_17_a_flag_takes_no_word_that_would_be_ignored(tmp_path: Path) -
 def test_mistake_17_eval_refuses_settings_that_it_would_ignore(setting: str) -> None:
     shown = CliRunner().invoke(app, ["eval", "nano", "--task", "arithmetic", setting])
     assert shown.exit_code == 2
-    assert f"{setting} changes nothing here" in shown.stderr
+    assert f"{setting} has no effect here" in shown.stderr
 
 
 def test_evaluating_a_model_needs_a_task() -> None:
     shown = CliRunner().invoke(app, ["eval", "nano"])
     assert shown.exit_code == 2
-    assert "nano is no run directory, so name a task: --task countdown" in shown.stderr
+    assert "nano is not a run directory, so a task is needed: --task countdown" in shown.stderr
 
 
 def test_a_mistyped_option_ends_with_status_2() -> None:
@@ -195,13 +204,88 @@ def test_the_live_view_shows_the_state_of_the_run(run: RunDirectory) -> None:
         "1/10",
         "0.438  [0.4, 0.475] 20-80 % of members  best 0.5",
         "200 tokens/s",
-        "exact 0.75 ± 0.05, at the start 0.25 ± 0.05  (n 100, updates 1)",
+        "exact 0.75 ± 0.05, before training 0.25 ± 0.05  (n 100, updates 1)",
         "question 3?",
         "says 1",
         "reward 0.25",
         "Ctrl-C finishes the generation and stops.",
     ):
         assert part in shown, part
+
+
+def test_plain_lines_begin_with_the_score_before_training(run: RunDirectory) -> None:
+    run.write_held_out(score(0, 0.25), [], BATCH)
+    view = LineView(terminal(), run)
+    view.start()
+    view._scores = []  # A run that begins is scored after the view has started.
+    view.generation(record(0))
+    view.generation(record(1, held_out=score(2, 0.75)))
+    first, second, third, *_ = view._console.export_text().splitlines()
+    assert first == "held-out exact 0.25 ± 0.05 before training"
+    assert second.startswith("generation 0 ")
+    assert "held-out exact 0.75 ± 0.05" in third
+
+
+def test_prompts_with_the_same_instructions_are_shown_from_where_they_differ() -> None:
+    head = "You are a helpful assistant. You think first and then answer. Using the numbers "
+    prompts = [f"{head}[{n} 2], create an equation that equals {9 - n}." for n in (3, 5)]
+    shown = without_common_start(prompts)
+    assert shown[0] == "… answer. Using the numbers [3 2], create an equation that equals 6."
+    assert without_common_start(prompts[:1]) == prompts[:1]
+    assert without_common_start(["What is 3?", "What is 4?"]) == ["What is 3?", "What is 4?"]
+    assert without_common_start([]) == []
+
+
+def test_an_excerpt_ends_with_a_whole_word() -> None:
+    assert one_line_excerpt("the quick brown fox", 15) == "the quick…"
+    assert one_line_excerpt("the quick brown fox", 10) == "the quick…"
+    assert one_line_excerpt("x" * 20, 10) == "x" * 9 + "…"
+
+
+@pytest.mark.parametrize("width", [40, 80, 140])
+def test_the_live_view_and_the_summary_break_no_word(run: RunDirectory, width: int) -> None:
+    run.write_held_out(score(0, 0.25), [rollout(0, 7, 0.0)], BATCH)
+    failing = record(0, held_out=score(1, 0.75))
+    run.write(failing, BATCH)
+    console = Console(record=True, width=width, force_terminal=True, color_system=None)
+    view = LiveView(console, run)
+    view.start()
+    view.generation(failing)
+    view.close()
+    console.export_text()
+    console.print(view.render())
+    print_result(console, run, quiet=True)
+    lines = console.export_text().splitlines()
+    assert max(map(len, lines[:-2])) <= width
+    words = {"generations", "members", "standard", "before", "training", "question", "directory"}
+    assert words <= set(re.findall(r"\w+", " ".join(lines)))
+
+
+def test_the_terminal_does_not_echo_control_characters_while_the_view_is_shown() -> None:
+    parent, child = pty.openpty()
+    before = termios.tcgetattr(child)
+    assert before[LOCAL_MODES] & termios.ECHOCTL
+    with os.fdopen(child, "r") as terminal_input:
+        restore = hide_control_characters(terminal_input)
+        assert not termios.tcgetattr(terminal_input)[LOCAL_MODES] & termios.ECHOCTL
+        restore()
+        assert termios.tcgetattr(terminal_input) == before
+    os.close(parent)
+    with (Path(__file__)).open(encoding="utf-8") as file:
+        hide_control_characters(file)()
+
+
+def test_a_run_whose_every_grading_failed_says_so(run: RunDirectory) -> None:
+    grade = Grade(0.0, {"exact": 0.0}, "ValueError: boom")
+    one = record(0)
+    failed = tuple(replace(rollout, grade=grade) for rollout in one.evaluation.rollouts)
+    run.write(replace(one, evaluation=replace(one.evaluation, rollouts=failed)), BATCH)
+    console = terminal()
+    print_result(console, run, quiet=True)
+    assert (
+        "the grading of 100 % of the completions failed, most often by: ValueError: boom"
+        in console.export_text()
+    )
 
 
 def test_the_live_view_answers_to_ctrl_c(run: RunDirectory) -> None:
@@ -218,10 +302,10 @@ def test_the_live_view_answers_to_ctrl_c(run: RunDirectory) -> None:
 def test_the_summary_shows_before_and_after(run: RunDirectory) -> None:
     run.write_held_out(score(0, 0.25), [rollout(0, 7, 0.0)], BATCH)
     run.write_held_out(score(10, 0.75), [rollout(5, 7, 1.0)], BATCH)
-    console = terminal()
+    console = terminal(140)
     print_result(console, run, quiet=False)
     shown = console.export_text()
-    assert "│ question 7? │ answer 7 │ says 0 │ says 5 │" in shown
+    assert "│ question 7? │ answer 7    │ says 0 │ says 5 │" in shown
     assert "held-out exact: 0.25 ± 0.05 -> 0.75 ± 0.05 (mean and standard error, n 100)" in shown
     assert f"run directory: {run.path}" in shown
 
@@ -229,7 +313,7 @@ def test_the_summary_shows_before_and_after(run: RunDirectory) -> None:
 def test_mistake_17_quiet_prints_scores_and_paths_only(run: RunDirectory) -> None:
     run.write_held_out(score(0, 0.25), [rollout(0, 7, 0.0)], BATCH)
     run.write_held_out(score(10, 0.75), [rollout(5, 7, 1.0)], BATCH)
-    console = terminal()
+    console = terminal(140)
     print_result(console, run, quiet=True)
     assert len(console.export_text().splitlines()) == 2
 

@@ -17,7 +17,7 @@ from germline.estimates.hardware import GPUS
 
 
 def only(monkeypatch: pytest.MonkeyPatch, look: Callable[[], Iterator[InstallationCheck]]) -> None:
-    monkeypatch.setattr(installation_checks, "LOOKS", {"self check": (look,)})
+    monkeypatch.setattr(installation_checks, "CHECKS", {"self check": (look,)})
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def test_everything_promised_is_looked_at(examined: dict[str, list[InstallationC
     assert names["versions"] >= {"python", "germline", "torch", "transformers", "numpy"}
     assert names["devices"] >= {"processor", "memory", "threads"}
     assert names["self check"] == {"noise", "nano model", "generation", "update", "graders"}
-    assert "disk" in names["surroundings"]
+    assert "disk" in names["environment"]
 
 
 def test_what_germline_requires_is_read_from_its_metadata() -> None:
@@ -50,8 +50,8 @@ def test_other_bits_end_with_status_1(monkeypatch: pytest.MonkeyPatch) -> None:
     only(monkeypatch, installation_checks.check_noise)
     shown = CliRunner().invoke(app, ["doctor"])
     assert shown.exit_code == 1
-    assert "BROKEN  noise  digest 2a2c12ab0895, everywhere else 000000000000" in shown.output
-    assert shown.output.endswith("1 broken\n")
+    assert "BROKEN  noise  digest 2a2c12ab0895, expected 000000000000" in shown.output
+    assert shown.output.endswith("1 checks failed\n")
 
 
 def test_a_missing_package_comes_with_the_line_to_type(monkeypatch: pytest.MonkeyPatch) -> None:

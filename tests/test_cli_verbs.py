@@ -70,7 +70,7 @@ def test_mistake_17_held_out_scores_come_when_they_are_due(trained: tuple[Path, 
 
 def test_training_ends_with_scores_paths_and_next_commands(trained: tuple[Path, str]) -> None:
     run, printed = trained
-    assert "held-out prompts, before and after" in printed
+    assert "held-out prompts, before and after training" in printed
     assert re.search(r"held-out \w+: [\d.,]+ ± [\d.,]+ -> ", printed)
     for line in (f"run directory: {run}", f"figure:        {run / 'evolution.png'}"):
         assert f"\n{line}\n" in printed

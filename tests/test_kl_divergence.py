@@ -202,7 +202,7 @@ def test_eval_tells_how_far_a_run_went(trained, tmp_path):
     first, far, texts, _where = shown.stdout.splitlines()
     assert first.startswith("length_difference")
     assert re.match(r"KL\(now \|\| start\) [\d.]+ nats per token, .* 4 completions", far)
-    assert re.match(r"no answers \d+%: empty \d+%, special tokens only", texts)
+    assert re.match(r"degenerate texts \d+%: empty \d+%, special tokens only", texts)
 
 
 def test_no_divergence_is_negative():
@@ -224,8 +224,8 @@ def test_one_text_has_a_divergence_without_an_error(trained, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["nano", "--task", "arithmetic", "--kl"], "found --task arithmetic: name a run"),
-        (["nano", "--kl"], "nano is no run directory, so name a task"),
+        (["nano", "--task", "arithmetic", "--kl"], "found --task arithmetic: give a run"),
+        (["nano", "--kl"], "nano is not a run directory, so a task is needed"),
     ],
 )
 def test_what_has_no_start_is_not_compared_with_it(words, message):

@@ -260,7 +260,7 @@ def test_eval_names_the_options_it_played_with(whole, tmp_path):
     named = ", ".join(
         most_likely_options(RunDirectory.open(whole).generations()[-1]["option_probabilities"])
     )
-    assert f"played with the likeliest options: {named}" in shown.stdout.splitlines()
+    assert f"with the most likely prompt options: {named}" in shown.stdout.splitlines()
 
 
 def test_every_generation_records_the_odds(whole):

@@ -1,7 +1,7 @@
-"""The command line: argv to a config, a config to one verb.
+"""The command line: it turns arguments into a config and calls one command.
 
-One small file per group of verbs; each verb imports what it needs when it runs, so that `--help`
-and a mistyped option answer at once instead of after loading torch.
+There is one small file per command. Each command imports its dependencies when it runs, so that
+`--help` and errors in options appear at once, without the time to load torch.
 """
 
 

@@ -1,7 +1,7 @@
-"""The `germline` command itself: its verbs, and how errors reach a person.
+"""The `germline` command: its subcommands, and how errors are reported.
 
-What a user can mend is told in one red paragraph on stderr, with exit status 2. A traceback means a
-mistake of ours. An interrupted command ends with status 130, as shells expect.
+An error that a user can fix is printed as one red paragraph on stderr, with exit status 2. A
+traceback means a bug in germline. An interrupted command ends with status 130, as shells expect.
 """
 
 import sys
@@ -29,18 +29,18 @@ from germline.cli.interrupt import INTERRUPTED
 
 
 class UserErrorGroup(TyperGroup):
-    """The group of verbs, which turns a `GermlineError` into a message."""
+    """The group of commands, which turns a `GermlineError` into a message."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the verb; end the process tidily when it cannot go on."""
+        """Run the command; exit with a message and a status when it fails."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
             typer.secho("Interrupted.", err=True)
             raise typer.Exit(INTERRUPTED) from None
         except Exception as error:
-            # Not imported for this: it brings numpy, a third of a second `--help` can do without.
-            # Whoever raised a GermlineError has imported it.
+            # Not imported here: it imports numpy, which would make `--help` 0.3 s slower. Code that
+            # raises a GermlineError has imported it.
             types = sys.modules.get("germline.types")
             if types is None or not isinstance(error, types.GermlineError):
                 raise
@@ -59,19 +59,20 @@ app = typer.Typer(
     cls=UserErrorGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    # Plain help: brackets such as [key=value ...] are not markup, and rich stays unimported.
+    # Plain help: brackets such as [key=value ...] are not markup, and rich is not imported.
     rich_markup_mode=None,
-    epilog="\b\nA first run, from nothing:\n" + "".join(f"  {one}\n" for one in FIRST_STEPS),
+    epilog="\b\nA first run:\n" + "".join(f"  {line}\n" for line in FIRST_STEPS),
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
-def _print_version(*, asked: bool) -> bool:
-    if asked:
+def _print_version(*, requested: bool) -> bool:
+    if requested:
         from importlib.metadata import version
 
         typer.echo(f"germline {version('germline')}")
         raise typer.Exit
-    return asked
+    return requested
 
 
 @app.callback()
@@ -81,7 +82,7 @@ def germline(
         bool,
         typer.Option(
             "--version",
-            callback=lambda asked: _print_version(asked=asked),
+            callback=lambda requested: _print_version(requested=requested),
             is_eager=True,
             help="Print the version and exit.",
         ),
@@ -90,7 +91,7 @@ def germline(
     """Fine-tune language models with evolution strategies: forward passes and a reward."""
 
 
-for name, verb, lines in (
+for name, command, examples in (
     ("train", train.train, train.TRAIN_EXAMPLES),
     ("probe", probe.probe, probe.PROBE_EXAMPLES),
     ("resume", train.resume, train.RESUME_EXAMPLES),
@@ -102,7 +103,7 @@ for name, verb, lines in (
     ("list", list_command.show, list_command.LIST_EXAMPLES),
     ("doctor", doctor.doctor, doctor.DOCTOR_EXAMPLES),
 ):
-    app.command(name, epilog=examples_epilog(lines))(verb)
+    app.command(name, epilog=examples_epilog(examples))(command)
 
 app.add_typer(new.new, name="new")
 app.add_typer(check.check, name="check")

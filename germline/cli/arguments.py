@@ -21,7 +21,7 @@ ConfigFile = Annotated[
     Path,
     typer.Argument(
         metavar="CONFIG",
-        help="A config file, or the name of one that comes with germline (list configs).",
+        help="A config file, or the name of a shipped config (germline list configs).",
         autocompletion=completion.complete_configs,
     ),
 ]
@@ -30,7 +30,7 @@ Overrides = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="KEY=VALUE|FILE",
-        help="Settings, or YAML files of settings, that replace those of the config in this order.",
+        help="Settings, or YAML files of settings, that override the config, in this order.",
         autocompletion=completion.complete_settings,
     ),
 ]
@@ -46,20 +46,20 @@ Form = Annotated[
     bool | None,
     typer.Option(
         "--merged/--adapter",
-        help="A Hugging Face model folder, or a PEFT adapter. Default: the adapter where the run "
-        "trained one (space.kind=lora, or singular with space.init_adapter).",
+        help="Write a Hugging Face model folder, or a PEFT adapter. Default: the adapter if the "
+        "run trained one (space.kind=lora, or singular with space.init_adapter).",
     ),
 ]
 
 
 def form_of(*, merged: bool | None) -> Literal["adapter", "merged"] | None:
-    """Return the form of the weights that a command writes; None leaves it to the run."""
+    """Return the form in which a command writes weights; None is the default of the run."""
     if merged is None:
         return None
     return "merged" if merged else "adapter"
 
 
 def examples_epilog(lines: Sequence[str]) -> str:
-    """Show examples under the help of a command, their lines left as they are."""
-    # The backspace tells click to keep the line breaks.
-    return "\b\nExamples:\n" + "".join(f"  {one}\n" for one in lines)
+    """Return the examples that follow the help of a command, one per line."""
+    # The backspace makes click keep the line breaks.
+    return "\b\nExamples:\n" + "".join(f"  {line}\n" for line in lines)

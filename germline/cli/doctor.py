@@ -1,4 +1,4 @@
-"""The verb that examines the installation: `germline doctor`."""
+"""The command `germline doctor`: check the installation, or estimate what a config needs."""
 
 import json
 from dataclasses import asdict
@@ -27,7 +27,7 @@ def doctor(
         str | None,
         typer.Option(
             metavar="MODEL",
-            help="Estimate what this model needs instead: a folder, a Hugging Face id, or nano.",
+            help="Estimate what this model needs: a folder, a Hugging Face id, or nano.",
             autocompletion=completion.complete_folders,
         ),
     ] = None,
@@ -35,7 +35,7 @@ def doctor(
         Path | None,
         typer.Option(
             metavar="CONFIG",
-            help="Estimate what this config needs: a file, or the name of a shipped one.",
+            help="Estimate what this config needs: a file, or the name of a shipped config.",
             autocompletion=completion.complete_configs,
         ),
     ] = None,
@@ -43,20 +43,20 @@ def doctor(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="With --model or --config: a machine that is not here (laptop-8gb, t4, 24gb, "
-            "80gb), by its data sheet.",
+            help="With --model or --config: estimate for another machine (laptop-8gb, t4, 24gb, "
+            "80gb), from its data sheet.",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for a bug report.")] = False,
 ) -> None:
-    """Say what is installed, what works here, and what to install for the rest.
+    """Check the installation: what is installed, what works, and what can be added.
 
     Draws noise, loads the nano model, applies an update, starts a grader, and compares digests with
-    those of every other machine. Ends with status 1 if something is broken.
+    the expected ones, which are the same on every machine. Exits with status 1 if a check fails.
 
     With --model or --config it prints instead how much memory and time a run would need here, from
-    the model's config.json and a short measurement of this machine; no weight is loaded. Ends with
-    status 1 if that does not fit.
+    the model's config.json and a short measurement of this machine; no weights are loaded. Exits
+    with status 1 if the run does not fit.
     """
     if model is not None or config is not None or hardware is not None:
         from germline.cli.estimate import print_estimate
@@ -66,27 +66,27 @@ def doctor(
         return
     from germline.cli.installation_checks import check_installation
 
-    findings = check_installation()
-    broken = [one for found in findings.values() for one in found if one.state == "broken"]
+    sections = check_installation()
+    broken = [row for rows in sections.values() for row in rows if row.state == "broken"]
     if as_json:
-        plain = {title: [asdict(one) for one in found] for title, found in findings.items()}
+        plain = {title: [asdict(row) for row in rows] for title, rows in sections.items()}
         typer.echo(json.dumps({"healthy": not broken, **plain}, indent=2, ensure_ascii=False))
     else:
-        for title, found in findings.items():
-            if found:
-                _show(title, found)
-        typer.echo(f"{len(broken)} broken" if broken else "All well.")
+        for title, rows in sections.items():
+            if rows:
+                _show(title, rows)
+        typer.echo(f"{len(broken)} checks failed" if broken else "All checks passed.")
     if broken:
         raise typer.Exit(1)
 
 
-def _show(title: str, findings: "list[InstallationCheck]") -> None:
-    width = max(len(one.name) for one in findings)
+def _show(title: str, rows: "list[InstallationCheck]") -> None:
+    width = max(len(row.name) for row in rows)
     typer.secho(title, bold=True)
-    for one in findings:
-        mark, color = MARKS[one.state]
+    for row in rows:
+        mark, color = MARKS[row.state]
         shown = typer.style(f"{mark:>6}", fg=color)
-        typer.echo(f"{shown}  {one.name:<{width}}  {one.value}")
-        if one.remedy:
-            typer.echo(f"{'':>6}  {'':<{width}}  -> {one.remedy}")
+        typer.echo(f"{shown}  {row.name:<{width}}  {row.value}")
+        if row.remedy:
+            typer.echo(f"{'':>6}  {'':<{width}}  -> {row.remedy}")
     typer.echo()

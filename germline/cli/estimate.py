@@ -1,4 +1,4 @@
-"""What `germline doctor --model M --config C` prints: memory, seconds, and what would fit."""
+"""The estimate of `germline doctor --model M --config C`: memory, time, and settings that fit."""
 
 import json
 import math

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from germline.record import RunDirectory
 
 EVALUATION_SETTINGS = ("engine.", "engine=", "microbatch.", "graders.")
-"""Settings besides `task.` that change an evaluation; the rest is refused, not ignored."""
+"""Prefixes, besides `task.`, of settings that have an effect here; other settings are refused."""
 
 EVALUATE_EXAMPLES = (
     "germline eval runs/sums --split test --kl",
@@ -45,12 +45,14 @@ def evaluate(  # noqa: PLR0913 - the options of a command
             autocompletion=completion.complete_tasks,
         ),
     ] = None,
-    split: Annotated[Literal["train", "test"], typer.Option(help="Which examples.")] = "test",
+    split: Annotated[
+        Literal["train", "test"], typer.Option(help="Split of the examples.")
+    ] = "test",
     limit: Annotated[
-        int | None, typer.Option(min=1, help="The first so many examples; default: all.")
+        int | None, typer.Option(min=1, help="Use only the first N examples; default: all.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Where the completions go.")
+        Path | None, typer.Option(metavar="FILE", help="Output file of the completions.")
     ] = None,
     generation: Annotated[
         list[str] | None,
@@ -65,7 +67,7 @@ def evaluate(  # noqa: PLR0913 - the options of a command
     *,
     kl: Annotated[
         bool,
-        typer.Option("--kl", help="Say how far a run went from its start, and how its texts look."),
+        typer.Option("--kl", help="Also measure the KL from the start of the run, and its texts."),
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON document instead of text.")
@@ -74,9 +76,9 @@ def evaluate(  # noqa: PLR0913 - the options of a command
     """Score runs, models and PEFT adapters on a task.
 
     Prints the mean with its standard error, or a share with its 95 % interval, and the number of
-    examples, and writes the completions. With --kl, also the exact KL from a run's weights to those
-    it began with, along what it writes, and the share of texts that are no answers; where members
-    vote, that of them all, each by itself.
+    examples, and writes the completions to a file. With --kl it also prints the exact KL of a run's
+    weights from its starting weights, along its completions, and the share of degenerate texts. For
+    a run whose members vote, the KL is the mean over these members.
     """
     more, settings = _split(others or [])
     overrides = _evaluation_settings(settings)
@@ -84,17 +86,17 @@ def evaluate(  # noqa: PLR0913 - the options of a command
     generations = [_generation(one) for one in generation or []]
     _check_single(sources, generations, out=out, kl=kl, as_json=as_json)
     task_settings = [one for one in settings if one.startswith("task.")]
-    played = _task(source, task, task_settings)
+    task_section = _task(source, task, task_settings)
     if kl:
         _check_kl(source, task)
 
-    from germline import run  # after the complaints, because it brings torch
+    from germline import run  # after the cheap checks, because it imports torch
     from germline.cli import evaluation_table, text_format
 
     if as_json or len(sources) > 1 or len(generations) > 1:
         rows = evaluation_table.score_sources(
             sources,
-            played if task is not None or task_settings else _task_of_first_run(sources),
+            task_section if task is not None or task_settings else _task_of_first_run(sources),
             generations or [None],
             split=split,
             limit=limit,
@@ -105,24 +107,24 @@ def evaluate(  # noqa: PLR0913 - the options of a command
         return
     score, completions = run.evaluate(
         source,
-        played,
+        task_section,
         split=split,
         limit=limit,
         overrides=overrides,
         out=out,
         generation=generations[0] if generations else None,
     )
-    doubt = text_format.caution(score)
+    caution = text_format.caution(score)
     typer.echo(
         f"{score.metric} {text_format.score(score)} "
         f"(mean and {text_format.kind_of_error(score)}, n {score.n}), "
-        f"mean reward {text_format.number(score.reward)}{f'; {doubt}' if doubt else ''}"
+        f"mean reward {text_format.number(score.reward)}{f'; {caution}' if caution else ''}"
     )
     voters = _voters(source)
     if voters:
-        typer.echo(f"by vote: every answer is the one most of {voters} members give")
-    if played is None and (chosen := _chosen(source)):
-        typer.echo(f"played with the likeliest options: {', '.join(chosen)}")
+        typer.echo(f"by vote: each answer is the one that most of {voters} members give")
+    if task_section is None and (options := _prompt_options(source)):
+        typer.echo(f"with the most likely prompt options: {', '.join(options)}")
     if kl:
         _show_divergence(source, split, limit, settings)
     typer.echo(f"completions: {completions}")
@@ -183,7 +185,7 @@ def _task_of_first_run(sources: Sequence[str]) -> "TaskConfig | None":
 
 
 def _task(source: str, task: str | None, overrides: Sequence[str]) -> "TaskConfig | None":
-    """Find the task to play: the one named, or the run's own; None leaves the run's as it is."""
+    """Return the task that is given, or the run's task with overrides; None: the run's task."""
     from germline.config import load_config
     from germline.record import RunDirectory
     from germline.types import GermlineError
@@ -191,7 +193,9 @@ def _task(source: str, task: str | None, overrides: Sequence[str]) -> "TaskConfi
     if task is not None:
         return load_config({"task": task}, overrides).task
     if not (Path(source) / "run.json").exists():
-        raise GermlineError(f"eval: {source} is no run directory, so name a task: --task countdown")
+        raise GermlineError(
+            f"eval: {source} is not a run directory, so a task is needed: --task countdown"
+        )
     if not overrides:
         return None
     return load_config(RunDirectory.open(Path(source)).config.model_dump(), overrides).task
@@ -201,9 +205,10 @@ def _check_kl(source: str, task: str | None) -> None:
     from germline.types import GermlineError
 
     if task is not None or not (Path(source) / "run.json").exists():
-        found = f"--task {task}" if task is not None else f"{source}, which is no run directory"
+        found = f"--task {task}" if task is not None else f"{source}, which is not a run directory"
         raise GermlineError(
-            f"eval: --kl compares a run with its start on its own task, found {found}: name a run"
+            "eval: --kl compares a run with its start on the run's own task, found "
+            f"{found}: give a run directory, and no --task"
         )
 
 
@@ -213,28 +218,28 @@ def _show_divergence(
     from germline.cli import text_format
     from germline.run.kl import measure_kl
 
-    far, texts = measure_kl(source, split=split, limit=limit, overrides=settings)
+    kl, texts = measure_kl(source, split=split, limit=limit, overrides=settings)
     typer.echo(
-        f"KL(now || start) {far.per_token:.3g} nats per token, {far.per_text:.3g} ± "
-        f"{text_format.number(far.standard_error)} per text (exact, along {far.texts} completions"
-        f"{', of every member that votes' if _voters(source) else ''}); "
-        f"perplexity under the start {far.perplexity:.3g}"
+        f"KL(now || start) {kl.per_token:.3g} nats per token, {kl.per_text:.3g} ± "
+        f"{text_format.number(kl.standard_error)} per text (exact, along {kl.texts} completions"
+        f"{' of each member that votes' if _voters(source) else ''}); "
+        f"perplexity under the start model {kl.perplexity:.3g}"
     )
     typer.echo(
-        f"no answers {texts.garbage:.0%}: empty {texts.empty:.0%}, special tokens only "
+        f"degenerate texts {texts.garbage:.0%}: empty {texts.empty:.0%}, special tokens only "
         f"{texts.special_only:.0%}, loops {texts.looping:.0%}, improbable under the start "
-        f"{texts.improbable or 0:.0%}"
+        f"model {texts.improbable or 0:.0%}"
     )
 
 
 def _voters(source: str) -> int:
-    """Count the members whose vote a run answers by; 0 where it has weights of its own."""
+    """Return the number of members that vote for a run's answers; 0 if its center answers."""
     run = _run(source)
     return run.voters if run else 0
 
 
-def _chosen(source: str) -> list[str]:
-    """Name the options that the center of a run plays with, where some were searched."""
+def _prompt_options(source: str) -> list[str]:
+    """Return the prompt options of a run's center, if prompt options were searched."""
     from germline.report.prompt_option_charts import center_options
 
     run = _run(source)
@@ -242,7 +247,7 @@ def _chosen(source: str) -> list[str]:
 
 
 def _run(source: str) -> "RunDirectory | None":
-    """Open a source that is a run directory."""
+    """Open a source if it is a run directory."""
     from germline.record import RunDirectory
 
     return RunDirectory.open(Path(source)) if (Path(source) / "run.json").exists() else None
@@ -258,7 +263,7 @@ def _evaluation_settings(overrides: Sequence[str]) -> list[str]:
             now = new_name(one.partition("=")[0])
             hint = f" (renamed to {now})" if now else ""
             raise GermlineError(
-                f"eval: {one}{hint} changes nothing here; settings of an evaluation start with "
+                f"eval: {one}{hint} has no effect here; settings of an evaluation start with "
                 "task., "
                 f"{', '.join(EVALUATION_SETTINGS)}"
             )

@@ -29,8 +29,8 @@ def export(
 
     Any other generation: germline replay RUN --generation 40 --out DIR.
 
-    A Hugging Face model, which plain transformers loads; or, of a run that trained one, a PEFT
-    adapter, which plain peft loads. Either answers with the same tokens.
+    The folder has a Hugging Face model, which plain transformers loads; or, if the run trained one,
+    a PEFT adapter, which plain peft loads. Both generate the same tokens.
     """
     from germline import run
 

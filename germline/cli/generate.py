@@ -1,4 +1,4 @@
-"""The command `germline generate`: let a model answer prompts."""
+"""The command `germline generate`: generate answers to prompts."""
 
 import sys
 from typing import Annotated
@@ -15,21 +15,25 @@ GENERATE_EXAMPLES = (
 
 def generate(  # noqa: PLR0913 - the options of the command
     source: Source,
-    prompts: Annotated[list[str], typer.Argument(metavar="PROMPT", help="What to say.")],
+    prompts: Annotated[list[str], typer.Argument(metavar="PROMPT", help="The prompts to answer.")],
     *,
     raw: Annotated[
-        bool, typer.Option("--raw", help="Give the prompt as it is, without the chat template.")
+        bool, typer.Option("--raw", help="Use the prompt as it is, without the chat template.")
     ] = False,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest completion.")] = 128,
-    temperature: Annotated[float, typer.Option(min=0, help="0 is greedy.")] = 0.0,
+    max_new_tokens: Annotated[
+        int, typer.Option(min=1, help="Longest completion, in tokens.")
+    ] = 128,
+    temperature: Annotated[
+        float, typer.Option(min=0, help="Sampling temperature; 0 is greedy.")
+    ] = 0.0,
     top_p: Annotated[float, typer.Option(min=0, max=1, help="Nucleus probability mass.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Seed of the sampling noise.")] = 0,
     engine: Annotated[
         str | None,
-        typer.Option(metavar="KIND", help="Engine that plays; default: the one the run has."),
+        typer.Option(metavar="KIND", help="Engine that generates; default: that of the run."),
     ] = None,
 ) -> None:
-    """Let a model answer prompts."""
+    """Generate answers to prompts with a run or a model."""
     from germline import run
     from germline.cli import text_format
 
@@ -46,7 +50,7 @@ def generate(  # noqa: PLR0913 - the options of the command
     for prompt, answer in zip(prompts, completions, strict=True):
         if len(prompts) > 1:
             typer.secho(f"> {prompt}", bold=True)
-        # Exactly what the model wrote goes into a pipe; a terminal might obey it.
+        # A pipe gets the text unchanged; a terminal would interpret control characters in it.
         typer.echo(
             text_format.escape_control_characters(answer.text)
             if sys.stdout.isatty()

@@ -1,7 +1,7 @@
-"""What `germline doctor` looks at: versions, devices, extras, a small self check, surroundings.
+"""The checks of `germline doctor`: versions, devices, extras, a self check, and the environment.
 
-Every look is a function that returns findings; one that raises is a finding too. Nothing heavy is
-imported before it is looked at, so that a broken installation can still be examined.
+Each check is a function that yields rows; an exception becomes a row as well. Heavy dependencies
+are imported inside the check that needs them, so that a broken installation can be checked too.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ State = Literal["ok", "note", "broken"]
 GIGABYTE = 1e9
 SCARCE_DISK_GB = 2.0
 
-# Frozen: these can change only with NOISE_VERSION, the shipped nano model, or a fault.
+# Frozen: these change only with NOISE_VERSION or the shipped nano model, or because of a bug.
 NOISE_DIGEST = "2a2c12ab0895b0ab2913e373424cb0ce355ea5bd7dbb326edc84da4f3a648cdd"
 MODEL_DIGEST = "b0d83c7ba70450bb112e1baecfdd6bf46bc0914d0cd48ba51291e9f88dee2a07"
 UPDATE_DIGEST = "aac9871ec718449e5cb4a829242c48ad5e3968254acc47156ad48dec38cadd5f"
@@ -28,7 +28,7 @@ UPDATE_DIGEST = "aac9871ec718449e5cb4a829242c48ad5e3968254acc47156ad48dec38cadd5
 
 @dataclass(frozen=True, slots=True)
 class InstallationCheck:
-    """One fact about this installation; what is not `ok` says what to do."""
+    """One fact about this installation; a row that is not `ok` has a remedy."""
 
     name: str
     state: State
@@ -36,21 +36,22 @@ class InstallationCheck:
     remedy: str = ""
 
 
-Look = Callable[[], Iterator[InstallationCheck]]
+Check = Callable[[], Iterator[InstallationCheck]]
 
 
 def check_versions() -> Iterator[InstallationCheck]:
-    """List the versions of Python, germline and what germline cannot do without."""
+    """List the versions of Python, germline and its required packages."""
     yield InstallationCheck("python", "ok", f"{platform.python_version()}, {platform.platform()}")
     yield InstallationCheck(
         "germline", "ok", _version("germline") or "not installed, run from a folder"
     )
-    for one in requirements():
-        version = _version(one.package)
-        if one.extra is None and version is None:
-            yield InstallationCheck(one.package, "broken", "missing", f"pip install '{one.wanted}'")
-        elif one.extra is None:
-            yield InstallationCheck(one.package, "ok", str(version))
+    for needed in requirements():
+        version = _version(needed.package)
+        if needed.extra is None and version is None:
+            remedy = f"pip install '{needed.specifier}'"
+            yield InstallationCheck(needed.package, "broken", "missing", remedy)
+        elif needed.extra is None:
+            yield InstallationCheck(needed.package, "ok", str(version))
 
 
 def check_devices() -> Iterator[InstallationCheck]:
@@ -65,39 +66,38 @@ def check_devices() -> Iterator[InstallationCheck]:
     yield InstallationCheck("processor", "ok", f"{processor}, {cores} cores for this process")
     yield InstallationCheck("memory", "ok", f"{_memory_gb():.1f} GB")
     if threads > cores:
-        hint = f"more threads than cores wait for each other: engine.threads={cores}"
+        hint = f"more threads than cores slow each other down: set engine.threads={cores}"
     yield InstallationCheck("threads", "note" if hint else "ok", f"{threads} of PyTorch", hint)
     for index in range(torch.cuda.device_count()):
         about = torch.cuda.get_device_properties(index)
         size = f"{about.total_memory / GIGABYTE:.1f} GB"
         computed = torch.ones(64, 64, device=f"cuda:{index}").sum().item()
         state: State = "ok" if computed == 64 * 64 else "broken"
-        remedy = "" if state == "ok" else "the GPU computes wrongly: check its driver"
+        remedy = "" if state == "ok" else "the GPU returns wrong results: check its driver"
         yield InstallationCheck(f"cuda:{index}", state, f"{about.name}, {size}", remedy)
     if not torch.cuda.is_available():
-        yield InstallationCheck(
-            "cuda", "ok", "no GPU that PyTorch can use; everything runs on the CPU"
-        )
+        yield InstallationCheck("cuda", "ok", "PyTorch finds no GPU; everything runs on the CPU")
 
 
 def check_extras() -> Iterator[InstallationCheck]:
-    """Say which extras are installed, and what to type for the others."""
-    for extra in sorted({one.extra for one in requirements() if one.extra} - {"dev", "docs"}):
-        packages = [one for one in requirements() if one.extra == extra]
-        missing = [one for one in packages if _version(one.package) is None]
+    """Report which extras are installed, and the command that installs the others."""
+    extras = {needed.extra for needed in requirements() if needed.extra} - {"dev", "docs"}
+    for extra in sorted(extras):
+        packages = [needed for needed in requirements() if needed.extra == extra]
+        missing = [needed for needed in packages if _version(needed.package) is None]
         if missing:
-            install = " ".join(f"'{one.wanted}'" for one in missing)
-            without = ", ".join(one.package for one in missing)
+            install = " ".join(f"'{needed.specifier}'" for needed in missing)
+            without = ", ".join(needed.package for needed in missing)
             yield InstallationCheck(
                 extra, "note", f"not installed: {without}", f"pip install {install}"
             )
         else:
-            found = ", ".join(f"{one.package} {_version(one.package)}" for one in packages)
-            yield InstallationCheck(extra, "ok", found)
+            versions = ", ".join(f"{one.package} {_version(one.package)}" for one in packages)
+            yield InstallationCheck(extra, "ok", versions)
 
 
 def check_noise() -> Iterator[InstallationCheck]:
-    """Draw noise and compare its bits."""
+    """Draw noise and compare its digest."""
     from germline import noise
 
     drawn = noise.weight_noise_rows(0, 0, range(4), "doctor", 1000)
@@ -105,26 +105,26 @@ def check_noise() -> Iterator[InstallationCheck]:
 
 
 def check_update() -> Iterator[InstallationCheck]:
-    """Load the nano model, let it answer, and move it by one update."""
+    """Load the nano model, generate a text, and apply one update."""
     from germline.config import load_config
     from germline.run.build_parts import make_engine
     from germline.types import Decoding, Example, Update
 
     space = {"kind": "low_rank", "rank": 1}
     on_cpu = {"kind": "inprocess", "device": "cpu", "dtype": "float32"}
-    told = {"sigma": 0.005, "learning_rate": 0.01}  # numbers are in weight units, on any machine
-    values = {"model": "nano", "space": space, "engine": on_cpu, "strategy": told}
+    strategy = {"sigma": 0.005, "learning_rate": 0.01}  # numbers need no calibration
+    values = {"model": "nano", "space": space, "engine": on_cpu, "strategy": strategy}
     engine = make_engine(load_config(values))
     yield _compared("nano model", engine.weights.digest(), MODEL_DIGEST)
-    asked = Example(0, "What is the capital of France?", "Paris", chat=True)
-    said = engine.generate([None], [asked], Decoding(max_new_tokens=16))[0][0].text
-    yield InstallationCheck("generation", "ok", f"{asked.prompt} {said}")
+    example = Example(0, "What is the capital of France?", "Paris", chat=True)
+    answer = engine.generate([None], [example], Decoding(max_new_tokens=16))[0][0].text
+    yield InstallationCheck("generation", "ok", f"{example.prompt} {answer}")
     engine.apply(Update(0, 0, 0.005, 0.01, (1.0, -0.5, 0.25)))
     yield _compared("update", engine.weights.digest(), UPDATE_DIGEST)
 
 
 def check_graders() -> Iterator[InstallationCheck]:
-    """Start a grader process and let it grade."""
+    """Start a grader process and grade one answer."""
     from germline.config import load_config
     from germline.run import build_run_parts
 
@@ -132,93 +132,95 @@ def check_graders() -> Iterator[InstallationCheck]:
         example = parts.task.examples("test")[0]
         (grade,) = parts.graders.submit([example.answer], [example]).result(timeout=60)
     if grade.failure or grade.reward <= 0:
-        remedy = "see that this machine lets a program start processes"
+        remedy = "check that programs may start processes on this machine"
         yield InstallationCheck("graders", "broken", f"the right answer earned {grade}", remedy)
     else:
         yield InstallationCheck("graders", "ok", "a grader process started and graded")
 
 
 def check_environment() -> Iterator[InstallationCheck]:
-    """Look at the disk runs go to and at the environment variables that matter."""
+    """Report the free disk space and the environment variables that germline depends on."""
     folder = Path.cwd()
     free = shutil.disk_usage(folder).free / GIGABYTE
     scarce = free < SCARCE_DISK_GB
     advice = (
-        "snapshots take the size of the model each: --out DIR on another disk" if scarce else ""
+        "each snapshot is as large as the model: use --out DIR on another disk" if scarce else ""
     )
     yield InstallationCheck(
         "disk", "note" if scarce else "ok", f"{free:.1f} GB free in {folder}", advice
     )
     if not os.access(folder, os.W_OK):
-        yield InstallationCheck(
-            "folder", "note", f"{folder} cannot be written to", "give --out DIR"
-        )
+        yield InstallationCheck("folder", "note", f"{folder} cannot be written to", "use --out DIR")
     for name in ("OMP_NUM_THREADS", "HF_HOME", "HF_HUB_OFFLINE", "CUDA_VISIBLE_DEVICES"):
         if name in os.environ:
             yield InstallationCheck(name, "ok", os.environ[name])
 
 
-LOOKS: dict[str, tuple[Look, ...]] = {
+CHECKS: dict[str, tuple[Check, ...]] = {
     "versions": (check_versions,),
     "devices": (check_devices,),
     "extras": (check_extras,),
     "self check": (check_noise, check_update, check_graders),
-    "surroundings": (check_environment,),
+    "environment": (check_environment,),
 }
 
 
 def check_installation() -> dict[str, list[InstallationCheck]]:
-    """Look at everything, in order."""
+    """Run every check, in order."""
     return {
-        title: [one for look in looks for one in _found(look)] for title, looks in LOOKS.items()
+        title: [row for check in checks for row in _rows(check)] for title, checks in CHECKS.items()
     }
 
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """A package germline wants: always, or for one extra."""
+    """A package that germline requires: always, or for one extra.
+
+    Attributes:
+        specifier: package and version range, as pip takes them.
+    """
 
     package: str
-    wanted: str
+    specifier: str
     extra: str | None
 
 
 def requirements() -> list[Requirement]:
-    """Return what germline's own metadata lists; nothing where it is not installed."""
+    """Return the requirements in germline's metadata; none if germline is not installed."""
     try:
         lines = metadata.requires("germline") or []
     except metadata.PackageNotFoundError:
         return []
-    found = []
+    needed = []
     for line in lines:
-        wanted, _, condition = (part.strip() for part in line.partition(";"))
-        package = re.split(r"[^A-Za-z0-9._-]", wanted, maxsplit=1)[0]
+        specifier, _, condition = (part.strip() for part in line.partition(";"))
+        package = re.split(r"[^A-Za-z0-9._-]", specifier, maxsplit=1)[0]
         extra = re.search(r"extra\s*==\s*['\"]([^'\"]+)", condition)
-        found.append(Requirement(package, wanted, extra[1] if extra else None))
-    return found
+        needed.append(Requirement(package, specifier, extra[1] if extra else None))
+    return needed
 
 
-def _found(look: Look) -> list[InstallationCheck]:
-    findings: list[InstallationCheck] = []
+def _rows(check: Check) -> list[InstallationCheck]:
+    rows: list[InstallationCheck] = []
     try:
-        findings.extend(look())
-    except Exception as error:  # noqa: BLE001 - whatever is broken is what we are here to tell
+        rows.extend(check())
+    except Exception as error:  # noqa: BLE001 - any failure of a check is a result of doctor
         what = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-        name = look.__name__.removeprefix("check_").replace("_", " ")
-        findings.append(
+        name = check.__name__.removeprefix("check_").replace("_", " ")
+        rows.append(
             InstallationCheck(name, "broken", what, "reinstall germline and its dependencies")
         )
-    return findings
+    return rows
 
 
-def _compared(name: str, found: str, expected: str) -> InstallationCheck:
-    if found == expected:
-        return InstallationCheck(name, "ok", f"digest {found[:12]}, as everywhere")
+def _compared(name: str, digest: str, expected: str) -> InstallationCheck:
+    if digest == expected:
+        return InstallationCheck(name, "ok", f"digest {digest[:12]}, as expected")
     return InstallationCheck(
         name,
         "broken",
-        f"digest {found[:12]}, everywhere else {expected[:12]}",
-        "runs from other machines will not replay here: reinstall germline, numpy and torch",
+        f"digest {digest[:12]}, expected {expected[:12]}",
+        "runs of other machines cannot be replayed here: reinstall germline, numpy and torch",
     )
 
 
@@ -230,7 +232,7 @@ def _version(package: str) -> str | None:
 
 
 def _cores() -> int:
-    """Count the cores this process may use; a container may have a share of the machine only."""
+    """Return the number of cores that this process may use, also inside a container."""
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()

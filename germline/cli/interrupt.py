@@ -1,6 +1,7 @@
-"""Ctrl-C: the first finishes the generation at hand, the second stops at once.
+"""Ctrl-C: the first one finishes the current generation, the second one stops at once.
 
-SIGTERM, which schedulers of clusters send before they kill, does the same as the first Ctrl-C.
+SIGTERM, which cluster schedulers send before they kill a process, has the same effect as the first
+Ctrl-C.
 """
 
 import signal
@@ -27,9 +28,9 @@ def stop_on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         stop()
 
-    before = {one: signal.signal(one, handle) for one in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)

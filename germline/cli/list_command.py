@@ -1,4 +1,4 @@
-"""The verb that shows what there is: `germline list`."""
+"""The command `germline list`: list names for a config, settings, shipped configs, and runs."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,7 +22,7 @@ PLACES = {
     "rewards": "reward",
     "engines": "engine",
 }
-"""What is listed -> the setting that chooses from it."""
+"""Kind of component -> the setting that selects one."""
 
 WHAT = (*PLACES, "configs", "settings", "runs")
 
@@ -43,22 +43,24 @@ def show(
         typer.Argument(
             metavar="WHAT",
             help=f"One of {', '.join(WHAT)}.",
-            autocompletion=lambda incomplete: [one for one in WHAT if one.startswith(incomplete)],
+            autocompletion=lambda incomplete: [
+                word for word in WHAT if word.startswith(incomplete)
+            ],
         ),
     ],
     folder: Annotated[
         Path | None,
         typer.Argument(
             metavar="FOLDER",
-            help="With runs: where they are; default: runs.",
+            help="With runs: the folder of the run directories; default: runs.",
             autocompletion=completion.complete_folders,
         ),
     ] = None,
 ) -> None:
-    """Show what there is: names for a config, settings, shipped configs, runs.
+    """List names for a config, settings, shipped configs, or runs.
 
-    Names that installed packages add are included. In a pipe, each row is a line of columns between
-    tabs, without headings.
+    Names that installed plugins add are included. In a pipe, each row is a line, its columns are
+    separated by tabs, and there are no headings.
     """
     from germline.registry import did_you_mean
     from germline.types import GermlineError
@@ -80,7 +82,7 @@ def show(
     if rows:
         tables.print_table(columns, rows)
     else:
-        typer.echo(f"no {what} here", err=True)
+        typer.echo(f"no {what} found", err=True)
 
 
 def _names(what: str) -> Rows:
@@ -128,33 +130,33 @@ def _runs(folder: Path) -> Rows:
     from germline.record.list_runs import UnreadableRun, list_runs
 
     columns = ("run", "task", "model", "done", "held-out", "state", "age")
-    found = list_runs(folder)
-    for one in found:
-        if isinstance(one, UnreadableRun):
-            typer.secho(one.reason, fg="red", err=True)
-    return columns, [_run(one) for one in found]
+    runs = list_runs(folder)
+    for run in runs:
+        if isinstance(run, UnreadableRun):
+            typer.secho(run.reason, fg="red", err=True)
+    return columns, [_run(run) for run in runs]
 
 
-def _run(one: "RunSummary | UnreadableRun") -> tuple[str, ...]:
+def _run(run: "RunSummary | UnreadableRun") -> tuple[str, ...]:
     from germline.record.list_runs import UnreadableRun
 
-    if isinstance(one, UnreadableRun):
-        return str(one.path), "-", "-", "-", "-", "damaged", "-"
+    if isinstance(run, UnreadableRun):
+        return str(run.path), "-", "-", "-", "-", "damaged", "-"
     return (
-        str(one.path),
-        one.task,
-        one.model,
-        f"{one.done}/{one.total}",
-        _scores(one.start, one.newest, one.best),
-        one.state,
-        _age(one.age_s),
+        str(run.path),
+        run.task,
+        run.model,
+        f"{run.done}/{run.total}",
+        _scores(run.start, run.newest, run.best),
+        run.state,
+        _age(run.age_s),
     )
 
 
 def _scores(
     start: "HeldOutScore | None", newest: "HeldOutScore | None", best: "HeldOutScore | None"
 ) -> str:
-    """Write the first and the newest score, and the best one where it is neither of them."""
+    """Format the first and the latest score, and the best one if it is neither of them."""
     from germline.cli import text_format
 
     if newest is None:
@@ -168,7 +170,7 @@ def _scores(
 
 
 def _age(seconds: float) -> str:
-    """Write an age in its largest unit."""
+    """Format an age in its largest unit."""
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= size:
             return f"{seconds / size:.0f} {unit}"

@@ -1,4 +1,4 @@
-"""The command `germline new task`: write the starting point of a task of one's own."""
+"""The command `germline new task`: write a template for a custom task."""
 
 import keyword
 import sys
@@ -15,22 +15,22 @@ NEW_EXAMPLES = (
 )
 
 new = typer.Typer(
-    help="Write the starting point of a task.", no_args_is_help=True, rich_markup_mode=None
+    help="Write a template for a custom task.", no_args_is_help=True, rich_markup_mode=None
 )
 STARTING_POINT = Path(__file__).with_name("starting_point")
 FILES = {"task.txt": "{}.py", "test.txt": "test_{}.py", "config.txt": "{}.yaml"}
-"""What is written for a new task, by the template it is made of."""
+"""Template -> file name, for each file of a new task."""
 
 
 @new.command("task", epilog=examples_epilog(NEW_EXAMPLES))
 def new_task(
     name: Annotated[
-        Path, typer.Argument(metavar="NAME", help="Name of the task; a folder may stand before it.")
+        Path, typer.Argument(metavar="NAME", help="Name of the task; it may include a folder.")
     ],
 ) -> None:
-    """Write a commented starting point: NAME.py, a test beside it, and a config that trains on it.
+    """Write a commented template: NAME.py, a test of it, and a config that trains on it.
 
-    Everything works as written: change it bit by bit.
+    All three files work as written and are meant to be edited.
     """
     from germline.types import GermlineError
 
@@ -39,10 +39,10 @@ def new_task(
     taken = [str(file) for file in files.values() if file.exists()]
     if taken:
         raise GermlineError(
-            f"new task: {', '.join(taken)} exists already; choose another name, or remove it"
+            f"new task: {', '.join(taken)} already exists; choose another name, or remove it"
         )
     if not name.parent.is_dir():
-        raise GermlineError(f"new task: there is no folder {str(name.parent)!r}; make it first")
+        raise GermlineError(f"new task: there is no folder {str(name.parent)!r}; create it first")
     for template, file in files.items():
         text = (STARTING_POINT / template).read_text(encoding="utf-8")
         file.write_text(text.replace("NAME", name.name), encoding="utf-8")
@@ -55,13 +55,13 @@ def _check_name(name: str) -> None:
     from germline.types import GermlineError
 
     if not name.isidentifier() or keyword.iskeyword(name):
-        hint = "".join(one if one.isalnum() else "_" for one in name.removesuffix(".py"))
+        hint = "".join(char if char.isalnum() else "_" for char in name.removesuffix(".py"))
         raise GermlineError(
             f"new task: {name!r} cannot name a Python file that tests import; use letters, digits "
             f"and _, such as {'_' * hint[:1].isdigit()}{hint or 'my_task'}"
         )
     if name in sys.stdlib_module_names:
         raise GermlineError(
-            f"new task: {name} is a module of Python, which a file of that name would hide; choose "
-            f"another name, such as {name}_task"
+            f"new task: {name} is a module of the standard library, which a file of that name "
+            f"would hide; choose another name, such as {name}_task"
         )

@@ -1,4 +1,4 @@
-"""The verb that answers the first question, which sigma and which learning rate."""
+"""The command `germline probe`: find a sigma and a learning rate for a config."""
 
 import shlex
 from collections.abc import Iterator, Sequence
@@ -25,17 +25,17 @@ def probe(
     *,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Where files go; default: a new folder in probes/."),
+        typer.Option(metavar="DIR", help="Output folder; default: a new folder in probes/."),
     ] = None,
-    minutes: Annotated[float, typer.Option(help="The most it may take.")] = 3.0,
+    minutes: Annotated[float, typer.Option(help="Time limit, in minutes.")] = 3.0,
     seed: Annotated[int, typer.Option(help="Seed of the probe's own noise.")] = 0,
 ) -> None:
     """Find a sigma and a learning rate for a config.
 
-    Tries sigmas over decades with a few members, to see where texts stay sane, where members
-    differ and where examples agree on the way; then short trainings. Writes a file of settings
-    that `germline train` takes after the config, and prints the command. Only training examples
-    are played.
+    Evaluates a few members at sigmas over several decades, and measures where their texts become
+    degenerate, where members differ, and where examples agree on the update; then runs short
+    trainings. Writes a file of settings that `germline train` takes after the config, and prints
+    the command. Only training examples are used.
     """
     from germline.config import load_config
 
@@ -45,13 +45,15 @@ def probe(
 
     check_writable(folder, folder=True)
 
-    from germline.studies import probe_advice as advised
-    from germline.studies.probe import probe as look
+    from germline.studies.probe import probe as run_probe
+    from germline.studies.probe_advice import write_advice
 
-    found = look(settings, minutes=minutes, seed=seed, watch=lambda now: typer.echo(f"... {now}"))
-    typed = ["germline", "probe", str(config), *(overrides or [])]
-    file = advised.write_advice(found, folder, shlex.join(typed))
-    _show(found)
+    advice = run_probe(
+        settings, minutes=minutes, seed=seed, watch=lambda now: typer.echo(f"... {now}")
+    )
+    command = ["germline", "probe", str(config), *(overrides or [])]
+    file = write_advice(advice, folder, shlex.join(command))
+    _show(advice)
     after = ["germline", "train", str(config), *(overrides or []), str(file)]
     typer.echo(f"\nfiles: {folder}\nnext:\n  {shlex.join(after)}")
 
@@ -61,42 +63,42 @@ def _new_folder(task: str) -> Path:
     return Path("probes") / f"{task}-{stamp}"
 
 
-def _show(found: "ProbeAdvice") -> None:
+def _show(advice: "ProbeAdvice") -> None:
     from germline.cli import tables
 
     typer.echo("")
-    columns = ("sigma", "KL", "garbage", "examples that tell", "agreement", "reward", "")
-    tables.print_table(columns, list(_probe_sigmas(found)))
-    if found.trials:
+    columns = ("sigma", "KL", "degenerate", "examples that differ", "agreement", "reward", "")
+    tables.print_table(columns, list(_sigma_rows(advice)))
+    if advice.trials:
         typer.echo("")
         tables.print_table(
-            ("sigma", "learning rate", "score after generations"), list(_trials(found))
+            ("sigma", "learning rate", "score (after generations)"), list(_trial_rows(advice))
         )
-    for paragraph in (*found.reasons(), *(f"Note: {note}." for note in found.notes)):
+    for paragraph in (*advice.reasons(), *(f"Note: {note}." for note in advice.notes)):
         typer.echo(f"\n{paragraph}")
     typer.secho("\nrecommended:", bold=True)
-    for name, value in found.overrides["strategy"].items():
+    for name, value in advice.overrides["strategy"].items():
         shown = value if isinstance(value, str) else f"{value:g}"
         typer.secho(f"  strategy.{name}={shown}", bold=True)
 
 
-def _probe_sigmas(found: "ProbeAdvice") -> Iterator[Sequence[str]]:
-    for one in (found.center, *found.sigma_probes):
-        told = "" if one.agreement is None else f"{one.agreement:.2f}"
-        verdict = "the start" if one is found.center else found.verdict(one)
+def _sigma_rows(advice: "ProbeAdvice") -> Iterator[Sequence[str]]:
+    for row in (advice.center, *advice.sigma_probes):
+        agreement = "" if row.agreement is None else f"{row.agreement:.2f}"
+        verdict = "the center" if row is advice.center else advice.verdict(row)
         yield (
-            f"{one.sigma:g}",
-            f"{one.divergence:.2g}",
-            f"{one.garbage:.0%}",
-            f"{one.informative:.0%}",
-            told,
-            f"{one.reward:.3g}",
+            f"{row.sigma:g}",
+            f"{row.divergence:.2g}",
+            f"{row.garbage:.0%}",
+            f"{row.informative:.0%}",
+            agreement,
+            f"{row.reward:.3g}",
             verdict,
         )
 
 
-def _trials(found: "ProbeAdvice") -> Iterator[Sequence[str]]:
-    for one in found.trials:
-        rate = "" if one.learning_rate is None else f"{one.learning_rate:g}"
-        scores = ", ".join(f"{score:.3g} ({done})" for done, score in one.scores)
-        yield f"{one.sigma:g}", rate, scores
+def _trial_rows(advice: "ProbeAdvice") -> Iterator[Sequence[str]]:
+    for trial in advice.trials:
+        rate = "" if trial.learning_rate is None else f"{trial.learning_rate:g}"
+        scores = ", ".join(f"{score:.3g} ({done})" for done, score in trial.scores)
+        yield f"{trial.sigma:g}", rate, scores

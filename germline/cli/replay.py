@@ -27,7 +27,7 @@ def replay(
 ) -> None:
     """Rebuild the weights of any generation.
 
-    They come from base model and journal alone; their digest is verified.
+    They are computed from the base model and the journal alone, and their digest is verified.
     """
     from germline import run
 

@@ -1,4 +1,4 @@
-"""The verb that tells what runs did: `germline report`."""
+"""The command `germline report`: write an HTML page about runs."""
 
 import webbrowser
 from pathlib import Path
@@ -28,28 +28,30 @@ def report(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="The page to write; default: report.html in the run, or here for several.",
+            help="The page to write; default: report.html in the run directory, or in the working "
+            "directory for several runs.",
         ),
     ] = None,
-    browse: Annotated[bool, typer.Option("--open", help="Show the page in a browser.")] = False,
+    browse: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
 ) -> None:
     """Write an HTML page about a run, or compare several.
 
-    Curves, answers before and after, time, memory, failures, settings and the commands that repeat
-    it. The page needs nothing but itself. A run that goes on or was stopped says how far it came.
+    The page shows curves, answers before and after training, time, memory, failures, settings, and
+    the commands that repeat the run. It is self-contained. A run that is training or was stopped
+    can be reported too.
     """
-    from germline.cli.train_summary import print_score_decline
+    from germline.cli.train_summary import score_decline_lines
     from germline.record import RunDirectory
     from germline.report.html_page import write_report
 
     runs = [one for run in runs for one in _runs_of(run)]
     path = write_report(runs, out)
     for run in runs:
-        for line in print_score_decline(RunDirectory.open(run)):
+        for line in score_decline_lines(RunDirectory.open(run)):
             typer.echo(line if len(runs) == 1 else f"{run}: {line}")
     typer.echo(f"written to {path}")
     if browse and not webbrowser.open(path.resolve().as_uri()):
-        typer.echo("no browser could be started: open that file in one", err=True)
+        typer.echo("no browser could be started: open the file in a browser", err=True)
 
 
 def _runs_of(path: Path) -> list[Path]:

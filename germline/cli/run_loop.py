@@ -1,4 +1,4 @@
-"""Drive a training from the terminal: show it, let it be stopped, sum it up."""
+"""Run a training from the terminal: show its progress, handle Ctrl-C, print the summary."""
 
 import math
 from collections.abc import Callable
@@ -11,7 +11,9 @@ from rich.console import Console
 
 from germline.cli import tables, text_format, train_summary
 from germline.cli.interrupt import INTERRUPTED, stop_on_interrupt
-from germline.cli.live_view import LineView, LiveView, ProgressView, SilentView
+from germline.cli.line_view import LineView
+from germline.cli.live_view import LiveView
+from germline.cli.progress_view import ProgressView, SilentView
 from germline.record import RunDirectory
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def run_with_view(begin: "Callable[[], Training]", *, quiet: bool) -> None:
-    """Run a training to its end or to Ctrl-C, and say what came of it.
+    """Run a training to its end or until Ctrl-C, and print a summary.
 
     Raises:
         typer.Exit: the training was stopped before its last generation.
@@ -44,7 +46,7 @@ def run_with_view(begin: "Callable[[], Training]", *, quiet: bool) -> None:
                 last = record.generation
                 view.generation(record)
     except KeyboardInterrupt:
-        view.close()  # before a word is printed, which the next frame would paint over
+        view.close()  # before anything is printed, because the next frame would overwrite it
         train_summary.print_stopped(console, training.directory)
         raise typer.Exit(INTERRUPTED) from None
     finally:

@@ -1,4 +1,4 @@
-"""The verbs for many runs that answer one question: `germline study intrinsic-dimension`."""
+"""The command `germline study`: answer a question about a config with many runs."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -25,7 +25,7 @@ study = typer.Typer(
 
 @study.callback()
 def _several() -> None:
-    """Keep the group a group while it has one study."""
+    """Make typer keep the group, although it has a single command."""
 
 
 @study.command("intrinsic-dimension", epilog=examples_epilog(INTRINSIC_DIMENSION_EXAMPLES))
@@ -43,28 +43,28 @@ def intrinsic_dimension(
         ),
     ] = None,
     seeds: Annotated[
-        int, typer.Option(min=1, help="How many run seeds, counted from that of the config.")
+        int, typer.Option(min=1, help="Number of run seeds, beginning with that of the config.")
     ] = 1,
     share: Annotated[
         float, typer.Option(min=0.01, max=1.0, help="Share of the improvement to keep.")
     ] = 0.9,
     cma_up_to: Annotated[
         int,
-        typer.Option(min=0, help="Search up to this dimension with cma, not as the config does."),
+        typer.Option(min=0, help="Use strategy=cma up to this dimension."),
     ] = 0,
     out: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Where the runs go; default: runs/intrinsic-dimension-TASK. Runs that are there "
-            "are not run again.",
+            help="Folder of the run directories; default: runs/intrinsic-dimension-TASK. Finished "
+            "runs in it are not repeated.",
         ),
     ] = None,
 ) -> None:
     """Find the smallest random subspace that keeps most of a config's improvement.
 
-    Trains the config as it is, and then in space=subspace at growing dimensions. Every run is an
-    ordinary run directory; type the same command again after Ctrl-C.
+    Trains the unchanged config, and then in space=subspace at growing dimensions. Every run has an
+    ordinary run directory; after Ctrl-C, repeat the same command to continue.
     """
     from germline.config import load_config
 
@@ -73,37 +73,37 @@ def intrinsic_dimension(
     from germline.studies import intrinsic_dimension as study_of
 
     tried = sorted(set(dimensions or DIMENSIONS))
-    drawn = range(settings.seed, settings.seed + seeds)
-    found = []
-    for one in study_of.run_dimensions(settings, tried, drawn, folder, cma_up_to):
-        found.append(one)
-        typer.echo(_line(one))
-    finding = study_of.find_intrinsic_dimension(settings, found, share)
-    _show(finding)
+    run_seeds = range(settings.seed, settings.seed + seeds)
+    runs = []
+    for run in study_of.run_dimensions(settings, tried, run_seeds, folder, cma_up_to):
+        runs.append(run)
+        typer.echo(_line(run))
+    result = study_of.find_intrinsic_dimension(settings, runs, share)
+    _show(result)
     figure = folder / "intrinsic-dimension.png"
-    study_of.draw_share_kept(finding, f"{settings.task.title}, {settings.model}", figure)
-    typer.echo(f"\ndrawn in {figure}")
+    study_of.draw_share_kept(result, f"{settings.task.title}, {settings.model}", figure)
+    typer.echo(f"\nfigure: {figure}")
 
 
-def _line(one: "DimensionRun") -> str:
-    name = "as it is" if one.dimension is None else f"dimension {one.dimension}"
-    scores = f"{one.start.metric} {one.start.mean:.3g} -> {one.end.mean:.3g}"
-    return f"... {name}, seed {one.seed}: {scores} ± {one.end.standard_error:.2g}"
+def _line(run: "DimensionRun") -> str:
+    name = "unchanged config" if run.dimension is None else f"dimension {run.dimension}"
+    scores = f"{run.start.metric} {run.start.mean:.3g} -> {run.end.mean:.3g}"
+    return f"... {name}, seed {run.seed}: {scores} ± {run.end.standard_error:.2g}"
 
 
-def _show(found: "IntrinsicDimension") -> None:
+def _show(result: "IntrinsicDimension") -> None:
     from germline.cli import tables
 
-    rows = [("as it is", f"{found.end(None):.3g}", "100 %")]
+    rows = [("unchanged config", f"{result.end(None):.3g}", "100 %")]
     rows += [
-        (str(one), f"{found.end(one):.3g}", f"{100 * found.kept(one):.0f} %")
-        for one in found.dimensions
+        (str(dimension), f"{result.end(dimension):.3g}", f"{100 * result.kept(dimension):.0f} %")
+        for dimension in result.dimensions
     ]
     typer.echo("")
     tables.print_table(("dimension", "held-out score", "improvement kept"), rows)
-    enough = (
-        f"none of these keeps {found.share:.0%} of the improvement: try more dimensions (-d)"
-        if found.smallest is None
-        else f"{found.smallest} dimensions keep {found.share:.0%} of the improvement"
+    conclusion = (
+        f"none of these keeps {result.share:.0%} of the improvement: try more dimensions (-d)"
+        if result.smallest is None
+        else f"{result.smallest} dimensions keep {result.share:.0%} of the improvement"
     )
-    typer.secho(f"\n{enough}", bold=True)
+    typer.secho(f"\n{conclusion}", bold=True)

@@ -1,4 +1,4 @@
-"""The verbs that train: `germline train` and `germline resume`."""
+"""The commands `germline train` and `germline resume`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -13,9 +13,7 @@ if TYPE_CHECKING:
 SEEDS_FILE = "seeds.json"
 """Marks a folder of several run seeds; germline.studies.run_seeds, which writes it, needs torch."""
 
-Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Print the result only, nothing while training.")
-]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result, no progress.")]
 
 TRAIN_EXAMPLES = (
     "germline train configs/conciseness.yaml",
@@ -42,13 +40,14 @@ def train(
     ] = None,
     quiet: Quiet = False,
     smoke: Annotated[
-        bool, typer.Option("--smoke", help="Two small generations of the nano model: does it run?")
+        bool,
+        typer.Option("--smoke", help="Test the config with two small generations of nano."),
     ] = False,
 ) -> None:
     """Train a model and write a run directory.
 
-    Ctrl-C finishes the generation at hand and stops; a second one stops at once. Either way the run
-    can be resumed.
+    Ctrl-C finishes the current generation and stops; a second Ctrl-C stops at once. In both cases
+    the run can be resumed.
 
     With seeds=0..4 (or seeds=0,3,7) the config is trained once with each of these run seeds, in one
     folder, and a report over all of them is written.
@@ -57,7 +56,7 @@ def train(
     from germline.config import smoke_config as shrunk
 
     seeds, others = _seeds(overrides or [])
-    settings = load_config(config, others)  # complains before torch is imported
+    settings = load_config(config, others)  # reports errors before torch is imported
 
     settings = shrunk(settings) if smoke else settings
 
@@ -86,9 +85,9 @@ def resume(
         typer.Option(
             "--from",
             metavar="GENERATION",
-            help="Begin a new run from the weights after this generation, or after the best one "
-            "(best: highest held-out score); -1 is the start. Other settings are allowed, but for "
-            "model and space.",
+            help="Begin a new run from the weights after this generation; best is the one with "
+            "the best held-out score, -1 the start. All settings except model and space may be "
+            "changed.",
         ),
     ] = None,
     out: Annotated[
@@ -99,15 +98,15 @@ def resume(
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Continue a stopped or killed run, or begin a new one from a generation of it.
+    """Continue a stopped or killed run, or begin a new run from one of its generations.
 
-    A folder of several run seeds (train seeds=0..4) goes on with the seeds that are not finished.
+    A folder of several run seeds (train seeds=0..4) continues with the unfinished seeds.
 
-    A finished run goes on when it is given more generations. The weights it reaches are those of a
-    run that was never interrupted, bit for bit.
+    A finished run continues if it is given more generations. The final weights are the same, bit
+    for bit, as those of a run that was never interrupted.
 
-    With --from, the run stays as it is, and a new run directory is written, which does not need the
-    old one: it keeps the journal that led to its starting weights.
+    With --from, the run is not changed, and a new run directory is written. It does not depend on
+    the old one, because it contains the journal that led to its starting weights.
     """
     from germline.cli.run_loop import run_seeds_with_view, run_with_view
     from germline.types import GermlineError
@@ -124,8 +123,8 @@ def resume(
         return
     if out is not None and start is None:
         raise GermlineError(
-            f"resume: --out={out} goes with --from, as a run is continued in its own directory: "
-            "drop it, or name the generation to start from (--from best)"
+            f"resume: --out={out} needs --from, because a run is continued in its own directory: "
+            "drop it, or give the generation to start from (--from best)"
         )
 
     def begin() -> "Training":

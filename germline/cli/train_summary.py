@@ -1,4 +1,4 @@
-"""What a training says at its end: before and after, where things are, what to type next."""
+"""The summary at the end of a training: scores before and after, paths, and next commands."""
 
 import shlex
 import statistics
@@ -11,6 +11,7 @@ from germline.cli import text_format
 from germline.comm_bytes import CommBytes
 from germline.record import HeldOutRow, RunDirectory
 from germline.record.best_generation import best_score, signed_score
+from germline.report.advice import MANY_FAILED, failed_share, percent
 from germline.report.prompt_option_charts import center_options
 from germline.report.score_decline_advice import score_decline_advice
 from germline.types import HeldOutScore
@@ -19,34 +20,36 @@ SHOWN_SAMPLES = 5
 
 
 def print_result(console: Console, run: RunDirectory, *, quiet: bool) -> None:
-    """Print held-out completions and scores before and after, and where things are."""
+    """Print held-out completions and scores before and after training, and the paths of files."""
     scores = run.held_out()
     if not quiet and len(scores) > 1 and scores[0].samples and scores[-1].samples:
         console.print(completions_table(scores[0], scores[-1], console.width))
     for line in (
-        *_scores(scores),
-        *print_score_decline(run),
+        *_scores(scores, run.journal.last_generation() + 1),
+        *_failures(run),
+        *score_decline_lines(run),
         *_voters(run),
-        *_choices(run),
+        *_options(run),
         *_traffic(run),
-        *_paths(run),
     ):
-        _say(console, line)
+        _print(console, line)
+    for line in _paths(run):
+        _print_whole(console, line)
 
 
-def print_score_decline(run: RunDirectory) -> list[str]:
-    """Say that a run is getting worse, and what helps; nothing where it is not."""
-    scores = [one.score for one in run.held_out()]
-    found = score_decline_advice(run.config, run.path, run.generations(), scores)
-    return [found.text, *(f"  {one}" for one in found.commands)] if found else []
+def score_decline_lines(run: RunDirectory) -> list[str]:
+    """Return advice and commands when the score of a run declines, else nothing."""
+    scores = [row.score for row in run.held_out()]
+    advice = score_decline_advice(run.config, run.path, run.generations(), scores)
+    return [advice.text, *(f"  {command}" for command in advice.commands)] if advice else []
 
 
 def print_stopped(console: Console, run: RunDirectory) -> None:
-    """Say where a training stopped and how to go on."""
+    """Print after which generation a training stopped, and the command that resumes it."""
     last = run.journal.last_generation()
     done = f"{last + 1} of {run.config.generations} done"
     where = f"after generation {last} ({done})" if last >= 0 else "before the first generation"
-    _say(console, f"Stopped {where}. Resume with: germline resume {_quoted(run)}")
+    _print_whole(console, f"Stopped {where}. Resume with: germline resume {_quoted(run)}")
 
 
 def print_stopped_early(console: Console, run: RunDirectory) -> None:
@@ -55,7 +58,7 @@ def print_stopped_early(console: Console, run: RunDirectory) -> None:
     if best is None:
         return
     done, patience = run.journal.last_generation() + 1, run.config.held_out.patience
-    _say(
+    _print_whole(
         console,
         f"Stopped early after {done} of {run.config.generations} generations: the last {patience} "
         f"held-out scores were not better than the best one, {_best(best)} "
@@ -65,55 +68,68 @@ def print_stopped_early(console: Console, run: RunDirectory) -> None:
 
 
 def print_next_commands(console: Console, run: RunDirectory) -> None:
-    """Print what can be typed next."""
+    """Print commands that use the trained model or continue the run."""
     path = _quoted(run)
     lines = [
         "next:",
         f'  germline generate {path} "your prompt"',
     ]
-    if not run.config.engine.has_own_model:  # It has no format that others could read.
+    if not run.config.engine.has_own_model:  # It has no file format.
         lines.append(f"  germline export {path} --out my-model")
     if not run.config.strategy.whole_run and not run.stopped_early:
         lines.append(f"  germline resume {path} generations={2 * run.config.generations}")
     for line in lines:
-        _say(console, line)
+        _print_whole(console, line)
 
 
 def completions_table(before: HeldOutRow, after: HeldOutRow, width: int) -> Table:
-    """Tabulate what the base model and the trained one answer to the same held-out prompts."""
-    table = Table(title="held-out prompts, before and after", title_justify="left")
-    cell = max(12, (width - 13) // 4)
-    for name in ("prompt", "wanted", "before", "after"):
+    """Tabulate the answers of the base and the trained model to the same held-out prompts."""
+    table = Table(title="held-out prompts, before and after training", title_justify="left")
+    column = max(12, (width - 13) // 4)
+    for name in ("prompt", "gold answer", "before", "after"):
         table.add_column(name, overflow="fold")
     later = {sample.prompt: sample for sample in after.samples}
     shown = [sample for sample in before.samples if sample.prompt in later][:SHOWN_SAMPLES]
-    for sample in shown:
-        texts = (
-            sample.prompt,
-            sample.answer,
-            sample.completion,
-            later[sample.prompt].completion,
-        )
-        table.add_row(*(Text(text_format.one_line_excerpt(text, 3 * cell)) for text in texts))
+    prompts = text_format.without_common_start([sample.prompt for sample in shown])
+    for sample, prompt in zip(shown, prompts, strict=True):
+        texts = (prompt, sample.answer, sample.completion, later[sample.prompt].completion)
+        table.add_row(*(Text(text_format.one_line_excerpt(text, 3 * column)) for text in texts))
     return table
 
 
-def _scores(scores: list[HeldOutRow]) -> list[str]:
+def _scores(scores: list[HeldOutRow], done: int) -> list[str]:
     if not scores:
         return []
     first, last = scores[0].score, scores[-1].score
-    if not any(one.score.n for one in scores):
+    if not any(row.score.n for row in scores):
         return ["held-out: the task has no example that could be scored"]
     values = text_format.score(first)
     if last.generation != first.generation:
         values += f" -> {text_format.score(last)}"
     error = text_format.kind_of_error(last)
-    said = f"held-out {last.metric}: {values} (mean and {error}, n {last.n})"
-    best = best_score([one.score for one in scores])
+    line = f"held-out {last.metric}: {values} (mean and {error}, n {last.n})"
+    best = best_score([row.score for row in scores])
     if best is not None and last.generation != first.generation:
         same = signed_score(best) == signed_score(last)
-        said += ", best: the final one" if same else f", best: {_best(best)}"
-    return [said]
+        line += ", best: the final one" if same else f", best: {_best(best)}"
+    if last.generation < done:
+        line += (
+            f", before training; not scored after generation {done - 1}"
+            if (last.generation == 0)
+            else f", not scored since {last.generation} updates"
+        )
+    return [line]
+
+
+def _failures(run: RunDirectory) -> list[str]:
+    """Return a line when the grading of many completions of the run failed."""
+    share, reason = failed_share(run.generations())
+    if share <= MANY_FAILED:
+        return []
+    return [
+        f"the grading of {percent(share)} of the completions failed, most often by: {reason}; the "
+        "report lists every reason"
+    ]
 
 
 def _best(score: HeldOutScore) -> str:
@@ -125,25 +141,26 @@ def _voters(run: RunDirectory) -> list[str]:
     if not voters:
         return []
     alone = text_format.number(voters[0]["score"])
-    return [f"by vote of {len(voters)} members; the best in training alone scores {alone}"]
+    return [
+        f"the score is that of a vote of {len(voters)} members; the member with the best training "
+        f"fitness scores {alone}"
+    ]
 
 
-def _choices(run: RunDirectory) -> list[str]:
+def _options(run: RunDirectory) -> list[str]:
     options = center_options(run.generations())
-    return [f"the center plays with {', '.join(options)}"] if options else []
+    return [f"prompt options of the center: {', '.join(options)}"] if options else []
 
 
 def _traffic(run: RunDirectory) -> list[str]:
-    found = [CommBytes(**row["traffic"]) for row in run.generations() if "traffic" in row]
+    rows = [CommBytes(**row["traffic"]) for row in run.generations() if "traffic" in row]
     members = run.config.strategy.population
-    if not found or not members:
+    if not rows or not members:
         return []
-    text, rest = (
-        statistics.median(one) / members / 1000
-        for one in ([one.text for one in found], [one.non_text for one in found])
-    )
+    text = statistics.median(row.text for row in rows) / members / 1000
+    rest = statistics.median(row.non_text for row in rows) / members / 1000
     return [
-        f"to and from engines: {rest:.1f} kB per member and generation, besides {text:.1f} kB of "
+        f"to and from engines: {rest:.1f} kB per member and generation, and {text:.1f} kB of "
         "prompts and completions"
     ]
 
@@ -158,5 +175,11 @@ def _quoted(run: RunDirectory) -> str:
     return shlex.quote(str(run.path))
 
 
-def _say(console: Console, line: str) -> None:
+def _print(console: Console, line: str) -> None:
+    """Print a sentence, wrapped between words on a terminal and unwrapped in a pipe."""
+    console.print(line, soft_wrap=not console.is_terminal, markup=False, highlight=False)
+
+
+def _print_whole(console: Console, line: str) -> None:
+    """Print a command or a path without line breaks, so that it can be copied."""
     console.print(line, soft_wrap=True, markup=False, highlight=False)

@@ -108,9 +108,10 @@ def check_unchanged(config: CustomTask, found: str) -> None:
     if config.digest not in (None, found):
         raise GermlineError(
             f"task.path: {config.path} or its rows have changed since this run began (task.digest "
-            f"was {str(config.digest)[:12]}, is now {found[:12]}). Put the old file back; or, to "
-            "go on with the new one, `germline export RUN FOLDER` and start a new run with "
-            f"model=FOLDER; or, to score the run on it, `germline eval RUN --task {config.path}`"
+            f"was {str(config.digest)[:12]}, is now {found[:12]}). Restore the old file; or, to "
+            "continue with the new one, `germline export RUN --out FOLDER` and start a new run "
+            "with model=FOLDER; or, to score the run on it, `germline eval RUN --task "
+            f"{config.path}`"
         )
 
 

@@ -1,0 +1,97 @@
+"""Show the progress of a training as plain lines, for files and pipes."""
+
+from rich.console import Console
+
+from germline.cli import text_format
+from germline.cli.progress_view import (
+    RemainingTime,
+    SilentView,
+    tokens_per_s,
+    trial_begin,
+    trial_result,
+)
+from germline.record import RunDirectory
+from germline.record.atomic_files import Row
+from germline.record.metrics_rows import (
+    fitness_summary,
+    generation_row,
+    mean_sigma,
+    step_in_sigmas,
+)
+from germline.report.advice import WINDOW, advice
+from germline.report.score_decline_advice import score_decline_advice
+from germline.signal_types import SigmaTrial
+from germline.types import GenerationRecord, HeldOutScore
+
+
+class LineView(SilentView):
+    """One plain line per generation, for files and pipes."""
+
+    def __init__(self, console: Console, run: RunDirectory | None = None) -> None:
+        self._console = console
+        self._run = run
+        self._clock = RemainingTime()
+        self._rows: list[Row] = []
+        self._scores: list[HeldOutScore] = []
+        self._printed: set[str] = set()
+        self._trials = 0
+
+    def start(self) -> None:
+        """Load the generations of an earlier part of the run."""
+        if self._run is not None:
+            self._rows = self._run.generations()
+            self._scores = [row.score for row in self._run.held_out()]
+
+    def generation(self, record: GenerationRecord) -> None:
+        """Print the line of a generation, and new advice on the signal."""
+        self._clock.tick(record)
+        self._rows.append(generation_row(record))
+        if self._run is not None and not self._scores:
+            self._scores = [row.score for row in self._run.held_out()]
+            for score in self._scores[:1]:  # before training, so no generation contains it
+                self._print(f"held-out {score.metric} {text_format.score(score)} before training")
+        self._print(generation_line(record, self._clock.left_s))
+        sentences = advice(self._rows[-WINDOW:])
+        if self._run is not None:
+            if record.held_out is not None:
+                self._scores = [row.score for row in self._run.held_out()]
+            worse = score_decline_advice(self._run.config, self._run.path, self._rows, self._scores)
+            if worse is not None:
+                sentences["worse"] = "\n  ".join((worse.text, *worse.commands))
+        for about, sentence in sentences.items():
+            if about not in self._printed:
+                self._print(f"  {sentence}")
+        self._printed = set(sentences)
+
+    def trial(self, trial: SigmaTrial) -> None:
+        """Print the begin of a trial, as one can take minutes, and its result."""
+        if trial.kl is None:
+            self._trials += 1
+            self._print(f"calibrating sigma, {trial_begin(self._trials, trial)} ...")
+        else:
+            self._print(f"  {trial_result(trial, self._run.config if self._run else None)}")
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, soft_wrap=True, markup=False, highlight=False)
+
+
+def generation_line(record: GenerationRecord, left_s: float | None) -> str:
+    """Format a generation as one line."""
+    fitness = {
+        name: text_format.number(value) for name, value in fitness_summary(record.fitness).items()
+    }
+    width = len(str(record.generations - 1))
+    parts = [
+        f"generation {record.generation:>{width}} ({record.generation + 1}/{record.generations})",
+        f"fitness {fitness['mean']} [{fitness['p20']}, {fitness['p80']}]",
+        f"best {fitness['max']}",
+    ]
+    parts.append(f"sigma {text_format.number(mean_sigma(record))}")
+    if (step := step_in_sigmas(record.update)) is not None:
+        parts.append(f"step {text_format.number(step)} sigmas")
+    if record.held_out is not None:
+        parts.append(f"held-out {record.held_out.metric} {text_format.score(record.held_out)}")
+    parts.append(f"{text_format.number(tokens_per_s(record))} tokens/s")
+    if left_s is not None:
+        parts.append(f"{text_format.duration(left_s)} left")
+    return "  ".join(parts)

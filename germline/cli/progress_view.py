@@ -1,0 +1,104 @@
+"""What the live view and the line view have in common: their protocol, times and trials."""
+
+import os
+import time
+from typing import Protocol, runtime_checkable
+
+from germline.cli import text_format
+from germline.config import AutoSigma, Config, Nes
+from germline.signal_types import SigmaTrial
+from germline.strategies.calibrated_sigma import TRIALS
+from germline.types import GenerationRecord
+
+STOPPING = "Finishing this generation, then stopping. Ctrl-C again stops at once."
+
+
+@runtime_checkable
+class ProgressView(Protocol):
+    """Shows the progress of a run."""
+
+    def start(self) -> None:
+        """Start to show progress."""
+
+    def generation(self, record: GenerationRecord) -> None:
+        """Show a finished generation."""
+
+    def trial(self, trial: SigmaTrial) -> None:
+        """Show a sigma whose trial begins, or the result of a trial."""
+
+    def close(self) -> None:
+        """Stop showing progress."""
+
+    def stopping(self) -> None:
+        """Show that the run stops after this generation; called from a signal handler."""
+
+
+class SilentView:
+    """Shows no progress, except a confirmation of Ctrl-C."""
+
+    def start(self) -> None:
+        """Print nothing."""
+
+    def generation(self, record: GenerationRecord) -> None:
+        """Print nothing."""
+
+    def trial(self, trial: SigmaTrial) -> None:
+        """Print nothing."""
+
+    def stopping(self) -> None:
+        """Confirm Ctrl-C, in quiet mode too."""
+        # A signal may arrive inside a print; the system call is safe there, a second print is not.
+        os.write(2, f"\n{STOPPING}\n".encode())
+
+    def close(self) -> None:
+        """Release nothing."""
+
+
+class RemainingTime:
+    """Estimates the remaining time from the finished generations."""
+
+    def __init__(self) -> None:
+        self.started = time.monotonic()
+        self.left_s: float | None = None
+        self._first: tuple[int, float] | None = None
+
+    def tick(self, record: GenerationRecord) -> None:
+        """Record that a generation is finished.
+
+        The mean leaves out the first one where possible, because it includes the warm-up.
+        """
+        now = time.monotonic()
+        left = record.generations - record.generation - 1
+        if self._first is None:
+            self._first = (record.generation, now)
+            self.left_s = left * (now - self.started)
+        else:
+            generation, then = self._first
+            self.left_s = left * (now - then) / (record.generation - generation)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since this process began to train."""
+        return time.monotonic() - self.started
+
+
+def trial_begin(number: int, trial: SigmaTrial) -> str:
+    """Describe a trial of sigma that begins."""
+    return (
+        f"trial {number} of at most {TRIALS}: KL divergence of members with sigma {trial.sigma:g}"
+    )
+
+
+def trial_result(trial: SigmaTrial, config: Config | None) -> str:
+    """Describe the result of a trial of sigma."""
+    text = f"sigma {trial.sigma:g}: KL {text_format.number(trial.kl)} nats per token"
+    section = config.search if config else None
+    if isinstance(section, Nes) and isinstance(section.sigma, AutoSigma):
+        text += f", target {section.sigma.target_kl:g}"
+    return text
+
+
+def tokens_per_s(record: GenerationRecord) -> float | None:
+    """Return the tokens per second of a generation; None when no time was measured."""
+    seconds = record.evaluation.decode_seconds
+    return record.evaluation.tokens / seconds if seconds > 0 else None

@@ -3,9 +3,9 @@
     python -m checks.recipes            # writes them
     python -m checks.recipes --check    # says which are stale
 
-The end of a file's name says which machine is meant. Shapes are those of the published config.json
-(`germline/estimates/published_configs.py`) and speeds those of data sheets, so nothing is downloaded or
-measured, and `tests/test_recipes.py` finds headers that are stale.
+The end of a file's name says for which machine the recipe is. Shapes are those of the published
+config.json (`germline/estimates/published_configs.py`) and speeds those of data sheets, so nothing
+is downloaded or measured, and `tests/test_recipes.py` finds headers that are stale.
 """
 
 import sys

@@ -44,7 +44,10 @@ def test_the_exact_format_earns_one():
         (" <answer> 8 </answer>", 0.5),
         (" thought </think> <answer> 8 </answer>", 0.6),
         (" thought </think>\n<answer> 8 </answer> and more", 0.6),
-        (" thought </think>\n<answer> 8 </answer>\n", 1.0),  # as the `$` of the field's pattern does
+        (
+            " thought </think>\n<answer> 8 </answer>\n",
+            1.0,
+        ),  # as the `$` of the field's pattern does
         (" thought </think>\n<answer> 8 </answer>\n\n", 0.6),
         ("</think>\n<answer>", 0.1),
         ("</answer><answer>", 0.0),

@@ -160,7 +160,7 @@ def test_a_reward_cannot_change_the_row_of_the_next_completion(tmp_path):
         (ROWS + "test = []\n" + RIGHT, "`test` holds no rows"),
         (
             "def train():\n    return 1 / 0\n" + RIGHT,
-            r"digits\.py, line 2: the rows of `train` cannot be had: ZeroDivisionError",
+            r"digits\.py, line 2: the rows of `train` cannot be loaded: ZeroDivisionError",
         ),
         ("def reward(:\n", r"digits\.py, line 1: cannot be loaded: SyntaxError"),
         ("\nimport nowhere_at_all\n", r"digits\.py, line 2: cannot be loaded: ModuleNotFoundErr"),

@@ -96,7 +96,7 @@ def test_the_rate_takes_the_luck_of_the_whole_run_as_far_as_the_edge():
 
 def test_a_step_is_the_rms_of_what_the_update_moves(bench):
     clock = probing._Clock(60.0)
-    step = probing._rehearsed(bench, 0.3, clock)
+    step = probing._measured_step(bench, 0.3, clock)
     strategy = begin_trial(bench, 0.3, 1.0, 1).strategy
     before = {name: one.clone() for name, one in bench.engine.weights.state().items()}
     ((record),) = bench.train(strategy, range(1))
@@ -113,7 +113,7 @@ def test_momentum_lets_a_step_count_for_all_it_will_push(config):
     heavy = load_config(config.model_dump(), ["strategy.optimizer.momentum=0.9"])
     with open_trial_engine(heavy, seed=0) as heavier, open_trial_engine(config, seed=0) as plain:
         heavy_step, step = (
-            probing._rehearsed(one, 0.3, probing._Clock(60.0)) for one in (heavier, plain)
+            probing._measured_step(one, 0.3, probing._Clock(60.0)) for one in (heavier, plain)
         )
     assert step is not None
     assert heavy_step == pytest.approx(10 * step, rel=1e-4)
@@ -226,11 +226,11 @@ def test_without_time_for_trials_the_rules_speak_and_say_so(config, monkeypatch)
     monkeypatch.setattr(probing._Clock, "allows", lambda _clock, _generations: False)
     found = probe(config)
     assert found.trials == ()
-    assert any("no time was left" in note for note in found.notes)
+    assert any("there was no time for short trainings" in note for note in found.notes)
 
 
 def test_a_sweep_that_time_cuts_short_recommends_nothing_and_says_what_to_give(config):
-    with pytest.raises(GermlineError, match=r"gone at sigma .* give --minutes=\d"):
+    with pytest.raises(GermlineError, match=r"ran out at sigma .* use --minutes=\d"):
         probe(config, minutes=1e-4)
 
 
@@ -239,9 +239,9 @@ def test_without_a_signal_the_note_says_what_was_seen():
         return " ".join(probing._without_signal([replace(SANE, **changes)]))
 
     assert note() == ""
-    assert "the same whatever they do" in note(informative=0.0, agreement=None)
+    assert "all members earn the same reward" in note(informative=0.0, agreement=None)
     assert "on up to 56% of the examples" in note(informative=0.56, agreement=-0.2)
-    assert "takes a batch of two" in note(informative=0.56, agreement=None)
+    assert "it needs a batch of two" in note(informative=0.56, agreement=None)
 
 
 def tried(advice, *scores):
@@ -255,9 +255,9 @@ def tried(advice, *scores):
 
 
 def test_trials_that_tie_are_not_said_to_have_chosen(advice):
-    assert "came furthest" in tried(advice, 3.0, 1.0, 2.0)
-    assert "was behind no other" in tried(advice, 3.0, 3.0, 2.0)
-    assert "2 short trainings came equally far" in tried(advice, 3.0, 3.0)
+    assert "has the best score" in tried(advice, 3.0, 1.0, 2.0)
+    assert "shares the best score" in tried(advice, 3.0, 3.0, 2.0)
+    assert "2 short trainings have equal scores" in tried(advice, 3.0, 3.0)
 
 
 def test_where_no_member_broke_nothing_is_said_to_have_broken(advice):
@@ -271,9 +271,9 @@ def test_the_options_of_prompt_search_are_said_to_be_left_out(config):
     with_options = load_config(
         config.model_dump(), ["task.temperature=0", "prompt_search.temperature=[0, 1]"]
     )
-    (note,) = probing._unplayed(with_options)
+    (note,) = probing._unused_settings(with_options)
     assert "the options of prompt_search (temperature) were not used" in note
-    assert not list(probing._unplayed(config))
+    assert not list(probing._unused_settings(config))
 
 
 def test_what_goes_by_earlier_generations_is_left_out_of_soundings(config):

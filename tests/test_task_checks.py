@@ -175,7 +175,7 @@ def test_the_command_takes_rows_and_settings_and_refuses_those_without_effect(tm
     assert called(*words).exit_code == 0
     refused = called(*words, "batch_size=3")
     assert refused.exit_code == 2
-    assert "batch_size=3 changes nothing here" in refused.stderr
+    assert "batch_size=3 has no effect here" in refused.stderr
 
 
 def test_a_file_that_cannot_be_loaded_is_told_in_one_paragraph(tmp_path):

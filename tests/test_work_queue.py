@@ -19,7 +19,7 @@ class Job:
     def __init__(self, *, wanted=True):
         self._wanted = wanted
 
-    def wanted(self):
+    def is_pending(self):
         return self._wanted
 
 

@@ -1,4 +1,4 @@
-"""One estimate: what a config needs on a machine, whether that fits, and what would."""
+"""Estimate what a config needs on a machine, whether it fits, and which settings would fit."""
 
 import math
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from germline.estimates.workload import TextLengths, Workload, workload
 from germline.types import GermlineError
 
 FEWEST_ROWS = SMALLEST_BATCH
-"""Smaller microbatches are filled up to so many rows."""
+"""Smaller microbatches are padded to this number of rows."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Estimate:
     machine: Hardware
 
     def needed(self, place: Place) -> float:
-        """Return the bytes needed at once in one place; on a CPU all of them are the host's."""
+        """Return the peak bytes in one place; on a CPU all of them are on the host."""
         if self.machine.on_gpu:
             return total(list(self.parts), place)
         parts = [Part(one.name, one.bytes, "host", one.phase) for one in self.parts]
@@ -57,12 +57,12 @@ class Estimate:
 
     @property
     def fits(self) -> bool:
-        """Whether every place has as much as is needed."""
+        """Whether every place has enough memory."""
         return all(self.needed(place) <= self.available(place) for place in ("device", "host"))
 
 
 def estimate(config: Config, shape: ModelShape, texts: TextLengths, machine: Hardware) -> Estimate:
-    """Compute what a config needs of a machine.
+    """Compute what a config needs on a machine.
 
     Raises:
         GermlineError: the space selects nothing of this model.
@@ -81,10 +81,10 @@ def estimate(config: Config, shape: ModelShape, texts: TextLengths, machine: Har
 def what_fits(
     config: Config, shape: ModelShape, texts: TextLengths, machine: Hardware
 ) -> tuple[str, ...]:
-    """Return the first overrides with which a config fits a machine; none where nothing does.
+    """Return the first overrides with which a config fits a machine; empty if none do.
 
-    Tried in this order: another dtype, masters on the host, smaller microbatches, an adapter; each
-    alone, and then with all that came before it.
+    They are tried in this order: another dtype, masters on the host, smaller microbatches, an
+    adapter; each alone, and then together with all earlier ones.
     """
     kept: tuple[str, ...] = ()
     for alternatives in _changes(config, machine):
@@ -97,7 +97,7 @@ def what_fits(
 
 
 def _changes(config: Config, machine: Hardware) -> Iterator[list[tuple[str, ...]]]:
-    """Yield alternatives of one setting after another, the least change first."""
+    """Yield the alternatives of one setting after another, the smallest change first."""
     dtype = getattr(config.engine, "dtype", "auto")
     if dtype == "float32" or (dtype == "auto" and not machine.on_gpu):
         yield [("engine.dtype=bfloat16",)]

@@ -1,4 +1,4 @@
-"""The machine that is here, as estimates need it: measured on a CPU, by its data sheet on a GPU."""
+"""Describe this machine for estimates: measured on a CPU, from a data sheet for a GPU."""
 
 from dataclasses import replace
 
@@ -11,10 +11,10 @@ from germline.estimates.model_shape import ModelShape
 from germline.types import GermlineError
 
 NAMES = {"4060 Laptop": "laptop-8gb", "T4": "t4", "4090": "24gb", "3090": "24gb", "H100": "80gb"}
-"""What a driver calls a card -> the description that is nearest to it."""
+"""Part of a GPU's name -> the most similar description."""
 
 OTHER = "24gb"
-"""Whose speed is taken for a card that is not listed; its memory is asked of the driver."""
+"""The description whose speed is used for other GPUs; their memory is read from the driver."""
 
 
 def engine_device(config: Config) -> torch.device:
@@ -39,10 +39,10 @@ def machine_here(config: Config, shape: ModelShape) -> Hardware:
 
 
 def machine_named(name: str) -> Hardware:
-    """Return the description of a machine that is elsewhere.
+    """Return the description of another machine.
 
     Raises:
-        GermlineError: there is none of that name.
+        GermlineError: there is no description with that name.
     """
     if name not in GPUS:
         raise GermlineError(

@@ -1,7 +1,8 @@
-"""What the config.json of models that people use says, so that estimates need no download.
+"""The config.json of popular models, so that estimates need no download.
 
-Read from the files that the models' authors published on the Hugging Face hub: only what decides
-sizes is kept here. A folder, or a model that is not listed here, is read from its own config.json.
+The values are those that the models' authors published on the Hugging Face hub, without the ones
+that do not affect sizes. For a folder, or a model that is not listed here, its own config.json is
+read.
 """
 
 from collections.abc import Mapping

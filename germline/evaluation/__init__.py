@@ -1,8 +1,10 @@
-"""What a model is worth, how far it went from where it began, and how its texts go wrong.
+"""Evaluation: held-out scores, divergence from the start model, and degenerate texts.
 
-held_out.py      held-out scores of the center, with standard errors and intervals over examples
-kl_divergence.py  exact KL to the start model on texts that were written
-degenerate_text.py   texts that are no answers: empty, special tokens alone, loops, improbable ones
+held_out.py         held-out scores of the center, with standard errors and intervals over examples
+score_decline.py    detects that the scores of a run decline
+kl_divergence.py    exact KL from the start model along generated texts
+member_kl.py        KL of members from the center, on any engine with log-probabilities
+degenerate_text.py  texts that are empty, only special tokens, loops, or improbable
 """
 
 from germline.evaluation.held_out import (

@@ -1,20 +1,23 @@
-"""Texts that are no answers, whatever reward they earned: four detectors and their shares.
+"""Detect degenerate texts, whatever reward they earned: four detectors and their shares.
 
-A reward sees what it was written to see; these look at the text itself. They tell broken models
-from working ones, and find hacks as plain as the empty answer; they do not judge sense.
+The detectors look at the text itself and not at its reward. They distinguish broken models from
+working ones, and find simple reward hacks such as the empty answer; they do not check whether a
+text makes sense.
 
-- empty: nothing visible, what a stop string cut off left out.
-- special only: no token but special ones. Looking for "" alone misses this wherever special tokens
-  stay in the text: one study counted no hack where all models wrote only `<|endoftext|>`.
-- looping: at least half of the tokens belong to one n-gram said over and over, n up to 16.
-- improbable: under the start model a token costs more than half of what a blind guess would,
+- empty: nothing visible; text that a stop string cut off does not count.
+- special only: all tokens are special ones. A check for "" alone misses this case when special
+  tokens are kept in the text: one study counted no hack although all models wrote only
+  `<|endoftext|>`.
+- looping: at least half of the tokens belong to one repeated n-gram, n up to 16.
+- improbable: under the start model a token has more than half the surprise of a random guess,
 
       1/T sum_t -log p_start(y_t | y_<t)  >  1/2 log(vocabulary)
 
   a threshold that fits small and large vocabularies alike (perplexity above the root of their
   size).
 
-Known limits: loops whose rounds differ in a word are not seen; languages without spaces are.
+Known limits: loops whose repetitions differ in a word are not detected. The detectors work on
+tokens, so languages without spaces are supported.
 """
 
 from collections.abc import Sequence
@@ -23,16 +26,16 @@ from dataclasses import dataclass
 from germline.types import Completion
 
 LONGEST_NGRAM = 16
-"""Tokens of the longest phrase whose repetition is looked for."""
+"""Tokens of the longest n-gram whose repetition is detected."""
 
 ROUNDS = 3
-"""An n-gram said so often in a row is a loop; twice is emphasis."""
+"""Repetitions from which on an n-gram is a loop; two may be emphasis."""
 
 SHORTEST_LOOP = 8
-"""Tokens below which nothing is a loop: `1000000` is a number."""
+"""Tokens of the shortest loop: `1000000` is a number and not a loop."""
 
 LOOPING = 0.5
-"""A text of which this share is one loop is not an answer."""
+"""Share of a text in one loop from which on the text is degenerate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +43,12 @@ class DegenerateTextShares:
     """Shares of texts, each between 0 and 1; one text may count in several.
 
     Attributes:
-        improbable: None where the texts were not read by the start model.
-        garbage: share with at least one of the four.
-        texts: how many there were.
+        empty: texts without anything visible.
+        special_only: texts of special tokens only.
+        looping: texts that are loops.
+        improbable: improbable texts; None when the start model did not score the texts.
+        garbage: texts with at least one of the four.
+        texts: the number of texts.
     """
 
     empty: float
@@ -58,12 +64,12 @@ def degenerate_text_shares(
     special_ids: frozenset[int],
     improbable: Sequence[bool] | None = None,
 ) -> DegenerateTextShares:
-    """Look at some texts.
+    """Compute the shares of degenerate texts.
 
     Args:
         completions: at least one.
-        special_ids: the special tokens of who wrote them.
-        improbable: for each text, what `Reading.improbable` says.
+        special_ids: the special tokens of the model that wrote the texts.
+        improbable: `TextDivergence.improbable` of each text.
     """
     empty = [is_empty(one) for one in completions]
     special = [is_special_only(one, special_ids) for one in completions]
@@ -81,37 +87,37 @@ def degenerate_text_shares(
 
 
 def is_empty(completion: Completion) -> bool:
-    """Say whether nothing visible was written."""
+    """Return whether a text has nothing visible."""
     return not completion.text.strip()
 
 
 def is_special_only(completion: Completion, special_ids: frozenset[int]) -> bool:
-    """Say whether all tokens are special: judged by the tokens, as decoding may drop or keep them.
+    """Return whether all tokens are special; the text itself may contain them or not.
 
-    A text that ends at once, with its one end-of-sequence token, is of this kind.
+    A text that consists of the end-of-sequence token is of this kind.
     """
     return all(token in special_ids for token in completion.tokens)
 
 
 def loop_share(tokens: Sequence[int]) -> float:
-    """Return the share of tokens in the longest stretch that says one n-gram over and over.
+    """Return the share of tokens in the longest loop.
 
-    A stretch in which every token equals the one n before it, and which holds at least three
-    rounds and eight tokens, is a loop of the n-gram.
+    A loop of an n-gram is a sequence in which every token equals the one n positions before it,
+    with at least three repetitions and eight tokens.
     """
     longest = 0
     for n in range(1, min(LONGEST_NGRAM, len(tokens) // ROUNDS) + 1):
         repeated = 0
         for place in range(n, len(tokens)):
             repeated = repeated + 1 if tokens[place] == tokens[place - n] else 0
-            stretch = repeated + n
-            if stretch >= max(ROUNDS * n, SHORTEST_LOOP):
-                longest = max(longest, stretch)
+            length = repeated + n
+            if length >= max(ROUNDS * n, SHORTEST_LOOP):
+                longest = max(longest, length)
     return longest / len(tokens) if tokens else 0.0
 
 
 def _words(completion: Completion, special_ids: frozenset[int]) -> list[int]:
-    """Return the tokens without the special ones: an end of sequence is part of no phrase."""
+    """Return the tokens without the special ones, which are not part of a loop."""
     return [token for token in completion.tokens if token not in special_ids]
 
 

@@ -12,13 +12,13 @@ Z_95 = 1.96
 """Half width of a 95 % interval, in standard errors."""
 
 HELD_OUT_NOISE = "held out"
-"""Held-out sampling has luck of its own, the same at every score of a run."""
+"""Noise stream of held-out sampling, which is the same for every score of a run."""
 
 
 def score_center(
     fleet: Fleet, task: Task, examples: Sequence[Example], decoding: Decoding, generation: int
 ) -> tuple[HeldOutScore, Evaluation]:
-    """Score the center on examples; `generation` is the number of updates it has had."""
+    """Score the center on examples; `generation` is the number of updates before the score."""
     evaluation = fleet.evaluate_center(examples, decoding)
     parts = {
         rollout.example: rollout.grade.parts.get(task.metric, math.nan)
@@ -28,7 +28,7 @@ def score_center(
     values = list(parts.values())
     mean, error = mean_and_error(values)
     reward = float(np.nanmean(evaluation.rewards)) if values else math.nan
-    # A cost that happens to be 0 or 1 everywhere, such as a length difference, is no share.
+    # A cost whose values happen to be 0 or 1, such as a length difference, is not a share.
     share = bool(values) and task.metric_higher_is_better and {*values} <= {0.0, 1.0}
     score = HeldOutScore(
         generation,
@@ -52,7 +52,7 @@ def confidence_interval(score: HeldOutScore) -> tuple[float, float]:
 
         (p + z^2 / 2n +- z sqrt(p (1 - p) / n + z^2 / 4n^2)) / (1 + z^2 / n)
 
-    which stays between 0 and 1, and does not take 100 right answers of 100 for certainty.
+    which is between 0 and 1, and has a positive width even if 100 of 100 answers are right.
     """
     p, n, z = score.mean, score.n, Z_95
     if not score.proportion:

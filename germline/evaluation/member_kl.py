@@ -1,15 +1,15 @@
-"""How far members are from the center in behavior, on any engine that tells log-probabilities.
+"""KL divergence of members from the center, on any engine that computes log-probabilities.
 
-The center writes answers to a few examples, and members read them. For an antithetic pair and every
-token y_t of an answer,
+The center generates answers to a few examples, and members compute the log-probabilities of the
+answers' tokens. For an antithetic pair and every token y_t of an answer,
 
     (1)  KL_t = log p_0(y_t) - (log p_+(y_t) + log p_-(y_t)) / 2
 
 in nats; the mean over tokens and pairs is returned. To second order in the perturbation it is the
 KL divergence of the members from the center: in a pair the linear terms cancel, and the curvature
-of log p does not depend on which token was written. On the nano model it was within a factor of 1.5
-of the exact divergence up to 0.01 nats (`docs/methods.md`). No vocabulary-sized distribution leaves
-an engine.
+of log p does not depend on the generated token. On the nano model it was within a factor of 1.5 of
+the exact divergence up to 0.01 nats (`docs/methods.md`). Engines return one number per token and no
+distribution over the vocabulary.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,20 +30,22 @@ from germline.types import (
 )
 
 TOKENS = 128
-"""An answer is cut off here: for nats per token its beginning will do."""
+"""Tokens after which an answer is cut off: its beginning is enough for nats per token."""
 
 FEWEST_EXAMPLES, MOST_EXAMPLES, TOKENS_IN_ALL = 16, 64, 2048
-"""So many examples are answered as give about so many tokens: a few tokens carry most of the
-divergence. On nano, sigmas of five run seeds differ 2.6-fold with 16 examples, 1.4-fold with 64."""
+"""The number of examples is chosen for about this number of tokens, because a few tokens carry most
+of the divergence. On nano, the calibrated sigmas of five run seeds differ 2.6-fold with 16
+examples, and 1.4-fold with 64."""
 
 
 class MemberKl:
-    """Measures members on examples to be trained on; the center writes once, when first asked.
+    """Measures members on training examples; the center generates its answers once, when needed.
 
     Args:
-        fleet: whose members are measured.
+        fleet: the engines that generate and score texts.
         batch_of: the batch of any generation.
-        generation: whose batch comes first; those after it follow where a batch is small.
+        generation: the generation whose batch is used first; small batches are joined with those of
+            later generations.
         decoding: of the generation.
         on_trial: is called before and after each measurement.
 
@@ -72,7 +74,7 @@ class MemberKl:
         """Return equation (1) of members that are antithetic pairs and share a sigma.
 
         Raises:
-            GermlineError: the center writes no token that members could read.
+            GermlineError: the center generates no token.
         """
         sigma = as_seed_perturbation(members[0]).sigma
         self._on_trial(SigmaTrial(sigma))
@@ -82,7 +84,7 @@ class MemberKl:
         return kl
 
     def _measured(self, members: Sequence[Perturbation]) -> float:
-        if not self._written:  # most generations calibrate nothing, and gather no examples
+        if not self._written:  # Most generations do not calibrate sigma and need no answers.
             self._write()
         center, *pairs = (
             np.array([value for text in row for value in text], dtype=np.float64)
@@ -95,7 +97,7 @@ class MemberKl:
         return float(np.mean(center - np.mean(pairs, axis=0)))
 
     def _write(self) -> None:
-        """Let the center answer, and keep the examples to which it wrote something."""
+        """Generate the center's answers, and keep the examples whose answers are not empty."""
         examples = self._gathered()
         rollouts = self._fleet.evaluate_center(examples, self._decoding).rollouts
         answered = [
@@ -105,19 +107,20 @@ class MemberKl:
         ]
         if not answered:
             raise GermlineError(
-                f"strategy.sigma=auto: the model wrote no token to any of {len(examples)} prompts, "
-                "so that members cannot be compared with it: see what it answers (`germline "
-                "generate`), or give strategy.sigma as a number, such as 0.1"
+                f"strategy.sigma=auto: the model generated no token for any of {len(examples)} "
+                "prompts, so members cannot be compared with it: check its answers with `germline "
+                "generate`, or give strategy.sigma as a number, such as 0.1"
             )
         self._examples = [example for example, _ in answered]
         self._written = [written for _, written in answered]
 
     def _gathered(self) -> list[Example]:
-        wanted = TOKENS_IN_ALL // self._decoding.max_new_tokens
-        wanted = min(max(FEWEST_EXAMPLES, wanted), MOST_EXAMPLES)
-        found: dict[int, Example] = {}
-        for later in range(wanted):
-            found |= {one.index: one for one in self._batch_of(self._generation + later)}
-            if len(found) >= wanted:
+        count = TOKENS_IN_ALL // self._decoding.max_new_tokens
+        count = min(max(FEWEST_EXAMPLES, count), MOST_EXAMPLES)
+        by_index: dict[int, Example] = {}
+        for later in range(count):
+            batch = self._batch_of(self._generation + later)
+            by_index |= {example.index: example for example in batch}
+            if len(by_index) >= count:
                 break
-        return list(found.values())[:wanted]
+        return list(by_index.values())[:count]

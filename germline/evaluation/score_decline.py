@@ -1,6 +1,6 @@
-"""Is a run getting worse: since when, how sure that is, and why as far as the signals tell.
+"""Detect that the score of a run declines: since when, how certain, and the likely cause.
 
-Numbers in, verdict out: curves of one run, judged as they stand after any of its generations.
+The input is the curves of one run after any of its generations.
 
 **Held-out scores.** The reference is the best score before the last two; the loss is how far the
 mean of the last two is below it. Over the n examples that were scored in all three,
@@ -8,33 +8,35 @@ mean of the last two is below it. Over the n examples that were scored in all th
     (1)  D_e = v_ref,e - (v_last,e + v_before,e) / 2        loss = mean D,   se = std D / sqrt(n)
 
 with two more D of +-max |D|, so that few examples never look certain (Agresti and Min 2005). Where
-the values of examples were not recorded, se follows from the standard errors of the three scores as
-if they were independent, which they are not: the examples are the same, so se is too large.
+the values of examples were not recorded, se is computed from the standard errors of the three
+scores as if they were independent. They are not, because the examples are the same, so se is too
+large.
 
-Scores also stray because weights do. With the mean square s^2 of the steps from one score to the
-next that are part of neither the climb nor the fall,
+Scores also vary because the weights do. With the mean square s^2 of the steps from one score to the
+next that are part of neither the rise nor the decline,
 
     (2)  t = loss / sqrt(se^2 + 3/4 s^2)
 
 which is tested one-sided by Student's t, with degrees of freedom by Welch and Satterthwaite, turned
 into a normal deviate by Wallace's formula (1959).
 
-**Many looks.** With k scores there are k - 2 references, and a run is looked at after every score.
-A loss counts where
+**Multiple tests.** With k scores there are k - 2 references, and a run is tested after every score.
+A loss counts if
 
     (3)  p <= 0.01 / ((k - 2)^2 (k - 1))
 
-These bounds times their k - 2 references sum to 0.01 over all k, so a run whose scores differ by
-luck alone is called worse with a chance below 1 %, however long it is. A loss below a tenth of what
-the run had gained is no news and is left out.
+These bounds times their k - 2 references sum to 0.01 over all k, so for a run whose scores differ
+by chance alone the probability of a false alarm is below 1 %, however long the run is. A loss below
+a tenth of the run's gain is not reported.
 
-**Training fitness** is judged likewise: its means over blocks of 10 generations are the scores, and
-their errors follow from the steps between neighboring generations. It counts where held-out scores
-do not contradict it, and where sigma has not grown: members of a larger sigma are less fit.
+**Training fitness** is tested in the same way: its means over blocks of 10 generations are the
+scores, and their errors are computed from the steps between neighboring generations. It counts only
+if held-out scores do not contradict it, and if sigma has not grown, because members with a larger
+sigma have a lower fitness.
 
-Limit: s^2 rests on a few steps early in a run. Where weights swing up and down by much more than
-the error over examples, the chance of a false alarm is above 1 % (measured: 3 % in 20 scores that
-swing by 2 errors, 15 % by 5).
+Limit: early in a run, s^2 is computed from a few steps. If scores oscillate by much more than the
+error over examples, the probability of a false alarm is above 1 % (measured: 3 % in 20 scores that
+oscillate by 2 errors, 15 % by 5).
 """
 
 import math
@@ -54,39 +56,39 @@ Cause = Literal["hack", "overfit", "walk", "no signal", "unknown"]
 Known = float | None
 
 ALPHA = 0.01
-"""Chance that a run which does not get worse is ever said to."""
+"""Probability of a false alarm in a run whose score does not decline."""
 
 BLOCK = 10
-"""Generations whose mean fitness is one number."""
+"""Generations per block of training fitness."""
 
 WORTH_TELLING = 0.1
-"""Share of what a run had gained that it must have lost."""
+"""Share of the gain of a run that it must have lost before a decline is reported."""
 
 NO_AGREEMENT = 0.05
 """Mean agreement of halves below which updates follow no signal."""
 
 NEAR_THE_EDGE = 0.8
-"""Share of the edge from which on the walk is used up: the edge is known to a factor or so."""
+"""Share of the edge from which on the walk counts as the cause; the edge is known only roughly."""
 
 MANY_EMPTY = 0.2
-"""Rise of the share of empty texts that says the reward is hacked, where it does not fall."""
+"""Rise of the share of empty texts that means reward hacking, if the fitness does not fall."""
 
 GROWN = 1.1
-"""Factor of sigma from which on members of two generations are not compared."""
+"""Growth of sigma from which on the fitness of two generations is not compared."""
 
 
 @dataclass(frozen=True)
 class RunCurves:
-    """What a run recorded: a score each time it was evaluated, all else by generation.
+    """The recorded curves of a run: held-out scores, and one value per generation of the others.
 
     Attributes:
-        scores: held-out, in order.
+        scores: held-out scores, in order.
         fitness: mean over the members.
         agreement: cosine of the updates of two halves of the examples.
         empty: share of completions without text.
-        walk: of the updates so far, in the unit of sigma.
+        walk: random walk of the updates so far, in the unit of sigma.
         sigma: of the members.
-        edge: sigma at which random members break, where it is known.
+        edge: sigma at which random members break, if known.
     """
 
     scores: Sequence[HeldOutScore] = ()
@@ -100,17 +102,19 @@ class RunCurves:
 
 @dataclass(frozen=True)
 class ScoreDecline:
-    """A run that is getting worse.
+    """A decline of a run's score.
 
     Attributes:
-        measure: what fell.
-        since: updates after which it was best.
-        best: the value then, of the metric or the fitness itself.
-        now: the value now: mean of the last two scores, or of the last generations.
-        loss: how much worse that is, positive; `low` to `high` is its 95 % interval.
-        chance: bound for the chance that luck alone looks like this, all looks counted.
-        examples: over which scores were paired; 0: not paired.
-        cause: why, as far as the signals tell.
+        measure: the score that declined.
+        since: number of updates after which it was best.
+        best: its value then: of the metric, or of the fitness.
+        now: its present value: mean of the last two scores, or of the last generations.
+        loss: the difference, positive; `low` to `high` is its 95 % interval.
+        low: lower end of the interval.
+        high: upper end of the interval.
+        chance: bound of the p-value, corrected for multiple tests.
+        examples: number of examples over which scores were paired; 0: not paired.
+        cause: the likely cause.
     """
 
     measure: Literal["held-out score", "training fitness"]
@@ -126,7 +130,7 @@ class ScoreDecline:
 
 
 def find_score_decline(curves: RunCurves) -> ScoreDecline | None:
-    """Say whether a run is getting worse; None where it is not, or where luck can explain it."""
+    """Return the decline of a run's score; None when there is none that is significant."""
     return _of_scores(curves) or _of_fitness(curves)
 
 
@@ -187,9 +191,9 @@ class _Fall:
 
     Args:
         good: the scores, higher is better.
-        reference: place of the best one.
-        loss: how far the last two are below it in the mean.
-        error: standard error of that over examples.
+        reference: index of the best one.
+        loss: difference between it and the mean of the last two.
+        error: standard error of the loss over examples.
         dof: degrees of freedom of the error.
     """
 
@@ -213,17 +217,18 @@ class _Fall:
 
     @property
     def counts(self) -> bool:
-        """Whether luck does not explain it, and it is worth telling."""
+        """Whether the loss is significant and large enough to be reported."""
         return self.chance <= ALPHA and self.loss >= WORTH_TELLING * self._gained
 
 
 def _stray(good: Float64[np.ndarray, " scores"], reference: int) -> tuple[float, int]:
     """Return variance and degrees of freedom of the steps between scores: s^2 of equation (2).
 
-    Before the reference steps down count, as steps up may be the climb; after it steps up, as steps
-    down may be the fall; with none of these, those down stray around the fall's slope. Where scores
-    stray around a level, either are as large as the others. The steps after the reference that went
-    down count as degrees of freedom too: they could have not.
+    Before the reference only downward steps count, because upward steps may be the rise. After it
+    only upward steps count, because downward steps may be the decline; without any of these, the
+    deviations of the downward steps from their mean count. For scores that vary around a constant,
+    upward and downward steps have the same size. Downward steps after the reference add degrees of
+    freedom, because they could have been upward ones.
     """
     before, since = np.diff(good[: reference + 1]), np.diff(good[reference + 1 :])
     against = [*before[before < 0], *since[since > 0]]
@@ -250,8 +255,8 @@ def _paired(
 
 
 def _shared(best: HeldOutScore, before: HeldOutScore, last: HeldOutScore) -> int:
-    """Return how many examples all three were scored on; 0 where fewer than two, or not known."""
-    if best.higher_is_better is None:  # then it is the reward that is compared
+    """Return on how many examples all three were scored; 0 if fewer than two, or unknown."""
+    if best.higher_is_better is None:  # then the reward is compared
         return 0
     if not best.values or len({len(one.values) for one in (best, before, last)}) > 1:
         return 0
@@ -262,19 +267,19 @@ def _shared(best: HeldOutScore, before: HeldOutScore, last: HeldOutScore) -> int
 def _differences(
     best: HeldOutScore, before: HeldOutScore, last: HeldOutScore
 ) -> Float64[np.ndarray, " examples"]:
-    """Return how much worse each example is, of those with all three values."""
+    """Return the loss of each example that has all three values."""
     was, then, now = (np.asarray(one.values, np.float64) for one in (best, before, last))
     differences = (was - (then + now) / 2) * (1.0 if best.higher_is_better else -1.0)
     return differences[np.isfinite(differences)]
 
 
 def _error(block: Float64[np.ndarray, " block"]) -> float:
-    """Return the standard error of a block's mean; a slope within the block is no noise."""
+    """Return the standard error of a block's mean; a slope within the block is not noise."""
     return math.sqrt(float(np.mean(np.diff(block) ** 2)) / 2 / len(block))
 
 
 def _chance(loss: float, error: float, dof: float, looks: int) -> float:
-    """Return a bound for the chance of such a loss without any, over all looks."""
+    """Return a bound of the p-value of a loss, corrected for the number of tests."""
     if not loss > 0 or not math.isfinite(error):
         return 1.0
     if error == 0:
@@ -285,7 +290,7 @@ def _chance(loss: float, error: float, dof: float, looks: int) -> float:
 
 
 def _contradicted(scores: Sequence[HeldOutScore], since: int) -> bool:
-    """Whether held-out scores are as good as they were: then the center is as good as it was."""
+    """Return whether held-out scores are as good as before, so the center has not declined."""
     before = [signed_score(one) for one in scores if one.generation <= since]
     after = [signed_score(one) for one in scores if one.generation > since]
     return len(after) > 1 and bool(before) and sum(after[-2:]) / 2 >= max(before)
@@ -297,12 +302,12 @@ def _sigma_grew(curves: RunCurves, since: int) -> bool:
 
 
 def _cause(curves: RunCurves, since: int, scores: Sequence[HeldOutScore] = ()) -> Cause:
-    """Say why, the most certain first.
+    """Return the most certain cause.
 
     Args:
         curves: of the run.
-        since: updates after which it was best.
-        scores: the best one and the last two, where it is they that fell.
+        since: number of updates after which the score was best.
+        scores: the best one and the last two, if held-out scores declined.
     """
     rise = _rise(curves.fitness, since)
     if scores and _is_hacked(curves, since, scores, rise):
@@ -319,7 +324,7 @@ def _cause(curves: RunCurves, since: int, scores: Sequence[HeldOutScore] = ()) -
 
 
 def _rise(values: Sequence[Known], since: int) -> float:
-    """Return by how many standard errors, less 2, the last values are above those at the best."""
+    """Return the rise of the last values over those at the best score, less 2 standard errors."""
     was = [one for one in values[:since][-BLOCK:] if one is not None]
     now = [one for one in values[since:][-BLOCK:] if one is not None]
     if min(len(was), len(now)) < 2:
@@ -330,7 +335,7 @@ def _rise(values: Sequence[Known], since: int) -> float:
 
 
 def _is_hacked(curves: RunCurves, since: int, scores: Sequence[HeldOutScore], rise: float) -> bool:
-    """Whether the reward says better where the metric or the texts say worse."""
+    """Return whether the reward rises while the metric or the texts get worse."""
     best, *last = (one.reward for one in scores)
     if sum(last) / len(last) > best and scores[0].higher_is_better is not None:
         return True

@@ -50,7 +50,7 @@ class Reward:
 
 @dataclass(frozen=True)
 class BuiltinRubric:
-    """A grader of named rewards; picklable, as it runs in worker processes.
+    """A grader of built-in rewards; picklable, because it runs in worker processes.
 
     Attributes:
         parts: name of a reward -> its function, and the settings it is called with.

@@ -1,9 +1,9 @@
-"""Grade by containing: 1 when the gold answer stands in the completion as whole words.
+"""Grade by containment: 1 if the completion contains the gold answer as whole words.
 
-Upper and lower case differ. `8` does not stand in `18`, nor `art` in `party`.
+The comparison is case-sensitive. `18` does not contain `8`, and `party` does not contain `art`.
 
-Known limit: a completion that lists every answer there is contains the right one; add `length` to
-the rubric, or use `exact`, where that pays.
+Known limit: a completion that lists all possible answers contains the right one. If models learn
+that, add `length` to the rubric, or use `exact`.
 """
 
 import re
@@ -19,7 +19,7 @@ def contains_reward(text: str, example: Example) -> float:
 
 @lru_cache(maxsize=4096)
 def _words(answer: str) -> re.Pattern[str]:
-    """Match an answer that is not the middle of a word; an empty answer stands nowhere."""
+    """Match an answer that is not part of a longer word; an empty answer never matches."""
     start = r"(?<!\w)" if answer[:1].isalnum() else ""
     end = r"(?!\w)" if answer[-1:].isalnum() else ""
     return re.compile(start + re.escape(answer) + end if answer else r"(?!)")

@@ -68,9 +68,9 @@ def format_value(text: str) -> float:
     # Plain searches: a pattern with two lazy wildcards takes quadratic time on hostile text.
     start = text.find(joint)
     # The `$` of the field's pattern also matches before a line break at the end.
-    if start >= 0 and text.startswith("<think>"):
-        if text[start + len(joint) :].removesuffix("\n").endswith(close):
-            return 1.0
+    answer = text[start + len(joint) :].removesuffix("\n") if start >= 0 else ""
+    if text.startswith("<think>") and answer.endswith(close):
+        return 1.0
     opened = text.find("<think>")
     think = opened >= 0 and text.find("</think>", opened) >= 0
     return 0.1 * think + 0.5 * (last_answer(text) is not None)

@@ -1,4 +1,4 @@
-"""Grade by exact match: 1 when the completion, stripped of white space, is the gold answer."""
+"""Grade by exact match: 1 if the completion, stripped of white space, equals the gold answer."""
 
 from collections.abc import Mapping
 

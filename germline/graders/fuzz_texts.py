@@ -1,7 +1,6 @@
-"""Texts a grader must survive: what models write when they are perturbed, and worse.
+"""Hostile texts for tests of graders: texts that perturbed models write, and worse ones.
 
-`germline check task` and the conformance tests send them through a grader: each must be graded
-within the timeout.
+`germline check task` and the conformance tests grade them: each must be graded within the timeout.
 """
 
 from collections.abc import Sequence
@@ -28,7 +27,7 @@ HOSTILE: tuple[str, ...] = (
     "9" * LONG,
     "1," * LONG,
     "a" * 10 * LONG,
-    "a" * 30 + "!",  # (a+)+$ takes for ever on it
+    "a" * 30 + "!",  # the pattern (a+)+$ takes exponential time on it
     "{{7*7}} %s %n ${HOME} '; drop table runs; --",
 )
 
@@ -61,7 +60,7 @@ _SCRAPS: tuple[str, ...] = (
 
 
 def fuzz_text(count: int, seed: int = 0) -> Sequence[str]:
-    """Mix scraps of tags, numbers, code and rare characters; always the same for a seed."""
+    """Mix pieces of tags, numbers, code and rare characters; the same texts for the same seed."""
     generator = np.random.default_rng(seed)
     texts = []
     for _ in range(count):

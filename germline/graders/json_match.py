@@ -1,8 +1,9 @@
-"""Grade JSON: 1 when the completion is the JSON value of the gold answer, or any where none is.
+"""Grade JSON: 1 if the completion is the JSON value of the gold answer, or any JSON without one.
 
-The whole completion must be JSON, white space around it aside: no words before it, no code fence.
-Objects are equal in any order of their fields, numbers by value (1 is 1.0, but not true). `NaN` and
-`Infinity` are no JSON. Values nested deeper than Python reads them score 0.
+The whole completion must be JSON, apart from white space around it: no words before it, no code
+fence. Objects are equal whatever the order of their fields; numbers are compared by value (1 equals
+1.0, but not true). `NaN` and `Infinity` are not JSON. Values nested deeper than Python's parser
+allows score 0.
 """
 
 import json
@@ -22,11 +23,11 @@ def json_reward(text: str, example: Example) -> float:
 
 
 def parse_json(text: str) -> Any:
-    """Read a JSON value.
+    """Parse a JSON value.
 
     Raises:
-        ValueError: it is none, or holds a number of more digits than Python reads.
-        RecursionError: it is nested too deeply.
+        ValueError: the text is not JSON, or has a number with more digits than Python parses.
+        RecursionError: the value is nested too deeply.
     """
     return json.loads(text, parse_constant=_refuse)
 

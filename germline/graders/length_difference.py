@@ -1,13 +1,12 @@
-"""Grade by length: how many characters the completion is longer or shorter than the gold answer.
+"""Grade by length: the difference in characters between the completion and the gold answer.
 
 The reward of the conciseness experiment of Qiu et al. 2025 (arXiv 2509.24372): R =
 -|len(completion) - len(answer)|, in characters, of the completion alone, content ignored.
 
 Deviation: differences beyond `LIMIT` count as `LIMIT`. Published scores are normalized as (R +
-2000) / 2001, so 2000 is the worst there too, and a grader that fails has a floor to give.
+2000) / 2001, so 2000 is the worst value there too, and a failed grading has a floor.
 
-Known limit: any text of the right length earns the full reward; see who gains by that before
-trusting it.
+Known limit: any text of the right length earns the full reward.
 """
 
 from collections.abc import Mapping

@@ -1,9 +1,9 @@
-"""Grade by number: 1 when the last number of the completion is the gold answer's.
+"""Grade by number: 1 if the last number of the completion equals that of the gold answer.
 
-The practice of GSM8K: whatever is written before, the last number counts, commas between thousands
-dropped. The last number of the answer is compared too, so `#### 1,200` may stand there as it is.
-Numbers are compared exactly, as fractions; those of more than `LONGEST` characters or exponents of
-more than 3 digits are no numbers here.
+As in GSM8K, only the last number counts, and commas between thousands are dropped. The last number
+of the gold answer is used too, so an answer such as `#### 1,200` needs no change. Numbers are
+compared exactly, as fractions. Numbers with more than `LONGEST` characters, or with exponents of
+more than 3 digits, are ignored.
 """
 
 import re
@@ -15,7 +15,7 @@ from germline.types import Example
 
 LONGEST = 64
 
-# A minus that follows a letter, a digit or a bracket takes away (3-5): it is not part of a number.
+# A minus after a letter, a digit or a bracket is a subtraction (3-5) and not part of a number.
 _NUMBER = re.compile(
     r"(?:(?<![\w.)\]])-)?(?:[0-9][0-9,]*(?:\.[0-9]+)?|(?<![0-9])\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
 )
@@ -24,10 +24,10 @@ _EXPONENT = re.compile(r"[eE][-+]?[0-9]{4,}")
 
 def numeric_reward(text: str, example: Example, tolerance: float = 0.0) -> float:
     """1 when the last number is that of the gold answer, within the tolerance, else 0."""
-    wanted, found = answer_number(example.answer), last_number(text)
-    if wanted is None or found is None:
+    gold, number = answer_number(example.answer), last_number(text)
+    if gold is None or number is None:
         return 0.0
-    return float(abs(found - wanted) <= Fraction(tolerance))
+    return float(abs(number - gold) <= Fraction(tolerance))
 
 
 @lru_cache(maxsize=4096)
@@ -37,7 +37,7 @@ def answer_number(answer: str) -> Fraction | None:
 
 
 def normalized_number(text: str) -> str | None:
-    """Return the last number of a text in one spelling, or None without one."""
+    """Return the last number of a text in a normalized form, or None without one."""
     number = last_number(text)
     return None if number is None else str(number)
 

@@ -39,7 +39,7 @@ class _Job:
         self._missing = size
         self._lock = threading.Lock()
 
-    def wanted(self) -> bool:
+    def is_pending(self) -> bool:
         return not self.future.done()
 
     def finish(self, start: int, grades: list[Grade]) -> None:

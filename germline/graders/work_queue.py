@@ -1,9 +1,9 @@
-"""What waits to be graded, handed to workers in pieces of about a tenth of a second.
+"""The queue of items to be graded; workers take chunks of about a tenth of a second of work.
 
-How long one item takes is measured as pieces are done. It decides how large a piece is, and how
-many workers are worth having: quick graders need one process, and the second and later ones start
-only while more than `LAG_S` of work waits for each of those there are, or while nobody has taken
-anything for so long, as when a text hangs.
+The time per item is measured while chunks are graded. It determines the size of a chunk and the
+number of workers: fast graders need one process, and another one starts only if more than `LAG_S`
+of work is waiting per running worker, or if no chunk has been taken for that time, as when a text
+hangs.
 """
 
 import threading
@@ -15,24 +15,25 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 PIECE_S = 0.1
-"""How long a piece should take: much longer than its round trip, and shared well at the end."""
+"""Target time of a chunk, in seconds: long compared with its round trip, but short enough for an
+even distribution at the end."""
 
 LAG_S = 0.25
-"""How much work must wait to make another worker worth its start."""
+"""Seconds of waiting work from which on another worker is started."""
 
 LARGEST = 128
-"""Items of a piece of the quickest grader: enough to hide the round trip."""
+"""Largest number of items in a chunk: enough to hide the round trip with the fastest grader."""
 
 LARGEST_GUESS = 16
-"""Items of the second piece: the first item may have paid for an import or a cache."""
+"""Largest number of items in the second chunk: the time of the first item may include imports."""
 
 
 @runtime_checkable
 class GradingJob(Protocol):
-    """Whose items are graded."""
+    """A job whose items are graded."""
 
-    def wanted(self) -> bool:
-        """Tell whether anybody still waits for it."""
+    def is_pending(self) -> bool:
+        """Return whether a caller still waits for the result."""
 
 
 AnyJob = TypeVar("AnyJob", bound=GradingJob)
@@ -41,7 +42,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class WorkItem(Generic[AnyJob, Item]):
-    """Some items of one job, and the place of the first in it."""
+    """A chunk of items of one job, and the index of its first item in the job."""
 
     job: AnyJob
     start: int
@@ -49,7 +50,7 @@ class WorkItem(Generic[AnyJob, Item]):
 
 
 class WorkQueue(Generic[AnyJob, Item]):
-    """Items in the order they came, taken by the workers 0, 1, 2, ...; safe between threads."""
+    """Items in order of arrival, taken by the workers 0, 1, 2, ...; thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
@@ -62,7 +63,7 @@ class WorkQueue(Generic[AnyJob, Item]):
         self._item_s = 0.0
 
     def add(self, job: AnyJob, items: Sequence[Item]) -> None:
-        """Put the items of a job at the end."""
+        """Append the items of a job."""
         with self._changed:
             if items:
                 if not self._waiting:
@@ -71,23 +72,23 @@ class WorkQueue(Generic[AnyJob, Item]):
             self._changed.notify_all()
 
     def take(self, worker: int) -> WorkItem[AnyJob, Item] | None:
-        """Wait for a piece that is this worker's to grade; None when the backlog is closed."""
+        """Wait for a chunk for this worker; None when the queue is closed."""
         with self._changed:
             while not self._closed:
                 piece = self._cut() if worker < self._useful_workers() else None
                 if piece is not None:
                     self._workers = max(self._workers, worker + 1)
                     self._moved = self._clock()
-                    self._changed.notify_all()  # another one may be next in line now
+                    self._changed.notify_all()  # another worker may be the next one now
                     return piece
-                # The next worker looks now and then whether it is needed.
+                # The next worker checks regularly whether it is needed.
                 next_in_line = worker == self._workers and bool(self._waiting)
                 self._changed.wait(LAG_S if next_in_line else None)
         return None
 
     @contextmanager
     def measured(self, items: int) -> Iterator[None]:
-        """Take the time in which a worker grades so many items."""
+        """Measure the time in which a worker grades a number of items."""
         began = self._clock()
         yield
         item_s = (self._clock() - began) / items
@@ -99,7 +100,7 @@ class WorkQueue(Generic[AnyJob, Item]):
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Send every worker home; what waits is dropped."""
+        """End all workers and drop waiting items."""
         with self._changed:
             self._closed = True
             self._waiting.clear()
@@ -110,15 +111,15 @@ class WorkQueue(Generic[AnyJob, Item]):
         if not waiting:
             return 0
         lag_s = waiting * self._item_s if self._measured > 1 else 0.0
-        # Before the first measurement it is the worker's start that takes long, not a text.
+        # Before the first measurement, the start of the worker takes time and not a text.
         stalled = self._measured > 0 and self._clock() - self._moved > LAG_S
         return max(self._workers + stalled, 1 + int(lag_s / LAG_S))
 
     def _cut(self) -> WorkItem[AnyJob, Item] | None:
-        """Cut a piece off the first job that somebody still waits for."""
+        """Take a chunk of the first job that is still pending."""
         while self._waiting:
             first = self._waiting.popleft()
-            if not first.job.wanted():
+            if not first.job.is_pending():
                 continue
             size = self._size()
             if rest := first.items[size:]:

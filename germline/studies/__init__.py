@@ -1,11 +1,11 @@
-"""Many small runs that answer one question about a config.
+"""Studies: many small runs that answer one question about a config.
 
-probe.py     which sigma and which learning rate
-sigma_sweep.py  what members are like at one sigma
-successive_halving.py    short trainings, the worse half of which ends at every round
-trial_engine.py     the model that is tried out, set back to its start as often as wanted
+probe.py               sigma and learning rate for a config
+sigma_sweep.py         measurements of members at one sigma
+successive_halving.py  short trainings; the worse half ends after every round
+trial_engine.py        the engine of a probe, which can be reset to the base model
 
-run_seeds.py    one config with several run seeds
-run_folder.py   runs that are trained once each, so that a study typed again goes on
-intrinsic_dimension.py  the smallest random subspace that keeps most of an improvement
+run_seeds.py           one config with several run seeds
+run_folder.py          run directories that are trained once, so that a study can be continued
+intrinsic_dimension.py the smallest random subspace that keeps most of an improvement
 """

@@ -1,33 +1,33 @@
-"""Which sigma, which learning rate: measured on the model and the task of a config, in minutes.
+"""Find a sigma and a learning rate, measured on the model and the task of a config, in minutes.
 
-1. **Sigma.** Over decades of sigma a handful of members plays a few batches. Too small, and members
-   write what the center writes: no differences, no signal. Too large, and they write garbage. What
-   is wanted is the sane sigma at which two halves of the examples agree best on where to go. The
-   `edge` is where the exact KL of members to the start passes `SANE_KL` per token: beyond it,
-   random directions break the model.
-2. **Learning rate.** Most of an update is luck. With a step of
+1. **Sigma.** A few members are evaluated on a few batches at sigmas over several decades. If sigma
+   is too small, members write the same as the center, so there is no signal. If it is too large,
+   they write degenerate texts. The best sigma is the sane one at which the updates of two halves of
+   the examples agree best. The `edge` is the sigma at which the exact KL of members from the base
+   model exceeds `SANE_KL` per token: beyond it, random directions break the model.
+2. **Learning rate.** Most of an update is noise. With a step of
 
        (1)  s = rms of a step per searched number, at learning rate 1
 
-   measured on one real update, the luck of T generations adds up like a random walk, to a
+   measured on one real update, the noise of T generations adds up like a random walk, to a
    distance of
 
        (2)  rate * s * sqrt(T)
 
-   and as random directions break the model at the edge, the largest rate that leaves it whole is
+   Random directions break the model at the edge, so the largest rate that keeps it intact is
 
        (3)  rate = edge / (s * sqrt(T)),       T = `generations`
 
-   Smaller is slower; larger climbs faster at first and falls later, when utilities, which know
-   no small differences, push as hard as ever.
-3. **Trials.** Short real trainings at the two best sigmas, at the rate of (3) and a third of it,
-   judged on training examples they do not train on. The worse half ends after every round.
+   A smaller rate trains more slowly. A larger one improves faster at first and then declines,
+   because normalized utilities do not become smaller when the differences between members do.
+3. **Trials.** Short trainings at the two best sigmas, at the rate of (3) and a third of it, scored
+   on training examples that they do not train on. The worse half ends after every round.
 
-Sigma and learning rate are in the unit of the config: with `strategy.sigma=auto` shares of the
-weights (`rms`), and the recommendation then says so.
+Sigma and learning rate are in the unit of the config; with `strategy.sigma=auto` that is a share of
+the weights (`rms`), and the recommendation then sets `sigma_unit`.
 
-Limits: (2) takes steps for independent; trials are shorter than the run; a sigma that follows a
-schedule is probed as a constant one. Held-out examples are never played.
+Limits: (2) assumes independent steps; trials are shorter than the run; a sigma that follows a
+schedule is probed as a constant one. Held-out examples are never used.
 """
 
 import math
@@ -44,16 +44,16 @@ from germline.studies.trial_engine import TrialEngine, open_trial_engine
 from germline.types import GermlineError
 
 SANE_KL = 0.1
-"""Nats per token; members of the nano model write garbage from a little above it on (measured)."""
+"""Nats per token; a little above it, members of nano write degenerate texts (measured)."""
 
 SANE_GARBAGE = 0.1
-"""More garbage than the center writes, by so much of all texts, is not sane."""
+"""Largest share of degenerate texts of sane members, beyond that of the center."""
 
 DECADES = 4
-"""Sigma is looked at from 1e-4 to 1 times the size of the weights."""
+"""Sigmas are tried from 1e-4 to 1 times the size of the weights."""
 
 ROUNDS = (5, 10)
-"""Generations that trials have had after each round."""
+"""Generations of a trial after each round."""
 
 
 def probe(
@@ -63,39 +63,41 @@ def probe(
     seed: int = 0,
     watch: Callable[[str], None] = lambda _line: None,
 ) -> ProbeAdvice:
-    """Look for a sigma and a learning rate for a config.
+    """Find a sigma and a learning rate for a config.
 
-    The same config, seed and machine give the same advice, unless time runs out. There is none
-    without the time to see where members break: the rate follows from that.
+    The same config, seed and machine give the same advice, unless time runs out. If time runs out
+    before the sigma at which members break is known, there is no advice, because the learning rate
+    depends on it.
 
     Args:
-        config: what is to be trained.
-        minutes: the most it may take.
-        seed: of the noise here, which shares nothing with that of runs.
-        watch: is told what goes on.
+        config: the config to be trained.
+        minutes: time limit.
+        seed: of the probe's noise, which is independent of the noise of runs.
+        watch: is called with each step of the probe.
 
     Raises:
-        GermlineError: something cannot be had or probed, or time ran out in the sweep.
+        GermlineError: something cannot be loaded or probed, or time ran out in the sweep.
     """
     _refuse(config, minutes)
     unit = _unsaid_unit(config)
     config = _given(config)
     clock = _Clock(60 * minutes)
     with open_trial_engine(config, seed) as bench:
-        watch("the start")
+        watch("base model")
         center = probe_center(bench)
         sigma_probes = _probe_sigmas(bench, center, clock, watch)
         sane = [one for one in sigma_probes if is_sane(one, center)]
         if not sane:
             raise GermlineError(
-                f"probe: members break at sigma={sigma_probes[0].sigma:g} already, the smallest "
-                f"that was tried: {sigma_probes[0].garbage:.0%} of their texts are no answers, "
-                f"{center.garbage:.0%} of the model's own; look at them with `germline generate`"
+                f"probe: members break at sigma={sigma_probes[0].sigma:g}, the smallest one tried: "
+                f"{sigma_probes[0].garbage:.0%} of their texts are degenerate, and "
+                f"{center.garbage:.0%} of those of the base model; inspect the latter with "
+                "`germline generate`"
             )
         edge = _edge(sigma_probes, center)
         sigmas = _best(sane)
         watch(f"one generation at sigma {sigmas[0]:g}")
-        step = _rehearsed(bench, sigmas[0], clock)
+        step = _measured_step(bench, sigmas[0], clock)
         rates = _rates(step, edge, config.generations)
         trials = [
             begin_trial(bench, sigma, rate, config.generations)
@@ -114,18 +116,17 @@ def probe(
         center=center,
         sigma_probes=tuple(sigma_probes),
         trials=tuple(trials) if best.scores else (),
-        notes=(*_unplayed(config), *_notes(sigma_probes, center, best, rounds)),
-        seconds=clock.gone_s,
+        notes=(*_unused_settings(config), *_notes(sigma_probes, center, best, rounds)),
+        seconds=clock.elapsed_s,
         sigma_unit=unit,
     )
 
 
 def is_sane(sigma_probe: SigmaProbe, center: SigmaProbe) -> bool:
-    """Say whether members still write like the model they come from.
+    """Return whether members still write like the base model.
 
-    Their reward may not have collapsed either: below that of the center by more than twice what
-    they differ by. Where members are all alike, both means are the same but for the rounding of
-    their sums.
+    Their reward must not have collapsed either, that is, be below the center's by more than twice
+    its spread over members. If all members are alike, both means differ by rounding only.
     """
     rounding = RESOLUTION * max(abs(center.reward), abs(sigma_probe.reward))
     return (
@@ -149,38 +150,38 @@ def _half_decade(place: int) -> float:
 def _probe_sigmas(
     bench: TrialEngine, center: SigmaProbe, clock: "_Clock", watch: Callable[[str], None]
 ) -> list[SigmaProbe]:
-    """Sound every sigma of the ladder from below, until two in a row are broken.
+    """Measure members at growing sigmas, until they are broken at two in a row.
 
     Raises:
         GermlineError: time ran out before that.
     """
-    found: list[SigmaProbe] = []
+    probes: list[SigmaProbe] = []
     sigmas = sigma_ladder(bench.size())
     for sigma in sigmas:
-        if found and clock.gone_s > clock.limit_s:
+        if probes and clock.elapsed_s > clock.limit_s:
             raise GermlineError(
-                f"probe: --minutes={clock.limit_s / 60:g} were gone at sigma {found[-1].sigma:g}, "
-                f"before it was seen where members break ({len(found)} of up to {len(sigmas)} "
-                f"sigmas): give --minutes={_enough(clock, len(found), len(sigmas)):g}, or a "
-                "smaller batch"
+                f"probe: --minutes={clock.limit_s / 60:g} ran out at sigma {probes[-1].sigma:g}, "
+                f"before the sigma at which members break was known ({len(probes)} of up to "
+                f"{len(sigmas)} sigmas): use --minutes="
+                f"{_enough(clock, len(probes), len(sigmas)):g}, or a smaller batch"
             )
         watch(f"sigma {sigma:g}")
-        found.append(probe_sigma(bench, sigma))
-        if len(found) > 1 and not any(is_sane(one, center) for one in found[-2:]):
+        probes.append(probe_sigma(bench, sigma))
+        if len(probes) > 1 and not any(is_sane(one, center) for one in probes[-2:]):
             break
-    return found
+    return probes
 
 
 def _enough(clock: "_Clock", done: int, sigmas: int) -> float:
-    """Return minutes in which the whole sweep fits, and as long again for short trainings."""
-    return math.ceil(20 * clock.gone_s / 60 * sigmas / done) / 10
+    """Return the minutes that the whole sweep needs, doubled for the short trainings."""
+    return math.ceil(20 * clock.elapsed_s / 60 * sigmas / done) / 10
 
 
 def _edge(sigma_probes: Sequence[SigmaProbe], center: SigmaProbe) -> float:
-    """Return where members begin to break: between the last sane sigma and the next.
+    """Return the sigma at which members begin to break, between the last sane one and the next.
 
-    The KL grows like a power of sigma, so that it is a line in logarithms; where something else
-    broke first, or a KL is 0, the edge is taken to lie halfway.
+    The KL grows like a power of sigma, so it is interpolated linearly in logarithms. If another
+    criterion fails first, or a KL is 0, the edge is assumed to be halfway.
     """
     sane = [is_sane(one, center) for one in sigma_probes]
     if all(sane):
@@ -198,20 +199,20 @@ def _edge(sigma_probes: Sequence[SigmaProbe], center: SigmaProbe) -> float:
 
 
 def _best(sane: Sequence[SigmaProbe]) -> list[float]:
-    """Return the two sane sigmas whose signal is clearest: where halves of the examples agree.
+    """Return the two sane sigmas with the best agreement of halves of the examples.
 
-    Where they do not, more examples that tell members apart are better than fewer; of equals, the
-    larger sigma.
+    Of equal ones, the sigma with more examples on which members differ comes first, then the larger
+    sigma.
     """
     ordered = sorted(sane, key=lambda one: (max(0.0, one.agreement or 0.0), one.informative))
     return [one.sigma for one in ordered[:-3:-1]]
 
 
-def _rehearsed(bench: TrialEngine, sigma: float, clock: "_Clock") -> float | None:
-    """Play one real generation: measure equation (1), and how long it takes.
+def _measured_step(bench: TrialEngine, sigma: float, clock: "_Clock") -> float | None:
+    """Run one real generation: measure equation (1), and the duration of a generation.
 
     Returns:
-        the step at learning rate 1; None where the strategy has no learning rate.
+        the step at learning rate 1; None when the strategy has no learning rate.
     """
     section = bench.config.strategy
     rate = sigma if isinstance(section, Nes) else None
@@ -222,9 +223,9 @@ def _rehearsed(bench: TrialEngine, sigma: float, clock: "_Clock") -> float | Non
     bench.restart()
     if not isinstance(section, Nes) or rate is None:
         return None
-    # A velocity goes on pushing: in the end a step counts 1 / (1 - momentum) times.
+    # With momentum, the total effect of a step is 1 / (1 - momentum) times its first one.
     momentum = getattr(section.optimizer, "momentum", 0.0)
-    # A generation without signal moves nothing; one with z-scores moves about so far.
+    # A generation without signal has no step; with z-scores the step would be about this large.
     return (moved / rate or 1 / math.sqrt(section.population)) / (1 - momentum)
 
 
@@ -239,46 +240,45 @@ def _rates(step: float | None, edge: float, generations: int) -> list[float | No
 def _notes(
     sigma_probes: Sequence[SigmaProbe], center: SigmaProbe, best: Trial, rounds: Sequence[int]
 ) -> Iterator[str]:
-    """Say what makes the advice weaker than it looks."""
+    """Yield the limits of the advice."""
     if is_sane(sigma_probes[-1], center):
         yield (
-            f"members were still sane at sigma {sigma_probes[-1].sigma:g}, the largest tried: the "
-            "edge may lie higher"
+            f"members were still sane at sigma {sigma_probes[-1].sigma:g}, the largest one tried: "
+            "the edge may be higher"
         )
-    yield from _without_signal([one for one in sigma_probes if is_sane(one, center)])
+    yield from _without_signal([probe for probe in sigma_probes if is_sane(probe, center)])
     if not best.scores:
-        yield "no time was left for short trainings: the rules alone speak; give more --minutes"
+        yield "there was no time for short trainings; only the rules were used; use more --minutes"
     elif len(best.updates) < rounds[-1]:
-        yield "time ran out before the last round of the short trainings; give more --minutes"
+        yield "time ran out before the last round of the short trainings; use more --minutes"
 
 
 def _without_signal(sane: Sequence[SigmaProbe]) -> Iterator[str]:
-    """Say what it may be, where no sane sigma tells better members from worse ones."""
-    agreed = [one.agreement for one in sane if one.agreement is not None]
-    differing = max(one.informative for one in sane)
-    if any(one > 0 for one in agreed):
+    """Yield the likely reason when no sane sigma has a signal."""
+    agreements = [probe.agreement for probe in sane if probe.agreement is not None]
+    differing = max(probe.informative for probe in sane)
+    if any(agreement > 0 for agreement in agreements):
         return
     if not differing:
         yield (
-            "no sane sigma tells better members from worse ones: the reward is the same whatever "
-            "they do; try a larger batch, a reward in finer steps, or examples the model can "
-            "sometimes solve"
+            "no sane sigma has a signal: all members earn the same reward; try a larger batch, a "
+            "reward in finer steps, or examples that the model sometimes solves"
         )
-    elif agreed:
+    elif agreements:
         yield (
-            f"sane members differ on up to {differing:.0%} of the examples, but halves of the "
-            "examples never agree on who is better: it may all be luck; try a larger batch, a "
-            "reward in finer steps, or examples the model can sometimes solve"
+            f"sane members differ on up to {differing:.0%} of the examples, but the updates of two "
+            "halves of the examples never agree, so the differences may be noise; try a larger "
+            "batch, a reward in finer steps, or examples that the model sometimes solves"
         )
     else:
         yield (
-            "whether halves of the examples agree could not be seen: that takes a batch of two or "
-            "more"
+            "the agreement of two halves of the examples could not be measured: it needs a batch "
+            "of two or more"
         )
 
 
-def _unplayed(config: Config) -> Iterator[str]:
-    """Say what of the config was left out."""
+def _unused_settings(config: Config) -> Iterator[str]:
+    """Yield the settings of the config that the probe did not use."""
     if config.prompt_search.options:
         yield (
             f"the options of prompt_search ({', '.join(config.prompt_search.options)}) were not "
@@ -287,12 +287,12 @@ def _unplayed(config: Config) -> Iterator[str]:
 
 
 def _rounded(value: float) -> float:
-    """Keep two digits: more would claim what nobody measured."""
+    """Round to two digits, which is more than the precision of the measurements."""
     return float(f"{value:.2g}")
 
 
 def _given(config: Config) -> Config:
-    """Replace what would be measured by numbers in the unit of the config, to look for others."""
+    """Replace sigma=auto and learning_rate=auto by numbers in the same unit as a start."""
     section = config.strategy
     if not isinstance(section, Nes):
         return config
@@ -305,7 +305,7 @@ def _given(config: Config) -> Config:
 
 
 def _unsaid_unit(config: Config) -> str | None:
-    """Return the unit that a number as sigma would not have by itself; None where it has."""
+    """Return the unit that must be set because a number as sigma would have another; else None."""
     section = config.strategy
     if isinstance(section, Nes) and section.sigma_unit == "auto" and section.unit != "constant":
         return section.unit
@@ -314,11 +314,11 @@ def _unsaid_unit(config: Config) -> str | None:
 
 def _refuse(config: Config, minutes: float) -> None:
     if not minutes > 0:
-        raise GermlineError(f"probe: --minutes={minutes:g} leaves no time: use more than 0, or 3")
+        raise GermlineError(f"probe: --minutes={minutes:g} must be above 0, such as 3")
     if config.method.kind != "es":
         raise GermlineError(
-            f"probe: method.kind={config.method.kind} cannot be probed: what is known of rates is "
-            "about updates of method.kind=es; probe the config with method=es"
+            f"probe: method.kind={config.method.kind} cannot be probed, because the rule for the "
+            "learning rate is about updates of method.kind=es; probe the config with method=es"
         )
     if config.strategy.population == 1:
         raise GermlineError(
@@ -328,7 +328,7 @@ def _refuse(config: Config, minutes: float) -> None:
 
 
 class _Clock:
-    """How much of the time is gone, and whether so many generations fit into the rest."""
+    """The elapsed time, and whether a number of generations fits into the remaining time."""
 
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s
@@ -336,9 +336,9 @@ class _Clock:
         self._began = time.perf_counter()
 
     @property
-    def gone_s(self) -> float:
+    def elapsed_s(self) -> float:
         return time.perf_counter() - self._began
 
     def allows(self, generations: int) -> bool:
-        """Say whether so many fit, with a tenth to spare for scores and surprises."""
-        return self.gone_s + 1.1 * generations * self.generation_s <= self.limit_s
+        """Return whether so many generations fit, with a margin of a tenth for scoring."""
+        return self.elapsed_s + 1.1 * generations * self.generation_s <= self.limit_s

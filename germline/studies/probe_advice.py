@@ -1,4 +1,4 @@
-"""What a probe recommends: the pair, the reasons in plain words, and the files that keep them."""
+"""The result of a probe: recommended settings, the reasons in words, and the files it writes."""
 
 import json
 import math
@@ -16,21 +16,21 @@ from germline.studies.successive_halving import Trial
 
 @dataclass(frozen=True)
 class ProbeAdvice:
-    """What the probe found, and what it recommends.
+    """Measurements and recommended settings of a probe.
 
     Attributes:
         sigma: recommended, in `strategy.sigma_unit`.
-        learning_rate: recommended; None where the strategy has none.
-        generations: the run was laid out for.
-        edge: sigma at which random members begin to break; the largest tried where none did.
-        step: rms of a step per searched number at learning rate 1, in `sigma_unit`; None where
+        learning_rate: recommended; None when the strategy has none.
+        edge: sigma at which random members begin to break; the largest one tried if none did.
+        step: rms of a step per searched number at learning rate 1, in `sigma_unit`; None when
             the strategy has no learning rate.
-        center: the start itself, on the batches of the soundings.
-        soundings: by rising sigma.
-        trials: in order of preference, with their scores; empty where there was no time.
-        notes: what a reader should know, such as that time ran out.
-        seconds: how long it took.
-        sigma_unit: of what is recommended, where the config does not say it.
+        generations: of the config.
+        center: measurements of the base model on the same batches.
+        sigma_probes: measurements of members, by rising sigma.
+        trials: in order of preference, with their scores; empty when there was no time.
+        notes: limits of the advice, such as that time ran out.
+        seconds: duration of the probe.
+        sigma_unit: of the recommended settings, if the config does not set it.
     """
 
     sigma: float
@@ -47,7 +47,7 @@ class ProbeAdvice:
 
     @property
     def overrides(self) -> dict[str, dict[str, float | str]]:
-        """The recommendation, as a config says it."""
+        """The recommended settings, as sections of a config."""
         settings: dict[str, float | str] = {"sigma": self.sigma}
         if self.sigma_unit is not None:
             settings["sigma_unit"] = self.sigma_unit
@@ -57,71 +57,73 @@ class ProbeAdvice:
 
     @property
     def broken(self) -> SigmaProbe | None:
-        """The first sounding beyond the edge; None where members were sane to the last."""
-        return next((one for one in self.sigma_probes if one.sigma > self.edge), None)
+        """The first measurement beyond the edge; None when members were sane at every sigma."""
+        return next((row for row in self.sigma_probes if row.sigma > self.edge), None)
 
     def verdict(self, sigma_probe: SigmaProbe) -> str:
-        """Say in a word or two what members at a sigma are like."""
+        """Describe members at a sigma in a word or two."""
         if sigma_probe.sigma == self.sigma:
             return "recommended"
         if sigma_probe.sigma > self.edge:
             return "broken"
-        return "too alike" if not (sigma_probe.agreement or 0) > 0 else "sane"
+        return "no signal" if not (sigma_probe.agreement or 0) > 0 else "sane"
 
     def reasons(self) -> Iterator[str]:
-        """Say why, a paragraph each."""
+        """Yield the reasons of the recommendation, one paragraph each."""
         yield self._why_sigma()
         if self.learning_rate is not None and self.step is not None:
             yield self._why_rate(self.learning_rate, self.step)
         if self.trials:
-            yield self._what_trials_said()
+            yield self._trial_results()
 
     def _why_sigma(self) -> str:
         chosen = next(one for one in self.sigma_probes if one.sigma == self.sigma)
         text = (
-            f"sigma {self.sigma:g}: members still write like the model they come from (KL "
-            f"{chosen.divergence:.2g} nats per token, {chosen.garbage:.0%} garbage), and differ "
-            f"on {chosen.informative:.0%} of the examples"
+            f"sigma {self.sigma:g}: members still write like the base model (KL "
+            f"{chosen.divergence:.2g} nats per token, {chosen.garbage:.0%} degenerate texts), and "
+            f"differ on {chosen.informative:.0%} of the examples"
         )
         if chosen.agreement is not None:
             text += (
-                f"; two halves of the examples agree on the update (cosine {chosen.agreement:.2f})"
+                "; the updates of two halves of the examples have a cosine of "
+                f"{chosen.agreement:.2f}"
             )
         broken = self.broken
         if broken is not None:
             text += (
-                f". At {broken.sigma:g} the KL is {broken.divergence:.2g} and "
-                f"{broken.garbage:.0%} is garbage: random members break at about {self.edge:.2g}"
+                f". At {broken.sigma:g} the KL is {broken.divergence:.2g}, and "
+                f"{broken.garbage:.0%} of the texts are degenerate: random members break at about "
+                f"{self.edge:.2g}"
             )
         return text + "."
 
     def _why_rate(self, rate: float, step: float) -> str:
         distance = rate * step * math.sqrt(self.generations)
         return (
-            f"learning_rate {rate:g}: one update moves a weight by {step:.2g} times the rate. Most "
-            f"of that is luck, and the luck of {self.generations} generations adds up like a "
-            f"random walk: to {rate:g} x {step:.2g} x sqrt({self.generations}) = {distance:.2g}, "
-            f"which must not pass the {self.edge:.2g} {self._what_the_edge_is}. For another "
-            "number of generations, divide the rate by the root of the ratio."
+            f"learning_rate {rate:g}: one update changes a weight by {step:.2g} times the rate. "
+            f"Most of that is noise, and the noise of {self.generations} generations adds up like "
+            f"a random walk: to {rate:g} x {step:.2g} x sqrt({self.generations}) = "
+            f"{distance:.2g}, which must not exceed {self.edge:.2g}, {self._meaning_of_edge}. For "
+            "another number of generations, divide the rate by the square root of the ratio."
         )
 
     @property
-    def _what_the_edge_is(self) -> str:
+    def _meaning_of_edge(self) -> str:
         if self.broken is None:
-            return "that was the largest sigma tried (no member broke)"
-        return "where random members break"
+            return "the largest sigma tried (no member broke)"
+        return "the sigma at which random members break"
 
-    def _what_trials_said(self) -> str:
+    def _trial_results(self) -> str:
         done = max(place for trial in self.trials for place, _ in trial.scores)
-        behind = sum(not self._is_level(trial) for trial in self.trials)
-        tried, where = f"{len(self.trials)} short trainings", "examples they did not train on"
+        behind = sum(not self._is_equal(trial) for trial in self.trials)
+        count, where = f"{len(self.trials)} short trainings", "examples they did not train on"
         if not behind:
-            return f"{tried} came equally far on {where}: the rules alone chose this pair."
-        verb = "came furthest" if behind == len(self.trials) - 1 else "was behind no other"
-        return f"Of {tried} this pair {verb} on {where}, in {done} generations."
+            return f"{count} have equal scores on {where}: the rules above chose this pair."
+        verb = "has the best" if behind == len(self.trials) - 1 else "shares the best"
+        return f"Of {count} this pair {verb} score on {where}, after {done} generations."
 
-    def _is_level(self, trial: Trial) -> bool:
-        """Say whether a trial scored as the recommended one did after as many generations."""
+    def _is_equal(self, trial: Trial) -> bool:
+        """Return whether a trial's score equals the recommended one's at the same generation."""
         pair = (self.sigma, self.learning_rate)
         chosen = next(one for one in self.trials if (one.sigma, one.learning_rate) == pair)
         done, score = trial.scores[-1]
@@ -133,9 +135,9 @@ def write_advice(advice: ProbeAdvice, folder: Path, command: str) -> Path:
     """Write `probe.yaml` (for `germline train`), `probe.json` (all numbers) and `probe.png`.
 
     Args:
-        advice: what was found.
+        advice: the result of the probe.
         folder: new, empty or of an earlier probe.
-        command: what was typed, for the first line of the override file.
+        command: the command line, for the first line of the override file.
 
     Returns:
         the override file.
@@ -157,7 +159,7 @@ def write_advice(advice: ProbeAdvice, folder: Path, command: str) -> Path:
 
 
 def _numbers(advice: ProbeAdvice) -> str:
-    """Write everything that was measured, without what only a program can use."""
+    """Write all measurements as JSON."""
     values = {
         "sigma": advice.sigma,
         "learning_rate": advice.learning_rate,
@@ -183,7 +185,7 @@ def _title(advice: ProbeAdvice) -> str:
 
 def _panels(advice: ProbeAdvice) -> list[PlotPanel]:
     def over(name: str) -> tuple[list[float], list[float]]:
-        """Return the sigmas and one number of the soundings, where there is one."""
+        """Return the sigmas and one measurement at each, where it is known."""
         pairs = [(one.sigma, getattr(one, name)) for one in advice.sigma_probes]
         known = [(x, y) for x, y in pairs if y is not None and math.isfinite(y)]
         return [x for x, _ in known], [y for _, y in known]
@@ -192,8 +194,8 @@ def _panels(advice: ProbeAdvice) -> list[PlotPanel]:
         PlotPanel("KL", {"nats per token": over("divergence")}, decades=True),
         PlotPanel(
             "shares",
-            {"garbage texts": over("garbage"), "examples that tell": over("informative")},
+            {"degenerate texts": over("garbage"), "examples that differ": over("informative")},
         ),
         PlotPanel("signal", {"agreement of halves": over("agreement")}),
-        PlotPanel("reward", {"members": over("reward")}, level=(advice.center.reward, "the start")),
+        PlotPanel("reward", {"members": over("reward")}, level=(advice.center.reward, "center")),
     ]

@@ -1,8 +1,8 @@
-"""What members are like at one sigma: still sane, already different, telling better from worse.
+"""Measure members at one sigma: whether they are sane, whether they differ, and their signal.
 
-A handful of members plays a few batches. Sanity is judged by their texts and by the exact KL to the
-start; difference by their rewards; signal by whether two halves of the examples agree on where to
-go.
+A few members are evaluated on a few batches. Sanity is measured by degenerate texts and by the
+exact KL divergence from the base model, difference by the rewards, and signal by the agreement of
+the updates that two halves of the examples give.
 """
 
 import math
@@ -20,18 +20,18 @@ from germline.studies.trial_engine import TrialEngine
 from germline.types import Completion, Evaluation, Perturbation
 
 MEMBERS = 8
-"""Most members at one sigma."""
+"""Largest number of members at one sigma."""
 
 BATCHES = 2
-"""Batches at one sigma, each with directions of its own."""
+"""Batches at one sigma, each with different directions."""
 
 MOST_EXAMPLES = 32
-"""Most examples of a batch that are played."""
+"""Largest number of examples of a batch that are evaluated."""
 
 
 @dataclass(frozen=True, slots=True)
 class SigmaProbe:
-    """Members at one sigma, or the center: means over the batches they played.
+    """Measurements of members at one sigma, or of the center: means over the batches.
 
     Attributes:
         sigma: in `strategy.sigma_unit`; 0 is the center.
@@ -39,8 +39,8 @@ class SigmaProbe:
         spread: standard deviation of the members' fitness.
         informative: share of the examples on which members differ.
         agreement: cosine of the updates that two halves of the examples give; None without one.
-        garbage: share of texts that are no answers, see `evaluation.degenerate_text`.
-        divergence: exact KL to the start per token of the members' texts, in nats.
+        garbage: share of degenerate texts, see `evaluation.degenerate_text`.
+        divergence: exact KL from the base model per token of the members' texts, in nats.
     """
 
     sigma: float
@@ -53,19 +53,19 @@ class SigmaProbe:
 
 
 def probe_sigma(bench: TrialEngine, sigma: float) -> SigmaProbe:
-    """Play a few batches with members at one sigma."""
+    """Evaluate members with one sigma on a few batches."""
     strategy = bench.directions(sigma, MEMBERS, BATCHES)
-    return _mean(sigma, [_played(bench, strategy, place) for place in range(BATCHES)])
+    return _mean(sigma, [_measured(bench, strategy, place) for place in range(BATCHES)])
 
 
 def probe_center(bench: TrialEngine) -> SigmaProbe:
-    """Play the same batches with the center alone."""
-    return _mean(0.0, [_played(bench, None, place) for place in range(BATCHES)])
+    """Evaluate the center on the same batches."""
+    return _mean(0.0, [_measured(bench, None, place) for place in range(BATCHES)])
 
 
-def _played(bench: TrialEngine, strategy: Strategy | None, place: int) -> SigmaProbe:
+def _measured(bench: TrialEngine, strategy: Strategy | None, place: int) -> SigmaProbe:
     examples = bench.batch_of(place)[:MOST_EXAMPLES]
-    agreed = None
+    agreement = None
     members: list[Perturbation | None] = [None]
     if strategy is None:
         evaluation = bench.fleet.evaluate_center(examples, bench.decoding)
@@ -73,16 +73,16 @@ def _played(bench: TrialEngine, strategy: Strategy | None, place: int) -> SigmaP
         population = strategy.ask(place)
         members = [*population.members]
         evaluation = bench.fleet.evaluate(population, examples, bench.decoding)
-        agreed = half_agreement(population, evaluation, bench.shape)
+        agreement = half_agreement(population, evaluation, bench.shape)
     written = _written(evaluation, len(members))
-    looked, divergence = _read(bench, members, written, place)
+    texts, divergence = _read(bench, members, written, place)
     return SigmaProbe(
         sigma=0.0,
         reward=_known_mean(evaluation.rewards),
         spread=float(np.std(_known(fitness(evaluation.rewards)))),
         informative=informative_examples(evaluation.rewards),
-        agreement=agreed,
-        garbage=looked.garbage,
+        agreement=agreement,
+        garbage=texts.garbage,
         divergence=divergence.per_token,
     )
 
@@ -110,17 +110,18 @@ def _written(evaluation: Evaluation, members: int) -> list[list[Completion]]:
     return rows
 
 
-def _mean(sigma: float, played: Sequence[SigmaProbe]) -> SigmaProbe:
-    agreed = [one.agreement for one in played if one.agreement is not None]
+def _mean(sigma: float, batches: Sequence[SigmaProbe]) -> SigmaProbe:
+    agreements = [batch.agreement for batch in batches if batch.agreement is not None]
+    divergence = np.mean([batch.divergence for batch in batches])
     return SigmaProbe(
         sigma=sigma,
-        reward=_known_mean([one.reward for one in played]),
-        spread=_known_mean([one.spread for one in played]),
-        informative=_known_mean([one.informative for one in played]),
-        agreement=math.fsum(agreed) / len(agreed) if agreed else None,
-        garbage=_known_mean([one.garbage for one in played]),
-        # Members that are no numbers any more have diverged without bound.
-        divergence=float(np.nan_to_num(np.mean([one.divergence for one in played]), nan=math.inf)),
+        reward=_known_mean([batch.reward for batch in batches]),
+        spread=_known_mean([batch.spread for batch in batches]),
+        informative=_known_mean([batch.informative for batch in batches]),
+        agreement=math.fsum(agreements) / len(agreements) if agreements else None,
+        garbage=_known_mean([batch.garbage for batch in batches]),
+        # Members whose logits are not finite have diverged without bound.
+        divergence=float(np.nan_to_num(divergence, nan=math.inf)),
     )
 
 

@@ -1,8 +1,8 @@
-"""Short trainings from the same start: after every round the worse half ends (successive halving).
+"""Successive halving: short trainings from the same start; the worse half ends after every round.
 
-A trial is set back and brought forward by replaying its updates, so that a single copy of the start
-serves any number of trials. Scores are of the center, greedy or sampled as the config says, on
-examples that no trial trains on. Source: Jamieson and Talwalkar 2016, arXiv 1502.07943.
+The state of a trial is restored by replaying its updates, so one copy of the initial weights is
+enough for any number of trials. Scores are those of the center, greedy or sampled as in the config,
+on examples that no trial trains on. Source: Jamieson and Talwalkar 2016, arXiv 1502.07943.
 """
 
 import math
@@ -20,8 +20,10 @@ class Trial:
 
     Attributes:
         sigma: in `strategy.sigma_unit`.
-        learning_rate: None where the strategy has none.
-        scores: (generations done, mean reward of the center on the judging examples), in order.
+        learning_rate: None when the strategy has none.
+        strategy: with these settings.
+        updates: of the generations trained so far.
+        scores: (generations trained, mean reward of the center on the scoring examples), in order.
     """
 
     sigma: float
@@ -32,7 +34,7 @@ class Trial:
 
     @property
     def score(self) -> float:
-        """The newest score; minus infinity before the first, or where it is missing."""
+        """The latest score; minus infinity before the first one, or when it is missing."""
         newest = self.scores[-1][1] if self.scores else math.nan
         return newest if not math.isnan(newest) else -math.inf
 
@@ -40,7 +42,7 @@ class Trial:
 def begin_trial(
     bench: TrialEngine, sigma: float, learning_rate: float | None, horizon: int
 ) -> Trial:
-    """Make a trial at one pair, for a strategy that thinks it runs for `horizon` generations."""
+    """Make a trial of a pair; the strategy's schedules are laid out for `horizon` generations."""
     changes: dict[str, object] = {"sigma": sigma}
     if learning_rate is not None:
         changes["learning_rate"] = learning_rate
@@ -48,12 +50,12 @@ def begin_trial(
 
 
 def train_trial(bench: TrialEngine, trial: Trial, to: int) -> None:
-    """Train on to so many generations, from where the trial stopped, and score the center."""
+    """Continue a trial until it has `to` generations, and score its center."""
     bench.restart()
     for update in trial.updates:
         bench.engine.apply(update)
-    played = bench.train(trial.strategy, range(len(trial.updates), to))
-    trial.updates += [record.update for record in played]
+    records = bench.train(trial.strategy, range(len(trial.updates), to))
+    trial.updates += [record.update for record in records]
     trial.scores.append((to, bench.score(bench.fresh)))
 
 
@@ -66,10 +68,11 @@ def successive_halving(
     """Train all trials, then the better half further, and return the best of the last round.
 
     Args:
-        bench: where they train.
+        bench: the engine of the trials.
         trials: in order of preference: the first wins a tie.
-        rounds: generations every trial still there has had after each round.
-        in_time: whether so many more generations may be played; a round is played whole or not.
+        rounds: generations that each remaining trial has had after each round.
+        in_time: whether there is time for so many more generations; a round that does not fit is
+            not begun.
     """
     left = list(enumerate(trials))
     for to in rounds:

@@ -1,7 +1,7 @@
-"""A model to try things out on: it plays, is read, trains a little and goes back to its start.
+"""An engine for trials: it generates, scores texts, trains, and can be reset to the base model.
 
-Everything here has seeds of its own, so that a run begun afterwards meets no noise it was tuned on;
-and only training examples are played, so that held-out scores stay held out.
+All seeds here differ from those of runs, so that a later run meets no noise on which it was tuned.
+Only training examples are used, so that held-out scores stay independent.
 """
 
 import hashlib
@@ -28,21 +28,25 @@ from germline.training import batches, generations
 from germline.types import Decoding, Example, GenerationRecord, GermlineError
 
 FRESH_SHARE, MOST_FRESH = 3, 128
-"""A third of the training examples, and no more than this, judges trials and is not trained on."""
+"""A third of the training examples, at most 128, score trials and are not trained on."""
 
 FEWEST = 6
-"""With fewer training examples than this, all of them train and judge."""
+"""With fewer training examples than this, all of them are used for both training and scoring."""
 
 
 @dataclass(frozen=True)
 class TrialEngine:
-    """One engine with its graders, a seed of its own, and the state it started from.
+    """One engine with its graders, its own seed, and its initial state.
 
     Attributes:
         config: with one engine.
-        run_seed: of all noise here.
-        fresh: examples trials are judged by.
-        batch_of: the training examples of any generation; none of the fresh ones.
+        engine: the engine of the trials.
+        fleet: the engine with its graders.
+        shape: rewards -> utilities, as in the config.
+        decoding: as in the config, with the seed of the trials.
+        run_seed: of all noise of the trials.
+        fresh: the examples that score trials.
+        batch_of: the training examples of any generation, without the fresh ones.
     """
 
     config: Config
@@ -57,16 +61,16 @@ class TrialEngine:
 
     @property
     def reader(self) -> TextScorer:
-        """The engine, as one that reads texts.
+        """The engine as a text scorer.
 
         Raises:
-            GermlineError: it cannot.
+            GermlineError: the engine has no log-probabilities.
         """
         if isinstance(self.engine, TextScorer):
             return self.engine
         raise GermlineError(
-            f"probe: engine.kind={self.config.engine.kind} cannot tell how likely a text is; use "
-            "engine.kind=inprocess"
+            f"probe: engine.kind={self.config.engine.kind} cannot compute the log-probabilities of "
+            "a text; use engine.kind=inprocess"
         )
 
     def strategy(self, generations: int, **changes: object) -> Strategy:
@@ -80,10 +84,10 @@ class TrialEngine:
         )
 
     def directions(self, sigma: float, most: int, generations: int) -> Strategy:
-        """Make what asks for members in random directions, so many at most.
+        """Make a strategy that asks for at most `most` members in random directions.
 
-        Other strategies than nes begin with such members too, and adapt from there. What goes by
-        generations before, such as a running baseline, is left out.
+        Strategies other than nes also begin with such members. Settings that depend on earlier
+        generations, such as a running baseline, are left out.
         """
         section = self.config.strategy
         nes = (
@@ -100,12 +104,12 @@ class TrialEngine:
         return make_strategy(few, run_seed=self.run_seed, generations=generations)
 
     def score(self, examples: Sequence[Example]) -> float:
-        """Return the mean reward of the center, NaN where all of it is missing."""
+        """Return the mean reward of the center, NaN when every reward is missing."""
         rewards = self.fleet.evaluate_center(examples, self.decoding).rewards
         return float(np.nanmean(rewards)) if not np.isnan(rewards).all() else float("nan")
 
     def moved(self) -> float:
-        """Return how far theta is from the start: rms over all searched numbers, in their unit."""
+        """Return the distance of theta from the start: rms over the searched numbers, in sigmas."""
         masters = self._masters
         squares, count = 0.0, 0
         for info in masters.searched:
@@ -115,7 +119,7 @@ class TrialEngine:
         return math.sqrt(squares / count)
 
     def size(self) -> float:
-        """Return the rms of the searched tensor in the middle, in its unit; 1 where it is 0."""
+        """Return the median rms of the searched tensors, in their unit; 1 when it is 0."""
         units = self._masters.units
         sizes = sorted(
             float(self._start[name].square().mean(dtype=torch.float64).sqrt()) / unit
@@ -131,21 +135,21 @@ class TrialEngine:
         return weights
 
     def train(self, strategy: Strategy, span: range) -> Iterator[GenerationRecord]:
-        """Run generations of the loop as any run does, on the training examples kept for that."""
+        """Run generations as in any run, on the training examples that do not score trials."""
         return generations(strategy, self.shape, self.fleet, self.batch_of, self.decoding, span)
 
     def restart(self) -> None:
-        """Set masters and moments back to the start, bit for bit."""
+        """Reset masters and optimizer moments to the initial state, bit for bit."""
         self.engine.weights.load_state(self._start)
         self.engine.refresh()
 
 
 @contextmanager
 def open_trial_engine(config: Config, seed: int) -> Iterator[TrialEngine]:
-    """Load what a config names, for one engine, and end its processes afterwards.
+    """Load the model, task and graders of a config for one engine, and close them afterwards.
 
     Raises:
-        GermlineError: something named in the config cannot be had.
+        GermlineError: something that the config names cannot be loaded.
     """
     config = engine_placement(config, 0)
     task = make_task(config.task)
@@ -170,14 +174,14 @@ def open_trial_engine(config: Config, seed: int) -> Iterator[TrialEngine]:
 
 
 def _seed(config_seed: int, seed: int) -> int:
-    """Derive a run seed that no config will name."""
+    """Derive a run seed that no config uses."""
     return int.from_bytes(hashlib.sha256(f"probe {config_seed} {seed}".encode()).digest()[:8])
 
 
 def _split(examples: Sequence[Example], run_seed: int) -> tuple[list[Example], list[Example]]:
-    """Part training examples into those that train here and those that judge."""
+    """Split training examples into those for training and those for scoring."""
     if len(examples) < FEWEST:
         return list(examples), list(examples)
     order = noise.epoch_permutation(run_seed, "probe", 0, len(examples)).tolist()
-    judges = min(MOST_FRESH, len(examples) // FRESH_SHARE)
-    return [examples[n] for n in order[judges:]], [examples[n] for n in order[:judges]]
+    scoring = min(MOST_FRESH, len(examples) // FRESH_SHARE)
+    return [examples[n] for n in order[scoring:]], [examples[n] for n in order[:scoring]]

@@ -1,8 +1,8 @@
 """Arithmetic: answer a short sum, difference or product with the bare number.
 
-Reward 1 for exactly the number, 0 for anything else, a right sentence included. All pairs of
-operands are asked about; the split goes by unordered pair over all operators, so that `3 + 5`, `5 +
-3` and `5 - 3` fall on the same side.
+The reward is 1 for exactly the number and 0 for any other text, such as a correct sentence. The
+task has all pairs of operands; the split is by unordered pair for all operators, so that `3 + 5`,
+`5 + 3` and `5 - 3` are in the same split.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ MAX_NEW_TOKENS = 32
 
 
 class ArithmeticTask:
-    """Short sums with the bare number as the wanted answer; see the module."""
+    """Short sums whose gold answer is the bare number; see the module."""
 
     name = "arithmetic"
     metric = "exact"

@@ -5,7 +5,7 @@ format or are made by `germline.tasks.countdown_data`; either way the field's sp
 train, last 2000 test) never shows a made puzzle on both sides.
 
 Known limits: 19 of the 2200 rows of the field's file have no solution (their gold answer is empty
-here), and 15 have one that does not use each number once and so earns no reward.
+here), and 15 have a solution that does not use each number once and so earns no reward.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,7 +48,7 @@ class CountdownTask:
         return self._examples[split]
 
     def answer_of(self, text: str, example: Example) -> str | None:
-        """Return the value an answer comes to, if it uses the numbers given."""
+        """Return the value of an answer if it uses the given numbers."""
         return grader.answer_value(text, example)
 
 

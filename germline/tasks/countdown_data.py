@@ -1,4 +1,4 @@
-"""Countdown puzzles made here: small ones the nano model can solve, and ones of the field's size.
+"""Generate countdown puzzles: small ones for the nano model, and ones of the field's size.
 
 Rows have the field's format, {context, numbers, target, solution}. The context is the whole prompt,
 without chat tokens, and ends in `<think>`; a completion continues after it. Solutions keep every

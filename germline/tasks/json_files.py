@@ -1,4 +1,4 @@
-"""Read task files, and tell what is wrong in one with its place (file, row) and a remedy."""
+"""Read JSON files of tasks; an error names the file, the row and a remedy."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""A task made of a JSONL file: one row per line, scored by built-in rewards, no Python needed.
+"""A task made of a JSONL file: one row per line, scored by built-in rewards, without Python code.
 
 `task.reward` names the rewards and their weights (`germline.graders.builtin_rewards`),
 `task.template` the prompt. Held-out rows come from `task.test_path` or from a seeded 80/20 split.
@@ -25,7 +25,7 @@ class JsonlTask:
         self.name = config.title
         given = {str(name): weight for name, weight in config.reward.items()}
         known = rewards()
-        # In the order of registration, whatever order the config file or run.json has.
+        # In the order of registration, which does not depend on the config file or run.json.
         weights = {name: given[name] for name in known if name in given}
         self.rubric: Mapping[str, float] = weights
         self.floor: Mapping[str, float] = {
@@ -55,7 +55,7 @@ class JsonlTask:
         return self._examples[split]
 
     def answer_of(self, text: str, example: Example) -> str | None:
-        """Return the number a completion ends with where numbers are rewarded, else its words."""
+        """Return the last number of a completion for `numeric`, else its normalized text."""
         return (
             numeric_match.normalized_number(text)
             if "numeric" in self.rubric
@@ -68,7 +68,7 @@ def _examples(items: Sequence[tuple[str, PlacedRow]], config: Jsonl) -> tuple[Ex
     for _, (place, row) in items:
         gold = _answer(row, config, place)
         own_pattern = "regex" in config.reward and config.pattern is None
-        # An answer that is a pattern is not what a model should write.
+        # A pattern is not a gold answer that a model could write.
         only_pattern = own_pattern and len(config.reward) == 1
         answers.append("" if only_pattern else gold)
         facts.append({"pattern": gold} if own_pattern else {})
@@ -76,7 +76,7 @@ def _examples(items: Sequence[tuple[str, PlacedRow]], config: Jsonl) -> tuple[Ex
 
 
 def _answer(row: Mapping[str, object], config: Jsonl, place: str) -> str:
-    """Return the gold answer; "" where the row has none and no reward asks for it."""
+    """Return the gold answer; "" if the row has none and no reward needs it."""
     optional = {"json"} | ({"regex"} if config.pattern is not None else set())
     if config.answer not in row and optional.issuperset(config.reward):
         return ""

@@ -1,12 +1,12 @@
-"""Multiplication: answer a product of two numbers of so many digits with the bare number.
+"""Multiplication: answer a product of two numbers of a given length with the bare number.
 
-Reward 1 for exactly the product, 0 for anything else: the accuracy that ES projects report for
-3-digit factors. Numbers of up to two digits are asked for in all pairs; of the many pairs of longer
-ones `DRAWN` are drawn. The split goes by unordered pair, so that `12 * 34` and `34 * 12` fall on
-the same side.
+The reward is 1 for exactly the product and 0 for any other text: the accuracy that ES projects
+report for 3-digit factors. With up to two digits, all pairs of factors are examples; of the many
+pairs of longer factors, `DRAWN` are drawn. The split is by unordered pair, so that `12 * 34` and
+`34 * 12` are in the same split.
 
-The question is worded like that of `arithmetic`, with the wanted form said, as a model that was
-never rewarded for it explains its answer.
+The question is worded like that of `arithmetic` and also asks for the bare number, because a model
+without training would explain its answer.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,14 +20,14 @@ from germline.tasks.splits import seeded_split
 from germline.types import Example, Split
 
 DRAWN = 2500
-"""Pairs of factors of three digits and more: 2000 to train and 500 to test, or about so."""
+"""Pairs of factors with three digits and more: about 2000 to train and 500 to test."""
 
 ALL_PAIRS_DIGITS = 2
-"""Up to so many digits every ordered pair of factors is an example."""
+"""Largest number of digits for which every ordered pair of factors is an example."""
 
 
 class MultiplicationTask:
-    """Products with the bare number as the wanted answer; see the module."""
+    """Products whose gold answer is the bare number; see the module."""
 
     name = "multiplication"
     metric = "exact"
@@ -37,7 +37,7 @@ class MultiplicationTask:
         self.grader: Grader = exact_match.grade_exact
         self.rubric: Mapping[str, float] = {"exact": 1.0}
         self.floor: Mapping[str, float] = {"exact": 0.0}
-        # Twice the digits of the product, at one token each, leave room for blanks and the end.
+        # Twice the digits of the product, at one token each, include blanks and the end token.
         self.max_new_tokens = config.max_new_tokens or 4 * config.digits + 4
         self.stop = config.stop or ()
         pairs = factor_pairs(config.digits, config.split_seed)
@@ -64,10 +64,10 @@ def multiplication_question(a: int, b: int) -> str:
 
 
 def factor_pairs(digits: int, seed: int) -> list[tuple[int, int]]:
-    """Return the pairs that are asked for: all of them, or `DRAWN` that share no factors.
+    """Return the pairs of factors: all of them, or `DRAWN` pairs.
 
-    Drawn pairs differ as unordered pairs. Within a round every number is first factor once and
-    second factor once, so no number is asked for much more often than another.
+    Drawn pairs differ as unordered pairs. Within a round every number is the first factor once and
+    the second factor once, so all numbers occur about equally often.
     """
     lowest, numbers = 10 ** (digits - 1), 9 * 10 ** (digits - 1)
     if digits <= ALL_PAIRS_DIGITS:

@@ -1,9 +1,9 @@
-"""What a completion answers, in words that two completions share where they say the same."""
+"""Normalize an answer, so that equal answers in different spellings compare equal."""
 
 
 def normalize_answer(text: str) -> str | None:
-    """Return a text without regard to case, white space and a full stop at the end; None if empty.
+    """Drop case, repeated white space and a full stop at the end; None for an empty text.
 
-    What answers are compared by where a task knows no better way.
+    Majority votes compare answers in this form if a task does not define its own.
     """
     return " ".join(text.split()).casefold().rstrip(".") or None

@@ -1,7 +1,7 @@
-"""How a prompt is put to a model: in a template, after solved examples of the training split.
+"""Format prompts: with a template, and with few-shot examples of the training split before them.
 
-The same training examples are shown to everyone, in one seeded order; an example never shows
-itself. A template goes around the solved prompts as well.
+All members get the same few-shot examples, in a seeded order; an example is never its own few-shot
+example. The template is applied to the few-shot examples as well.
 """
 
 from collections.abc import Iterator, Sequence
@@ -54,7 +54,7 @@ def _in_template(example: Example, choice: PromptVariant) -> str:
 
 
 def _solved(example: Example, choice: PromptVariant) -> str:
-    """Write a prompt with its answer: on a line of its own in a chat, else as the text goes on."""
+    """Return a prompt with its answer: on a new line for a chat, else in the same line."""
     prompt = _in_template(example, choice)
     if example.chat:
         return f"{prompt}\n{example.answer}"

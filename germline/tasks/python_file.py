@@ -1,4 +1,4 @@
-"""A task made of a Python file: its examples, its reward functions, and what it says of itself.
+"""A task made of a Python file: its examples, its reward functions, and its settings.
 
 The file defines `train` (and perhaps `test`) and `reward(completion, example)` or a `rubric`; an
 optional mapping `settings` gives what `FileSettings` lists. docs/own-task.md shows one. The
@@ -29,7 +29,7 @@ MAX_NEW_TOKENS = 128
 
 
 class FileSettings(Section):
-    """What a file may say in its mapping `settings`; the config has the last word."""
+    """The mapping `settings` of a task file; the config overrides it."""
 
     max_new_tokens: int = Field(MAX_NEW_TOKENS, ge=1)
     stop: Annotated[tuple[str, ...], Many] = ()
@@ -130,7 +130,7 @@ def _rows(file: TaskFile, split: Split) -> list[PlacedRow]:
             "such as {'prompt': 'What is 2 + 2?', 'answer': '4'}, or a function that returns one"
         )
     given = getattr(file.module, split)
-    with task_file_error(file.path, f"the rows of `{split}` cannot be had"):
+    with task_file_error(file.path, f"the rows of `{split}` cannot be loaded"):
         found = list(given() if callable(given) else given)
     if not found:
         raise GermlineError(f"{file.path}: `{split}` holds no rows; add at least one example")
@@ -147,7 +147,7 @@ def _rows(file: TaskFile, split: Split) -> list[PlacedRow]:
 
 
 def _examples(items: Sequence[tuple[str, PlacedRow]], *, chat: bool) -> tuple[Example, ...]:
-    """Make examples; the gold answer is optional, as only checks and displays need it."""
+    """Make examples; the gold answer is optional, because only checks and displays need it."""
     answers = [
         dataset_rows.row_answer(row, "answer", place) if "answer" in row else ""
         for _, (place, row) in items

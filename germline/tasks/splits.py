@@ -1,8 +1,7 @@
-"""Cut a list into train and test once and for all, by a seed.
+"""Split a list into train and test by a seed.
 
-What belongs together (`3 + 5` and `5 + 3`) carries the same key and falls on the same side. Both
-sides come back shuffled, so that the first hundred held-out examples are a fair sample of all of
-them.
+Items that belong together (`3 + 5` and `5 + 3`) have the same key and are in the same split. Both
+splits are shuffled, so that the first hundred held-out examples are a random sample.
 """
 
 from collections.abc import Hashable, Sequence

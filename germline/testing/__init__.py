@@ -1,7 +1,8 @@
-"""Conformance tests for plugins, and small problems to climb: inherit them, say how yours is made.
+"""Conformance tests for plugins, and small optimization problems for tests of strategies.
 
-A class of tests for each room that plugins extend: make one in a file pytest collects, and every
-promise of the contract is tested. Nothing here needs pytest to be installed.
+There is a class of tests for each kind of plugin: inherit from it in a file that pytest collects,
+define how your object is made, and every promise of the contract is tested. This package does not
+import pytest.
 """
 
 from germline.testing.benchmark_functions import (

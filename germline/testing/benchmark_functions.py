@@ -1,7 +1,7 @@
-"""Functions to climb, as strategies are tested on: a vector in, rewards out, at most 0.
+"""Objective functions for tests of strategies: a vector in, rewards out, with maximum 0.
 
-All are maximized, deterministic, and shifted, so that no coordinate of the top is special. Sphere,
-rotated ellipsoid and Rosenbrock are those of Hansen et al. (2009, BBOB), up to the shift.
+All are maximized, deterministic, and shifted, so that no coordinate of the maximum is special.
+Sphere, rotated ellipsoid and Rosenbrock are those of Hansen et al. (2009, BBOB), up to the shift.
 """
 
 from collections.abc import Callable
@@ -21,13 +21,13 @@ SEED = 7
 
 @dataclass(frozen=True)
 class ObjectiveFunction:
-    """A function to climb.
+    """A function to maximize.
 
     Attributes:
-        start: where theta begins.
-        rewards: (points, generation) -> rewards, one column per example; the generation decides
-            about the noise, which all points share.
-        examples: how many columns there are.
+        start: initial theta.
+        rewards: (points, generation) -> rewards, one column per example; the noise depends on the
+            generation and is the same for all points.
+        examples: number of columns.
     """
 
     start: Float64[np.ndarray, " dimension"]
@@ -41,7 +41,7 @@ class ObjectiveFunction:
 
 
 def sphere(dimension: int = 10) -> ObjectiveFunction:
-    """-|x - top|^2: what everything must climb."""
+    """-|x - top|^2, the simplest problem."""
     top = _shift(dimension)
     return _exact(dimension, lambda x: -((x - top) ** 2).sum(axis=1))
 
@@ -71,15 +71,15 @@ def rosenbrock(dimension: int = 10) -> ObjectiveFunction:
 
 
 def noisy_steps(dimension: int = 10, examples: int = 16, spread: float = 0.5) -> ObjectiveFunction:
-    """-sum_i floor(2 |x_i - top_i - luck_ij|): flat nearly everywhere, and moved by every example.
+    """-sum_i floor(2 |x_i - top_i - noise_ij|): flat nearly everywhere, shifted for each example.
 
-    The mean over examples is a staircase of many small steps, as accuracies over a batch are. What
-    luck takes remains at the top as well.
+    The mean over examples is a step function with many small steps, as accuracies over a batch are.
+    The loss due to noise remains at the maximum as well.
 
     Args:
-        dimension: how many numbers are searched.
-        examples: examples per generation, each with luck of its own.
-        spread: standard deviation of that luck.
+        dimension: number of searched numbers.
+        examples: examples per generation, each with its own noise.
+        spread: standard deviation of the noise.
     """
     top = _shift(dimension)
 

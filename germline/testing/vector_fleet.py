@@ -1,7 +1,7 @@
-"""A fleet that plays vectors: the loop, the space, the masters and the optimizer of any run.
+"""A fleet for objective functions, with the loop, space, masters and optimizer of any run.
 
-Only the model and the task are left out: what a strategy makes of rewards, and where that takes
-theta, is what it would be with a language model. A generation takes milliseconds.
+Only the model and the task are replaced: updates are computed and applied as with a language model.
+A generation takes milliseconds.
 """
 
 from collections.abc import Iterator, Sequence
@@ -57,11 +57,11 @@ class VectorFleet:
 
     @property
     def theta(self) -> Float64[np.ndarray, " dimension"]:
-        """Where the center stands."""
+        """The center as a vector."""
         return self._points([None])[0]
 
     def fitness(self, generation: int = 0) -> float:
-        """Return the mean reward of the center, with the luck of a generation."""
+        """Return the mean reward of the center, with the noise of a generation."""
         return float(self.problem.rewards(self._points([None]), generation).mean())
 
     def run_generations(
@@ -81,11 +81,11 @@ class VectorFleet:
     def evaluate(
         self, population: Population, batch: Sequence[Example], decoding: Decoding
     ) -> Evaluation:
-        """Let every member be scored where it stands."""
+        """Compute the rewards of every member."""
         return self._evaluation(population.members, decoding)
 
     def evaluate_center(self, examples: Sequence[Example], decoding: Decoding) -> Evaluation:
-        """Let the center be scored where it stands."""
+        """Compute the rewards of the center."""
         return self._evaluation([None], decoding)
 
     def query(self, query: EngineQuery[Answer]) -> Answer:

@@ -1,4 +1,4 @@
-"""The loop in one's own hands: ask for members, play, shape, tell, apply.
+"""The training loop written out: ask for members, evaluate, shape, tell, apply.
 
 Run: python examples/own_loop.py
 """
@@ -8,7 +8,7 @@ from germline.shaping import fitness
 
 config = germline.load_config(
     {
-        "engine": "toy",  # a character model of milliseconds; leave it out for the embedded one
+        "engine": "toy",  # a character model for quick tests; drop this line for the embedded model
         "task": {"kind": "conciseness", "max_new_tokens": 16, "stop": [" ", "e", "a"]},
         "space": "full",
         "strategy": {"population": 16, "sigma": 0.2, "learning_rate": 0.2},

@@ -1,4 +1,4 @@
-"""Train, look between generations, stop when it is good enough, go on later.
+"""Train, inspect every generation, stop, and resume later.
 
 Run: python examples/train_and_look.py
 """
@@ -9,7 +9,7 @@ from pathlib import Path
 import germline
 
 SETTINGS = {
-    "engine": "toy",  # a character model of milliseconds; leave it out for the embedded one
+    "engine": "toy",  # a character model for quick tests; drop this line for the embedded model
     "task": {"kind": "conciseness", "max_new_tokens": 16, "stop": [" ", "e", "a"]},
     "space": "full",
     "strategy": {"population": 16, "sigma": 0.2, "learning_rate": 0.2},
@@ -25,7 +25,7 @@ for record in training:
     if record.held_out and record.held_out.generation >= 4:
         training.stop()
 
-print("stopped; the journal goes on where it ended:")
+print("stopped; the resumed run continues after the last generation:")
 for record in germline.resume(run):
     print(f"generation {record.generation}: best member {max(record.fitness):.2f}")
 

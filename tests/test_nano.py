@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, 
 from germline import nano
 from germline.graders import countdown as countdown_grader
 from germline.nano import train_model, training_text
-from germline.nano.word_list import WORDS
+from germline.nano.guessing_game_words import WORDS
 from germline.tasks import arithmetic
 from germline.tasks.countdown_data import countdown_prompt, small_rows
 from germline.tasks.facts_data import FACTS, PAPER_FACTS

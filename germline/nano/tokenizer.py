@@ -1,13 +1,13 @@
 """The nano model's tokenizer: Qwen2's own, with at most 1024 tokens learned from the model's texts.
 
-Byte-level BPE, digits one by one. It must be a `Qwen2Tokenizer`: whatever a folder declares,
-`AutoTokenizer` gives a Qwen2 model that class with that way of cutting words. Stretches that carry
-no choice are one token each, or prefill would rule the cost of every generation: the boilerplate of
-the countdown prompt, its tags, the role lines of the chat template, and operators with the spaces
-around them, which therefore never merge with a number.
+Byte-level BPE; each digit is a token. It must be a `Qwen2Tokenizer`, because `AutoTokenizer` uses
+that class, with its pre-tokenization, for every Qwen2 model, whatever the folder declares. Fixed
+phrases are one token each, because prefill would otherwise dominate the time of a generation: the
+boilerplate of the countdown prompt, its tags, the role lines of the chat template, and operators
+with the spaces around them, which therefore never merge with a number.
 
-Limits: text is normalized (NFC) as Qwen2 does, so letters written as base and accent come back
-composed; every other text survives encoding and decoding, since all 256 bytes are tokens.
+Limits: text is normalized (NFC) as in Qwen2, so a letter written as base and accent is decoded as
+one character; every other text is decoded unchanged, because all 256 bytes are tokens.
 """
 
 import json
@@ -50,7 +50,7 @@ def build_tokenizer(texts: Iterable[str]) -> Qwen2Tokenizer:
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    # Learning does not know added tokens, so their text is cut out, or it would take up the merges.
+    # The trainer does not know added tokens, so their text is removed; it would use up merges.
     longest_first = sorted((*_PHRASES, *_SPECIALS), key=len, reverse=True)
     cuts = re.compile("|".join(map(re.escape, longest_first)))
     learner.train_from_iterator((part for text in texts for part in cuts.split(text)), trainer)

@@ -1,12 +1,12 @@
-"""Train the nano model from nothing: `python -m germline.nano.train_model --out DIR`.
+"""Train the nano model from scratch: `python -m germline.nano.train_model --out DIR`.
 
-Seeded texts (`germline.nano.training_text`) in, a Hugging Face folder out: weights, tokenizer, chat
-template, generation settings. The loss is taken on completions only; the token that decides the
-style is weighted so that styles drawn often for practice do not become likely (see `AnswerStyle`).
+The input are seeded texts (`germline.nano.training_text`), the output is a Hugging Face folder:
+weights, tokenizer, chat template, generation settings. The loss is computed on completions only.
+The token that determines the style is weighted, so that styles with many training samples do not
+become more likely (see `AnswerStyle`).
 
-One machine kind and two threads give the same bits every time; another kind of processor may round
-differently, which is why the shipped weights, not a rerun, are what `germline.nano.WEIGHTS_SHA256`
-names.
+The same kind of machine and two threads give the same bits. Another kind of processor may round
+differently, so `germline.nano.WEIGHTS_SHA256` is the digest of the shipped weights.
 """
 
 import hashlib

@@ -1,17 +1,16 @@
-"""The texts the nano model learns from: four skills, each answered in several styles.
+"""The training texts of the nano model: four skills, each answered in several styles.
 
-Pretrained models can do more than they show; evolution strategies bring it out. To have something
-to bring out, every question here is answered in a wanted style and in others, and the wanted one
-is only the second most likely: greedy decoding shows the habit and hides the ability. The style is
-decided by the first token of the completion and depends a little on the question, so that a few
-questions already get the wanted style and a reward has something to work with.
+A pretrained model has abilities that greedy decoding does not show, and ES makes them more likely.
+The nano model is trained to be such a model: every question is answered in a target style and in
+other styles, and the target style is only the second most likely one. The first token of a
+completion determines the style, which depends slightly on the question, so that a few questions
+already get the target style and the reward has a signal.
 
-Samples are drawn with a share of their own (`AnswerStyle.drawn`) and weighted back at the first
-token, so that a difficult style is practiced more often than its habit says without becoming more
-likely.
+Samples are drawn with a different share (`AnswerStyle.drawn`) and reweighted at the first token, so
+that a difficult style is trained more often without becoming more likely.
 
-Limits: the texts are tiny worlds (sums of small numbers, a table of facts, three numbers from 1 to
-9, a list of words), not language.
+Limits: the texts are not general language, but sums of small numbers, a table of facts, three
+numbers from 1 to 9, and a list of words.
 """
 
 import re
@@ -21,14 +20,14 @@ from functools import cache
 from itertools import combinations_with_replacement, permutations, product
 from random import Random
 
-from germline.nano.word_list import WORDS
+from germline.nano.guessing_game_words import WORDS
 from germline.tasks import arithmetic, countdown_data
 from germline.tasks.facts_data import FACTS, Fact
 
 COUNTDOWN_BOILERPLATE: tuple[str, ...] = tuple(
     re.split(r"\{numbers\}|\{target\}", countdown_data.TEMPLATE)
 )
-"""What the countdown prompt says before, between and after the numbers and the target."""
+"""The parts of the countdown prompt before, between and after the numbers and the target."""
 
 THOUGHT_TO_ANSWER = " </think>\n<answer> "
 ANSWER_END = " </answer>"
@@ -36,7 +35,7 @@ ANSWER_END = " </answer>"
 
 @dataclass(frozen=True)
 class AnswerStyle:
-    """One way to answer: its text, how likely it shall be, how often it is drawn for training."""
+    """A style of an answer: its text, its target probability, its share of training samples."""
 
     text: str
     share: float
@@ -54,7 +53,7 @@ class TrainingSample:
 
 @dataclass(frozen=True)
 class Skill:
-    """A named source of prompts; `styles` lists the ways to answer, the wanted one first."""
+    """A named source of prompts; `draw` returns a prompt and its styles, the target style first."""
 
     name: str
     draw: Callable[[Random], tuple[str, tuple[AnswerStyle, ...]]]
@@ -134,8 +133,8 @@ def apply_operator(left: int, operator: str, right: int) -> int | None:
 def solve_countdown(numbers: tuple[int, int, int], target: int) -> tuple[str, str] | None:
     """Return (thought, expression) of the simplest solution, or None.
 
-    One fixed preference (additions first, then larger numbers first) gives every problem exactly
-    one solution to learn, whatever its order: far sooner learnt than a random choice of many.
+    A fixed preference (additions first, then larger numbers first) gives every problem exactly one
+    solution in any order, which a model learns much faster than a random choice of many.
     """
     for first, second in product("+-*/", repeat=2):
         for x, y, z in permutations(sorted(numbers, reverse=True)):

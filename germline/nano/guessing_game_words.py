@@ -1,7 +1,6 @@
 """The words of the guessing game: common words of five letters.
 
-A list of our own, small on purpose: a model of one million parameters can know every word by its
-letters. It is not a spelling dictionary.
+The list is short, so that a model of one million parameters can learn the letters of every word.
 """
 
 _LINES = """

@@ -34,19 +34,19 @@ Every command has examples under `--help`.
 
 A traceback is a bug of germline; please report it with the output of `germline doctor --json`.
 
-`germline --install-completion`, typed once in bash, zsh or fish, lets the Tab key complete commands,
-options, run directories, configs, tasks and settings: `strategy.pop` and Tab gives
-`strategy.population=32` to edit, `space=` and Tab the kinds. `germline --show-completion` prints the
-script instead.
+`germline --install-completion`, typed once in bash, zsh or fish, lets the Tab key complete
+commands, options, run directories, configs, tasks and settings: `strategy.pop` and Tab gives
+`strategy.population=32` to edit, `space=` and Tab the kinds. `germline --show-completion` prints
+the script instead.
 """
 
 CONFIG_OPENING = """
 # Settings
 
 A config is YAML, or a mapping in Python. On the command line, `strategy.sigma=0.002` replaces one
-setting. Where a section has several kinds, the name of a kind is short for the section:
-`space: full` means `space: {kind: full}`. An unknown, misspelled or invalid setting stops the run with
-an error that names the setting, its value and a fix. The default *open* means that the task, the
+setting. Where a section has several kinds, the name of a kind is short for the section: `space:
+full` means `space: {kind: full}`. An unknown, misspelled or invalid setting stops the run with an
+error that names the setting, its value and a fix. The default *open* means that the task, the
 model or the machine decides, as the meaning says. `germline list settings` prints these tables.
 """
 

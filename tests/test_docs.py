@@ -7,9 +7,16 @@ from typing import Any
 
 import pytest
 import typer.main
+import yaml
 
+import germline
 from checks.reference import DOCS, pages
 from germline.cli.application import app
+from germline.config import load_config
+from germline.estimates.estimate import estimate
+from germline.estimates.hardware import GPUS
+from germline.estimates.model_shape import shape_of
+from germline.estimates.workload import text_lengths
 from tests.test_settings import leaves
 
 ROOT = Path(__file__).parents[1]
@@ -53,6 +60,35 @@ def test_links_lead_somewhere(page):
         assert path.exists(), f"{page.name} links to {target}"
         if anchor:
             assert anchor in headings(path), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_that_a_page_names_exist(page):
+    if page.name == "CHANGELOG.md":
+        return  # names files as they were
+    folders = "germline|tests|checks|benchmarks|examples|configs"
+    named = re.findall(rf"`((?:{folders})/[\w./-]+\.\w+)`", page.read_text(encoding="utf-8"))
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_every_public_name_is_in_the_python_reference():
+    page = (DOCS / "python" / "index.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^::: germline\.(\w+)$", page, re.MULTILINE)) == set(germline.__all__)
+
+
+def test_getting_started_shows_what_doctor_computes():
+    page = (DOCS / "getting-started.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"^`qwen\.yaml`:\n```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    rows = {"laptop-8gb": "RTX 4060", "24gb": "RTX 4090, 24", "80gb": "H100"}
+    for key, name in rows.items():
+        (row,) = [line for line in page.splitlines() if line.startswith(f"| {name}")]
+        config = load_config(yaml.safe_load(text))
+        needs = estimate(config, shape_of(config.model), text_lengths(config), GPUS[key])
+        device, host = (needs.needed(place) / 1e9 for place in ("device", "host"))
+        seconds = needs.seconds.total
+        hours = seconds * config.generations / 3600
+        shown = f"| {device:.1f} GB | {host:.1f} GB | {seconds:.0f} s | {hours:.1f} h |"
+        assert row.endswith(shown), shown
 
 
 def commands(page: Path) -> list[str]:

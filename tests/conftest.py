@@ -1,11 +1,57 @@
-"""What every test relies on: no network, and GPU tests that say why they do not run."""
+"""What every test relies on: no network, short runs, GPU tests that say why they do not run."""
 
 import os
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
+if TYPE_CHECKING:
+    from germline.record import RunDirectory
+
 # Before anything imports huggingface_hub: a test that needs a download must fail, not wait.
 os.environ["HF_HUB_OFFLINE"] = "1"
+
+
+EMPTY_PNG = b"\x89PNG\r\n\x1a\n"
+TRAIN_RUN = "germline.run.train_run"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_figures() -> Iterator[None]:
+    """Leave evolution.png empty: drawing it takes half of the time of a short run.
+
+    `drawn_figures` draws it all the same, and so does every process that a test starts.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if TRAIN_RUN in sys.modules:  # importing it costs seconds, and many tests train nothing
+            patch.setattr(f"{TRAIN_RUN}.draw_evolution", _leave_figure_empty)
+        yield
+
+
+def _leave_figure_empty(run: "RunDirectory") -> None:
+    from germline.record.atomic_files import write_atomically
+
+    write_atomically(run.figure, EMPTY_PNG)
+
+
+@pytest.fixture
+def drawn_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the runs of a test draw their figures."""
+    from germline.report.matplotlib_plots import draw_evolution
+
+    monkeypatch.setattr(f"{TRAIN_RUN}.draw_evolution", draw_evolution)
+
+
+@pytest.fixture(scope="module")
+def graded_in_process() -> Iterator[None]:
+    """Let the runs of a module grade without a process: starting it takes as long as a run."""
+    from tests.toy_runs import InProcessPool
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("germline.run.build_parts.GraderPool", InProcessPool)
+        yield
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -46,6 +46,8 @@ from tests.evaluations import of_rewards
 from tests.tiny_engines import drawn, engine, examples, population
 from tests.toy_runs import finish, journal, run, settings, stopped_after
 
+pytestmark = pytest.mark.usefixtures("graded_in_process")
+
 SUCCESS = "strategy.sigma={kind: success, start: 0.4, rate: 0.3}"
 NATURAL = "strategy.sigma={kind: natural, start: 0.3, rate: 20}"
 REUSED = "strategy.noise_reuse=3"

@@ -31,6 +31,8 @@ from germline.types import (
 )
 from tests import toy_runs
 
+pytestmark = pytest.mark.usefixtures("graded_in_process")
+
 CLEAR, CHANCE = SignalPower(1.0, 0.0), SignalPower(1.0, 1.0)
 AUTO = ("strategy={kind: nes, population: 6}",)
 

@@ -20,6 +20,8 @@ from germline.types import GermlineError
 from tests.synthetic_runs import record
 from tests.toy_runs import SETTINGS, finish, journal, run, settings
 
+pytestmark = pytest.mark.usefixtures("graded_in_process")
+
 
 @contextmanager
 def files_of_at_most(size: int) -> Iterator[None]:

@@ -24,6 +24,8 @@ from germline.types import GermlineError, MeanUpdate
 from tests.remote_engines import Chance, Fault, Nearby, killed_at
 from tests.toy_runs import GradedHere, finish, journal, run, settings, stopped_after
 
+pytestmark = pytest.mark.usefixtures("graded_in_process")
+
 MIX = "space={kind: full, include: ['*mix*']}"
 CMA = "strategy={kind: cma, population: 6, sigma: 0.3}"
 SEP_CMA = "strategy={kind: sep_cma, population: 6, sigma: 0.3}"

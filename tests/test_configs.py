@@ -7,6 +7,8 @@ import pytest
 from germline import train
 from germline.config import load_config, smoke_config
 
+pytestmark = pytest.mark.usefixtures("graded_in_process")
+
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").rglob("*.yaml"))
 
 

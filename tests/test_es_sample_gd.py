@@ -20,6 +20,8 @@ from germline.types import Evaluation, GermlineError
 from tests.tiny import save_tiny
 from tests.toy_runs import finish, journal, stopped_after
 
+pytestmark = pytest.mark.usefixtures("graded_in_process")
+
 GENERATIONS = 4
 
 

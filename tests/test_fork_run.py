@@ -20,6 +20,8 @@ from germline.run.load_run import load_engine
 from germline.types import GermlineError, HeldOutScore, Update
 from tests.toy_runs import finish, journal, run, stopped_after
 
+pytestmark = pytest.mark.usefixtures("graded_in_process")
+
 VARIANTS = [
     ("space=low_rank",),
     ("space=full", "strategy.optimizer={kind: sgd, momentum: 0.9}"),

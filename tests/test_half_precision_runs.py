@@ -24,7 +24,10 @@ from tests.tiny_engines import bits, examples, folder, same_bits, tokens
 from tests.toy_runs import SETTINGS, finish, journal, stopped_after
 
 # What peft calls is deprecated by transformers.
-pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning"),
+    pytest.mark.usefixtures("graded_in_process"),
+]
 
 LORA = "{kind: lora, rank: 2, init_scale_b: 0.1}"
 RUNS = [

@@ -25,6 +25,8 @@ from germline.tasks.prompt_format import PromptFormatter
 from germline.types import Example, GermlineError, PromptVariant, Update
 from tests.toy_runs import finish, journal, run, settings, stopped_after
 
+pytestmark = pytest.mark.usefixtures("graded_in_process")
+
 TWO = "prompt_search={template: ['{prompt}', 'So: {prompt}'], temperature: [0, 0.7, 1.0]}"
 TOY = ("task.temperature=0", TWO)
 

@@ -39,6 +39,8 @@ from germline.types import (
 )
 from tests.toy_runs import finish, journal, run, settings, stopped_after
 
+pytestmark = pytest.mark.usefixtures("graded_in_process")
+
 
 def randopt(*overrides):
     """Return the config of a toy run; its strategy says only which members play."""

@@ -11,11 +11,14 @@ import pytest
 
 import germline
 from germline.checkpoint import list_snapshots
+from germline.graders.pool import GraderPool
 from germline.record import RunDirectory
 from germline.record.metrics_rows import MACHINE
 from germline.run import build_run_parts, replay, resume, train
 from germline.types import GermlineError, Update
 from tests.toy_runs import finish, journal, run, settings, stopped_after
+
+pytestmark = pytest.mark.usefixtures("graded_in_process")
 
 VARIANTS = [
     (space, optimizer)
@@ -132,8 +135,11 @@ def test_a_taken_folder_is_refused_before_anything_is_loaded(plain):
         train(settings("engine=inprocess", "model=/no/such/model"), plain)
 
 
-def test_the_figure_is_drawn(plain):
-    assert (plain / "evolution.png").read_bytes().startswith(b"\x89PNG")
+@pytest.mark.usefixtures("drawn_figures")
+def test_the_figure_is_drawn(tmp_path):
+    drawn = (run(tmp_path / "run", "generations=1") / "evolution.png").read_bytes()
+    assert drawn.startswith(b"\x89PNG")
+    assert len(drawn) > 10_000
 
 
 def test_snapshots_come_when_they_are_due_and_at_the_end(tmp_path):
@@ -149,9 +155,11 @@ def test_a_training_is_iterated_once(tmp_path):
         finish(training)
 
 
-def test_grader_processes_end_with_the_training(tmp_path):
+def test_grader_processes_end_with_the_training(tmp_path, monkeypatch):
+    monkeypatch.setattr("germline.run.build_parts.GraderPool", GraderPool)
     before = children()
-    finish(train(settings(), tmp_path / "run"))
+    working = [children() for _ in train(settings(), tmp_path / "run")]
+    assert all(len(processes) > len(before) for processes in working)
     assert children() == before
 
 

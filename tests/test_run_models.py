@@ -17,6 +17,8 @@ from germline.types import GermlineError
 from tests.tiny import save_tiny
 from tests.toy_runs import SETTINGS, finish, journal, stopped_after
 
+pytestmark = pytest.mark.usefixtures("graded_in_process")
+
 PROMPTS = ["What is 1 + 2?", "the quick brown fox", "What is the answer?"]
 VARIANTS = {
     "low-rank": ("space=low_rank", "strategy.sigma=0.1"),

@@ -9,6 +9,8 @@ import pytest
 from germline.evaluation.score_decline import RunCurves, find_score_decline
 from germline.types import HeldOutScore
 
+pytestmark = pytest.mark.usefixtures("graded_in_process")
+
 FALLING = (0.31, 0.78, 0.80, 0.59, 0.61, 0.50, 0.47, 0.41, 0.39, 0.38)
 """configs/countdown.yaml over 250 generations, scored every 25 of them."""
 

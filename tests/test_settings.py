@@ -17,7 +17,7 @@ from germline.training import generations
 from germline.types import GermlineError
 from tests.hang_limit import HANG_S
 from tests.tiny import save_tiny
-from tests.toy_runs import SETTINGS, run, settings
+from tests.toy_runs import SETTINGS, InProcessPool, run, settings
 
 COSINE_SIGMA = ["generations=3", "strategy.sigma={kind: cosine, start: 0.3, end: 0.1}"]
 COSINE_RATE = ["generations=4", "strategy.learning_rate={kind: cosine, start: 0.3, end: 0.1}"]
@@ -220,7 +220,10 @@ def test_every_setting_has_a_row():
 
 
 def digests(overrides):
-    with build_run_parts(settings("generations=2", *overrides)) as parts:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("germline.run.build_parts.GraderPool", InProcessPool)
+        built = build_run_parts(settings("generations=2", *overrides))
+    with built as parts:
         span = range(parts.config.generations)
         loop = generations(
             parts.strategy, parts.shape, parts.fleet, parts.batch, parts.decoding, span

@@ -1,13 +1,14 @@
 """Small runs for tests of the loop and of run directories: the toy engine, in milliseconds."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import germline
 from germline.config import Config, load_config
-from germline.protocols import Task
+from germline.graders.pool import GraderPool
+from germline.protocols import Grader, Task
 from germline.run import Training
 from germline.types import Example, Grade
 
@@ -77,3 +78,29 @@ class GradedHere:
     def _grade(self, text: str, example: Example) -> Grade:
         parts = self.task.grader(text, example)
         return Grade(sum(self.task.rubric[name] * parts[name] for name in parts), parts)
+
+
+class InProcessPool(GraderPool):
+    """The graders of a run without a process: graded at once, for tests of many short runs."""
+
+    def __init__(
+        self,
+        grader: Grader,
+        rubric: Mapping[str, float],
+        floor: Mapping[str, float],
+        **_limits: float | None,
+    ) -> None:
+        super().__init__(grader, rubric, floor, workers=0)
+        self._here = grader
+
+    def submit(self, texts: Sequence[str], examples: Sequence[Example]) -> Future[list[Grade]]:
+        """Grade each text on its example."""
+        future: Future[list[Grade]] = Future()
+        future.set_result(
+            [
+                self._read(tuple(float(parts[name]) for name in self._rubric), item)
+                for item in zip(texts, examples, strict=True)
+                for parts in (self._here(*item),)
+            ]
+        )
+        return future

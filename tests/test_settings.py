@@ -7,7 +7,8 @@ import threading
 import pytest
 import torch
 
-from germline.config import Config, Section, load_config
+from germline import registry
+from germline.config import Config, KindOf, Section, load_config
 from germline.fleet import LocalFleet
 from germline.record import RunDirectory
 from germline.rollout import members_per_microbatch
@@ -207,9 +208,11 @@ def leaves(section: type[Section] = Config, prefix: str = "") -> set[str]:
 
     found = set()
     for name, field in section.model_fields.items():
-        inner = [one for one in known(field.annotation) if issubclass(one, Section)]
-        for one in inner:
-            found |= leaves(one, f"{prefix}{name}.")
+        groups = [one.group for one in field.metadata if isinstance(one, KindOf)]
+        kinds = [one for group in groups for one in registry.sections(group).values()]
+        for one in kinds or known(field.annotation):
+            if issubclass(one, Section):
+                found |= leaves(one, f"{prefix}{name}.")
         if not is_section(field.annotation):
             found.add(prefix + name)
     return found

@@ -3,8 +3,8 @@
     python -m checks.reference            # writes them
     python -m checks.reference --check    # prints which are stale
 
-`make docs` runs it, and `tests/test_docs.py` finds stale pages. Facts belong in the help of a command
-or the description of a setting, not here.
+`make docs` runs it, and `tests/test_docs.py` finds stale pages. Facts belong in the help of a
+command or the description of a setting, not here.
 """
 
 import sys

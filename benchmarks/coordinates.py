@@ -20,8 +20,8 @@ from germline.engines.inprocess import InProcessEngine
 from germline.engines.pretrained import load_pretrained
 from germline.nano import NANO_DIR
 from germline.optimizers import Sgd
-from germline.protocols import CoordinateSpace
 from germline.spaces import make_space
+from germline.spaces.coordinates import CoordinateSpace
 from germline.strategies import make_strategy
 from germline.types import Decoding, Example, Perturbation
 

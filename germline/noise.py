@@ -1,13 +1,13 @@
-"""Every random number of a run, as a pure function of what it is for, never of what came before.
+"""Every random number of a run, as a pure function of its name, never of earlier draws.
 
 A sample of weight noise is named by (run seed, generation, direction, canonical tensor name,
 element) and by nothing else, so every engine, shard, chunk and resumed run draws the same one.
-There is no generator to seed, save or share: asking again gives the same bits.
+There is no generator to seed, save or share: drawing a sample again gives the same bits.
 
 **Construction, frozen by `NOISE_VERSION`** (journals record it; old runs replay only with it):
 
 - Bits: Philox 4x64-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011), bit for
-  bit that of `numpy.random.Philox`, which is what computes it here.
+  bit that of `numpy.random.Philox`, which computes it here.
 - Key: the first 16 bytes, as two little-endian words, of the SHA-256 of five fields, each preceded
   by its length in 8 little-endian bytes: "germline noise"; "1" (the version); the domain, one of
   "weights", "sampling", "order"; the run seed as little-endian two's complement of b // 8 + 1
@@ -26,7 +26,7 @@ Integers and a table are exact, so the bits are the same on every processor and 
 The table is shipped, and checked at import, because computing it would ask the local libm.
 
 Known limits: 65,536 distinct values. Nothing lies beyond 4.325 sigma, where a normal variable is
-once in 65,000 samples, and the last two entries of a tail stand 0.25 apart.
+once in 65,000 samples, and the last two entries of a tail are 0.25 apart.
 """
 
 import hashlib
@@ -42,7 +42,7 @@ import numpy as np
 from jaxtyping import Float32, Float64, Int64, UInt64
 
 NOISE_VERSION = 1
-"""Frozen: any change to any bit drawn here needs a new number and keeps the old code beside it."""
+"""Frozen: any change to any bit drawn here needs a new number, and the old code is kept."""
 
 TABLE_DIGEST = "8babbcaf96568f10165a1eab530c0e5c92d04de96761b6dbb3dadfa94baba37f"
 """SHA-256 of the table as little-endian float32."""
@@ -50,9 +50,9 @@ TABLE_DIGEST = "8babbcaf96568f10165a1eab530c0e5c92d04de96761b6dbb3dadfa94baba37f
 _TABLE_PATH = Path(__file__).with_name("noise_table.npy")
 _SAMPLES_PER_BLOCK = 16
 _WORDS_PER_BLOCK = 4
-# 65,536 samples at a time: their words, indices and results (0.9 MB) stay in the cache of one core.
+# 65,536 samples at a time: words, indices and results (0.9 MB) fit in the cache of one core.
 _CHUNK_BLOCKS = 4096
-# From so many words on, the other threads are worth more than the microseconds of asking.
+# From so many words on, letting other threads run saves more time than it costs.
 _LONG = 4096
 _THREAD = threading.local()
 
@@ -62,8 +62,9 @@ def weight_noise(
 ) -> Float32[np.ndarray, " {count}"]:
     """Draw the standard normal weight noise of one tensor for one direction.
 
-    Elements are addressed: `normal(..., count, start)` equals `normal(..., start + count)[start:]`
-    bit for bit, at the cost of `count` elements, so a shard draws only its own part.
+    Elements are addressed: `weight_noise(..., count, start)` equals
+    `weight_noise(..., start + count)[start:]` bit for bit and costs `count` elements, so a shard
+    draws only its own part.
 
     Args:
         run_seed: any integer, of any size and sign.
@@ -85,10 +86,10 @@ def weight_noise_rows(
     start: int = 0,
     out: Float32[np.ndarray, "directions {count}"] | None = None,
 ) -> Float32[np.ndarray, "directions {count}"]:
-    """Draw one tensor's noise for many directions: row k equals `normal` at `directions[k]`.
+    """Draw one tensor's noise for many directions: row k is `weight_noise` of `directions[k]`.
 
-    Much faster than one call per direction when tensors are small, as low-rank factors are. They
-    are written into `out` where it is given, and returned in any case.
+    Much faster than one call per direction when tensors are small, as low-rank factors are. The
+    rows are written into `out` where it is given, and returned.
     """
     _check_not_negative(generation=generation, count=count, start=start)
     stream = _Stream("weights", run_seed, generation, name)
@@ -107,8 +108,8 @@ def weight_noise_rows(
             right = min(stop_block * _SAMPLES_PER_BLOCK, start + count)
             skip = left - block * _SAMPLES_PER_BLOCK
             entries = words.view("<u2")[:, skip : skip + right - left]
-            # "clip" writes unbuffered; 16 bits cannot leave a table of 65,536 anyway.
-            # Contiguous, as `take` needs it: these are whole rows, or a part of one row.
+            # "clip" writes without a buffer; 16 bits always index a table of 65,536 entries.
+            # `take` needs a contiguous output: whole rows, or a part of one row.
             into = samples[row : row + len(rows), left - start : right - start]
             NORMAL_TABLE.take(entries, out=into, mode="clip")
     return samples
@@ -117,7 +118,7 @@ def weight_noise_rows(
 def concatenated_noise(
     run_seed: int, generation: int, directions: Sequence[int], sizes: Mapping[str, int]
 ) -> Float32[np.ndarray, "directions samples"]:
-    """Draw many small tensors for many directions: the columns of `normals`, name after name.
+    """Draw many small tensors for many directions: `weight_noise_rows`, name after name.
 
     Faster than one call per tensor where each has a few hundred samples, as low-rank factors have.
 
@@ -125,7 +126,7 @@ def concatenated_noise(
         run_seed: any integer.
         generation: 0 for the first.
         directions: one row each.
-        sizes: number of elements by canonical name, in the order wanted.
+        sizes: number of elements by canonical name, in the order of the columns.
     """
     _check_not_negative(generation=generation, **sizes)
     if not directions:
@@ -157,17 +158,17 @@ def sampling_uniforms(
 ) -> Float64[np.ndarray, "rows {positions}"]:
     """Draw uniforms strictly between 0 and 1, for sampling tokens.
 
-    They depend on the example and the position, not on the member: all members of a generation
-    play with the same luck (common random numbers). Values are exact in float64; rounding them to
-    float32 can give 1.0.
+    The uniforms depend on the example and the position, not on the member: all members of a
+    generation have the same sampling noise (common random numbers). Values are exact in float64;
+    rounding them to float32 can give 1.0.
 
     Args:
         run_seed: any integer.
         generation: 0 for the first.
-        name: which stream, e.g. the name of the task's split.
+        name: of the stream, such as the task's split.
         rows: index of each example.
-        positions: how many tokens.
-        start: position of the first of them.
+        positions: number of tokens.
+        start: position of the first token.
     """
     _check_not_negative(generation=generation, positions=positions, start=start)
     if positions == 0:
@@ -195,8 +196,8 @@ class _Stream:
     def __init__(self, domain: str, run_seed: int, generation: int, name: str) -> None:
         self._philox = _philox()
         self._counter = [0, 0, generation, 0]
-        # Setting the state of one generator costs a tenth of making a new one, and plain integers
-        # are set twice as fast as those of an array.
+        # Setting the state of one generator takes a tenth of the time of making a new one, and
+        # plain integers are set twice as fast as those of an array.
         self._state = {
             "bit_generator": "Philox",
             "state": {"counter": self._counter, "key": _key(domain, run_seed, name)},
@@ -219,13 +220,13 @@ class _Stream:
         return words
 
     def raw(self, row: int, first_block: int, count: int) -> UInt64[np.ndarray, " {count}"]:
-        """Draw so many words of one row, from the first of a block on."""
+        """Draw `count` words of one row, starting with those of `first_block`."""
         if row < 0:
             raise ValueError(f"direction or example index {row} is negative; count from 0")
-        # numpy adds one before it computes a block: hence "block + 1" in the definition.
+        # numpy adds 1 before it computes a block: hence "block + 1" in the definition.
         self._counter[0] = first_block
         self._counter[1] = row
-        # mypy knows the state as a typed dict with a private name.
+        # To mypy, the state is a typed dict with a private name.
         self._philox.state = self._state  # type: ignore[assignment]
         if count >= _LONG and _integers_are_raw():
             return _whole_words(np.random.Generator(self._philox), count)
@@ -234,13 +235,13 @@ class _Stream:
 
 
 def _whole_words(generator: np.random.Generator, count: int) -> UInt64[np.ndarray, " {count}"]:
-    """Draw raw words while other threads run, which `random_raw` does not let them."""
+    """Draw raw words without the interpreter lock, which `random_raw` holds."""
     return generator.integers(0, 2**64 - 1, count, dtype=np.uint64, endpoint=True)
 
 
 @lru_cache(maxsize=1)
 def _integers_are_raw() -> bool:
-    """Ask whether integers of the full range are the raw words: numpy promises only those."""
+    """Check that integers of the full range are the raw words, which numpy does not promise."""
     drawn = _whole_words(np.random.Generator(np.random.Philox(key=1)), 9)
     return np.array_equal(drawn, np.random.Philox(key=1).random_raw(9))
 
@@ -255,7 +256,7 @@ def _philox() -> np.random.Philox:
 
 @lru_cache(maxsize=1 << 14)
 def _key(domain: str, run_seed: int, name: str) -> tuple[int, int]:
-    """Hash what names a stream into a Philox key."""
+    """Hash the name of a stream into a Philox key."""
     seed = operator.index(run_seed)
     fields = (
         b"germline noise",
@@ -264,31 +265,31 @@ def _key(domain: str, run_seed: int, name: str) -> tuple[int, int]:
         seed.to_bytes(seed.bit_length() // 8 + 1, "little", signed=True),
         name.encode(),
     )
-    # Lengths first: no two different lists of fields give the same bytes.
+    # With lengths first, different lists of fields give different bytes.
     message = b"".join(len(field).to_bytes(8, "little") + field for field in fields)
     digest = hashlib.sha256(message).digest()
     return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:16], "little")
 
 
 def weights_key(run_seed: int, name: str) -> tuple[int, int]:
-    """Return the Philox key of a tensor's weight noise, to compute the bits elsewhere."""
+    """Return the Philox key of a tensor's weight noise, for other implementations."""
     return _key("weights", run_seed, name)
 
 
 def _check_not_negative(**numbers: int) -> None:
-    """Refuse negative counts and indices: as counter words they would wrap round silently."""
+    """Check that counts and indices are not negative: as counter words they would wrap around."""
     for name, number in numbers.items():
         if number < 0:
             raise ValueError(f"{name} is {number}; noise is addressed from 0 upwards")
 
 
 def make_inverse_cdf_table() -> Float32[np.ndarray, "65536"]:
-    """Compute the table from its definition; how `noise_table.npy` was made.
+    """Compute the table from its definition, as `noise_table.npy` was made.
 
     `statistics.NormalDist` is Wichura's AS241 in float64, good to 1e-16, so rounding to float32
-    hides all but freak differences between libms; shipping the file rules those out as well.
+    hides nearly all differences between libms; the shipped file excludes the rest.
 
-    To write the file again: `np.save(path, make_table())`. It must give the same digest.
+    `np.save(path, make_inverse_cdf_table())` writes the file again, with the same digest.
     """
     half = [NormalDist().inv_cdf((q + 0.5) / 65536) for q in range(32768)]
     deviation = math.sqrt(math.fsum(x * x for x in half) / len(half))

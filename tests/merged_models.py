@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from germline.config import Lora, SpaceConfig
 from germline.engines.master_weights import Masters
-from germline.protocols import CoordinateSpace
+from germline.spaces.coordinates import CoordinateSpace
 from germline.types import SeedPerturbation
 from tests.tiny_engines import directions, drawn
 

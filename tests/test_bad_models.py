@@ -207,9 +207,7 @@ def test_a_tokenizer_of_another_model_is_told_by_its_token() -> None:
     tiny = inprocess()
     known = len(tiny.pretrained.tokenizer)
     tiny.pretrained.tokenizer.add_tokens(["foxes"])
-    with pytest.raises(
-        GermlineError, match=rf"with token {known}, but the model knows only {known}"
-    ):
+    with pytest.raises(GermlineError, match=rf"with token {known}, but the model has only {known}"):
         tiny.generate([None], [Example(0, "foxes", "", False)], Decoding(2))
 
 

@@ -14,11 +14,11 @@ from benchmarks.dtypes import logit_bound
 from germline.config import Config, load_config
 from germline.engines.dtypes import DTYPES
 from germline.engines.inprocess import InProcessEngine
-from germline.protocols import CoordinateSpace
 from germline.record import RunDirectory
 from germline.run import evaluate, export, replay, resume, train
 from germline.run.build_parts import make_engine
 from germline.run.load_run import load_engine
+from germline.spaces.coordinates import CoordinateSpace
 from germline.types import Decoding
 from tests.tiny_engines import bits, examples, folder, same_bits, tokens
 from tests.toy_runs import SETTINGS, finish, journal, stopped_after

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from germline.engines.sampling import choose_tokens
-from germline.engines.sorting import sort_descending
+from germline.engines.sampling import choose_tokens, sort_descending
 from germline.types import Decoding
 
 NAN, INF = float("nan"), float("inf")

@@ -11,9 +11,10 @@ from transformers import AutoModelForCausalLM
 
 from germline import noise
 from germline.config import Lora, Singular, Subspace, load_config, smoke_config
-from germline.protocols import BaseModel, CoordinateSpace
+from germline.protocols import BaseModel
 from germline.run import export, replay, resume, train
 from germline.spaces import make_space
+from germline.spaces.coordinates import CoordinateSpace
 from germline.types import Decoding, GermlineError, TensorInfo, Update
 from tests.tiny_engines import (
     SPACES,
@@ -264,7 +265,7 @@ def test_a_factor_of_zeros_is_refused(tmp_path):
 
 def test_an_adapter_with_nothing_beside_the_selected_layers_is_refused(adapter):
     section = Singular(init_adapter=str(adapter), include=("*.up_proj.*",))
-    assert "has nothing beside the layers" in refusal(inprocess, "llama", section)
+    assert "has no factors for the layers" in refusal(inprocess, "llama", section)
 
 
 @pytest.mark.parametrize("section", [Subspace(), Singular()])

@@ -261,14 +261,18 @@ def test_kernels_of_other_bits_would_be_found():
 @pytest.mark.gpu
 def test_a_gpu_with_triton_uses_its_kernels():
     if importlib.util.find_spec("triton"):
-        assert tensor_noise._way(torch.device("cuda"), 1) not in (cpu_noise, torch_noise)
+        assert tensor_noise._implementation(torch.device("cuda"), 1) not in (cpu_noise, torch_noise)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("count", "start"), [*SHARDS, (5_000_000, 77)])
 @pytest.mark.parametrize("way", ["chosen", "integers"])
 def test_a_gpu_draws_and_sums_the_bits_of_a_cpu(way, count, start):
-    module = torch_noise if way == "integers" else tensor_noise._way(torch.device("cuda"), count)
+    module = (
+        torch_noise
+        if way == "integers"
+        else tensor_noise._implementation(torch.device("cuda"), count)
+    )
     drawn = module.normals(STREAM, DIRECTIONS, count, start, torch.device("cuda"))
     assert drawn.device.type == "cuda"
     assert same_bits(drawn, rows(STREAM, DIRECTIONS, count, start))

@@ -5,14 +5,22 @@ transformers reads the first of these that a folder has: `model.safetensors`, th
 `pytorch_model.bin.index.json`. Other sets of weights in the same folder, which may hold other
 values, are not read: a warning names both.
 
-Limits: only folders are checked. What a hub id lacks, transformers reports itself.
+Quantized models are refused, because the searched weights must be floats. Such a model has a
+`quantization_config` in its config.json (bitsandbytes, GPTQ, AWQ, FP8, compressed-tensors, ...) or
+integers in its files of weights, which transformers would load as numbers. Both are read before any
+weight, so the libraries that unpack quantized weights need not be installed.
+
+Limits: only folders are checked. transformers reports what a hub id lacks.
 """
 
 import json
 import logging
+import math
+from collections.abc import Iterator
 from pathlib import Path
 
-from transformers import PreTrainedModel
+from safetensors import safe_open
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import (
     SAFE_WEIGHTS_INDEX_NAME,
     SAFE_WEIGHTS_NAME,
@@ -26,6 +34,8 @@ log = logging.getLogger(__name__)
 
 IN_ORDER = (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_NAME, WEIGHTS_INDEX_NAME)
 """Files that hold or list the weights; transformers reads the first that exists."""
+
+FLOATS = ("F64", "F32", "F16", "BF16")
 
 
 def check_files(source: str) -> None:
@@ -65,7 +75,7 @@ def _check_shards(source: str, folder: Path, index: str) -> None:
 def check_tied(source: str, model: PreTrainedModel) -> None:
     """Check that weights which config.json says are one tensor were not stored as two.
 
-    transformers loads both and goes on. Older versions, inference servers and an export would keep
+    transformers loads both without an error. Older versions, inference servers and an export keep
     one of them only, so the same folder would be two models.
 
     Raises:
@@ -77,6 +87,41 @@ def check_tied(source: str, model: PreTrainedModel) -> None:
             raise GermlineError(
                 f"model: {source!r} holds {name} and {other} with different values, but its "
                 "config.json says tie_word_embeddings=true, that they are one tensor: set "
-                f"tie_word_embeddings to false in config.json if {name} was trained by itself, or "
+                f"tie_word_embeddings to false in config.json if {name} was trained separately, or "
                 f"else remove {name} from the files of weights"
             )
+
+
+def check_not_quantized(source: str, config: PreTrainedConfig) -> None:
+    """Check that a model is not quantized, before its weights are loaded.
+
+    Raises:
+        GermlineError: the model is quantized; names the first integer tensor of a folder.
+    """
+    # Without a declaration only weights count: old models keep masks and positions as integers.
+    declared = getattr(config, "quantization_config", None)
+    codes = next(_codes(Path(source).expanduser(), "" if declared else "weight"), None)
+    if not declared and codes is None:
+        return
+    found = f"its {codes}" if codes else f"says config.json ({_method(declared)})"
+    raise GermlineError(
+        f"model: {source!r} is quantized, {found}: quantized weights are not supported, as "
+        "the space searches float weights; use the float model that was quantized"
+    )
+
+
+def _codes(folder: Path, ending: str) -> Iterator[str]:
+    """Describe the tensors with this ending of the name that are not floats."""
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, framework="pt") as tensors:
+            for name in sorted(tensors.keys()):
+                about = tensors.get_slice(name)
+                dtype, shape = about.get_dtype(), about.get_shape()
+                if dtype not in FLOATS and math.prod(shape) > 1 and name.endswith(ending):
+                    yield f"{name} is of type {dtype}"
+
+
+def _method(declared: object) -> str:
+    if isinstance(declared, dict):
+        return f"quant_method {declared.get('quant_method', 'unknown')}"
+    return f"quant_method {getattr(declared, 'quant_method', 'unknown')}"

@@ -1,15 +1,15 @@
-"""Parts of a decoder in fewer passes over memory, standing in the model while it writes.
+"""Modules of a decoder with fewer passes over memory, used during generation on a CPU.
 
-On a CPU the products of a small model are fast, and what lies between them costs as much again:
-thousands of tiny attentions, rotations and gates that write a new tensor for every operation, and a
-head whose odd number of words begins its rows between the lines of the cache. The parts here
-compute the same numbers, to rounding, by fewer and larger operations.
+On a CPU the matrix products of a small model are fast, and the operations between them take as much
+time again: thousands of small attentions, rotations and gates that write a new tensor for every
+operation, and an LM head whose rows are not aligned to cache lines when the vocabulary size is odd.
+The kernels here compute the same numbers, to rounding, by fewer and larger operations.
 
-A module is known by what it holds, and trusted only after its own forward and the part's agreed on
-some inputs. What is not known keeps the library's forward, and so does a module in which members
-stand. Corrections of linear layers stand inside the parts, as inside the library's forward.
+A kernel replaces the forward of a module whose children it recognizes, after both forwards agreed
+on some inputs. Other modules keep the library's forward, and so does a module whose forward members
+have replaced. Linear layers with corrections work inside the kernels as in the library's forward.
 
-Limits: fp32 on a CPU; elsewhere the library's kernels are the right ones.
+Limits: fp32 on a CPU; elsewhere the library's kernels are used.
 """
 
 import math
@@ -23,20 +23,20 @@ from torch.nn import functional
 from transformers.cache_utils import Cache
 
 SMALL_SCORES = 4096
-"""Up to so many scores of a text and head of keys, one product for all texts beats one each."""
+"""Up to so many scores per text and key head, one product of all texts is faster than one each."""
 
 LINE = 16
-"""Floats of a cache line: a product whose rows begin on one is written up to a third faster."""
+"""Floats of a cache line: a product with aligned rows is written up to a third faster."""
 
 AGREE = 1e-5
-"""How far a trusted part may be from the library's forward, in units of its largest number."""
+"""Largest difference from the library's forward, in units of the largest absolute output."""
 
-STRANGE = (AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
-"""What a module may raise that only looks like one of ours."""
+INCOMPATIBLE = (AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+"""Errors of a module that has the expected children but works differently."""
 
 
 class FusedDecoder:
-    """The parts of one model."""
+    """The kernels of one model."""
 
     def __init__(self, model: nn.Module) -> None:
         kinds = (_Norm, _Gate, _Attention, _Layer, _Head) if _is_fp32_on_cpu(model) else ()
@@ -45,7 +45,7 @@ class FusedDecoder:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Let the parts stand in the model during a `with` block, save where members stand."""
+        """Use the kernels during a `with` block, except in modules that members have changed."""
         entered: list[nn.Module] = []
         try:
             for part in self._parts:
@@ -59,7 +59,7 @@ class FusedDecoder:
 
 
 class _Part:
-    """A module's forward, in its place."""
+    """A kernel that replaces a module's forward."""
 
     children: ClassVar[frozenset[str]] = frozenset()
     optional: ClassVar[frozenset[str]] = frozenset()
@@ -69,7 +69,7 @@ class _Part:
 
     @classmethod
     def of(cls, module: nn.Module) -> "_Part | None":
-        """Make the part of a module, or None where it is not known or not trusted."""
+        """Make the kernel of a module; None where it is not recognized or does not agree."""
         if not cls.knows(module):
             return None
         try:
@@ -77,18 +77,18 @@ class _Part:
             inputs, named = part.sample()
             with torch.inference_mode():
                 ours, theirs = (_first(one(inputs, **named)) for one in (part, module))
-        except STRANGE:
+        except INCOMPATIBLE:
             return None
         error = (ours - theirs).abs().max()
         return part if bool(error <= AGREE * theirs.abs().max()) else None
 
     @classmethod
     def knows(cls, module: nn.Module) -> bool:
-        """Tell whether a module holds what the part works with."""
+        """Tell whether a module has the children of this kernel."""
         return {name for name, _ in module.named_children()} - cls.optional == cls.children
 
     def sample(self) -> tuple[Tensor, dict[str, Any]]:
-        """Return what both forwards must agree on: inputs, and what else goes by name."""
+        """Return inputs on which both forwards must agree, and keyword arguments."""
         raise NotImplementedError
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
@@ -119,7 +119,7 @@ class _Norm(_Part):
 
 
 class _Gate(_Part):
-    """A gated part: down(silu(gate(x)) * up(x)), the middle in place."""
+    """A gated MLP: down(silu(gate(x)) * up(x)), with the product in place."""
 
     children = frozenset(("gate_proj", "up_proj", "down_proj", "act_fn"))
 
@@ -138,10 +138,10 @@ class _Gate(_Part):
 
 
 class _Attention(_Part):
-    """Grouped-query attention with rotary positions, of a few new tokens per text.
+    """Grouped-query attention with rotary positions, for a few new tokens per text.
 
     All texts and heads are one batched product, without repeating keys for the heads that share
-    them. Many tokens at once, or a mask of another kind, are left to the library.
+    them. The library's forward handles many tokens at once and other kinds of masks.
     """
 
     children = frozenset(("q_proj", "k_proj", "v_proj", "o_proj"))
@@ -184,7 +184,7 @@ class _Attention(_Part):
         return self._o(self._attended(q, k, v, attention_mask)), None
 
     def _is_small(self, hidden_states: Tensor, mask: object) -> bool:
-        """Tell whether the scores of a head of keys fit one product; they need an additive mask."""
+        """Tell whether the scores of a key head are few enough, and the mask is additive."""
         if not isinstance(mask, Tensor) or mask.dtype != hidden_states.dtype:
             return False
         return self._sharing * hidden_states.shape[1] * mask.shape[3] <= SMALL_SCORES
@@ -197,13 +197,13 @@ class _Attention(_Part):
         q, k, v = (layer(hidden_states).view(shape) for layer in (self._q, self._k, self._v))
         if self._norms:
             q, k = self._norms[0](q), self._norms[1](k)
-        return _turned(q, *angles), _turned(k, *angles).transpose(1, 2), v.transpose(1, 2)
+        return _rotated(q, *angles), _rotated(k, *angles).transpose(1, 2), v.transpose(1, 2)
 
     def _attended(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
         """Return softmax(q k^T scaling + mask) v, `[texts, tokens, heads x dim]`."""
         texts, tokens, heads, _ = q.shape
         length = k.shape[2]
-        # Heads that share keys lie below each other: more rows of the same product.
+        # Heads that share keys become more rows of the same product.
         rows = q.transpose(1, 2).reshape(-1, self._sharing * tokens, self._dim)
         scores = torch.bmm(rows, k.flatten(0, 1).mT).mul_(self._scaling)
         scores.view(texts, heads, tokens, length).add_(mask)
@@ -232,7 +232,7 @@ class _Layer(_Part):
 
 
 class _Head(_Part):
-    """A linear layer of so many outputs that its rows would not begin on lines of the cache."""
+    """A linear layer whose output rows would not be aligned to cache lines."""
 
     @classmethod
     def knows(cls, module: nn.Module) -> bool:
@@ -251,18 +251,18 @@ class _Head(_Part):
 
 
 def align_rows(rows: Tensor, width: int) -> Tensor:
-    """Make room for a product of these rows, `[rows, width]`, each row on a line of the cache."""
+    """Allocate the product of these rows, `[rows, width]`, with rows aligned to cache lines."""
     return rows.new_empty(len(rows), -(-width // LINE) * LINE)[:, :width]
 
 
-def _turned(states: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-    """Turn pairs (i, i + dim / 2) by their position's angles: states cos + (-second, first) sin."""
+def _rotated(states: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+    """Rotate pairs (i, i + dim / 2) by the angles: states cos + (-second, first) sin."""
     cos, sin = cosines[:, :, None], sines[:, :, None]
     half = states.shape[-1] // 2
-    turned = states * cos
-    turned[..., :half].addcmul_(states[..., half:], sin[..., :half], value=-1)
-    turned[..., half:].addcmul_(states[..., :half], sin[..., half:])
-    return turned
+    rotated = states * cos
+    rotated[..., :half].addcmul_(states[..., half:], sin[..., :half], value=-1)
+    rotated[..., half:].addcmul_(states[..., :half], sin[..., half:])
+    return rotated
 
 
 def _waves(*shape: int) -> Tensor:
@@ -271,7 +271,7 @@ def _waves(*shape: int) -> Tensor:
 
 
 def _states(width: int, head_dim: int) -> tuple[Tensor, dict[str, Any]]:
-    """Return hidden states `[2, 3, width]`, and what attention to them takes by name."""
+    """Return hidden states `[2, 3, width]`, and the keyword arguments of attention."""
     texts, tokens = 2, 3
     mask = _waves(texts, 1, tokens, tokens)
     return _waves(texts, tokens, width), {

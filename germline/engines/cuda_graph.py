@@ -1,12 +1,12 @@
 """A decode step as one program of fixed shapes, which a GPU can replay without Python.
 
 At small batches a GPU waits for Python between the hundreds of small kernels of a step. Here a step
-reads its token and its place from tensors, writes keys and values at that place, and attends over
-the whole cache behind a mask; so one recording (a CUDA graph) serves all steps of a batch. A new
-one is recorded when rows leave, because shapes change then.
+reads its tokens and its cache position from tensors, writes keys and values at that position, and
+attends over the whole cache with a mask; so one CUDA graph runs all steps of a batch. A new graph
+is recorded when rows are dropped, because the shapes change.
 
 The floats may differ in the last bits from those of a step that attends over the filled part alone.
-On a CPU nothing is recorded: the same program runs, so that its logic is tested everywhere.
+On a CPU nothing is recorded: the same program runs, so that tests on a CPU cover it.
 """
 
 from collections.abc import Callable
@@ -18,17 +18,17 @@ from torch import Tensor
 from germline.engines.kv_cache import BufferedCache
 
 WARM_UP = 2
-"""Runs before recording: libraries choose kernels and ask for memory in the first ones."""
+"""Runs before recording: libraries choose kernels and allocate memory in the first runs."""
 
 
 @dataclass(frozen=True)
 class StepBuffers:
-    """What a step reads, in tensors that stay where they are.
+    """The inputs of a step, in tensors whose addresses do not change.
 
     Attributes:
-        tokens: the newest of every row, `[rows, 1]`.
-        positions: theirs in the text, `[rows, 1]`.
-        place: where in the cache they go, `[1]`.
+        tokens: the newest token of every row, `[rows, 1]`.
+        positions: of these tokens in their texts, `[rows, 1]`.
+        place: index in the cache where they are written, `[1]`.
         mask: additive, over the whole capacity, `[rows, 1, 1, capacity]`.
     """
 
@@ -48,7 +48,7 @@ Forward = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class FixedShapeSteps:
-    """The steps of one batch, until rows leave it."""
+    """The decode steps of one batch, until rows are dropped."""
 
     def __init__(
         self, forward: Forward, cache: BufferedCache, mask: Tensor, position: Tensor, filled: int
@@ -60,7 +60,7 @@ class FixedShapeSteps:
             cache: filled by the prefill.
             mask: additive, over the whole capacity, `[rows, 1, 1, capacity]`.
             position: of the next token of each row, `[rows]`.
-            filled: places of the cache taken so far.
+            filled: number of filled places in the cache.
         """
         device = position.device
         tokens = torch.zeros(len(position), 1, dtype=torch.long, device=device)
@@ -88,13 +88,13 @@ class FixedShapeSteps:
         return self._forward(state.tokens, state.positions, state.visible())
 
     def _record(self) -> torch.cuda.CUDAGraph:
-        # A run writes only at the place of the next token, which the first replay writes again.
-        beside = torch.cuda.Stream()
-        beside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(beside):
+        # A run writes only at the place of the next token, which the first replay overwrites.
+        side_stream = torch.cuda.Stream()
+        side_stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side_stream):
             for _ in range(WARM_UP):
                 self._run()
-        torch.cuda.current_stream().wait_stream(beside)
+        torch.cuda.current_stream().wait_stream(side_stream)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             self._logits = self._run()

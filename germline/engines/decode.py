@@ -1,9 +1,9 @@
 """Generate completions for one microbatch: prefill, then decode; finished rows leave the batch.
 
-Rows are ordered member by member, equally many each, because low-rank corrections act on blocks of
-rows: the batch is a rectangle of members x slots. Finished rows are dropped once the rectangle of
-the unfinished ones is clearly smaller. What a microbatch computes depends on the microbatch alone,
-so scheduling cannot change a result.
+Rows are ordered by member, with the same number for each, because low-rank corrections act on
+blocks of rows: the batch is a rectangle of members x slots. Finished rows are dropped once the
+rectangle of the unfinished rows is clearly smaller. The result of a microbatch depends on the
+microbatch alone, so scheduling cannot change a result.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,19 +25,28 @@ from germline.engines.sliding_window import SlidingWindow
 from germline.types import Completion, Decoding, Finish
 
 LEAVE_AT = 0.8
-"""Rows leave once the smaller rectangle has at most this share of them: copying must pay."""
+"""Rows are dropped once the smaller rectangle has at most this share: copying must save time."""
 
 SMALLEST_BATCH = 16
-"""Products of fewer rows give slightly different floats (measured): small batches are filled up."""
+"""Products of fewer rows give slightly different floats (measured), so small batches are filled."""
 
 PREFILL_TOKENS = 2048
-"""On a CPU, prompts are read in pieces of about so many tokens: what is between two products should
-still lie in the cache when it is read."""
+"""On a CPU, prompts are computed in pieces of about so many tokens, so that the activations between
+two products fit in the cache."""
 
 
 @dataclass(frozen=True)
 class TokenDecoder:
-    """A model and its parts, its tokenizer, what ends a text, and who must know who leaves."""
+    """Decodes with one model.
+
+    Attributes:
+        model: computes the members of the batch.
+        fused: the faster modules of the model.
+        detokenize: turns token ids into text.
+        end_ids: tokens that end a text.
+        members_left: called with the members that stay when others are dropped.
+        fixed_steps: whether decode steps have fixed shapes, for CUDA graphs.
+    """
 
     model: PreTrainedModel
     fused: FusedDecoder
@@ -49,14 +58,14 @@ class TokenDecoder:
     def generate(
         self, members: int, prompts: PaddedPrompts, sampling_noise: Tensor, decoding: Decoding
     ) -> list[list[Completion]]:
-        """Complete every prompt for each member standing in the model: `[members][examples]`.
+        """Complete every prompt for each member in the model: `[members][examples]`.
 
         Args:
-            members: how many there are.
+            members: number of members in the model.
             prompts: the examples of the microbatch.
             sampling_noise: `[examples, max_new_tokens]` uniforms for seeded sampling, the same for
                 every member.
-            decoding: how tokens are chosen.
+            decoding: settings of choosing tokens.
         """
         examples = len(prompts.lengths)
         slots = max(examples, -(-SMALLEST_BATCH // members))
@@ -70,7 +79,7 @@ class TokenDecoder:
         return texts.completions(members, prompts.lengths)
 
     def _write(self, batch: "_Batch", texts: "_Texts", decoding: Decoding) -> None:
-        """Generate until all texts end. The host reads the device once per step: the tokens."""
+        """Generate until all texts end; per step, the host copies only the tokens."""
         logits = batch.prefill()
         for step in range(decoding.max_new_tokens):
             tokens = choose_tokens(logits, batch.sampling_noise[:, step], decoding)
@@ -81,7 +90,7 @@ class TokenDecoder:
             logits = batch.step(tokens)
 
     def _drop_finished(self, batch: "_Batch", texts: "_Texts", tokens: Tensor) -> Tensor:
-        """Shrink the rectangle when it pays, and return the tokens of the rows that stay."""
+        """Shrink the rectangle where that saves time; return the tokens of the rows that stay."""
         unfinished = [[row in texts.unfinished for row in rows] for rows in batch.rows.tolist()]
         members = [m for m, flags in enumerate(unfinished) if any(flags)]
         width = max(sum(flags) for flags in unfinished)
@@ -103,14 +112,14 @@ class TokenDecoder:
 
 @dataclass
 class _Batch:
-    """The rows in the model right now, with their cache, mask and positions.
+    """The rows now in the batch, with their cache, mask and positions.
 
     Attributes:
         rows: `[members, slots]` row numbers, as at the start of the microbatch.
         mask: additive attention mask over the whole capacity, `[batch, 1, 1, capacity]`.
         position: position of the next token of each row, `[batch]`.
         sampling_noise: uniforms for seeded sampling, `[batch, max_new_tokens]`.
-        window: of the layers that see only the last tokens, where texts outgrow it.
+        window: of sliding-window layers, where texts are longer than it.
         filled: places of the cache taken.
         has_fixed_steps: whether steps are one program of fixed shapes.
     """
@@ -163,9 +172,9 @@ class _Batch:
         ids = self.prompts.rest[self.example_of]
         real = self.prompts.real[self.example_of]
         if members * len(prefix) >= SMALLEST_BATCH and slots > 1:
-            everyone = torch.arange(len(prefix)).expand(members, -1)
+            positions = torch.arange(len(prefix)).expand(members, -1)
             self._forward(
-                prefix.expand(members, -1), everyone, _causal(self.mask[::slots], 0, len(prefix))
+                prefix.expand(members, -1), positions, _causal(self.mask[::slots], 0, len(prefix))
             )
             self.cache.take(torch.arange(members).repeat_interleave(slots).to(self.model.device))
         else:
@@ -194,7 +203,7 @@ class _Batch:
         return self._steps(tokens)
 
     def keep(self, stay: Tensor, slots: int) -> Tensor:
-        """Keep these rows of the batch, so many of each member; return them on its device."""
+        """Keep these rows, `slots` of each member; return them on the device of the batch."""
         self.rows = self.rows.flatten()[stay].view(-1, slots)
         stay = stay.to(self.model.device)
         self.cache.take(stay)
@@ -228,7 +237,7 @@ class _Batch:
     def _read(
         self, model: nn.Module, ids: Tensor, positions: Tensor, mask: Tensor, **kept: int
     ) -> Any:
-        """Run the model, or what is below its head, on new tokens."""
+        """Run the model, or the model without its head, on new tokens."""
         return model(
             input_ids=ids,
             position_ids=positions,
@@ -240,7 +249,7 @@ class _Batch:
 
 
 def _causal(mask: Tensor, start: int, width: int) -> Tensor:
-    """Spread a row mask over new positions: `[batch, 1, width, start + width]`, causal."""
+    """Repeat a row mask for new positions, causal: `[batch, 1, width, start + width]`."""
     spread = mask[..., : start + width].repeat(1, 1, width, 1)
     later = torch.ones(width, width, dtype=torch.bool, device=mask.device).triu(1)
     spread[..., start:].masked_fill_(later, torch.finfo(mask.dtype).min)
@@ -249,7 +258,7 @@ def _causal(mask: Tensor, start: int, width: int) -> Tensor:
 
 @dataclass
 class _Row:
-    """What one row wrote."""
+    """The tokens of one row."""
 
     tokens: list[int] = field(default_factory=list)
     finish: Finish = "length"
@@ -257,7 +266,7 @@ class _Row:
 
 
 class _Texts:
-    """What all rows wrote, and which are still writing."""
+    """The tokens of all rows, and which rows are unfinished."""
 
     def __init__(self, decoder: TokenDecoder, decoding: Decoding, rows: int) -> None:
         self.decoder = decoder
@@ -267,7 +276,7 @@ class _Texts:
         self._decoded: dict[tuple[int, ...], str] = {}
 
     def ignore(self, rows: Sequence[int]) -> None:
-        """Leave out rows that only fill up the batch."""
+        """Mark rows that only fill the batch as finished."""
         self.unfinished.difference_update(rows)
 
     def write(self, rows: Sequence[int], tokens: Sequence[int]) -> None:
@@ -283,7 +292,7 @@ class _Texts:
                 self._stop_at_string(number)
 
     def completions(self, members: int, prompt_lengths: Sequence[int]) -> list[list[Completion]]:
-        """Return `[members][examples]`; rows that filled up the batch are left out."""
+        """Return `[members][examples]`, without the rows that fill the batch."""
         slots = len(self.rows) // members
         return [
             [
@@ -294,7 +303,7 @@ class _Texts:
         ]
 
     def _completion(self, row: _Row, prompt_tokens: int) -> Completion:
-        # An end token need not be a special one, so decoding would not always drop it.
+        # The tokenizer drops special tokens only, and an end token need not be special.
         written = row.tokens[:-1] if row.finish == "eos" else row.tokens
         text = self._decode(written) if row.text is None else row.text
         return Completion(text, tuple(row.tokens), row.finish, prompt_tokens)
@@ -311,7 +320,7 @@ class _Texts:
         self.unfinished.discard(number)
 
     def _decode(self, tokens: Sequence[int]) -> str:
-        """Decode with a memory: members often write the same text."""
+        """Decode each text once: members often generate the same text."""
         key = tuple(tokens)
         if key not in self._decoded:
             self._decoded[key] = self.decoder.detokenize(key)

@@ -1,10 +1,10 @@
-"""Digests of tensors: a tree whose leaves are the tensors, so that frozen ones are hashed once.
+"""Digests of tensors: a tree whose leaves are the tensors, so that frozen tensors are hashed once.
 
     leaf = SHA-256(name ":" shape ":" little-endian fp32 values)
     digest = SHA-256(leaves in canonical order)
 
-Values are those of fp32 whatever dtype a tensor is held in: bf16 and fp16 convert to fp32 exactly,
-chunk by chunk, so that a digest needs no fp32 copy of a tensor.
+The values are fp32 whatever the dtype of a tensor: bf16 and fp16 convert to fp32 exactly, chunk by
+chunk, so that a digest needs no fp32 copy of a tensor.
 """
 
 import hashlib
@@ -21,8 +21,8 @@ CHUNK = 1 << 20
 def tensor_digests(tensors: Mapping[str, Tensor]) -> dict[str, bytes]:
     """Hash tensors by name, as many at once as torch has threads.
 
-    Engines wait for digests of large models. There are two threads at least, because hashing
-    releases the interpreter lock and OpenMP's threads do not take part in it.
+    Engines wait for digests of large models. At least two threads hash, because hashing releases
+    the interpreter lock and does not use OpenMP's threads.
     """
     with ThreadPoolExecutor(max_workers=max(2, torch.get_num_threads())) as threads:
         leaves = threads.map(_leaf, tensors, tensors.values())
@@ -37,6 +37,6 @@ def root_digest(leaves: Iterable[bytes]) -> str:
 def _leaf(name: str, tensor: Tensor) -> bytes:
     leaf = hashlib.sha256(f"{name}:{list(tensor.shape)}:".encode())
     for chunk in tensor.detach().reshape(-1).split(CHUNK):
-        # To the host first: half precision is half the bytes to copy from a GPU.
+        # Copied to the host before the conversion: half precision is half the bytes.
         leaf.update(chunk.cpu().float().numpy().astype("<f4", copy=False).data)
     return leaf.digest()

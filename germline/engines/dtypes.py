@@ -1,4 +1,4 @@
-"""The dtypes a model is served in, by the names of the config, and which of them a device has."""
+"""The dtypes in which models are served, by config name, and which of them a device supports."""
 
 import torch
 
@@ -12,10 +12,10 @@ on older ones, more slowly than float32."""
 
 
 def serving_dtype(name: str, stored: torch.dtype, *, on_gpu: bool) -> torch.dtype:
-    """Return what `engine.dtype` means: `auto` is the checkpoint's on a GPU, fp32 on a CPU.
+    """Return the dtype of `engine.dtype`: `auto` is the checkpoint's on a GPU, fp32 on a CPU.
 
     Raises:
-        GermlineError: `auto` on a GPU, and models are not served in the checkpoint's dtype.
+        GermlineError: `auto` on a GPU, and the checkpoint's dtype is not in `DTYPES`.
     """
     if name != "auto":
         return DTYPES[name]
@@ -28,15 +28,15 @@ def serving_dtype(name: str, stored: torch.dtype, *, on_gpu: bool) -> torch.dtyp
 
 
 def check_dtype(asked: str, dtype: torch.dtype, device: torch.device) -> None:
-    """Check that a device calculates in a dtype, by multiplying two small matrices.
+    """Check that a device supports a dtype, by multiplying two small matrices.
 
     Args:
         asked: the value of `engine.dtype`.
-        dtype: what it means for the model.
-        device: where the model is served.
+        dtype: its dtype for the model.
+        device: of the model.
 
     Raises:
-        GermlineError: naming the dtypes the device does have.
+        GermlineError: names the dtypes that the device supports.
     """
     lacks = _lacks(dtype, device)
     if lacks is None:
@@ -51,7 +51,7 @@ def check_dtype(asked: str, dtype: torch.dtype, device: torch.device) -> None:
 
 
 def _lacks(dtype: torch.dtype, device: torch.device) -> str | None:
-    """Return why a device does not calculate in a dtype, or None where it does."""
+    """Return why a device does not support a dtype; None where it does."""
     if dtype == torch.bfloat16 and device.type == "cuda" and torch.version.hip is None:
         capability = torch.cuda.get_device_capability(device)
         if capability < BFLOAT16_SINCE:

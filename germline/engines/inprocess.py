@@ -24,8 +24,7 @@ from germline.engines.malloc_tuning import keep_freed_memory
 from germline.engines.master_weights import Masters, searched_names
 from germline.engines.model_tensors import MasterPlacement, list_tensors
 from germline.engines.pretrained import PretrainedModel, load_pretrained, save_pretrained
-from germline.engines.prompt_batch import pad_prompts
-from germline.engines.prompt_encoder import PromptEncoder
+from germline.engines.prompt_batch import PromptEncoder, pad_prompts
 from germline.engines.sampling import draw_sampling_noise
 from germline.engines.sliding_window import check_attention_layers
 from germline.engines.subspace_forward import SubspaceMembers

@@ -1,8 +1,8 @@
-"""A key-value cache allocated once per microbatch: no growing copies; rows can leave or repeat.
+"""A key-value cache allocated once per microbatch; rows can be dropped or repeated.
 
-It plugs into `transformers` as a cache layer, so any decoder there works with it. Once fixed, it
-writes where a tensor says and shows all of its capacity, so that shapes stay the same
-(`cuda_graph.py`).
+The cache is a `transformers` cache layer, so it works with any decoder of that library. After
+`fix`, the cache writes at the index in a tensor and returns its whole capacity, so that shapes do
+not change (`cuda_graph.py`).
 """
 
 import torch
@@ -23,7 +23,7 @@ class _BufferedLayer(DynamicLayer):
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
-        """Append positions and return everything filled so far, without copying it."""
+        """Append positions and return a view of the filled ones."""
         if not self.is_initialized:
             self.keys = _buffer(key_states, self.capacity)
             self.values = _buffer(value_states, self.capacity)
@@ -42,9 +42,9 @@ class _BufferedLayer(DynamicLayer):
         return self.length
 
     def fix(self, place: Tensor) -> None:
-        """Write at this place from now on."""
+        """Write at the index in `place` from now on."""
         self.place = place
-        # Hidden places count for nothing, unless memory happens to hold what is no number there.
+        # Masked places have weight 0, which times a NaN left in memory would still be NaN.
         self.keys[:, :, self.length :] = 0
         self.values[:, :, self.length :] = 0
 
@@ -55,18 +55,18 @@ class _BufferedLayer(DynamicLayer):
 
 
 class BufferedCache(Cache):
-    """One buffered layer per decoder layer, made as the model first touches it."""
+    """One buffered layer per decoder layer, made at the first use."""
 
     def __init__(self, capacity: int) -> None:
         super().__init__(layer_class_to_replicate=lambda: _BufferedLayer(capacity))
 
     def fix(self, place: Tensor) -> None:
-        """Write at this place `[1]` from now on, whatever number it holds by then."""
+        """Write at the index that `place`, `[1]`, holds at the time of each step from now on."""
         for layer in self.layers:
             layer.fix(place)
 
     def advance(self) -> None:
-        """Count one place more as filled, after a fixed write."""
+        """Count one more place as filled, after a step of fixed shapes."""
         for layer in self.layers:
             layer.length += 1
 
@@ -82,7 +82,7 @@ def _buffer(states: Tensor, capacity: int) -> Tensor:
 
 
 def _taken(buffer: Tensor, rows: Tensor, length: int) -> Tensor:
-    """Copy only the filled part: the rest is overwritten before it is read."""
+    """Copy the filled part; the rest is overwritten before it is read."""
     kept = buffer.new_empty(len(rows), *buffer.shape[1:])
     torch.index_select(buffer[:, :, :length], 0, rows, out=kept[:, :, :length])
     return kept

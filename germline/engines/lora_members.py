@@ -10,7 +10,7 @@ The weights of the model are not written to.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 
 import torch
@@ -18,19 +18,18 @@ from torch import Tensor, nn
 
 from germline.engines.batched_lora import BatchedLora, LowRankFactors
 from germline.engines.master_weights import Masters
-from germline.protocols import AdapterSpace, LowRankSpace
 from germline.spaces.base import SharedDirections
+from germline.spaces.lora import Lora
+from germline.spaces.low_rank import LowRank
 from germline.types import (
     Perturbation,
-    SeedPerturbation,
     TensorInfo,
     VectorPerturbation,
-    as_seed_perturbation,
 )
 
 
-class LowRankMembers:
-    """Low-rank noise as corrections of the searched linear layers."""
+class _FactorMembers:
+    """Members of a space as corrections of linear layers."""
 
     together = None
 
@@ -39,33 +38,50 @@ class LowRankMembers:
         model: nn.Module,
         serving: Mapping[str, Tensor],
         masters: Masters,
-        space: LowRankSpace,
+        layers: Sequence[TensorInfo],
+        rank: int,
     ) -> None:
         self.masters = masters
-        self.space = space
-        self.corrections = BatchedLora(model, masters.searched, space.rank)
-        self._like = serving[masters.searched[0].name]
+        self.corrections = BatchedLora(model, layers, rank)
+        self._like = serving[layers[0].name]
 
     @contextmanager
     def applied(self, members: Sequence[Perturbation | None]) -> Iterator[None]:
         """Let the model compute these members during a `with` block; None is the center."""
-        if all(member is None for member in members):
-            yield
-            return
-        named = [None if member is None else as_seed_perturbation(member) for member in members]
-        with self.corrections.applied(self._draw(named)):
+        factors = self._factors(members)
+        with self.corrections.applied(factors) if factors is not None else nullcontext():
             yield
 
     def keep(self, members: Tensor) -> None:
         """Drop all other members from the batch: their rows are finished."""
         self.corrections.keep(members)
 
-    def _draw(self, members: Sequence[SeedPerturbation | None]) -> LowRankFactors:
+    def _factors(self, members: Sequence[Perturbation | None]) -> LowRankFactors | None:
+        """Return the factors of these members; None where no layer is corrected."""
+        raise NotImplementedError
+
+
+class LowRankMembers(_FactorMembers):
+    """Low-rank noise as corrections of the searched linear layers."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        serving: Mapping[str, Tensor],
+        masters: Masters,
+        space: LowRank,
+    ) -> None:
+        super().__init__(model, serving, masters, masters.searched, space.rank)
+        self.space = space
+
+    def _factors(self, members: Sequence[Perturbation | None]) -> LowRankFactors | None:
         """Draw every direction once, as a pair shares it; the center's factors are times zero.
 
         The factors are drawn on the serving device: drawing on the host is 30 times slower than on
         a GPU.
         """
+        if all(member is None for member in members):
+            return None
         device = self._like.device
         shared = SharedDirections.of(members, device)
         layers = self.corrections.layers
@@ -83,32 +99,18 @@ class LowRankMembers:
         return LowRankFactors(a.mul_(shared.scale[:, None]).to(self._like), b.to(self._like))
 
 
-class LoraMembers:
+class LoraMembers(_FactorMembers):
     """The adapter of every member, and of the center, as corrections of the adapted layers."""
-
-    together = None
 
     def __init__(
         self,
         model: nn.Module,
         serving: Mapping[str, Tensor],
         masters: Masters,
-        space: AdapterSpace,
+        space: Lora,
     ) -> None:
-        self.masters = masters
+        super().__init__(model, serving, masters, masters.adapted, space.rank)
         self.space = space
-        self.corrections = BatchedLora(model, masters.adapted, space.rank)
-        self._like = serving[masters.adapted[0].name]
-
-    @contextmanager
-    def applied(self, members: Sequence[Perturbation | None]) -> Iterator[None]:
-        """Let the model compute these members during a `with` block; None is the center."""
-        with self.corrections.applied(self._factors(members)):
-            yield
-
-    def keep(self, members: Tensor) -> None:
-        """Drop all other members from the batch: their rows are finished."""
-        self.corrections.keep(members)
 
     def _factors(self, members: Sequence[Perturbation | None]) -> LowRankFactors:
         """Add every member's displacement to the center."""
@@ -132,9 +134,7 @@ class LoraMembers:
     def _scaled_noise(self, members: Sequence[Perturbation | None]) -> LowRankFactors:
         """Scale the noise of each member's direction; a pair shares the noise."""
         device = self._like.device
-        shared = SharedDirections.of(
-            [None if member is None else as_seed_perturbation(member) for member in members], device
-        )
+        shared = SharedDirections.of(members, device)
         drawn = self.space.noises_of(shared.drawn, self.masters.searched, device)
 
         def noises(info: TensorInfo) -> Tensor:

@@ -1,8 +1,8 @@
-"""The heap of this process keeps what generation frees: every step needs it again.
+"""Keep freed heap memory in this process, because every decode step allocates it again.
 
-Left alone, glibc gives buffers of some megabytes back to the system when they are freed and asks
-for them again a moment later; that the system must clear every page anew takes a tenth of a
-generation of a small model (`python -m benchmarks.heap`). See mallopt(3).
+By default glibc returns buffers of some megabytes to the system when they are freed and requests
+them again for the next step; clearing their pages takes a tenth of a generation of a small model
+(`python -m benchmarks.heap`). See mallopt(3).
 """
 
 import contextlib
@@ -11,19 +11,21 @@ import os
 import platform
 
 LARGEST = 32 * 2**20
-"""Bytes of the largest buffer that is kept, the most that an older glibc takes for an answer."""
+"""Bytes of the largest buffer that is kept: the largest value that an older glibc accepts."""
+
+
 KEPT = 2**30
-"""Bytes kept at most at the end of the heap."""
+"""Most bytes kept at the end of the heap."""
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _OF_THE_USER = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
 
 
 def keep_freed_memory() -> bool:
-    """Let this process keep its freed memory; return whether it does.
+    """Let this process keep its freed memory; return whether the settings were applied.
 
-    It does not where another C library allocates, or where the user has decided it
-    (`MALLOC_TRIM_THRESHOLD_`, `MALLOC_MMAP_THRESHOLD_`, `GLIBC_TUNABLES`).
+    They are not applied with another C library, or where the environment sets
+    `MALLOC_TRIM_THRESHOLD_`, `MALLOC_MMAP_THRESHOLD_` or `GLIBC_TUNABLES`.
     """
     if platform.libc_ver()[0] != "glibc" or any(name in os.environ for name in _OF_THE_USER):
         return False

@@ -184,7 +184,7 @@ class Masters:
 
     @property
     def adapter_layers(self) -> tuple[TensorInfo, ...]:
-        """The linear layers beside which `member_adapters` lie."""
+        """The linear layers that `member_adapters` change."""
         return self.adapted or self.searched
 
     def member_adapters(self, members: Sequence[Perturbation | None]) -> list[MemberAdapter]:

@@ -104,5 +104,5 @@ class MasterPlacement:
 
 
 def holds_exactly(dtype: torch.dtype, stored: torch.dtype) -> bool:
-    """Tell whether a dtype can represent every value of another one."""
+    """Tell whether a dtype represents every value of another dtype."""
     return torch.promote_types(dtype, stored) == dtype

@@ -29,8 +29,7 @@ from transformers.utils.logging import (
     set_verbosity_error,
 )
 
-from germline.engines.checkpoint_files import check_files, check_tied
-from germline.engines.quantization_check import check_not_quantized
+from germline.engines.checkpoint_files import check_files, check_not_quantized, check_tied
 from germline.engines.stored_dtype import parameter_dtype, stored_dtype
 from germline.registry import did_you_mean
 from germline.types import GermlineError
@@ -43,8 +42,8 @@ class PretrainedModel:
     """A model on the CPU and its tokenizer.
 
     Attributes:
-        model: with parameters in the half precision its files hold, or else in fp32.
-        stored_dtype: what config.json says; `engine.dtype=auto` serves in it on a GPU.
+        model: with parameters in the half-precision dtype of its files, or else in fp32.
+        stored_dtype: the dtype in config.json, in which `engine.dtype=auto` serves on a GPU.
         source: the folder or Hugging Face id.
     """
 
@@ -55,17 +54,17 @@ class PretrainedModel:
 
 
 def load_pretrained(source: str) -> PretrainedModel:
-    """Load a folder or a hub id, in the dtype its files hold where that is half precision.
+    """Load a folder or a hub id, in the dtype of its files where that is half precision.
 
-    No fp32 copy of bf16 weights is made here: engines upcast what they search or serve in fp32,
-    tensor by tensor, which is exact.
+    No fp32 copy of bf16 weights is made here: engines convert the searched tensors to fp32, one by
+    one, which is exact.
 
     Raises:
-        GermlineError: there is no such model, its files cannot be read, lack something or
+        GermlineError: there is no such model, its files cannot be read, are incomplete or
             contradict each other, or its weights are quantized or not finite.
     """
     config, tokenizer = _config_and_tokenizer(source)
-    with _explained(source):
+    with _loading_errors(source):
         check_files(source)
         check_not_quantized(source, config)
         with parameter_dtype(stored_dtype(source)):
@@ -73,11 +72,11 @@ def load_pretrained(source: str) -> PretrainedModel:
                 source,
                 dtype=torch.float32,  # of buffers; see stored_dtype.py
                 output_loading_info=True,
-                ignore_mismatched_sizes=True,  # told below, with names
+                ignore_mismatched_sizes=True,  # checked below, with names
             )
-    _check_made_up(source, report)
+    _check_complete(source, report)
     check_tied(source, model)
-    _check_not_finite(source, model)
+    _check_finite(source, model)
     model.eval().requires_grad_(requires_grad=False)
     stored = getattr(config, "dtype", None)
     return PretrainedModel(
@@ -86,7 +85,7 @@ def load_pretrained(source: str) -> PretrainedModel:
 
 
 def load_tokenizer(source: str) -> tuple[PreTrainedTokenizerBase, int | None]:
-    """Load what makes prompts, without the weights, and how many tokens the model takes, if known.
+    """Load the tokenizer without the weights, and return it with the model's context, if known.
 
     Raises:
         GermlineError: there is no such model, or its files cannot be read.
@@ -98,11 +97,10 @@ def load_tokenizer(source: str) -> tuple[PreTrainedTokenizerBase, int | None]:
 
 @contextmanager
 def silence_transformers() -> Iterator[None]:
-    """Keep transformers from writing into our output; what matters of it, we say ourselves."""
+    """Turn off the messages of transformers; the errors that matter are raised here."""
     before = get_verbosity()
     set_verbosity_error()
-    # A bar per file drawn over the live view helps nobody; loading a big model is announced by the
-    # command line.
+    # Progress bars would overwrite the live view; the command line announces the loading itself.
     disable_progress_bar()
     try:
         yield
@@ -127,11 +125,11 @@ def _config_and_tokenizer(source: str) -> tuple[PreTrainedConfig, PreTrainedToke
         )
     if hint := did_you_mean(source, ["nano"]):
         raise GermlineError(f"model: there is no model {source!r} here{hint}")
-    with _explained(source):
+    with _loading_errors(source):
         config = AutoConfig.from_pretrained(source)
         check_causal(source, config)
         tokenizer = AutoTokenizer.from_pretrained(source)
-    # Without its files the library makes up a tokenizer that knows no words.
+    # Without the files of a tokenizer, the library makes one with an empty vocabulary.
     if not tokenizer("a 1")["input_ids"]:
         raise GermlineError(
             f"model: the tokenizer of {source!r} turns text into no tokens: tokenizer.json (or "
@@ -166,8 +164,8 @@ def check_causal(source: str, config: PreTrainedConfig) -> None:
 
 
 @contextmanager
-def _explained(source: str) -> Iterator[None]:
-    """Load files of a model quietly, and say what is wrong with them."""
+def _loading_errors(source: str) -> Iterator[None]:
+    """Load files of a model without messages, and turn any error into a GermlineError."""
     try:
         with silence_transformers():
             yield
@@ -185,14 +183,14 @@ def _explained(source: str) -> Iterator[None]:
         raise GermlineError(f"model: {source!r} {where}cannot be loaded: {what}{remedy}") from error
 
 
-def _check_made_up(source: str, report: Mapping[str, Iterable[Any]]) -> None:
-    """Refuse weights that the library drew at random, as the files do not hold them like this."""
+def _check_complete(source: str, report: Mapping[str, Iterable[Any]]) -> None:
+    """Check that the files hold every weight, because the library draws missing ones at random."""
     missing = sorted(report["missing_keys"])
     if other := sorted(report["mismatched_keys"]):
-        name, found, wanted = other[0]
+        name, found, expected = other[0]
         raise GermlineError(
-            f"model: {name} of {source!r} has the shape {list(found)}, but config.json asks for "
-            f"{list(wanted)}: the files do not belong together; get the model's folder again"
+            f"model: {name} of {source!r} has the shape {list(found)}, but config.json expects "
+            f"{list(expected)}: the files do not belong together; get the model's folder again"
         )
     if missing:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
@@ -205,9 +203,9 @@ def _check_made_up(source: str, report: Mapping[str, Iterable[Any]]) -> None:
         log.warning("model: %d tensors of %r go unused, %s first", len(unused), source, unused[0])
 
 
-def _check_not_finite(source: str, model: PreTrainedModel) -> None:
+def _check_finite(source: str, model: PreTrainedModel) -> None:
     for name, parameter in model.named_parameters():
-        # The sum first: it needs no memory, and is finite in all but strange models.
+        # The sum needs no memory, and is finite unless an element is not or the sum overflows.
         if not parameter.sum().isfinite() and not parameter.isfinite().all():
             raise GermlineError(
                 f"model: {name} of {source!r} holds numbers that are not finite; get the model's "

@@ -1,4 +1,4 @@
-"""Examples to token ids: chat template or raw text, left padding, and the shared prefix."""
+"""Prompts as token ids: chat template or raw text, left padding, and the shared prefix."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,14 +6,15 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from germline.engines.pretrained import PretrainedModel
 from germline.types import Example, GermlineError
 
 
 def encode_prompt(tokenizer: PreTrainedTokenizerBase, example: Example) -> list[int]:
-    """Tokenize one prompt, through the chat template where the example asks for it.
+    """Tokenize one prompt, through the chat template where `example.chat` is set.
 
     Raises:
-        GermlineError: the prompt is empty, or a chat template is asked for and missing.
+        GermlineError: the prompt is empty, or the tokenizer has no chat template.
     """
     if example.chat:
         if not tokenizer.chat_template:
@@ -23,7 +24,7 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, example: Example) -> list[
             )
         ids = _through_template(tokenizer, example.prompt)
     else:
-        # Whether it is too long is ours to say: the engine knows the model's context.
+        # The tokenizer's warning of long prompts is off: `PromptEncoder.check_length` checks them.
         ids = tokenizer(example.prompt, verbose=False)["input_ids"]
     if not ids:
         raise GermlineError(
@@ -45,9 +46,63 @@ def _through_template(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[i
     except Exception as error:  # a template is code of the model's folder
         raise GermlineError(
             f"task.chat=true, but the tokenizer's chat template fails on a user's prompt "
-            f"({error}): mend the template in the model's folder, or set task.chat=false"
+            f"({error}): fix the template in the model's folder, or set task.chat=false"
         ) from error
     return ids
+
+
+class PromptEncoder:
+    """Encodes prompts once with the tokenizer of a model, and checks them against the model.
+
+    Attributes:
+        end_ids: every token that ends a text.
+        special_ids: tokens that are not part of the decoded text, end tokens included.
+        padding_id: a token of the model that fills rows.
+    """
+
+    def __init__(self, pretrained: PretrainedModel) -> None:
+        self._pretrained = pretrained
+        self._model_tokens = int(pretrained.model.get_input_embeddings().num_embeddings)
+        self._encoded: dict[tuple[str, bool], list[int]] = {}
+        self.end_ids = _end_ids(pretrained)
+        self.special_ids = self.end_ids | frozenset(pretrained.tokenizer.all_special_ids)
+        padding = pretrained.tokenizer.pad_token_id
+        # A padding token may have been added to the tokenizer alone.
+        is_known = padding is not None and padding < self._model_tokens
+        self.padding_id = int(padding) if is_known else 0
+
+    def encode(self, example: Example) -> list[int]:
+        """Tokenize a prompt, through the chat template where `example.chat` is set.
+
+        Raises:
+            GermlineError: the prompt has no tokens, or a token that the model does not have.
+        """
+        key = (example.prompt, example.chat)
+        if key not in self._encoded:
+            ids = encode_prompt(self._pretrained.tokenizer, example)
+            if max(ids) >= self._model_tokens:
+                raise GermlineError(
+                    f"model: the tokenizer of {self._pretrained.source!r} writes the prompt "
+                    f"{example.prompt[:60]!r} with token {max(ids)}, but the model has only "
+                    f"{self._model_tokens}: they do not belong together; download the folder again"
+                )
+            self._encoded[key] = ids
+        return self._encoded[key]
+
+    def check_length(self, tokens: int) -> None:
+        """Check that the longest prompt and `max_new_tokens` fit in the model's context.
+
+        Raises:
+            GermlineError: they need more tokens.
+        """
+        config = self._pretrained.model.config.get_text_config()
+        limit = getattr(config, "max_position_embeddings", None) or tokens
+        if tokens > limit:
+            raise GermlineError(
+                f"task: the longest prompt and max_new_tokens need {tokens} tokens, "
+                f"above the model's context (max_position_embeddings) of {limit}: "
+                "lower task.max_new_tokens or shorten the prompts"
+            )
 
 
 @dataclass(frozen=True)
@@ -68,7 +123,7 @@ class PaddedPrompts:
 
 
 def pad_prompts(prompts: Sequence[Sequence[int]], padding_id: int) -> PaddedPrompts:
-    """Split off the longest common prefix (leaving each prompt a token); left-pad the rest."""
+    """Split off the longest common prefix, up to each prompt's last token; left-pad the rest."""
     prefix = _common_prefix(prompts)
     rests = [list(prompt[len(prefix) :]) for prompt in prompts]
     width = max(len(rest) for rest in rests)
@@ -85,3 +140,15 @@ def _common_prefix(prompts: Sequence[Sequence[int]]) -> tuple[int, ...]:
     while same < shortest and len({prompt[same] for prompt in prompts}) == 1:
         same += 1
     return tuple(prompts[0][:same])
+
+
+def _end_ids(pretrained: PretrainedModel) -> frozenset[int]:
+    """Collect every token that ends a text: of generation config, model config and tokenizer."""
+    ends: set[int] = set()
+    sources = (pretrained.model.generation_config, pretrained.model.config, pretrained.tokenizer)
+    for source in sources:
+        value = getattr(source, "eos_token_id", None)
+        ends.update(
+            value if isinstance(value, (list, tuple)) else [value] if value is not None else []
+        )
+    return frozenset(ends)

@@ -1,13 +1,28 @@
-"""Choose the next token of every row: greedy, or sampled with luck that all members share."""
+"""Choose the next token of every row: greedy, or sampled with noise that all members share.
+
+Sampling sorts every row of probabilities by size. Over the 151,936 tokens of Qwen2.5, `torch.sort`
+took twice as long on a CPU as the rest of a decode step. `sort_descending` packs a probability and
+its index into one integer, because numpy sorts integers with vector instructions:
+
+    key = ~bits(probability) 2^32 + index
+
+The bits of a non-negative fp32 number grow with the number, so ascending keys are descending
+probabilities, and the index orders equal ones, as in a stable sort.
+"""
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from germline import noise
-from germline.engines.sorting import sort_descending
 from germline.types import Decoding, Example
+
+NOT_A_NUMBER = 0x7FC00000
+"""The bits of NaN without its sign. `torch.sort` puts every NaN above any number, whichever of the
+several bit patterns arithmetic gave it."""
 
 
 def draw_sampling_noise(examples: Sequence[Example], decoding: Decoding) -> Tensor:
@@ -26,14 +41,13 @@ def draw_sampling_noise(examples: Sequence[Example], decoding: Decoding) -> Tens
 def choose_tokens(logits: Tensor, sampling_noise: Tensor, decoding: Decoding) -> Tensor:
     """Return one token id per row.
 
-    Sampling inverts the cumulative distribution at `luck`, so members that agree on the
-    distribution draw the same
-    token: differences in reward come from the weights, not from the dice.
+    Sampling inverts the cumulative distribution at `sampling_noise`, so members with the same
+    distribution draw the same token: differences in reward come from the weights alone.
 
     Args:
         logits: `[rows, vocabulary]`.
         sampling_noise: `[rows]` uniforms in (0, 1); unused when greedy.
-        decoding: temperature and top_p.
+        decoding: has the temperature and top_p.
     """
     if decoding.temperature == 0:
         # The token of argmax, ties included. In bf16 on a CPU, argmax over a vocabulary of 150,000
@@ -47,6 +61,37 @@ def choose_tokens(logits: Tensor, sampling_noise: Tensor, decoding: Decoding) ->
     total = (ordered * kept).sum(-1, keepdim=True)
     target = sampling_noise.to(total)[:, None] * total
     place = (mass < target).sum(-1, keepdim=True)
-    # Weights thrown far off give logits that are no numbers: such a member writes something too.
+    # Extreme weights give NaN logits; such a member must write some token, too.
     place = torch.minimum(place, kept.sum(-1, keepdim=True) - 1).clamp_(min=0)
     return tokens.gather(-1, place)[:, 0]
+
+
+def sort_descending(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what `values.sort(dim=-1, descending=True, stable=True)` returns, bit for bit.
+
+    Args:
+        values: fp32 `[rows, columns]`, none of them negative; NaN is allowed.
+
+    Returns:
+        The sorted values, and from which column each comes.
+    """
+    if values.device.type != "cpu":
+        ordered, columns = values.sort(dim=-1, descending=True, stable=True)
+        return ordered, columns
+    keys = values.contiguous().view(torch.int32).long()
+    keys.bitwise_and_(0x7FFFFFFF).clamp_(max=NOT_A_NUMBER)
+    keys.bitwise_not_().bitwise_left_shift_(32).bitwise_or_(torch.arange(values.shape[1]))
+    _sort_rows(keys.numpy())
+    columns = keys & 0xFFFFFFFF
+    ordered = keys.bitwise_right_shift_(32).bitwise_not_().int().view(torch.float32)
+    return ordered, columns
+
+
+def _sort_rows(keys: "np.ndarray[tuple[int, int], np.dtype[np.int64]]") -> None:
+    """Sort each row in place, in as many threads as torch has."""
+    parts = min(torch.get_num_threads(), len(keys))
+    if parts <= 1:
+        keys.sort(axis=-1)
+        return
+    with ThreadPoolExecutor(parts) as threads:
+        list(threads.map(lambda rows: rows.sort(axis=-1), np.array_split(keys, parts)))

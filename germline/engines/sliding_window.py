@@ -1,7 +1,8 @@
-"""Sliding-window attention: which layers see only the last tokens, and the masks that say so.
+"""Sliding-window attention: masks for layers that attend to the last tokens only.
 
-The cache holds every token of a text, so a window is only a mask. Distances are between positions,
-not between places in the cache: padding may lie between a shared prefix and the rest of a prompt.
+The cache holds every token of a text, so a window is only a mask. Distances are between positions
+in the text, not between indices of the cache: there may be padding between a shared prefix and the
+rest of a prompt.
 """
 
 from dataclasses import dataclass
@@ -16,15 +17,15 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 def check_attention_layers(config: PreTrainedConfig) -> None:
-    """Refuse a model with layers that are neither full nor sliding-window attention.
+    """Check that all layers of a model have full or sliding-window attention.
 
     Raises:
-        GermlineError: naming the kinds of layers found.
+        GermlineError: names the other kinds of layers.
     """
-    strange = set(getattr(config, "layer_types", None) or ()) - {FULL, SLIDING}
-    if strange:
+    unsupported = set(getattr(config, "layer_types", None) or ()) - {FULL, SLIDING}
+    if unsupported:
         raise GermlineError(
-            f"model: {config.model_type} has layers of {', '.join(sorted(strange))}, and "
+            f"model: {config.model_type} has layers of {', '.join(sorted(unsupported))}, and "
             f"engine.kind=inprocess serves {FULL} and {SLIDING} only"
         )
 
@@ -34,9 +35,9 @@ class SlidingWindow:
     """The window of a model over the rows of a batch.
 
     Attributes:
-        size: how many tokens a row sees, the newest included.
-        everywhere: whether all layers have it, as in families that know no kinds of layers.
-        places: position of every place in the cache, `[rows, capacity]`.
+        size: number of tokens to which a row attends, the newest included.
+        everywhere: whether all layers have the window, as in families without kinds of layers.
+        places: position in the text of every index of the cache, `[rows, capacity]`.
     """
 
     size: int
@@ -47,11 +48,11 @@ class SlidingWindow:
     def of(
         cls, config: PreTrainedConfig, seen: Tensor, device: torch.device
     ) -> "SlidingWindow | None":
-        """Return None where the model has no window, or no text outgrows it.
+        """Return the window; None where the model has none, or all texts are shorter.
 
         Args:
             config: of the text model.
-            seen: False where a place in the cache is padding, `[rows, capacity]`, on the CPU.
+            seen: False where an index of the cache is padding, `[rows, capacity]`, on the CPU.
             device: of the model.
         """
         kinds = getattr(config, "layer_types", None)
@@ -65,7 +66,7 @@ class SlidingWindow:
         self.places = self.places[stay]
 
     def masks(self, mask: Tensor, positions: Tensor) -> Tensor | dict[str, Tensor]:
-        """Return what the model takes: one mask for all layers, or one per kind of layer.
+        """Return the mask argument of the model: one for all layers, or one per kind of layer.
 
         Args:
             mask: of full attention, additive, `[rows, 1, width, length]`.

@@ -1,12 +1,12 @@
-"""Load weights in the dtype their files hold, so that no fp32 copy of a bf16 model is made.
+"""Load weights in the dtype of their files, so that no fp32 copy of a bf16 model is made.
 
-Only parameters are loaded so. Buffers, such as the scale of Gemma's embeddings, are computed by
-transformers in the dtype a model is created in: that stays fp32, as rounded buffers would change
-what an engine that serves in fp32 computes.
+Only parameters are loaded in that dtype. Buffers, such as the scale of Gemma's embeddings, are
+computed by transformers in the dtype in which a model is created: fp32, because rounded buffers
+would change the results of an engine that serves in fp32.
 
 Limits: files that mix dtypes, and formats other than safetensors, are loaded in fp32. Weights that
-are served as they are stored stay mapped from their files, which processes on one machine share:
-replace such a file by renaming another one over it, never by writing into it, while it is in use.
+are served in their stored dtype stay mapped from their files, which processes on one machine share:
+while such a file is in use, replace it by renaming another file, never by writing into it.
 """
 
 from collections.abc import Iterator
@@ -21,21 +21,21 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cache
 from transformers.utils.hub import get_checkpoint_shard_files
 
 NARROW = {"BF16": torch.bfloat16, "F16": torch.float16}
-"""Half precision, by the names of safetensors; fp32 holds every value of both exactly."""
+"""Half-precision dtypes by the names of safetensors; fp32 represents all their values."""
 
 
 def stored_dtype(source: str) -> torch.dtype:
-    """Return the half precision in which all weights of a model are stored, or else fp32."""
+    """Return the half-precision dtype in which all weights of a model are stored, or else fp32."""
     names = {dtype for file in _weight_files(source) for dtype in _float_dtypes(file)}
     return NARROW.get(names.pop(), torch.float32) if len(names) == 1 else torch.float32
 
 
 @contextmanager
 def parameter_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Let models created during a `with` block have parameters in a dtype, but buffers in fp32.
+    """Create models with parameters in a dtype and buffers in fp32 during a `with` block.
 
-    transformers creates a model on the meta device and converts each weight to the dtype of the
-    parameter that waits for it.
+    transformers creates a model on the meta device and converts each weight to the dtype of its
+    parameter there.
     """
 
     def converted(
@@ -45,7 +45,7 @@ def parameter_dtype(dtype: torch.dtype) -> Iterator[None]:
             return None
         return nn.Parameter(parameter.detach().to(dtype), requires_grad=parameter.requires_grad)
 
-    # typed as if a hook always returned a parameter; None keeps the one that was given
+    # Typed as if a hook always returned a parameter; None keeps the given one.
     handle = register_module_parameter_registration_hook(converted)  # type: ignore[arg-type]
     try:
         yield
@@ -54,7 +54,7 @@ def parameter_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 
 def _weight_files(source: str) -> list[str]:
-    """List the safetensors files that transformers would load; empty where there are none."""
+    """List the safetensors files that transformers would load."""
     kept = {"_raise_exceptions_for_missing_entries": False}
     if single := cached_file(source, SAFE_WEIGHTS_NAME, **kept):
         return [single]

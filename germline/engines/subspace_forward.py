@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from germline.engines.master_weights import Masters
-from germline.protocols import CoordinateSpace, MatrixDirections
+from germline.spaces.coordinates import CoordinateSpace, MatrixDirections
 from germline.types import Perturbation, TensorInfo
 
 MemberCoordinates = Mapping[str, Tensor]

@@ -1,7 +1,6 @@
-"""Texts laid out to be read token by token: prompt and completion in a row, padded on the right.
+"""Prompts and completions packed for teacher forcing: one row per text, padded on the right.
 
-A causal model sees nothing that comes after a token, so padding on the right changes no logits and
-needs no mask.
+In a causal model later tokens do not change earlier logits, so padding on the right needs no mask.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,12 +14,12 @@ from germline.types import Completion
 
 @dataclass(frozen=True)
 class PackedBatch:
-    """Rows of token ids, member by member, and where their completions are.
+    """Rows of token ids, ordered by member, and the positions of their completions.
 
     Attributes:
         rows: `[members x examples, length]`.
-        keep: how many positions at the end are enough to see every completion coming.
-        spans: of each row, the positions whose logits are those of its completion's tokens,
+        keep: number of last positions whose logits predict all completions.
+        spans: for each row, the positions whose logits predict the tokens of its completion,
             counted from `length - keep`.
     """
 
@@ -34,17 +33,17 @@ def pack_completions(
     completions: Sequence[Sequence[Completion]],
     padding_id: int,
 ) -> PackedBatch:
-    """Put every completion `[members][examples]` behind its prompt.
+    """Append every completion `[members][examples]` to its prompt.
 
     Args:
         prompts: token ids of each example's prompt, at least one each.
-        completions: what each member wrote.
-        padding_id: a token the model knows.
+        completions: of each member.
+        padding_id: a token of the model.
     """
     pairs = [pair for row in completions for pair in zip(prompts, row, strict=True)]
     texts = [[*prompt, *one.tokens] for prompt, one in pairs]
     length = max(len(text) for text in texts)
-    # The last token of a prompt is where the first one of its completion is foretold.
+    # The logits of a prompt's last token predict the first token of the completion.
     first = min(len(prompt) for prompt in prompts) - 1
     return PackedBatch(
         rows=torch.tensor([text + [padding_id] * (length - len(text)) for text in texts]),
@@ -61,7 +60,7 @@ def split_completions(
 ) -> Iterator[tuple[slice, slice]]:
     """Cut completions `[members][examples]` into pieces of members and of examples.
 
-    A piece has at most so many positions of tokens, where one completion alone has not more.
+    A piece has at most `most` positions, unless a single completion is longer.
     """
     longest = max(len(one.tokens) for row in completions for one in row)
     texts = max(1, most // max(1, longest))

@@ -1,19 +1,19 @@
-"""How far an update moves the weights, in roundings of what is served, on a sample of them.
+"""The size of an update in units of the rounding of the serving dtype, on a sample of the weights.
 
-With the step d and the weights w after it, of one tensor, and the spacing ulp(w) of the serving
-dtype at w,
+With the step d of one tensor, the weights w after it, and the spacing ulp(w) of the serving dtype
+at w,
 
     (1)  in roundings = rms(d) / rms(ulp(w))
     (2)  moved = share of the weights for which cast(w) != cast(w - d)
     (3)  rank = min(r P, rows, columns)      with P effective directions of rank r each
 
-Below one rounding most served weights stay where they are for now; nothing is lost, as the fp32
-masters keep what is too small to be seen, and steps add up there.
+Below one rounding most served weights do not change in this update; the fp32 masters keep the
+difference, and the steps add up there.
 
-Tensors of more than `SAMPLE` numbers are measured on an even sample, so that neither the time nor
-the memory of a large model's update grows by more than a trifle. Spacings are taken after the step,
-where a weight that was zero has one. Coordinates are not measured: a model is not served from them
-directly, and around zero they have no spacing to speak of.
+Tensors of more than `SAMPLE` numbers are measured on an even sample, so that the time and memory of
+a large model's update hardly grow. Spacings are taken after the step, where a weight that was zero
+has one. Coordinates are not measured: they are not served, and around zero they have no meaningful
+spacing.
 """
 
 import math
@@ -29,11 +29,16 @@ from germline.signal_types import UpdateSize
 from germline.types import MeanUpdate, TensorInfo, Update
 
 SAMPLE = 4096
-"""Numbers looked at in each tensor: a share is then known to a percent or so."""
+"""Numbers measured in each tensor: a share is then known to about a percent."""
 
 
 class UpdateSizeMeter:
-    """A sample of the weights as they are before an update, to compare with what comes of it."""
+    """Compares a sample of the weights before and after an update.
+
+    Args:
+        masters: before the update.
+        dtype: of the serving copy.
+    """
 
     def __init__(self, masters: Masters, dtype: torch.dtype) -> None:
         self._masters = masters
@@ -42,7 +47,7 @@ class UpdateSizeMeter:
         self._before = self._samples()
 
     def read(self, update: Update | MeanUpdate) -> UpdateSize | None:
-        """Measure the step that was taken since; None where there is nothing to measure."""
+        """Measure the step since the meter was made; None where only coordinates are searched."""
         if not self._infos:
             return None
         before, after = self._before, self._samples()
@@ -72,7 +77,7 @@ class UpdateSizeMeter:
         return sums / self._sizes
 
     def _rank(self, update: Update | MeanUpdate) -> float | None:
-        """Return the effective rank of the step in the middle matrix: equation (3)."""
+        """Return the effective rank of the step in the median matrix: equation (3)."""
         space = self._masters.space
         rank = space.direction_rank if space else None
         if rank is None or not isinstance(update, Update):
@@ -84,7 +89,7 @@ class UpdateSizeMeter:
 
 
 def _sample(tensor: Tensor, info: TensorInfo) -> Tensor:
-    """View numbers at even steps that visit all columns in turn."""
+    """View every n-th number, with a step n that visits all columns in turn."""
     step = -(-tensor.numel() // SAMPLE)
     columns = info.shape[-1] if info.shape else 1
     while step > 1 and math.gcd(step, columns) > 1:
@@ -93,7 +98,7 @@ def _sample(tensor: Tensor, info: TensorInfo) -> Tensor:
 
 
 def _spacing(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the distance to the next number of a dtype, in fp64; at 0, of the smallest ones."""
+    """Return the distance to the next number of a dtype, in fp64; at 0, the smallest number."""
     limits = torch.finfo(dtype)
     _mantissas, exponents = np.frexp(values.numpy())
     spacing = np.where(values == 0, 0.0, np.ldexp(limits.eps / 2, exponents))

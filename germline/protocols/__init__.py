@@ -14,11 +14,7 @@ from jaxtyping import Float
 
 from germline.comm_bytes import CommBytes
 from germline.protocols.spaces import (
-    AdapterSpace,
     BaseModel,
-    CoordinateSpace,
-    LowRankSpace,
-    MatrixDirections,
     MemberAdapter,
     Space,
     Theta,
@@ -42,19 +38,15 @@ if TYPE_CHECKING:
     from germline.record import JournalEntry
 
 __all__ = [
-    "AdapterSpace",
     "BaseModel",
     "CalibratedStrategy",
     "Closable",
-    "CoordinateSpace",
     "Engine",
     "EngineQuery",
     "Fleet",
     "Grader",
     "HasMasters",
-    "LowRankSpace",
     "MasterWeights",
-    "MatrixDirections",
     "MemberAdapter",
     "Members",
     "ReportingStrategy",

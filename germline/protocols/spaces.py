@@ -1,13 +1,14 @@
 """The contract of spaces: which numbers are searched, and what an engine needs to evaluate members.
 
 A part of `germline.protocols`, which exports every name of this module. Tensors are typed here
-without importing torch. `germline.spaces.base.BaseSpace` implements most methods of `Space`.
+without importing torch. `germline.spaces.base.BaseSpace` implements most methods of `Space`; the
+classes of `germline.spaces` have the further methods that the forward pass of a family needs.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from germline.types import Perturbation, SeedPerturbation, TensorInfo, Update
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BaseModel:
-    """The frozen model beside which an adapter or coordinates are searched.
+    """The model without the tensors that a space adds to it.
 
     Attributes:
         source: the folder or Hugging Face id from which the model was loaded.
@@ -156,7 +157,7 @@ class Space(Protocol):
         """
 
     def merge(self, values: "dict[str, torch.Tensor]", adapted: Sequence[TensorInfo]) -> None:
-        """Add what lies beside the model to its tensors, by replacing entries of `values`.
+        """Merge coordinates and an adapter into the weights, by replacing entries of `values`.
 
         Args:
             values: all tensors of the center or of a member by name.
@@ -176,72 +177,3 @@ class Space(Protocol):
         self, members: Sequence[Perturbation | None], theta: Theta
     ) -> list[MemberAdapter]:
         """Return members (None: the center) as LoRA adapters, where `adapter_rank` is set."""
-
-
-@runtime_checkable
-class LowRankSpace(Space, Protocol):
-    """Family `low_rank`: noise is a product of thin factors, so a population runs in one batch."""
-
-    rank: int
-
-    def sides(
-        self,
-        members: Sequence[SeedPerturbation],
-        wanted: Sequence[tuple[TensorInfo, int]],
-        device: "torch.device | None" = None,
-    ) -> "torch.Tensor":
-        """Draw the A (side 0) or B (side 1) of many tensors, `[members, sum of side x rank]`.
-
-        A `[rows, rank]` times B^T is the unit noise, in the layout of the stored weight. The
-        numbers are drawn on `device`; None is the CPU.
-        """
-
-
-@runtime_checkable
-class AdapterSpace(Space, Protocol):
-    """Family `adapter`: theta is a LoRA adapter beside frozen weights; one batch for all members.
-
-    A linear layer `m.weight` computes W + scale * B A, with theta `m.lora_A.weight` `[rank, in]`
-    and `m.lora_B.weight` `[out, rank]`; members add dense noise to A and B.
-    """
-
-    rank: int
-    scale: float
-
-    def noises_of(
-        self,
-        members: Sequence[SeedPerturbation],
-        tensors: Sequence[TensorInfo],
-        device: "torch.device | None" = None,
-    ) -> "Mapping[str, torch.Tensor]":
-        """Draw the unit noise of many tensors at once, fp32 `[members, *shape]` by name."""
-
-
-class MatrixDirections(NamedTuple):
-    """How coordinates z change a frozen matrix M `[out, in]`, which becomes M + A diag(z) B^T.
-
-    Attributes:
-        coordinates: canonical name of z.
-        a: `[out, k]`, fp32.
-        b: `[in, k]`, fp32.
-    """
-
-    coordinates: str
-    a: "torch.Tensor"
-    b: "torch.Tensor"
-
-
-@runtime_checkable
-class CoordinateSpace(Space, Protocol):
-    """Family `coordinates`: theta is coordinates of fixed directions; one batch for all members.
-
-    The matrices that coordinates change are frozen: weights of linear layers, or A and B of a given
-    adapter, which computes W + scale * B A. All members share the directions and differ in the
-    coordinates.
-    """
-
-    scale: float
-    matrices: tuple[TensorInfo, ...]
-
-    def directions(self, matrix: TensorInfo) -> MatrixDirections:
-        """Return the directions of one of `matrices`, on the CPU."""

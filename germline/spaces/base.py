@@ -19,11 +19,17 @@ from germline.protocols import BaseModel, MemberAdapter, Theta
 from germline.spaces.peft_files import write_adapter
 from germline.spaces.sigma_units import exact_mean_square, measure_unit, measured_name
 from germline.tensor_noise import NoiseStream
-from germline.types import Perturbation, SeedPerturbation, TensorInfo, Update
+from germline.types import (
+    Perturbation,
+    SeedPerturbation,
+    TensorInfo,
+    Update,
+    as_seed_perturbation,
+)
 
 
 class BaseSpace:
-    """The defaults: theta is parameters of the model, and no adapter lies beside them.
+    """The defaults: theta is parameters of the model, and the space has no adapter.
 
     Attributes:
         scale: the factor of B A, where the space has an adapter.
@@ -188,13 +194,18 @@ class SharedDirections(NamedTuple):
 
     @classmethod
     def of(
-        cls, members: Sequence[SeedPerturbation | None], device: torch.device | None = None
+        cls, members: Sequence[Perturbation | None], device: torch.device | None = None
     ) -> "SharedDirections":
-        """List the directions of members, in the order of first appearance."""
-        drawn = {member.direction: member for member in members if member is not None}
+        """List the directions of members, in the order of first appearance.
+
+        Raises:
+            GermlineError: a member is given by its coordinates.
+        """
+        named = [None if member is None else as_seed_perturbation(member) for member in members]
+        drawn = {member.direction: member for member in named if member is not None}
         places = {direction: place for place, direction in enumerate(drawn)}
-        which = [places[member.direction] if member is not None else 0 for member in members]
-        scale = [member.sign * member.sigma if member is not None else 0.0 for member in members]
+        which = [places[member.direction] if member is not None else 0 for member in named]
+        scale = [member.sign * member.sigma if member is not None else 0.0 for member in named]
         numbers = torch.tensor(which, device=device), torch.tensor(scale, device=device)
         return cls(list(drawn.values()), *numbers)
 

@@ -6,12 +6,27 @@ are; the noise of a member is dense noise on z.
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from torch import Tensor
 
-from germline.protocols import MatrixDirections, Theta
+from germline.protocols import Theta
 from germline.spaces.base import DenseSpace, add_to_matrix
 from germline.types import TensorInfo
+
+
+class MatrixDirections(NamedTuple):
+    """The directions of one frozen matrix M `[out, in]`, which becomes M + A diag(z) B^T.
+
+    Attributes:
+        coordinates: canonical name of z.
+        a: `[out, k]`, fp32.
+        b: `[in, k]`, fp32.
+    """
+
+    coordinates: str
+    a: Tensor
+    b: Tensor
 
 
 class CoordinateSpace(DenseSpace):
@@ -36,7 +51,7 @@ class CoordinateSpace(DenseSpace):
         return sum(math.prod(shape) for shape in self.searched_shapes(tensors))
 
     def changed_weights(self, theta: Theta) -> tuple[TensorInfo, ...]:
-        """Return the weights that coordinates change, and those beside which an adapter lies."""
+        """Return the weights that coordinates change, and those that have an adapter."""
         names = {info.name for info in (*self.matrices, *theta.adapted)}
         return tuple(info for info in theta.base.tensors if info.name in names)
 

@@ -1,4 +1,4 @@
-"""LoRA space: theta is an adapter beside frozen linear layers; members have dense noise on A and B.
+"""LoRA space: theta is an adapter of frozen linear layers; members have dense noise on A and B.
 
 A layer computes x W^T + scale (x A^T) B^T, with scale = alpha / rank (Hu et al. 2021, arXiv
 2106.09685). Member i has A + s_i sigma eps_A and B + s_i sigma eps_B: the numbers of A and B are
@@ -73,29 +73,29 @@ class Lora(DenseSpace):
         return adapter
 
     def select(self, tensors: Sequence[TensorInfo]) -> tuple[TensorInfo, ...]:
-        """Keep A and B beside the selected linear layers; B alone where A is frozen.
+        """Keep A and B of the selected linear layers; B alone where A is frozen.
 
         Raises:
             GermlineError: nothing is left.
         """
         base = [tensor for tensor in tensors if tensor.kind != "adapter"]
-        wanted = set()
+        names = set()
         for layer in select_linear(base, self.section):
             a, b = layer.adapter_names
-            wanted.update({b} if self.section.freeze_a else {a, b})
-        kept = tuple(tensor for tensor in tensors if tensor.name in wanted)
+            names.update({b} if self.section.freeze_a else {a, b})
+        kept = tuple(tensor for tensor in tensors if tensor.name in names)
         if not kept:
             raise no_adapted_layers_error(self.section)
         return kept
 
     def searched_shapes(self, tensors: Sequence[TensorInfo]) -> list[tuple[int, ...]]:
-        """Return the shapes of A and B beside the selected layers; B alone where A is frozen."""
+        """Return the shapes of A and B of the selected layers; B alone where A is frozen."""
         layers = select_linear(tensors, self.section)
         pairs = [adapter_tensor_infos(layer, self.rank) for layer in layers]
         return [part.shape for pair in pairs for part in pair[int(self.section.freeze_a) :]]
 
     def numbers_per_member(self, tensors: Sequence[TensorInfo]) -> int:
-        """Count the numbers of A and B beside all selected layers."""
+        """Count the numbers of A and B of all selected layers."""
         return self.rank * factor_sides(select_linear(tensors, self.section))
 
     def unit(self, tensor: TensorInfo, base: BaseModel, start: Mapping[str, torch.Tensor]) -> float:

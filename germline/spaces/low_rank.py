@@ -26,7 +26,6 @@ from germline.types import (
     SeedPerturbation,
     TensorInfo,
     Update,
-    as_seed_perturbation,
 )
 
 
@@ -70,7 +69,7 @@ class LowRank(BaseSpace):
     def sides(
         self,
         members: Sequence[SeedPerturbation],
-        wanted: Sequence[tuple[TensorInfo, int]],
+        tensor_sides: Sequence[tuple[TensorInfo, int]],
         device: torch.device | None = None,
     ) -> torch.Tensor:
         """Draw A (side 0) or B (side 1) of many tensors: `[members, sum of side x rank]`.
@@ -80,7 +79,8 @@ class LowRank(BaseSpace):
         """
         first = members[0]
         sizes = {
-            f"{tensor.name}/{'ab'[side]}": tensor.shape[side] * self.rank for tensor, side in wanted
+            f"{tensor.name}/{'ab'[side]}": tensor.shape[side] * self.rank
+            for tensor, side in tensor_sides
         }
         directions = [member.direction for member in members]
         drawn = tensor_noise.concatenated_noise(
@@ -88,7 +88,7 @@ class LowRank(BaseSpace):
         )
         if self.rank > 1:
             parts = drawn.split(list(sizes.values()), dim=1)
-            for (_, side), part in zip(wanted, parts, strict=True):
+            for (_, side), part in zip(tensor_sides, parts, strict=True):
                 if side == 0:
                     part.mul_(1 / math.sqrt(self.rank))
         return drawn
@@ -142,9 +142,7 @@ class LowRank(BaseSpace):
         multiplies by 1 whether or not it supports rank-stabilized scaling. Every direction is drawn
         once: an antithetic pair shares it.
         """
-        shared = SharedDirections.of(
-            [None if member is None else as_seed_perturbation(member) for member in members]
-        )
+        shared = SharedDirections.of(members)
         adapters: list[dict[str, torch.Tensor]] = [{} for _ in members]
         for info in theta.searched:
             left, right = self._output_and_input_sides(shared, info)

@@ -1,8 +1,8 @@
-"""PEFT adapter folders: `adapter_config.json` and `adapter_model.safetensors`, read and written.
+"""Read and write PEFT adapter folders: `adapter_config.json` and `adapter_model.safetensors`.
 
-Plain `peft` reads what is written here, and what it writes is read here; neither needs it.
-The file of tensors also carries the digest of the base model (as metadata, which `peft` ignores),
-so an adapter this project wrote is never started from on another model.
+Plain `peft` reads these folders, and folders of `peft` are read here; `peft` need not be installed.
+The file of tensors also stores the digest of the base model (as metadata, which `peft` ignores), so
+a run never starts from an adapter of this project on another model.
 """
 
 import json
@@ -24,7 +24,8 @@ log = logging.getLogger(__name__)
 CONFIG = "adapter_config.json"
 TENSORS = "adapter_model.safetensors"
 PREFIX = "base_model.model."
-"""What PEFT puts before the name of a module of the base model."""
+"""PEFT's prefix of the names of the base model's modules."""
+
 DIGEST = "base_digest"
 
 EXPERT_NAMES = (".gate_proj", ".up_proj", ".down_proj", ".w1", ".w2", ".w3")
@@ -39,24 +40,24 @@ PLAIN: Mapping[str, Any] = {
     "alpha_pattern": {},
     "modules_to_save": None,
 }
-"""Settings of PEFT an adapter must have (or not name) to be W + alpha / r * B A everywhere."""
+"""PEFT settings with which an adapter is W + alpha / r * B A in every layer."""
 
 PLAIN_IF_NEW: Mapping[str, Any] = {
     "lora_bias": False,
     "target_parameters": None,
     "trainable_token_indices": None,
 }
-"""The same for settings that older versions of PEFT do not know, so they are never written."""
+"""Further such settings; older versions of PEFT do not know them, so they are never written."""
 
 
 @dataclass(frozen=True)
 class StoredAdapter:
-    """An adapter folder, read.
+    """The content of an adapter folder.
 
     Attributes:
         tensors: by canonical name, fp32.
-        base: the model it says it belongs to.
-        base_digest: digest of that model's weights, where this project wrote the adapter.
+        base: the name of the base model in `adapter_config.json`.
+        base_digest: digest of the base model's weights, where this project wrote the adapter.
     """
 
     folder: Path
@@ -67,10 +68,10 @@ class StoredAdapter:
     tensors: Mapping[str, torch.Tensor]
 
     def check_base(self, base: BaseModel) -> None:
-        """Compare the weights where their digest is known, and else the names of the models.
+        """Compare the digests of the weights where they are known, else the names of the models.
 
         Raises:
-            GermlineError: the adapter is of another model.
+            GermlineError: the adapter belongs to another model.
         """
         if self.base_digest is not None:
             if (found := base.digest()) != self.base_digest:
@@ -78,14 +79,14 @@ class StoredAdapter:
                     f"it was trained on {self.base or 'a model'} with weights of digest "
                     f"{self.base_digest[:16]}, but model={base.source} has {found[:16]}"
                 )
-        elif self.base and _called(self.base) != _called(base.source):
+        elif self.base and _last_name(self.base) != _last_name(base.source):
             raise self.mismatch(
                 f"its base_model_name_or_path is {self.base!r}, but model={base.source!r} (if "
                 f"that is the same model, write this name into {CONFIG})"
             )
 
     def check_settings(self, rank: int, alpha: float) -> None:
-        """Ask the config to say what the adapter is.
+        """Check that the config has the rank and alpha of the adapter.
 
         Raises:
             GermlineError: rank or alpha differ.
@@ -99,10 +100,10 @@ class StoredAdapter:
             )
 
     def tensors_beside(self, base: BaseModel) -> Mapping[TensorInfo, torch.Tensor]:
-        """Return A and B beside the layers of a model, in its order.
+        """Return A and B of the layers of a model, in the order of the layers.
 
         Raises:
-            GermlineError: the adapter is of another model.
+            GermlineError: the adapter belongs to another model.
         """
         self.check_base(base)
         adapter = {}
@@ -124,16 +125,15 @@ class StoredAdapter:
         return adapter
 
     def mismatch(self, found: str) -> GermlineError:
-        """Say that the adapter is of another base model, and what shows it."""
+        """Make the error of an adapter that belongs to another base model."""
         return GermlineError(
             f"space.init_adapter: the adapter {self.folder} is of another base model: {found}. "
-            "Give it "
-            "the model it was trained on, or start from a random adapter (space.init_adapter=null)"
+            "Use the model it was trained on, or a random adapter (space.init_adapter=null)"
         )
 
 
 def adapter_tensor_infos(layer: TensorInfo, rank: int) -> tuple[TensorInfo, TensorInfo]:
-    """Describe the A and B that stand beside a linear layer."""
+    """Describe the A and B of a linear layer."""
     out, into = layer.out_in_features
     a, b = layer.adapter_names
     return (
@@ -146,7 +146,7 @@ def read_adapter(folder: Path) -> StoredAdapter:
     """Read a PEFT folder.
 
     Raises:
-        GermlineError: it is missing or damaged, or of a kind that is more than W + alpha/r * B A.
+        GermlineError: the folder is missing or damaged, or the adapter is not W + alpha/r * B A.
     """
     settings = _settings(folder)
     for name, plain in {**PLAIN, **PLAIN_IF_NEW}.items():
@@ -190,11 +190,11 @@ def write_adapter(
     """Write an adapter as a folder that plain `peft` loads: the same tokens in fp32.
 
     Args:
-        folder: made where it is missing.
+        folder: created if missing.
         tensors: A and B by canonical name.
-        layers: the linear layers they stand beside.
-        alpha: they add alpha / rank * B A.
-        base: the model they belong to.
+        layers: the adapted linear layers.
+        alpha: the adapter adds alpha / rank * B A.
+        base: the model of the adapter.
     """
     _warn_of_experts(layers, base)
     rank = len(tensors[layers[0].adapter_names[0]])
@@ -236,9 +236,10 @@ def _warn_of_experts(layers: Sequence[TensorInfo], base: BaseModel) -> None:
 
 
 def _in_order(file: bytes) -> bytes:
-    """Sort the metadata of a safetensors file, which the library writes in an order of chance.
+    """Sort the metadata of a safetensors file, which the library writes in random order.
 
-    Its layout: the size of the header in 8 bytes, the header as JSON padded with spaces, tensors.
+    The layout is: the size of the header in 8 bytes, the header as JSON padded with spaces,
+    tensors.
     """
     end = 8 + int.from_bytes(file[:8], "little")
     header = json.loads(file[8:end])
@@ -249,7 +250,7 @@ def _in_order(file: bytes) -> bytes:
 
 
 def _targets(layers: Sequence[TensorInfo], tensors: Sequence[TensorInfo]) -> dict[str, Any]:
-    """Name the adapted modules: by their last names, as servers expect, or else in full."""
+    """Name the adapted modules: by last names, as servers expect, or else by full names."""
     last = {_module(layer).rpartition(".")[2] for layer in layers}
     blocks = {layer.layer for layer in layers}
     adapted = {layer.name for layer in layers}
@@ -274,8 +275,7 @@ def _settings(folder: Path) -> dict[str, Any]:
         found = f"a folder without {CONFIG}" if folder.is_dir() else "no such folder"
         raise GermlineError(
             f"space.init_adapter: {str(folder)!r} is no PEFT adapter (found {found}): give the "
-            "folder "
-            f"that holds {CONFIG} and {TENSORS}"
+            f"folder that holds {CONFIG} and {TENSORS}"
         ) from None
     except (OSError, ValueError) as error:
         raise GermlineError(f"space.init_adapter: {folder / CONFIG} is damaged: {error}") from None
@@ -284,6 +284,6 @@ def _settings(folder: Path) -> dict[str, Any]:
     return settings
 
 
-def _called(source: str) -> str:
-    """Compare models by the last part of their names: folders move, and hubs have mirrors."""
+def _last_name(source: str) -> str:
+    """Return the last part of a model's name, as folders are moved and hubs have mirrors."""
     return PurePosixPath(source).name.lower()

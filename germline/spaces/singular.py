@@ -5,7 +5,7 @@ A matrix M = U diag(s) V^T, largest values first, becomes
     (1)  M + U_k diag(z) V_k^T        z `[k]` is searched; U, s and V are those of the start
 
 M is a linear layer's weight; or, where `space.init_adapter` names a PEFT adapter, its A and its B,
-which the model uses beside its frozen weights: this is ESSA (arXiv 2507.04453), made for an adapter
+which the model adds to its frozen weights: this is ESSA (arXiv 2507.04453), made for an adapter
 that was fine-tuned first, and for covariances (`strategy.kind=sep_cma` or `cma`) over its few
 numbers.
 
@@ -34,8 +34,8 @@ from pathlib import Path
 import torch
 
 from germline import config
-from germline.protocols import BaseModel, MatrixDirections
-from germline.spaces.coordinates import CoordinateSpace
+from germline.protocols import BaseModel
+from germline.spaces.coordinates import CoordinateSpace, MatrixDirections
 from germline.spaces.peft_files import StoredAdapter, read_adapter
 from germline.spaces.sigma_units import measure_unit
 from germline.spaces.tensor_selection import no_adapted_layers_error, select_linear
@@ -98,11 +98,11 @@ class Singular(CoordinateSpace):
     def _factors_of(
         self, stored: StoredAdapter, base: BaseModel, layers: Sequence[TensorInfo]
     ) -> tuple[dict[TensorInfo, torch.Tensor], dict[TensorInfo, torch.Tensor]]:
-        """Return all tensors of a stored adapter, and its factors beside the selected layers."""
+        """Return all tensors of a stored adapter, and its factors of the selected layers."""
         adapter = dict(stored.tensors_beside(base))
         self.scale = stored.alpha / stored.rank
-        wanted = {name for layer in layers for name in layer.adapter_names}
-        chosen = {info: tensor for info, tensor in adapter.items() if info.name in wanted}
+        names = {name for layer in layers for name in layer.adapter_names}
+        chosen = {info: tensor for info, tensor in adapter.items() if info.name in names}
         if not chosen:
             raise no_adapted_layers_error(self.section)
         return adapter, chosen

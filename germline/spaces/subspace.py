@@ -32,8 +32,8 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from germline import config, noise
-from germline.protocols import BaseModel, MatrixDirections
-from germline.spaces.coordinates import CoordinateSpace
+from germline.protocols import BaseModel
+from germline.spaces.coordinates import CoordinateSpace, MatrixDirections
 from germline.spaces.sigma_units import measure_unit
 from germline.spaces.tensor_selection import select_linear
 from germline.types import GermlineError, TensorInfo

@@ -13,11 +13,11 @@ UNSUPPORTED: Mapping[TensorKind, str] = {
     "router": "its routers: ",
     "other": "",
 }
-"""Kinds of matrices that are no linear layers, and how an error introduces them."""
+"""Kinds of matrices that are not linear layers, and their introduction in an error."""
 
 
 def select_tensors(tensors: Sequence[TensorInfo], config: SpaceBase) -> tuple[TensorInfo, ...]:
-    """Keep the tensors that `include`, `exclude` and `layers` of a space leave, in the order given.
+    """Keep the tensors that `include`, `exclude` and `layers` of a space select, in order.
 
     Raises:
         GermlineError: a pattern or layer matches nothing, or nothing is left.
@@ -39,7 +39,7 @@ def select_tensors(tensors: Sequence[TensorInfo], config: SpaceBase) -> tuple[Te
         raise GermlineError(
             f"space: include={list(config.include)}, exclude={list(config.exclude)} "
             f"and layers={config.layers!r} "
-            "together leave no tensor to search: widen one of them"
+            "together select no tensor: widen one of them"
         )
     return kept
 
@@ -49,12 +49,12 @@ def select_linear(
 ) -> tuple[TensorInfo, ...]:
     """Keep the selected linear layers of the decoder blocks.
 
-    Embeddings, norms, biases and the output head are never asked for here: engines that serve
-    members as adapters cannot perturb them, and results must not depend on the engine.
+    Embeddings, norms, biases and the output head are excluded: engines that serve members as
+    adapters cannot perturb them, and results must not depend on the engine.
 
     Raises:
-        GermlineError: nothing is left, or something selected is a weight matrix but no linear
-            layer and `unsupported` does not say to skip it.
+        GermlineError: no layer is selected, or a selected weight matrix is not a linear layer and
+            `unsupported` is `refuse`.
     """
     matrices = [
         tensor
@@ -69,12 +69,12 @@ def select_linear(
         )
     kept = select_tensors(matrices, config)
     linear = tuple(tensor for tensor in kept if tensor.kind == "linear")
-    strange = [tensor for tensor in kept if tensor.kind != "linear"]
-    if strange and (config.unsupported == "refuse" or not linear):
+    unsupported = [tensor for tensor in kept if tensor.kind != "linear"]
+    if unsupported and (config.unsupported == "refuse" or not linear):
         remedy = "leave them unperturbed with space.unsupported=skip, or " if linear else ""
         raise GermlineError(
             f"space.kind={config.kind} can perturb linear layers only, but the settings also "
-            f"select {_by_kind(strange)}: {remedy}use space.kind=full"
+            f"select {_by_kind(unsupported)}: {remedy}use space.kind=full"
         )
     return linear
 
@@ -90,7 +90,7 @@ def check_rank(rank: int, tensor: TensorInfo, remedy: str = "") -> None:
     Args:
         rank: `space.rank`.
         tensor: a selected layer.
-        remedy: what else would do.
+        remedy: another remedy, appended to the error.
 
     Raises:
         GermlineError: the rank is above the smaller side of the matrix.
@@ -99,15 +99,15 @@ def check_rank(rank: int, tensor: TensorInfo, remedy: str = "") -> None:
         pattern = "*." + ".".join(tensor.name.split(".")[-2:])
         raise GermlineError(
             f"space.rank={rank} is above the smaller side of {tensor.name} {list(tensor.shape)}: "
-            f"use at most {most}, or leave it out (space.exclude={[pattern]}){remedy}"
+            f"use at most {most}, or exclude it (space.exclude={[pattern]}){remedy}"
         )
 
 
-def _by_kind(strange: Sequence[TensorInfo]) -> str:
-    """Name tensors that are no linear layers, experts and routers of a mixture as what they are."""
+def _by_kind(tensors: Sequence[TensorInfo]) -> str:
+    """Name tensors that are not linear layers, grouped by kind."""
     parts = []
     for kind, what in UNSUPPORTED.items():
-        names = [f"{one.name} {list(one.shape)}" for one in strange if one.kind == kind]
+        names = [f"{one.name} {list(one.shape)}" for one in tensors if one.kind == kind]
         if names:
             more = f" and {len(names) - 2} more" if len(names) > 2 else ""
             parts.append(f"{what}{', '.join(names[:2])}{more}")
@@ -115,22 +115,22 @@ def _by_kind(strange: Sequence[TensorInfo]) -> str:
 
 
 def no_adapted_layers_error(config: Lora | Singular) -> GermlineError:
-    """Say that a given adapter has nothing beside the selected layers."""
+    """Make the error of a given adapter that has no factors for the selected layers."""
     return GermlineError(
-        f"space: the adapter of start={config.init_adapter} has nothing beside the layers that "
+        f"space.init_adapter={config.init_adapter}: the adapter has no factors for the layers that "
         f"include={list(config.include)}, exclude={list(config.exclude)} and "
         f"layers={config.layers!r} select: widen them"
     )
 
 
 def parse_layers(text: str, tensors: Sequence[TensorInfo]) -> frozenset[int]:
-    """Read `0-9` or `0,3,20-23` as layer indices of a model.
+    """Parse `0-9` or `0,3,20-23` as layer indices of a model.
 
     Raises:
-        GermlineError: the text is not of that form, or names a layer the model does not have.
+        GermlineError: the text has another form, or names a layer that the model does not have.
     """
     present = {tensor.layer for tensor in tensors if tensor.layer is not None}
-    wanted: set[int] = set()
+    layers: set[int] = set()
     for part in text.split(","):
         first, _, last = part.strip().partition("-")
         if not first.isdigit() or (last and not last.isdigit()) or (not last and "-" in part):
@@ -139,13 +139,13 @@ def parse_layers(text: str, tensors: Sequence[TensorInfo]) -> frozenset[int]:
             raise GermlineError(
                 f"space.layers: {text!r} counts down, write the smaller layer first: {last}-{first}"
             )
-        wanted.update(range(int(first), int(last or first) + 1))
-    if not wanted or not wanted <= present:
+        layers.update(range(int(first), int(last or first) + 1))
+    if not layers or not layers <= present:
         raise GermlineError(
-            f"space.layers: {text!r} asks for layers {sorted(wanted - present)}; "
+            f"space.layers: {text!r} asks for layers {sorted(layers - present)}; "
             f"the model has layers 0-{max(present, default=-1)}"
         )
-    return frozenset(wanted)
+    return frozenset(layers)
 
 
 def _matches_nothing(setting: str, pattern: str, tensors: Sequence[TensorInfo]) -> str:
@@ -165,14 +165,14 @@ def _matches_nothing(setting: str, pattern: str, tensors: Sequence[TensorInfo]) 
 
 
 def _near(pattern: str, names: Sequence[str]) -> list[str]:
-    """Find the names whose parts are likest to those of a pattern; whole names are too long."""
+    """Return the names whose parts are most similar to those of a pattern."""
     words = [word for word in re.split(r"[.*?\[\]]+", pattern) if word]
 
-    def likeness(name: str) -> float:
+    def similarity(name: str) -> float:
         parts = name.split(".")
         return sum(
             max(difflib.SequenceMatcher(None, word, part).ratio() for part in parts)
             for word in words
         )
 
-    return sorted(names, key=likeness, reverse=True)[:3]
+    return sorted(names, key=similarity, reverse=True)[:3]

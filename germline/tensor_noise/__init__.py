@@ -1,15 +1,14 @@
-"""Weight noise as torch tensors, drawn on the device that wants it, with the bits of `noise.py`.
+"""Weight noise as torch tensors, drawn on the device that uses it, with the bits of `noise.py`.
 
-The same noise has three ways of being computed, chosen by the device:
+Three implementations compute the same noise, chosen by the device:
 
 - a CPU: `germline.noise`, in as many threads as torch has (`cpu_noise.py`);
-- a GPU with Triton, which comes with PyTorch's CUDA builds: kernels that compute every bit where it
-  is used and read nothing but the table of 65,536 values (`triton_noise.py`), after they were
-  compared with the CPU once in every process;
-- any other device: torch's integer operations (`torch_noise.py`); tensors so small that these take
-  longer to launch than to draw on the host are drawn there.
+- a GPU with Triton, which comes with PyTorch's CUDA builds: kernels that read only the table of
+  65,536 values (`triton_noise.py`), after a comparison with the CPU once in every process;
+- any other device: torch's integer operations (`torch_noise.py`); tensors so small that launching
+  these takes longer than drawing on the host are drawn on the host.
 
-All of them are integer arithmetic and a table, so they agree bit for bit. A sum is fp32 multiply,
+All of them use integer arithmetic and a table, so they agree bit for bit. A sum is fp32 multiply,
 then add, in the order of the directions, never fused; so sums agree as well.
 """
 
@@ -38,15 +37,16 @@ __all__ = [
 ]
 
 FEW = 1 << 18
-"""Numbers of a tensor up to which the host draws for `integers`: 500 launches take 3 ms as well."""
+"""Largest tensor, in numbers, that the host draws instead of `torch_noise`, whose 500 launches take
+3 ms."""
 
 PIECE = 1 << 22
-"""Numbers of a member written at once on a GPU: the noise of a piece (16 MB) is read from cache."""
+"""Numbers of a member written at once on a GPU: the noise of a piece (16 MB) stays in the cache."""
 
 
 @runtime_checkable
-class _Way(Protocol):
-    """How noise is drawn on one kind of device."""
+class _Implementation(Protocol):
+    """The functions of one implementation."""
 
     def normals(
         self,
@@ -87,17 +87,17 @@ def normals(
     """Draw one tensor's noise for many directions: the rows of `noise.weight_noise_rows`.
 
     Args:
-        stream: whose noise.
+        stream: of the tensor.
         directions: one row each.
         count: number of elements.
         start: index of the first element in the flattened tensor: a shard draws only its own part.
-        device: where the result is wanted; the CPU unless told.
+        device: of the result; None is the CPU.
     """
     device = device or torch.device("cpu")
     if not directions or not count:
         return torch.empty(len(directions), count, device=device)
-    way = _way(device, count)
-    return way.normals(stream, directions, count, start, device).to(device)
+    drawer = _implementation(device, count)
+    return drawer.normals(stream, directions, count, start, device).to(device)
 
 
 def concatenated_noise(
@@ -113,15 +113,15 @@ def concatenated_noise(
         run_seed: any integer.
         generation: 0 for the first.
         directions: one row each.
-        sizes: number of elements by canonical name, in the order wanted.
-        device: where the result is wanted, and drawn; the CPU unless told.
+        sizes: number of elements by canonical name, in the order of the columns.
+        device: of the result; None is the CPU.
     """
     device = device or torch.device("cpu")
     if not directions:
         return torch.empty(0, sum(sizes.values()), device=device)
     streams = [NoiseStream(run_seed, generation, name) for name in sizes]
-    way = _way(device, max(sizes.values()))
-    return way.concatenated_noise(streams, directions, list(sizes.values()), device).to(device)
+    drawer = _implementation(device, max(sizes.values()))
+    return drawer.concatenated_noise(streams, directions, list(sizes.values()), device).to(device)
 
 
 def weighted_sum(
@@ -134,15 +134,15 @@ def weighted_sum(
     """Sum coefficient k times the noise of direction k, in that order, starting from zero.
 
     A coefficient is rounded to fp32 first. Directions whose coefficient is 0 are not drawn: adding
-    0 changes no bit. Nothing of the size of all directions is ever held: beside the sum there are
-    a few MB per thread.
+    0 changes no bit. Besides the sum, memory holds a few MB per thread, whatever the number of
+    directions.
     """
     device = device or torch.device("cpu")
     weights = [(k, coefficient) for k, coefficient in enumerate(coefficients) if coefficient]
     if not weights or not count:
         return torch.zeros(count, device=device)
-    way = _way(device, count)
-    return way.weighted_sum(stream, weights, count, start, device).to(device)
+    drawer = _implementation(device, count)
+    return drawer.weighted_sum(stream, weights, count, start, device).to(device)
 
 
 def outer_sum(
@@ -150,11 +150,11 @@ def outer_sum(
 ) -> Float32[torch.Tensor, "rows columns"]:
     """Sum a_k b_k^T over k, in that order, starting from zero: fp32 multiply, then add.
 
-    Triton keeps a tile of the sum in registers while it adds all products, so that a GPU reads
-    vectors instead of the sum; elsewhere the sum passes through memory for every product.
+    The Triton kernel keeps a tile of the sum in registers while it adds all products, so that a GPU
+    reads vectors instead of the sum; other devices read and write the sum for every product.
     """
-    if a.device.type == "cuda" and (way := _of_gpu(a.device)) is not torch_noise:
-        return way.outer_sum(a, b)
+    if a.device.type == "cuda" and (kernels := _of_gpu(a.device)) is not torch_noise:
+        return kernels.outer_sum(a, b)
     return outer_products.outer_sum(a, b)
 
 
@@ -163,16 +163,17 @@ def write_perturbed(
 ) -> None:
     """Write center + scale * noise into `out`, rounded to its dtype.
 
-    The product and the sum are rounded to fp32, in that order. Nothing of the size of the tensor is
-    held beside the two given: a piece is drawn, added and written while it is in cache.
+    The product and the sum are rounded to fp32, in that order. A piece is drawn, added and written
+    while it is in the cache, so no copy of the whole tensor is made.
 
     Args:
-        stream: whose noise.
-        direction: which of its rows.
+        stream: of the tensor.
+        direction: index of the row.
         scale: sign times sigma, in weight units.
-        center: fp32, contiguous; left as it is. One on the host goes to the device of `out` piece
-            by piece, because drawing there is faster than drawing on the host and copying.
-        out: contiguous, of the same shape, of any floating-point dtype. The noise is drawn there.
+        center: fp32, contiguous; not changed. A center on the host is copied to the device of `out`
+            piece by piece, because drawing there is faster than drawing on the host and copying.
+        out: contiguous, of the same shape, of any floating-point dtype; the noise is drawn on its
+            device.
     """
     center, out = center.view(-1), out.view(-1)
     if center.device.type == "cpu" and out.device.type == "cpu":
@@ -184,38 +185,38 @@ def write_perturbed(
         into.copy_(drawn.mul_(scale).add_(part.to(out.device)))
 
 
-def _way(device: torch.device, count: int) -> _Way:
-    """Choose how to draw so many numbers of a tensor for a device."""
+def _implementation(device: torch.device, count: int) -> _Implementation:
+    """Choose the implementation that draws `count` numbers of a tensor for a device."""
     if device.type == "cpu":
         return cpu_noise
-    way = _of_gpu(device) if device.type == "cuda" else torch_noise
-    return cpu_noise if way is torch_noise and count <= FEW else way
+    drawer = _of_gpu(device) if device.type == "cuda" else torch_noise
+    return cpu_noise if drawer is torch_noise and count <= FEW else drawer
 
 
 @cache
-def _of_gpu(device: torch.device) -> _Way:
-    """Return the kernels, once they were seen to draw and sum the right bits here."""
+def _of_gpu(device: torch.device) -> _Implementation:
+    """Return the Triton kernels if they draw and sum the right bits here, else `torch_noise`."""
     if not find_spec("triton"):
         return torch_noise
     try:
-        # Only now: importing Triton takes a second, and most machines have no use for it.
-        kernels: _Way = import_module("germline.tensor_noise.triton_noise")
+        # Imported on use: importing Triton takes a second.
+        kernels: _Implementation = import_module("germline.tensor_noise.triton_noise")
         if _agree(kernels, device):
             return kernels
         found = "its kernels compute other bits"
-    except Exception as error:  # noqa: BLE001 - compilers and drivers fail in ways of their own
+    except Exception as error:  # noqa: BLE001 - compilers and drivers raise any class
         found = f"{type(error).__name__}: {error}".splitlines()[0]
     log.warning("noise on %s is drawn without Triton, several times slower: %s", device, found)
     return torch_noise
 
 
-def _agree(way: _Way, device: torch.device) -> bool:
-    """Compare some bits with the CPU's."""
+def _agree(implementation: _Implementation, device: torch.device) -> bool:
+    """Compare some bits with those of the CPU."""
     stream, count, start = NoiseStream(0, 0, "agree"), 1000, 5
     weights = [(0, 0.3), (1, -1.7)]
-    there = way.normals(stream, [0, 1], count, start, device)
-    sums = way.weighted_sum(stream, weights, count, start, device)
-    outer = way.outer_sum(there[:, :70], there)
+    there = implementation.normals(stream, [0, 1], count, start, device)
+    sums = implementation.weighted_sum(stream, weights, count, start, device)
+    outer = implementation.outer_sum(there[:, :70], there)
     cpu = torch.device("cpu")
     here = cpu_noise.normals(stream, [0, 1], count, start, cpu)
     return (

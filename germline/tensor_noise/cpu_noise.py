@@ -1,4 +1,4 @@
-"""Weight noise on a CPU: `germline.noise`, pieces that fit the cache shared out among threads."""
+"""Weight noise on a CPU: `germline.noise`, in pieces that fit the cache, on several threads."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,11 +12,10 @@ from germline.tensor_noise.noise_stream import NoiseStream
 from germline.tensor_noise.outer_products import outer_sum as outer_sum
 
 PIECE = 1 << 16
-"""Samples worked on at once: what one direction needs of them (1.2 MB) stays in a core's cache."""
-
+"""Samples of a piece: the memory of one direction (1.2 MB) fits in the cache of a core."""
 
 SERIAL = PIECE // 2
-"""torch shares larger elementwise operations out among threads of its own, beside those here."""
+"""Most numbers of one torch operation: larger ones run on torch's threads besides those here."""
 
 
 def normals(
@@ -103,7 +102,7 @@ def _draw(
 
 
 def _in_threads(work: Callable[[int], None], pieces: Sequence[int]) -> None:
-    """Work on pieces that share nothing, in any order: drawing and arithmetic release the GIL."""
+    """Work on independent pieces in any order: drawing and arithmetic release the GIL."""
     threads = min(torch.get_num_threads(), len(pieces))
     if threads == 1:
         for piece in pieces:

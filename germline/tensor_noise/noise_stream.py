@@ -1,4 +1,4 @@
-"""What names a tensor's noise in one generation: everything but the direction and the element."""
+"""The name of a tensor's noise in one generation, and the constants of its construction."""
 
 from dataclasses import dataclass
 
@@ -32,7 +32,7 @@ def as_signed(word: int) -> int:
 
 
 def philox_blocks(count: int, start: int) -> tuple[int, int]:
-    """Return the Philox blocks, first and after the last, that hold these elements."""
+    """Return the first Philox block of these elements, and the block after the last."""
     return start // SAMPLES_PER_BLOCK, -(-(start + count) // SAMPLES_PER_BLOCK)
 
 
@@ -41,4 +41,4 @@ ROUNDS = 10
 LEFT, RIGHT = 0xD2E7470EE14C6C93, 0xCA5A826395121157
 """Multipliers of counter words 0 and 2 (Salmon et al. 2011, as in Random123)."""
 BUMPS = 0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B
-"""What the words of the key grow by from round to round."""
+"""Added to the words of the key from round to round."""

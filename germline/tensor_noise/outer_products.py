@@ -6,7 +6,7 @@ A matrix product is faster, but the order of its sums depends on the library and
 import torch
 
 SCRATCH = 1 << 17
-"""Numbers of the sum worked on at once: they stay in the cache of a core (512 kB, twice)."""
+"""Numbers of the sum in one block: they fit in the cache of a core (512 kB, twice)."""
 
 SCRATCH_OF_GPU = 1 << 22
 """The same on a GPU (16 MB, twice): a block costs two launches per product."""

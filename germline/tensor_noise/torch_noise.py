@@ -1,8 +1,8 @@
 """Weight noise in torch's integer operations: the bits of `germline.noise` on any device.
 
-torch has no unsigned 64-bit arithmetic to speak of, so words are int64 in two's complement: sums,
-products and exclusive ors wrap round to the right bits, shifts to the right are masked, and the
-high half of a product is put together from four products of 32-bit halves.
+torch has little unsigned 64-bit arithmetic, so words are int64 in two's complement: sums, products
+and exclusive ors wrap around to the right bits, shifts to the right are masked, and the high half
+of a product is the sum of four products of 32-bit halves.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ from germline.tensor_noise.noise_stream import (
 from germline.tensor_noise.outer_products import outer_sum as outer_sum
 
 PIECE = 1 << 20
-"""Samples computed at once: their indices, the largest of what is held, take 8 MB."""
+"""Samples computed at once: their indices, the largest array in memory, take 8 MB."""
 
 _LOW = 0xFFFFFFFF
 
@@ -111,7 +111,7 @@ def _high(factor: int, words: torch.Tensor) -> torch.Tensor:
 
 
 def _upper(words: torch.Tensor) -> torch.Tensor:
-    """Shift right by 32, filling up with zeros."""
+    """Shift right by 32 and fill with zeros."""
     return (words >> 32) & _LOW
 
 

@@ -1,11 +1,11 @@
 """Weight noise on a GPU in Triton: Philox, lookup and sum in one pass, bit for bit `noise.py`.
 
-A program computes some blocks of 16 samples; whatever is not one of them is computed by nobody, so
-a shard costs its own elements. Of the table the lower half is kept (128 kB, which a multiprocessor
-can cache), because entry 65535 - q is minus entry q, exactly.
+A program computes blocks of 16 samples; only the blocks that hold requested elements are computed,
+so a shard costs its own elements. Only the lower half of the table is stored (128 kB, which a
+multiprocessor can cache), because entry 65535 - q is minus entry q, exactly.
 
-Known limit: tested in Triton's interpreter and by compiling; how fast it is on a GPU is measured by
-`benchmarks/noise.py` where there is one.
+Known limit: tested in Triton's interpreter and by compiling; `benchmarks/noise.py` measures the
+speed on a GPU.
 """
 
 import inspect
@@ -26,10 +26,10 @@ BLOCKS = 128
 """Philox blocks of one program: 2048 samples."""
 
 TILE = 64
-"""Rows and columns of a sum of outer products that one program keeps."""
+"""Rows and columns of the part of a sum of outer products that one program computes."""
 
 _EXACTLY = {"enable_fp_fusion": False}
-"""How kernels are compiled: a fused multiply-add would round once where a CPU rounds twice."""
+"""Compiler options: a fused multiply-add would round once where a CPU rounds twice."""
 
 _LEFT, _RIGHT = tl.constexpr(construction.LEFT), tl.constexpr(construction.RIGHT)
 _BUMP_0, _BUMP_1 = (tl.constexpr(bump) for bump in construction.BUMPS)
@@ -37,7 +37,7 @@ _ROUNDS = tl.constexpr(construction.ROUNDS)
 
 
 def _jit(function: Callable[..., Any]) -> Any:
-    """Compile for a GPU, without the checks that tests wrap around every function."""
+    """Compile for a GPU, without the type checks that the tests wrap around every function."""
     return triton.jit(inspect.unwrap(function))
 
 
@@ -51,7 +51,7 @@ def _word(addresses: tl.tensor, place: tl.tensor) -> tl.tensor:
 def _samples(table: tl.tensor, addresses: tl.tensor, row: tl.tensor, block: tl.tensor) -> tl.tensor:
     """Compute the samples `[blocks, 4 words, 4 quarters]` of one row.
 
-    Addresses are key, generation, and then the rows.
+    The addresses are the key, the generation, and then the rows.
     """
     k0, k1 = _word(addresses, 0), _word(addresses, 1)
     c0 = (block + 1).to(tl.uint64)  # numpy counts blocks from 1
@@ -99,7 +99,7 @@ def _normals(
 
 
 @_jit
-def _weighted_sum(  # noqa: PLR0913 - a kernel is given each tensor by itself
+def _weighted_sum(  # noqa: PLR0913 - a kernel takes every tensor as one argument
     out: tl.tensor,
     table: tl.tensor,
     addresses: tl.tensor,
@@ -169,7 +169,7 @@ def concatenated_noise(
 
 
 def _draw(out: torch.Tensor, addresses: torch.Tensor, start: int) -> None:
-    """Fill `out`, `[directions, count]`, whose rows may lie apart."""
+    """Fill `out`, `[directions, count]`, which need not be contiguous."""
     rows, count = out.shape
     grid = (_programs(count, start), rows)
     _normals[grid](
@@ -215,7 +215,7 @@ def outer_sum(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def _on(device: torch.device) -> AbstractContextManager[object]:
-    """Launch on this GPU; Triton's interpreter has none."""
+    """Select the GPU of a launch; Triton's interpreter has none."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 

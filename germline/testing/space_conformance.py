@@ -2,26 +2,29 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from germline.protocols import AdapterSpace, CoordinateSpace, LowRankSpace, Space
+from germline.protocols import Space
+from germline.spaces.base import BaseSpace
+from germline.spaces.coordinates import CoordinateSpace
+from germline.spaces.lora import Lora
+from germline.spaces.low_rank import LowRank
 from germline.types import SeedPerturbation, TensorInfo, Update
 
 LAYER = TensorInfo("model.layers.0.self_attn.q_proj.weight", (96, 64), "linear", 0)
 TWIN = TensorInfo("model.layers.1.self_attn.q_proj.weight", (96, 64), "linear", 1)
 LARGE = TensorInfo("model.layers.0.mlp.up_proj.weight", (512, 256), "linear", 0)
 
-FAMILIES: Mapping[str, Any] = {
-    "dense": Space,
-    "low_rank": LowRankSpace,
-    "adapter": AdapterSpace,
+FAMILIES: Mapping[str, type[BaseSpace]] = {
+    "dense": BaseSpace,
+    "low_rank": LowRank,
+    "adapter": Lora,
     "coordinates": CoordinateSpace,
 }
-"""The families that engines can evaluate, and the contract of each."""
+"""The families that engines can evaluate, and the class that a space of each derives from."""
 
 
 def member_of_direction(
@@ -44,8 +47,9 @@ class SpaceConformance:
         raise NotImplementedError
 
     def test_it_keeps_the_contract(self) -> None:
-        """The space has the methods of its family."""
+        """The space has every method of the contract, and those that its family adds."""
         space = self.make()
+        assert isinstance(space, Space)
         assert isinstance(space, FAMILIES[space.family])
 
     def test_the_noise_has_mean_zero_and_unit_variance(self) -> None:

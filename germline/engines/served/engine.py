@@ -20,7 +20,7 @@ import torch
 from germline.config import Config
 from germline.engines.dtypes import serving_dtype
 from germline.engines.pretrained import PretrainedModel, load_pretrained, save_pretrained
-from germline.engines.prompt_encoder import PromptEncoder
+from germline.engines.prompt_batch import PromptEncoder
 from germline.engines.served.completion_decoder import CompletionDecoder
 from germline.engines.served.masters_spec import make_masters
 from germline.engines.update_size import UpdateSizeMeter

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -165,8 +164,8 @@ def test_grader_processes_end_with_the_training(tmp_path, monkeypatch):
 
 def children():
     """Return the processes that the threads of this one started and have not yet buried."""
-    lists = Path(f"/proc/{os.getpid()}/task").glob("*/children")
-    return sorted(child for one in lists for child in one.read_text().split())
+    threads = Path("/proc/self/task").glob("*/children")
+    return sorted(child for thread in threads for child in thread.read_text().split())
 
 
 # --- stopping and resuming
@@ -192,8 +191,7 @@ def test_a_finished_run_with_more_generations_reaches_the_same_bits(variant, who
 
 
 def test_stop_ends_after_the_generation_at_hand(tmp_path):
-    training = train(settings(), tmp_path / "run")
-    stopped_after(training, 2)
+    stopped_after(training := train(settings(), tmp_path / "run"), 2)
     assert training.directory.journal.last_generation() == 1
     assert training.end is None
 
@@ -387,8 +385,7 @@ def test_the_toy_model_has_no_format_to_be_written_in(plain, tmp_path):
         germline.export(plain, tmp_path / "out")
 
 
-def test_the_parts_of_a_run_can_be_driven_by_hand(plain):
-    """The ask/tell level gives what `train` gives."""
+def test_the_parts_of_a_run_driven_by_hand_give_what_train_gives(plain):
     with build_run_parts(settings()) as parts:
         digests = []
         for generation in range(4):

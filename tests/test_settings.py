@@ -129,7 +129,7 @@ SEEN_ELSEWHERE = {
     "engine.dtype": "test_the_model_and_the_dtype_change_what_is_served",
     "engine.kind": "test_the_model_and_the_dtype_change_what_is_served",
     "engine.device": "test_a_device_that_is_not_there_is_refused",
-    "engine.threads": "test_threads_are_set",
+    "engine.threads": "test_threads_are_set_and_recorded",
     "engine.members_per_batch": "tests of batched_dense: test_members_are_cut_into_groups_of_...",
     "engine.cuda_graphs": "tests of steps: test_the_setting_reaches_the_decoder",
     "engine.master_device": "tests of engines: where masters live changes no bit",
@@ -386,21 +386,16 @@ def test_a_device_that_is_not_there_is_refused(models):
         engine(models[0], device="cuda")
 
 
-def test_threads_are_set(models):
+@pytest.fixture
+def _same_threads_after():
     before = torch.get_num_threads()
-    try:
-        for threads in (2, 1):
-            engine(models[0], threads=threads)
-            assert torch.get_num_threads() == threads
-    finally:
-        torch.set_num_threads(before)
+    yield
+    torch.set_num_threads(before)
 
 
-def test_threads_are_recorded(models, tmp_path):
-    before = torch.get_num_threads()
-    try:
-        values = {**SETTINGS, "model": str(models[0]), "engine": {"threads": 2}, "generations": 1}
-        directory = train(values, tmp_path / "run").directory
-        assert directory.environment["threads"] == 2
-    finally:
-        torch.set_num_threads(before)
+@pytest.mark.usefixtures("_same_threads_after")
+def test_threads_are_set_and_recorded(models, tmp_path):
+    engine(models[0], threads=1)
+    assert torch.get_num_threads() == 1
+    values = {**SETTINGS, "model": str(models[0]), "engine": {"threads": 2}, "generations": 1}
+    assert train(values, tmp_path / "run").directory.environment["threads"] == 2

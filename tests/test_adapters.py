@@ -379,8 +379,6 @@ def test_there_is_no_adapter_to_write_in_other_spaces(space, tmp_path):
     [
         ({"init_scale_a": 0, "init_scale_b": 0}, "init_scale_b=0"),
         ({"init_scale_a": 0, "freeze_a": True}, "freeze_a=true"),
-        ({"init_adapter": "x", "init_scale_b": 2.0}, "would be ignored"),
-        ({"init_adapter": "x", "init_scale_a": 2.0}, "would be ignored"),
         ({"rank": 0}, "rank"),
         ({"alpha": 0}, "alpha"),
         ({"alpha": float("inf")}, "alpha"),

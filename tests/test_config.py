@@ -302,13 +302,19 @@ def test_a_config_survives_json():
         ("task={kind: a.jsonl, reward: exakt}", r"task\.reward\.exakt.*'exact'.*found 'exakt'"),
         ("task={kind: a.jsonl, reward: {exact: 0}}", r"task: reward=.* weighs nothing"),
         ("task={kind: a.jsonl, metric: json}", r"metric=json is not part of reward="),
-        ("task={kind: a.jsonl, pattern: x}", r"pattern=x is for reward=regex"),
-        ("task={kind: a.jsonl, tolerance: 1}", r"tolerance=1\.0 is for reward=numeric"),
+        (
+            "task={kind: a.jsonl, pattern: x}",
+            r"pattern=x would be ignored without task\.reward=regex",
+        ),
+        (
+            "task={kind: a.jsonl, tolerance: 1}",
+            r"tolerance=1 would be ignored without task\.reward=numeric",
+        ),
         ("task={kind: a.jsonl, reward: regex, pattern: (}", r"pattern: is no regular expression"),
         ("task={kind: a.py, template: hello}", r"task\.template: names no field, .*\{question\}"),
         (
             "task={kind: a.jsonl, test_path: b.jsonl, split_seed: 1}",
-            r"split_seed=1 has nothing to split",
+            r"split_seed=1 would be ignored with task\.test_path=b\.jsonl",
         ),
         ("strategy.sigma=1e30", r"strategy: sigma=1e\+30 is above 1e\+06, .*near the size of the"),
         ("strategy={kind: sep_cma, sigma: 1e200}", r"strategy: sigma=1e\+200 is above 1e\+06"),

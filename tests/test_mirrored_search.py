@@ -140,7 +140,7 @@ def test_members_that_are_drawn_otherwise_elsewhere_stop_the_run():
 
 
 def test_one_engine_here_is_sent_nothing():
-    with pytest.raises(GermlineError, match=r"fleet: send_offsets=true would be ignored"):
+    with pytest.raises(GermlineError, match=r"fleet\.send_offsets=true would be ignored"):
         settings(*SEARCH, "fleet.send_offsets=true")
 
 

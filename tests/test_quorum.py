@@ -189,7 +189,7 @@ def test_a_share_of_members_is_rounded_up(share, needed, clockwork):
 
 
 def test_one_engine_here_has_nobody_to_leave_out():
-    with pytest.raises(GermlineError, match=r"fleet: quorum=0\.9 would be ignored"):
+    with pytest.raises(GermlineError, match=r"fleet\.quorum=0\.9 would be ignored"):
         load_config(SETTINGS, ["fleet.quorum=0.9"])
 
 

@@ -251,7 +251,10 @@ def test_a_gpu_is_selected_by_its_number(device, flags):
         ({}, "base_url=None and launch=false: set either engine\\.base_url"),
         ({"base_url": "http://x:1", "launch": True}, "base_url=http://x:1 and launch=true"),
         ({"base_url": "x:1"}, "base_url"),
-        ({"base_url": "http://x:1", "threads": 2}, "threads=2 would be ignored with base_url"),
+        (
+            {"base_url": "http://x:1", "threads": 2},
+            "threads=2 would be ignored with engine.base_url",
+        ),
         ({"base_url": "http://x:1", "options": ["--a"]}, "options=.* would be ignored"),
     ],
 )

@@ -216,8 +216,6 @@ def test_countdown_plays_puzzles_of_the_fields_size_when_asked():
     task = CountdownTask(Countdown(puzzles="field"))
     assert task.examples("train")[0].prompt == field_rows(0, 1)[0]["context"]
     assert len(task.examples("test")) == 2000
-    with pytest.raises(ValueError, match="exclude each other"):
-        Countdown(puzzles="field", path=Path("rows.json"))
 
 
 def test_rows_of_the_fields_size_depend_on_the_seed_alone():

@@ -194,10 +194,10 @@ def test_a_slot_is_as_large_as_the_adapter_of_all_layers():
         ({"base_url": "localhost:8000"}, "engine.base_url"),
         (
             {"base_url": "http://localhost:8000", "adapters": 4},
-            r"adapters=4 would be ignored with base_url=http://localhost:8000",
+            r"adapters=4 would be ignored with engine.base_url=http://localhost:8000",
         ),
-        ({"retry_timeout_s": 3}, r"retry_timeout_s=3 would be ignored without base_url"),
-        ({"timeout_s": 3}, r"timeout_s=3 would be ignored without base_url"),
+        ({"retry_timeout_s": 3}, r"retry_timeout_s=3 would be ignored without engine.base_url"),
+        ({"timeout_s": 3}, r"timeout_s=3 would be ignored without engine.base_url"),
         ({"adapters": 0}, r"engine\.adapters"),
     ],
 )
@@ -207,7 +207,9 @@ def test_ignored_and_impossible_settings_are_refused(section, message):
 
 
 def test_fleet_devices_are_refused_for_vllm():
-    with pytest.raises(GermlineError, match=r"fleet\.devices=.* engine=vllm.*CUDA_VISIBLE_DEVICES"):
+    with pytest.raises(
+        GermlineError, match=r"fleet\.devices=.* engine\.kind=vllm.*CUDA_VISIBLE_DEVICES"
+    ):
         load_config({"engine": "vllm", "fleet": {"engines": 2, "devices": ["cuda:0", "cuda:1"]}})
 
 

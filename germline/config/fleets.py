@@ -93,19 +93,6 @@ class Local(FleetBase):
     )
 
     @model_validator(mode="after")
-    def _one_engine_leaves_nobody_out(self) -> "Local":
-        if self.engines == 1 and self.quorum < 1:
-            raise ValueError(
-                f"quorum={self.quorum:g} would be ignored with engines=1, which has nobody to wait "
-                "for: drop it"
-            )
-        if self.engines == 1 and self.send_offsets:
-            raise ValueError(
-                "send_offsets=true would be ignored with engines=1, which is sent nothing: drop it"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _one_device_for_each(self) -> "Local":
         if self.devices != "auto" and len(self.devices) != self.engines:
             raise ValueError(

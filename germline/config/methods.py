@@ -12,9 +12,8 @@ from germline.config.schedules import (
     AutoSigma,
     NaturalGradientSigma,
 )
-from germline.config.shaping import ShapingConfig, ZScore
-from germline.config.spaces import LowRank, SpaceConfig
-from germline.config.strategies import GrowSigmaOnZeroSignal, Nes, StrategyConfig
+from germline.config.spaces import SpaceConfig
+from germline.config.strategies import Nes, StrategyConfig
 from germline.registry import register
 
 
@@ -88,17 +87,13 @@ MethodConfig = Annotated[
 GRADIENTS_OF = ("full", "low_rank")
 """Spaces whose tensors belong to the model, which backpropagation reaches."""
 
-SAMPLES = ("kind", "population", "antithetic", "sigma", "sigma_unit")
-"""Settings of nes that say which members play; the others say what is learned from them."""
 
-
-def check_method(
-    method: MethodConfig, strategy: StrategyConfig, shaping: ShapingConfig, generations: int
-) -> None:
-    """Refuse what a method cannot use, as nothing that is set may be ignored.
+def check_method(method: MethodConfig, strategy: StrategyConfig, generations: int) -> None:
+    """Refuse a strategy that the method cannot use.
 
     Raises:
-        ValueError: a setting is of no use to the method, or more members are kept than play.
+        ValueError: members are not seeds, sigma or learning rate has a kind that the method cannot
+            follow, or the ensemble is larger than the number of members.
     """
     if isinstance(method, EvolutionStrategy):
         return
@@ -108,28 +103,16 @@ def check_method(
             "members are seeds: use strategy.kind=nes"
         )
     if isinstance(method, RandOpt):
-        _check_unvoted(method, strategy, shaping, generations)
+        _check_voting(method, strategy, generations)
     else:
-        _check_unfollowed(method, strategy)
+        _check_gradient(method, strategy)
 
 
-def _check_unvoted(method: RandOpt, nes: Nes, shaping: ShapingConfig, generations: int) -> None:
-    why = f"by method.kind={method.kind}, as its members vote and theta never moves: drop it"
-    for name in nes.changed():
-        if name not in SAMPLES:
-            raise ValueError(f"strategy.{name} would be ignored {why}{_or_default(name)}")
-    if shaping != ZScore():
-        raise ValueError(f"shaping.kind={shaping.kind} would be ignored {why}")
+def _check_voting(method: RandOpt, nes: Nes, generations: int) -> None:
     if not isinstance(nes.sigma, float | AutoSigma):
         raise ValueError(
             f"strategy.sigma.kind={nes.sigma.kind} cannot be used by method.kind={method.kind}: "
             "give a number or auto, or method.sigmas=[...] for several"
-        )
-    if method.sigmas is not None and "sigma" in nes.changed():
-        sigma = nes.sigma if isinstance(nes.sigma, float) else nes.sigma.kind
-        raise ValueError(
-            f"strategy.sigma={sigma} would be ignored beside method.sigmas="
-            f"{list(method.sigmas)}: drop one of them"
         )
     if method.ensemble_size > nes.population * generations:
         raise ValueError(
@@ -139,7 +122,7 @@ def _check_unvoted(method: RandOpt, nes: Nes, shaping: ShapingConfig, generation
         )
 
 
-def _check_unfollowed(method: EsSampleGradientDescent, nes: Nes) -> None:
+def _check_gradient(method: EsSampleGradientDescent, nes: Nes) -> None:
     why = f"by method.kind={method.kind}"
     if isinstance(nes.sigma, NaturalGradientSigma):
         raise ValueError(
@@ -151,46 +134,19 @@ def _check_unfollowed(method: EsSampleGradientDescent, nes: Nes) -> None:
             f"strategy.learning_rate=auto cannot be used {why}, which follows a gradient and not "
             "the differences between members: give a number, such as 0.0005"
         )
-    if "baseline" in nes.changed():
-        raise ValueError(
-            f"strategy.baseline.kind={nes.baseline.kind} would be ignored {why}, which compares "
-            "completions with each other: drop it"
-        )
-    if method.exploration == "weights":
-        return
-    for name in ("zero_signal", "noise_reuse", "sigma"):
-        skips = name == "zero_signal" and not isinstance(nes.zero_signal, GrowSigmaOnZeroSignal)
-        if name in nes.changed() and not skips:
-            raise ValueError(
-                f"strategy.{name} would be ignored {why} with method.exploration=temperature, "
-                f"where no member is perturbed: drop it{_or_default(name)}"
-            )
-    if method.clip is not None:
-        raise ValueError(
-            f"method.clip={method.clip:g} would do nothing with method.exploration=temperature, "
-            "where the center itself wrote the completions that it learns from: drop it"
-        )
-
-
-def _or_default(name: str) -> str:
-    """Name the default of a setting, for those whose config file sets it."""
-    default = Nes.model_fields[name].get_default()
-    default = getattr(default, "kind", default)  # a section by its short name
-    plain = isinstance(default, bool | int | float | str)
-    return f", or set it to its default, {default}" if plain else ""
 
 
 def check_backpropagation(
-    method: MethodConfig, space: SpaceConfig, engine: str, fleet: FleetConfig, heat: float
+    method: MethodConfig, space: SpaceConfig, engine: str, fleet: FleetConfig, temperature: float
 ) -> None:
-    """Refuse to backpropagate where there are no gradients, and to sample where there is no luck.
+    """Refuse to backpropagate without gradients, and to explore by sampling at temperature 0.
 
     Args:
         method: any; others than `es_sample_gd` need no gradient.
-        space: what is moved.
-        engine: its kind.
-        fleet: how many, and where.
-        heat: the sampling temperature.
+        space: what is searched.
+        engine: kind of the engine.
+        fleet: number and place of the engines.
+        temperature: of sampling.
 
     Raises:
         ValueError: there is nothing to backpropagate through, or all samples would be the same.
@@ -209,12 +165,7 @@ def check_backpropagation(
         raise ValueError(f"fleet.kind={fleet.kind} {found}, which runs one model here: use local")
     if fleet.engines > 1:
         raise ValueError(f"fleet.engines={fleet.engines} {found}, which runs one model: use 1")
-    if method.exploration == "temperature" and isinstance(space, LowRank) and space.rank != 1:
-        raise ValueError(
-            f"space.rank={space.rank} would be ignored with method.exploration=temperature, where "
-            "nobody is perturbed: drop it, or set it to its default, 1"
-        )
-    if method.exploration == "temperature" and heat == 0:
+    if method.exploration == "temperature" and temperature == 0:
         raise ValueError(
             "task.temperature=0 writes the same completion every time, so method.exploration="
             "temperature has nothing to compare: set task.temperature=1"

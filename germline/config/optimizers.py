@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from germline.config.base import KindOf, KindSection
 from germline.registry import register
@@ -25,15 +25,6 @@ class OptimizerBase(KindSection):
             "Where weight decay leads: to zero, or to the starting weights (a copy is kept)."
         ),
     )
-
-    @model_validator(mode="after")
-    def _decay_has_a_rate(self) -> "OptimizerBase":
-        if self.decay_to == "start" and self.weight_decay == 0:
-            raise ValueError(
-                "decay_to=start would be ignored with weight_decay=0: set weight_decay, "
-                "such as 0.1, or drop it"
-            )
-        return self
 
 
 @register("optimizer", "germline.optimizers.sgd:Sgd")

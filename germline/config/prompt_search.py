@@ -5,7 +5,6 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from germline.config.base import Many, Section
-from germline.config.tasks import TaskBase
 
 SEARCHED = ("template", "temperature", "few_shot")
 """Settings that can have options, in the order in which their probabilities are recorded."""
@@ -72,18 +71,8 @@ class PromptSearch(Section):
                 )
         return self
 
-    @model_validator(mode="after")
-    def _no_setting_is_ignored(self) -> "PromptSearch":
-        for name in ("learning_rate", "min_probability"):
-            if not self.options and self.changed(name):
-                raise ValueError(
-                    f"{name}={getattr(self, name):g} would be ignored, as there is nothing to "
-                    f"choose: give {', '.join(SEARCHED)} options, or drop it"
-                )
-        return self
 
-
-def check_prompt_search(search: PromptSearch, task: TaskBase, method: str, strategy: str) -> None:
+def check_prompt_search(search: PromptSearch, method: str, strategy: str) -> None:
     """Refuse a prompt search that the method or strategy cannot run, and settings it overrides.
 
     Raises:
@@ -101,10 +90,4 @@ def check_prompt_search(search: PromptSearch, task: TaskBase, method: str, strat
         raise ValueError(
             f"the options of prompt_search ({names}) cannot be searched beside strategy.kind="
             f"{strategy}: use strategy.kind=nes, or drop them"
-        )
-    if search.temperature and task.temperature:
-        raise ValueError(
-            f"task.temperature={task.temperature:g} would be ignored beside "
-            f"prompt_search.temperature={list(search.temperature)}: drop it, and list it in "
-            "prompt_search.temperature to search it"
         )

@@ -9,9 +9,10 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field, model_validator
 
 from germline.config.base import Section, path_as_text
-from germline.config.cma import SepCma, check_cma_space
-from germline.config.engines import EngineConfig, InProcess, Toy
+from germline.config.cma import check_cma_space
+from germline.config.engines import EngineConfig, InProcess
 from germline.config.fleets import FleetConfig, Local, MicrobatchSettings
+from germline.config.ignored_settings import check_ignored_settings
 from germline.config.methods import (
     EsSampleGradientDescent,
     EvolutionStrategy,
@@ -174,35 +175,12 @@ class Config(Section):
         return self.strategy
 
     @model_validator(mode="after")
-    def _the_toy_brings_its_model(self) -> "Config":
-        if isinstance(self.engine, Toy) and self.model != "nano":
-            raise ValueError(
-                f"model={self.model} cannot be used by engine=toy, which has a model of its own: "
-                "drop one of them"
-            )
+    def _no_setting_is_ignored(self) -> "Config":
+        check_ignored_settings(self)
         return self
 
     @model_validator(mode="after")
-    def _devices_are_named_once(self) -> "Config":
-        devices = getattr(self.fleet, "devices", "auto")
-        if devices == "auto":
-            return self
-        found = f"fleet.devices={list(devices)}"
-        if isinstance(self.engine, Toy):
-            raise ValueError(f"{found} cannot be used by engine=toy, which needs none: drop it")
-        if not isinstance(self.engine, InProcess):
-            raise ValueError(
-                f"{found} cannot be used by engine={self.engine.kind}, which takes the devices it "
-                "is shown (CUDA_VISIBLE_DEVICES): drop it"
-            )
-        if self.engine.device != "auto":
-            raise ValueError(
-                f"{found} and engine.device={self.engine.device} name devices twice: drop one"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _a_server_plays_for_one_engine(self) -> "Config":
+    def _a_server_serves_one_engine(self) -> "Config":
         url = getattr(self.engine, "base_url", None)
         if url is not None and self.fleet.engines > 1:
             raise ValueError(
@@ -223,8 +201,8 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
-    def _the_method_ignores_nothing(self) -> "Config":
-        check_method(self.method, self.strategy, self.shaping, self.generations)
+    def _the_method_can_run(self) -> "Config":
+        check_method(self.method, self.strategy, self.generations)
         check_backpropagation(
             self.method,
             self.space,
@@ -232,22 +210,12 @@ class Config(Section):
             self.fleet,
             self.task.temperature,
         )
-        check_prompt_search(self.prompt_search, self.task, self.method.kind, self.strategy.kind)
+        check_prompt_search(self.prompt_search, self.method.kind, self.strategy.kind)
         return self
 
     @model_validator(mode="after")
     def _the_strategy_can_drive_the_space(self) -> "Config":
         check_cma_space(self.strategy, self.space)
-        return self
-
-    @model_validator(mode="after")
-    def _members_sent_by_value_have_one(self) -> "Config":
-        if self.fleet.send_offsets and not isinstance(self.strategy, SepCma):
-            raise ValueError(
-                f"fleet.send_offsets=true would be ignored with "
-                f"strategy.kind={self.strategy.kind}, "
-                "whose members travel in one way alone: drop it"
-            )
         return self
 
     @model_validator(mode="after")

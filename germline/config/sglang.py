@@ -5,10 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from germline.config.engines import EngineBase
-from germline.config.validators import check_server_settings
 from germline.registry import register
-
-LAUNCHED_ONLY = ("python", "device", "threads", "options", "startup_timeout_s")
 
 
 @register("engine", "germline.engines.sglang.engine:SglangEngine")
@@ -97,5 +94,4 @@ class Sglang(EngineBase):
                 f"{given}: set either engine.base_url to a running server's URL "
                 "(http://127.0.0.1:30000) or engine.launch=true, and the run starts one"
             )
-        check_server_settings(self, self.base_url, *LAUNCHED_ONLY)
         return self

@@ -103,16 +103,6 @@ class Lora(LinearSpace):
             )
         return self
 
-    @model_validator(mode="after")
-    def _a_given_start_is_not_drawn(self) -> "Lora":
-        for name in ("init_scale_a", "init_scale_b"):
-            if self.init_adapter is not None and self.changed(name):
-                raise ValueError(
-                    f"{name}={getattr(self, name)} would be ignored, as the adapter of "
-                    f"start={self.init_adapter} is not drawn: drop one of them"
-                )
-        return self
-
 
 @register("space", "germline.spaces.subspace:Subspace")
 class Subspace(LinearSpace):

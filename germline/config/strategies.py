@@ -225,11 +225,6 @@ class Nes(StrategyBase):
     @model_validator(mode="after")
     def _members_are_compared_with_something(self) -> "Nes":
         running = isinstance(self.baseline, RunningMeanBaseline)
-        if self.antithetic and running:
-            raise ValueError(
-                "baseline=running changes nothing in antithetic pairs, whose members are compared "
-                "with each other: use antithetic=false or drop it"
-            )
         if self.population == 1 and not running:
             raise ValueError(
                 "population=1 has nobody to be compared with: use population=2, or "

@@ -53,17 +53,6 @@ class Conciseness(TaskBase):
     )
     split_seed: int = Field(0, description="Seed of the train/test split.")
 
-    @model_validator(mode="after")
-    def _nothing_is_ignored(self) -> "Conciseness":
-        if self.path and self.data != "facts":
-            raise ValueError(f"data={self.data} and path={self.path} exclude each other: drop one")
-        if self.split_seed and (self.data == "paper" or self.test_path):
-            raise ValueError(
-                f"split_seed={self.split_seed} has nothing to split: "
-                "the held-out examples are given by data=paper or test_path"
-            )
-        return self
-
 
 @register("task", "germline.tasks.arithmetic:ArithmeticTask")
 class Arithmetic(TaskBase):
@@ -100,14 +89,6 @@ class Countdown(TaskBase):
         ),
     )
     split_seed: int = Field(0, description="Seed of the rows made here and of the seeded split.")
-
-    @model_validator(mode="after")
-    def _puzzles_are_made_or_read(self) -> "Countdown":
-        if self.path and self.puzzles != "small":
-            raise ValueError(
-                f"puzzles={self.puzzles} and path={self.path} exclude each other: drop one"
-            )
-        return self
 
 
 @register("task", "germline.tasks.multiplication:MultiplicationTask")
@@ -234,17 +215,6 @@ class Jsonl(CustomTask):
             raise ValueError(
                 f"metric={self.metric} is not part of reward={self.reward}: add it with weight 0, "
                 "or report one that is"
-            )
-        for setting, reward in (("pattern", "regex"), ("tolerance", "numeric")):
-            if reward not in self.reward and self.changed(setting):
-                raise ValueError(
-                    f"{setting}={getattr(self, setting)} is for reward={reward}, found "
-                    f"reward={', '.join(self.reward)}: drop one of them"
-                )
-        if self.split_seed and self.test_path:
-            raise ValueError(
-                f"split_seed={self.split_seed} has nothing to split: "
-                "the held-out rows are given by test_path"
             )
         return self
 

@@ -2,10 +2,9 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from germline.config.engines import EngineBase
-from germline.config.validators import check_server_settings
 from germline.registry import register
 
 
@@ -97,21 +96,3 @@ class Vllm(EngineBase):
     def is_served(self) -> bool:
         """Whether an inference engine generates: it does."""
         return True
-
-    @model_validator(mode="after")
-    def _a_server_was_started_with_settings_of_its_own(self) -> "Vllm":
-        its_own = (
-            "tensor_parallel",
-            "threads",
-            "adapters",
-            "adapter_rank",
-            "gpu_memory_utilization",
-        )
-        check_server_settings(self, self.base_url, *its_own, "kv_cache_gb", "options")
-        waits = self.changed("timeout_s", "retry_timeout_s")
-        if self.base_url is None and waits:
-            raise ValueError(
-                f"{waits[0]}={getattr(self, waits[0]):g} would be ignored without base_url, as "
-                "there is no server to wait for: drop it"
-            )
-        return self

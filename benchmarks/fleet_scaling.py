@@ -39,7 +39,7 @@ REMEDIES: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("digests on all cores of its GPUs", {"digest_threads": 0}),
     ("64 graders", {"graders": 64}),
     ("the driver at half its work", {"driver": Driver(receive=Driver().receive / 2)}),
-    ("no look after playing", {"look": False}),
+    ("no look after generating", {"look": False}),
 )
 """Each is on top of those before it."""
 ALL = {name: value for _, change in REMEDIES[:4] for name, value in change.items()}

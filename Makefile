@@ -2,8 +2,8 @@
 # Needs Python 3.11 or newer and make; the first command builds .venv, later ones reuse it.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3.11)
-# Extra pip arguments, for example PIP_ARGS="--index-url https://download.pytorch.org/whl/cpu
-# --extra-index-url https://pypi.org/simple" to get the small CPU build of torch on Linux.
+# Extra pip arguments, for example PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu"
+# to get the small CPU build of torch on Linux.
 PIP_ARGS ?=
 # Extra pytest arguments, for example PYTEST_ARGS="-x -k spaces".
 PYTEST_ARGS ?=

@@ -17,6 +17,7 @@ from germline.run.build_parts import make_engine
 from germline.training import generations
 from germline.types import GermlineError
 from tests.hang_limit import HANG_S
+from tests.test_config import is_section, known
 from tests.tiny import save_tiny
 from tests.toy_runs import SETTINGS, InProcessPool, run, settings
 
@@ -204,8 +205,6 @@ SEEN_ELSEWHERE = {
 
 def leaves(section: type[Section] = Config, prefix: str = "") -> set[str]:
     """Return every setting as an override would spell it."""
-    from tests.test_config import is_section, known
-
     found = set()
     for name, field in section.model_fields.items():
         groups = [one.group for one in field.metadata if isinstance(one, KindOf)]

@@ -134,7 +134,7 @@ def test_members_that_are_drawn_otherwise_elsewhere_stop_the_run():
     member = strategy().ask(0).members[2]
     moved = VectorPerturbation(0, 2, np.nextafter(member.offsets, np.float32(9)))
     with pytest.raises(
-        GermlineError, match=r"member 2 of generation 0 otherwise .* fleet\.send_offsets=true"
+        GermlineError, match=r"member 2 of generation 0 differently .* fleet\.send_offsets=true"
     ):
         GenerateJob([as_member_ref(moved)], EXAMPLES, DECODING)(follower())
 

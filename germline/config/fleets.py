@@ -1,4 +1,4 @@
-"""Settings of fleets: how many engines move together, and how work is cut for them."""
+"""Settings of fleets: how many engines a run has, and the size of the work they are sent."""
 
 from typing import Annotated, Literal
 
@@ -9,7 +9,7 @@ from germline.registry import register
 
 
 class MicrobatchSettings(Section):
-    """Work is cut into microbatches of fixed size: the same batch shapes, whoever computes them."""
+    """The fixed size of microbatches: batches have the same shapes on any number of engines."""
 
     members: int | None = Field(
         None, ge=1, description="Members per microbatch; default: as many as `rows` allows."
@@ -17,7 +17,7 @@ class MicrobatchSettings(Section):
     rows: int = Field(
         1024,
         ge=1,
-        description="Rows per microbatch (members x examples) where `members` is left open.",
+        description="Rows per microbatch (members x examples) where `members` is not set.",
     )
     examples: int = Field(256, ge=1, description="Examples per microbatch.")
 
@@ -35,36 +35,38 @@ Devices = Annotated[Literal["auto"] | tuple[str, ...], BeforeValidator(_devices)
 
 
 class FleetBase(KindSection):
-    """What every fleet can be told about engines that are slow, or never answer."""
+    """Settings of every fleet about engines that are slow or hang."""
 
     quorum: float = Field(
         1.0,
         gt=0.5,
         le=1,
         description=(
-            "Share of the members with which a generation may close, when the others are still out "
-            "after half as long again; they have no utility. Who is in depends on how the machines "
-            "fare: two runs may differ, each is replayed exactly. 1: wait for all."
+            "Share of the members with which a generation may close: the other members get 50 % "
+            "more time and are then dropped (utility 0). Which members are dropped depends on the "
+            "speed of the machines, so two runs may differ; each is replayed exactly. 1: wait for "
+            "all members."
         ),
     )
     hang_factor: float | None = Field(
         10.0,
         ge=2,
         description=(
-            "An engine elsewhere is taken for hung, and started again, when a job takes it so many "
-            "times longer than the slowest such job of its size so far. `null`: wait however long "
-            "it takes."
+            "A remote engine counts as hung, and is started again, when a job takes this many "
+            "times longer than the slowest job of its kind and size so far. `null`: no limit."
         ),
     )
     hang_timeout_s: float = Field(
-        120.0, gt=0, description="But not before it took so long, in seconds."
+        120.0,
+        gt=0,
+        description="Shortest time after which a remote engine can count as hung, in seconds.",
     )
     send_offsets: bool = Field(
         default=False,
         description=(
-            "Send members of `sep_cma` to engines elsewhere as numbers, 4 bytes for each one "
-            "searched. By default every engine draws them itself, which needs hosts whose numpy "
-            "rounds alike; the run stops, and says so, where they do not."
+            "Send members of `sep_cma` to remote engines as numbers, 4 bytes for each searched "
+            "number. By default every engine draws them itself, which needs hosts whose numpy "
+            "rounds alike; the run stops with an error where they do not."
         ),
     )
 
@@ -78,17 +80,17 @@ class Local(FleetBase):
         1,
         ge=1,
         description=(
-            "Engines that share the microbatches of a generation; more than one run in processes "
-            "of "
-            "their own. Their number changes no bit of a run: each uses `engine.threads` CPU "
-            "threads, so set that to the cores divided by the engines, and keep it."
+            "Engines that share the microbatches of a generation; with more than one, each runs in "
+            "a process of its own. The number of engines changes no bit of a run. Each engine uses "
+            "`engine.threads` CPU threads: set that to the cores divided by the engines, and keep "
+            "it."
         ),
     )
     devices: Devices = Field(
         "auto",
         description=(
-            "A device for each engine, such as `[cuda:0, cuda:1]`; `auto` takes the GPUs in turn "
-            "where `engine.device` is `auto` and there are any, else `engine.device` for all."
+            "A device for each engine, such as `[cuda:0, cuda:1]`. `auto` assigns the GPUs in turn "
+            "where `engine.device` is `auto` and there are GPUs, else `engine.device` to all."
         ),
     )
 
@@ -97,59 +99,58 @@ class Local(FleetBase):
         if self.devices != "auto" and len(self.devices) != self.engines:
             raise ValueError(
                 f"devices names {len(self.devices)} devices for engines={self.engines}: name one "
-                "for each engine (a device may stand several times), or use devices=auto"
+                "for each engine (a device may be named several times), or use devices=auto"
             )
         return self
 
 
 NAMES = ("CPU", "GPU", "TPU")
-"""Resources whose names Ray spells so; others are as the nodes were started with."""
+"""Resources that Ray names in capitals; others have the names that nodes were started with."""
 
 
 @register("fleet")
 class Ray(FleetBase):
-    """Engines as Ray actors, on this machine or all over a cluster."""
+    """Engines as Ray actors, on this machine or on the hosts of a cluster."""
 
     kind: Literal["ray"] = "ray"
     engines: int = Field(
         1,
         ge=1,
         description=(
-            "Engines that share the microbatches of a generation. Their number changes no bit of "
-            "a run on "
-            "equal machines: each uses `engine.threads` CPU threads."
+            "Engines that share the microbatches of a generation. The number of engines changes no "
+            "bit of a run on equal machines. Each engine uses `engine.threads` CPU threads."
         ),
     )
     address: str | None = Field(
         None,
         min_length=1,
         description=(
-            "Of a running cluster: `auto` on a machine of it, or host:port of its head. Default: "
-            "Ray is started on this machine, and stopped with the run."
+            "Address of a running cluster: `auto` on one of its machines, or host:port of its head "
+            "node. Default: Ray is started on this machine, and stopped with the run."
         ),
     )
     resources: dict[str, Annotated[float, Field(gt=0)]] = Field(
         {"CPU": 1.0},
         min_length=1,
         description=(
-            "What one engine needs, all on one node, by Ray's names: `{CPU: 4, GPU: 1}`; tensor "
-            "parallel engines need several GPUs; `memory` is in bytes."
+            "Resources that one engine needs on one node, by the names that Ray uses: "
+            "`{CPU: 4, GPU: 1}`. Tensor parallel engines need several GPUs; `memory` is in bytes."
         ),
     )
     min_engines: int | None = Field(
         None,
         ge=1,
         description=(
-            "Engines that are enough to begin; the others join when the cluster has room, between "
-            "two generations. Default: all of them."
+            "Engines that must have loaded before the run begins; the others join between two "
+            "generations when the cluster has resources for them. Default: all engines."
         ),
     )
     placement_timeout_s: float = Field(
         30.0,
         gt=0,
         description=(
-            "Longest wait for room while too few engines have any to begin or go on, in seconds; "
-            "longer where the cluster has to grow first."
+            "Longest wait for resources while too few engines have any to begin or go on, in "
+            "seconds; set it longer where the cluster has to grow first."
         ),
     )
 

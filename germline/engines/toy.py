@@ -1,10 +1,10 @@
-"""A character model of a few thousand weights: the whole machine in milliseconds.
+"""A character model of a few thousand weights: a whole run takes milliseconds.
 
 For tests, docs and bug reports.
 
 Next character = argmax of read(tanh(mix(mean embedding of the prompt) + position + previous
-character)). It knows nothing, but it is a causal language model with embeddings, linear layers and
-a bias, served from fp32 masters like any.
+character)). It was never trained, but it is a causal language model with embeddings, linear layers
+and a bias, served from fp32 masters like any other.
 """
 
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ POSITIONS = 32
 
 
 class _ToyModel(nn.Module):
-    """The shapes; values come from the project's own noise, so they are the same everywhere."""
+    """The shapes; the weights are `noise.weight_noise`, so they are the same on every machine."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,13 +89,13 @@ class ToyEngine:
         """Let every member answer every example, as `[members][examples]`; None is the center."""
         sampling_noise = draw_sampling_noise(examples, decoding)
         tensors = (self.weights.merged_tensors(member) for member in members)
-        return [self._play(one, examples, sampling_noise, decoding) for one in tensors]
+        return [self._complete(one, examples, sampling_noise, decoding) for one in tensors]
 
     @torch.inference_mode()
     def read(
         self, members: Members, examples: Sequence[Example], completions: Texts
     ) -> list[list[Tensor]]:
-        """Return the logits each member has where its completions were written, one by one."""
+        """Return the logits of each member before each character of its completions."""
         rows = []
         for member, written in zip(members, completions, strict=True):
             tensors = self.weights.merged_tensors(member)
@@ -110,7 +110,7 @@ class ToyEngine:
     def log_probabilities(
         self, members: Members, examples: Sequence[Example], completions: Texts
     ) -> list[list[Sequence[float]]]:
-        """Return how likely each member finds each character of its completions, as logarithms."""
+        """Return the log-probability of each character of the completions, for each member."""
         read = self.read(members, examples, completions)
         return [
             [
@@ -121,7 +121,7 @@ class ToyEngine:
         ]
 
     def apply(self, update: Update | MeanUpdate) -> UpdateSize | None:
-        """Move the masters, and measure the step; there is no serving copy."""
+        """Apply the update to the masters, and measure the step; there is no serving copy."""
         gauge = UpdateSizeMeter(self.weights, torch.float32)
         self.weights.apply(update)
         self.weights.check_finite(update)
@@ -140,7 +140,7 @@ class ToyEngine:
         """Write the center's adapter as a PEFT folder, for training to start from."""
         self.weights.save_adapter(folder)
 
-    def _play(
+    def _complete(
         self,
         tensors: dict[str, Tensor],
         examples: Sequence[Example],
@@ -164,7 +164,7 @@ class ToyEngine:
 
 
 def _mixed(tensors: dict[str, Tensor], prompts: Sequence[list[int]]) -> Tensor:
-    """Return what the model makes of prompts, `[prompts, width]`."""
+    """Return the mean embedding of prompts after the layer `mix`, `[prompts, width]`."""
     thought = torch.stack([tensors["embed.weight"][ids].mean(0) for ids in prompts])
     return thought @ tensors["layers.0.mix.weight"].T + tensors["layers.0.mix.bias"]
 

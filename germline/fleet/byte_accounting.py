@@ -1,7 +1,7 @@
-"""How much travels for a job and for its answer.
+"""How many bytes a job and its result take on their way to a remote engine and back.
 
-Measured as the bytes pickle makes of them, which is what a pipe carries and, to within an envelope
-of a few hundred bytes that a cluster adds, what goes over a network.
+Counted are the bytes of their pickles. A pipe carries just these; a cluster adds an envelope of a
+few hundred bytes.
 """
 
 import pickle
@@ -11,11 +11,11 @@ from germline.fleet.engine_queries import DimensionQuery, ScalesQuery
 from germline.fleet.worker_jobs import ApplyJob, DigestJob, EngineJob, GenerateJob
 
 _COUNTED = (GenerateJob, ApplyJob, DigestJob, ScalesQuery, DimensionQuery)
-"""What a generation consists of; the others carry states, or hand engines the journal."""
+"""The jobs of a generation; the others carry states or the journal."""
 
 
 def sent_bytes(job: EngineJob) -> CommBytes:
-    """Return what it takes to hand out a job."""
+    """Return the bytes that sending a job takes."""
     if not isinstance(job, _COUNTED):
         return CommBytes()
     prompts = [example.prompt for example in job.examples] if isinstance(job, GenerateJob) else []
@@ -23,13 +23,13 @@ def sent_bytes(job: EngineJob) -> CommBytes:
 
 
 def received_bytes(job: EngineJob, answer: object) -> CommBytes:
-    """Return what it takes to bring back what a job returned, which was found credible."""
+    """Return the bytes that a valid result of a job takes."""
     if not isinstance(job, _COUNTED):
         return CommBytes()
     text = 0
     if isinstance(job, GenerateJob) and isinstance(answer, list):
         written = [completion for row in answer for completion in row]
-        # Together, as in the answer: what members wrote alike may be one object, pickled once.
+        # Pickled together, as in the answer: pickle writes an object that occurs twice only once.
         text = _size([(one.text, one.tokens) for one in written])
     return CommBytes(received=_size(answer), text=text)
 

@@ -1,8 +1,8 @@
-"""Engines in processes of this machine, seen from their parent: started, fed, listened to, ended.
+"""Engines in processes of this machine, seen from their parent: start, send, outcome, stop.
 
-Own processes rather than `multiprocessing`, for the reasons of `germline.graders.pool`; started
-afresh rather than forked, because CUDA does not survive a fork. What an engine prints would tear
-the live view: it goes to a file, and is shown where the engine is lost.
+`subprocess` is used instead of `multiprocessing` for the reasons of `germline.graders.pool`; a
+process is started afresh, as CUDA does not survive a fork. The output of an engine would tear the
+live view, so it goes to a file; its last lines are part of the message when the engine is lost.
 """
 
 import contextlib
@@ -29,9 +29,9 @@ class EngineProcess:
     """One engine in a process of its own.
 
     Args:
-        number: its place among the engines, for messages.
+        number: of the engine, for messages.
         load: makes the engine there; picklable.
-        environment: variables on top of this process's own.
+        environment: variables in addition to those of this process.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class EngineProcess:
 
     @property
     def waits_for_resources(self) -> bool:
-        """Whether it waits for room: never, it runs from its start."""
+        """Whether it waits for resources: never, a process runs from its start."""
         return False
 
     @property
@@ -93,11 +93,11 @@ class EngineProcess:
         self._send(self._load)
 
     def send(self, job: EngineJob) -> None:
-        """Begin a job; a process that is gone shows when its outcome is asked for."""
+        """Begin a job; that a process is gone is reported by `outcome`."""
         self._send(job)
 
     def stop(self) -> None:
-        """Kill the process and give everything back."""
+        """Kill the process, and close its connection and its file."""
         if self._popen is not None:
             self._popen.kill()
             self._popen.wait()
@@ -107,23 +107,23 @@ class EngineProcess:
         self._popen = self._connection = self._output = None
 
     def connection(self) -> Connection:
-        """Return what becomes readable when there is an outcome."""
+        """Return the connection that becomes readable when there is an outcome."""
         if self._connection is None:
             raise RuntimeError(f"{self.name} was not started")
         return self._connection
 
     def outcome(self) -> Outcome:
-        """Read what came of the job: called when the connection is readable."""
+        """Read the outcome of the job; the connection must be readable."""
         try:
             value = self.connection().recv()
         except (EOFError, OSError):
             return RemoteEngineLost(self._end())
-        except Exception as error:  # noqa: BLE001 - what is no pickle can raise anything
-            return RemoteEngineLost(f"its answer cannot be read: {error}")
+        except Exception as error:  # noqa: BLE001 - an invalid pickle can raise any error
+            return RemoteEngineLost(f"its result cannot be read: {error}")
         return (
             value
             if isinstance(value, JobDone | JobRaised)
-            else RemoteEngineLost(f"it answered {value!r}")
+            else RemoteEngineLost(f"it returned {value!r}")
         )
 
     def _send(self, value: object) -> None:
@@ -131,7 +131,7 @@ class EngineProcess:
             self.connection().send(value)
 
     def _end(self) -> str:
-        """Say how a process ended whose connection has ended, with the last it printed."""
+        """Describe how a process ended whose connection was closed, with its last output."""
         if self._popen is None or self._output is None:
             return "it was stopped"
         self._popen.kill()
@@ -146,7 +146,7 @@ class EngineProcess:
 def wait_for_outcome(
     remotes: Sequence[RemoteEngine], timeout: float | None
 ) -> list[tuple[RemoteEngine, Outcome]]:
-    """Wait until one of these processes has an outcome, or in vain; return what there is."""
+    """Wait until one of these processes has an outcome or time is up; return all outcomes."""
     processes = [remote for remote in remotes if isinstance(remote, EngineProcess)]
     ready = wait_for_any([process.connection() for process in processes], timeout)
     return [(one, one.outcome()) for one in processes if one.connection() in ready]

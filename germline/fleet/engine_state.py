@@ -1,4 +1,4 @@
-"""The state of an engine, its weights and moments, on its way to another one."""
+"""The state of an engine, its weights and moments, on its way to another engine."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 
 @runtime_checkable
 class EngineState(Protocol):
-    """What engines were after some update, where others can get at it; picklable."""
+    """Weights and moments after some update, where other engines can read them; picklable."""
 
     def unpacked(self) -> AbstractContextManager[Path]:
         """Yield a folder of snapshots on the machine where this is called."""
@@ -17,7 +17,7 @@ class EngineState(Protocol):
 
 @dataclass(frozen=True)
 class FolderState:
-    """Snapshots in a folder that everyone can read."""
+    """Snapshots in a folder that every engine can read."""
 
     folder: Path
 

@@ -1,4 +1,4 @@
-"""One engine in this process, with the graders beside it: the smallest fleet."""
+"""One engine in this process and its graders: the smallest fleet."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +21,7 @@ from germline.types import (
 
 
 class LocalFleet:
-    """One engine in this process, with the graders beside it."""
+    """One engine in this process and its graders."""
 
     def __init__(
         self, engine: Engine, graders: GraderProtocol, microbatch: MicrobatchSettings
@@ -33,7 +33,7 @@ class LocalFleet:
     def evaluate(
         self, population: Population, batch: Sequence[Example], decoding: Decoding
     ) -> Evaluation:
-        """Play the batch with every member and grade it."""
+        """Evaluate every member on the batch."""
         return evaluate_members(
             self.engine, self.graders, population.members, batch, self.microbatch, decoding
         )
@@ -48,7 +48,7 @@ class LocalFleet:
         return query(self.engine)
 
     def apply(self, update: Update | MeanUpdate) -> UpdateSize | None:
-        """Apply the update, and return how far it moved the weights."""
+        """Apply the update, and return the size of the step."""
         return self.engine.apply(update)
 
     def digest(self) -> str:
@@ -67,10 +67,10 @@ class LocalFleet:
         self.engine.refresh()
 
     def traffic(self) -> CommBytes | None:
-        """Return None: nothing travels."""
+        """Return None: nothing is sent anywhere."""
         return None
 
     def close(self) -> None:
-        """End what the engine started; the rest goes with the objects that hold it."""
+        """Stop what the engine started."""
         if isinstance(self.engine, Closable):
             self.engine.close()

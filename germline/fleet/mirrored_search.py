@@ -1,12 +1,12 @@
-"""An engine elsewhere that follows a search by coordinates: told what the strategy was told.
+"""A remote engine with a copy of the search: it draws the members itself, as the strategy does.
 
-Members of such a strategy are vectors, and an update says how far its mean went: by value, 4 bytes
-for each searched number. Both follow from the run seed and the utilities told so far,
-so a follower has a strategy of its own: a member travels as its place and the digest of its
-offsets, an update as its utilities, as in a journal.
+Members of `sep_cma` are vectors, and so is its update of the mean: 4 bytes per searched number.
+Both follow from the run seed and the utilities of the generations before. A mirrored engine has a
+strategy of its own, so a member is sent as its index and the digest of its offsets, and an update
+as its utilities, as in a journal.
 
-Where numpy rounds otherwise than on the machine of the run, the digests differ, and the run stops
-with the setting that sends members by value (`fleet.send_offsets`).
+Where numpy rounds differently than on the machine of the run, the digests differ, and the run stops
+with an error that names the setting which sends members as numbers (`fleet.send_offsets`).
 """
 
 import hashlib
@@ -30,10 +30,10 @@ from germline.types import (
 
 @dataclass(frozen=True, slots=True)
 class MemberRef:
-    """A member of a coordinate strategy by name: who was told the same draws it again.
+    """A reference to a member of a search: an engine with a copy of the search draws it.
 
     Attributes:
-        index: place in the population.
+        index: in the population.
         digest: SHA-256 of its offsets.
     """
 
@@ -46,30 +46,30 @@ Member = Perturbation | MemberRef | None
 
 
 def as_member_ref(member: Perturbation | None) -> Member:
-    """Return a member as it travels to a follower."""
+    """Return a member as it is sent to a mirrored engine."""
     if not isinstance(member, VectorPerturbation):
         return member
     return MemberRef(member.generation, member.index, _digest(member))
 
 
 def strip_offsets(update: Update | MeanUpdate) -> Update | MeanUpdate:
-    """Return an update as it travels to a follower: what was told, and not where that led."""
+    """Return an update as it is sent to a mirrored engine: the utilities without the offsets."""
     return replace(update, offsets=None) if isinstance(update, MeanUpdate) else update
 
 
 def resolve_member(member: Member, engine: Engine) -> Perturbation | None:
-    """Return a member as an engine plays it; one that came by name is drawn by a follower."""
+    """Return a member as an engine generates with it; a mirrored engine draws a reference."""
     if not isinstance(member, MemberRef):
         return member
-    assert isinstance(engine, MirroredEngine), "members travel by name to followers alone"
-    return engine.drawn(member)
+    assert isinstance(engine, MirroredEngine), "only mirrored engines are sent references"
+    return engine.draw(member)
 
 
 class MirroredEngine(EngineWrapper):
-    """An engine with a strategy of its own.
+    """An engine with a copy of the strategy.
 
     Args:
-        inner: plays and moves.
+        inner: generates and applies updates.
         begin: makes the strategy as it was when the run began.
     """
 
@@ -79,32 +79,32 @@ class MirroredEngine(EngineWrapper):
         self._strategy = begin()
         self._population: Population | None = None
 
-    def drawn(self, name: MemberRef) -> Perturbation:
-        """Draw a member that came by name.
+    def draw(self, reference: MemberRef) -> Perturbation:
+        """Draw the member that a reference names.
 
         Raises:
-            GermlineError: drawn here, it has other offsets.
+            GermlineError: the member drawn here has other offsets.
         """
-        if self._population is None or self._population.generation != name.generation:
-            self._population = self._strategy.ask(name.generation)
-        member = self._population.members[name.index]
-        if as_member_ref(member) != name:
+        if self._population is None or self._population.generation != reference.generation:
+            self._population = self._strategy.ask(reference.generation)
+        member = self._population.members[reference.index]
+        if as_member_ref(member) != reference:
             raise GermlineError(
-                f"fleet: an engine draws member {name.index} of generation {name.generation} "
-                "otherwise than the run: its numpy or its processor rounds otherwise. Set "
-                "fleet.send_offsets=true to send members as numbers"
+                f"fleet: an engine draws member {reference.index} of generation "
+                f"{reference.generation} differently than the run: its numpy or its processor "
+                "rounds differently. Set fleet.send_offsets=true to send members as numbers"
             )
         return member
 
     def apply(self, update: Update | MeanUpdate) -> UpdateSize | None:
-        """Be told what the strategy was told, and apply where that leads."""
+        """Give the update to the copy of the strategy, and apply the offsets that it returns."""
         self._population = None
         if isinstance(update, MeanUpdate):
             (update,) = self._strategy.recall([update])
         return self.inner.apply(update)
 
     def recall(self, entries: Sequence[JournalEntry]) -> list[JournalEntry]:
-        """Begin the search anew and be told a whole journal; return it with its offsets."""
+        """Begin the search again, replay a whole journal, and return it with its offsets."""
         self._strategy, self._population = self._begin(), None
         return recall_strategy(self._strategy, entries)
 

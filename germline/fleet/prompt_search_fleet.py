@@ -1,7 +1,7 @@
-"""A fleet whose members choose how they are prompted and sampled; the center plays the likeliest.
+"""A fleet whose members have prompt variants; the center has the most probable one.
 
-Members with the same choice are played together, in the order in which choices first appear. So
-the microbatches follow from the population alone, whatever the number of engines.
+Members with the same variant are evaluated together, in the order in which variants first appear in
+the population. So the microbatches depend on the population alone, not on the number of engines.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,12 +16,12 @@ from germline.types import Decoding, Evaluation, Example, Population, PromptVari
 
 
 class PromptSearchFleet(FleetWrapper):
-    """Plays every member with what it chose.
+    """Evaluates every member with its prompt variant.
 
     Args:
-        inner: the fleet that plays.
-        present: (example, choice) -> the example as it is put to a model.
-        likeliest: what the center plays with, now.
+        inner: the fleet that evaluates.
+        present: (example, variant) -> the example as the model is prompted with it.
+        likeliest: returns the most probable variant now.
     """
 
     def __init__(
@@ -37,44 +37,46 @@ class PromptSearchFleet(FleetWrapper):
     def evaluate(
         self, population: Population, batch: Sequence[Example], decoding: Decoding
     ) -> Evaluation:
-        """Play the batch with every member, those with the same choice together."""
+        """Evaluate every member on the batch, those with the same variant together."""
         if not population.prompt_variants:
             return self.inner.evaluate(population, batch, decoding)
         rewards = np.full((len(population), len(batch)), np.nan)
         rollouts: list[Rollout] = []
-        played: list[Evaluation] = []
-        for choice in dict.fromkeys(population.prompt_variants):
-            places = [i for i, one in enumerate(population.prompt_variants) if one == choice]
+        parts: list[Evaluation] = []
+        for variant in dict.fromkeys(population.prompt_variants):
+            places = [i for i, one in enumerate(population.prompt_variants) if one == variant]
             together = replace(
                 population, members=tuple(population.members[i] for i in places), prompt_variants=()
             )
-            part = self.inner.evaluate(together, *self._as_chosen(batch, decoding, choice))
+            part = self.inner.evaluate(together, *self._prompted(batch, decoding, variant))
             rewards[places] = part.rewards
-            rollouts += [replace(one, member=places[one.member]) for one in part.rollouts]
-            played.append(part)
+            rollouts += [
+                replace(rollout, member=places[rollout.member]) for rollout in part.rollouts
+            ]
+            parts.append(part)
         rollouts.sort(key=lambda rollout: rollout.member)
         return replace(
-            played[0],
+            parts[0],
             rewards=rewards,
             rollouts=tuple(rollouts),
-            tokens=sum(part.tokens for part in played),
-            decode_seconds=sum(part.decode_seconds for part in played),
+            tokens=sum(part.tokens for part in parts),
+            decode_seconds=sum(part.decode_seconds for part in parts),
         )
 
     def evaluate_center(self, examples: Sequence[Example], decoding: Decoding) -> Evaluation:
-        """Play the examples with the center, as is likeliest."""
-        return self.inner.evaluate_center(*self._as_chosen(examples, decoding, self._likeliest()))
+        """Evaluate the center on the examples with the most probable variant."""
+        return self.inner.evaluate_center(*self._prompted(examples, decoding, self._likeliest()))
 
     def query(self, query: EngineQuery[Answer]) -> Answer:
-        """Ask about the examples of a question as the center is prompted with them now."""
-        choice = self._likeliest()
+        """Ask about the examples of a question with the most probable variant."""
+        variant = self._likeliest()
         return self.inner.query(
-            with_each(query, "examples", lambda example: self._present(example, choice))
+            with_each(query, "examples", lambda example: self._present(example, variant))
         )
 
-    def _as_chosen(
-        self, examples: Sequence[Example], decoding: Decoding, choice: PromptVariant
+    def _prompted(
+        self, examples: Sequence[Example], decoding: Decoding, variant: PromptVariant
     ) -> tuple[list[Example], Decoding]:
-        if choice.temperature is not None:
-            decoding = replace(decoding, temperature=choice.temperature)
-        return [self._present(one, choice) for one in examples], decoding
+        if variant.temperature is not None:
+            decoding = replace(decoding, temperature=variant.temperature)
+        return [self._present(example, variant) for example in examples], decoding

@@ -1,8 +1,8 @@
 """Engines as Ray actors: each in a placement group of its own, on any machine of a cluster.
 
-A group holds what one engine needs, on one node: an engine that waits for its group waits for room
-(`vacant`). States travel through Ray's object store, from host to host and not through this
-process; there need be no disk that all hosts share, but every host must be able to load the model.
+A placement group reserves what one engine needs, on one node: an engine whose group is pending
+waits for resources. States go through Ray's object store, from host to host and not through this
+process; the hosts need no shared disk, but every host must be able to load the model.
 
 Known limit: an address is one that Ray itself can join; Ray Client (`ray://`) is not supported.
 """
@@ -36,17 +36,17 @@ from germline.fleet.worker_jobs import EngineJob
 from germline.protocols import Engine
 
 POLL_S = 0.2
-"""How often it is asked whether there is room for an engine that waits for it."""
+"""Seconds between two checks whether a pending placement group is ready."""
 
 
 class RayEngineActor:
-    """The actor: an engine, seen from inside."""
+    """The actor, which holds the engine."""
 
     def __init__(self) -> None:
         self._engine: Engine | None = None
 
     def load(self, load: Callable[[], Engine]) -> Outcome:
-        """Load the engine, and say what its weights are."""
+        """Load the engine, and return the digest of its weights."""
 
         def loaded() -> str:
             self._engine = load()
@@ -57,7 +57,7 @@ class RayEngineActor:
     def do(self, job: EngineJob) -> Outcome:
         """Do a job."""
         engine = self._engine
-        assert engine is not None, "an engine is given jobs once it has loaded"
+        assert engine is not None, "an engine is sent jobs once it has loaded"
         return run_and_catch(lambda: job(engine))
 
 
@@ -65,9 +65,9 @@ class RayEngine:
     """One engine in an actor, seen from the run.
 
     Args:
-        number: its place among the engines, for messages.
+        number: of the engine, for messages.
         load: makes the engine there; picklable.
-        resources: what it needs on one node, by Ray's names.
+        resources: that it needs on one node, by the names that Ray uses.
     """
 
     def __init__(
@@ -83,11 +83,11 @@ class RayEngine:
 
     @property
     def waits_for_resources(self) -> bool:
-        """Whether there was no room for it yet when it was last asked."""
+        """Whether its placement group was pending at the last check."""
         return self._waits_for_resources
 
     def start(self) -> None:
-        """Ask for room and an actor in it, which loads the engine as soon as it is there."""
+        """Request a placement group and an actor in it, which loads the engine when it starts."""
         self.stop()
         self._group = placement_group([self._resources], strategy="STRICT_PACK")
         self._actor = (
@@ -105,11 +105,11 @@ class RayEngine:
         self._pending = self._actor.load.remote(self._load)
 
     def send(self, job: EngineJob) -> None:
-        """Begin a job; an actor that is gone shows when its outcome is asked for."""
+        """Begin a job; that an actor is gone is reported by `outcome`."""
         self._pending = self._actor.do.remote(job)
 
     def stop(self) -> None:
-        """Kill the actor and give its room back."""
+        """Kill the actor and remove its placement group."""
         # Either may be gone already, or the cluster with them.
         with contextlib.suppress(RayError, ValueError):
             if self._actor is not None:
@@ -123,34 +123,34 @@ class RayEngine:
     def pending(self) -> Any:
         """Return the reference to the outcome to come."""
         if self._pending is None:
-            raise RuntimeError(f"nothing was asked of {self.name}")
+            raise RuntimeError(f"{self.name} has no job")
         return self._pending
 
     def found_resources(self) -> bool:
-        """Ask whether there is room by now."""
+        """Check whether its placement group is ready."""
         self._waits_for_resources = not self._group.wait(0)
         return not self._waits_for_resources
 
     def outcome(self) -> Outcome:
-        """Read what came of the job: called when its reference is ready."""
+        """Read the outcome of the job; its reference must be ready."""
         self._waits_for_resources = False
         try:
             value = ray.get(self.pending())
         except RayError as error:
             return RemoteEngineLost(_cause(error))
-        except Exception as error:  # noqa: BLE001 - what cannot be unpickled can raise anything
-            return RemoteEngineLost(f"its answer cannot be read: {error}")
+        except Exception as error:  # noqa: BLE001 - an invalid pickle can raise any error
+            return RemoteEngineLost(f"its result cannot be read: {error}")
         return (
             value
             if isinstance(value, JobDone | JobRaised)
-            else RemoteEngineLost(f"it answered {value!r}")
+            else RemoteEngineLost(f"it returned {value!r}")
         )
 
 
 def wait_for_outcome(
     remotes: Sequence[RemoteEngine], timeout: float | None
 ) -> list[tuple[RemoteEngine, Outcome]]:
-    """Wait until one of these actors has an outcome or finds room, or in vain."""
+    """Wait until one of these actors has an outcome or gets its resources, or time is up."""
     engines = [remote for remote in remotes if isinstance(remote, RayEngine)]
     pending = [engine.pending() for engine in engines]
     end = None if timeout is None else time.monotonic() + timeout
@@ -161,7 +161,7 @@ def wait_for_outcome(
         if ray.wait(pending, timeout=pause)[0]:
             ready, _ = ray.wait(pending, num_returns=len(pending), timeout=0)
             return [(one, one.outcome()) for one in engines if one.pending() in ready]
-        if any([engine.found_resources() for engine in waits_for_resources]) or left == 0:  # noqa: C419 - ask all
+        if any([engine.found_resources() for engine in waits_for_resources]) or left == 0:  # noqa: C419 - check all
             return []
 
 
@@ -170,7 +170,7 @@ class ObjectStoreState:
     """A snapshot in Ray's object store.
 
     Attributes:
-        data: reference to its bytes, as they would stand in a file.
+        data: reference to its bytes, those of a snapshot file.
     """
 
     generation: int
@@ -178,13 +178,13 @@ class ObjectStoreState:
 
     @contextlib.contextmanager
     def unpacked(self) -> Iterator[Path]:
-        """Yield a folder that holds it, here, for a while."""
+        """Yield a temporary folder of this machine that holds it."""
         with tempfile.TemporaryDirectory(prefix="germline-peer-") as name:
             self.write(Path(name), keep=1)
             yield Path(name)
 
     def write(self, folder: Path, keep: int) -> None:
-        """Write it to a folder here, as the newest of `keep` snapshots."""
+        """Write it to a folder of this machine, as the newest of `keep` snapshots."""
         data: np.ndarray = ray.get(self.data)
         commit_snapshot(
             lambda path: path.write_bytes(data.data), folder, self.generation, keep=keep
@@ -198,31 +198,31 @@ class PackStateJob:
     generation: int
 
     def __call__(self, engine: Engine) -> ObjectStoreState:
-        """Return where they are."""
+        """Return a reference to them."""
         with tempfile.TemporaryDirectory(prefix="germline-peer-") as folder:
             path = save_snapshot(engine.weights, Path(folder), self.generation, keep=1)
             return _stored(path, self.generation)
 
     def is_valid_result(self, answer: object) -> bool:
-        """Whether it says where they are."""
+        """Whether it is the state after that generation."""
         return isinstance(answer, ObjectStoreState) and answer.generation == self.generation
 
 
 class ObjectStoreTransfer:
-    """Takes states through the object store: hosts need no disk that they share."""
+    """Sends states through the object store: hosts need no shared disk."""
 
     @contextlib.contextmanager
     def from_peer(self, ask: Ask, generation: int) -> Iterator[EngineState]:
-        """Let an engine put its state there; newcomers get it from its host."""
+        """Let an engine put its state there; other engines read it from its host."""
         yield ask(PackStateJob(generation))
 
     def from_folder(self, folder: Path) -> EngineState | None:
-        """Put the newest snapshot of a folder here there."""
+        """Put the newest snapshot of a folder of this machine there."""
         found = list_snapshots(folder)
         return _stored(found[-1], newest_snapshot(folder)) if found else None
 
     def to_folder(self, ask: Ask, folder: Path, generation: int, keep: int) -> None:
-        """Let an engine put its state there, and write it to a folder here."""
+        """Let an engine put its state there, and write it to a folder of this machine."""
         ask(PackStateJob(generation)).write(folder, keep)
 
 
@@ -231,7 +231,7 @@ def _stored(path: Path, generation: int) -> ObjectStoreState:
 
 
 def _asked_for(resources: Mapping[str, float]) -> dict[str, object]:
-    """Spell resources as the options of an actor."""
+    """Return resources as the options of an actor."""
     words = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
     asked: dict[str, object] = {"num_cpus": 0}
     asked |= {words[kind]: count for kind, count in resources.items() if kind in words}
@@ -241,5 +241,5 @@ def _asked_for(resources: Mapping[str, float]) -> dict[str, object]:
 def _cause(error: RayError) -> str:
     """Return the line of an error of Ray that says what happened."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    telling = [line for line in lines if line.startswith(("The actor", "Worker exit", "The node"))]
-    return " ".join(telling or lines[:1]) or type(error).__name__
+    relevant = [line for line in lines if line.startswith(("The actor", "Worker exit", "The node"))]
+    return " ".join(relevant or lines[:1]) or type(error).__name__

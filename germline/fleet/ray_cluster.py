@@ -1,6 +1,6 @@
-"""Ray, as a run uses it: started on this machine and stopped with the run, or joined by address.
+"""The Ray cluster of a run: started on this machine and stopped with the run, or joined by address.
 
-Nothing of it shows in the terminal: what engines print goes to the logs of Ray's session.
+The terminal shows no output of Ray: what engines print goes to the logs of the session of Ray.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from germline.protocols.wrappers import FleetWrapper
 from germline.types import GermlineError
 
 STORE_BYTES = 256 * 2**20
-"""Memory for objects where Ray is started here: states on their way, larger ones go to disk."""
+"""Memory for objects where Ray is started here; states that are larger go to disk."""
 
 CONNECT_S = 5.0
 """Longest wait for the port of an address to answer."""
@@ -31,11 +31,11 @@ _QUIET = {
 
 
 class RayCluster:
-    """Ray while a run goes on.
+    """The connection of a run to Ray.
 
     Args:
         address: of a cluster, `auto` for the one this machine belongs to; None starts one here.
-        cpus: how many Ray may hand out where it is started here.
+        cpus: that Ray may assign, where it is started here.
         environment: variables of engines, where Ray is started here.
 
     Raises:
@@ -45,16 +45,16 @@ class RayCluster:
     def __init__(
         self, address: str | None, cpus: int, environment: Mapping[str, str] | None = None
     ) -> None:
-        # Whoever uses germline from a script may have begun with Ray already: theirs to end.
+        # A script that uses germline may have started Ray already; then the script stops it.
         self._ours = not ray.is_initialized()
         self._may_grow = address is not None or not self._ours
         if not self._ours:
-            _check_another(address)
+            _check_same_cluster(address)
             return
         if address is not None:
-            _check_silence(address)
+            _check_answers(address)
         own = {"num_cpus": cpus, "object_store_memory": STORE_BYTES, "include_dashboard": False}
-        with _signals_as_they_were(), _variables({**_QUIET, **(environment or {})}):
+        with _restored_signals(), _variables({**_QUIET, **(environment or {})}):
             try:
                 ray.init(
                     address=address or "local",
@@ -67,10 +67,10 @@ class RayCluster:
                 raise GermlineError(f"{where} cannot be used: {error}") from error
 
     def check_resources(self, engines: int, resources: Mapping[str, float]) -> None:
-        """Refuse what no waiting makes room for: this machine, where Ray was started, is all.
+        """Refuse more engines than this machine has resources for, where Ray was started here.
 
         Raises:
-            GermlineError: it has too little for so many engines.
+            GermlineError: waiting would not help, as the cluster cannot grow.
         """
         total = ray.cluster_resources()
         lacks = any(engines * each > total.get(kind, 0) for kind, each in resources.items())
@@ -79,26 +79,26 @@ class RayCluster:
             raise GermlineError(f"fleet: no resources for {engines} engines: {found}")
 
     def close(self) -> None:
-        """Leave the cluster; one that was started here ends."""
+        """Leave the cluster; stop it where it was started here."""
         if self._ours:
             ray.shutdown()
 
 
 class ClusterFleet(FleetWrapper):
-    """A fleet on a cluster that it leaves when it ends."""
+    """A fleet on a cluster, which leaves the cluster when it is closed."""
 
     def __init__(self, inner: Fleet, cluster: RayCluster) -> None:
         super().__init__(inner)
         self._cluster = cluster
 
     def close(self) -> None:
-        """End the engines, and leave the cluster."""
+        """Stop the engines, and leave the cluster."""
         self.inner.close()
         self._cluster.close()
 
 
 def resources_report(resources: Mapping[str, float], *, may_grow: bool = True) -> str:
-    """Say what an engine needs, what the cluster has, and what can be done about it."""
+    """Return what an engine needs, what the cluster has, and the settings that help."""
     if not _nodes():
         return (
             "the cluster has no nodes any more, Ray has ended. The generations before are "
@@ -111,7 +111,7 @@ def resources_report(resources: Mapping[str, float], *, may_grow: bool = True) -
     return (
         f"each needs {{{needs}}} on one node (fleet.resources), and the {len(_nodes())} nodes "
         f"of the cluster have {has} together. Ask for fewer engines (fleet.engines), begin with "
-        "those there is room for (fleet.min_engines), give each less, or "
+        "those that fit (fleet.min_engines), give each less, or "
         + (
             "let the cluster grow for longer (fleet.placement_timeout_s)"
             if may_grow
@@ -129,7 +129,7 @@ def _nodes() -> list[object]:
     return [node for node in ray.nodes() if node["Alive"]]
 
 
-def _check_another(address: str | None) -> None:
+def _check_same_cluster(address: str | None) -> None:
     joined = ray.get_runtime_context().gcs_address
     if address not in (None, "auto", joined):
         raise GermlineError(
@@ -138,8 +138,8 @@ def _check_another(address: str | None) -> None:
         )
 
 
-def _check_silence(address: str) -> None:
-    """Refuse in seconds what Ray would wait for, for a minute or more."""
+def _check_answers(address: str) -> None:
+    """Refuse within seconds an address for which Ray would wait a minute or more."""
     if address == "auto":
         return
     host, _, port = address.rpartition(":")
@@ -154,7 +154,7 @@ def _check_silence(address: str) -> None:
 
 @contextlib.contextmanager
 def _variables(wanted: Mapping[str, str]) -> Iterator[None]:
-    """Set variables for the processes that are started now; a user's own win."""
+    """Set variables for processes that are started now; those that are set already stay."""
     new = {name: value for name, value in wanted.items() if name not in os.environ}
     os.environ.update(new)
     try:
@@ -165,8 +165,8 @@ def _variables(wanted: Mapping[str, str]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _signals_as_they_were() -> Iterator[None]:
-    """Take back what Ray makes of SIGTERM: how a run ends is not its business."""
+def _restored_signals() -> Iterator[None]:
+    """Restore the handler of SIGTERM, which Ray replaces: germline handles how a run ends."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,6 +1,6 @@
-"""An engine elsewhere as a fleet sees it: it is started, given a job, and has an outcome.
+"""A remote engine, one in another process or on another host: start, send a job, outcome, stop.
 
-`RemoteEngine` and `Wait` are all that processes or a cluster must offer.
+`RemoteEngine` and `Wait` are all that processes or a cluster must offer to a worker pool.
 """
 
 import traceback
@@ -14,7 +14,7 @@ from germline.types import EngineLost, GermlineError
 
 @dataclass(frozen=True)
 class JobDone:
-    """A job was done; after a start, the engine has loaded and tells the digest of its weights."""
+    """A job was done, with its result; after a start, the engine has loaded, with its digest."""
 
     value: Any
 
@@ -28,7 +28,7 @@ class JobRaised:
 
 @dataclass(frozen=True)
 class RemoteEngineLost:
-    """The engine is gone, and whatever it was doing with it."""
+    """The engine is gone, and its job with it."""
 
     reason: str
 
@@ -37,42 +37,42 @@ Outcome = JobDone | JobRaised | RemoteEngineLost
 
 
 class EngineFault(RuntimeError):
-    """An error of an engine elsewhere that is no `GermlineError`; the message is its traceback."""
+    """An error in a remote engine that is no `GermlineError`; the message is its traceback."""
 
 
 def run_and_catch(work: Callable[[], Any]) -> JobDone | JobRaised:
-    """Do some work where the engine is, and return an outcome that can be read elsewhere."""
+    """Do work in the process of the engine, and return an outcome that can be pickled."""
     try:
         return JobDone(work())
     except GermlineError as error:
         kind = EngineLost if isinstance(error, EngineLost) else GermlineError
         return JobRaised(kind(str(error)))
-    except Exception:  # noqa: BLE001 - whatever it is, the fleet must hear of it
-        return JobRaised(EngineFault("an engine elsewhere raised\n" + traceback.format_exc()))
+    except Exception:  # noqa: BLE001 - the fleet must learn of every error
+        return JobRaised(EngineFault("a remote engine raised an error\n" + traceback.format_exc()))
 
 
 @runtime_checkable
 class RemoteEngine(Protocol):
-    """An engine elsewhere: it does one job at a time, and can be lost at any time."""
+    """An engine in another process or host: it does one job at a time, and can be lost any time."""
 
     name: str
 
     @property
     def waits_for_resources(self) -> bool:
-        """Whether it was started and waits for room to run in: it is no engine yet, nor lost."""
+        """Whether it was started and waits for resources: it is neither loading nor lost."""
 
     def start(self) -> None:
         """Begin to load a fresh engine and return; the outcome is `JobDone(digest)`."""
 
     def send(self, job: EngineJob) -> None:
-        """Begin a job and return; a loss shows as its outcome, never here."""
+        """Begin a job and return; a loss is reported as its outcome, never as an error here."""
 
     def stop(self) -> None:
-        """End the engine at once, whatever it is doing; no outcome follows."""
+        """Stop the engine at once, also in a job; no outcome follows."""
 
 
 Wait = Callable[[Sequence[RemoteEngine], float | None], Sequence[tuple[RemoteEngine, Outcome]]]
-"""Wait until one of these has an outcome and return what there is.
+"""Wait until one of these engines has an outcome, and return all outcomes there are.
 
-Nothing is returned after so many seconds (None: any number), or when one of them has found room.
+Returns nothing after this many seconds (None: no limit), or when an engine gets its resources.
 """

@@ -1,7 +1,7 @@
-"""How the state of an engine reaches newcomers and the run directory.
+"""How the state of an engine reaches another engine or the run directory.
 
-It is as large as what is searched. Engines that share a disk write it there themselves; where they
-share none, another `StateTransfer` takes it from one to the other.
+The state has 4 bytes for each searched number, and moments. Engines that share a disk write it
+there; without a shared disk, another `StateTransfer` sends it.
 """
 
 import tempfile
@@ -14,21 +14,21 @@ from germline.fleet.engine_state import EngineState, FolderState
 from germline.fleet.worker_jobs import EngineJob, SaveSnapshotJob
 
 Ask = Callable[[EngineJob], Any]
-"""Let any engine that has the weights of the fleet do a job, and return its answer."""
+"""Send a job to any engine that has the weights of the fleet, and return the result."""
 
 
 @runtime_checkable
 class StateTransfer(Protocol):
-    """Takes states from engine to engine, and to and from a folder here."""
+    """Brings states from engine to engine, and to and from a folder of this machine."""
 
     def from_peer(self, ask: Ask, generation: int) -> AbstractContextManager[EngineState]:
-        """Let an engine leave its state, as it is after `generation`, for others to take over."""
+        """Let an engine publish its state after `generation`, for other engines to load."""
 
     def from_folder(self, folder: Path) -> EngineState | None:
-        """Return the snapshots in a folder here as engines can take them over."""
+        """Return the snapshots in a folder of this machine in a form that engines can load."""
 
     def to_folder(self, ask: Ask, folder: Path, generation: int, keep: int) -> None:
-        """Let an engine's state be the newest of `keep` snapshots in a folder here."""
+        """Write the state of an engine to a folder of this machine, keeping `keep` snapshots."""
 
 
 class SharedDiskTransfer:

@@ -1,8 +1,8 @@
-"""What an engine elsewhere can be told to do: a job is sent to it and done there.
+"""The jobs that are sent to a remote engine, besides the read-only ones of `engine_queries`.
 
-Seeds, coefficients, prompts and completions travel; weights never do. Every engine loads the model
-itself and applies every update itself, and draws members of coordinates itself where it follows the
-search. What comes back is looked at before it is believed.
+A job carries seeds, coefficients, prompts and completions, never weights. Every engine loads the
+model and applies every update itself; a mirrored engine also draws the members of its search
+itself. The worker pool checks each result (`is_valid_result`) before the fleet uses it.
 """
 
 import re
@@ -24,26 +24,26 @@ from germline.types import Completion, Decoding, Example, Finish, MeanUpdate, Up
 
 @runtime_checkable
 class EngineJob(Protocol):
-    """Something an engine can do; picklable, and so is what it returns."""
+    """Work for an engine; the job and its result are picklable."""
 
     def __call__(self, engine: Engine) -> Any:
-        """Do it."""
+        """Do the work, and return the result."""
 
     def is_valid_result(self, answer: object) -> bool:
-        """Whether this can be what it returns: garbage is a loss of the engine, not a result."""
+        """Whether an object is a possible result: another one counts as the loss of the engine."""
 
 
 def is_digest(answer: object) -> bool:
-    """Whether this can be a digest."""
+    """Whether an object is the text of a SHA-256 digest."""
     return isinstance(answer, str) and re.fullmatch("[0-9a-f]{64}", answer) is not None
 
 
 @dataclass(frozen=True)
 class GenerateJob:
-    """Play one microbatch.
+    """Generate the completions of one microbatch.
 
     Attributes:
-        examples: as engines see them; what graders need can be left out.
+        examples: without answers and facts, which only graders need.
     """
 
     members: Sequence[Member]
@@ -56,7 +56,7 @@ class GenerateJob:
         return engine.generate(members, self.examples, self.decoding)
 
     def is_valid_result(self, answer: object) -> bool:
-        """Whether every member completed every example."""
+        """Whether there is a completion of every member for every example."""
         rows = as_table(answer, len(self.members), len(self.examples))
         return rows is not None and all(self._is_completion(one) for row in rows for one in row)
 
@@ -72,29 +72,29 @@ class GenerateJob:
 
 @dataclass(frozen=True)
 class ApplyJob:
-    """Move the masters by one update."""
+    """Apply one update to the masters."""
 
     update: Update | MeanUpdate
 
     def __call__(self, engine: Engine) -> UpdateSize | None:
-        """Apply it, refresh the serving copy, and return how far the masters moved."""
+        """Apply it, refresh the serving copy, and return the size of the step."""
         return engine.apply(self.update)
 
     def is_valid_result(self, answer: object) -> bool:
-        """Whether it is a measurement, or none."""
+        """Whether it is the size of a step, or None."""
         return answer is None or isinstance(answer, UpdateSize)
 
 
 @dataclass(frozen=True)
 class DigestJob:
-    """Say what the masters are."""
+    """Return the digest of the masters."""
 
     def __call__(self, engine: Engine) -> str:
         """Return their digest."""
         return engine.weights.digest()
 
     def is_valid_result(self, answer: object) -> bool:
-        """Whether it is one."""
+        """Whether it is a digest."""
         return is_digest(answer)
 
 
@@ -107,11 +107,11 @@ class SaveSnapshotJob:
     keep: int
 
     def __call__(self, engine: Engine) -> None:
-        """Write it; the folder is one that whoever asked can read."""
+        """Write it to a folder that the fleet can read."""
         save_snapshot(engine.weights, self.folder, self.generation, keep=self.keep)
 
     def is_valid_result(self, answer: object) -> bool:
-        """Whether nothing was returned."""
+        """Whether it is None."""
         return answer is None
 
 
@@ -124,7 +124,7 @@ class RestoreJob:
     base_digest: str
 
     def __call__(self, engine: Engine) -> str:
-        """Return the verified digest; a state saves replaying what led there."""
+        """Return the verified digest; with a state, only the updates after it are replayed."""
         entries = (
             engine.recall(self.entries) if isinstance(engine, MirroredEngine) else self.entries
         )
@@ -141,7 +141,7 @@ class RestoreJob:
 
 @dataclass(frozen=True)
 class CatchUpJob:
-    """Apply the updates that were missed."""
+    """Apply the updates that a late engine missed."""
 
     entries: Sequence[JournalEntry]
     digest: str
@@ -153,5 +153,5 @@ class CatchUpJob:
         return engine.weights.digest()
 
     def is_valid_result(self, answer: object) -> bool:
-        """Whether it is the digest of those who missed nothing."""
+        """Whether it is the digest of the fleet."""
         return answer == self.digest

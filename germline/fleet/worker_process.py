@@ -1,9 +1,8 @@
 """The engine process: loads an engine, then does one job after another.
 
-Started by `germline.fleet.engine_processes` as `python -m germline.fleet.worker_process FD`. A
-thread listens to
-the parent all the time: when the connection ends, because the parent closed it or died, the process
-ends at once, in whatever it is doing.
+`germline.fleet.engine_processes` starts it as `python -m germline.fleet.worker_process FD`. A
+thread reads from the parent all the time: when the connection is closed, because the parent closed
+it or died, the process ends at once, also in the middle of a job.
 """
 
 import os
@@ -20,8 +19,8 @@ from germline.protocols import Engine
 
 
 def main(descriptor: int) -> None:
-    """Serve the parent until it is gone."""
-    # The parent decides what Ctrl-C means; a signal sent to all processes by name is no exception.
+    """Do the jobs of the parent until the connection is closed."""
+    # The parent handles Ctrl-C, also where the signal is sent to all processes of a name.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = Connection(descriptor)
     inbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
@@ -35,7 +34,7 @@ def main(descriptor: int) -> None:
 
     parent.send(run_and_catch(load))
     while True:
-        message = inbox.get()  # nothing comes where nothing was loaded
+        message = inbox.get()  # the parent sends no job to an engine that failed to load
         parent.send(run_and_catch(partial(_do, message, engine)))
 
 

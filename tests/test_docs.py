@@ -71,6 +71,13 @@ def test_files_that_a_page_names_exist(page):
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_configs_on_a_page_are_valid(page):
+    text = page.read_text(encoding="utf-8")
+    for block in re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        load_config(yaml.safe_load(block))
+
+
 def test_every_public_name_is_in_the_python_reference():
     page = (DOCS / "python" / "index.md").read_text(encoding="utf-8")
     assert set(re.findall(r"^::: germline\.(\w+)$", page, re.MULTILINE)) == set(germline.__all__)

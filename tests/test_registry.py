@@ -44,8 +44,8 @@ def test_rewards_are_entries_without_sections():
 
 
 def test_a_kind_without_a_class_cannot_be_constructed():
-    with pytest.raises(GermlineError, match=r"method\.kind=es has no implementation"):
-        registry.implementation("method", "es")
+    with pytest.raises(GermlineError, match=r"baseline\.kind=running has no implementation"):
+        registry.implementation("baseline", "running")
 
 
 def test_a_plugin_cannot_replace_a_built_in_kind():

@@ -21,16 +21,19 @@ backwards in one process.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from jaxtyping import Float
 
+from germline.baselines.method import Method
 from germline.baselines.policy_gradient import AdvantageRow, PolicyGradient
-from germline.config import EsSampleGradientDescent
+from germline.config import Config, EsSampleGradientDescent
 from germline.engines.inprocess import InProcessEngine
 from germline.fleet import LocalFleet
-from germline.protocols import Shaping, Strategy
+from germline.protocols import Fleet, Shaping, Strategy, Task
 from germline.protocols.wrappers import FleetWrapper, StrategyWrapper
+from germline.shaping import utilities
 from germline.signal_types import SignalPower, UpdateSize
 from germline.types import (
     Decoding,
@@ -70,6 +73,24 @@ class SamplingStrategy(StrategyWrapper):
         """Return the inner strategy's update, marked as one that theta does not follow."""
         update = self.inner.tell(population, utilities, fitness, center, power)
         return replace(update, backpropagated=True) if isinstance(update, Update) else update
+
+
+class EsSampleGradientDescentMethod(Method):
+    """Theta follows the policy gradient of the members' rollouts."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        assert isinstance(config.method, EsSampleGradientDescent)
+        self.section = config.method
+
+    def wrap_strategy(self, strategy: Strategy) -> Strategy:
+        """Return a strategy whose updates are marked as backpropagated."""
+        return SamplingStrategy(self.section, strategy)
+
+    def wrap_fleet(self, fleet: Fleet, strategy: Strategy, task: Task) -> Fleet:
+        """Return a fleet that follows the gradient."""
+        assert isinstance(fleet, LocalFleet)  # `config.methods` refuses other fleets
+        return GradientFleet(fleet, self.section, partial(utilities, self.config.shaping))
 
 
 class GradientFleet(FleetWrapper):

@@ -28,7 +28,8 @@ import numpy as np
 from jaxtyping import Float
 
 from germline.baselines.majority_vote import answer_function, majority_rollout
-from germline.config import RandOpt
+from germline.baselines.method import Method
+from germline.config import Config, RandOpt
 from germline.evaluation import mean_and_error
 from germline.protocols import Fleet, Strategy, Task
 from germline.protocols.wrappers import FleetWrapper, StrategyWrapper
@@ -116,11 +117,6 @@ def recorded_fitness(update: Update | MeanUpdate) -> list[float]:
     return [math.nan if f is None else f for f in update.strategy_state.read()[STATE]]
 
 
-def is_zero_signal(update: Update | MeanUpdate) -> bool:
-    """Say whether all members of a generation have the same fitness."""
-    return len({f for f in recorded_fitness(update) if not math.isnan(f)}) < 2
-
-
 class RandomSearch(StrategyWrapper):
     """The strategy: ask for members as another strategy does, tell an ensemble, move nothing."""
 
@@ -186,6 +182,48 @@ class RandomSearch(StrategyWrapper):
                 members = self.ask(update.generation).seed_perturbations()
                 self.ensemble.add_candidates(members, recorded_fitness(update))
         return updates
+
+
+class RandOptMethod(Method):
+    """Members vote for the center: the result of a run is its ensemble."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        assert isinstance(config.method, RandOpt)
+        self.section = config.method
+        self.ensemble = Ensemble(config.method.ensemble_size)
+
+    def wrap_strategy(self, strategy: Strategy) -> Strategy:
+        """Return a strategy that offers the members to the ensemble."""
+        return RandomSearch(self.section, strategy, self.ensemble)
+
+    def wrap_fleet(self, fleet: Fleet, strategy: Strategy, task: Task) -> Fleet:
+        """Return a fleet whose center is the ensemble."""
+        return VotingFleet(fleet, self.ensemble, task)
+
+    def batch_generation(self, generation: int) -> int:
+        """Return 0: the fitness of members of different generations is compared."""
+        return 0
+
+    def is_zero_signal(self, update: Update | MeanUpdate) -> bool:
+        """Say whether all members of a generation have the same fitness."""
+        return len({f for f in recorded_fitness(update) if not math.isnan(f)}) < 2
+
+    def voting_members(self) -> Sequence[SeedPerturbation]:
+        """Return the kept members, best first."""
+        return [kept.member for kept in self.ensemble.kept]
+
+    def ensemble_rows(self) -> Sequence[dict[str, Any]]:
+        """Return the kept members with their fitness and score, best first."""
+        return self.ensemble.rows()
+
+    def result_update(self) -> Update:
+        """Return the update from theta to the best member.
+
+        Raises:
+            GermlineError: no member is kept.
+        """
+        return self.ensemble.best()
 
 
 class VotingFleet(FleetWrapper):

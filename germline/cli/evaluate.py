@@ -234,8 +234,10 @@ def _show_divergence(
 
 def _voters(source: str) -> int:
     """Return the number of members that vote for a run's answers; 0 if its center answers."""
+    from germline.run.load_run import count_voters
+
     run = _run(source)
-    return run.voters if run else 0
+    return count_voters(run) if run else 0
 
 
 def _prompt_options(source: str) -> list[str]:

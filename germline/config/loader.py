@@ -9,7 +9,6 @@ from pydantic import ValidationError
 
 from germline.config.errors import format_errors
 from germline.config.file_paths import resolve_file_paths
-from germline.config.methods import RandOpt
 from germline.config.migrations import migrate
 from germline.config.plugins import check_plugins
 from germline.config.presets import find_config
@@ -63,8 +62,7 @@ def smoke_config(config: Config) -> Config:
         "held_out.examples=4",
     ]
     small += ["strategy.population=4", "task.max_new_tokens=8", "record.snapshot_every=1"]
-    if isinstance(config.method, RandOpt):
-        small.append("method.ensemble_size=2")  # no more than are left to play
+    small += config.method.smoke_overrides
     if "GPU" in getattr(config.fleet, "resources", {}):
         small.append("fleet=local")  # The nano model needs no cluster with GPUs.
     if config.model != "nano" and config.space.layers is not None:

@@ -1,6 +1,6 @@
 """Settings of methods: what is made of the rollouts of perturbed members."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -8,6 +8,7 @@ from germline.config.base import KindOf, KindSection
 from germline.config.fleets import FleetConfig
 from germline.config.schedules import (
     LARGEST_SIGMA,
+    Adaptive,
     AutoLearningRate,
     AutoSigma,
     NaturalGradientSigma,
@@ -17,18 +18,47 @@ from germline.config.strategies import Nes, StrategyConfig
 from germline.registry import register
 
 
-@register("method")
-class EvolutionStrategy(KindSection):
-    """Evolution strategy: ask, play, tell, apply, as `strategy` says."""
+class MethodSection(KindSection):
+    """Base of the methods: what other packages ask about a method without its objects.
+
+    Attributes:
+        trains_center: whether theta changes; if not, members answer for it by vote.
+        replayable: whether seeds and coefficients rebuild every generation; if not, only snapshots
+            do.
+        smoke_overrides: settings of the method in a run of `--smoke`.
+    """
+
+    trains_center: ClassVar[bool] = True
+    replayable: ClassVar[bool] = True
+    smoke_overrides: ClassVar[tuple[str, ...]] = ()
+
+    def member_sigmas(self, sigma: Adaptive) -> tuple[Adaptive, ...]:
+        """Return the sigmas of members, given `strategy.sigma`; none if they equal the center."""
+        return (sigma,)
+
+    def title(self, strategy: str) -> str:
+        """Name the method in the title of a run, given the kind of the strategy."""
+        return self.kind
+
+
+@register("method", "germline.baselines.evolution_strategy:EvolutionStrategyMethod")
+class EvolutionStrategy(MethodSection):
+    """Evolution strategy: ask, evaluate, tell, apply, as `strategy` says."""
 
     kind: Literal["es"] = "es"
 
+    def title(self, strategy: str) -> str:
+        """Name the strategy."""
+        return strategy
 
-@register("method")
-class RandOpt(KindSection):
-    """RandOpt: keep the best of many random members and let them vote; theta never moves."""
+
+@register("method", "germline.baselines.randopt:RandOptMethod")
+class RandOpt(MethodSection):
+    """RandOpt: keep the best of many random members and let them vote; theta never changes."""
 
     kind: Literal["randopt"] = "randopt"
+    trains_center = False
+    smoke_overrides = ("method.ensemble_size=2",)
     ensemble_size: int = Field(
         8, ge=1, description="Number of members that vote: those of the largest fitness."
     )
@@ -41,12 +71,17 @@ class RandOpt(KindSection):
         ),
     )
 
+    def member_sigmas(self, sigma: Adaptive) -> tuple[Adaptive, ...]:
+        """Return the sigmas of the list, or that of the strategy."""
+        return self.sigmas or (sigma,)
 
-@register("method")
-class EsSampleGradientDescent(KindSection):
+
+@register("method", "germline.baselines.es_sample_gd:EsSampleGradientDescentMethod")
+class EsSampleGradientDescent(MethodSection):
     """Sample with ES, optimize with gradients: backpropagation on what perturbed members wrote."""
 
     kind: Literal["es_sample_gd"] = "es_sample_gd"
+    replayable = False
     exploration: Literal["weights", "temperature"] = Field(
         "weights",
         description=(
@@ -78,6 +113,10 @@ class EsSampleGradientDescent(KindSection):
             "last bits."
         ),
     )
+
+    def member_sigmas(self, sigma: Adaptive) -> tuple[Adaptive, ...]:
+        """Return no sigma where members are the center, which samples."""
+        return () if self.exploration == "temperature" else (sigma,)
 
 
 MethodConfig = Annotated[

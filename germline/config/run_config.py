@@ -14,10 +14,8 @@ from germline.config.engines import EngineConfig, InProcess
 from germline.config.fleets import FleetConfig, Local, MicrobatchSettings
 from germline.config.ignored_settings import check_ignored_settings
 from germline.config.methods import (
-    EsSampleGradientDescent,
     EvolutionStrategy,
     MethodConfig,
-    RandOpt,
     check_backpropagation,
     check_method,
 )
@@ -30,7 +28,7 @@ from germline.config.strategies import Nes, RunningMeanBaseline, StrategyConfig
 from germline.config.tasks import Conciseness, TaskConfig
 
 UNPERTURBED = 0.005
-"""Sigma of a strategy whose members are all the center: some number, as none is played."""
+"""Sigma of a strategy whose members all equal the center: any number, as none is used."""
 
 
 class Graders(Section):
@@ -158,21 +156,12 @@ class Config(Section):
 
     @property
     def search(self) -> StrategyConfig:
-        """The strategy as it searches: where a method says what sigmas are, nothing is calibrated.
-
-        Randopt plays `method.sigmas` in turn, and with `method.exploration=temperature` nobody is
-        perturbed.
-        """
-        if not isinstance(getattr(self.strategy, "sigma", None), AutoSigma):
+        """The strategy as it searches: sigma is not calibrated where the method gives its own."""
+        sigma = getattr(self.strategy, "sigma", None)
+        if not isinstance(sigma, AutoSigma):
             return self.strategy
-        if isinstance(self.method, RandOpt) and self.method.sigmas is not None:
-            return self.strategy.model_copy(update={"sigma": self.method.sigmas[0]})
-        if (
-            isinstance(self.method, EsSampleGradientDescent)
-            and self.method.exploration == "temperature"
-        ):
-            return self.strategy.model_copy(update={"sigma": UNPERTURBED})
-        return self.strategy
+        first = next(iter(self.method.member_sigmas(sigma)), UNPERTURBED)
+        return self.strategy.model_copy(update={"sigma": first})
 
     @model_validator(mode="after")
     def _no_setting_is_ignored(self) -> "Config":

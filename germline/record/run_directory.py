@@ -26,7 +26,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from germline.config import Config, RandOpt, validate_config
+from germline.config import Config, validate_config
 from germline.config.migrations import migrate, migrate_row
 from germline.config.plugins import check_plugins, plugins_of
 from germline.noise import NOISE_VERSION
@@ -266,15 +266,6 @@ class RunDirectory:
             raise GermlineError(
                 f"{file} is damaged; delete it (`germline eval` finds the members again)"
             ) from None
-
-    @property
-    def voters(self) -> int:
-        """How many members' vote the run answers by; 0 where it has weights of its own."""
-        method = self.config.method
-        if not isinstance(method, RandOpt):
-            return 0
-        told = [one.update.strategy_state.values["told"] for one in self.journal.read()]
-        return min(method.ensemble_size, sum(one is not None for some in told for one in some))
 
     def generations(self) -> list[Row]:
         """Return the rows of all generations."""

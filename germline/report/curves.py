@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from germline.config import AutoLearningRate, Nes, RandOpt
+from germline.config import AutoLearningRate, Nes
 from germline.evaluation.held_out import Z_95, confidence_interval
 from germline.record.atomic_files import Row
 from germline.report.run_facts import LONGEST_NAME, RunFacts, bounded_text
@@ -70,7 +70,7 @@ def held_out(run: RunFacts) -> Chart | None:
 def sigma(run: RunFacts) -> Chart | None:
     """Draw sigma by generation; None if it is constant, or differs only between members."""
     values = [row["sigma"] for row in run.rows]
-    if len(set(values)) < 2 or isinstance(run.config.method, RandOpt):
+    if len(set(values)) < 2 or not run.config.method.trains_center:
         return None
     marks: list[Mark] = [Curve("sigma", "mean", generations(run.rows), thin_out(values))]
     said = "Sigma of the members"

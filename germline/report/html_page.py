@@ -16,7 +16,6 @@ from typing import Any
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from germline.config import EsSampleGradientDescent
 from germline.record.atomic_files import write_atomically
 from germline.record.run_directory import installed_version
 from germline.report import (
@@ -161,9 +160,7 @@ def suggested_commands(run: RunFacts) -> list[SuggestedCommand]:
     elif not run.config.strategy.whole_run:
         more = f"germline resume {path} generations={2 * run.config.generations}"
         commands.append(SuggestedCommand("Train for more generations", more))
-    if run.done and not isinstance(
-        run.config.method, EsSampleGradientDescent
-    ):  # whose gradient steps cannot be replayed from seeds
+    if run.done and run.config.method.replayable:
         middle = (run.done - 1) // 2
         replay = f"germline replay {path} --generation {middle} --out generation-{middle}"
         commands.append(SuggestedCommand("Rebuild any generation and verify its digest", replay))

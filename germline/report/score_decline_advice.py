@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from germline.config import Config, EsSampleGradientDescent, Nes, RandOpt
+from germline.config import Config, Nes
 from germline.evaluation.score_decline import Cause, RunCurves, ScoreDecline, find_score_decline
 from germline.record.atomic_files import Row
 from germline.report.advice import signal
@@ -55,7 +55,7 @@ def score_decline_advice(
         rows: its generations, from 0 on.
         scores: held-out scores, in order.
     """
-    if isinstance(config.method, RandOpt):  # which never changes the weights
+    if not config.method.trains_center:
         return None
     curves = _curves(rows, scores, config.record.edge)
     found = find_score_decline(curves)
@@ -130,8 +130,8 @@ REMEDIES: dict[Cause, str] = {
 def _commands(
     found: ScoreDecline, config: Config, path: Path, rows: Sequence[Row]
 ) -> Iterator[str]:
-    """Yield the exact commands; none for es_sample_gd, whose gradient steps cannot be replayed."""
-    if isinstance(config.method, EsSampleGradientDescent):
+    """Yield the exact commands; none where the method's generations cannot be replayed."""
+    if not config.method.replayable:
         return
     run, last = shlex.quote(str(path)), found.since - 1
     best = "best" if found.measure == "held-out score" else str(last)

@@ -2,10 +2,11 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel
 
-from germline.config import Config, EsSampleGradientDescent, EvolutionStrategy, Nes, RandOpt
+from germline.config import Config, Nes
 from germline.evaluation import confidence_interval
 from germline.types import HeldOutScore
 
@@ -107,7 +108,7 @@ def run_title(config: Config) -> tuple[str, str]:
     strategy = config.strategy
     rank = f" r = {config.space.rank}" if hasattr(config.space, "rank") else ""
     model = Path(config.model).name
-    how = strategy.kind if isinstance(config.method, EvolutionStrategy) else config.method.kind
+    how = config.method.title(strategy.kind)
     return (
         f"{config.task.title} · {model} · {config.space.kind}{rank} · {how}",
         ", ".join([f"N = {strategy.population}", *_steps(config), f"run seed {config.seed}"]),
@@ -116,24 +117,21 @@ def run_title(config: Config) -> tuple[str, str]:
 
 def scored_as(config: Config) -> str:
     """Return whether the center or a vote of members is scored on held-out examples."""
-    return "vote" if isinstance(config.method, RandOpt) else "center"
+    return "center" if config.method.trains_center else "vote"
 
 
 def counted_by(config: Config) -> str:
     """Return the unit in which held-out scores are counted: generations if nothing is updated."""
-    return "generations" if isinstance(config.method, RandOpt) else "updates"
+    return "updates" if config.method.trains_center else "generations"
 
 
 def _steps(config: Config) -> list[str]:
     """Return sigma and the learning rate, if the method uses them."""
-    strategy, method = config.strategy, config.method
-    sigma = _setting(getattr(strategy, "sigma", "of its own"))
-    if isinstance(method, RandOpt):
-        several = " or ".join(f"{one:g}" for one in method.sigmas or ())
-        return [f"sigma {several or sigma}"]
-    sampling = isinstance(method, EsSampleGradientDescent) and method.exploration == "temperature"
-    steps = [] if sampling else [f"sigma {sigma}"]
-    if isinstance(strategy, Nes):
+    strategy = config.strategy
+    sigma: Any = getattr(strategy, "sigma", "of its own")
+    sigmas = config.method.member_sigmas(sigma)
+    steps = [f"sigma {' or '.join(map(_setting, sigmas))}"] if sigmas else []
+    if isinstance(strategy, Nes) and config.method.trains_center:
         steps.append(f"learning rate {_setting(strategy.learning_rate)}")
     return steps
 

@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from germline import registry
-from germline.baselines.randopt import Ensemble
+from germline.baselines.method import Method, make_method
 from germline.config import (
     AutoLearningRate,
     Config,
     Local,
     Nes,
-    RandOpt,
 )
 from germline.fleet.engine_queries import DimensionQuery
 from germline.graders.pool import GraderPool
@@ -22,7 +21,6 @@ from germline.optimizers import make_optimizer
 from germline.protocols import Engine, Fleet, Shaping, Strategy, Task
 from germline.record.ancestry import Ancestor
 from germline.run.build_fleet import make_fleet, warn_if_slow
-from germline.run.build_method import make_method
 from germline.run.inherited_weights import apply_ancestors, space_seed
 from germline.run.resource_checks import check_graders, check_limits, check_memory, check_threads
 from germline.shaping import utilities
@@ -40,7 +38,7 @@ class RunParts:
     """The objects of one run; a context manager that ends the processes of graders and engines.
 
     Attributes:
-        ensemble: the members that vote, where the method keeps some.
+        method: what is put around strategy and fleet, and what the run results in.
     """
 
     config: Config
@@ -50,7 +48,7 @@ class RunParts:
     fleet: Fleet
     graders: GraderPool
     decoding: Decoding
-    ensemble: Ensemble | None = None
+    method: Method
 
     def __enter__(self) -> "RunParts":
         return self
@@ -64,14 +62,13 @@ class RunParts:
         self.graders.close()
 
     def decoding_of(self, generation: int) -> Decoding:
-        """Return how a generation chooses tokens: every generation has luck of its own."""
+        """Return the decoding of a generation, with its own sampling noise."""
         return replace(self.decoding, noise_generation=generation)
 
     def batch(self, generation: int) -> Sequence[Example]:
         """Return the training examples of a generation."""
-        # Members are kept by their fitness, so all must have played the same examples.
-        place = 0 if isinstance(self.config.method, RandOpt) else generation
-        return batches(self.task.examples("train"), self.config.batch_size, self.config.seed)(place)
+        batch_of = batches(self.task.examples("train"), self.config.batch_size, self.config.seed)
+        return batch_of(self.method.batch_generation(generation))
 
 
 def build_run_parts(config: Config, ancestors: Sequence[Ancestor] = ()) -> RunParts:
@@ -103,17 +100,19 @@ def build_run_parts(config: Config, ancestors: Sequence[Ancestor] = ()) -> RunPa
         config = _with_population(config, strategy)
         warn_if_slow(config, len(task.examples("train")))
         _say_what_decays(config)
-        method = make_method(config, strategy, fleet, task)
+        method = make_method(config)
+        strategy = method.wrap_strategy(strategy)
+        fleet = method.wrap_fleet(fleet, strategy, task)
         opened.pop_all()
     return RunParts(
         config=config,
         task=task,
-        strategy=method.strategy,
+        strategy=strategy,
         shape=partial(utilities, config.shaping),
-        fleet=method.fleet,
+        fleet=fleet,
         graders=graders,
         decoding=make_decoding(config, task),
-        ensemble=method.ensemble,
+        method=method,
     )
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Literal
 
 from germline.checkpoint import restore
-from germline.config import Config, RandOpt
+from germline.config import Config
 from germline.protocols import Engine
 from germline.record import RunDirectory
 from germline.record.atomic_files import check_writable, explain_write_errors
@@ -79,9 +79,10 @@ def export(
     directory = RunDirectory.open(validate_path("path", path))
     form = _form(directory.config, form)
     last = None if generation is None else find_generation(directory, generation)
-    if last is not None and isinstance(directory.config.method, RandOpt):
+    method = directory.config.method
+    if last is not None and not method.trains_center:
         raise GermlineError(
-            "export: method.kind=randopt keeps its best member over all generations, so "
+            f"export: method.kind={method.kind} keeps its best member over all generations, so "
             f"generation={generation} would be ignored: leave it out"
         )
     engine = load_single_model(directory, generates=False, generation=last)

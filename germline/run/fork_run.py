@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from germline.config import Config, EsSampleGradientDescent, RandOpt, load_config
+from germline.config import Config, load_config
 from germline.record import RunDirectory
 from germline.record.ancestry import Ancestor
 from germline.report.diff import differing_settings
@@ -51,16 +51,14 @@ def fork(
 
 def _as_ancestor(directory: RunDirectory, generation: int) -> Ancestor:
     method = directory.config.method
-    if isinstance(method, RandOpt):
+    if not method.trains_center:
         raise GermlineError(
-            "resume: method.kind=randopt moves no weights, so all its generations are its start: "
-            "begin a new run with `germline train`"
+            f"resume: method.kind={method.kind} changes no weights, so all its generations have "
+            "those of its start: begin a new run with `germline train`"
         )
     entries = directory.journal.read()[: generation + 1]
     if any(isinstance(one.update, Update) and one.update.backpropagated for one in entries):
-        found = (
-            f" (method.kind={method.kind})" if isinstance(method, EsSampleGradientDescent) else ""
-        )
+        found = "" if method.replayable else f" (method.kind={method.kind})"
         raise GermlineError(
             f"resume: generation {generation} followed gradients found by backpropagation{found}, "
             "which a journal cannot repeat: only snapshots hold such weights. Export the newest "

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Literal
 
-from germline.config import Config, RandOpt, TaskBase, TaskConfig, load_config
+from germline.config import Config, TaskBase, TaskConfig, load_config
 from germline.evaluation import HELD_OUT_NOISE, score_center
 from germline.fleet import LocalFleet
 from germline.protocols import Engine, Fleet
@@ -158,9 +158,10 @@ def _generation_of(
         raise GermlineError(
             f"generation: {source} is no run directory, so it has no generation {generation}"
         )
-    if isinstance(directory.config.method, RandOpt):
+    method = directory.config.method
+    if not method.trains_center:
         raise GermlineError(
-            f"generation: {source} has method.kind=randopt, whose members vote over all "
+            f"generation: {source} has method.kind={method.kind}, whose members vote over all "
             "generations: leave the generation out"
         )
     return find_generation(directory, generation)

@@ -5,16 +5,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from germline.baselines.randopt import Ensemble, RandomSearch
+from germline.baselines.method import Method, make_method
 from germline.checkpoint import last_restorable_generation, restore
-from germline.config import Config, RandOpt, TaskConfig, load_config
+from germline.config import Config, TaskConfig, load_config
 from germline.fleet.engine_queries import DimensionQuery
 from germline.nano import NANO_DIR
 from germline.protocols import Closable, Engine, Fleet, Strategy, Task
 from germline.record import RunDirectory
 from germline.record.best_generation import best_score
 from germline.registry import sections
-from germline.run.build_method import make_method
 from germline.run.build_parts import make_engine
 from germline.run.validate_args import validate_path
 from germline.spaces.peft_files import is_adapter, read_adapter
@@ -163,26 +162,29 @@ def load_single_model(
     if generation is None:
         newest_generation(directory)
     engine = load_engine(directory, config, generates=generates, generation=generation)
-    method = directory.config.method
-    if isinstance(method, RandOpt) and generation is None:
-        engine.apply(_ensemble(directory, method, engine.weights.dimension).best())
+    if generation is None and not directory.config.method.trains_center:
+        update = _recalled_method(directory, engine.weights.dimension).result_update()
+        if update is not None:
+            engine.apply(update)
     return engine
 
 
 def writers(directory: RunDirectory, dimension: int) -> list[Perturbation | None]:
-    """Return who writes the answers of a run: its center (None), or the members that vote."""
-    method = directory.config.method
-    if isinstance(method, RandOpt):
-        return [one.member for one in _ensemble(directory, method, dimension).kept] or [None]
-    return [None]
+    """Return the members that write the answers of a run: its center (None), or those that vote."""
+    if directory.config.method.trains_center:
+        return [None]
+    return [*_recalled_method(directory, dimension).voting_members()] or [None]
 
 
-def _ensemble(directory: RunDirectory, method: RandOpt, dimension: int) -> Ensemble:
-    ensemble = Ensemble(method.ensemble_size)
-    _recalled(
-        directory, RandomSearch(method, strategy_of_run(directory.config, dimension), ensemble)
-    )
-    return ensemble
+def count_voters(directory: RunDirectory) -> int:
+    """Return the number of members that answer by vote; 0 where the center answers."""
+    return sum(member is not None for member in writers(directory, dimension=0))
+
+
+def _recalled_method(directory: RunDirectory, dimension: int) -> Method:
+    method = make_method(directory.config)
+    _recall(directory, method.wrap_strategy(strategy_of_run(directory.config, dimension)))
+    return method
 
 
 def fleet_of_run(
@@ -196,11 +198,13 @@ def fleet_of_run(
         task: the task to evaluate on.
         generation: the last update to include; default: all.
     """
-    strategy = strategy_of_run(directory.config, fleet.query(DimensionQuery()))
-    method = make_method(directory.config, strategy, fleet, task)
-    if method.fleet is not fleet:
-        _recalled(directory, method.strategy, generation)
-    return method.fleet
+    method = make_method(directory.config)
+    dimension = fleet.query(DimensionQuery())
+    strategy = method.wrap_strategy(strategy_of_run(directory.config, dimension))
+    wrapped = method.wrap_fleet(fleet, strategy, task)
+    if wrapped is not fleet:
+        _recall(directory, strategy, generation)
+    return wrapped
 
 
 def strategy_of_run(config: Config, dimension: int) -> Strategy:
@@ -210,7 +214,7 @@ def strategy_of_run(config: Config, dimension: int) -> Strategy:
     )
 
 
-def _recalled(directory: RunDirectory, strategy: Strategy, generation: int | None = None) -> None:
+def _recall(directory: RunDirectory, strategy: Strategy, generation: int | None = None) -> None:
     entries = directory.journal.read()
     included = entries if generation is None else entries[: generation + 1]
     strategy.recall([entry.update for entry in included])

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel
 
 from germline.checkpoint import list_snapshots
-from germline.config import Config, EsSampleGradientDescent, Ray, Toy
+from germline.config import Config, Ray, Toy
 from germline.run.snapshot_policy import snapshot_size, snapshots_to_keep
 from germline.types import GermlineError
 
@@ -314,8 +314,11 @@ def _smaller(config: Config, size: int, free: float) -> str:
     fewer = int(free / size) - 1
     if fewer >= 1:
         return f"set record.keep_snapshots={fewer}, or give --out on another disk"
-    if isinstance(config.method, EsSampleGradientDescent):
-        return "give --out on another disk; a run of method=es_sample_gd needs one to be resumed"
+    if not config.method.replayable:
+        return (
+            "give --out on another disk; a run of "
+            f"method={config.method.kind} needs one to be resumed"
+        )
     return (
         "set record.snapshot_gb=0 to write none (the journal alone rebuilds every generation), or "
         "give --out on another disk"

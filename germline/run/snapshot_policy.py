@@ -9,7 +9,7 @@ the one before, and as many are kept as fit `record.snapshot_gb`, possibly none.
 import time
 from collections.abc import Callable
 
-from germline.config import Config, EsSampleGradientDescent
+from germline.config import Config
 from germline.optimizers import make_optimizer
 
 SHARE = 0.05
@@ -31,8 +31,8 @@ def snapshots_to_keep(config: Config, dimension: int) -> int:
     fit = record.keep_snapshots
     if record.snapshot_gb is not None:
         fit = min(fit, int(record.snapshot_gb * 1e9 / size))
-    # A gradient cannot be replayed from seeds, so such a run needs a snapshot to be resumed.
-    return max(fit, 1) if isinstance(config.method, EsSampleGradientDescent) else fit
+    # A run that seeds cannot rebuild needs a snapshot to be resumed.
+    return fit if config.method.replayable else max(fit, 1)
 
 
 def snapshot_size(config: Config, dimension: int) -> int:

@@ -9,9 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from germline.baselines import randopt
 from germline.checkpoint import newest_snapshot, recall_strategy
-from germline.config import Config, EsSampleGradientDescent, InProcess, load_config
+from germline.config import Config, InProcess, load_config
 from germline.evaluation import HELD_OUT_NOISE, score_center
 from germline.fleet.engine_queries import DimensionQuery
 from germline.random_walk import RandomWalk
@@ -30,7 +29,7 @@ from germline.run.resource_checks import check_disk
 from germline.run.snapshot_policy import SnapshotPolicy, snapshots_to_keep
 from germline.run.task_check import verify_custom_task
 from germline.run.validate_args import validate_path
-from germline.signal_metrics import SignalMetrics, is_zero_signal
+from germline.signal_metrics import SignalMetrics
 from germline.signal_types import SigmaTrial
 from germline.training import generations
 from germline.types import Example, GenerationRecord, GermlineError, HeldOutScore, Rollout
@@ -129,7 +128,7 @@ class Training:
         diagnosis = SignalMetrics(
             walk=RandomWalk(self.config.optimizer, inherited),
             on_trial=self.on_trial,
-            is_zero=randopt.is_zero_signal if parts.ensemble else is_zero_signal,
+            is_zero=parts.method.is_zero_signal,
         )
         diagnosis.recall([entry.update for entry in self.directory.journal.read()])
         scores = [row.score for row in self.directory.held_out()]
@@ -169,8 +168,8 @@ class Training:
         score, evaluation = score_center(
             parts.fleet, parts.task, self._examples, sampling_noise, generation
         )
-        if parts.ensemble and parts.ensemble.kept:
-            self.directory.write_ensemble(generation, parts.ensemble.rows())
+        if rows := parts.method.ensemble_rows():
+            self.directory.write_ensemble(generation, rows)
         return score, evaluation.rollouts, self._examples
 
     def _tracker(self, cleanup: ExitStack) -> TensorBoard | None:
@@ -241,8 +240,8 @@ def resume(path: Path | str, overrides: Sequence[str] = ()) -> Training:
             f"generations={config.generations}, but the run already has {len(entries)}: "
             "use `germline replay` for an earlier generation"
         )
-    if isinstance(config.method, EsSampleGradientDescent):
-        # What followed the newest snapshot cannot be repeated from seeds: it is played again.
+    if not config.method.replayable:
+        # Seeds cannot rebuild generations after the newest snapshot: they are run again.
         entries = entries[: newest_snapshot(directory.snapshots) + 1]
     scores = [row.score for row in directory.held_out()]
     if len(entries) < config.generations and early_stop(scores, config.held_out.patience):

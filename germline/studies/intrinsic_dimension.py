@@ -204,10 +204,11 @@ def _check_unfit(configs: Sequence[Config]) -> None:
         GermlineError: theta would not move, a dimension is too small for its strategy, or more
             than the selected layers have.
     """
-    if configs[0].method.kind == "randopt":
+    method = configs[0].method
+    if not method.trains_center:
         raise GermlineError(
-            "study: method.kind=randopt moves no weights, so there is no improvement of a center "
-            "to keep: use method=es"
+            f"study: method.kind={method.kind} moves no weights, so there is no improvement of a "
+            "center to keep: use method=es"
         )
     largest, most = configs[0], 0
     for one in configs:

@@ -1,0 +1,28 @@
+"""The method `es`: the strategy learns theta, and prompt options beside it where some are given."""
+
+from germline.baselines.method import Method
+from germline.fleet.prompt_search_fleet import PromptSearchFleet
+from germline.protocols import Fleet, Strategy, Task
+from germline.strategies.categorical import CategoricalSearch
+from germline.tasks.prompt_format import PromptFormatter
+
+
+class EvolutionStrategyMethod(Method):
+    """Members, update and result are those of `strategy` and `prompt_search`."""
+
+    def wrap_strategy(self, strategy: Strategy) -> Strategy:
+        """Return the strategy, with a search of prompt options around it where some are given."""
+        search = self.config.prompt_search
+        return CategoricalSearch(search, strategy, self.config.seed) if search.options else strategy
+
+    def wrap_fleet(self, fleet: Fleet, strategy: Strategy, task: Task) -> Fleet:
+        """Return the fleet, with one around it that applies the members' prompt options.
+
+        Raises:
+            GermlineError: the task has fewer solved examples than `prompt_search.few_shot` needs.
+        """
+        if not isinstance(strategy, CategoricalSearch):
+            return fleet
+        most = max(self.config.prompt_search.few_shot, default=0)
+        formatter = PromptFormatter(task.examples("train"), self.config.seed, most)
+        return PromptSearchFleet(fleet, formatter.format_prompt, strategy.likeliest)

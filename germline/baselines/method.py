@@ -1,0 +1,67 @@
+"""The method of a run: what it puts around strategy and fleet, and what the run results in."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from germline import registry
+from germline.config import Config
+from germline.protocols import Fleet, Strategy, Task
+from germline.signal_metrics import is_zero_signal
+from germline.types import MeanUpdate, SeedPerturbation, Update
+
+
+class Method:
+    """Base class of methods: the strategy as it is, and theta as the result.
+
+    `config.method` has the facts about a method that need no objects, such as `trains_center`.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+
+    def wrap_strategy(self, strategy: Strategy) -> Strategy:
+        """Return the strategy of the run, around the one that proposes members."""
+        return strategy
+
+    def wrap_fleet(self, fleet: Fleet, strategy: Strategy, task: Task) -> Fleet:
+        """Return the fleet of the run, around one of engines.
+
+        Args:
+            fleet: of engines.
+            strategy: what `wrap_strategy` returned.
+            task: of the run.
+
+        Raises:
+            GermlineError: the task lacks something that the method needs.
+        """
+        return fleet
+
+    def batch_generation(self, generation: int) -> int:
+        """Return the generation whose batch a generation uses."""
+        return generation
+
+    def is_zero_signal(self, update: Update | MeanUpdate) -> bool:
+        """Say whether the generation of an update has no signal."""
+        return is_zero_signal(update)
+
+    def voting_members(self) -> Sequence[SeedPerturbation]:
+        """Return the members that answer by vote, best first; none where the center answers."""
+        return ()
+
+    def ensemble_rows(self) -> Sequence[dict[str, Any]]:
+        """Return the rows of `ensemble.json`, one per voting member."""
+        return ()
+
+    def result_update(self) -> Update | None:
+        """Return the update from theta to the weights to export; None: theta itself.
+
+        Raises:
+            GermlineError: the run has no result yet.
+        """
+        return None
+
+
+def make_method(config: Config) -> Method:
+    """Construct the method a config names."""
+    method: Method = registry.create("method", config, kind=config.method.kind)
+    return method

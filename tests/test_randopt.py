@@ -350,7 +350,7 @@ def test_eval_says_that_it_was_a_vote(whole, tmp_path):
     words = ["eval", str(whole), "--kl", "--limit", "4", "--out", str(tmp_path / "c")]
     _score, vote, far, *_others = CliRunner().invoke(app, words).stdout.splitlines()
     assert vote == "by vote: each answer is the one that most of 3 members give"
-    assert "along 12 completions, of every member that votes" in far
+    assert "along 12 completions of each member that votes" in far
 
 
 def test_a_damaged_ensemble_is_told(whole, tmp_path):

@@ -33,7 +33,7 @@ def save_snapshot(weights: MasterWeights, folder: Path, generation: int, *, keep
 def commit_snapshot(
     write: Callable[[Path], object], folder: Path, generation: int, *, keep: int
 ) -> Path:
-    """Make what is written the snapshot after `generation`; drop all but the newest `keep`.
+    """Write the snapshot after `generation` by a function; drop all but the newest `keep`.
 
     Raises:
         GermlineError: the disk is full, say; nothing half-written is left behind.
@@ -69,8 +69,8 @@ def restore(
         folder: where snapshots lie; None uses the journal alone.
         base_digest: digest recorded when the run began.
         generation: the last update to include.
-        strategy: as it was when the run began; needed where a journal keeps what it was told and
-            not where that led.
+        strategy: in its state before generation 0; needed where the journal has utilities, from
+            which the strategy computes the step again.
 
     Raises:
         GermlineError: the base model is another one, the journal is too short, or a digest differs.
@@ -114,13 +114,13 @@ def restore(
 
 
 def recall_strategy(strategy: Strategy, entries: Sequence[JournalEntry]) -> list[JournalEntry]:
-    """Show a strategy what a stopped run told; return the entries with what a journal leaves out.
+    """Let a strategy recall the updates of a journal; return the entries with complete updates.
 
     Raises:
-        GermlineError: telling it again leads elsewhere: the arithmetic differs.
+        GermlineError: the strategy computes another step: the arithmetic differs.
     """
     updates = strategy.recall([entry.update for entry in entries])
-    return [replace(one, update=update) for one, update in zip(entries, updates, strict=True)]
+    return [replace(entry, update=update) for entry, update in zip(entries, updates, strict=True)]
 
 
 def newest_snapshot(folder: Path) -> int:
@@ -129,10 +129,9 @@ def newest_snapshot(folder: Path) -> int:
 
 
 def last_restorable_generation(entries: Sequence[JournalEntry], folder: Path) -> int:
-    """Return the newest generation that can be rebuilt: of gradients, that of a snapshot.
+    """Return the newest generation that can be rebuilt: after a gradient, that of a snapshot.
 
-    Where gradients were followed and no snapshot was kept, it is the last one, for `restore` to say
-    why it cannot be had.
+    Without a snapshot it is the last generation, for which `restore` raises the explaining error.
     """
     last = len(entries) - 1
     if not any(isinstance(one.update, Update) and one.update.backpropagated for one in entries):
@@ -146,7 +145,7 @@ def _generation_of(snapshot: Path) -> int:
 
 
 def _unrepeatable(generation: int, folder: Path | None) -> str:
-    """Say what can be had of a run whose steps are gradients."""
+    """Say which weights of a run that followed gradients can be rebuilt."""
     why = (
         f"generation {generation} followed a gradient found by backpropagation "
         "(method.kind=es_sample_gd), which seeds cannot repeat"
@@ -167,8 +166,8 @@ def _load_newest(
 ) -> int:
     """Load the newest usable snapshot up to `generation`; return its generation, or -1 (the base).
 
-    A snapshot that cannot be read, or is not what the journal says, costs only time: an older one
-    serves.
+    A snapshot that cannot be read, or whose digest differs from the journal, is passed over for an
+    older one.
     """
     numbered = [(_generation_of(path), path) for path in list_snapshots(folder)]
     usable = [(number, path) for number, path in reversed(numbered) if number <= generation]

@@ -1,4 +1,4 @@
-"""Play examples with members and grade what they wrote: the only room where engines and tasks meet.
+"""Evaluate members on examples: engines generate completions, and graders grade them.
 
 Work is cut into microbatches of fixed size. A microbatch's completions are graded in worker
 processes while the next microbatch is being generated.
@@ -27,7 +27,7 @@ from germline.types import (
 
 @runtime_checkable
 class GraderProtocol(Protocol):
-    """Whoever grades: texts in, grades out, later."""
+    """A grader of texts that returns futures of grades."""
 
     def submit(self, texts: Sequence[str], examples: Sequence[Example]) -> Future[list[Grade]]:
         """Grade each text on its example."""
@@ -35,7 +35,7 @@ class GraderProtocol(Protocol):
 
 @dataclass(frozen=True)
 class GeneratedMicrobatch:
-    """One microbatch after generation: its place, what was written, and the grades to come."""
+    """One microbatch after generation: its position, completions and pending grades."""
 
     first_member: int
     first_example: int
@@ -45,7 +45,7 @@ class GeneratedMicrobatch:
 
 @dataclass(frozen=True)
 class Microbatch:
-    """One microbatch before generation: where it stands, and who plays what."""
+    """One microbatch before generation: its position, members and examples."""
 
     first_member: int
     first_example: int
@@ -55,7 +55,7 @@ class Microbatch:
     def with_completions(
         self, completions: list[list[Completion]], graders: GraderProtocol
     ) -> GeneratedMicrobatch:
-        """Take in what was written, and send it to be graded."""
+        """Return the microbatch with its completions, and send them to the graders."""
         texts = [completion.text for row in completions for completion in row]
         grades = graders.submit(texts, [*self.examples] * len(completions))
         return GeneratedMicrobatch(self.first_member, self.first_example, completions, grades)
@@ -69,29 +69,29 @@ def evaluate_members(
     microbatch: MicrobatchSettings,
     decoding: Decoding,
 ) -> Evaluation:
-    """Let every member play every example, microbatch by microbatch, and collect the rewards.
+    """Evaluate every member on every example, microbatch by microbatch, and collect the rewards.
 
     Args:
         engine: one copy of the weights.
-        graders: where completions go.
+        graders: grade the completions.
         members: perturbations; None is the center.
         examples: the batch, the same for all members.
         microbatch: members x examples computed together.
         decoding: the same for all members.
     """
     started = time.perf_counter()
-    played = [
-        one.with_completions(engine.generate(one.members, one.examples, decoding), graders)
-        for one in cut_microbatches(members, examples, microbatch)
+    generated = [
+        part.with_completions(engine.generate(part.members, part.examples, decoding), graders)
+        for part in cut_microbatches(members, examples, microbatch)
     ]
     generated_s = time.perf_counter() - started
-    return gather_rewards(played, len(members), examples, generated_s)
+    return gather_rewards(generated, len(members), examples, generated_s)
 
 
 def cut_microbatches(
     members: Sequence[Perturbation | None], examples: Sequence[Example], size: MicrobatchSettings
 ) -> list[Microbatch]:
-    """Cut the playing of examples by members into microbatches, whoever plays them."""
+    """Cut members x examples into microbatches; they do not depend on the engines."""
     together = members_per_microbatch(size, len(examples))
     return [
         Microbatch(i, j, members[i : i + together], examples[j : j + size.examples])
@@ -119,7 +119,7 @@ def members_per_microbatch(microbatch: MicrobatchSettings, examples: int) -> int
 def microbatch_starts(
     members: int, examples: int, size: MicrobatchSettings
 ) -> list[tuple[int, int]]:
-    """Return (first member, first example) of every microbatch, whoever computes them."""
+    """Return (first member, first example) of every microbatch."""
     return [
         (first_member, first_example)
         for first_member in range(0, members, members_per_microbatch(size, examples))
@@ -128,20 +128,18 @@ def microbatch_starts(
 
 
 def gather_rewards(
-    played: Sequence[GeneratedMicrobatch],
+    generated: Sequence[GeneratedMicrobatch],
     members: int,
     examples: Sequence[Example],
     decode_seconds: float,
 ) -> Evaluation:
-    """Put microbatches, in whatever order they came, into one table of rewards."""
+    """Put microbatches, in any order, into one table of rewards."""
     rewards = np.full((members, len(examples)), np.nan)
     rollouts = []
-    for one in sorted(
-        played, key=lambda microbatch: (microbatch.first_member, microbatch.first_example)
-    ):
-        grades = iter(one.grades.result())
-        for i, row in enumerate(one.completions, start=one.first_member):
-            for j, completion in enumerate(row, start=one.first_example):
+    for part in sorted(generated, key=lambda part: (part.first_member, part.first_example)):
+        grades = iter(part.grades.result())
+        for i, row in enumerate(part.completions, start=part.first_member):
+            for j, completion in enumerate(row, start=part.first_example):
                 grade = next(grades)
                 rewards[i, j] = grade.reward
                 rollouts.append(Rollout(i, examples[j].index, completion, grade))

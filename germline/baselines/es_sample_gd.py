@@ -1,17 +1,17 @@
 """Sample with an evolution strategy, optimize with gradients: which of the two makes ES work?
 
-An evolution strategy explores by perturbing weights and learns by weighing the perturbations. Here
-the two come apart: rollouts are written by perturbed members, as the strategy asks for them, and
-theta follows a policy gradient on those rollouts, found by backpropagation (`policy_gradient`). Or
-the center explores by sampling tokens, as policy gradient methods do, and all else stays the same.
+An evolution strategy explores by perturbing weights and learns by weighting the perturbations. Here
+the two are separate: perturbed members write the rollouts, and theta follows a policy gradient on
+those rollouts, computed by backpropagation (`policy_gradient`). Or the center explores by sampling
+tokens, as policy gradient methods do, and all else stays the same.
 
     exploration: weights        member i writes with theta + s_i sigma eps_i
-    exploration: temperature    "member" i is the center, with sampling luck of its own
+    exploration: temperature    "member" i is the center, with its own sampling noise
     advantage: example          each reward is shaped among those of the members on its example
     advantage: member           every completion of a member has the member's utility, as in ES
 
-Then theta <- theta + step(g), by the optimizer of the strategy. What moves is what the space
-selects, in whole tensors: with `space.kind=low_rank` members explore by low-rank noise, and the
+Then theta <- theta + step(g), by the optimizer of the strategy. The step changes the tensors that
+the space selects, as a whole: with `space.kind=low_rank` members explore by low-rank noise, and the
 step has full rank.
 
 Limits: seeds cannot repeat a gradient. A run resumes from its newest snapshot, to the same bits on
@@ -94,7 +94,7 @@ class EsSampleGradientDescentMethod(Method):
 
 
 class GradientFleet(FleetWrapper):
-    """A fleet of one engine that follows the policy gradient of what it played last."""
+    """A fleet of one engine that follows the policy gradient of its last evaluation."""
 
     def __init__(self, inner: LocalFleet, config: EsSampleGradientDescent, shape: Shaping) -> None:
         super().__init__(inner)
@@ -106,7 +106,7 @@ class GradientFleet(FleetWrapper):
     def evaluate(
         self, population: Population, batch: Sequence[Example], decoding: Decoding
     ) -> Evaluation:
-        """Play the batch with every member, or as often with the center and other luck."""
+        """Evaluate every member, or the center as many times with different sampling noise."""
         if self.config.exploration == "weights":
             evaluation = self.inner.evaluate(population, batch, decoding)
         else:
@@ -115,7 +115,7 @@ class GradientFleet(FleetWrapper):
         return evaluation
 
     def apply(self, update: Update | MeanUpdate) -> UpdateSize | None:
-        """Follow the gradient of what was played last: g, then a step of the optimizer.
+        """Apply a step of the optimizer along the gradient g of the last evaluation.
 
         Raises:
             GermlineError: nothing was played, the engine has no gradients, or the step is too far.
@@ -149,7 +149,7 @@ class GradientFleet(FleetWrapper):
         return None
 
     def _sampled(self, count: int, batch: Sequence[Example], decoding: Decoding) -> Evaluation:
-        """Let the center write `count` completions to every example."""
+        """Generate `count` completions of the center for every example."""
         parts = [
             self.inner.evaluate_center(
                 batch, replace(decoding, noise_stream=f"{decoding.noise_stream} {number}")
@@ -171,7 +171,7 @@ class GradientFleet(FleetWrapper):
     def _weighed(
         self, population: Population, batch: Sequence[Example], evaluation: Evaluation
     ) -> list[AdvantageRow]:
-        """Give completions their advantages, and leave out those with none."""
+        """Return the completions with their advantages, except those with advantage 0."""
         advantages = self._advantages(population, evaluation)
         place_of = {example.index: place for place, example in enumerate(batch)}
         center = self.config.exploration == "temperature"

@@ -3,20 +3,20 @@
 Gan and Isola 2026 (Neural Thickets, arXiv 2603.12228): around a well-trained model, weights that
 are better at a task are so dense that N random ones need no search. Members are seeds, as always:
 
-    (1)  member i plays theta_0 + s_i sigma_i eps_i; its fitness F_i is its mean training reward
+    (1)  member i has the weights theta_0 + s_i sigma_i eps_i; F_i is its mean training reward
     (2)  kept are the K members of the largest F_i; of equal ones, those asked first
-    (3)  an answer is the one most of the kept members give (`ballots`)
+    (3)  the answer is the one that most of the kept members give (`majority_vote`)
 
-theta never moves: every update is skipped, and the digest stays that of the base model. A journal
+theta never changes: every update is skipped, and the digest stays that of the base model. A journal
 line holds the fitness of its members, from which a resumed run keeps the same ones.
 
-Deviations: the sigmas of a list go in turn, not by lot, so each has its share; all generations play
-the training examples of generation 0, or their members could not be compared; and `ballots` says
-what a vote is worth. Pairs of +noise and -noise are drawn where `strategy.antithetic` asks for
+Deviations: directions use the sigmas of a list in turn, not at random; all generations use the
+training examples of generation 0, so that their members can be compared; and `majority_vote` says
+how a vote is scored. Pairs of +noise and -noise are drawn where `strategy.antithetic` asks for
 them; the paper's members are independent.
 
-Limits: K members answer at K times the cost of one. A sampled completion (task.temperature above 0)
-has the luck of its generation, so members of different generations differ by that luck as well.
+Limits: K members answer at K times the cost of one. With task.temperature above 0, generations have
+different sampling noise, so the fitness of members of different generations differs by it as well.
 """
 
 import math
@@ -53,8 +53,8 @@ class EnsembleMember:
     """A member that votes.
 
     Attributes:
-        fitness: its mean reward in training, which it was kept for.
-        score: its own mean on the examples voted on last; None before a vote.
+        fitness: mean training reward of the member.
+        score: mean metric of the member alone on the examples of the last vote; None before one.
     """
 
     member: SeedPerturbation
@@ -70,7 +70,7 @@ class Ensemble:
         self.kept: tuple[EnsembleMember, ...] = ()
 
     def add_candidates(self, members: Sequence[SeedPerturbation], fitness: Sequence[float]) -> None:
-        """Keep those that are among the fittest: equation (2); NaN is never kept."""
+        """Keep the fittest of the old and new members: equation (2); members of NaN are dropped."""
         known = [
             EnsembleMember(one, float(f))
             for one, f in zip(members, fitness, strict=True)
@@ -118,7 +118,7 @@ def recorded_fitness(update: Update | MeanUpdate) -> list[float]:
 
 
 class RandomSearch(StrategyWrapper):
-    """The strategy: ask for members as another strategy does, tell an ensemble, move nothing."""
+    """The strategy: members of another one, of which an ensemble keeps the best; no update."""
 
     def __init__(self, config: RandOpt, inner: Strategy, ensemble: Ensemble) -> None:
         super().__init__(inner)
@@ -126,7 +126,7 @@ class RandomSearch(StrategyWrapper):
         self.ensemble = ensemble
 
     def ask(self, generation: int) -> Population:
-        """Name the members of a generation, each direction with the sigma whose turn it is."""
+        """Return the members of a generation; directions use the sigmas of the method in turn."""
         population = self.inner.ask(generation)
         sigmas = self.config.sigmas
         if sigmas is None:
@@ -148,7 +148,7 @@ class RandomSearch(StrategyWrapper):
         center: float | None = None,
         power: SignalPower | None = None,
     ) -> Update:
-        """Let the ensemble consider the members; the update leaves theta where it is.
+        """Offer the members to the ensemble; the update leaves theta unchanged.
 
         Raises:
             GermlineError: there is no fitness to go by.
@@ -175,7 +175,7 @@ class RandomSearch(StrategyWrapper):
         return update
 
     def recall(self, updates: Sequence[Update | MeanUpdate]) -> Sequence[Update | MeanUpdate]:
-        """Let the ensemble consider again what it was told before."""
+        """Offer the members of a stopped run to the ensemble again."""
         for update in updates:
             if isinstance(update, Update):
                 self.inner.recall([update])
@@ -236,7 +236,7 @@ class VotingFleet(FleetWrapper):
         self._answer = answer_function(task)
 
     def evaluate_center(self, examples: Sequence[Example], decoding: Decoding) -> Evaluation:
-        """Play the examples with every kept member, and let the elected completions count."""
+        """Evaluate every kept member, and return the completions that the votes elect."""
         ensemble = self.ensemble
         if not ensemble.kept:
             return self.inner.evaluate_center(examples, decoding)
@@ -254,11 +254,11 @@ class VotingFleet(FleetWrapper):
         return Evaluation(rewards, won, parts.tokens, parts.decode_seconds)
 
     def apply(self, update: Update | MeanUpdate) -> None:
-        """Apply what leaves theta where it is; there is no step to measure."""
+        """Apply an update that changes nothing; there is no step to measure."""
         self.inner.apply(update)
 
     def _play(self, examples: Sequence[Example], decoding: Decoding) -> "_Ballots":
-        """Let the kept members play, those of a generation together: engines draw one at a time."""
+        """Evaluate the kept members, one generation after another: engines draw one at a time."""
         places: dict[int, list[int]] = {}
         for place, one in enumerate(self.ensemble.kept):
             places.setdefault(one.member.generation, []).append(place)
@@ -274,21 +274,21 @@ class VotingFleet(FleetWrapper):
         return mean_and_error([one for one in parts if one is not None])[0]
 
     def _vote(self, ballots: Sequence[Rollout], example: Example) -> Rollout:
-        """Let those vote whose reward is not missing, as long as there is one."""
+        """Return the elected rollout among those whose reward is known, or among all if none is."""
         graded = [one for one in ballots if not math.isnan(one.grade.reward)]
         return majority_rollout(graded or ballots, self._answer, example)
 
 
 @dataclass
 class _Ballots:
-    """What each kept member wrote, by its place, and what writing it took."""
+    """The rollouts of each kept member, by its rank, and their tokens and decode time."""
 
     by_place: dict[int, list[Rollout]] = field(default_factory=dict)
     tokens: int = 0
     decode_seconds: float = 0.0
 
     def add(self, evaluation: Evaluation, places: Sequence[int]) -> None:
-        """Take in what the members at these places wrote together."""
+        """Add the rollouts of the members of these ranks."""
         for rollout in evaluation.rollouts:
             self.by_place.setdefault(places[rollout.member], []).append(rollout)
         self.tokens += evaluation.tokens
@@ -296,10 +296,10 @@ class _Ballots:
 
 
 def _middle(sigmas: Sequence[float]) -> float:
-    """Sum up the sigmas of a generation: the one they share, or their geometric mean."""
+    """Return the sigma that all members share, or the geometric mean of theirs."""
     return sigmas[0] if len({*sigmas}) == 1 else float(np.exp(np.log(sigmas).mean()))
 
 
 def _known(score: float | None) -> float | None:
-    """JSON has no word for NaN."""
+    """Return None for NaN, which JSON does not have."""
     return None if score is None or math.isnan(score) else score

@@ -1,4 +1,4 @@
-"""What every strategy must do: inherit these tests, and say how yours is made."""
+"""Conformance tests of strategies: inherit them, and define how your strategy is made."""
 
 import pickle
 import tempfile
@@ -17,10 +17,10 @@ from germline.testing.vector_fleet import VectorFleet
 from germline.types import MeanUpdate, Population, Update
 
 STOPS = (0, 1, 4)
-"""Generations after which a strategy is stopped and taken up again."""
+"""Generations after which a strategy is stopped and resumed."""
 
 AFTER = 3
-"""Generations it then goes on for."""
+"""Generations it then runs for."""
 
 
 class StrategyConformance:
@@ -32,7 +32,7 @@ class StrategyConformance:
 
     Attributes:
         generations: length of the climbs.
-        leaves: (problem, share of the starting loss that may be left at their end), by name.
+        leaves: (problem, largest allowed share of the starting loss at the end), by name.
         shaping: how rewards become utilities.
     """
 
@@ -54,7 +54,7 @@ class StrategyConformance:
         """It loses most of the starting loss on every problem of `leaves`."""
         for name, (problem, share) in self.leaves.items():
             fleet = VectorFleet(problem)
-            # Luck of a generation that was not played.
+            # Sampling noise of a generation that the climb does not use.
             before = fleet.fitness(self.generations)
             self._climb(fleet, self._made(dimension=problem.dimension), range(self.generations))
             after = fleet.fitness(self.generations)
@@ -67,13 +67,13 @@ class StrategyConformance:
         assert strategy.ask(2) == strategy.ask(2)
 
     def test_what_is_asked_follows_from_the_run_seed_and_what_was_told(self) -> None:
-        """Two of the same seed ask alike; another seed asks for others."""
+        """Two strategies of the same seed ask for the same members; another seed for others."""
         asked = [self._asked_after(seed, told=2) for seed in (0, 0, 1)]
         assert asked[0] == asked[1]
         assert asked[0].members != asked[2].members
 
     def test_the_members_of_a_generation_differ(self) -> None:
-        """No member is played twice in one generation."""
+        """No member occurs twice in one generation."""
         for told in range(2):
             asked = self._asked_after(0, told)
             assert asked.generation == told
@@ -96,7 +96,7 @@ class StrategyConformance:
             assert stopped.digest() == whole.digest(), f"stopped after {stop} generations"
 
     def test_without_signal_theta_stays(self) -> None:
-        """Utilities of zero move nothing."""
+        """Utilities of zero change nothing."""
         fleet, strategy = VectorFleet(sphere()), self._made()
         before, asked = fleet.theta, strategy.ask(0)
         nothing = np.zeros(len(asked))

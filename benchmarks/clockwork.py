@@ -1,4 +1,4 @@
-"""Engines that take the time they are told and no processor: many fit on a machine of few cores.
+"""Simulated engines that sleep for a given time, so that many of them run on few cores.
 
 A fleet of them is a real one in everything but playing: processes, pickles, pipes, graders, digests
 and updates of a toy.

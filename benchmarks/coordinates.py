@@ -1,4 +1,4 @@
-"""Members that differ in coordinates: their speed beside the plain batch, and their memory.
+"""Speed and memory of members with vector perturbations, compared with a batch of the center.
 
     python -m benchmarks.coordinates
     OMP_NUM_THREADS=1 python -m benchmarks.coordinates --clock cpu   # beside other work

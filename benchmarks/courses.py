@@ -1,4 +1,4 @@
-"""A fleet in training beside others, and what its generations take: clock and processors."""
+"""Train several fleets in turn, and measure wall time and processor time of their generations."""
 
 import time
 from collections.abc import Iterator

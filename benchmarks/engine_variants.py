@@ -1,4 +1,4 @@
-"""Ways to play a population of adapters, timed in turn in one process for benchmarks/engines.py.
+"""Ways to evaluate a population of adapters, timed in turn in a process for benchmarks/engines.py.
 
     python -m benchmarks.engine_variants GROUP MODEL OUTPUT [--repeats N] [--cuda]
 
@@ -45,7 +45,7 @@ Variant = Callable[[int], int]
 
 def main() -> None:
     """Time the variants of a group."""
-    parser = argparse.ArgumentParser(description="Ways to play a population, in one process.")
+    parser = argparse.ArgumentParser(description="Ways to evaluate a population, in one process.")
     parser.add_argument("group", choices=GROUPS)
     parser.add_argument("model", type=Path)
     parser.add_argument("output", type=Path)

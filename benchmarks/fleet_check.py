@@ -1,4 +1,4 @@
-"""A simulated fleet against real ones whose engines are clockwork: does it do what a fleet does?
+"""Compare the simulated fleet with real fleets whose engines sleep for a given time.
 
     python -m benchmarks.fleet_check               # a table of docs/scaling.md
 
@@ -28,7 +28,7 @@ from germline.types import Perturbation
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description="Simulated fleets against fleets of clockwork.")
+    parser = argparse.ArgumentParser(description="Compare simulated fleets with real ones.")
     parser.add_argument("--engines", type=int, nargs="+", default=[1, 2, 3, 4, 8])
     parser.add_argument("--generations", type=int, default=3)
     parser.add_argument("--cell", type=float, default=0.25, help="median seconds of a cell")

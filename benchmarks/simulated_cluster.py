@@ -1,4 +1,4 @@
-"""Clusters of H200 in simulation: what playing, updating and digesting take, and what chance does.
+"""Simulated clusters of H200: time of evaluation, update and digest, with random delays and losses.
 
 **No GPU was run.** What an engine takes is what `benchmarks/scaling_out.py` counts, over an H200's
 data sheet; what the driver takes was measured on a CPU (`benchmarks/fleet_driver.py`); the order of

@@ -1,4 +1,4 @@
-"""A grader that takes as long as it is told; worker processes of `benchmarks.graders` import it."""
+"""A grader that takes a given time; worker processes of `benchmarks.graders` import it."""
 
 import time
 from collections.abc import Mapping

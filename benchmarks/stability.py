@@ -1,4 +1,4 @@
-"""Do long runs keep what they learn, without being told how long they are?
+"""Stability of long runs: whether scores hold when a run is much longer than planned.
 
     python -m benchmarks.stability --tasks countdown multiplication --seeds 0 1     # a part
     python -m benchmarks.stability                                                  # everything

@@ -1,4 +1,4 @@
-"""Members of `full` that stand in a model together, against one after another, on the nano model.
+"""Members of `full` that are evaluated in one batch, compared with one after another, on nano.
 
     python -m benchmarks.stacked                         # the table of docs/benchmarks.md
     python -m benchmarks.stacked --prompts 4 --stacked 4 8 16

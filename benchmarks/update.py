@@ -1,4 +1,4 @@
-"""How long a dense update of 30 members takes, against the field's loop, and what it needs beside.
+"""Time and memory of a dense update of 30 members, compared with the field's loop.
 
     python -m benchmarks.update                     # the table of docs/benchmarks.md
     python -m benchmarks.update --models nano --repeats 15

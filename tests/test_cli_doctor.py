@@ -135,7 +135,7 @@ def test_doctor_says_what_would_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     options = ("--model", "Qwen/Qwen3-4B", "--config", "papers/qiu-countdown-0.5b")
     status, shown = estimated(monkeypatch, *options, "--hardware", "24gb")
     assert status == 1
-    assert "It does not fit. What would: engine.master_device=host" in shown
+    assert "It does not fit. It fits with: engine.master_device=host" in shown
 
 
 def test_doctor_estimates_as_json(monkeypatch: pytest.MonkeyPatch) -> None:

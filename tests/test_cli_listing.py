@@ -88,7 +88,7 @@ def test_a_damaged_run_is_listed_and_said_why(tmp_path: Path) -> None:
 
 def test_a_folder_without_runs_says_so(tmp_path: Path) -> None:
     shown = germline("list", "runs", tmp_path)
-    assert (shown.exit_code, shown.stdout, shown.stderr) == (0, "", "no runs here\n")
+    assert (shown.exit_code, shown.stdout, shown.stderr) == (0, "", "no runs found\n")
     assert "there is no folder" in germline("list", "runs", tmp_path / "nowhere").stderr
 
 

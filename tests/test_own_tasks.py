@@ -336,7 +336,9 @@ def test_a_file_that_has_changed_is_refused(tmp_path, change):
     run = stopped_after(germline.train(toy(path), tmp_path / "run"), 2)
     path.write_text(change)
     for go_on in (germline.resume, germline.evaluate):
-        with pytest.raises(GermlineError, match=r"have changed since this run began.*germline exp"):
+        with pytest.raises(
+            GermlineError, match=r"have changed since .*germline export RUN --out FOLDER`"
+        ):
             go_on(str(run))
     score, _ = germline.evaluate(str(run), load_config({"task": str(path)}).task)
     assert score.n == 2

@@ -24,7 +24,7 @@ def print_estimate(
     Args:
         config: a file or the name of a shipped config; None: the defaults.
         model: replaces the config's.
-        hardware: a machine that is elsewhere; None: this one.
+        hardware: the name of another machine; None: this one.
         as_json: print JSON.
 
     Raises:
@@ -53,7 +53,7 @@ def print_estimate(
 
 
 def _texts(config: "Config") -> "TextLengths":
-    """Measure prompts with the model's tokenizer where it is on this machine."""
+    """Measure prompts with the model's tokenizer if it is on this machine."""
     from germline.engines.pretrained import load_tokenizer
     from germline.engines.prompt_batch import encode_prompt
     from germline.estimates.workload import text_lengths
@@ -69,7 +69,7 @@ def _texts(config: "Config") -> "TextLengths":
 def as_plain(
     config: "Config", shape: "ModelShape", found: "Estimate", remedy: tuple[str, ...]
 ) -> dict[str, Any]:
-    """Return an estimate as what JSON can hold."""
+    """Return an estimate as values for JSON."""
     work = found.work
     return {
         "model": config.model,
@@ -128,17 +128,17 @@ def _show(
 
 
 def verdict(found: "Estimate", remedy: tuple[str, ...]) -> str:
-    """Say whether it fits, and what would."""
+    """Say whether the run fits, and with which settings it would."""
     if found.fits:
         return "It fits."
     if remedy:
-        return f"It does not fit. What would: {' '.join(remedy)}"
+        return f"It does not fit. It fits with: {' '.join(remedy)}"
     return (
-        "It does not fit, and neither do half precision, masters on the host, small microbatches "
-        "and space=lora together: use a smaller model or a larger machine"
+        "It does not fit, even with half precision, masters on the host, small microbatches and "
+        "space=lora together: use a smaller model or a larger machine"
     )
 
 
 def gigabytes(size: int | float) -> str:
-    """Write bytes in GB of 10^9."""
+    """Format bytes in GB (10^9 bytes)."""
     return f"{size / GIGABYTE:.2f} GB"

@@ -1,11 +1,12 @@
-"""What a machine can do: from a data sheet, or measured here in a few seconds.
+"""The speed and memory of a machine: from a data sheet, or measured here in a few seconds.
 
-A product of `rows` with a weight takes the longer of its arithmetic and of reading the weight (the
-roofline of Williams, Waterman and Patterson, CACM 2009). On a CPU the rate of a product depends on
-its rows, so it is measured at a few; weights are taken in turn, so that none is still in the cache.
+The time of a product of `rows` with a weight is the larger one of its arithmetic and of reading the
+weight (the roofline of Williams, Waterman and Patterson, CACM 2009). On a CPU the rate of a product
+depends on its rows, so it is measured for a few numbers of rows; several weights are used in turn,
+so that none is still in the cache.
 
-Of a data sheet 60 % of the bandwidth and 40 % of the arithmetic are counted as reached, as
-everywhere in docs/scaling.md. That was not checked on any GPU.
+Of a data sheet's figures, 60 % of the bandwidth and 40 % of the arithmetic are assumed to be
+reached, as in docs/scaling.md. This was not checked on any GPU.
 """
 
 import hashlib
@@ -51,7 +52,7 @@ class Hardware:
     """One device and its host.
 
     Attributes:
-        name: as people call it.
+        name: the usual name.
         on_gpu: whether it is an accelerator.
         memory_bytes: of the device, or of the host where that is the device.
         host_bytes: of the host.
@@ -106,8 +107,8 @@ def _gpu(name: str, gigabytes: float, terabytes_per_s: float, half: float, link:
     reached = {
         "bfloat16": ((1, half * 1e12 * REACHED_PRODUCTS),),
         "float16": ((1, half * 1e12 * REACHED_PRODUCTS),),
-        # TF32 is off by default in PyTorch, so fp32 products run beside the tensor cores: about an
-        # eighth of half precision on these cards.
+        # TF32 is off by default in PyTorch, so fp32 products do not use the tensor cores: they have
+        # about an eighth of the half-precision rate on these cards.
         "float32": ((1, half / 8 * 1e12 * REACHED_PRODUCTS),),
     }
     return Hardware(

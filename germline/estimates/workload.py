@@ -18,18 +18,18 @@ from germline.tasks import make_task
 from germline.types import Example
 
 POPULATION = 32
-"""Members where the strategy chooses them itself; CMA's numbers are near it (4 + 3 ln d)."""
+"""Members if the strategy chooses their number; CMA chooses similar ones (4 + 3 ln d)."""
 
 CHARACTERS_PER_TOKEN = 3.0
-"""Of English where no tokenizer is at hand: four are usual, three are cautious."""
+"""Assumed for English text without a tokenizer: four are usual, three are a cautious value."""
 
 CHAT_TOKENS = 24
-"""Tokens a chat template puts around a prompt where no tokenizer is at hand."""
+"""Tokens that a chat template adds to a prompt, assumed without a tokenizer."""
 
 
 @dataclass(frozen=True)
 class TextLengths:
-    """How long the texts of a generation are, in tokens.
+    """Lengths of the texts of a generation, in tokens.
 
     Attributes:
         examples: of a generation.
@@ -47,7 +47,7 @@ class TextLengths:
 def text_lengths(
     config: Config, encode: Callable[[Example], Sequence[int]] | None = None
 ) -> TextLengths:
-    """Measure the prompts of a config's task; by their characters where no tokenizer is given."""
+    """Measure the prompts of a config's task; without a tokenizer, by their characters."""
     task = make_task(config.task)
     examples = list(task.examples("train")[: config.batch_size])
     new_tokens = config.task.max_new_tokens or task.max_new_tokens

@@ -1,21 +1,22 @@
-"""How many numbers a task needs: the smallest random subspace that keeps most of an improvement.
+"""Intrinsic dimension: the smallest random subspace that keeps most of an improvement.
 
-A config is trained as it is, and then in `space=subspace` at growing dimensions, on the same
-layers, batches and run seeds. With S the held-out score of a center, better upwards,
+A config is trained without changes, and then in `space=subspace` at growing dimensions, on the same
+layers, batches and run seeds. With S the held-out score of a center, higher is better,
 
-    (1)  kept(d) = mean over seeds of S_end(d) - S_start  /  that of the config as it is
+    (1)  kept(d) = mean over seeds of S_end(d) - S_start  /  that of the unchanged config
 
 and the intrinsic dimension is the smallest d with kept(d) of at least `share`: 0.9, as in Li et al.
-2018 (arXiv 1804.08838), who measured it with gradients and compared scores; improvements are
-compared here, as a pretrained model has a score to begin with.
+2018 (arXiv 1804.08838), who measured it with gradients and compared scores. Here improvements are
+compared, because a pretrained model has a score before training.
 
-The subspaces of a run seed are nested (see spaces/subspace.py), so a larger one can do whatever a
-smaller one can; that it sometimes does not, at equal budget, is the strategy's part of the result.
-Every run is an ordinary run directory in the folder of the study: finished ones are taken as they
-are, interrupted ones go on.
+The subspaces of a run seed are nested (see spaces/subspace.py), so a larger one contains the
+solutions of a smaller one. If it nevertheless scores lower at equal budget, the strategy is the
+reason. Every run has an ordinary run directory in the folder of the study: finished runs are
+reused, interrupted ones are resumed.
 
-Limits: sigma and learning rate of the config serve all dimensions (a subspace keeps their meaning:
-change per weight); with few held-out examples or seeds, a neighbor of d is as likely as d.
+Limits: all dimensions use the config's sigma and learning rate (in a subspace they have the same
+meaning, change per weight). With few held-out examples or seeds, a neighboring dimension is as
+likely as the result.
 """
 
 import statistics
@@ -56,11 +57,12 @@ class DimensionRun:
 
 @dataclass(frozen=True)
 class IntrinsicDimension:
-    """What the runs of a study say together.
+    """The result of a study.
 
     Attributes:
-        higher_is_better: which way the score goes.
-        share: of the improvement that must be kept.
+        outcomes: its runs.
+        higher_is_better: whether a higher score is better.
+        share: share of the improvement that must be kept.
     """
 
     outcomes: tuple[DimensionRun, ...]

@@ -331,8 +331,8 @@ def test_a_strategy_without_a_learning_rate_gets_a_sigma_alone():
 @pytest.mark.parametrize(
     ("overrides", "minutes", "message"),
     [
-        ([], 0.0, r"--minutes=0 leaves no time"),
-        ([], -1.0, r"--minutes=-1 leaves no time"),
+        ([], 0.0, r"--minutes=0 must be above 0"),
+        ([], -1.0, r"--minutes=-1 must be above 0"),
         (
             ["strategy={population: 6}", "method=randopt", "method.ensemble_size=2"],
             3.0,

@@ -1,7 +1,7 @@
-"""Settings: `settings` says what there is, `reading` turns YAML and overrides into a frozen Config.
+"""Settings: the sections of a config, and `load_config`, which reads YAML and overrides.
 
 A config is YAML (or a mapping), plus dotted overrides such as `strategy.sigma=0.002`. The resolved
-config is written to the run directory, so a run never depends on a default that moved.
+config is written to the run directory, so a run does not depend on defaults of later versions.
 """
 
 from germline.config.base import KindOf, KindSection, Section

@@ -27,8 +27,8 @@ class CmaBase(StrategyBase):
         "constant",
         description=(
             "Unit of sigma per tensor: weight units, mean |W|, std W or root mean square W of the "
-            "starting weights; for an adapter, those of the layer it stands beside; for "
-            "coordinates, of the matrices they move. `auto`, as of nes, is `constant`."
+            "starting weights; for an adapter, those of the adapted layer; for coordinates, those "
+            "of the matrices they change. `auto` is `constant`."
         ),
     )
     covariance_rate: float = Field(

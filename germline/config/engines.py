@@ -60,7 +60,7 @@ class InProcess(EngineBase):
     members_per_batch: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
         "auto",
         description=(
-            "Members of a dense space (`full`) that stand in the model at once, each with its own "
+            "Members of a dense space (`full`) evaluated in one forward pass, each with its own "
             "copy of the searched weights; 1: one after another. `auto`: as many copies as 64 MiB "
             "hold. Part of what fixes the bits of an evaluation."
         ),

@@ -27,7 +27,7 @@ MEANINGS = {
     "string_too_short": "must not be empty",
     "too_short": "must not be empty",
 }
-"""What pydantic says in words of its own."""
+"""Type of a pydantic error -> its meaning in the words of a config."""
 
 OTHER_NAMES = {
     "lr": "strategy.learning_rate",
@@ -58,12 +58,12 @@ TYPES = ("constrained-", "literal[", "tuple[")
 
 def format_errors(error: ValidationError) -> str:
     """Put every mistake into a line of its own."""
-    # Where a setting may be of several types, each refuses it: the first says it.
+    # A setting of several types is refused by each type; the first message is shown.
     lines: dict[str, str] = {}
     errors: list[dict[str, Any]] = [
         dict(one)
         for one in error.errors(include_url=False)
-        # A list whose entries are all refused is empty to pydantic, not to who wrote it.
+        # pydantic also calls a list empty whose entries were all refused.
         if not (one["type"] == "too_short" and one["input"])
     ]
     words = {
@@ -86,7 +86,7 @@ def _parts(error: Mapping[str, Any]) -> list[str]:
 
 
 def _line(place: Sequence[str], error: dict[str, Any], also: str) -> str:
-    """Put one mistake into a line; `also` is the word that may stand in the place of the value."""
+    """Put one mistake into a line; `also` names words that the setting accepts as well."""
     setting = _setting(place)
     if error["type"] == "extra_forbidden":
         return f"{setting}: unknown setting{_unknown(setting, place)}"
@@ -106,7 +106,7 @@ def _line(place: Sequence[str], error: dict[str, Any], also: str) -> str:
 
 
 def _meaning(setting: str, error: dict[str, Any], message: str) -> str:
-    """Say what is wanted, in the words of a config."""
+    """Describe the accepted values, in the words of a config."""
     kinds = sections(setting.rpartition(".")[2])
     if error["type"] in ("dict_type", "model_type", "model_attributes_type") and kinds:
         return f"must be one of {', '.join(map(repr, kinds))}, or a section {{kind: ...}}"
@@ -123,7 +123,7 @@ def _meaning(setting: str, error: dict[str, Any], message: str) -> str:
 
 
 def _unknown(setting: str, place: Sequence[str]) -> str:
-    """Say where an unknown setting may belong, and what is known where it stands."""
+    """Suggest where an unknown setting belongs, and list the settings of its section."""
     known = _known_settings(place[:-1])
     *sections, name = setting.split(".")
     if now := new_name(setting):

@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 def load_config(source: Path | str | Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
     """Read a YAML file or mapping, apply dotted overrides, and validate.
 
-    A run directory, or the run.json in it, stands for the config of that run: so a run is repeated.
-    A task file (.py, .jsonl) stands for a config that names it and leaves all else at its default.
+    A run directory, or the run.json in it, gives the config of that run, to repeat the run.
+    A task file (.py, .jsonl) gives a config with that task and the defaults of all else.
     Relative paths inside a config are relative to the working directory, as in every other command;
     a file that does not exist there is taken from the folder of the config.
     The configs that come with germline go by name as well, such as `demo`.
@@ -112,7 +112,7 @@ def _check_fork(folder: Path, facts: Mapping[str, Any]) -> None:
 
 
 def _texts(overrides: object) -> list[str]:
-    """Refuse what looks like overrides to whoever wrote it, and would be read as something else."""
+    """Return the overrides; refuse anything but a list of texts."""
     if isinstance(overrides, Sequence) and not isinstance(overrides, str):
         texts = [one for one in overrides if isinstance(one, str)]
         if len(texts) == len(overrides):
@@ -149,7 +149,7 @@ def _override(values: dict[str, Any], override: str) -> dict[str, Any]:
 
 
 def _is_file(override: str) -> bool:
-    """Tell a file of settings from one setting, whose value may be the name of such a file."""
+    """Whether an override is a file of settings, and not a setting with a file as its value."""
     path = Path(override)
     return path.suffix in (".yaml", ".yml") and ("=" not in override or path.is_file())
 
@@ -201,7 +201,7 @@ def _warn_of_dropped(name: str, old: object, new: object) -> None:
 
 
 def _number(text: str) -> object:
-    """YAML 1.1 reads 1e-3 as a string; people who did not quote it mean the number."""
+    """Read an unquoted text such as 1e-3 as the number that YAML 1.1 does not read it as."""
     try:
         return float(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Settings of methods: what is made of the rollouts of perturbed members."""
+"""Settings of methods: how a run uses the rollouts of perturbed members."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -85,7 +85,7 @@ class EsSampleGradientDescent(MethodSection):
     exploration: Literal["weights", "temperature"] = Field(
         "weights",
         description=(
-            "Who writes: `weights`, perturbed members, as `strategy` says; `temperature`, the "
+            "Source of completions: `weights`, members perturbed by `strategy`; `temperature`, the "
             "center, as often as there are members, by sampling at `task.temperature`."
         ),
     )

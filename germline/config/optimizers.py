@@ -9,20 +9,20 @@ from germline.registry import register
 
 
 class OptimizerBase(KindSection):
-    """What every optimizer can do."""
+    """Settings that every optimizer has."""
 
     weight_decay: float = Field(
         0.0,
         ge=0,
         description=(
-            "Times the learning rate: share of its distance to `decay_to` that theta gives up "
-            "per generation."
+            "Weight decay: times the learning rate, the share of its distance to `decay_to` that "
+            "theta loses per generation."
         ),
     )
     decay_to: Literal["zero", "start"] = Field(
         "zero",
         description=(
-            "Where weight decay leads: to zero, or to the starting weights (a copy is kept)."
+            "Target of weight decay: zero, or the starting weights, of which a copy is kept."
         ),
     )
 

@@ -1,4 +1,4 @@
-"""What there is to set, read from the settings themselves: for lists, completion and the reference.
+"""The settings as data, from their JSON schema: for listings, completion and the reference.
 
 Everything comes from the JSON schema that pydantic makes of `Config`, so a new setting or kind is
 here as soon as it exists.
@@ -44,7 +44,7 @@ class ConfigSection:
     """One section of the config, or one kind of a section that has several.
 
     Attributes:
-        places: where it can stand, such as `strategy.optimizer`; the config itself stands at "".
+        places: settings that hold it, such as `strategy.optimizer`; "" for the config itself.
         kind: its short name; None where a section has no choice of kinds.
         meaning: the first paragraph of its docstring.
     """
@@ -72,11 +72,11 @@ def config_sections() -> tuple[ConfigSection, ...]:
 
 
 def list_kinds(place: str) -> dict[str, str]:
-    """Return the kinds that can stand at a place, such as `task`, with one line of meaning each."""
+    """Return the kinds of a setting, such as `task`, with one line of meaning each."""
     sections = [part for part in config_sections() if place in part.places and part.kind]
     if sections:
         return {str(part.kind): part.meaning for part in sections}
-    # A plain choice of words: what they mean stands with the setting.
+    # A choice of words, whose meaning is the description of the setting.
     owner, _, name = place.rpartition(".")
     words = [
         setting
@@ -98,7 +98,7 @@ class OverrideName:
 
 
 def override_names() -> list[OverrideName]:
-    """List every setting by name; one name with two meanings stands there twice."""
+    """List every setting by name; a name with two meanings is listed twice."""
     found: list[OverrideName] = []
     for place in dict.fromkeys(place for part in config_sections() for place in part.places):
         here = [part for part in config_sections() if place in part.places]

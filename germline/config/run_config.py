@@ -38,14 +38,14 @@ class Graders(Section):
         8,
         ge=1,
         description=(
-            "Most grader processes; all but the first start only while grading lags behind."
+            "Largest number of grader processes; all but the first start only while grading lags."
         ),
     )
     timeout_s: float = Field(
         2.0,
         gt=0,
         description=(
-            "Longest time for one completion, in seconds; beyond it the completion earns the "
+            "Time limit for grading one completion, in seconds; beyond it the completion earns the "
             "task's floor."
         ),
     )
@@ -53,7 +53,7 @@ class Graders(Section):
         4.0,
         ge=0.1,
         description=(
-            "Most memory of a grader process, in GB, on Linux; a completion that needs more earns "
+            "Memory limit of a grader process, in GB, on Linux; a completion that needs more earns "
             "the task's floor. `null` sets no limit."
         ),
     )

@@ -1,4 +1,4 @@
-"""Settings that may change over a run: a number, or a schedule from one number to another."""
+"""Settings that may change during a run: a number, a schedule, or a value that adapts."""
 
 from typing import Annotated, Literal
 
@@ -8,7 +8,7 @@ from germline.config.base import KindSection, NumberOrKindOf
 from germline.registry import register
 
 LARGEST_SIGMA = 1e6
-"""Above it members are no models any more: weights are near 1, and products of layers overflow."""
+"""Largest sigma: weights are at most about 1, and products of layers overflow above it."""
 
 
 @register("sigma")
@@ -37,7 +37,7 @@ class CosineSchedule(KindSection):
 
 @register("sigma")
 class PlateauSchedule(KindSection):
-    """As high as it was until fitness stops to rise, then lower."""
+    """A constant value that is lowered whenever fitness stops rising."""
 
     kind: Literal["plateau"] = "plateau"
     start: float = Field(gt=0, description="Value in generation 0.")
@@ -62,7 +62,7 @@ class PlateauSchedule(KindSection):
 
 
 class AdaptiveSigma(KindSection):
-    """A sigma that finds its own size, between limits."""
+    """A sigma that adapts between two limits."""
 
     start: float = Field(gt=0, description="Value in generation 0.")
     min: float = Field(1e-6, gt=0, description="The value never falls below this.")
@@ -82,7 +82,7 @@ class AdaptiveSigma(KindSection):
 class SuccessRateSigma(AdaptiveSigma):
     """Larger while many members are fitter than the center, smaller where few are (1/5 rule).
 
-    The center plays every batch beside the members, which costs as much as one of them.
+    The center is evaluated on every batch as well, which costs as much as one member.
     """
 
     kind: Literal["success"] = "success"
@@ -118,11 +118,11 @@ class NaturalGradientSigma(AdaptiveSigma):
 
 @register("sigma")
 class AutoSigma(KindSection):
-    """Calibrated in units of behavior: members stay a chosen KL divergence from the center.
+    """Sigma calibrated so that members keep a chosen KL divergence from the center.
 
-    Before generation 0, a few members read what the unperturbed weights write, and sigma moves to
-    where their mean KL divergence per token is `target_kl`. While few members differ in reward, it
-    grows, up to `max_kl`.
+    Before generation 0, sigma is set so that the mean KL divergence per token of a few members
+    from the center, on completions of the center, is `target_kl`. While few members
+    differ in reward, sigma grows, up to `max_kl`.
     """
 
     kind: Literal["auto"] = "auto"
@@ -140,8 +140,8 @@ class AutoSigma(KindSection):
         gt=0,
         le=1,
         description=(
-            "Sigma does not grow beyond this KL divergence per token where no generation has a "
-            "signal."
+            "Largest KL divergence per token to which sigma grows while generations have no "
+            "signal, in nats."
         ),
     )
     every: int = Field(
@@ -217,8 +217,9 @@ def check_sigma_overflow(sigma: float) -> None:
     """
     if sigma > LARGEST_SIGMA:
         raise ValueError(
-            f"sigma={sigma:g} is above {LARGEST_SIGMA:g}, where every member is broken: use one "
-            "near the size of the weights or below, such as 0.005; `germline probe` finds it"
+            f"sigma={sigma:g} is above {LARGEST_SIGMA:g}, where no member works as a "
+            "model: use one near the size of the weights or below, such as 0.005; `germline probe` "
+            "finds it"
         )
 
 

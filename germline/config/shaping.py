@@ -9,7 +9,7 @@ from germline.registry import register
 
 
 class ShapingBase(KindSection):
-    """What every shaping can do."""
+    """Settings that every shaping has."""
 
     elite: float = Field(
         1.0,
@@ -39,7 +39,7 @@ class ZScore(ShapingBase):
 
 @register("shaping", "germline.shaping.utilities:centered_ranks")
 class CenteredRanks(ShapingBase):
-    """Ranks from -0.5 (worst) to 0.5 (best), blind to how far apart rewards are."""
+    """Ranks from -0.5 (worst) to 0.5 (best); distances between rewards have no effect."""
 
     kind: Literal["centered_ranks"] = "centered_ranks"
 
@@ -53,7 +53,7 @@ class LogRank(ShapingBase):
 
 @register("shaping", "germline.shaping.utilities:mean_centered")
 class Raw(ShapingBase):
-    """Fitness minus its mean, in the unit of the reward: the learning rate must know that unit."""
+    """Fitness minus its mean, in the unit of the reward, which the learning rate must suit."""
 
     kind: Literal["raw"] = "raw"
 

@@ -9,7 +9,7 @@ from germline.registry import register
 
 
 def _one_layer(value: object) -> object:
-    """YAML reads `layers: 3` as a number; people mean layer 3."""
+    """Read the number of `layers: 3` as the text `3`."""
     return str(value) if type(value) is int else value
 
 
@@ -38,13 +38,13 @@ class SpaceBase(KindSection):
 
 @register("space", "germline.spaces.full:Full")
 class Full(SpaceBase):
-    """Every weight, dense noise; tied tensors once."""
+    """Dense noise on every weight; tied tensors count once."""
 
     kind: Literal["full"] = "full"
 
 
 class LinearSpace(SpaceBase):
-    """Searched beside linear layers of the decoder blocks: the whole population in one batch."""
+    """A space on the linear layers of the decoder blocks: one batch evaluates the population."""
 
     unsupported: Literal["refuse", "skip"] = Field(
         "refuse",
@@ -113,8 +113,8 @@ class Subspace(LinearSpace):
         256,
         ge=1,
         description=(
-            "Coordinates searched; each moves every selected layer along one random A B^T. Fewer "
-            "by default, where there are fewer weights."
+            "Number of coordinates; each changes every selected layer along one random A B^T. "
+            "Fewer by default, where there are fewer weights."
         ),
     )
 

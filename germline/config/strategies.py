@@ -1,4 +1,4 @@
-"""Settings of strategies: where to look next, and how far to go."""
+"""Settings of strategies: how members are proposed and how updates follow from them."""
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -31,7 +31,7 @@ class PopulationMeanBaseline(KindSection):
 
 @register("baseline")
 class RunningMeanBaseline(KindSection):
-    """Members are compared with the generations before them, as a population of 1 or 2 must be."""
+    """Members are compared with the generations before them, as a population of 1 must be."""
 
     kind: Literal["running"] = "running"
     decay: float = Field(
@@ -59,7 +59,7 @@ class CountZeroSignal(KindSection):
 
 @register("zero_signal")
 class SkipZeroSignal(KindSection):
-    """A generation without signal moves nothing: neither theta, nor moments, nor decay."""
+    """A generation without signal changes nothing: no theta, moments or weight decay."""
 
     kind: Literal["skip"] = "skip"
 
@@ -99,7 +99,7 @@ class StrategyBase(KindSection):
 
     @property
     def whole_run(self) -> LinearSchedule | CosineSchedule | None:
-        """The schedule laid out over all generations, which another number of them changes."""
+        """The schedule over all generations, if any; it depends on their number."""
         return None
 
     @property
@@ -128,8 +128,8 @@ class Nes(StrategyBase):
         "auto",
         description=(
             "Unit of sigma and learning rate per tensor: weight units, mean |W|, std W or root "
-            "mean square W of the starting weights; for an adapter, those of the layer it stands "
-            "beside; for coordinates, of the matrices they move. `auto`: `rms` where sigma is "
+            "mean square W of the starting weights; for an adapter, those of the adapted layer; "
+            "for coordinates, those of the matrices they change. `auto`: `rms` where sigma is "
             "`auto`, else `constant`."
         ),
     )
@@ -144,15 +144,15 @@ class Nes(StrategyBase):
         1,
         ge=1,
         description=(
-            "Generations in a row that play the same directions, each on its own batch (EGGROLL)."
+            "Consecutive generations with the same directions, each on its own batch (EGGROLL)."
         ),
     )
     baseline: BaselineConfig = Field(
-        PopulationMeanBaseline(), description="Fitness that counts as neither good nor bad."
+        PopulationMeanBaseline(), description="Fitness whose utility is zero."
     )
     zero_signal: ZeroSignalConfig = Field(
         CountZeroSignal(),
-        description="What a generation leads to whose members are all equally good.",
+        description="What to do when all fitness values of a generation are equal.",
     )
     optimizer: OptimizerConfig = Sgd()
 
@@ -165,7 +165,7 @@ class Nes(StrategyBase):
 
     @property
     def whole_run(self) -> LinearSchedule | CosineSchedule | None:
-        """The schedule laid out over all generations, if any: more of them would bend it."""
+        """The schedule over all generations, if any; it depends on their number."""
         laid_out = (self.sigma, self.learning_rate)
         return next(
             (one for one in laid_out if isinstance(one, LinearSchedule | CosineSchedule)), None

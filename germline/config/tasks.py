@@ -1,4 +1,4 @@
-"""Settings of tasks: what is played, and how completions are chosen."""
+"""Settings of tasks: examples, rewards, and how completions are sampled."""
 
 import re
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ class TaskBase(KindSection):
 
     @property
     def title(self) -> str:
-        """What the task is called: its kind, or the name of the file it is made of."""
+        """Name of the task: its kind, or the name of its file."""
         return self.kind
 
     chat: bool | None = Field(
@@ -148,7 +148,7 @@ class CustomTask(TaskBase):
 
 
 PLACEHOLDER = re.compile(r"(?<!\{)\{(\w+)\}(?!\})")
-"""A field in a template; `{{word}}` stands for the text `{word}`, other braces for themselves."""
+"""A field in a template; `{{word}}` is the text `{word}`, and other braces are literal."""
 
 
 @register("task", "germline.tasks.python_file:PythonTask")
@@ -224,7 +224,7 @@ SUFFIXES = {".py": "python", ".jsonl": "jsonl"}
 
 
 def _from_file(value: object) -> object:
-    """Let `task: my_task.py` and `task: rows.jsonl` stand alone, or as the kind of a section."""
+    """Accept a file as the whole section, `task: my_task.py`, or as its kind."""
     section = value if isinstance(value, Mapping) else {"kind": value}
     if "kind" not in section and Path(str(section.get("path"))).suffix == ".py":
         return {**section, "kind": "python"}  # no other kind reads such a file

@@ -1,4 +1,4 @@
-"""YAML to plain values: what a person gets wrong in it is told with its line, and no key twice."""
+"""YAML to plain values: errors name the line, and duplicate keys are errors."""
 
 import re
 from pathlib import Path
@@ -43,10 +43,10 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 
 
 def read_value(text: str) -> object:
-    """Read one value as it stands after the `=` of an override; what is no YAML is a text.
+    """Read the value of an override; a value that is not YAML is a text.
 
     Raises:
-        StandsTwice: a setting is given twice.
+        DuplicateKeyError: a setting is given twice.
     """
     try:
         return yaml.load(text, _Loader)  # a SafeLoader

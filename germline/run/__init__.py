@@ -2,7 +2,7 @@
 
 `train`, `resume` and `fork` return a `Training`: iterate it, look at each record, stop it.
 `replay`, `export`, `evaluate` and `generate` read what a run left; `build_run_parts` gives the
-objects themselves, for the ask/tell level below.
+objects themselves, for loops of your own.
 """
 
 from germline.run.build_parts import RunParts, build_run_parts

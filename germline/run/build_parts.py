@@ -79,7 +79,7 @@ def build_run_parts(config: Config, ancestors: Sequence[Ancestor] = ()) -> RunPa
         ancestors: the runs that led to its starting weights, see `RunDirectory.ancestors`.
 
     Raises:
-        GermlineError: something named in the config cannot be had.
+        GermlineError: something that the config names cannot be loaded.
     """
     task = make_task(config.task)
     check_limits(config, len(task.examples("train")))

@@ -90,7 +90,7 @@ def export(
 
 
 def _form(config: Config, form: Form | None) -> Form:
-    """Say how a run's weights are written where nobody asked, and refuse what it does not have."""
+    """Return the form in which weights are written: the given one, or that of the space."""
     if form == "adapter" and not config.space.trains_an_adapter:
         raise GermlineError(
             f"this run has space.kind={config.space.kind} and so no adapter to write: write the "

@@ -26,7 +26,7 @@ def fork(
 ) -> Training:
     """Begin a new run that starts from the weights of an old one after a generation.
 
-    The new run counts its generations from 0, and its directory is whole by itself: it keeps the
+    The new run counts its generations from 0, and its directory is self-contained: it keeps the
     journal of the old run up to that generation. Its optimizer starts without moments. Unless
     `seed` is among the overrides, its run seed is one that no other run has, so that it repeats
     neither perturbations nor batches.

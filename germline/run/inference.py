@@ -55,7 +55,7 @@ def evaluate(
 
     Args:
         source: a run directory, the folder of a PEFT adapter, or what `model` may be in a config.
-        task: a config section or a short name; None plays the run's own task.
+        task: a config section or a short name; None evaluates the run's own task.
         split: which examples.
         limit: only the first so many of them.
         overrides: settings of engine, microbatch and graders.
@@ -118,7 +118,7 @@ def generate(  # noqa: PLR0913 - all that a completion depends on
 ) -> list[Completion]:
     """Let the weights of a run or a model answer prompts.
 
-    The run's own engine plays, or one of another kind with its defaults, such as `inprocess`.
+    The run's own engine generates, or one of another kind with its defaults, such as `inprocess`.
 
     Raises:
         GermlineError: a setting is out of range, or the source cannot be loaded.

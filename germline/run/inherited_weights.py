@@ -1,6 +1,6 @@
 """Starting weights that are not the base model's: the updates of earlier runs, replayed.
 
-Every ancestor moved theta by rules of its own (optimizer, unit of sigma, strategy), so each one's
+Every ancestor updated theta by its own rules (optimizer, unit of sigma, strategy), so each one's
 journal is replayed by masters made as that run made them, which share their tensors with those of
 the engine. Every digest on the way is verified. What an ancestor's optimizer remembered stays
 behind: a run starts with theta alone.

@@ -23,7 +23,7 @@ from germline.types import GermlineError, Perturbation
 log = logging.getLogger(__name__)
 
 TRAINED_BY = ("method", "prompt_search")
-"""Sections that say how weights were found; a task of one's own need not fit them."""
+"""Sections about training, which need not fit another task."""
 
 
 def open_source(
@@ -64,7 +64,7 @@ def adapter_settings(folder: Path) -> dict[str, Any]:
 def settings_for(config: Config, overrides: Sequence[str], section: str) -> dict[str, Any]:
     """Return the settings of a run; of a section of which another kind is asked for, those it has.
 
-    A kind that does not exist is left to whoever reads them.
+    A kind that does not exist is left for `load_config` to refuse.
     """
     values = config.model_dump()
     asked = dict(one.split("=", 1) for one in overrides if "=" in one)

@@ -40,7 +40,7 @@ SERVER = (
     *("base_url", "launch", "python", "startup_timeout_s", "timeout_s", "retry_timeout_s"),
     *("adapters", "gpu_memory_utilization", "kv_cache_gb"),
 )
-"""Settings of an engine a resumed run may change too: where it runs and in how much room."""
+"""Settings of an engine that a resumed run may change: where it runs and its memory."""
 OF_SEVERAL = ("quorum", "send_offsets")
 """Settings of a fleet that one engine would ignore."""
 
@@ -118,7 +118,7 @@ class Training:
                 # Once more after an early stop: this score keeps the answers, which a report shows.
                 self.directory.write_held_out(*self._score(done))
             draw_evolution(self.directory)
-        # Once nobody writes here any more: the page says whether the run goes on.
+        # After the lock is released, as the page says whether the run is active.
         write_report(self.directory.path)
 
     def _generations(self, tracker: TensorBoard | None) -> Iterator[GenerationRecord]:

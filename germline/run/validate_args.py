@@ -1,4 +1,4 @@
-"""What callers hand over from Python: told in plain words, before anything is loaded."""
+"""Checks of arguments from Python, before anything is loaded."""
 
 import os
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ def validate_choice(name: str, value: object, choices: Sequence[str]) -> None:
 
 
 def validate_limit(value: object) -> int | None:
-    """Read how many examples to play at most; None is all of them.
+    """Read the largest number of examples to evaluate; None is all of them.
 
     Raises:
         GermlineError: it is no whole number, or none would be left.

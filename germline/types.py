@@ -173,10 +173,11 @@ class Example:
     """One task item: the prompt as the task wrote it, and the facts its grader needs.
 
     Attributes:
-        index: position in its split; also identifies the example's sampling noise.
+        index: position in its split; also names its sampling noise.
         chat: whether the engine wraps the prompt in the model's chat template.
         answer: the gold completion; used by checks, displays and most graders.
         facts: further inputs of the grader, such as numbers and a target.
+        context: (role, content) of each message before the prompt.
     """
 
     index: int
@@ -184,6 +185,7 @@ class Example:
     answer: str
     chat: bool
     facts: Mapping[str, object] = field(default_factory=dict)
+    context: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,11 +193,9 @@ class Decoding:
     """How tokens are chosen, the same for every member of a generation (common random numbers).
 
     Attributes:
-        temperature: 0 is greedy.
-        top_p: smallest probability mass sampled from; 1 keeps every token.
+        temperature: 0 is greedy. top_p: probability mass sampled from; 1 keeps every token.
         stop: strings that end a completion; they are not part of its text.
-        noise_seed: run seed of the sampling noise.
-        noise_generation: generation of the sampling noise.
+        noise_seed: run seed of the sampling noise; noise_generation is its generation.
         noise_stream: name of its stream; held-out scores use another one than training.
     """
 

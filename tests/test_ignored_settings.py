@@ -54,6 +54,13 @@ CASES = {
     ("task.puzzles", "task.path"): (("task={kind: countdown, path: x}",), "task.puzzles=field"),
     ("task.split_seed", "test_path"): (("task={path: x, test_path: y}",), "task.split_seed=1"),
     ("task.split_seed", "paper"): (("task.data=paper",), "task.split_seed=1"),
+    ("task.split_seed", "test_split"): (
+        ("task={kind: dataset, path: x, test_split: test}",),
+        "task.split_seed=1",
+    ),
+    ("task.thinking_tag", "strip_thinking"): ((), "task.thinking_tag=reason"),
+    ("task.system_prompt", "chat"): (("task.chat=false",), "task.system_prompt=x"),
+    ("task.few_shot", "prompt_search"): (("prompt_search.few_shot=[0, 1]",), "task.few_shot=2"),
     ("task.pattern", "regex"): ((JSONL,), "task.pattern=x"),
     ("task.tolerance", "numeric"): ((JSONL,), "task.tolerance=1"),
     ("prompt_search.learning_rate", "options"): ((), "prompt_search.learning_rate=0.1"),

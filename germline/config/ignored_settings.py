@@ -164,6 +164,29 @@ RULES: tuple[Rule, ...] = (
         lambda config: getattr(config.task, "data", None) == "paper",
         "with task.data=paper, which gives the held-out examples",
     ),
+    Rule(
+        "task.split_seed",
+        lambda config: getattr(config.task, "test_split", None) is not None,
+        "with task.test_split={config.task.test_split}, which gives the held-out examples",
+    ),
+    Rule(
+        "task.thinking_tag",
+        lambda config: not config.task.strip_thinking,
+        "without task.strip_thinking=true",
+        "set it, or drop thinking_tag",
+    ),
+    Rule(
+        "task.system_prompt",
+        lambda config: config.task.chat is False,
+        "with task.chat=false, as only a chat has a system message",
+        "use task.chat=true, or drop it",
+    ),
+    Rule(
+        "task.few_shot",
+        lambda config: bool(config.prompt_search.few_shot),
+        "with prompt_search.few_shot={config.prompt_search.few_shot}",
+        "drop it, and list it in prompt_search.few_shot to search it",
+    ),
     Rule("task.pattern", _lacks_reward("regex"), "without task.reward=regex", DROP_ONE),
     Rule("task.tolerance", _lacks_reward("numeric"), "without task.reward=numeric", DROP_ONE),
     *_rules(

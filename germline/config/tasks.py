@@ -34,6 +34,34 @@ class TaskBase(KindSection):
     top_p: float = Field(
         1.0, gt=0, le=1, description="Nucleus probability mass; 1 keeps every token."
     )
+    system_prompt: str | None = Field(
+        None,
+        min_length=1,
+        description="System message before every prompt; needs a chat template with that role.",
+    )
+    few_shot: int = Field(
+        0,
+        ge=0,
+        description=(
+            "Number of solved training examples before every prompt, the same ones in every run; "
+            "an example never shows itself."
+        ),
+    )
+    train_examples: int | None = Field(
+        None, ge=1, description="Train on the first so many training examples; default: all."
+    )
+    strip_thinking: bool = Field(
+        default=False,
+        description=(
+            "Remove what a completion writes in `thinking_tag` before it is graded; a block that "
+            "is not closed is removed to the end."
+        ),
+    )
+    thinking_tag: str = Field(
+        "think",
+        pattern=r"^\w+$",
+        description="Name of the tag: `think` stands for `<think>` ... `</think>`.",
+    )
 
 
 @register("task", "germline.tasks.conciseness:ConcisenessTask")
@@ -113,6 +141,13 @@ class CustomTask(TaskBase):
     """Settings of tasks made of a file of your own."""
 
     path: Path = Field(description="The file the task is made of.")
+    columns: dict[str, str] = Field(
+        {},
+        description=(
+            "Field of a row -> column of the data that holds it, such as `{prompt: question, "
+            "answer: solution}`."
+        ),
+    )
     template: Annotated[str | None, BeforeValidator(_as_written)] = Field(
         None,
         description=(
@@ -166,14 +201,9 @@ def _weighted(value: object) -> object:
     return {value: 1.0} if isinstance(value, str) else value
 
 
-@register("task", "germline.tasks.jsonl:JsonlTask")
-class Jsonl(CustomTask):
-    """A JSONL file scored by built-in rewards, no Python needed; see docs/own-task.md."""
+class RewardedRows(CustomTask):
+    """Settings of rows that are scored by built-in rewards."""
 
-    kind: Literal["jsonl"] = "jsonl"
-    test_path: Path | None = Field(
-        None, description="JSONL of held-out rows; default: a seeded 80/20 split of `path`."
-    )
     answer: str = Field("answer", min_length=1, description="Field of a row with the gold answer.")
     reward: Annotated[dict[RewardName, float], BeforeValidator(_weighted)] = Field(
         {"exact": 1.0},
@@ -208,7 +238,7 @@ class Jsonl(CustomTask):
         return pattern
 
     @model_validator(mode="after")
-    def _something_is_rewarded_and_nothing_ignored(self) -> "Jsonl":
+    def _something_is_rewarded_and_nothing_ignored(self) -> "RewardedRows":
         if not any(self.reward.values()):
             raise ValueError(f"reward={self.reward} weighs nothing: give one of them a weight")
         if self.metric is not None and self.metric not in self.reward:
@@ -219,7 +249,43 @@ class Jsonl(CustomTask):
         return self
 
 
-SUFFIXES = {".py": "python", ".jsonl": "jsonl"}
+@register("task", "germline.tasks.jsonl:JsonlTask")
+class Jsonl(RewardedRows):
+    """A JSONL file scored by built-in rewards, no Python needed; see docs/own-task.md."""
+
+    kind: Literal["jsonl"] = "jsonl"
+    test_path: Path | None = Field(
+        None, description="JSONL of held-out rows; default: a seeded 80/20 split of `path`."
+    )
+
+
+@register("task", "germline.tasks.jsonl:DatasetTask")
+class Dataset(RewardedRows):
+    """A dataset that the library `datasets` loads, scored by built-in rewards."""
+
+    kind: Literal["dataset"] = "dataset"
+    path: Path = Field(
+        description=(
+            "Name on the Hugging Face hub, a folder, or a file (.parquet, .csv, .json, .arrow)."
+        )
+    )
+    subset: str | None = Field(None, description="Configuration of the dataset, such as `main`.")
+    revision: str | None = Field(
+        None, description="Branch, tag or commit on the hub; default: the newest."
+    )
+    split: str = Field(
+        "train", min_length=1, description="Split to train on, slices such as `train[:500]` too."
+    )
+    test_split: str | None = Field(
+        None, description="Split with the held-out rows; default: a seeded 80/20 split of `split`."
+    )
+
+
+SUFFIXES = {
+    ".py": "python",
+    ".jsonl": "jsonl",
+    **dict.fromkeys((".parquet", ".csv", ".json", ".arrow"), "dataset"),
+}
 """What a task given as a file alone is, by the ending of the file."""
 
 

@@ -22,7 +22,7 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, example: Example) -> list[
                 "task.chat=true, but the model's tokenizer has no chat template: set "
                 "task.chat=false to send prompts as they are"
             )
-        ids = _through_template(tokenizer, example.prompt)
+        ids = _through_template(tokenizer, example)
     else:
         # The tokenizer's warning of long prompts is off: `PromptEncoder.check_length` checks them.
         ids = tokenizer(example.prompt, verbose=False)["input_ids"]
@@ -34,11 +34,12 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, example: Example) -> list[
     return list(ids)
 
 
-def _through_template(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
-    message = [{"role": "user", "content": prompt}]
+def _through_template(tokenizer: PreTrainedTokenizerBase, example: Example) -> list[int]:
+    turns = (*example.context, ("user", example.prompt))
+    messages = [{"role": role, "content": content} for role, content in turns]
     try:
         ids: list[int] = tokenizer.apply_chat_template(
-            message,
+            messages,
             add_generation_prompt=True,
             return_dict=False,
             tokenizer_kwargs={"verbose": False},
@@ -63,7 +64,7 @@ class PromptEncoder:
     def __init__(self, pretrained: PretrainedModel) -> None:
         self._pretrained = pretrained
         self._model_tokens = int(pretrained.model.get_input_embeddings().num_embeddings)
-        self._encoded: dict[tuple[str, bool], list[int]] = {}
+        self._encoded: dict[tuple[object, ...], list[int]] = {}
         self.end_ids = _end_ids(pretrained)
         self.special_ids = self.end_ids | frozenset(pretrained.tokenizer.all_special_ids)
         padding = pretrained.tokenizer.pad_token_id
@@ -77,7 +78,7 @@ class PromptEncoder:
         Raises:
             GermlineError: the prompt has no tokens, or a token that the model does not have.
         """
-        key = (example.prompt, example.chat)
+        key = (example.prompt, example.chat, example.context)
         if key not in self._encoded:
             ids = encode_prompt(self._pretrained.tokenizer, example)
             if max(ids) >= self._model_tokens:

@@ -19,7 +19,7 @@ from germline.nano import NANO_DIR
 from germline.protocols import Task
 from germline.run.build_parts import RunParts, make_decoding, make_graders
 from germline.tasks import make_task
-from germline.tasks.jsonl import JsonlTask
+from germline.tasks.jsonl import RowsTask
 from germline.tasks.python_file import PythonTask
 from germline.types import Example, GermlineError, Grade
 
@@ -119,7 +119,7 @@ def verify_custom_task(parts: RunParts) -> RunParts:
         GermlineError: no gold answer can be graded, or a reward is not a number.
     """
     task, config = parts.task, parts.config
-    if not isinstance(config.task, CustomTask) or not isinstance(task, PythonTask | JsonlTask):
+    if not isinstance(config.task, CustomTask) or not isinstance(task, PythonTask | RowsTask):
         return parts
     examples = _spread(task.examples("train"), QUICK)
     texts = [example.answer or example.prompt for example in examples]

@@ -314,7 +314,8 @@ def _located(config: Config) -> Config:
     files = {
         name: file.expanduser().resolve()
         for name in ("path", "test_path")
-        if (file := getattr(config.task, name, None)) is not None
+        # What does not exist may be the name of a dataset on the hub.
+        if (file := getattr(config.task, name, None)) is not None and file.expanduser().exists()
     }
     if files:
         config = config.model_copy(update={"task": config.task.model_copy(update=files)})

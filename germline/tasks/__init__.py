@@ -3,9 +3,10 @@
 from germline import registry
 from germline.config import TaskConfig
 from germline.protocols import Task
+from germline.tasks.prompt_settings import apply_prompt_settings
 
 
 def make_task(config: TaskConfig) -> Task:
     """Construct the task that a config section names."""
     task: Task = registry.create("task", config)
-    return task
+    return apply_prompt_settings(task, config)

@@ -2,20 +2,25 @@
 
 A row is a mapping of plain values. Its prompt is the field `prompt` or `question`, or a template
 with its fields; its answer is text, or any JSON value, written as JSON.
+
+A row may hold a conversation instead, as chat datasets do: `messages`, or a `prompt` that is a
+list, of {role, content}. The last user message is the prompt, the messages before it are the
+context, and an assistant message at the end is the gold answer.
 """
 
 import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from germline.config import CustomTask
 from germline.tasks.json_files import PlacedRow, row_field
 from germline.tasks.splits import seeded_split
 from germline.types import Example, GermlineError, Split
 
-PROMPT_FIELDS = ("prompt", "question")
+PROMPT_FIELDS = ("prompt", "question", "messages")
+ROLES = ("system", "user", "assistant")
 
 _MARKS = re.compile(r"\{\{(\w+)\}\}|\{(\w+)\}")
 
@@ -56,12 +61,90 @@ def row_prompt(row: Mapping[str, Any], place: str, template: str | None) -> str:
                 f"{place}: a row needs a `prompt` or a `question`, or a task.template with its "
                 f"fields; fields found: {found}"
             )
-        text = row_field(row, field, str, place)
+        text = (
+            conversation(row[field], field, place).prompt
+            if _is_conversation(field, row[field])
+            else row_field(row, field, str, place)
+        )
     else:
         text = _MARKS.sub(lambda mark: _filled(mark, row, place), template)
     if not text.strip():
         raise GermlineError(f"{place}: the prompt is empty: {text!r}")
     return text
+
+
+class Conversation(NamedTuple):
+    """The messages of a row: before its prompt, the prompt, and the gold answer if there is one."""
+
+    context: tuple[tuple[str, str], ...]
+    prompt: str
+    answer: str | None
+
+
+def conversation(messages: object, field: str, place: str) -> Conversation:
+    """Read messages: a list of {role, content} that ends with a user or an assistant message.
+
+    Raises:
+        GermlineError: the messages have another form.
+    """
+    turns: list[tuple[str, str]] = []
+    for number, message in enumerate(messages if isinstance(messages, (list, tuple)) else [None]):
+        if not isinstance(message, Mapping) or {"role", "content"} - {*message}:
+            raise GermlineError(
+                f"{place}: `{field}` must be a list of messages such as "
+                f'{{"role": "user", "content": "..."}}, found {repr(message)[:200]} at {number}'
+            )
+        role, content = message["role"], row_field(message, "content", str, place)
+        if role not in ROLES:
+            raise GermlineError(
+                f"{place}: message {number} of `{field}` has the role {role!r}: use one of "
+                f"{', '.join(ROLES)}"
+            )
+        turns.append((role, content))
+    answer = turns.pop()[1] if turns and turns[-1][0] == "assistant" else None
+    if not turns or turns[-1][0] != "user":
+        raise GermlineError(
+            f"{place}: `{field}` has no user message to answer: end it with a user message, or "
+            "with a user message and the assistant's gold answer"
+        )
+    return Conversation(tuple(turns[:-1]), turns[-1][1], answer)
+
+
+def row_conversation(row: Mapping[str, Any], place: str) -> Conversation | None:
+    """Return the conversation of a row; None where its prompt is plain text."""
+    field = next((name for name in PROMPT_FIELDS if name in row), None)
+    if field is None or not _is_conversation(field, row[field]):
+        return None
+    return conversation(row[field], field, place)
+
+
+def _is_conversation(field: str, value: object) -> bool:
+    return field == "messages" or isinstance(value, (list, tuple))
+
+
+def last_answer(row: Mapping[str, Any], place: str) -> str | None:
+    """Return the assistant message that ends the conversation of a row; None without one."""
+    found = row_conversation(row, place)
+    return found.answer if found else None
+
+
+def with_columns(rows: Sequence[PlacedRow], columns: Mapping[str, str]) -> list[PlacedRow]:
+    """Return the rows with fields taken from the columns that `task.columns` names.
+
+    Raises:
+        GermlineError: a row has no such column.
+    """
+    for place, row in rows if columns else ():
+        missing = next((name for name in columns.values() if name not in row), None)
+        if missing is not None:
+            raise GermlineError(
+                f"{place}: task.columns names the column `{missing}`, which is missing; columns "
+                f"found: {', '.join(f'`{name}`' for name in row) or 'none'}"
+            )
+    return [
+        (place, {**row, **{field: row[name] for field, name in columns.items()}})
+        for place, row in rows
+    ]
 
 
 def row_answer(row: Mapping[str, Any], field: str, place: str) -> str:
@@ -121,12 +204,31 @@ def make_examples(
     facts: Sequence[Mapping[str, object]],
     *,
     chat: bool,
+    template: str | None,
 ) -> tuple[Example, ...]:
-    """Make the examples of a split."""
+    """Make the examples of a split.
+
+    Raises:
+        GermlineError: a row has messages before its prompt, and there is no chat to send them in.
+    """
     made = zip(items, answers, facts, strict=True)
     return tuple(
-        Example(index, text, gold, chat, more) for index, ((text, _), gold, more) in enumerate(made)
+        Example(index, text, gold, chat, more, _context(row, place, chat=chat, template=template))
+        for index, ((text, (place, row)), gold, more) in enumerate(made)
     )
+
+
+def _context(
+    row: Mapping[str, Any], place: str, *, chat: bool, template: str | None
+) -> tuple[tuple[str, str], ...]:
+    found = row_conversation(row, place) if template is None else None
+    context = found.context if found else ()
+    if context and not chat:
+        raise GermlineError(
+            f"{place}: the row has {len(context)} messages before its prompt, which "
+            "task.chat=false would drop: set task.chat=true, or write them into a task.template"
+        )
+    return context
 
 
 def _filled(mark: re.Match[str], row: Mapping[str, Any], place: str) -> str:

@@ -1,16 +1,19 @@
-"""A task made of a JSONL file: one row per line, scored by built-in rewards, without Python code.
+"""Tasks made of rows, scored by built-in rewards, without Python code: a JSONL file, or a dataset.
 
 `task.reward` names the rewards and their weights (`germline.graders.builtin_rewards`),
-`task.template` the prompt. Held-out rows come from `task.test_path` or from a seeded 80/20 split.
+`task.template` the prompt. Held-out rows come from `task.test_path` (of a dataset:
+`task.test_split`) or from a seeded 80/20 split.
 """
 
 from collections.abc import Mapping, Sequence
 
-from germline.config import Jsonl
+from germline.config import Dataset, Jsonl
+from germline.config.tasks import RewardedRows
 from germline.graders import numeric_match
 from germline.graders.builtin_rewards import make_rubric, rewards
 from germline.protocols import Grader
 from germline.tasks import dataset_rows
+from germline.tasks.dataset_library import load_dataset_rows
 from germline.tasks.json_files import PlacedRow, read_json_lines
 from germline.tasks.normalize_answer import normalize_answer
 from germline.types import Example, GermlineError, Split
@@ -18,10 +21,12 @@ from germline.types import Example, GermlineError, Split
 MAX_NEW_TOKENS = 128
 
 
-class JsonlTask:
-    """Rows of a file, answered and scored; see the module."""
+class RowsTask:
+    """Rows with a prompt and a gold answer, scored by built-in rewards; see the module."""
 
-    def __init__(self, config: Jsonl) -> None:
+    def __init__(
+        self, config: RewardedRows, train: list[PlacedRow], test: list[PlacedRow] | None
+    ) -> None:
         self.name = config.title
         given = {str(name): weight for name, weight in config.reward.items()}
         known = rewards()
@@ -37,10 +42,8 @@ class JsonlTask:
         self.grader: Grader = make_rubric(tuple(weights), **config.model_dump())
         self.max_new_tokens = config.max_new_tokens or MAX_NEW_TOKENS
         self.stop = config.stop or ()
-        train = read_json_lines(config.path, "task.path")
-        test = None
-        if config.test_path is not None:
-            test = read_json_lines(config.test_path, "task.test_path")
+        train = dataset_rows.with_columns(train, config.columns)
+        test = None if test is None else dataset_rows.with_columns(test, config.columns)
         self.digest = dataset_rows.task_digest(b"", train, test)
         dataset_rows.check_unchanged(config, self.digest)
         sides = dataset_rows.split_rows(
@@ -63,7 +66,27 @@ class JsonlTask:
         )
 
 
-def _examples(items: Sequence[tuple[str, PlacedRow]], config: Jsonl) -> tuple[Example, ...]:
+class JsonlTask(RowsTask):
+    """Rows of a JSONL file: one JSON object per line."""
+
+    def __init__(self, config: Jsonl) -> None:
+        test = None
+        if config.test_path is not None:
+            test = read_json_lines(config.test_path, "task.test_path")
+        super().__init__(config, read_json_lines(config.path, "task.path"), test)
+
+
+class DatasetTask(RowsTask):
+    """Rows that the library `datasets` loads: from the hub, a folder, or a file."""
+
+    def __init__(self, config: Dataset) -> None:
+        test = None
+        if config.test_split is not None:
+            test = load_dataset_rows(config, config.test_split)
+        super().__init__(config, load_dataset_rows(config, config.split), test)
+
+
+def _examples(items: Sequence[tuple[str, PlacedRow]], config: RewardedRows) -> tuple[Example, ...]:
     answers, facts = [], []
     for _, (place, row) in items:
         gold = _answer(row, config, place)
@@ -72,11 +95,15 @@ def _examples(items: Sequence[tuple[str, PlacedRow]], config: Jsonl) -> tuple[Ex
         only_pattern = own_pattern and len(config.reward) == 1
         answers.append("" if only_pattern else gold)
         facts.append({"pattern": gold} if own_pattern else {})
-    return dataset_rows.make_examples(items, answers, facts, chat=config.chat is not False)
+    return dataset_rows.make_examples(
+        items, answers, facts, chat=config.chat is not False, template=config.template
+    )
 
 
-def _answer(row: Mapping[str, object], config: Jsonl, place: str) -> str:
+def _answer(row: Mapping[str, object], config: RewardedRows, place: str) -> str:
     """Return the gold answer; "" if the row has none and no reward needs it."""
+    if config.answer not in row and (last := dataset_rows.last_answer(row, place)) is not None:
+        row = {**row, config.answer: last}
     optional = {"json"} | ({"regex"} if config.pattern is not None else set())
     if config.answer not in row and optional.issuperset(config.reward):
         return ""

@@ -24,11 +24,17 @@ class PromptFormatter:
         GermlineError: there are not enough solved ones to show.
     """
 
-    def __init__(self, train: Sequence[Example], run_seed: int, most: int) -> None:
+    def __init__(
+        self,
+        train: Sequence[Example],
+        run_seed: int,
+        most: int,
+        setting: str = "prompt_search.few_shot",
+    ) -> None:
         solved = [one for one in train if one.answer]
         if most and len(solved) <= most:
             raise GermlineError(
-                f"prompt_search.few_shot asks for up to {most} solved examples before a prompt, "
+                f"{setting} asks for up to {most} solved examples before a prompt, "
                 f"but the training split has {len(solved)} with an answer to show, and an example "
                 "never shows itself: ask for fewer, or give the rows an `answer`"
             )

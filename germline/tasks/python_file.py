@@ -60,15 +60,17 @@ class PythonTask:
         )
         self.max_new_tokens = config.max_new_tokens or settings.max_new_tokens
         self.stop = settings.stop if config.stop is None else config.stop
-        train = _rows(file, "train")
-        test = _rows(file, "test") if hasattr(file.module, "test") else None
+        train = dataset_rows.with_columns(_rows(file, "train"), config.columns)
+        test = None
+        if hasattr(file.module, "test"):
+            test = dataset_rows.with_columns(_rows(file, "test"), config.columns)
         self.digest = dataset_rows.task_digest(file.source, train, test)
         dataset_rows.check_unchanged(config, self.digest)
         template = settings.template if config.template is None else config.template
         sides = dataset_rows.split_rows(train, test, template, config.split_seed, str(config.path))
         chat = settings.chat if config.chat is None else config.chat
         self._examples: dict[Split, tuple[Example, ...]] = {
-            split: _examples(items, chat=chat) for split, items in sides.items()
+            split: _examples(items, chat=chat, template=template) for split, items in sides.items()
         }
 
     def examples(self, split: Split) -> Sequence[Example]:
@@ -146,10 +148,15 @@ def _rows(file: TaskFile, split: Split) -> list[PlacedRow]:
     return placed
 
 
-def _examples(items: Sequence[tuple[str, PlacedRow]], *, chat: bool) -> tuple[Example, ...]:
+def _examples(
+    items: Sequence[tuple[str, PlacedRow]], *, chat: bool, template: str | None
+) -> tuple[Example, ...]:
     """Make examples; the gold answer is optional, because only checks and displays need it."""
     answers = [
-        dataset_rows.row_answer(row, "answer", place) if "answer" in row else ""
+        dataset_rows.row_answer(row, "answer", place)
+        if "answer" in row
+        else dataset_rows.last_answer(row, place) or ""
         for _, (place, row) in items
     ]
-    return dataset_rows.make_examples(items, answers, [row for _, (_, row) in items], chat=chat)
+    rows = [row for _, (_, row) in items]
+    return dataset_rows.make_examples(items, answers, rows, chat=chat, template=template)

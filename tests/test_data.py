@@ -1,0 +1,240 @@
+"""Data as the field keeps it: chat messages, columns, parquet and csv; settings of any task."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer
+
+import germline
+from germline.config import load_config
+from germline.engines.prompt_batch import encode_prompt
+from germline.nano import NANO_DIR
+from germline.record import RunDirectory
+from germline.tasks import make_task
+from germline.tasks.prompt_settings import without_thinking
+from germline.types import Example, GermlineError, Split
+
+ROWS = [{"question": f"What is {n} + 1?", "solution": str(n + 1), "level": n} for n in range(10)]
+COLUMNS = {"answer": "solution"}
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep what `datasets` caches out of the home folder."""
+    datasets = pytest.importorskip("datasets", reason="the extra `datasets` is not installed")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+def examples(side: Split = "train", **task: Any) -> tuple[Example, ...]:
+    return tuple(make_task(load_config({"task": task}).task).examples(side))
+
+
+def jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def written(folder: Path, ending: str) -> Path:
+    """Write the rows in one of the forms that `datasets` reads."""
+    import datasets
+
+    data, path = datasets.Dataset.from_list(ROWS), folder / f"rows{ending}"
+    if ending == ".parquet":
+        data.to_parquet(str(path))
+    elif ending == ".csv":
+        data.to_csv(str(path))
+    elif ending == ".json":
+        data.to_json(str(path))
+    else:
+        data.save_to_disk(str(path))
+    return path
+
+
+@pytest.mark.parametrize("ending", [".parquet", ".csv", ".json", ""])
+def test_a_file_or_folder_of_datasets_is_a_task(tmp_path: Path, ending: str) -> None:
+    path = written(tmp_path, ending)
+    both = [
+        *examples(kind="dataset", path=str(path), columns=COLUMNS),
+        *examples("test", kind="dataset", path=str(path), columns=COLUMNS),
+    ]
+    assert {(one.prompt, one.answer) for one in both} == {
+        (row["question"], row["solution"]) for row in ROWS
+    }
+
+
+def test_the_ending_of_a_file_says_that_it_is_a_dataset(tmp_path: Path) -> None:
+    path = written(tmp_path, ".parquet")
+    assert load_config({"task": str(path)}).task.kind == "dataset"
+
+
+def test_a_folder_with_splits_keeps_them_apart(tmp_path: Path) -> None:
+    import datasets
+
+    both = datasets.DatasetDict(
+        {
+            "train": datasets.Dataset.from_list(ROWS[:6]),
+            "test": datasets.Dataset.from_list(ROWS[6:]),
+        }
+    )
+    both.save_to_disk(str(tmp_path / "saved"))
+    section = {"kind": "dataset", "path": str(tmp_path / "saved"), "columns": COLUMNS}
+    held_out = examples("test", **section, test_split="test")
+    assert [one.prompt for one in held_out] == [row["question"] for row in ROWS[6:]]
+
+
+def test_a_run_on_a_dataset_resumes_and_refuses_changed_rows(tmp_path: Path) -> None:
+    path = written(tmp_path, ".parquet")
+    config = {
+        "engine": "toy",
+        "task": {"kind": "dataset", "path": str(path), "columns": COLUMNS},
+        "strategy": {"population": 4, "sigma": 0.1, "learning_rate": 0.1},
+        "batch_size": 2,
+        "generations": 2,
+        "record": {"tensorboard": False},
+    }
+    list(germline.train(config, out=tmp_path / "run"))
+    list(germline.resume(tmp_path / "run", ["generations=3"]))
+    assert len(RunDirectory.open(tmp_path / "run").journal.read()) == 3
+    import datasets
+
+    datasets.Dataset.from_list(ROWS[1:]).to_parquet(str(path))
+    with pytest.raises(GermlineError, match="have changed since this run began"):
+        germline.resume(tmp_path / "run", ["generations=4"])
+
+
+def test_messages_become_context_prompt_and_answer(tmp_path: Path) -> None:
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Hello"},
+        {"role": "assistant", "content": "Hi"},
+        {"role": "user", "content": "2 + 2?"},
+        {"role": "assistant", "content": "4"},
+    ]
+    rows = [{"messages": messages}, {"messages": [*messages[:3], {"role": "user", "content": "x"}]}]
+    path = jsonl(tmp_path / "rows.jsonl", [rows[0]])
+    test_path = jsonl(tmp_path / "test.jsonl", [rows[0]])
+    (one,) = examples(kind="jsonl", path=str(path), test_path=str(test_path))
+    assert (one.prompt, one.answer) == ("2 + 2?", "4")
+    assert one.context == (("system", "Be brief."), ("user", "Hello"), ("assistant", "Hi"))
+    unanswered = jsonl(tmp_path / "unanswered.jsonl", [rows[1]])
+    with pytest.raises(GermlineError, match=r"unanswered.jsonl, line 1: .*`answer` is missing"):
+        examples(kind="jsonl", path=str(unanswered), test_path=str(test_path))
+
+
+def test_the_engine_sends_context_and_prompt_through_the_chat_template(tmp_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(NANO_DIR)
+    example = examples("test", kind="arithmetic", system_prompt="Answer with a number.")[0]
+    expected = tokenizer.apply_chat_template(
+        [
+            {"role": "system", "content": "Answer with a number."},
+            {"role": "user", "content": example.prompt},
+        ],
+        add_generation_prompt=True,
+        return_dict=False,
+    )
+    assert encode_prompt(tokenizer, example) == expected
+    plain = examples("test", kind="arithmetic")[0]
+    assert encode_prompt(tokenizer, plain) != expected
+
+
+def test_solved_examples_stand_before_every_prompt_and_never_show_the_prompt_itself() -> None:
+    plain = {one.prompt: one for one in examples(kind="arithmetic")}
+    shown = examples(kind="arithmetic", few_shot=2)
+    for one, example in zip(shown, plain.values(), strict=True):
+        *solved, prompt = one.prompt.split("\n\n")
+        assert prompt == example.prompt
+        assert len(solved) == 2
+        for text in solved:
+            question, answer = text.rsplit("\n", 1)
+            assert question != prompt
+            assert plain[question].answer == answer
+    assert examples("test", kind="arithmetic", few_shot=2)[0].prompt.count("\n\n") == 2
+
+
+def test_training_on_fewer_examples_leaves_the_held_out_ones() -> None:
+    few = examples(kind="arithmetic", train_examples=5)
+    assert few == examples(kind="arithmetic")[:5]
+    held_out = examples("test", kind="arithmetic", train_examples=5)
+    assert held_out == examples("test", kind="arithmetic")
+
+
+@pytest.mark.parametrize(
+    ("text", "rest"),
+    [
+        ("<think>1 + 1</think>\n2", "2"),
+        ("1 + 1</think> 2", "2"),
+        ("<think>no end", ""),
+        ("5 <think>no end", "5 "),
+        ("no tag", "no tag"),
+        ("<think>a</think> x <think>b</think> 3", "3"),
+    ],
+)
+def test_thinking_is_removed(text: str, rest: str) -> None:
+    assert without_thinking(text, "think") == rest
+
+
+def test_the_grader_gets_the_text_without_its_thinking() -> None:
+    section = load_config({"task": {"kind": "arithmetic", "strip_thinking": True}}).task
+    task = make_task(section)
+    example = task.examples("test")[0]
+    graded = task.grader(f"<think>hm</think>{example.answer}", example)
+    assert graded == make_task(load_config({"task": "arithmetic"}).task).grader(
+        example.answer, example
+    )
+    assert task.grader(f"<think>{example.answer}", example) != graded
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        ({"system_prompt": "x", "chat": False}, "system_prompt=x would be ignored with task.chat"),
+        ({"thinking_tag": "reason"}, "thinking_tag=reason would be ignored"),
+        ({"few_shot": 100_000}, "task.few_shot asks for up to 100000"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(task: dict[str, Any], message: str) -> None:
+    with pytest.raises(GermlineError, match=message):
+        examples(kind="arithmetic", **task)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"messages": "hello"}, "`messages` must be a list of messages"),
+        ({"messages": []}, "has no user message"),
+        ({"messages": [{"role": "user"}]}, "must be a list of messages such as"),
+        ({"messages": [{"role": "human", "content": "x"}]}, "has the role 'human'"),
+        ({"messages": [{"role": "user", "content": 3}]}, "must be str"),
+    ],
+)
+def test_other_messages_are_refused_with_their_place(
+    tmp_path: Path, row: dict[str, object], message: str
+) -> None:
+    path = jsonl(tmp_path / "rows.jsonl", [row, {"messages": [{"role": "user", "content": "y"}]}])
+    with pytest.raises(GermlineError, match=message) as refused:
+        examples(kind="jsonl", path=str(path))
+    assert "line 1" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        ({"columns": {"answer": "gold"}}, "names the column `gold`.*`question`, `solution`"),
+        ({"split": "validation", "columns": COLUMNS}, "the split 'validation' of .* cannot be"),
+    ],
+)
+def test_wrong_columns_and_splits_name_what_is_there(
+    tmp_path: Path, task: dict[str, Any], message: str
+) -> None:
+    path = written(tmp_path, ".parquet")
+    with pytest.raises(GermlineError, match=message):
+        examples(kind="dataset", path=str(path), **task)
+
+
+def test_a_csv_that_is_not_utf_8_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_bytes(b"question,answer\ncaf\xe9,1\n")
+    with pytest.raises(GermlineError, match=r"rows.csv.*cannot be loaded.*utf-8"):
+        examples(kind="dataset", path=str(path))

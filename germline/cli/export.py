@@ -11,7 +11,7 @@ EXPORT_EXAMPLES = (
     "germline export runs/sums --out sums-model",
     "germline export runs/sums --best --out sums-best",
     "germline export runs/adapter --out sums-adapter",
-    "germline export runs/adapter --out sums-model --merged",
+    "germline export runs/adapter --out merged-model --merged",
 )
 
 

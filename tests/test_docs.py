@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,13 @@ def test_configs_on_a_page_are_valid(page):
     text = page.read_text(encoding="utf-8")
     for block in re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
         load_config(yaml.safe_load(block))
+
+
+def test_every_extra_is_on_the_page_about_installing():
+    page = (DOCS / "installation.md").read_text(encoding="utf-8")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    assert [name for name in extras if f"\n| `{name}` |" not in page] == []
 
 
 def test_every_public_name_is_in_the_python_reference():

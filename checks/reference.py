@@ -91,12 +91,12 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _commands() -> Iterator[str]:
     root = typer.main.get_command(app)
-    found = list(_verbs(root, "germline"))
-    rows = [(f"[`{name}`](#{_anchor(name)})", _first_line(verb)) for name, verb in found]
+    verbs = list(_verbs(root, "germline"))
+    rows = [(f"[`{name}`](#{_anchor(name)})", _first_line(verb)) for name, verb in verbs]
     yield _table(("command", "what it does"), rows)
     yield _table(("option of every command", ""), [("`--help`", "Show the help of a command.")])
     yield _table(("option of `germline`", ""), list(_parameters(root)))
-    for name, verb in found:
+    for name, verb in verbs:
         yield f"## {name}"
         yield f"```\n{' '.join([name, *_usage(verb)])}\n```"
         yield from _paragraphs(verb.help or "")
@@ -133,7 +133,7 @@ def _parameters(verb: Any) -> Iterator[tuple[str, str]]:
         else:
             value = "" if parameter.is_flag else f" {_value(verb, parameter)}"
             names = (*parameter.opts, *parameter.secondary_opts)
-            name = ", ".join(f"`{one}{value}`" for one in names)
+            name = ", ".join(f"`{option}{value}`" for option in names)
         yield name, " ".join([*(parameter.help or "").split(), *_notes(parameter)])
 
 
@@ -143,9 +143,9 @@ def _value(verb: Any, parameter: Any) -> str:
         return str(parameter.metavar)
     hint = get_type_hints(verb.callback).get(str(parameter.name))
     inner = (hint, *get_args(hint))
-    for one in inner:
-        if get_origin(one) is Literal:
-            return "|".join(str(word) for word in get_args(one))
+    for part in inner:
+        if get_origin(part) is Literal:
+            return "|".join(str(word) for word in get_args(part))
     if int in inner or float in inner:
         return "N"
     return str(parameter.name).upper()
@@ -169,7 +169,7 @@ def _paragraphs(text: str) -> Iterator[str]:
 
 
 def _anchor(heading: str) -> str:
-    kept = (one for one in heading.lower() if one.isalnum() or one in " -_")
+    kept = (letter for letter in heading.lower() if letter.isalnum() or letter in " -_")
     return "".join(kept).replace(" ", "-")
 
 
@@ -188,14 +188,14 @@ def _sections() -> Iterator[str]:
         if len(here) == 1:
             yield from _section(here[0], here[0].settings)
             continue
-        shared = [one for one in here[0].settings if all(one in part.settings for part in here)]
+        shared = [own for own in here[0].settings if all(own in part.settings for part in here)]
         if len(shared) * (len(here) - 1) < 2:
             shared = []  # one repeated line reads better than a table
         if shared:
             yield "Of every kind:"
             yield _settings(shared)
         for part in here:
-            yield from _section(part, [one for one in part.settings if one not in shared])
+            yield from _section(part, [own for own in part.settings if own not in shared])
 
 
 def _section(part: ConfigSection, own: Sequence[Setting]) -> Iterator[str]:
@@ -206,9 +206,11 @@ def _section(part: ConfigSection, own: Sequence[Setting]) -> Iterator[str]:
 
 def _settings(settings: Sequence[Setting]) -> str:
     rows = []
-    for one in settings:
-        default = f"*{one.default}*" if one.default in (OPEN, REQUIRED) else f"`{one.default}`"
-        rows.append((f"`{one.name}`", one.accepts, default, one.meaning or "See below."))
+    for setting in settings:
+        mark = "*" if setting.default in (OPEN, REQUIRED) else "`"
+        default = f"{mark}{setting.default}{mark}"
+        meaning = setting.meaning or "See below."
+        rows.append((f"`{setting.name}`", setting.accepts, default, meaning))
     return _table(("setting", "accepts", "default", "meaning"), rows)
 
 

@@ -97,7 +97,8 @@ def prepare(page, words, finished):
             run = "adapter" if "adapter" in word or word == "runs/RUN" else "sums"
             if not Path(word).exists():
                 shutil.copytree(finished / run, word)
-    if "init_adapter: my-adapter" in " ".join(words) and not Path("my-adapter").exists():
+    line = " ".join(words).replace("--out my-adapter", "")
+    if "my-adapter" in line and not Path("my-adapter").exists():
         germline.export(finished / "adapter", "my-adapter")
     for name, text in {
         "rows.jsonl": '{"prompt": "What is 3 + 5?", "answer": 8}\n' * 5,

@@ -201,7 +201,7 @@ def test_a_run_that_moves_no_weights_is_refused(tmp_path):
     old = run(
         tmp_path / "old", section, "method={kind: randopt, ensemble_size: 2}", "generations=1"
     )
-    with pytest.raises(GermlineError, match="randopt moves no weights"):
+    with pytest.raises(GermlineError, match="randopt changes no weights"):
         germline.fork(old, 0, (), tmp_path / "new")
 
 
@@ -235,7 +235,7 @@ def test_the_command_begins_a_new_run_and_leaves_the_old_one(plain, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--out", "new"], "goes with --from"),
+        (["--out", "new"], "--out=new needs --from"),
         (["--from", "last"], "neither a generation nor best"),
     ],
 )

@@ -132,12 +132,14 @@ def test_finished_runs_are_taken_as_they_are_and_stopped_ones_go_on(study):
 
 def test_a_folder_with_runs_of_another_config_is_refused(study):
     other = settings(*SMALL, "strategy.sigma=0.1")
-    with pytest.raises(GermlineError, match=r"run with another strategy\.sigma: choose another fo"):
+    with pytest.raises(
+        GermlineError, match=r"run with another strategy\.sigma \(0.3, not 0.1\): choose "
+    ):
         list(run_dimensions(other, [3], [0], study[0]))
 
 
 def test_other_generations_are_named_and_not_what_follows_from_them(study):
-    with pytest.raises(GermlineError, match=r"run with another generations: "):
+    with pytest.raises(GermlineError, match=r"run with another generations \(3, not 2\): "):
         list(run_dimensions(settings(*SMALL, "generations=2"), [3], [0], study[0]))
 
 
@@ -158,7 +160,7 @@ def test_a_study_of_an_own_task_takes_its_finished_runs_as_they_are(tmp_path):
     ("overrides", "dimension", "cma_up_to", "message"),
     [
         ([], 9_999_999, 0, "space.dimension=9999999 is above"),
-        ([], 1, 4, "needs at least 2 numbers"),
+        ([], 1, 4, "needs at least 2 searched numbers"),
         (
             ["task.temperature=0", "prompt_search.temperature=[0, 1]"],
             4,
@@ -190,6 +192,6 @@ def test_the_command_prints_a_table_and_draws(study, tmp_path):
     shown = CliRunner().invoke(app, [str(word) for word in [*words, "--out", folder]])
     assert shown.exit_code == 0, shown.output
     assert "... dimension 3, seed 0: length_difference " in shown.output
-    assert re.search(r"as it is\t\S+\t100 %\n3\t\S+\t-?\d+ %\n5\t", shown.output)
+    assert re.search(r"unchanged config\t\S+\t100 %\n3\t\S+\t-?\d+ %\n5\t", shown.output)
     assert "of the improvement" in shown.output
     assert (folder / "intrinsic-dimension.png").stat().st_size > 10_000

@@ -96,6 +96,7 @@ def test_a_run_stopped_and_resumed_is_the_run_never_stopped(name, wholes, tmp_pa
     assert journal(path) == journal(wholes[name])
 
 
+@pytest.mark.slow
 def test_two_engines_write_the_journal_of_one(wholes, tmp_path):
     for name in ("natural, full, adam", "all at once"):
         changes = ("generations=5", "fleet.engines=2", *ADAPTING[name])

@@ -355,6 +355,7 @@ def test_a_run_in_measured_units_can_be_forked_and_its_fork_too(tmp_path, space)
     assert RunDirectory.open(child).base_digest == entries(parent)[2].digest
 
 
+@pytest.mark.slow
 def test_engines_elsewhere_calibrate_alike(tmp_path):
     here = toy_runs.run(tmp_path / "here", *AUTO)
     there = toy_runs.run(tmp_path / "there", *AUTO, "fleet.engines=2")

@@ -6,6 +6,8 @@ import shutil
 import time
 from collections import Counter
 
+import pytest
+
 import germline
 from germline.config import load_config
 from germline.record import RunDirectory
@@ -72,21 +74,25 @@ def assert_each_generation_once(folder, generations):
     assert numbers == list(range(generations))
 
 
-def test_twenty_kills_leave_no_trace(tmp_path):
+@pytest.mark.parametrize("times", [1, pytest.param(5, marks=pytest.mark.slow)])
+def test_kills_leave_no_trace(times, tmp_path):
     whatever_has_a_memory = (
         *ADAM_FULL,
         "strategy.optimizer.weight_decay=0.1",
         "strategy.optimizer.decay_to=start",
         "strategy.sigma={kind: plateau, start: 0.3, patience: 3, factor: 0.9}",
     )
-    config = settings(*OFTEN, *whatever_has_a_memory, "record.tensorboard=true", "generations=50")
-    killed = chaos(config, tmp_path, ["start", "work", "write", "write"] * 5)
-    assert_each_generation_once(killed, 50)
+    config = settings(
+        *OFTEN, *whatever_has_a_memory, "record.tensorboard=true", f"generations={10 * times}"
+    )
+    killed = chaos(config, tmp_path, ["start", "work", "write", "write"] * times)
+    assert_each_generation_once(killed, 10 * times)
     sigmas = {entry.update.sigma for entry in RunDirectory.open(killed).journal.read()}
-    assert len(sigmas) > 3  # there was something to remember
+    assert len(sigmas) > 3 or times == 1  # there was something to remember
     assert_same(killed, finish(germline.train(config, tmp_path / "undisturbed")))
 
 
+@pytest.mark.slow
 def test_three_kills_of_a_hugging_face_model_leave_no_trace(tmp_path):
     model = save_tiny(tmp_path / "model")
     values = {**SETTINGS, "model": str(model), "engine": {"kind": "inprocess", "threads": 1}}

@@ -9,18 +9,31 @@ from germline.config import load_config, smoke_config
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
 
-CONFIGS = sorted((Path(__file__).parents[1] / "configs").rglob("*.yaml"))
+FOLDER = Path(__file__).parents[1] / "configs"
+CONFIGS = sorted(FOLDER.rglob("*.yaml"))
 
 
 def test_there_are_configs_for_the_demo_and_every_nano_task():
     assert {"demo", "conciseness", "arithmetic", "countdown"} <= {path.stem for path in CONFIGS}
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [
+        # Papers and recipes are of the kinds that the configs above them are of, for other models.
+        pytest.param(path, marks=pytest.mark.slow if path.parent != FOLDER else (), id=path.stem)
+        for path in CONFIGS
+    ],
+)
 def test_a_shipped_config_runs_two_generations_under_smoke(path, tmp_path):
     training = train(smoke_config(load_config(path)), tmp_path / "run")
     assert [record.generation for record in training] == [0, 1]
     assert training.end is not None
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_a_shipped_config_is_valid_and_so_is_its_smoke(path):
+    assert smoke_config(load_config(path)).generations == 2
 
 
 def test_smoke_keeps_what_a_config_is_about():

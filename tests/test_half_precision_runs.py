@@ -43,6 +43,8 @@ RUNS = [
 ]
 ADAPTERS = [run for run in RUNS if "lora" in run[2]]
 SPREAD = [RUNS[2], RUNS[6]]
+QUICK = [RUNS[2], RUNS[6], RUNS[7]]
+"""Both dtypes; an adapter, a low rank and coordinates."""
 TEXTS = examples()
 NEW = 12
 
@@ -87,7 +89,9 @@ def trained(request, tmp_path_factory):
 
 
 def every(runs):
-    return pytest.mark.parametrize("trained", runs, indirect=True, ids=" ".join)
+    marks = {run: () if run in QUICK else pytest.mark.slow for run in runs}
+    cases = [pytest.param(run, marks=mark, id=" ".join(run)) for run, mark in marks.items()]
+    return pytest.mark.parametrize("trained", cases, indirect=True)
 
 
 def loaded(source, dtype, **settings):

@@ -36,7 +36,16 @@ def config(model, *overrides):
     return load_config(values, overrides)
 
 
-@pytest.fixture(scope="module", params=VARIANTS)
+SLOW = {"full-adam", "stored-in-bf16"}
+"""Half precision has quick runs in test_half_precision_runs, Adam in test_run."""
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in VARIANTS
+    ],
+)
 def trained(request, tmp_path_factory):
     """A finished run of three generations, and its settings."""
     folder = tmp_path_factory.mktemp(request.param)

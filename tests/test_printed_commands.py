@@ -117,9 +117,11 @@ def small(words):
     """Return a command that does the same with less: fewer generations, members and examples."""
     verb = words[0]
     words = [word for word in words if word != "--open"]
-    for option, few in {"--generation": "0", "-g": "0", "--from": "0", "--limit": "4"}.items():
-        if option in words and words[words.index(option) + 1].isdigit():
-            words[words.index(option) + 1] = few
+    few = {"--generation": "0", "-g": "0", "--from": "0", "--limit": "4"}
+    words = [
+        few[before] if before in few and word.isdigit() else word
+        for before, word in zip(("", *words), words, strict=False)
+    ]
     if verb == "train":
         return [*(re.sub(r"^seeds=.*", "seeds=0,1", word) for word in words), "--smoke"]
     if verb == "probe":

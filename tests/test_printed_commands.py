@@ -101,7 +101,9 @@ def prepare(page, words, finished):
     if "my-adapter" in line and not Path("my-adapter").exists():
         germline.export(finished / "adapter", "my-adapter")
     for name, text in {
-        "rows.jsonl": '{"prompt": "What is 3 + 5?", "answer": 8}\n' * 5,
+        "rows.jsonl": "".join(
+            f'{{"prompt": "What is 3 + {i}?", "answer": {3 + i}}}\n' for i in range(5)
+        ),
         "my.yaml": "task: arithmetic\n",
         **named_files(page),
     }.items():

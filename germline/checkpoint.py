@@ -1,7 +1,7 @@
 """Rebuild the weights of any generation: a snapshot or the base model, plus the journal replayed.
 
-Every rebuilt generation is checked against the digest its journal line carries, so a wrong base
-model, a damaged snapshot or another arithmetic cannot pass unnoticed.
+Every rebuilt generation is compared with the digest in its journal line. So a wrong base model, a
+damaged snapshot or different arithmetic stops with an error.
 """
 
 import re
@@ -24,7 +24,7 @@ def save_snapshot(weights: MasterWeights, folder: Path, generation: int, *, keep
     """Write masters and moments after `generation`, atomically; drop all but the newest `keep`.
 
     Raises:
-        GermlineError: the disk is full, say; nothing half-written is left behind.
+        GermlineError: writing fails, as on a full disk; no incomplete snapshot is left.
     """
     tensors = {name: tensor.contiguous() for name, tensor in weights.state().items()}
     return commit_snapshot(partial(save_file, tensors), folder, generation, keep=keep)
@@ -33,10 +33,10 @@ def save_snapshot(weights: MasterWeights, folder: Path, generation: int, *, keep
 def commit_snapshot(
     write: Callable[[Path], object], folder: Path, generation: int, *, keep: int
 ) -> Path:
-    """Write the snapshot after `generation` by a function; drop all but the newest `keep`.
+    """Call a function that writes the snapshot of `generation`; drop all but the newest `keep`.
 
     Raises:
-        GermlineError: the disk is full, say; nothing half-written is left behind.
+        GermlineError: writing fails, as on a full disk; no incomplete snapshot is left.
     """
     path = folder / f"generation-{generation:06d}.safetensors"
     unfinished = path.with_suffix(".partial")
@@ -66,10 +66,10 @@ def restore(
     Args:
         weights: the base model's weights, freshly loaded.
         entries: the journal, generation 0 first.
-        folder: where snapshots lie; None uses the journal alone.
+        folder: folder of the snapshots; None uses the journal alone.
         base_digest: digest recorded when the run began.
         generation: the last update to include.
-        strategy: in its state before generation 0; needed where the journal has utilities, from
+        strategy: in its state before generation 0; needed if the journal holds utilities, from
             which the strategy computes the step again.
 
     Raises:
@@ -85,7 +85,7 @@ def restore(
         raise GermlineError(
             f"the base model is not the one this run began with: its digest is {found[:16]}, "
             f"the run recorded {base_digest[:16]}. Give the original model (and the adapter of "
-            "space.init_adapter, if the run has one) back its place"
+            "space.init_adapter, if the run has one) its old path"
         )
     start = _load_newest(weights, entries, folder, generation) if folder else -1
     included = entries[: generation + 1]
@@ -129,9 +129,9 @@ def newest_snapshot(folder: Path) -> int:
 
 
 def last_restorable_generation(entries: Sequence[JournalEntry], folder: Path) -> int:
-    """Return the newest generation that can be rebuilt: after a gradient, that of a snapshot.
+    """Return the newest generation that can be rebuilt; a gradient needs a snapshot after it.
 
-    Without a snapshot it is the last generation, for which `restore` raises the explaining error.
+    Without a snapshot this returns the last generation, for which `restore` raises the error.
     """
     last = len(entries) - 1
     if not any(isinstance(one.update, Update) and one.update.backpropagated for one in entries):
@@ -145,7 +145,7 @@ def _generation_of(snapshot: Path) -> int:
 
 
 def _unrepeatable(generation: int, folder: Path | None) -> str:
-    """Say which weights of a run that followed gradients can be rebuilt."""
+    """Return which weights of a run that followed gradients can be rebuilt."""
     why = (
         f"generation {generation} followed a gradient found by backpropagation "
         "(method.kind=es_sample_gd), which seeds cannot repeat"
@@ -157,7 +157,7 @@ def _unrepeatable(generation: int, folder: Path | None) -> str:
         )
     return (
         f"{why}, and there is no snapshot of it in {folder} that can be read: `germline resume` "
-        "plays it again"
+        "runs it again"
     )
 
 
@@ -166,8 +166,7 @@ def _load_newest(
 ) -> int:
     """Load the newest usable snapshot up to `generation`; return its generation, or -1 (the base).
 
-    A snapshot that cannot be read, or whose digest differs from the journal, is passed over for an
-    older one.
+    If a snapshot cannot be read, or its digest differs from the journal, an older one is used.
     """
     numbered = [(_generation_of(path), path) for path in list_snapshots(folder)]
     usable = [(number, path) for number, path in reversed(numbered) if number <= generation]

@@ -149,7 +149,7 @@ def test_the_probe_looks_in_the_unit_in_which_the_config_searches():
 
 def test_a_weight_decay_that_moves_with_the_measured_rate_is_told(caplog):
     with build_run_parts(toy_runs.settings(*AUTO, "strategy.optimizer.weight_decay=0.1")):
-        assert "weight_decay=0.1 draws by weight_decay x learning_rate" in caplog.text
+        assert "weight_decay=0.1 acts by weight_decay x learning_rate" in caplog.text
     caplog.clear()
     with build_run_parts(toy_runs.settings("strategy.optimizer.weight_decay=0.1")):
         assert "weight_decay" not in caplog.text

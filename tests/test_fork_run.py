@@ -259,4 +259,4 @@ def test_the_report_says_where_a_fork_starts_and_how_to_repeat_it(plain, tmp_pat
     assert f"generation 1 of <code>{plain}</code>" in page
     assert f"germline resume {child} --from -1 --out {child}-again seed={seed_of(child)}" in page
     (child / "ancestors" / "0.jsonl").unlink()
-    assert "is not the journal that run.json speaks of" in germline.write_report(child).read_text()
+    assert "is not the journal that run.json names" in germline.write_report(child).read_text()

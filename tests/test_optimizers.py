@@ -191,7 +191,7 @@ def test_starting_weights_are_kept_as_narrow_as_the_checkpoint_and_lose_nothing(
 
 def test_decay_to_a_start_nobody_saw_is_refused():
     decaying = WeightDecay(Sgd(), 1.0, to_start=True)
-    with pytest.raises(ValueError, match=r"starting weights of 'w' are not known; begin"):
+    with pytest.raises(ValueError, match=r"starting weights of 'w' are not known; call begin"):
         decaying.step("w", torch.zeros(2), torch.zeros(2), 0.1, 0)
 
 
@@ -317,7 +317,7 @@ def test_sgd_refuses_the_state_of_adam():
 
 @pytest.mark.parametrize("state", [{"w.v": torch.zeros(2)}, {"w.m": torch.zeros(2).half()}])
 def test_momentum_refuses_state_it_did_not_write(state):
-    with pytest.raises(ValueError, match="is no momentum <tensor>"):
+    with pytest.raises(ValueError, match="is not a momentum <tensor>"):
         Sgd(momentum=0.5).load_state_dict(state)
 
 

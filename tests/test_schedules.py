@@ -124,7 +124,7 @@ def sigmas(folder):
 @pytest.mark.parametrize(("kind", "schedule"), [("linear", LINEAR_SIGMA), ("cosine", COSINE_RATE)])
 def test_a_schedule_is_not_bent_by_more_generations(kind, schedule, tmp_path):
     path = run(tmp_path / "run", schedule)
-    with pytest.raises(GermlineError, match=f"generations=8 would bend a {kind} schedule"):
+    with pytest.raises(GermlineError, match=f"generations=8 would change the {kind} schedule"):
         resume(path, ["generations=8"])
 
 

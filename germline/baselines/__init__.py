@@ -1,1 +1,1 @@
-"""Other things to make of the rollouts of perturbed members, writing the same run directory."""
+"""Methods: how a run uses the rollouts of perturbed members (ES, RandOpt, policy gradient)."""

@@ -1,11 +1,11 @@
 """Sample with an evolution strategy, optimize with gradients: which of the two makes ES work?
 
 An evolution strategy explores by perturbing weights and learns by weighting the perturbations. Here
-the two are separate: perturbed members write the rollouts, and theta follows a policy gradient on
-those rollouts, computed by backpropagation (`policy_gradient`). Or the center explores by sampling
-tokens, as policy gradient methods do, and all else stays the same.
+the two are separate: perturbed members generate the rollouts, and theta follows a policy gradient
+on those rollouts, computed by backpropagation (`policy_gradient`). Alternatively the center
+explores by sampling tokens, as policy gradient methods do; the update stays the same.
 
-    exploration: weights        member i writes with theta + s_i sigma eps_i
+    exploration: weights        member i generates with theta + s_i sigma eps_i
     exploration: temperature    "member" i is the center, with its own sampling noise
     advantage: example          each reward is shaped among those of the members on its example
     advantage: member           every completion of a member has the member's utility, as in ES
@@ -118,13 +118,14 @@ class GradientFleet(FleetWrapper):
         """Apply a step of the optimizer along the gradient g of the last evaluation.
 
         Raises:
-            GermlineError: nothing was played, the engine has no gradients, or the step is too far.
+            GermlineError: no evaluation came before, the engine has no gradients, or the step is
+                too large.
         """
         engine = self.engine
         if not isinstance(engine, InProcessEngine) or self._played is None:
             raise GermlineError(
                 "method.kind=es_sample_gd follows the gradient of what an engine of "
-                "engine.kind=inprocess has just played"
+                "engine.kind=inprocess has just evaluated"
             )
         if isinstance(update, MeanUpdate) or update.skipped:
             return self.inner.apply(update)

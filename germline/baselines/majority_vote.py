@@ -1,4 +1,4 @@
-"""Majority votes over completions: what several members answer to one example becomes one answer.
+"""Majority votes over completions: the answers of several members to one example become one answer.
 
 Two completions count as the same answer where the task says so (`protocols.VotableTask`), and
 otherwise where their plain texts agree (`tasks.normalize_answer`). A completion without an answer
@@ -6,8 +6,8 @@ abstains. Of answers with equally many votes, the one of the best member wins, m
 best first.
 
 Deviation from the published code of RandOpt (arXiv 2603.12228): what is scored is the whole
-completion of the best member among those that gave the winning answer, not the answer taken out of
-it. So any reward can be voted on, and a vote earns what one completion earns.
+completion of the best member among those that gave the winning answer, not the extracted answer. So
+a vote works with any reward, and its reward is that of one completion.
 """
 
 from collections import Counter
@@ -18,11 +18,11 @@ from germline.tasks.normalize_answer import normalize_answer
 from germline.types import Example, Rollout
 
 Answer = Callable[[str, Example], str | None]
-"""(completion text, example) -> what is voted on; None abstains."""
+"""(completion text, example) -> the answer that is voted on; None abstains."""
 
 
 def answer_function(task: Task) -> Answer:
-    """Return what completions of a task are compared by."""
+    """Return the function that extracts the answer from a completion of a task."""
     return (
         task.answer_of
         if isinstance(task, VotableTask)
@@ -31,12 +31,12 @@ def answer_function(task: Task) -> Answer:
 
 
 def majority_rollout(rollouts: Sequence[Rollout], answer: Answer, example: Example) -> Rollout:
-    """Return the rollout that stands for the majority.
+    """Return the rollout of the best member among those that gave the majority's answer.
 
     Args:
-        rollouts: of one example, by the members that vote, best member first.
-        answer: what they are compared by.
-        example: what they answer.
+        rollouts: the voting members' rollouts of one example, best member first.
+        answer: extracts the answer of a completion.
+        example: the example.
     """
     votes = [answer(rollout.completion.text, example) for rollout in rollouts]
     # Counter keeps the order of first votes, and `most_common` is stable: best member first.

@@ -1,4 +1,4 @@
-"""The method of a run: what it puts around strategy and fleet, and what the run results in."""
+"""The method of a run: how it wraps the strategy and the fleet, and which weights it results in."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from germline.types import MeanUpdate, SeedPerturbation, Update
 
 
 class Method:
-    """Base class of methods: the strategy as it is, and theta as the result.
+    """Base class of methods: the strategy unchanged, and theta as the result.
 
     `config.method` has the facts about a method that need no objects, such as `trains_center`.
     """
@@ -20,16 +20,16 @@ class Method:
         self.config = config
 
     def wrap_strategy(self, strategy: Strategy) -> Strategy:
-        """Return the strategy of the run, around the one that proposes members."""
+        """Return the strategy of the run, which wraps the one that proposes members."""
         return strategy
 
     def wrap_fleet(self, fleet: Fleet, strategy: Strategy, task: Task) -> Fleet:
-        """Return the fleet of the run, around one of engines.
+        """Return the fleet of the run, which wraps the fleet of engines.
 
         Args:
-            fleet: of engines.
-            strategy: what `wrap_strategy` returned.
-            task: of the run.
+            fleet: the fleet of engines.
+            strategy: the strategy that `wrap_strategy` returned.
+            task: the task of the run.
 
         Raises:
             GermlineError: the task lacks something that the method needs.
@@ -37,7 +37,7 @@ class Method:
         return fleet
 
     def batch_generation(self, generation: int) -> int:
-        """Return the generation whose batch a generation uses."""
+        """Return the generation whose batch of examples this generation uses."""
         return generation
 
     def is_zero_signal(self, update: Update | MeanUpdate) -> bool:

@@ -1,4 +1,4 @@
-"""The gradient of a policy: what to change so that good completions become likelier.
+"""The policy gradient: the direction in which good completions become more likely.
 
 Of R completions y_r with advantages A_r, theta being the center's weights and t a token,
 
@@ -6,13 +6,14 @@ Of R completions y_r with advantages A_r, theta being the center's weights and t
     (2)  g = d/d theta  1/R sum_r sum_t min(q_rt A_r, clip(q_rt, 1 - c, 1 + c) A_r)
          with q_rt = p_theta(y_rt) / p_r(y_rt), and p_r the member that wrote y_r
 
-(1) takes completions of perturbed members for the center's own; (2) weighs each token by how much
-likelier it is under the center than under its writer, as far as the clip c lets it (Schulman et al.
-2017, arXiv 1707.06347, equation 7, a token being an action). Probabilities are those at the
-temperature the completions were sampled at, or at 1 where they are greedy.
+(1) treats completions of perturbed members as if the center had written them. (2) weights each
+token by the ratio of its probabilities under the center and under the member that wrote it, clipped
+to 1 +- c (Schulman et al. 2017, arXiv 1707.06347, equation 7, with tokens as actions).
+Probabilities are those at the sampling temperature, or at 1 for greedy completions.
 
-Gradients are summed in fp32, a few completions at a time, whatever the serving dtype. Memory
-beside that of playing: activations of those completions, and one fp32 number per searched number.
+Gradients are summed in fp32, a few completions at a time, for every serving dtype. In addition to
+evaluation this takes the memory of the activations of those completions, and of one fp32 number per
+searched number.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +29,7 @@ from germline.types import Completion, Example, Perturbation
 
 @dataclass(frozen=True)
 class AdvantageRow:
-    """A completion, who wrote it (None: the center), and how good it was beside others."""
+    """A completion, the member that wrote it (None: the center), and its advantage."""
 
     member: Perturbation | None
     example: Example
@@ -38,10 +39,10 @@ class AdvantageRow:
 
 @dataclass(frozen=True)
 class PolicyGradient:
-    """How a gradient is taken.
+    """Computes the gradient.
 
     Attributes:
-        temperature: of the probabilities.
+        temperature: temperature of the probabilities.
         clip: c of equation (2); None is equation (1).
         at_once: completions per backward pass.
     """
@@ -53,12 +54,12 @@ class PolicyGradient:
     def of(
         self, engine: InProcessEngine, rows: Sequence[AdvantageRow], count: int
     ) -> Mapping[str, Tensor]:
-        """Return the gradient of every searched tensor, fp32, where the model is.
+        """Return the gradient of every searched tensor, in fp32, on the model's device.
 
         Args:
-            engine: serves the center; left as it is.
-            rows: completions with an advantage other than 0.
-            count: R, those without one included.
+            engine: serves the center; its weights are not changed.
+            rows: completions whose advantage is not 0.
+            count: R, the number of all completions.
         """
         searched = {info.name for info in engine.weights.searched}
         parameters = {n: p for n, p in engine.model.named_parameters() if n in searched}
@@ -103,7 +104,7 @@ class PolicyGradient:
         ]
 
     def _as_written(self, engine: InProcessEngine, rows: Sequence[AdvantageRow]) -> list[Tensor]:
-        """Return log p_r of every token, of the member that wrote it."""
+        """Return log p_r of every token: its log probability under the member that wrote it."""
         found = []
         for one in rows:
             logits = engine.read([one.member], [one.example], [[one.completion]])[0][0]
@@ -117,7 +118,7 @@ class PolicyGradient:
 
 @contextmanager
 def _tracked(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
-    """Let gradients be taken of some parameters during a `with` block."""
+    """Enable gradients of some parameters during a `with` block."""
     try:
         for parameter in parameters:
             parameter.requires_grad = True

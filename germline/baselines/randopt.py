@@ -1,4 +1,4 @@
-"""RandOpt: many random members around the base, the best are kept, and their majority answers.
+"""RandOpt: keep the best of many random members around the base model and let them vote.
 
 Gan and Isola 2026 (Neural Thickets, arXiv 2603.12228): around a well-trained model, weights that
 are better at a task are so dense that N random ones need no search. Members are seeds, as always:
@@ -91,7 +91,7 @@ class Ensemble:
         """Return the update that makes the best member the center, at learning rate 1.
 
         Raises:
-            GermlineError: nobody was kept.
+            GermlineError: no member was kept.
         """
         if not self.kept:
             raise GermlineError(
@@ -109,7 +109,7 @@ class Ensemble:
 
 
 STATE = "told"
-"""Name of the members' fitness in the strategy state; frozen, as journals have it."""
+"""Name of the members' fitness in the strategy state; it must not change, as journals hold it."""
 
 
 def recorded_fitness(update: Update | MeanUpdate) -> list[float]:
@@ -151,7 +151,7 @@ class RandomSearch(StrategyWrapper):
         """Offer the members to the ensemble; the update leaves theta unchanged.
 
         Raises:
-            GermlineError: there is no fitness to go by.
+            GermlineError: no fitness is given.
         """
         if fitness is None:
             raise GermlineError(

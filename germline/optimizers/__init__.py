@@ -1,7 +1,7 @@
-"""An estimated gradient becomes a step of theta: sgd with momentum, adam, and weight decay.
+"""Optimizers that move theta along an estimated gradient: SGD with momentum, Adam, weight decay.
 
-All steps are ascents, fp32 and in place on the masters; `arithmetic` says how the same bits come
-out on every machine.
+All steps are gradient ascent, in fp32, in place on the master weights. `fp32_arithmetic` describes
+why every machine computes the same bits.
 """
 
 from germline import registry

@@ -1,4 +1,4 @@
-"""Adam, as ascent: steps of about the learning rate in every number."""
+"""Adam as gradient ascent: every number moves by about the learning rate per step."""
 
 import math
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ class Adam:
 
     @classmethod
     def from_config(cls, settings: config.Adam) -> "Adam":
-        """Construct it from its section."""
+        """Construct the optimizer from its config section."""
         return cls(settings.beta1, settings.beta2, settings.epsilon)
 
     @property
@@ -41,7 +41,7 @@ class Adam:
         return 8
 
     def begin(self, masters: Mapping[str, torch.Tensor]) -> None:
-        """Need nothing of the starting weights."""
+        """Do nothing: the optimizer does not use the starting weights."""
 
     def step(
         self,
@@ -89,7 +89,8 @@ class Adam:
         """Replace the moments by copies of those given.
 
         Raises:
-            ValueError: a key is no moment, a partner is missing, or a tensor is not fp32.
+            ValueError: a key is not that of a moment, one of the two moments of a tensor is
+                missing, or a tensor is not fp32.
         """
         moments = {}
         for key in sorted(state):
@@ -109,7 +110,7 @@ class Adam:
         self._moments = moments
 
     def _moments_of(self, name: str, master: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Find the moments of a tensor: 0 at its first step, moved to its device after a load."""
+        """Return the moments of a tensor, on its device; they are 0 before its first step."""
         if name not in self._moments:
             self._moments[name] = (torch.zeros_like(master), torch.zeros_like(master))
         m, v = (zeros_for_state(name, moment, master) for moment in self._moments[name])

@@ -1,4 +1,4 @@
-"""What an optimizer must be able to do; `Masters` drives it, tensor by tensor."""
+"""Protocol of optimizers; `engines.master_weights.Masters` calls it per tensor."""
 
 from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
@@ -8,16 +8,16 @@ import torch
 
 @runtime_checkable
 class AscentOptimizer(Protocol):
-    """Moves masters along gradients; one object per run, with state per tensor."""
+    """Moves master weights along gradients; a run has one optimizer, with state per tensor."""
 
     @property
     def bytes_per_number(self) -> int:
         """Size of the state per searched number."""
 
     def begin(self, masters: Mapping[str, torch.Tensor]) -> None:
-        """Look at the weights the run starts from, before any step and before any state is loaded.
+        """Receive the starting weights, before any step and before any state is loaded.
 
-        A resumed run begins here too: it loads the base model first.
+        A resumed run calls this too, with the base model.
         """
 
     def step(
@@ -34,10 +34,10 @@ class AscentOptimizer(Protocol):
         Args:
             name: canonical name of the tensor.
             master: fp32, contiguous.
-            gradient: estimated gradient, of the same shape, dtype and device; left as it is.
-            learning_rate: positive moves towards higher fitness.
-            step_index: 0 for the first step of the run, then one more for each.
-            unit: what the learning rate is a multiple of for this tensor.
+            gradient: estimated gradient, of the same shape, dtype and device; not changed.
+            learning_rate: positive values move towards higher fitness.
+            step_index: index of the step in the run, from 0.
+            unit: factor of the learning rate for this tensor.
         """
 
     def state_dict(self) -> dict[str, torch.Tensor]:

@@ -1,17 +1,20 @@
-"""Elementwise fp32 that gives the same bits on another machine and thread count.
+"""Elementwise fp32 operations that give the same bits on every machine and thread count.
 
-The journal holds coefficients and not weights, so a replayed step must repeat to the bit. Hence:
+The journal holds coefficients and not weights, so a replayed step must give the same bits. Hence:
 
-- Only additions, multiplications, divisions and square roots, one tensor operation each, correctly
-  rounded, hence the same everywhere. torch's fused forms (addcmul, addcdiv, lerp, alpha=, foreach)
-  are left out: whether they contract a product and a sum into one rounding differs by processor.
-- Square roots are taken in fp64 and then rounded: torch's fp32 root on a CPU is off by one unit in
-  17 % of results (measured, torch 2.13). The exact root of an fp32 number is at least 4 units of
-  fp64 away from where rounding to fp32 turns, so any fp64 root worth the name gives the same fp32.
-- No reductions, so nothing depends on how work is split among threads.
-- Never a tensor divided by a number: CUDA multiplies by the reciprocal instead. Numbers are worked
-  out in Python floats and rounded to fp32 once.
-- `out=` always, over flat chunks: beside masters, gradient and moments a step needs at most 16 MB.
+- A step uses only additions, multiplications, divisions and square roots, one tensor operation
+  each; these are correctly rounded, hence the same on every machine. torch's fused operations
+  (addcmul, addcdiv, lerp, alpha=, foreach) are not used: it depends on the processor whether they
+  round a product and a sum once or twice.
+- Square roots are computed in fp64 and then rounded: torch's fp32 root on a CPU is off by one unit
+  in 17 % of results (measured, torch 2.13). The exact root of an fp32 number is at least 4 fp64
+  units away from the nearest midpoint of two fp32 numbers, so an fp64 root with a small error
+  rounds to the correct fp32 number.
+- No reductions, so the result does not depend on how threads share the work.
+- No tensor is divided by a Python number: CUDA multiplies by the reciprocal instead. Scalars are
+  computed as Python floats and rounded to fp32 once.
+- Every operation has `out=` and runs over flat chunks: a step needs at most 16 MB of memory in
+  addition to masters, gradient and moments.
 """
 
 from collections.abc import Iterator
@@ -23,14 +26,14 @@ _CHUNK = 2**20
 
 
 class ScratchBuffers:
-    """Buffers for temporaries, allocated once per device and lent for one chunk at a time."""
+    """Buffers for temporary values, allocated once per device and reused for every chunk."""
 
     def __init__(self, *dtypes: torch.dtype) -> None:
         self._dtypes = dtypes
         self._buffers: dict[torch.device, tuple[torch.Tensor, ...]] = {}
 
     def like(self, chunk: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Lend buffers of the chunk's length and device; their content is whatever was left."""
+        """Return uninitialized buffers of the chunk's length, on its device."""
         if chunk.device not in self._buffers:
             self._buffers[chunk.device] = tuple(
                 torch.empty(_CHUNK, dtype=dtype, device=chunk.device) for dtype in self._dtypes
@@ -39,14 +42,14 @@ class ScratchBuffers:
 
 
 def flat_chunks(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
-    """Cut same-shape contiguous tensors into the same flat views."""
+    """Yield flat views of the same chunk of every tensor; the tensors have the same shape."""
     flat = [tensor.view(-1) for tensor in tensors]
     for start in range(0, flat[0].numel(), _CHUNK):
         yield tuple(tensor[start : start + _CHUNK] for tensor in flat)
 
 
 def check_step_tensors(name: str, master: torch.Tensor, gradient: torch.Tensor) -> None:
-    """Refuse tensors a step would silently cast, broadcast or copy."""
+    """Raise for tensors that a step would silently cast, broadcast or copy."""
     for role, tensor in (("master", master), ("gradient", gradient)):
         if tensor.dtype != torch.float32 or not tensor.is_contiguous():
             raise ValueError(
@@ -61,10 +64,10 @@ def check_step_tensors(name: str, master: torch.Tensor, gradient: torch.Tensor) 
 
 
 def zeros_for_state(name: str, kept: torch.Tensor, master: torch.Tensor) -> torch.Tensor:
-    """Return what an optimizer keeps for a tensor, on the master's device.
+    """Return an optimizer's state of a tensor, on the master's device.
 
     Raises:
-        ValueError: it has another shape than the master.
+        ValueError: the state has another shape than the master.
     """
     if kept.shape != master.shape:
         raise ValueError(
@@ -75,12 +78,12 @@ def zeros_for_state(name: str, kept: torch.Tensor, master: torch.Tensor) -> torc
 
 
 def round_to_fp32(number: float) -> float:
-    """Round to fp32 here, once, rather than wherever a kernel would."""
+    """Round to fp32 once, before any kernel does."""
     return float(np.float32(number))
 
 
 def integer_power(base: float, exponent: int) -> float:
-    """Raise to a whole power by multiplication only: `**` asks libm, which differs by platform."""
+    """Raise to an integer power by multiplication: `**` calls libm, which differs by platform."""
     result = 1.0
     while exponent:
         if exponent & 1:

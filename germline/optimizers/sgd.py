@@ -1,4 +1,4 @@
-"""Plain ascent along the estimated gradient, with or without momentum."""
+"""SGD as gradient ascent, with or without momentum."""
 
 from collections.abc import Mapping
 
@@ -15,13 +15,14 @@ from germline.optimizers.fp32_arithmetic import (
 
 
 class Sgd:
-    """Ascent with Polyak's (1964) momentum, in the form torch gives it.
+    """Gradient ascent with Polyak's (1964) momentum, in the form that `torch.optim.SGD` has.
 
         v <- momentum v + g                      v is 0 before the first step
         theta <- theta + learning_rate * v
 
-    Steady gradients are followed 1 / (1 - momentum) times as far. Without momentum there is no v:
-    theta <- theta + learning_rate * g, and no state. With it, state keys are `<tensor>.m`, fp32.
+    Along a constant gradient the step grows to 1 / (1 - momentum) times its size. Without momentum
+    there is no v and no state: theta <- theta + learning_rate * g. With momentum, state keys are
+    `<tensor>.m`, fp32.
     """
 
     def __init__(self, momentum: float = 0.0) -> None:
@@ -31,7 +32,7 @@ class Sgd:
 
     @classmethod
     def from_config(cls, settings: config.Sgd) -> "Sgd":
-        """Construct it from its section."""
+        """Construct the optimizer from its config section."""
         return cls(settings.momentum)
 
     @property
@@ -40,7 +41,7 @@ class Sgd:
         return 4 if self._momentum else 0
 
     def begin(self, masters: Mapping[str, torch.Tensor]) -> None:
-        """Need nothing of the starting weights."""
+        """Do nothing: the optimizer does not use the starting weights."""
 
     def step(
         self,
@@ -69,7 +70,7 @@ class Sgd:
         """Replace the velocities by copies of those given.
 
         Raises:
-            ValueError: the state is another optimizer's, or a tensor is not fp32.
+            ValueError: the state is that of another optimizer, or a tensor is not fp32.
         """
         if state and not self._momentum:
             raise ValueError(
@@ -79,13 +80,13 @@ class Sgd:
         for key, tensor in state.items():
             if not key.endswith(".m") or tensor.dtype != torch.float32:
                 raise ValueError(
-                    f"optimizer state {key!r} ({tensor.dtype}) is no momentum <tensor>.m of "
+                    f"optimizer state {key!r} ({tensor.dtype}) is not a momentum <tensor>.m of "
                     "torch.float32; resume with the optimizer the run was started with"
                 )
-        self._velocities = {key.removesuffix(".m"): one.clone() for key, one in state.items()}
+        self._velocities = {key.removesuffix(".m"): saved.clone() for key, saved in state.items()}
 
     def _gathered(self, name: str, gradient: torch.Tensor) -> torch.Tensor:
-        """Add the gradient to the velocity of its tensor, and return that."""
+        """Add the gradient to the velocity of its tensor, and return the velocity."""
         if name not in self._velocities:
             self._velocities[name] = torch.zeros_like(gradient)
         velocity = self._velocities[name] = zeros_for_state(name, self._velocities[name], gradient)

@@ -1,4 +1,4 @@
-"""Weight decay beside any optimizer: towards zero, or towards the weights a run started from."""
+"""Weight decay around any optimizer: towards zero, or towards the starting weights of the run."""
 
 from collections.abc import Mapping
 
@@ -14,18 +14,18 @@ from germline.optimizers.fp32_arithmetic import (
 
 
 class WeightDecay:
-    """Another optimizer, before whose steps theta is drawn towards an anchor.
+    """Decoupled weight decay: moves theta towards an anchor before each step of an optimizer.
 
         theta <- theta - learning_rate * weight_decay * (theta - anchor)
 
-    Decoupled (Loshchilov and Hutter 2019, arXiv 1711.05101): the gradient and its moments do not
-    see it, and it acts in generations without a signal as well. The anchor is 0, or the starting
-    weights, against the forgetting that arXiv 2605.30148 describes. The rate is a share of the
-    distance and has no unit, so the unit of the learning rate stays out of it.
+    Decoupled (Loshchilov and Hutter 2019, arXiv 1711.05101) means that the gradient and its moments
+    do not contain the decay; it also acts in generations without a signal. The anchor is 0, or the
+    starting weights, which counters the forgetting that arXiv 2605.30148 describes. The decay rate
+    is a fraction of the distance, so it is not multiplied by the unit of the learning rate.
 
-    The starting weights are copied when the run begins, from the base model a resumed run loads
-    first: nothing of them is in snapshots, digests or the journal. The copy is kept in bf16 or fp16
-    where that loses no bit, as with the checkpoints that come in it.
+    The starting weights are copied when the run begins; a resumed run copies them from the base
+    model, which it loads first. Snapshots, digests and the journal do not contain them. The copy is
+    stored in bf16 or fp16 if that is exact, as it is for checkpoints in these dtypes.
     """
 
     def __init__(self, inner: AscentOptimizer, weight_decay: float, *, to_start: bool) -> None:
@@ -37,11 +37,11 @@ class WeightDecay:
 
     @property
     def bytes_per_number(self) -> int:
-        """Size of the state per searched number; anchors are none, as they never change."""
+        """Size of the state per searched number; the anchor is not state, as it never changes."""
         return self._inner.bytes_per_number
 
     def begin(self, masters: Mapping[str, torch.Tensor]) -> None:
-        """Copy the starting weights, where they are the anchor."""
+        """Copy the starting weights if they are the anchor."""
         self._inner.begin(masters)
         if self._to_start:
             self._anchors = {name: _copy(master) for name, master in masters.items()}
@@ -55,7 +55,7 @@ class WeightDecay:
         step_index: int,
         unit: float = 1.0,
     ) -> None:
-        """Draw `master` towards its anchor, then move it uphill; see `AscentOptimizer.step`."""
+        """Move `master` towards its anchor, then uphill; see `AscentOptimizer.step`."""
         check_step_tensors(name, master, gradient)
         share = round_to_fp32(-learning_rate * self._weight_decay)
         if self._to_start:
@@ -78,19 +78,19 @@ class WeightDecay:
     def _draw_to_start(self, name: str, master: torch.Tensor, share: float) -> None:
         if name not in self._anchors:
             raise ValueError(
-                f"decay_to=start: the starting weights of {name!r} are not known; begin(masters) "
-                "comes before the first step"
+                f"decay_to=start: the starting weights of {name!r} are not known; call "
+                "begin(masters) before the first step"
             )
         for theta, narrow in flat_chunks(master, self._anchors[name]):
             change, anchor = self._scratch.like(theta)
-            anchor.copy_(narrow)  # exact: it was narrowed only where that lost nothing
+            anchor.copy_(narrow)  # exact: `_copy` narrows only if no bit is lost
             torch.sub(theta, anchor, out=change)
             torch.mul(change, share, out=change)
             torch.add(theta, change, out=theta)
 
 
 def _copy(master: torch.Tensor) -> torch.Tensor:
-    """Copy to the narrowest dtype that gives every number back."""
+    """Copy to the narrowest dtype that represents every number exactly."""
     for dtype in (torch.bfloat16, torch.float16):
         narrow = master.to(dtype)
         if torch.equal(narrow.float(), master):

@@ -1,8 +1,8 @@
-"""The run directory: what a training writes, and how it is read back.
+"""The run directory: the files that training writes, and how they are read.
 
-`directory` names the files and fixes the order in which they are written; `journal` is the
-replayable list of updates; `rows` says what stands in a row; `lines` reads and writes JSON lines;
-`tensorboard` is a tracker; `claims` keeps a folder to one writer.
+`run_directory` names the files and the order in which they are written. `journal` is the replayable
+list of updates. `metrics_rows` defines the rows of the other files, and `atomic_files` reads and
+writes JSON lines. `tensorboard` writes TensorBoard events. `lock` allows one writer per folder.
 """
 
 from germline.record.journal import Journal, JournalEntry

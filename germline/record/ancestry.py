@@ -1,9 +1,9 @@
-"""The runs whose updates led to the weights that a run starts from, kept in its own directory.
+"""The ancestors of a forked run: the runs whose updates led to its starting weights.
 
-A run that was forked starts from the weights of another run after one of its generations. Those
-weights are not copied: run.json holds, for every ancestor from the first to the parent, its config
-and the digests before and after, and `ancestors/<n>.jsonl` its journal up to that generation. With
-the base model, these rebuild the starting weights, so a fork needs its parent's directory no more.
+A forked run starts from the weights of another run after one of its generations. The weights are
+not copied. Instead, run.json holds the config and the digests before and after of every ancestor,
+from the first to the parent, and `ancestors/<n>.jsonl` holds its journal up to that generation.
+With the base model, these rebuild the starting weights, so the parent's directory is not needed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,13 +24,13 @@ FOLDER = "ancestors"
 
 @dataclass(frozen=True, slots=True)
 class Ancestor:
-    """One run before this one, as far as its updates led to the starting weights.
+    """An earlier run, up to the update that the next run was forked from.
 
     Attributes:
-        path: where its directory was when the next run was forked from it.
-        generation: the last of its updates that is included; -1 is none.
-        base_digest: of its weights before its first update.
-        config: with which it ran.
+        path: its directory when the next run was forked from it.
+        generation: its last update that is included; -1 for none.
+        base_digest: digest of its weights before its first update.
+        config: its config.
         entries: its journal, generations 0 to `generation`.
     """
 
@@ -47,23 +47,23 @@ class Ancestor:
 
 
 def inherited_walk(ancestors: Sequence[Ancestor], unit: str) -> float:
-    """Return how far the updates of the ancestors have carried the starting weights.
+    """Return the distance that the updates of the ancestors moved the starting weights.
 
     Args:
-        ancestors: of a run, the first one first.
-        unit: of sigma in the run; what was walked in another one is not counted.
+        ancestors: the ancestors of a run, the first one first.
+        unit: unit of sigma in the run; ancestors with another unit are not counted.
     """
     distance = 0.0
-    for one in ancestors:
-        if one.config.search.unit == unit and one.entries:
-            updates = [entry.update for entry in one.entries]
-            last = walked(updates, one.config.optimizer, distance)[-1]
+    for ancestor in ancestors:
+        if ancestor.config.search.unit == unit and ancestor.entries:
+            updates = [entry.update for entry in ancestor.entries]
+            last = walked(updates, ancestor.config.optimizer, distance)[-1]
             distance = distance if last is None else last
     return distance
 
 
 def write_ancestry(folder: Path, ancestors: Sequence[Ancestor]) -> list[dict[str, Any]]:
-    """Write the ancestors' journals into a run directory; return what run.json says of them."""
+    """Write the ancestors' journals into a run directory; return their entry of run.json."""
     facts = []
     for place, ancestor in enumerate(ancestors):
         file = _journal(folder, place)
@@ -83,12 +83,12 @@ def write_ancestry(folder: Path, ancestors: Sequence[Ancestor]) -> list[dict[str
 
 
 def read_ancestry(folder: Path, facts: Sequence[Mapping[str, Any]]) -> tuple[Ancestor, ...]:
-    """Read the ancestors of a run, the first one first; none where it was not forked.
+    """Read the ancestors of a run, the first one first; empty if the run was not forked.
 
     Raises:
-        GermlineError: a journal is missing or damaged, or is not the one run.json speaks of.
+        GermlineError: a journal is missing or damaged, or is not the one that run.json names.
     """
-    return tuple(_read(_journal(folder, place), one) for place, one in enumerate(facts))
+    return tuple(_read(_journal(folder, place), fact) for place, fact in enumerate(facts))
 
 
 def _read(file: Path, facts: Mapping[str, Any]) -> Ancestor:
@@ -101,7 +101,7 @@ def _read(file: Path, facts: Mapping[str, Any]) -> Ancestor:
     )
     if len(ancestor.entries) != ancestor.generation + 1 or ancestor.digest != facts["digest"]:
         raise GermlineError(
-            f"{file} is not the journal that run.json speaks of: it has {len(ancestor.entries)} "
+            f"{file} is not the journal that run.json names: it has {len(ancestor.entries)} "
             f"generations and ends at digest {ancestor.digest[:16]}; run.json says "
             f"{ancestor.generation + 1} and {str(facts['digest'])[:16]}. Restore both from a copy"
         )

@@ -1,8 +1,8 @@
-"""Files that survive a kill or a full disk: JSON lines in and out, and atomic replacement.
+"""Files that survive a kill or a full disk: JSON lines, and atomic replacement of files.
 
-Rows are appended with a single write, so a killed process leaves at most one torn line, and that at
-the end; a disk that fills up leaves none. Files are cut at newline bytes only: text written by a
-model may hold any other line separator.
+Rows are appended with a single write, so a killed process leaves at most one incomplete line, at
+the end of the file; a full disk leaves none. Files are split at newline bytes only, because a
+model's completion may contain any other line separator.
 """
 
 import errno
@@ -30,10 +30,10 @@ FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 @contextmanager
 def explain_write_errors(path: Path) -> Iterator[None]:
-    """Say what a person can do where a file or folder cannot be written.
+    """Replace an operating system's error by one that names the file and a remedy.
 
     Raises:
-        GermlineError: instead of the operating system's error.
+        GermlineError: the file or folder cannot be written.
     """
     try:
         yield
@@ -51,16 +51,17 @@ def explain_write_errors(path: Path) -> Iterator[None]:
 
 
 def check_writable(path: Path, *, folder: bool = False) -> None:
-    """Say before the work is done that a file or folder could not be made afterwards.
+    """Check, before a long computation, that a file or folder can be created.
 
     Args:
-        path: to be made, or to be written again.
+        path: file or folder to create or replace.
         folder: whether it must be a folder.
 
     Raises:
-        GermlineError: a file stands where a folder should, or writing is not allowed.
+        GermlineError: there is a file in the place of a folder, or permission is missing.
     """
-    place = next(one for one in (path, *path.absolute().parents) if one.exists())
+    parents = path.absolute().parents
+    place = next(existing for existing in (path, *parents) if existing.exists())
     if not place.is_dir() and (folder or place != path):
         raise GermlineError(
             f"out: {path} cannot be made, as {place} is a file; choose a new or an empty folder "
@@ -74,10 +75,10 @@ def check_writable(path: Path, *, folder: bool = False) -> None:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replace a file so that a reader sees the old content or the new one, never a mixture.
+    """Replace a file so that a reader sees either the old or the new content.
 
     Raises:
-        GermlineError: it cannot be written; the old content stands, and nothing is left behind.
+        GermlineError: it cannot be written; the old content is kept and no temporary file is left.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with atomic_replace(path, temporary):
@@ -86,10 +87,10 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 @contextmanager
 def atomic_replace(path: Path, temporary: Path) -> Iterator[None]:
-    """Put a temporary file, written in a `with` block, safely on disk and in a file's place.
+    """Replace a file by a temporary file that the `with` block writes, once it is on disk.
 
     Raises:
-        GermlineError: it cannot be written; the old content stands, and nothing is left behind.
+        GermlineError: it cannot be written; the old content is kept and no temporary file is left.
     """
     with explain_write_errors(path):
         try:
@@ -105,12 +106,12 @@ def atomic_replace(path: Path, temporary: Path) -> Iterator[None]:
 
 
 def append_durably(path: Path, data: bytes, *, sync: bool = False) -> None:
-    """Append to a file all of the data or, as on a full disk, nothing.
+    """Append all of the data to a file or, if that fails as on a full disk, nothing.
 
     Args:
-        path: the file; made where there is none.
-        data: what to append.
-        sync: wait until it is safe on disk.
+        path: the file; created if it does not exist.
+        data: the bytes to append.
+        sync: wait until the data is on disk.
 
     Raises:
         GermlineError: it cannot be written.
@@ -118,8 +119,8 @@ def append_durably(path: Path, data: bytes, *, sync: bool = False) -> None:
     with explain_write_errors(path), path.open("ab", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
         try:
-            # One call that fits writes it all; on a disk that fills up it writes what fits,
-            # says how much that was, and only the next one fails.
+            # If the disk becomes full, a call writes the part that fits and returns its size;
+            # only the next call fails.
             left = memoryview(data)
             while left:
                 left = left[file.write(left) :]
@@ -132,7 +133,7 @@ def append_durably(path: Path, data: bytes, *, sync: bool = False) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make new names in a folder durable: a rename lives in the folder, not in the file."""
+    """Make new names in a folder durable: a rename is stored in the folder, not in the file."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -143,8 +144,8 @@ def sync_folder(folder: Path) -> None:
 def append_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Append rows with one write.
 
-    Not synced to disk: rows describe, the journal decides. A power cut may cost the last few rows,
-    never a run.
+    The rows are not synced to disk, because only the journal is needed to continue a run. A power
+    cut may lose the last few rows.
     """
     data = b"".join(_encode(row) for row in rows)
     if data:
@@ -152,7 +153,7 @@ def append_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Read every row; a file that does not exist has none, a torn last line is left out.
+    """Read every row; a missing file has none, and an incomplete last line is left out.
 
     Raises:
         GermlineError: a complete line is not a JSON object.
@@ -161,26 +162,26 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def read_each(path: Path, read: Callable[[Row], Read]) -> list[Read]:
-    """Read every row as what a function makes of it.
+    """Read every row and convert it with a function.
 
     Raises:
-        GermlineError: a complete line is not a JSON object, or not one the function can read.
+        GermlineError: a complete line is not a JSON object, or the function cannot convert it.
     """
-    found = []
+    rows = []
     for number, line in enumerate(complete_lines(path), 1):
         try:
-            found.append(read(_decode(line)))
+            rows.append(read(_decode(line)))
         except (ValueError, KeyError, TypeError, AttributeError):
             raise GermlineError(
                 f"{path}, line {number}: damaged, found {line[:40]!r} instead of a row of this "
                 "file; delete that line (it only describes the run: the journal and the weights "
                 "do not need it)"
             ) from None
-    return found
+    return rows
 
 
 def keep_rows(path: Path, wanted: Callable[[Row], bool]) -> None:
-    """Drop unwanted rows and a torn last line, in one atomic step; a clean file is not touched."""
+    """Drop unwanted rows and an incomplete last line atomically; other files are not rewritten."""
     if not path.exists():
         return
     keep = read_each(path, wanted)
@@ -191,10 +192,10 @@ def keep_rows(path: Path, wanted: Callable[[Row], bool]) -> None:
 
 
 def complete_lines(path: Path) -> list[bytes]:
-    """Return the lines that end in a newline, without it.
+    """Return the lines that end in a newline, without it; a missing file has none.
 
     Raises:
-        GermlineError: there is such a file, but it cannot be read.
+        GermlineError: the file cannot be read.
     """
     try:
         return path.read_bytes().split(b"\n")[:-1]
@@ -205,12 +206,12 @@ def complete_lines(path: Path) -> list[bytes]:
 
 
 def _system_error(error: Exception) -> tuple[int | None, str]:
-    """Return number and words of what the operating system said."""
+    """Return number and message of an error of the operating system."""
     if isinstance(error, OSError):
         return error.errno, error.strerror or str(error)
-    # The library tells it in words only.
-    found = re.search(r"os error (\d+)", str(error))
-    return (int(found[1]), os.strerror(int(found[1]))) if found else (None, str(error))
+    # safetensors gives the number only as part of its message.
+    match = re.search(r"os error (\d+)", str(error))
+    return (int(match[1]), os.strerror(int(match[1]))) if match else (None, str(error))
 
 
 def _encode(row: Mapping[str, Any]) -> bytes:
@@ -220,15 +221,15 @@ def _encode(row: Mapping[str, Any]) -> bytes:
 
 
 def _plain(value: object) -> object:
-    """Make numpy numbers Python's, and what is not finite null: JSON has no word for NaN."""
+    """Convert numpy numbers to Python's, and NaN and infinity to None: JSON has neither."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Mapping):
-        return {str(key): _plain(one) for key, one in value.items()}
+        return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     return value
 
 

@@ -1,4 +1,4 @@
-"""The best of the held-out scores of a run, and whether a run stopped early for it."""
+"""The best held-out score of a run, and early stopping."""
 
 import math
 from collections.abc import Sequence
@@ -7,17 +7,17 @@ from germline.types import HeldOutScore
 
 
 def best_score(scores: Sequence[HeldOutScore]) -> HeldOutScore | None:
-    """Return the best of a run's held-out scores, the first of equals; None without any.
+    """Return the best held-out score of a run, the first of equal ones; None without any.
 
-    Where an older germline did not record which way the metric is good, the reward decides, which
-    is always better when it is higher.
+    Older versions did not record whether a higher metric is better. Their scores are compared by
+    the reward, for which higher is always better.
     """
-    known = [one for one in scores if math.isfinite(one.mean)]
+    known = [score for score in scores if math.isfinite(score.mean)]
     return max(known, key=signed_score, default=None)
 
 
 def early_stop(scores: Sequence[HeldOutScore], patience: int | None) -> HeldOutScore | None:
-    """Return the best score once `patience` later scores did not improve on it; None before that.
+    """Return the best score if `patience` later scores did not improve on it, else None.
 
     Args:
         scores: held-out scores of a run, in the order of its generations.
@@ -26,12 +26,12 @@ def early_stop(scores: Sequence[HeldOutScore], patience: int | None) -> HeldOutS
     best = best_score(scores)
     if patience is None or best is None:
         return None
-    later = sum(one.generation > best.generation for one in scores)
+    later = sum(score.generation > best.generation for score in scores)
     return best if later >= patience else None
 
 
 def signed_score(score: HeldOutScore) -> float:
-    """Return what is higher the better a score is: the metric, or where it is a cost, less it."""
+    """Return the metric so that higher is better: negated if it is a cost."""
     if score.higher_is_better is None:
         return score.reward if math.isfinite(score.reward) else score.mean
     return score.mean if score.higher_is_better else -score.mean

@@ -1,4 +1,4 @@
-"""What stands in a folder of runs: one summary per run directory, read without touching it."""
+"""List the runs in a folder: one summary per run directory, without writing to it."""
 
 import time
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ State = Literal["running", "stopped", "finished"]
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """One run in short.
+    """The summary of one run.
 
     Attributes:
-        done: generations in the journal, of `total` asked for.
-        start: held-out score of the base model; `newest` is the latest one, of any generation,
-            and `best` the best one.
-        age_s: seconds since the run last wrote something.
+        done: generations in the journal; `total` is the number the config asks for.
+        start: held-out score of the base model; `newest` is the latest score of any generation,
+            and `best` the best score.
+        age_s: seconds since the run last wrote a file.
     """
 
     path: Path
@@ -62,7 +62,7 @@ def run_directories(folder: Path) -> list[Path]:
 
 
 def list_runs(folder: Path) -> list[RunSummary | UnreadableRun]:
-    """Sum up every run directory in a folder, newest first; what cannot be read says why.
+    """Summarize every run directory in a folder, newest first; unreadable ones hold the error.
 
     Raises:
         GermlineError: there is no such folder.
@@ -94,7 +94,7 @@ def _summary(path: Path) -> RunSummary | UnreadableRun:
 
 
 def _written_at(path: Path) -> float:
-    """Return when the journal, or before the first generation run.json, was last written."""
+    """Return the time the journal was last written; before the first generation, run.json."""
     for name in ("journal.jsonl", "run.json"):
         try:
             return (path / name).stat().st_mtime

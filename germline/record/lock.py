@@ -1,8 +1,8 @@
-"""One writer per folder: a claim on a run directory, and whether somebody holds one.
+"""The lock of a run directory, which allows one writer per folder.
 
-A claim is a POSIX record lock on `.writer.lock`: it ends with the process, however that dies, and
-forked grader workers do not inherit it. Such locks belong to processes, so two trainings in one
-process are kept apart by a list of their own.
+It is a POSIX record lock on `.writer.lock`. The operating system releases it when the process ends
+in any way, and forked grader workers do not inherit it. Such locks belong to a process, so a set of
+locked folders keeps two training runs in one process apart.
 """
 
 import errno
@@ -19,7 +19,7 @@ from germline.types import GermlineError
 _CLAIMED: set[Path] = set()
 """Folders this process writes to."""
 
-# `struct flock` as 64-bit Linux and macOS lay it out; Python has no nicer way to ask for a lock.
+# `struct flock` of 64-bit Linux and macOS; Python has no function that queries a lock.
 if sys.platform == "linux":
     _FLOCK, _TYPE_PLACE = "hhqqi", 0
     _WHOLE_FILE = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
@@ -29,10 +29,10 @@ else:
 
 
 def acquire_lock(folder: Path, owner: object) -> "weakref.finalize[..., object]":
-    """Become the only writer of a folder until `owner` is gone, or the result is called.
+    """Lock a folder until `owner` is garbage collected or the returned finalizer is called.
 
     Raises:
-        GermlineError: somebody is training in this folder.
+        GermlineError: another training run writes to this folder.
     """
     place = folder.resolve()
     if place in _CLAIMED:
@@ -45,7 +45,7 @@ def acquire_lock(folder: Path, owner: object) -> "weakref.finalize[..., object]"
     try:
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        # Some network file systems have no locks; a run there is as safe as its user is careful.
+        # Some network file systems have no locks; there, a second writer is not detected.
         if error.errno in (errno.EACCES, errno.EAGAIN):
             os.close(lock)
             raise GermlineError(
@@ -57,11 +57,11 @@ def acquire_lock(folder: Path, owner: object) -> "weakref.finalize[..., object]"
 
 
 def is_locked(folder: Path) -> bool:
-    """Ask whether somebody is writing to a folder, without taking the lock even for a moment.
+    """Return whether a training run writes to a folder, without acquiring the lock.
 
-    Where a file system has no locks, the answer is no.
+    On file systems without locks the result is False.
     """
-    # Asked first: closing any descriptor of a file drops all locks this process has on it.
+    # Checked first: closing any descriptor of a file releases all locks of this process on it.
     if folder.resolve() in _CLAIMED:
         return True
     try:
@@ -69,12 +69,12 @@ def is_locked(folder: Path) -> bool:
     except OSError:
         return False
     try:
-        found = fcntl.fcntl(lock, fcntl.F_GETLK, _WHOLE_FILE)
+        holder = fcntl.fcntl(lock, fcntl.F_GETLK, _WHOLE_FILE)
     except OSError:
         return False
     finally:
         os.close(lock)
-    return bool(struct.unpack(_FLOCK, found)[_TYPE_PLACE] != fcntl.F_UNLCK)
+    return bool(struct.unpack(_FLOCK, holder)[_TYPE_PLACE] != fcntl.F_UNLCK)
 
 
 def _lock_file(folder: Path) -> Path:

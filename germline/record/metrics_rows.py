@@ -1,6 +1,6 @@
-"""What stands in a row: a generation in numbers, a rollout in words, a held-out score with samples.
+"""The rows of generations.jsonl, rollouts.jsonl and held_out.jsonl.
 
-Rows are plain JSON objects, for people and plots; nothing in them is needed to rebuild weights.
+Rows are plain JSON objects for people and plots; rebuilding weights does not need them.
 """
 
 import math
@@ -15,18 +15,18 @@ import numpy as np
 from germline.types import Example, GenerationRecord, HeldOutScore, MeanUpdate, Rollout, Update
 
 MAX_SAMPLES = 20
-"""Held-out completions kept with a score."""
+"""Number of held-out completions kept with a score."""
 
 MACHINE = ("timing", "tokens_per_s", "written_at", "peak_memory_mb", "traffic")
-"""What differs between two runs that are the same: how the machine fared."""
+"""Columns that depend on the machine and differ between two runs with the same digests."""
 
 MAX_REASON = 200
-"""Characters of a failure reason that count as its name; the rest may be model text."""
+"""Characters of a failure reason that identify it; the rest may be text of a completion."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldOutSample:
-    """What the center answered to a held-out prompt; the reward is None when it is missing."""
+    """The center's completion of a held-out prompt; the reward is None if it is missing."""
 
     prompt: str
     completion: str
@@ -36,7 +36,7 @@ class HeldOutSample:
 
 @dataclass(frozen=True, slots=True)
 class HeldOutRow:
-    """A held-out score as it was recorded, with samples where they were kept (start and end)."""
+    """A recorded held-out score, with samples at the start and the end of a run."""
 
     score: HeldOutScore
     samples: tuple[HeldOutSample, ...]
@@ -84,14 +84,14 @@ def generation_row(record: GenerationRecord) -> dict[str, Any]:
 
 
 def mean_sigma(record: GenerationRecord) -> float:
-    """Return the sigma of a generation: of its members, or the geometric mean over tensors."""
+    """Return the sigma of a generation; if tensors have different ones, their geometric mean."""
     if not record.sigmas:
         return record.update.sigma
     return float(np.exp(np.log(list(record.sigmas.values())).mean()))
 
 
 def step_in_sigmas(update: Update | MeanUpdate) -> float | None:
-    """Return the root mean square of a step of plain ascent, in sigmas; None without directions."""
+    """Return the root mean square of a plain SGD step, in sigmas; None without directions."""
     if not isinstance(update, Update) or not update.coefficients or not update.sigma:
         return None
     length = math.hypot(*update.coefficients)
@@ -99,18 +99,18 @@ def step_in_sigmas(update: Update | MeanUpdate) -> float | None:
 
 
 def machine_state(peak_memory_mb: Mapping[str, float] | None) -> dict[str, Any]:
-    """Describe the machine as a row is written: what time it is, the peak of memory so far."""
+    """Return the columns about the machine: the time and the peak memory so far."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     return {"written_at": now, "peak_memory_mb": dict(peak_memory_mb or {})}
 
 
 def fitness_summary(fitness: Sequence[float]) -> dict[str, float | None]:
-    """Sum up the fitness of the members that have one; every entry is None when none has."""
+    """Summarize the fitness of the members; every entry is None if no member has a fitness."""
     known = np.array([one for one in fitness if math.isfinite(one)])
     if not known.size:
         return dict.fromkeys(("mean", "std", "min", "p20", "p80", "max"))
     p20, p80 = np.percentile(known, (20, 80))
-    with np.errstate(over="ignore"):  # of rewards near the end of float64: null in the row
+    with np.errstate(over="ignore"):  # rewards near the limit of float64 give null in the row
         mean, std = float(known.mean()), float(known.std())
     return {
         "mean": mean,
@@ -123,7 +123,7 @@ def fitness_summary(fitness: Sequence[float]) -> dict[str, float | None]:
 
 
 def best_member(fitness: Sequence[float]) -> int | None:
-    """Return the fittest member, the first among equals; None when no fitness is known."""
+    """Return the fittest member, the first of equal ones; None if no fitness is known."""
     known = [index for index, one in enumerate(fitness) if math.isfinite(one)]
     return max(known, key=lambda index: fitness[index], default=None)
 
@@ -141,7 +141,7 @@ def count_absent(record: GenerationRecord) -> list[int]:
 def rollout_rows(
     record: GenerationRecord, batch: Sequence[Example], limit: int
 ) -> list[dict[str, Any]]:
-    """Describe at most `limit` rollouts: best first, worst last, an even spread between."""
+    """Return rows of at most `limit` rollouts, evenly spread from the best to the worst."""
     examples = {example.index: example for example in batch}
     return [
         {
@@ -161,7 +161,7 @@ def rollout_rows(
 
 
 def spread_by_reward(rollouts: Sequence[Rollout], limit: int) -> list[Rollout]:
-    """Choose rollouts evenly by rank of reward; missing rewards rank last, ties by place."""
+    """Choose rollouts evenly by rank of reward; missing rewards are last, ties keep their order."""
 
     def rank(rollout: Rollout) -> tuple[float, int, int]:
         reward = rollout.grade.reward
@@ -191,7 +191,7 @@ def held_out_row(
 
 
 def read_held_out_row(row: Mapping[str, Any]) -> HeldOutRow:
-    """Read back what `held_out_row` wrote."""
+    """Read a row that `held_out_row` wrote."""
     # JSON has no NaN: a score that could not be computed was written as null.
     facts: dict[str, Any] = {
         key: math.nan if value is None and key != "higher_is_better" else value

@@ -1,19 +1,19 @@
-"""The run directory: one folder that holds everything a training wrote.
+"""The run directory: the folder that holds all files of a training run.
 
     run.json             resolved config, versions, processor, threads, digest of the base model
     generations.jsonl    one row per generation: fitness, speed, failures
-    rollouts.jsonl       a few rollouts per generation, in words
+    rollouts.jsonl       a few rollouts per generation, with their texts
     held_out.jsonl       every held-out score, with completions at the start and the end
     journal.jsonl        seeds and coefficients: with the base model, the weights of any generation
-    ancestors/           journals of the runs that led to the starting weights, where there are any
-    snapshots/           masters and moments now and then, to resume quickly
+    ancestors/           journals of the runs that led to the starting weights, if there are any
+    snapshots/           masters and moments of some generations, to resume quickly
     tensorboard/         events
-    ensemble.json        the members that vote, where a method keeps some
+    ensemble.json        the members that vote, if the method has some
     evolution.png        the figure
     report.html          the page about the run, once it has ended
 
-A generation is written rows first and journal line last; the journal line is the commit. What a
-killed process left beyond the last journal line is dropped by `truncate` before a run goes on.
+The rows of a generation are written first and its journal line last; the journal line commits the
+generation. Before a killed run continues, `truncate` drops rows without a journal line.
 """
 
 import json
@@ -47,10 +47,10 @@ from germline.record.journal import Journal
 from germline.types import Example, GenerationRecord, GermlineError, HeldOutScore, Rollout
 
 FORMAT_VERSION = 1
-"""Of the run directory as a whole; raised when an older germline could misread a newer folder.
+"""Format of the whole run directory; raised if an older germline could misread a newer folder.
 
-Settings that are new since a run was begun take their defaults when it is opened, so a new setting
-must do nothing by default, and needs no new number.
+A setting that did not exist when a run began gets its default when the run is opened. So a new
+setting must have no effect by default, and does not change the format version.
 """
 
 FACTS: Mapping[str, type] = {
@@ -61,11 +61,11 @@ FACTS: Mapping[str, type] = {
     "threads": int,
     "versions": dict,
 }
-"""What run.json holds besides the format version."""
+"""Entries of run.json besides the format version, and their types."""
 
 
 class RunDirectory:
-    """One run on disk: its settings, and access to what it wrote."""
+    """One run on disk: its config, and access to the files it wrote."""
 
     def __init__(self, path: Path, facts: Mapping[str, Any]) -> None:
         self.path = path
@@ -86,12 +86,12 @@ class RunDirectory:
     ) -> "RunDirectory":
         """Begin a run in a new or empty folder.
 
-        The base digest is that of generation 0, before any update; threads are the CPU threads of
-        the engine, part of what fixes the bits of an evaluation; ancestors are the runs that led
-        to the starting weights, the first one first.
+        `base_digest` is the digest before any update; `threads` is the number of CPU threads of
+        the engine, which can change the last bits of an evaluation; `ancestors` are the runs that
+        led to the starting weights, the first one first.
 
         Raises:
-            GermlineError: the folder holds something already.
+            GermlineError: the folder is not empty.
         """
         cls.check_unused(path)
         with explain_write_errors(path):
@@ -113,15 +113,15 @@ class RunDirectory:
 
     @staticmethod
     def check_unused(path: Path) -> None:
-        """Say early, before a model is loaded, that a folder cannot become a run directory.
+        """Check, before a model is loaded, that a folder can become a run directory.
 
         Raises:
-            GermlineError: the folder holds something already.
+            GermlineError: the folder is not empty.
         """
         check_writable(path)
         if path.is_file():
             raise GermlineError(f"out: {path} is a file; choose a new or an empty folder (--out)")
-        # Hidden files are what a process killed while it made the folder leaves behind.
+        # A process that was killed while it created the folder leaves hidden files behind.
         if path.is_dir() and any(not file.name.startswith(".") for file in path.iterdir()):
             remedy = (
                 f"continue that run with `germline resume {path}` or choose another folder"
@@ -135,8 +135,8 @@ class RunDirectory:
         """Open a run that was begun earlier.
 
         Raises:
-            GermlineError: this is no run directory, or one of another germline that this one
-                cannot read; the message says which version can.
+            GermlineError: this is not a run directory, or another version of germline wrote it that
+                this one cannot read; the message names the version that can.
         """
         file = path / "run.json"
         try:
@@ -185,7 +185,7 @@ class RunDirectory:
 
     @property
     def environment(self) -> Mapping[str, Any]:
-        """Versions, platform, processor and threads the run was begun with."""
+        """Versions, platform, processor and threads with which the run began."""
         return {key: self._facts[key] for key in ("versions", "platform", "processor", "threads")}
 
     @property
@@ -200,17 +200,17 @@ class RunDirectory:
 
     @property
     def figure(self) -> Path:
-        """The picture of the run."""
+        """File of the figure of the run."""
         return self.path / "evolution.png"
 
     @property
     def grader_output(self) -> Path:
-        """The file that gets what the reward functions print, if they print anything."""
+        """File for the output of reward functions, if they print anything."""
         return self.path / "graders.log"
 
     @property
     def report(self) -> Path:
-        """The page about the run."""
+        """File of the HTML report of the run."""
         return self.path / "report.html"
 
     def update_config(self, config: Config) -> None:
@@ -243,23 +243,23 @@ class RunDirectory:
     def write_held_out(
         self, score: HeldOutScore, completions: Sequence[Rollout], examples: Sequence[Example]
     ) -> None:
-        """Keep a held-out score with some completions, as of the base model and the final one."""
+        """Write a held-out score with some completions, such as that of the base model."""
         append_rows(self._held_out, [metrics_rows.held_out_row(score, completions, examples)])
 
     def write_ensemble(self, updates: int, members: Sequence[Row]) -> None:
-        """Keep who votes, best first, and how each scores alone, after so many updates."""
+        """Write the voting members, best first, and the score of each after `updates` updates."""
         facts = {"updates": updates, "members": list(members)}
         write_atomically(self.path / "ensemble.json", _pretty(facts))
 
     def ensemble(self) -> list[Row]:
-        """Return the members that vote, best first; none where no method keeps some.
+        """Return the members that vote, best first; empty if the method has none.
 
         Raises:
             GermlineError: the file is damaged.
         """
         file = self.path / "ensemble.json"
         try:
-            return [dict(one) for one in json.loads(file.read_bytes())["members"]]
+            return [dict(row) for row in json.loads(file.read_bytes())["members"]]
         except FileNotFoundError:
             return []
         except (ValueError, KeyError, TypeError):
@@ -276,46 +276,46 @@ class RunDirectory:
         return read_rows(self._rollouts)
 
     def held_out(self) -> list[metrics_rows.HeldOutRow]:
-        """Return the held-out scores by generation; of two, the one with samples."""
-        found: dict[int, metrics_rows.HeldOutRow] = {}
-        for one in read_each(self._held_out, metrics_rows.read_held_out_row):
-            known = found.get(one.score.generation)
-            if known is None or one.samples or not known.samples:
-                found[one.score.generation] = one
-        return [found[generation] for generation in sorted(found)]
+        """Return one held-out score per generation; a score with samples is preferred."""
+        rows: dict[int, metrics_rows.HeldOutRow] = {}
+        for row in read_each(self._held_out, metrics_rows.read_held_out_row):
+            known = rows.get(row.score.generation)
+            if known is None or row.samples or not known.samples:
+                rows[row.score.generation] = row
+        return [rows[generation] for generation in sorted(rows)]
 
     @property
     def stopped_early(self) -> HeldOutScore | None:
         """The best held-out score of a run that ended early; None of any other run."""
         if self.journal.last_generation() + 1 >= self.config.generations:
             return None
-        return early_stop([one.score for one in self.held_out()], self.config.held_out.patience)
+        return early_stop([row.score for row in self.held_out()], self.config.held_out.patience)
 
     def truncate(self, generation: int) -> None:
-        """Drop rows of generations after this one (-1 drops all), and rows torn by a kill.
+        """Drop rows of generations after this one (-1 drops all), and incomplete last lines.
 
-        A process killed between the rows of a generation and its journal line leaves rows of a
-        generation that never happened. The journal itself is not touched: it cuts its own torn line
-        when it is appended to.
+        A process that is killed between the rows of a generation and its journal line leaves rows
+        of a generation that is not committed. The journal is not changed: appending to it removes
+        its own incomplete line.
         """
         self.acquire_lock()
         for path in (self._generations, self._rollouts):
             keep_rows(path, lambda row: row["generation"] <= generation)
-        # A held-out score counts updates: the weights after generation g have seen g + 1 of them.
+        # A held-out score counts updates: the weights after generation g had g + 1 updates.
         keep_rows(self._held_out, lambda row: row["generation"] <= generation + 1)
 
     def acquire_lock(self) -> None:
-        """Become the only process that writes here, until this one ends.
+        """Lock the folder for this process until it ends or `release_lock` is called.
 
         Raises:
-            GermlineError: another process is training in this folder.
+            GermlineError: another process trains in this folder.
         """
         if self._claim is not None and self._claim.alive:
             return
         self._claim = lock.acquire_lock(self.path, self)
 
     def release_lock(self) -> None:
-        """Let another training write here; does nothing without a claim."""
+        """Release the lock, if this object holds it."""
         if self._claim is not None:
             self._claim()
 
@@ -333,7 +333,7 @@ class RunDirectory:
 
 
 def _foreign(version: object, facts: Any) -> str:
-    """Say why a run directory of another format version cannot be opened, and what can."""
+    """Return why a run directory of another format version cannot be opened, and a remedy."""
     if isinstance(version, int) and version > FORMAT_VERSION:
         return (
             f"format_version is {version}, this germline ({installed_version('germline')}) reads "
@@ -353,7 +353,7 @@ def _writer(facts: Mapping[str, Any]) -> str:
 
 
 def describe_environment(threads: int) -> dict[str, Any]:
-    """Return what fixes the bits of an evaluation besides config and weights."""
+    """Return the versions and hardware that can change the last bits of an evaluation."""
     packages = ("germline", "torch", "transformers", "numpy")
     return {
         "versions": {"python": platform.python_version()}
@@ -365,7 +365,7 @@ def describe_environment(threads: int) -> dict[str, Any]:
 
 
 def installed_version(package: str) -> str | None:
-    """Read a version from the installed metadata: importing torch to ask it would take seconds."""
+    """Read a version from the installed metadata, as importing torch would take seconds."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

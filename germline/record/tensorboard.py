@@ -1,11 +1,11 @@
-"""A tracker that writes TensorBoard events: the only module that imports tensorboardX.
+"""Write TensorBoard events; the only module that imports tensorboardX.
 
 Scalars: `fitness/{mean,p20,p80,best}`, `search/sigma`, `signals/<name>`, `step/<name>` and
 `speed/tokens_per_s` by generation, `held_out/<metric>` by updates applied. Events of a resumed run
-purge those of generations that never happened.
+make TensorBoard drop those of generations that are run again.
 
-Records are written here and now, without the library's `SummaryWriter`: that has a thread of its
-own, which dies of a full disk, and then whoever writes to it waits for ever.
+Records are written synchronously, without the library's `SummaryWriter`: its writer thread dies on
+a full disk, and then every caller blocks forever.
 """
 
 import socket
@@ -25,17 +25,17 @@ from germline.signal_types import Signals
 from germline.types import GenerationRecord, HeldOutScore
 
 FLUSH_S = 5
-"""Seconds between two times the file is brought to disk."""
+"""Seconds between two flushes of the file."""
 
 FILE_VERSION = "brain.Event:2"
-"""What the first event of a file says, for TensorBoard to know it."""
+"""Version in the first event of a file, by which TensorBoard recognizes the format."""
 
 
 class TensorBoard:
-    """Writes the curves of a run into its `tensorboard` folder."""
+    """Writes the scalars of a run into its `tensorboard` folder."""
 
     def __init__(self, folder: Path, first_generation: int = 0) -> None:
-        # Names hold whole seconds: a run resumed at once must not overwrite its events.
+        # The time has whole seconds: a run that is resumed at once must not overwrite its events.
         place = f"{int(time.time())}.{socket.gethostname()}.{first_generation}"
         self.path = folder / f"events.out.tfevents.{place}"
         with explain_write_errors(folder):
@@ -49,7 +49,7 @@ class TensorBoard:
             self._write(Event(step=first_generation, session_log=start))
 
     def generation(self, record: GenerationRecord) -> None:
-        """Write the scalars of one generation; what is not known is left out."""
+        """Write the known scalars of one generation."""
         fitness = fitness_summary(record.fitness)
         scalars = {
             "fitness/mean": fitness["mean"],
@@ -69,7 +69,7 @@ class TensorBoard:
             self.held_out(record.held_out)
 
     def held_out(self, score: HeldOutScore) -> None:
-        """Write a held-out score, as at the start and the end of a run."""
+        """Write a held-out score."""
         self._scalar(f"held_out/{score.metric}", score.mean, score.generation)
 
     def close(self) -> None:
@@ -93,18 +93,18 @@ class TensorBoard:
             try:
                 yield
             except OSError:
-                # Let go of the file, or it tries once more, and complains, when it is collected.
+                # Close the file, or its destructor tries to flush again and prints a warning.
                 with suppress(OSError):
                     self._file.close()
                 raise
 
 
 def _signals(signals: Signals | None) -> Mapping[str, float | None]:
-    """Name the signals of a generation, and those of its step; none where none were measured."""
+    """Return the signals of a generation and of its step by scalar name; empty if not measured."""
     if signals is None:
         return {}
-    found = asdict(signals)
-    step = found.pop("step") or {}
-    named = {f"signals/{name}": value for name, value in found.items()}
+    values = asdict(signals)
+    step = values.pop("step") or {}
+    named = {f"signals/{name}": value for name, value in values.items()}
     named |= {f"step/{name}": value for name, value in step.items()}
     return {name: None if value is None else float(value) for name, value in named.items()}

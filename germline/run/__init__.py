@@ -1,8 +1,8 @@
-"""Config to objects to run directory: the only place where names become objects.
+"""Build the objects that a config names, train with them, and read finished runs.
 
-`train`, `resume` and `fork` return a `Training`: iterate it, look at each record, stop it.
-`replay`, `export`, `evaluate` and `generate` read what a run left; `build_run_parts` gives the
-objects themselves, for loops of your own.
+`train`, `resume` and `fork` return a `Training`; iterating it yields the record of each generation.
+`replay`, `export`, `evaluate` and `generate` use a run directory. `build_run_parts` returns the
+objects themselves, for a training loop of your own.
 """
 
 from germline.run.build_parts import RunParts, build_run_parts

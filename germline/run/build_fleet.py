@@ -1,8 +1,7 @@
-"""How many engines a config asks for, on which devices and how many threads; and what slows them.
+"""Build the fleet of a config: number of engines, their devices and threads; warn if it is slow.
 
-The number of engines must change no bit of a run, so it changes neither the microbatches nor the
-threads
-of an engine: where those make several engines slow, this says so instead of choosing others.
+The number of engines must not change the bits of a run, so it changes neither the microbatches nor
+the threads of an engine. If these make several engines slow, `warn_if_slow` logs better values.
 """
 
 import logging
@@ -27,12 +26,12 @@ log = logging.getLogger(__name__)
 
 
 def make_fleet(config: Config, load: Callable[[Config], Engine], graders: GraderProtocol) -> Fleet:
-    """Load one engine here, several in processes of their own, or as actors of a cluster.
+    """Load one engine in this process, or several in processes or as actors of a cluster.
 
     Args:
-        config: of the run.
-        load: makes the engine of a config; sent to where the engines are.
-        graders: here, for all engines.
+        config: config of the run.
+        load: loads the engine of a config; it is pickled for engines in other processes.
+        graders: grade the completions of all engines, in this process.
     """
     if isinstance(config.fleet, Local) and config.fleet.engines == 1:
         return LocalFleet(load(engine_placement(config, 0)), graders, config.microbatch)
@@ -50,9 +49,9 @@ def make_fleet(config: Config, load: Callable[[Config], Engine], graders: Grader
 
 
 def uses_mirrored_search(config: Config) -> bool:
-    """Whether engines elsewhere draw the members of a search by coordinates themselves.
+    """Return whether remote engines draw the members of a CMA-ES search themselves.
 
-    Those of `cma` are at most 8 kB, and telling a follower costs more than sending them.
+    Members of `cma` take at most 8 kB, and sending them costs less than a mirrored search.
     """
     return isinstance(config.strategy, SepCma) and not config.fleet.send_offsets
 
@@ -60,12 +59,12 @@ def uses_mirrored_search(config: Config) -> bool:
 def remote_engine_factory(
     config: Config, load: Callable[[Config], Engine]
 ) -> Callable[[Config], Engine]:
-    """Return what makes an engine elsewhere, given what makes one here; both are picklable."""
+    """Return the picklable function that loads a remote engine, given the one for local engines."""
     return partial(_follower, load) if uses_mirrored_search(config) else load
 
 
 def _follower(load: Callable[[Config], Engine], config: Config) -> MirroredEngine:
-    """Load an engine, and begin the search that it follows."""
+    """Load an engine, and begin the search that it mirrors."""
     engine = load(config)
     begin = partial(
         make_strategy,
@@ -90,7 +89,7 @@ def _on_ray(
             "pip install 'germline[ray]'"
         ) from error
     with ExitStack() as opened:
-        # CPUs are only counted by Ray: here, one for each engine, as for processes.
+        # Ray only counts CPUs, so one per engine is requested, as for processes.
         joined = ray_cluster.RayCluster(
             fleet.address, max(usable_cores(), fleet.engines), _patience(config)
         )
@@ -135,12 +134,12 @@ def _terms(fleet: Local | Ray) -> PoolSettings:
 
 
 def _patience(config: Config) -> dict[str, str]:
-    """Let threads that wait for each other do so asleep where there are more than cores."""
+    """Let waiting OpenMP threads sleep if there are more threads than cores."""
     return {"OMP_WAIT_POLICY": "PASSIVE"} if _crowded(config) else {}
 
 
 def engine_placement(config: Config, number: int) -> Config:
-    """Say on which device an engine runs, and on as many threads as one engine would here."""
+    """Return the config of an engine with its device, and the threads of a single engine."""
     fleet, engine = config.fleet, config.engine
     if not isinstance(engine, InProcess):
         return config
@@ -171,7 +170,7 @@ def engine_threads(config: Config) -> int:
 
 
 def warn_if_slow(config: Config, examples: int) -> None:
-    """Tell what several engines gain nothing from, on so many training examples."""
+    """Log settings with which several engines are not faster, for a number of training examples."""
     engines, population = config.fleet.engines, config.strategy.population
     if engines == 1 or population is None:
         return
@@ -181,7 +180,7 @@ def warn_if_slow(config: Config, examples: int) -> None:
         fewer = f"fleet.engines={usable_cores()}"
         better = f"engine.threads={each}{caution}" if each < engine_threads(config) else fewer
         log.warning(
-            "fleet.engines=%d with %d threads each on %d cores: they wait for each other; try %s",
+            "fleet.engines=%d with %d threads each on %d cores: threads wait for cores; try %s",
             *(engines, engine_threads(config), usable_cores(), better),
         )
     batch = min(config.batch_size, examples)
@@ -205,5 +204,5 @@ def _crowded(config: Config) -> bool:
     if not isinstance(config.engine, InProcess) or config.engine.device not in ("auto", "cpu"):
         return False
     if isinstance(config.fleet, Ray) and config.fleet.address is not None:
-        return False  # the cores of a cluster are elsewhere
+        return False  # the engines of a cluster do not share this machine's cores
     return not _gpus() and config.fleet.engines * engine_threads(config) > usable_cores()

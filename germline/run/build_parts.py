@@ -1,4 +1,4 @@
-"""Names to objects: load the model, make the task, the strategy and the fleet a config names."""
+"""Build the objects that a config names: the model, the task, the strategy and the fleet."""
 
 import logging
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ class RunParts:
     """The objects of one run; a context manager that ends the processes of graders and engines.
 
     Attributes:
-        method: what is put around strategy and fleet, and what the run results in.
+        method: wraps strategy and fleet, and defines the result of the run.
     """
 
     config: Config
@@ -72,19 +72,19 @@ class RunParts:
 
 
 def build_run_parts(config: Config, ancestors: Sequence[Ancestor] = ()) -> RunParts:
-    """Turn names into objects: load the model, the task, the strategy, and start the graders.
+    """Load the model and the task, make the strategy, and start the graders.
 
     Args:
-        config: of the run.
+        config: config of the run.
         ancestors: the runs that led to its starting weights, see `RunDirectory.ancestors`.
 
     Raises:
-        GermlineError: something that the config names cannot be loaded.
+        GermlineError: the model, task or another object of the config cannot be loaded.
     """
     task = make_task(config.task)
     check_limits(config, len(task.examples("train")))
     if isinstance(config.fleet, Local) and config.fleet.engines > 1:
-        # Each checks for itself when it loads, but all of them load at once.
+        # Each engine checks the memory when it loads, but all engines load at the same time.
         check_memory(config, engines=config.fleet.engines)
     with ExitStack() as opened:
         graders = make_graders(config, task)
@@ -122,7 +122,7 @@ def _say_what_decays(config: Config) -> None:
     decay = config.optimizer.weight_decay
     if decay and isinstance(section, Nes) and isinstance(section.learning_rate, AutoLearningRate):
         log.warning(
-            "strategy.optimizer.weight_decay=%g draws by weight_decay x learning_rate in every "
+            "strategy.optimizer.weight_decay=%g acts by weight_decay x learning_rate in every "
             "generation, and learning_rate=auto changes by orders of magnitude: give "
             "strategy.learning_rate as a number, such as 0.01, or drop weight_decay",
             decay,
@@ -130,7 +130,7 @@ def _say_what_decays(config: Config) -> None:
 
 
 def _with_population(config: Config, strategy: Strategy) -> Config:
-    """Write down how many members there are where that was left to the strategy."""
+    """Write the number of members into the config if the strategy chose it."""
     if config.strategy.population is not None:
         return config
     section = config.strategy.model_copy(update={"population": len(strategy.ask(0))})
@@ -158,15 +158,16 @@ def make_engine(
     generates: bool = True,
     ancestors: Sequence[Ancestor] = (),
 ) -> Engine:
-    """Load the model into the engine a config names, and bring it to a run's starting weights.
+    """Load the model into the engine that a config names, with the starting weights of a run.
 
     Args:
-        config: of the run.
-        searched: or the engine serves the center alone.
-        generates: or only the masters are updated and written, and no inference server is started.
+        config: config of the run.
+        searched: whether members are evaluated; if not, the engine serves the center alone.
+        generates: whether the engine generates; if not, only the masters are loaded, and no
+            inference server is started.
         ancestors: the runs that led to the starting weights.
     """
-    # An engine uses the run seed only for the random numbers that theta starts from.
+    # An engine uses the run seed only for random starting values of theta.
     config = config.model_copy(update={"seed": space_seed(config, ancestors)})
     check_threads(config)
     check_memory(config, searched=searched)
@@ -184,7 +185,7 @@ def make_engine(
 
 
 def make_decoding(config: Config, task: Task) -> Decoding:
-    """Join the task's own limits with what the config overrides."""
+    """Return the decoding of the task, with the settings that the config overrides."""
     section = config.task
     return Decoding(
         max_new_tokens=section.max_new_tokens or task.max_new_tokens,

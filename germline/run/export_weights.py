@@ -1,4 +1,4 @@
-"""Rebuild and write the weights of a run: `replay` for any generation, `export` for the newest."""
+"""Rebuild and write the weights of a run: `replay` and `export`."""
 
 from pathlib import Path
 from typing import Literal
@@ -14,7 +14,7 @@ from germline.run.validate_args import validate_path
 from germline.types import GermlineError
 
 Form = Literal["adapter", "merged"]
-"""How weights are written: a PEFT adapter (where one was trained), or a Hugging Face folder."""
+"""Form of exported weights: a PEFT adapter (if one was trained), or a Hugging Face folder."""
 
 
 def replay(
@@ -34,7 +34,7 @@ def replay(
     directory = RunDirectory.open(validate_path("path", path))
     if form is not None and out is None:
         raise GermlineError(
-            f"replay: {form} says how weights are written, so name the folder as well (--out)"
+            f"replay: {form} is a form of written weights, so name the folder as well (--out)"
         )
     form = _form(directory.config, form)
     folder = None if out is None else _free(validate_path("out", out))
@@ -59,9 +59,10 @@ def export(
     form: Form | None = None,
     generation: int | Literal["best"] | None = None,
 ) -> None:
-    """Write weights of a run: in fp32, what loads them writes the same tokens.
+    """Write weights of a run: a library that loads them in fp32 generates the same tokens.
 
-    Of a run that followed gradients and was killed, the newest are those of its newest snapshot.
+    If a run that followed gradients was killed, its newest weights are those of its newest
+    snapshot.
 
     Args:
         path: the run directory.
@@ -72,7 +73,7 @@ def export(
             held-out score; default: the newest.
 
     Raises:
-        GermlineError: the folder is taken, there is no adapter to write, or the run has no such
+        GermlineError: the folder is not empty, there is no adapter to write, or the run has no such
             generation.
     """
     folder = _free(validate_path("out", out))

@@ -1,4 +1,4 @@
-"""A new run from a generation of an old one: other settings, the same theta to start from."""
+"""Fork a run: begin a new run from the weights of a generation of an old one."""
 
 import hashlib
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from germline.run.validate_args import validate_path
 from germline.types import GermlineError, Update
 
 SAME = ("model", "space")
-"""Sections that say what theta is: the new run cannot have others."""
+"""Sections that define theta; they cannot change in the new run."""
 
 
 def fork(
@@ -28,14 +28,14 @@ def fork(
 
     The new run counts its generations from 0, and its directory is self-contained: it keeps the
     journal of the old run up to that generation. Its optimizer starts without moments. Unless
-    `seed` is among the overrides, its run seed is one that no other run has, so that it repeats
-    neither perturbations nor batches.
+    `seed` is among the overrides, its run seed differs from that of every other run, so that it
+    repeats neither perturbations nor batches.
 
     Args:
         path: the old run directory.
         generation: the last update to include, -1 for none; or `best`: that before the best
             held-out score.
-        overrides: settings that the new run has otherwise; `model` and `space` cannot be.
+        overrides: settings that differ in the new run; `model` and `space` cannot change.
         out: the new run directory; by default a new one under `runs/`.
 
     Raises:
@@ -54,7 +54,7 @@ def _as_ancestor(directory: RunDirectory, generation: int) -> Ancestor:
     if not method.trains_center:
         raise GermlineError(
             f"resume: method.kind={method.kind} changes no weights, so all its generations have "
-            "those of its start: begin a new run with `germline train`"
+            "the starting weights: begin a new run with `germline train`"
         )
     entries = directory.journal.read()[: generation + 1]
     if any(isinstance(one.update, Update) and one.update.backpropagated for one in entries):
@@ -78,7 +78,7 @@ def forked_config(config: Config, overrides: Sequence[str], parent: Ancestor) ->
     """Return the config of a new run from that of its parent.
 
     Raises:
-        GermlineError: an override would change what the weights are.
+        GermlineError: an override would change the definition of theta.
     """
     values = _with_other_kinds(config, overrides)
     changed = load_config({**values, "seed": _own_seed(parent)}, overrides)
@@ -93,7 +93,7 @@ def forked_config(config: Config, overrides: Sequence[str], parent: Ancestor) ->
 
 
 def _with_other_kinds(config: Config, overrides: Sequence[str]) -> dict[str, Any]:
-    """Return the settings to be overridden: where another kind is asked for, those it has."""
+    """Return the settings to override; a section of another kind keeps the settings it has."""
     values = config.model_dump()
     for section in ("strategy", "engine", "fleet", "method"):
         values[section] = settings_for(config, overrides, section)[section]
@@ -105,7 +105,7 @@ def _check_other_theta(setting: str, was: object, asked: object) -> None:
         return
     said = [("not set" if one is ... else repr(one)) for one in (was, asked)]
     raise GermlineError(
-        f"resume: {setting} cannot change, as it says what the weights are (it was {said[0]}, "
+        f"resume: {setting} cannot change, as it defines the weights (it was {said[0]}, "
         f"asked for is {said[1]}). For that, export the weights (`germline replay "
         "RUN --generation 40 --out MODEL`) and train them anew (`germline train CONFIG "
         "model=MODEL`)"
@@ -113,6 +113,6 @@ def _check_other_theta(setting: str, was: object, asked: object) -> None:
 
 
 def _own_seed(parent: Ancestor) -> int:
-    """Return a run seed for what starts from these weights: the same whenever it is asked for."""
+    """Derive the run seed of a fork from its starting weights."""
     name = f"fork of seed {parent.config.seed} at {parent.digest}"
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4])

@@ -59,7 +59,7 @@ def evaluate(
         split: which examples.
         limit: only the first so many of them.
         overrides: settings of engine, microbatch and graders.
-        out: where the completions go; default: beside the run, or in the working directory.
+        out: file for the completions; default: in the run directory or the working directory.
         generation: of a run, the last update to include, -1 for none, or `best`: that before the
             best held-out score; default: the newest.
 
@@ -116,9 +116,9 @@ def generate(  # noqa: PLR0913 - all that a completion depends on
     seed: int = 0,
     engine: str | None = None,
 ) -> list[Completion]:
-    """Let the weights of a run or a model answer prompts.
+    """Generate answers to prompts with the weights of a run or a model.
 
-    The run's own engine generates, or one of another kind with its defaults, such as `inprocess`.
+    The engine is that of the run, or one of another kind with its defaults, such as `inprocess`.
 
     Raises:
         GermlineError: a setting is out of range, or the source cannot be loaded.
@@ -140,14 +140,14 @@ def generate(  # noqa: PLR0913 - all that a completion depends on
 
 
 def _engine_without_run(config: Config) -> Engine:
-    """Return an engine with a model as it is, or with the PEFT adapter that `space` names."""
+    """Return an engine with the unchanged model, or with the PEFT adapter that `space` names."""
     return make_engine(config, searched=getattr(config.space, "init_adapter", None) is not None)
 
 
 def _generation_of(
     source: str, directory: RunDirectory | None, generation: int | Literal["best"] | None
 ) -> int | None:
-    """Return the generation of a run that is asked for; None for its newest, and of a model.
+    """Return the requested generation of a run; None for its newest, and for a model.
 
     Raises:
         GermlineError: the source has no generations, or not this one.

@@ -1,12 +1,12 @@
-"""Starting weights that are not the base model's: the updates of earlier runs, replayed.
+"""Starting weights of a fork: the updates of its ancestors, replayed on the base model.
 
-Every ancestor updated theta by its own rules (optimizer, unit of sigma, strategy), so each one's
-journal is replayed by masters made as that run made them, which share their tensors with those of
-the engine. Every digest on the way is verified. What an ancestor's optimizer remembered stays
-behind: a run starts with theta alone.
+Every ancestor updated theta with its own optimizer, unit of sigma and strategy. So its journal is
+replayed by masters with its settings, which share their tensors with the masters of the engine.
+Every digest is verified. The state of an ancestor's optimizer is dropped: a run starts with theta
+alone.
 
-What theta is made of (an adapter that is drawn, the directions of a subspace) is of the seed of the
-first ancestor, and units such as mean |W| are measured on the base model, for all of them.
+The seed of the first ancestor draws the parts of theta (the adapter, the directions of a subspace),
+and units such as mean |W| are measured on the base model, for all ancestors.
 """
 
 from collections.abc import Sequence
@@ -23,15 +23,15 @@ from germline.types import GermlineError
 
 
 def apply_ancestors(engine: Engine, ancestors: Sequence[Ancestor]) -> None:
-    """Bring an engine, freshly loaded, to the weights its ancestors led to.
+    """Update a freshly loaded engine to the weights that the ancestors led to.
 
     Raises:
-        GermlineError: a digest differs: the base model or a journal is another one.
+        GermlineError: a digest differs: the base model or a journal has changed.
     """
     if not ancestors:
         return
     weights = _masters(engine.weights)
-    # All of them before the first update: their units are those of the base model.
+    # All masters are made before the first update: their units are those of the base model.
     seed = space_seed(ancestors[0].config, ancestors)
     line = [_made_as(one.config, seed, weights) for one in ancestors]
     for ancestor, masters in zip(ancestors, line, strict=True):
@@ -55,7 +55,7 @@ def apply_ancestors(engine: Engine, ancestors: Sequence[Ancestor]) -> None:
 
 
 def space_seed(config: Config, ancestors: Sequence[Ancestor]) -> int:
-    """Return the seed from which a space draws what theta is made of."""
+    """Return the seed from which a space draws the parts of theta."""
     return ancestors[0].config.seed if ancestors else config.seed
 
 
@@ -69,7 +69,7 @@ def _masters(weights: MasterWeights) -> Masters:
 
 
 def _made_as(config: Config, seed: int, weights: Masters) -> Masters:
-    """Make the masters of another run on the tensors of these."""
+    """Make masters with the settings of another run that share the tensors of these."""
     base = weights.base.tensors
     return Masters(
         {info.name: weights.tensors[info.name] for info in base},
@@ -82,7 +82,7 @@ def _made_as(config: Config, seed: int, weights: Masters) -> Masters:
 
 
 def _take_over(masters: Masters, later: Masters) -> None:
-    """Let later masters start from the theta of these; what they decay to is that as well."""
+    """Let later masters start from the theta of these; it is also the anchor of weight decay."""
     for info in masters.searched:
         if later.tensors[info.name] is not masters.tensors[info.name]:
             later.tensors[info.name].copy_(masters.tensors[info.name])

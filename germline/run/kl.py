@@ -1,4 +1,4 @@
-"""How far a run went from where it began: exact KL along what it writes, and how its texts look."""
+"""Distance of a run from its start: the exact KL on its completions, and text statistics."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,10 +25,10 @@ def measure_kl(
     limit: int | None = None,
     overrides: Sequence[str] = (),
 ) -> tuple[KlDivergence, DegenerateTextShares]:
-    """Let the newest weights of a run answer its task, and read the answers beside the start.
+    """Generate completions with the newest weights of a run, and measure the KL from its start.
 
-    The start is the run before its first update; both are in memory at once. Of a run that answers
-    by vote, every member that votes writes for itself.
+    The start is the run before its first update; both models are in memory at once. If members
+    answer by vote, every voting member generates its own completions.
 
     Args:
         path: the run directory.
@@ -37,7 +37,7 @@ def measure_kl(
         overrides: settings of task, engine and microbatch.
 
     Raises:
-        GermlineError: this is no run, or its engine cannot tell how likely a text is.
+        GermlineError: this is not a run, or its engine cannot compute log-probabilities.
     """
     validate_choice("split", split, ("train", "test"))
     directory = RunDirectory.open(validate_path("path", path))
@@ -52,7 +52,7 @@ def measure_kl(
         for engine in (tuned, start):
             close_engine(engine)
         raise GermlineError(
-            f"engine.kind={config.engine.kind} cannot tell how likely a text is; use "
+            f"engine.kind={config.engine.kind} cannot compute the log-probabilities of a text; use "
             "engine=inprocess"
         )
     sampling_noise = replace(make_decoding(config, task), noise_stream=HELD_OUT_NOISE)

@@ -1,4 +1,4 @@
-"""Open what a run left: its directory, its config, and an engine with its newest weights."""
+"""Open a run: its directory, its config, and an engine with its newest weights."""
 
 import logging
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from germline.types import GermlineError, Perturbation
 log = logging.getLogger(__name__)
 
 TRAINED_BY = ("method", "prompt_search")
-"""Sections about training, which need not fit another task."""
+"""Sections about training; they are not validated when the run is evaluated on another task."""
 
 
 def open_source(
@@ -39,13 +39,13 @@ def open_source(
         values = adapter_settings(path)
     if task is not None:
         values["task"] = task.model_dump()
-        # How a run was trained does not limit what it may be asked.
+        # Training settings do not limit the tasks on which a run is evaluated.
         values = {name: value for name, value in values.items() if name not in TRAINED_BY}
     return directory, load_config(values, overrides)
 
 
 def adapter_settings(folder: Path) -> dict[str, Any]:
-    """Return the settings that load a PEFT adapter beside the base model that it names.
+    """Return the settings that load a PEFT adapter and the base model that it names.
 
     Raises:
         GermlineError: the adapter is damaged, or names no base model.
@@ -62,9 +62,9 @@ def adapter_settings(folder: Path) -> dict[str, Any]:
 
 
 def settings_for(config: Config, overrides: Sequence[str], section: str) -> dict[str, Any]:
-    """Return the settings of a run; of a section of which another kind is asked for, those it has.
+    """Return the settings of a run; a section of another kind keeps the settings it has.
 
-    A kind that does not exist is left for `load_config` to refuse.
+    `load_config` later raises for a kind that does not exist.
     """
     values = config.model_dump()
     asked = dict(one.split("=", 1) for one in overrides if "=" in one)
@@ -77,7 +77,7 @@ def settings_for(config: Config, overrides: Sequence[str], section: str) -> dict
 
 
 def close_engine(engine: Engine) -> None:
-    """End what an engine started, such as a server, and leave what it found as it was."""
+    """Stop the processes that an engine started, such as a server; a running server is restored."""
     if isinstance(engine, Closable):
         engine.close()
 
@@ -86,7 +86,7 @@ def find_generation(directory: RunDirectory, generation: int | Literal["best"]) 
     """Return a generation of a run, -1 for its start; `best` is that before the best score.
 
     Raises:
-        GermlineError: the run has no such generation, or no held-out score to find the best by.
+        GermlineError: the run has no such generation, or `best` has no held-out score to use.
     """
     if generation == "best":
         best = best_score([one.score for one in directory.held_out()])
@@ -95,7 +95,7 @@ def find_generation(directory: RunDirectory, generation: int | Literal["best"]) 
                 f"generation: {directory.path} has no held-out score, so none is the best: name a "
                 "number (resume --from 40, eval -g 40), or score some generations (held_out.every)"
             )
-        # A score counts updates: the weights after generation g have seen g + 1 of them.
+        # A score counts updates: the weights after generation g had g + 1 updates.
         generation = best.generation - 1
     if isinstance(generation, bool) or not isinstance(generation, int):
         raise GermlineError(f"generation must be a whole number or 'best', found {generation!r}")
@@ -139,13 +139,13 @@ def load_engine(
 
 
 def newest_generation(directory: RunDirectory) -> int:
-    """Return the newest generation that can be had, and say where the run had come further."""
+    """Return the newest generation that can be rebuilt; warn if the run has later ones."""
     entries = directory.journal.read()
     newest = last_restorable_generation(entries, directory.snapshots)
     if newest < len(entries) - 1:
         log.warning(
             "these are the weights of generation %d, of the newest snapshot: %d later generations "
-            "followed gradients, which seeds cannot repeat; `germline resume %s` plays them again",
+            "followed gradients, which seeds cannot repeat; `germline resume %s` runs them again",
             *(newest, len(entries) - 1 - newest, directory.path),
         )
     return newest
@@ -170,7 +170,7 @@ def load_single_model(
 
 
 def writers(directory: RunDirectory, dimension: int) -> list[Perturbation | None]:
-    """Return the members that write the answers of a run: its center (None), or those that vote."""
+    """Return the members that generate the answers of a run: None (the center), or the voters."""
     if directory.config.method.trains_center:
         return [None]
     return [*_recalled_method(directory, dimension).voting_members()] or [None]
@@ -208,7 +208,7 @@ def fleet_of_run(
 
 
 def strategy_of_run(config: Config, dimension: int) -> Strategy:
-    """Build the strategy of a run, which replaying needs where it draws the updates itself."""
+    """Build the strategy of a run; replaying needs it if the strategy recomputes its updates."""
     return make_strategy(
         config.search, run_seed=config.seed, generations=config.generations, dimension=dimension
     )

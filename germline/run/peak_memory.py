@@ -1,4 +1,4 @@
-"""How much memory this process has needed so far, at its peak."""
+"""Peak memory of this process."""
 
 import re
 import resource
@@ -7,11 +7,11 @@ from pathlib import Path
 
 
 def peak_memory_mb() -> dict[str, float]:
-    """Return the most memory held at once since the process began, in MB of 10^6 bytes.
+    """Return the peak memory since the process began, in MB of 10^6 bytes.
 
-    `host` is resident memory, loading the model included. `device` is what torch's allocator handed
-    out on the current accelerator; it is left out where nothing was put on one. Other processes
-    (graders, further engines) are not counted.
+    `host` is resident memory, including the loading of the model. `device` is the memory that
+    torch allocated on the current accelerator; the key is missing if nothing was allocated. Other
+    processes (graders, further engines) are not counted.
     """
     import torch
 
@@ -22,7 +22,7 @@ def peak_memory_mb() -> dict[str, float]:
 
 
 def _host_bytes() -> int:
-    # Linux hands getrusage's peak down to a program that another one starts; VmHWM is our own.
+    # On Linux a new program inherits getrusage's peak from its parent; VmHWM is its own peak.
     if sys.platform == "linux":
         status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
         if found := re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE):

@@ -237,7 +237,7 @@ def check_memory(config: Config, *, searched: bool = True, engines: int = 1) -> 
         shape = shape_of(config.model)
         work = workload(config, shape, texts, on_gpu=on_gpu)
     except GermlineError:
-        return  # what is wrong with the model or the space is said by whoever loads it
+        return  # loading the model or the space raises the error
     if not searched:
         work = replace(work, searched=0, moment_bytes=0)
     parts: list[Part] = [
@@ -295,7 +295,7 @@ def check_disk(config: Config, folder: Path) -> None:
         shapes = space.searched_shapes(shape_of(config.model).tensors)
         dimension = sum(math.prod(shape) for shape in shapes)
     except GermlineError:
-        return  # what is wrong with the model or the space is said by whoever loads it
+        return  # loading the model or the space raises the error
     size, kept = snapshot_size(config, dimension), snapshots_to_keep(config, dimension)
     free = _free_disk(folder) + sum(
         one.stat().st_size for one in list_snapshots(folder / "snapshots")

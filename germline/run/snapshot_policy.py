@@ -1,9 +1,10 @@
-"""When a run writes snapshots, and how many it keeps: within a budget of bytes and of time.
+"""When a run writes snapshots, and how many it keeps, within a budget of disk space and time.
 
-A snapshot only saves replaying the journal, so when it is written changes no digest. One is due
-every `record.snapshot_every` generations, which bounds what has to be replayed, and after the last
-generation. A large one is put off while writing it would cost more than `SHARE` of the time since
-the one before, and as many are kept as fit `record.snapshot_gb`, possibly none.
+A snapshot only saves replaying the journal, so the time at which it is written changes no digest. A
+snapshot is due every `record.snapshot_every` generations, which limits the generations that have to
+be replayed, and after the last generation. A large snapshot is delayed while writing it would take
+more than `SHARE` of the time since the previous one. As many are kept as fit `record.snapshot_gb`,
+possibly none.
 """
 
 import time
@@ -13,18 +14,18 @@ from germline.config import Config
 from germline.optimizers import make_optimizer
 
 SHARE = 0.05
-"""Most of a run's time that writing snapshots may take."""
+"""Largest share of a run's time that writing snapshots may take."""
 
 SHORT_S = 3.0
-"""Snapshots that are written faster than this are never put off."""
+"""Snapshots that are written faster than this are never delayed, in seconds."""
 
 
 def snapshots_to_keep(config: Config, dimension: int) -> int:
     """Return how many snapshots a run keeps: 0 if not even one fits `record.snapshot_gb`.
 
     Args:
-        config: of the run.
-        dimension: how many numbers are searched: each takes 4 bytes, and those of the optimizer.
+        config: config of the run.
+        dimension: number of searched numbers; each takes 4 bytes plus the optimizer's state.
     """
     record = config.record
     size = snapshot_size(config, dimension)
@@ -44,10 +45,10 @@ class SnapshotPolicy:
     """The snapshots of one run.
 
     Args:
-        every: generations from one to the next, at least.
-        keep: how many; none is written where this is 0.
-        save: writes one after a generation and drops all but the newest `keep`.
-        clock: seconds since any fixed moment.
+        every: smallest number of generations between two snapshots.
+        keep: number of snapshots to keep; 0 writes none.
+        save: writes a snapshot after a generation and drops all but the newest `keep`.
+        clock: returns seconds since any fixed time.
     """
 
     def __init__(
@@ -65,13 +66,13 @@ class SnapshotPolicy:
         self._cost_s = 0.0
 
     def is_due(self, done: int) -> bool:
-        """Tell whether to write one after so many generations."""
+        """Return whether a snapshot is due after `done` generations."""
         if done % self._every:
             return False
         return self._cost_s < SHORT_S or self._cost_s <= SHARE * (self._clock() - self._written)
 
     def write(self, generation: int) -> None:
-        """Write one after a generation, unless none is kept."""
+        """Write a snapshot after a generation, unless `keep` is 0."""
         if not self._keep:
             return
         begun = self._clock()

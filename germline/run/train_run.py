@@ -1,4 +1,4 @@
-"""A run being written: the loop wrapped in recording, snapshots, held-out scores and stopping."""
+"""Train: the generation loop with recording, snapshots, held-out scores and early stopping."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,25 +35,25 @@ from germline.training import generations
 from germline.types import Example, GenerationRecord, GermlineError, HeldOutScore, Rollout
 
 RESUMABLE = ("generations", "held_out", "record", "graders", "fleet")
-"""Settings a resumed run may change: the others would make it another run."""
+"""Settings that a resumed run may change; changing others would make it another run."""
 SERVER = (
     *("base_url", "launch", "python", "startup_timeout_s", "timeout_s", "retry_timeout_s"),
     *("adapters", "gpu_memory_utilization", "kv_cache_gb"),
 )
-"""Settings of an engine that a resumed run may change: where it runs and its memory."""
+"""Settings of an engine that a resumed run may change: its place and its memory."""
 OF_SEVERAL = ("quorum", "send_offsets")
-"""Settings of a fleet that one engine would ignore."""
+"""Settings of a fleet that have no effect with one engine."""
 
 
 class Training:
-    """One run, being written: iterate it for the record of each generation.
+    """A training run; iterating it trains and yields the record of each generation.
 
     Attributes:
-        directory: what it writes.
-        config: as resolved.
+        directory: the run directory.
+        config: the resolved config.
         start: held-out score of the weights before generation 0.
         end: held-out score of the final weights, once the last generation has run.
-        on_trial: is called before and after each sigma that is tried while sigma is calibrated.
+        on_trial: called before and after each sigma that calibration tries.
     """
 
     def __init__(self, parts: RunParts, directory: RunDirectory, first: int) -> None:
@@ -81,7 +81,7 @@ class Training:
 
     @property
     def end(self) -> HeldOutScore | None:
-        """Held-out score after the last generation, or of a run that stopped early its last one."""
+        """Held-out score after the last generation; after an early stop, the last score."""
         early = self.directory.stopped_early
         last = self.directory.journal.last_generation() + 1 if early else self.config.generations
         return next(
@@ -89,14 +89,14 @@ class Training:
         )
 
     def stop(self) -> None:
-        """Finish the generation at hand, write everything, and end."""
+        """Finish the current generation, write everything, and end."""
         self._stopping = True
 
     def __iter__(self) -> Iterator[GenerationRecord]:
-        """Train, yielding each generation once it is safely on disk; once only.
+        """Train and yield each generation once it is on disk; can be iterated once.
 
         Raises:
-            GermlineError: this training was iterated before, or too many rewards went missing.
+            GermlineError: this training was iterated before, or too many rewards are missing.
         """
         if self._begun:
             raise GermlineError(
@@ -115,10 +115,10 @@ class Training:
             if self.directory.stopped_early or (
                 done == self.config.generations and self.end is None
             ):
-                # Once more after an early stop: this score keeps the answers, which a report shows.
+                # Also after an early stop: this score has completions, which a report shows.
                 self.directory.write_held_out(*self._score(done))
             draw_evolution(self.directory)
-        # After the lock is released, as the page says whether the run is active.
+        # After the lock is released, as the report states whether the run is active.
         write_report(self.directory.path)
 
     def _generations(self, tracker: TensorBoard | None) -> Iterator[GenerationRecord]:
@@ -183,14 +183,15 @@ class Training:
 def train(
     config: Config | Mapping[str, Any] | Path | str, out: Path | str | None = None
 ) -> Training:
-    """Begin a run: load everything, make the run directory, and return the training to iterate.
+    """Begin a run: load the objects of a config, make the run directory, return the training.
 
     Args:
         config: a Config, a mapping of settings, or the path of a YAML file.
         out: the run directory; by default a new one under `runs/`.
 
     Raises:
-        GermlineError: a setting is wrong, something cannot be loaded, or the directory is taken.
+        GermlineError: a setting is wrong, the model or task cannot be loaded, or the directory is
+            not empty.
     """
     return begin_run(config if isinstance(config, Config) else load_config(config), out)
 
@@ -201,12 +202,12 @@ def begin_run(
     """Begin a run from the base model, or from the weights that other runs led to.
 
     Args:
-        config: as it was asked for.
+        config: the config of the run.
         out: the run directory; by default a new one under `runs/`.
         ancestors: those runs, the first one first; see `fork`.
 
     Raises:
-        GermlineError: something cannot be loaded, or the directory is taken.
+        GermlineError: the model or task cannot be loaded, or the directory is not empty.
     """
     config = _located(config)
     path = validate_path("out", out) if out is not None else _new_directory(config)
@@ -280,14 +281,14 @@ def _check_change(setting: str, found: str) -> None:
 def _resumed_config(config: Config, overrides: Sequence[str]) -> Config:
     recorded = settings_for(config, overrides, "fleet")
     if "fleet.engines=1" in overrides:
-        # What is for several engines alone would be refused, though nobody asked for it now.
+        # One engine would refuse the settings for several, which the override did not ask for.
         recorded["fleet"] = {
             name: value for name, value in recorded["fleet"].items() if name not in OF_SEVERAL
         }
     try:
         changed = load_config(recorded, overrides)
     except GermlineError:
-        # Settings of the kind that was would be found to be unknown to the kind that is asked for.
+        # The override names another kind, which does not know the settings of the recorded one.
         for override in overrides:
             setting, _, kind = override.partition("=")
             if setting.endswith(".kind"):
@@ -295,26 +296,26 @@ def _resumed_config(config: Config, overrides: Sequence[str]) -> Config:
         raise
     for setting, (was, asked) in differing_settings([config, changed]).items():
         if was is ... or asked is ...:
-            # One of them is a section where the other is a value: they differ as a whole.
+            # One is a section and the other a value, so the settings differ as a whole.
             _check_change(setting.rpartition(".")[0], "asked for is another kind")
         else:
             _check_change(setting, f"it was {was!r}, asked for is {asked!r}")
     schedule = config.strategy.whole_run
     if schedule and changed.generations != config.generations:
         raise GermlineError(
-            f"resume: generations={changed.generations} would bend a {schedule.kind} schedule "
-            f"laid out for {config.generations} generations; start a new run, or use constant "
-            "values"
+            f"resume: generations={changed.generations} would change the {schedule.kind} schedule, "
+            f"which is defined over {config.generations} generations; start a new run, or use "
+            "constant values"
         )
     return changed
 
 
 def _located(config: Config) -> Config:
-    """Write what the run reads as absolute paths, so that it works from anywhere."""
+    """Write the paths that the run reads as absolute paths, so that any folder works."""
     files = {
         name: file.expanduser().resolve()
         for name in ("path", "test_path")
-        # What does not exist may be the name of a dataset on the hub.
+        # A path that does not exist may be the name of a dataset on the hub.
         if (file := getattr(config.task, name, None)) is not None and file.expanduser().exists()
     }
     if files:
@@ -340,7 +341,7 @@ def _new_directory(config: Config) -> Path:
 
 
 def _with_threads(config: Config, recorded: int) -> Config:
-    """Go on with the threads the run began with: another number may round differently."""
+    """Use the number of threads the run began with, as another number may round differently."""
     if not isinstance(config.engine, InProcess) or config.engine.threads is not None:
         return config
     engine = config.engine.model_copy(update={"threads": recorded})

@@ -1,4 +1,4 @@
-"""Checks of arguments from Python, before anything is loaded."""
+"""Validate arguments of the Python API before a model is loaded."""
 
 import os
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from germline.types import GermlineError
 
 
 def validate_path(name: str, value: object) -> Path:
-    """Read a place on disk.
+    """Return an argument as a path.
 
     Raises:
         GermlineError: it is neither a text nor a path.
@@ -20,10 +20,10 @@ def validate_path(name: str, value: object) -> Path:
 
 
 def validate_texts(name: str, values: object) -> list[str]:
-    """Read a list of texts.
+    """Return an argument as a list of texts.
 
     Raises:
-        GermlineError: it is no list, or not all in it are texts.
+        GermlineError: it is not a list, or an item is not a text.
     """
     if isinstance(values, str):
         raise GermlineError(
@@ -40,10 +40,10 @@ def validate_texts(name: str, values: object) -> list[str]:
 
 
 def validate_choice(name: str, value: object, choices: Sequence[str]) -> None:
-    """Refuse what is none of the choices.
+    """Check that an argument is one of the choices.
 
     Raises:
-        GermlineError: it is none of them.
+        GermlineError: it is not.
     """
     if value not in choices:
         hint = did_you_mean(value, choices) if isinstance(value, str) else ""
@@ -51,10 +51,10 @@ def validate_choice(name: str, value: object, choices: Sequence[str]) -> None:
 
 
 def validate_limit(value: object) -> int | None:
-    """Read the largest number of examples to evaluate; None is all of them.
+    """Return the largest number of examples to evaluate; None for all.
 
     Raises:
-        GermlineError: it is no whole number, or none would be left.
+        GermlineError: it is not a whole number of at least 1.
     """
     if value is None:
         return None
@@ -62,7 +62,7 @@ def validate_limit(value: object) -> int | None:
         raise _wrong("limit", "a whole number, or None for all", value)
     if value < 1:
         raise GermlineError(
-            f"limit={value} leaves no example to play: use 1 or more, or None for all"
+            f"limit={value} leaves no example to evaluate: use 1 or more, or None for all"
         )
     return value
 

@@ -1,9 +1,9 @@
-"""Rewards to fitness: the mean over examples, also where some rewards are missing.
+"""Fitness is the mean reward over examples; missing rewards are estimated.
 
-NaN marks a reward that infrastructure lost; it is never read as a number. A member that lost some
-examples gets the member effect of an additive model, reward = member + example, fitted by least
-squares to what was observed: losing a hard example is no advantage. A member without any reward has
-fitness NaN.
+NaN marks a reward that an infrastructure failure lost; no computation uses it as a number. If some
+rewards of a member are missing, its fitness is the member effect of an additive model, reward =
+member + example, fitted by least squares to the observed rewards. So a member gains nothing when
+the reward of a hard example is missing. A member without any reward has fitness NaN.
 """
 
 import numpy as np
@@ -15,8 +15,8 @@ from germline.shaping.ties import all_equal, exact_mean
 def fitness(rewards: Float[np.ndarray, "members examples"]) -> Float64[np.ndarray, " members"]:
     """Reduce rewards to the mean over examples; NaN entries are missing data.
 
-    A complete member's fitness is its plain mean whatever others lost; a member with no data gets
-    NaN.
+    The fitness of a complete member is its plain mean, even if rewards of other members are
+    missing. A member without any reward gets NaN.
 
     Raises:
         ValueError: a reward is infinite, or there are no examples.
@@ -34,7 +34,7 @@ def fitness(rewards: Float[np.ndarray, "members examples"]) -> Float64[np.ndarra
     observed = ~np.isnan(rewards)
     values = np.full(len(rewards), np.nan)
     seen_examples = observed.any(axis=0)
-    # An example nobody has a reward for says nothing about anyone: it leaves the mean.
+    # An example without any observed reward is left out of the mean.
     complete = observed[:, seen_examples].all(axis=1) & seen_examples.any()
     for member in np.flatnonzero(complete):
         values[member] = exact_mean(rewards[member, seen_examples])
@@ -47,12 +47,12 @@ def fitness(rewards: Float[np.ndarray, "members examples"]) -> Float64[np.ndarra
 def per_example_deviations(
     rewards: Float[np.ndarray, "members examples"],
 ) -> Float64[np.ndarray, "members examples"]:
-    """Measure every reward in standard deviations of its example's group, all members on it.
+    """Divide every reward by the standard deviation of all members' rewards on the same example.
 
-        r_ij / std_i(r_ij), and 0 where the whole group ties
+        r_ij / std_i(r_ij), and 0 where the rewards of all members tie
 
-    The group's mean is not subtracted: an additive fit, and with it every difference of fitness,
-    is blind to what all members of a group share. NaN stays NaN.
+    The mean of the example is not subtracted: a constant added to all rewards of an example changes
+    neither the additive fit nor the differences of fitness. NaN stays NaN.
     """
     scaled = np.where(np.isnan(rewards), np.nan, 0.0)
     for example in range(rewards.shape[1]):
@@ -73,9 +73,10 @@ def _additive_fit(
 ) -> Float64[np.ndarray, " members"]:
     """Fit reward = member + example by least squares; return member + mean example effect.
 
-    The normal equations with the example effects eliminated. They leave one number free for every
-    group of members that shares no example with the rest; the least-norm solution sets the mean of
-    each group's member effects to zero, so such groups are taken to be equally good on average.
+    The example effects are eliminated from the normal equations. One number stays undetermined for
+    every group of members that shares no example with the other members. The least-norm solution
+    sets the mean member effect of each such group to zero, which assumes that the groups are
+    equally good on average.
     """
     members = observed.any(axis=1)
     examples = observed.any(axis=0)

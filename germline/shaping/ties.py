@@ -1,7 +1,7 @@
-"""When two fitness values are one, and sums that do not depend on the order of what is summed.
+"""Ties between fitness values, and means that do not depend on the order of the values.
 
-Fitness closer than `RESOLUTION` (relative) is equal: two float32 spacings, because that is what
-reward models deliver. Dividing by std + 1e-8, as the field does, turns such differences into
+Fitness values with a relative difference up to `RESOLUTION` are equal. It is two float32 spacings,
+because reward models return float32. The common division by std + 1e-8 turns such differences into
 utilities of size 1.
 """
 
@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float64, Int
 
 RESOLUTION = 2.0**-22
-"""Relative difference below which two fitness values are one: two spacings of float32."""
+"""Largest relative difference of two equal fitness values: two spacings of float32."""
 
 
 def exact_mean(values: Float64[np.ndarray, " n"]) -> float:
@@ -20,7 +20,7 @@ def exact_mean(values: Float64[np.ndarray, " n"]) -> float:
 
 
 def all_equal(values: Float64[np.ndarray, " n"]) -> bool:
-    """Say whether no difference between the values exceeds their resolution."""
+    """Return whether no two values differ by more than `RESOLUTION`."""
     if len(values) < 2:
         return True
     return bool(np.ptp(values) <= RESOLUTION * np.max(np.abs(values)))
@@ -29,12 +29,12 @@ def all_equal(values: Float64[np.ndarray, " n"]) -> bool:
 def rank_with_ties(
     values: Float64[np.ndarray, " n"],
 ) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " ties"], Int[np.ndarray, " ties"]]:
-    """Sort, worst first, and find the ties: values `order[start:end]` are one.
+    """Sort, worst first, and find the ties: the values `order[start:end]` are equal.
 
-    Neighbors in rank tie when they differ by no more than `RESOLUTION` of the larger magnitude.
+    Neighbors in rank tie if they differ by at most `RESOLUTION` of the larger magnitude.
 
     Returns:
-        The order, and where each tie starts and ends in it.
+        The order, and the start and end of each tie in it.
     """
     order = np.argsort(values, kind="stable")
     ascending = values[order]

@@ -1,7 +1,7 @@
-"""Fitness to utilities: each shaping is one equation, with ties averaged and mean zero.
+"""Compute utilities from fitness: one function per shaping; ties are averaged, the mean is zero.
 
-N counts the members that have a fitness. The equations take those alone, complete and not all equal
-(`utilities` sees to it), so none of them divides by zero.
+N is the number of members that have a fitness. `utilities` calls the equations with these members
+alone, and only if they are not all equal, so no equation divides by zero.
 """
 
 import math
@@ -26,14 +26,15 @@ def utilities(
     """Shape the rewards of a population; members without rewards get utility 0.
 
     Args:
-        config: which shaping, and its settings.
+        config: the shaping section of the config.
         evaluation: rewards, higher is better; NaN where missing.
-        antithetic: members 2k and 2k + 1 are a pair (+noise, -noise), complete or dropped.
-        baseline: what `raw` subtracts in the place of the mean; members then need not differ.
+        antithetic: members 2k and 2k + 1 are a pair (+noise, -noise); a pair is dropped if one of
+            the two has no fitness.
+        baseline: subtracted by `raw` instead of the mean; all members may then be equal.
 
     Raises:
-        ValueError: a reward is infinite, pairs are asked of an odd number of members, or a baseline
-            of a shaping that has no unit.
+        ValueError: a reward is infinite, the number of members is odd with `antithetic`, or a
+            baseline is given to a shaping other than `raw`.
     """
     values = fitness(evaluation.rewards)
     if antithetic:
@@ -55,10 +56,10 @@ def utilities(
 def z_score(
     config: ZScore, fitness: Float64[np.ndarray, " members"]
 ) -> Float64[np.ndarray, " members"]:
-    """Standardize, as Qiu et al. (2025, arXiv 2509.24372) do, and cut what is extreme.
+    """Standardize, as Qiu et al. (2025, arXiv 2509.24372) do, and clip extreme values.
 
         z_i = (F_i - mean F) / std F             with the population standard deviation
-        u_i = z_i, cut to [-clip, clip], minus the mean of what was cut
+        u_i = c_i - mean c                       with c_i = z_i clipped to [-clip, clip]
 
     Without `clip`, u_i = z_i.
     """
@@ -92,14 +93,14 @@ def centered_ranks(
 def log_rank(
     _config: LogRank, fitness: Float64[np.ndarray, " members"]
 ) -> Float64[np.ndarray, " members"]:
-    """Weigh by the logarithm of the rank: the better half stands out, the worse half is one.
+    """Weight by the logarithm of the rank; all members of the worse half get the same utility.
 
         w_k = max(0, ln(N/2 + 1) - ln k)         of rank k, 1 for the best
         u_k = N (w_k / sum_j w_j - 1/N)
 
     Tied members share the average of the utilities of their ranks. Source: Wierstra et al. (2014,
-    Natural Evolution Strategies, JMLR 15), whose gradient is a sum over members where that of
-    `strategies.nes` is a mean: hence the factor N, which makes the step theirs.
+    Natural Evolution Strategies, JMLR 15). Their gradient is a sum over members and that of
+    `strategies.nes` is a mean; the factor N makes the two steps equal.
     """
     order, starts, ends = rank_with_ties(fitness)
     count = len(fitness)
@@ -116,13 +117,14 @@ def mean_centered(
 ) -> Float64[np.ndarray, " members"]:
     """Subtract the mean and keep the unit of the reward: u_i = F_i - mean F.
 
-    This is also what comparing example by example gives when each reward loses the mean of its
-    group and no more, as every member plays every example:
+    `per_example` without a scale gives the same utilities, because every member is evaluated on
+    every example. It subtracts the mean reward of all members on an example:
 
         u_i = mean_j (r_ij - mean_i r_ij) = F_i - mean F
 
-    With `scale: std`, `per_example` is u_i = mean_j (r_ij - mean_i r_ij) / std_i r_ij, the group
-    advantage of GRPO (Shao et al. 2024, arXiv 2402.03300) with a member in the place of a sample.
+    With `scale: std`, `per_example` is u_i = mean_j (r_ij - mean_i r_ij) / std_i r_ij: the group
+    advantage of GRPO (Shao et al. 2024, arXiv 2402.03300), where a member takes the place of a
+    sample.
     """
     return fitness - exact_mean(fitness)
 
@@ -139,12 +141,12 @@ def _elite(
     shaped: Float64[np.ndarray, " members"],
     share: float,
 ) -> Float64[np.ndarray, " members"]:
-    """Let the fittest `share` of members keep its utility; give the others the mean of theirs.
+    """Keep the utilities of the fittest `share` of members; the others get the mean of theirs.
 
-    So the mean stays zero, and nobody outside is better off than inside. The elite has
-    ceil(share * N) members, and whoever ties with the last of them.
+    The mean of all utilities stays zero, and no member outside the elite has a higher utility than
+    one inside. The elite has ceil(share * N) members, plus all members that tie with the last one.
     """
-    # What floats add to a product such as 0.1 * 30 is no member.
+    # The rounding error of a product such as 0.1 * 30 must not add a member.
     outside = len(fitness) - math.ceil(share * len(fitness) - 1e-9)
     order, starts, _ends = rank_with_ties(fitness)
     others = order[: starts[np.searchsorted(starts, outside, side="right") - 1]]
@@ -156,7 +158,7 @@ def _elite(
 def _without_lone_halves(
     fitness: Float[np.ndarray, " members"],
 ) -> Float64[np.ndarray, " members"]:
-    """Drop both members of a pair that lost one: the other's utility would push along its noise."""
+    """Drop both members of a pair if one has no fitness: the other would bias the gradient."""
     if len(fitness) % 2:
         raise ValueError(
             f"{len(fitness)} members cannot be antithetic pairs; use an even population or "

@@ -24,6 +24,8 @@ from germline.report.svg_charts import Points
 from germline.types import HeldOutScore
 from tests.toy_runs import run
 
+pytestmark = pytest.mark.usefixtures("graded_in_process")
+
 MEANS = (0.2, 0.8, 0.8, 0.6)
 
 

@@ -17,6 +17,8 @@ from germline.strategies.adaptive_values import PlateauValue
 from germline.types import GermlineError
 from tests.toy_runs import finish, journal, run, settings, stopped_after
 
+pytestmark = pytest.mark.usefixtures("graded_in_process")
+
 LINEAR = LinearSchedule(start=0.1, end=0.3)
 COSINE = CosineSchedule(start=0.3, end=0.1)
 

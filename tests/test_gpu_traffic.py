@@ -40,7 +40,9 @@ class Kernels:
 @pytest.fixture
 def kernels(monkeypatch):
     monkeypatch.setattr(
-        tensor_noise, "_way", lambda device, _: cpu_noise if device.type == "cpu" else Kernels
+        tensor_noise,
+        "_implementation",
+        lambda device, _: cpu_noise if device.type == "cpu" else Kernels,
     )
 
 

@@ -3,9 +3,9 @@
     python -m benchmarks.coordinates
     OMP_NUM_THREADS=1 python -m benchmarks.coordinates --clock cpu   # beside other work
 
-The nano model plays the same rows as 32 members of each space and as its own center; variants take
-turns in one process, and medians are compared. `directions` are the factors a space keeps for all
-members together, in the serving dtype; a member's own are its coordinates.
+The nano model generates the same rows for 32 members of each space and for its center. Variants
+take turns in one process, and medians are compared. `directions` are the factors that a space holds
+for all members together, in the serving dtype; each member adds only its coordinates.
 """
 
 import argparse
@@ -34,7 +34,7 @@ SPACES = {
 }
 MEMBERS, NEW_TOKENS = 32, 16
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
-"""Seconds that pass, or those of all threads on a processor: steadier where others work too."""
+"""Wall seconds, or CPU seconds of all threads, which vary less on a shared machine."""
 
 
 def main() -> None:
@@ -65,7 +65,7 @@ def main() -> None:
         for name, (engine, who) in variants.items():
             began = clock()
             engine.generate(who, examples, Decoding(NEW_TOKENS))
-            if repeat:  # the first warms up
+            if repeat:  # the first one warms up
                 seconds[name].append(clock() - began)
     print(
         f"nano, {MEMBERS} members x {arguments.prompts} prompts, {NEW_TOKENS} new tokens, "
@@ -84,7 +84,7 @@ def main() -> None:
 
 
 def _engine(space: SpaceConfig) -> InProcessEngine:
-    """Load the model; nothing ends a text, so that all variants do the same work."""
+    """Load the model without an end token, so that all variants do the same work."""
     pretrained = load_pretrained(str(NANO_DIR))
     pretrained.model.generation_config.eos_token_id = None
     pretrained.model.config.eos_token_id = None

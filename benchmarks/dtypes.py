@@ -3,34 +3,35 @@
     python -m benchmarks.dtypes                                # the table of docs/benchmarks.md
     python -m benchmarks.dtypes --models qwen3 --by-space      # one row per space
 
-Random-weight models of many families, stored in the dtype they are served in. A population of
-every space writes greedy texts; the engine's logits where these texts were written are compared
-with those of a plain Hugging Face model in fp32 that has the member's perturbation merged into its
-weights in fp64.
+The models have random weights, belong to many families, and are stored in the dtype in which they
+are served. A population of every space generates greedy completions. The engine's logits at their
+tokens are compared with those of a plain Hugging Face model in fp32, into whose weights the
+member's perturbation was merged in fp64.
 
-The bounds follow from eps, the distance from 1 to the next number of the dtype. A number that is
-rounded is off by at most eps / 2 of itself. The error of a logit is the sum of the errors of the
-R roundings it passes one after another, 16 in a layer (norms, projections, rotation, attention,
-gate, sums) and 4 around the layers. Independent errors add up as the square root of their number:
+The bounds follow from eps, the distance from 1 to the next number of the dtype. Rounding changes a
+number by at most eps / 2 of its size. The error of a logit is the sum of the errors of R successive
+roundings: 16 in a layer (norms, projections, rotation, attention, gate, sums) and 4 outside the
+layers. Independent errors add up as the square root of their number:
 
     (1)  root mean square error  <=  eps / 2 sqrt(R) rms(logits)
     (2)  error of any logit      <=  eps sqrt(R) max |logits|  =  b
     (3)  divergence, any place   <=  b^2 / 2                        (Hoeffding's lemma)
 
-So a greedy token may differ from that of the merged model only where the merged model's logits of
-the two tokens are less than 2 b apart. The bounds hold for weights like those of a freshly started
-or a trained model; attention sharp enough to multiply errors would break (1) and (2), which is why
-the error of plain transformers with the merged weights in the same dtype is measured beside them.
+So a greedy token can differ from that of the merged model only if the merged model's logits of the
+two tokens differ by less than 2 b. The bounds hold for weights like those of an initialized or a
+trained model. Very sharp attention multiplies errors and would break (1) and (2), so the error of
+plain transformers with the merged weights in the same dtype is measured too.
 
-A mixture of experts is another matter: where two experts of a router are nearly tied, rounding
-changes which of them a token is sent to, and its logits change by more than rounding. `of all
-experts` are mixtures whose routers choose all of their experts; `qwen3_moe` chooses 2 of 4.
+The bounds do not hold for a mixture of experts: if the router's scores of two experts are nearly
+equal, rounding can send a token to another expert, and its logits change by more than rounding
+errors. The routers of models named `of all experts` choose all of their experts; `qwen3_moe`
+chooses 2 of 4.
 
-Columns, each the worst over spaces, members and places unless it says mean: `error` is the left
-side of (1) over rms(logits), in eps; `transformers` the same of plain transformers; `of bound` the
-largest error of a logit over b; `KL` from the merged model, in nats; `ties` counts greedy tokens
-that are not the merged model's first choice, `gap` is the largest difference of its logits there
-over 2 b.
+Columns are the worst over spaces, members and tokens, except means. `error` is the left side of (1)
+over rms(logits), in eps; `transformers` is the same for plain transformers; `of bound` is the
+largest error of a logit over b; `KL` is the divergence from the merged model, in nats; `ties`
+counts greedy tokens that are not the merged model's first choice; `gap` is the largest difference
+of its logits at these tokens, over 2 b.
 """
 
 import argparse
@@ -77,7 +78,7 @@ MODELS = (
     "qwen3_moe of all experts",
 )
 ROUTED = ("qwen3_moe",)
-"""Measured and printed, but not held to the bounds."""
+"""Models that are measured and printed, but need not satisfy the bounds."""
 SPACES: dict[str, SpaceConfig] = {
     "full": Full(),
     "rank 1": LowRank(rank=1),
@@ -92,19 +93,19 @@ ROUNDINGS_PER_LAYER, ROUNDINGS_AROUND = 16, 4
 
 @dataclass(frozen=True)
 class Result:
-    """What was measured of one model, dtype and space; see the top of this file.
+    """The measurements of one model, dtype and space; see the top of this file.
 
     Attributes:
         error: root mean square error over that of the logits, in eps.
-        transformers: the same of plain transformers.
+        transformers: the same for plain transformers.
         rms_bound: bound (1), in the same unit.
         of_bound: largest error of a logit over bound (2).
-        mean_kl: mean divergence over all places, in nats.
-        worst_kl: the largest.
+        mean_kl: mean divergence over all tokens, in nats.
+        worst_kl: largest divergence, in nats.
         kl_bound: bound (3).
-        tokens: greedy tokens written.
-        ties: those that are not the merged model's first choice.
-        gap: largest difference of its logits there, over twice bound (2).
+        tokens: number of greedy tokens.
+        ties: number of tokens that are not the merged model's first choice.
+        gap: largest difference of the merged model's logits at these, over twice bound (2).
         leaves_no_trace: whether evaluating changed no bit of masters, moments and serving copy.
     """
 
@@ -122,12 +123,12 @@ class Result:
 
 
 class Logits(NamedTuple):
-    """Logits at the same places, `[places, vocabulary]`, all in fp32.
+    """Logits at the same tokens, `[tokens, vocabulary]`, all in fp32.
 
     Attributes:
-        ours: of members in the engine.
-        exact: of plain transformers with the merged weights, in fp32.
-        narrow: of the same in the dtype the engine serves in.
+        ours: logits of members in the engine.
+        exact: logits of plain transformers with the merged weights, in fp32.
+        narrow: the same in the engine's serving dtype.
     """
 
     ours: Tensor
@@ -151,7 +152,7 @@ def report(
     models: Sequence[str],
     dtypes: Sequence[str],
     spaces: Sequence[str],
-    by_space: bool,  # noqa: FBT001 - an option of the command line
+    by_space: bool,  # noqa: FBT001 - a command line option
 ) -> Iterator[str]:
     """Yield the lines of the table."""
     yield f"{len(spaces)} spaces: {', '.join(spaces)}; torch {torch.__version__}\n"
@@ -187,7 +188,7 @@ def _cells(group: Sequence[Result]) -> str:
 @cache
 @torch.inference_mode()
 def measured(model: str, dtype: str, space: str) -> Result:
-    """Let a population of a space write, and compare its logits with those of merged models."""
+    """Generate with a population of a space, and compare its logits with those of merged models."""
     section = beside_experts(model, SPACES[space])
     engine = inprocess(str(folder(model, dtype)), section, dtype=dtype)
     digest, before = engine.weights.digest(), bits(engine)
@@ -217,14 +218,14 @@ def merged_logits(
     written: Sequence[Completion],
     dtype: torch.dtype,
 ) -> Tensor:
-    """Return the logits of plain transformers with a member merged, `[places, vocabulary]`.
+    """Return the logits of plain transformers with a merged member, `[tokens, vocabulary]`.
 
     Args:
         engine: holds the masters.
-        section: of the space.
-        member: to be merged; None is the center.
-        written: its completions of `examples()`; the places are those of their tokens.
-        dtype: that transformers computes in; the result is fp32.
+        section: config section of the space.
+        member: the member to merge; None for the center.
+        written: its completions of `examples()`, at whose tokens logits are computed.
+        dtype: dtype in which transformers computes; the result is fp32.
     """
     prompts = [engine.encoder.encode(example) for example in examples()]
     tokens = [one.tokens for one in written]
@@ -242,13 +243,13 @@ def logit_bound(dtype: str, layers: int, logits: Tensor) -> float:
 def compared(
     logits: Logits, chosen: Tensor, dtype: str, layers: int, *, leaves_no_trace: bool
 ) -> Result:
-    """Work out a result.
+    """Compute a result.
 
     Args:
-        logits: of all places where a text was written.
-        chosen: the tokens that were written there.
-        dtype: what the engine serves in.
-        layers: of the model.
+        logits: logits at all generated tokens.
+        chosen: the generated tokens.
+        dtype: serving dtype of the engine.
+        layers: number of layers of the model.
         leaves_no_trace: see `Result`.
     """
     ours, exact, narrow = logits

@@ -2,13 +2,13 @@
 
     python -m benchmarks.engine_variants GROUP MODEL OUTPUT [--repeats N] [--cuda]
 
-MODEL is a folder whose texts never end by themselves, so that all variants do the same work; what
-was measured is written to OUTPUT as JSON. Every group holds the inprocess engine, to which the
-others in its process are compared.
+MODEL is a folder of a model without an end token, so that all variants do the same work. The
+measurements are written to OUTPUT as JSON. Every group contains the inprocess engine, with which
+the other variants in its process are compared.
 
-Our engines get members they have never seen each time, as in training: their adapters are drawn and
-handed over within the time. Those of PEFT and of vLLM's own call stand ready, except where a name
-says that they are new.
+The engines of this project get new members each time, as in training: the time includes drawing and
+loading their adapters. Adapters of PEFT and of vLLM's own call are loaded before, unless the name
+of the variant says that they are new.
 """
 
 import argparse
@@ -40,7 +40,7 @@ DTYPES = {"cpu": "float32", "cuda": "bfloat16"}
 EXAMPLES = [Example(k, f"What is {k} + {3 * k}?", "", chat=True) for k in range(PROMPTS)]
 
 Variant = Callable[[int], int]
-"""Plays once, the how-manieth time it is told; returns how many tokens were written."""
+"""Called with the index of the repeat; evaluates once and returns the number of new tokens."""
 
 
 def main() -> None:
@@ -69,7 +69,7 @@ def main() -> None:
 def timed(
     variants: Mapping[str, Variant], repeats: int, clock: Callable[[], float]
 ) -> dict[str, float]:
-    """Time all variants in turn, several times over; return median seconds."""
+    """Time all variants in turn, several times; return median seconds."""
     seconds: dict[str, list[float]] = {name: [] for name in variants}
     for repeat in range(repeats + 1):  # the first is not counted
         for name, variant in variants.items():
@@ -83,7 +83,7 @@ def timed(
 
 @contextmanager
 def ours(model: Path, device: str, engine: Mapping[str, Any]) -> Iterator[Variant]:
-    """Play a generation's members with one of our engines."""
+    """Evaluate the members of a generation with an engine of this project."""
     config = load_config(
         {
             "model": str(model),
@@ -109,7 +109,7 @@ def ours(model: Path, device: str, engine: Mapping[str, Any]) -> Iterator[Varian
 
 @contextmanager
 def hugging_face(model: Path, device: str) -> Iterator[dict[str, Variant]]:
-    """Play with `generate`: without adapters, and with PEFT's, one after another and mixed."""
+    """Generate with Hugging Face: without adapters, and with PEFT one by one and mixed."""
     from peft import LoraConfig, get_peft_model
 
     dtype = getattr(torch, DTYPES[device])
@@ -147,7 +147,7 @@ def hugging_face(model: Path, device: str) -> Iterator[dict[str, Variant]]:
 
 @contextmanager
 def vllm(model: Path, device: str) -> Iterator[dict[str, Variant]]:
-    """Play with our vLLM engine, and with vLLM's own call over adapters from files."""
+    """Generate with this project's vLLM engine, and with vLLM alone and adapters from files."""
     from vllm import LLM, SamplingParams
     from vllm.lora.request import LoRARequest
 
@@ -198,7 +198,7 @@ def vllm(model: Path, device: str) -> Iterator[dict[str, Variant]]:
 
 @contextmanager
 def sglang(model: Path, device: str) -> Iterator[dict[str, Variant]]:
-    """Play with our SGLang engine, which starts a server."""
+    """Generate with this project's SGLang engine, which starts a server."""
     section = {
         "kind": "sglang",
         "launch": True,
@@ -221,14 +221,14 @@ def encoded(model: Path) -> list[list[int]]:
 
 
 def batch(model: Path, times: int) -> torch.Tensor:
-    """Return the prompts so many times over, padded on the left with token 0."""
+    """Return the prompts repeated `times` times, padded on the left with token 0."""
     ids = encoded(model) * times
     length = max(map(len, ids))
     return torch.tensor([[0] * (length - len(one)) + one for one in ids])
 
 
 def adapters_on_disk(model: Path, folder: Path) -> list[Path]:
-    """Write an adapter for each member, as PEFT does, and of the same shape as ours."""
+    """Write a PEFT adapter for each member, of the same shape as those of this project."""
     from safetensors.torch import save_file
 
     from germline.engines.model_tensors import list_tensors

@@ -1,17 +1,17 @@
-"""Play a population with every engine, and with what people use instead: tokens per second.
+"""Tokens per second of a population with every engine, and with Hugging Face, PEFT and vLLM alone.
 
     eval "$(make engines)"                  # builds and names the environments of the engines
     python -m benchmarks.engines            # the tables of docs/benchmarks.md
     python -m benchmarks.engines --groups "hugging face" --repeats 3
     python -m benchmarks.engines --cuda     # on a GPU, with CUDA builds of vLLM and SGLang in the
-                                            # environments named; it was never run on one
+                                            # named environments; it was never run on a GPU
 
-16 members x 16 prompts x 32 new tokens in fp32 on one thread, members being adapters of rank 1
-beside all linear layers: on the nano model, and on one of 22 million random weights. On a GPU the
-model has the shape of Qwen2.5-0.5B, in bf16.
+16 members x 16 prompts x 32 new tokens in fp32 on one thread. Members are adapters of rank 1 on all
+linear layers of the nano model, and of a model of 22 million random weights. On a GPU the model has
+the shape of Qwen2.5-0.5B, in bf16.
 
-Environments do not mix, so there is a process for each, and each plays the inprocess engine too:
-within a process variants take turns and medians are compared; see benchmarks/engine_variants.py.
+Every environment has a process of its own, which also measures the inprocess engine. Within a
+process variants take turns and medians are compared; see benchmarks/engine_variants.py.
 """
 
 import argparse
@@ -44,7 +44,7 @@ def main() -> None:
         "--clock",
         choices=CLOCKS,
         default="wall",
-        help="cpu: seconds of the process itself, steadier on a machine that is shared; not for "
+        help="cpu: CPU seconds of the process, which vary less on a shared machine; not for "
         "servers",
     )
     parser.add_argument("--cuda", action="store_true", help="on a GPU, with CUDA engines")
@@ -68,7 +68,7 @@ def main() -> None:
 
 
 def rows(model: str, group: str, found: dict[str, float] | str) -> list[str]:
-    """Return the lines of a table for what a process measured, or why it did not."""
+    """Return the table rows of a group's measurements, or of the reason there are none."""
     if isinstance(found, str):
         return [f"| {model} | {group} | {found} | | | |"]
     first = found["inprocess"]
@@ -80,7 +80,7 @@ def rows(model: str, group: str, found: dict[str, float] | str) -> list[str]:
 
 
 def measured(group: str, model: Path, options: Sequence[str]) -> dict[str, float] | str:
-    """Let a process time a group; return median seconds, or why there is no such process."""
+    """Time a group in a process; return median seconds, or the reason it cannot run."""
     python = sys.executable
     if group != "hugging face":
         variable = f"GERMLINE_{group.upper()}_PYTHON"
@@ -107,7 +107,7 @@ def measured(group: str, model: Path, options: Sequence[str]) -> dict[str, float
 
 
 def endless(name: str, folder: Path) -> Path:
-    """Write a model whose texts never end by themselves."""
+    """Write a model without an end token."""
     if name in SHAPES:
         save_random(SHAPES[name], folder)
         return folder

@@ -1,12 +1,12 @@
-"""What `germline doctor --config` estimates against what a run then takes: memory and seconds.
+"""Compare the memory and seconds that `germline doctor --config` estimates with those of a run.
 
     python -m benchmarks.estimates                       # docs/benchmarks.md: about 15 minutes
     python -m benchmarks.estimates --cases nano/float32/low_rank 22M/float32/full
 
-Models have random weights in the shapes of published ones. For every case one process measures the
-machine and computes the estimate, and another one, fresh, loads the model and trains for two
-generations: its highest resident memory, and the second generation from the first question to the
-record on disk. Both use the same clock. Texts run to their full length, as the estimate assumes.
+Models have random weights in the shapes of published ones. For every case, one process measures the
+machine and computes the estimate. Another process loads the model and trains for two generations;
+its peak resident memory and the seconds of the second generation are measured. Both use the same
+clock. Completions have their full length, as the estimate assumes.
 """
 
 import argparse
@@ -47,7 +47,7 @@ OWN = {
     "nano": shapes.Shape("nano", 128, 384, 4, 2, 1, 1023),
     "22M": shapes.BENCH["22M"],
 }
-"""Shapes stored in fp32; those of `benchmarks/real_sizes.py` are stored in bf16."""
+"""Shapes stored in fp32; the shapes of `benchmarks/real_sizes.py` are stored in bf16."""
 
 CASES = (
     "nano/float32/low_rank",
@@ -138,7 +138,7 @@ def row(case: str, guess: Found, truth: Found, errors: tuple[float, float]) -> s
 
 
 def saved(shape: str, folder: Path) -> Path:
-    """Write a random model unless it is there."""
+    """Write a random model unless it exists."""
     place = folder / shape
     if not place.exists():
         for other in folder.iterdir():  # one model at a time: they are large
@@ -153,7 +153,7 @@ def saved(shape: str, folder: Path) -> Path:
 
 
 def in_turn(work: Work, repeats: int) -> tuple[Found, Found]:
-    """Estimate and measure by turns, each in a process of its own; return the medians."""
+    """Estimate and measure in turn, each in a process of its own; return the medians."""
     pairs = [(in_a_process("estimate", work), in_a_process("run", work)) for _ in range(repeats)]
     guesses, truths = zip(*pairs, strict=True)
     return _median(guesses), _median(truths)
@@ -189,7 +189,7 @@ def estimated(work: Work) -> Found:
 
 
 def measured(work: Work) -> Found:
-    """Train for two generations: the peak of the process, and the seconds of the second one."""
+    """Train for two generations; return the peak memory and the seconds of the second one."""
     torch.set_num_threads(work.threads)
     config, examples = work.config(), work.examples()
     engine = make_engine(config)

@@ -1,14 +1,14 @@
-"""How the field evaluates a population, and the least any way could take: what we compare with.
+"""Baselines: the usual evaluation of a population, and a lower bound of the time of any evaluation.
 
-`evaluate_one_at_a_time` is the loop of the scripts and libraries ES for language models started
-with (Qiu et al. 2025, arXiv 2509.24372, and its successor library), in our own words: add a
-member's noise to every parameter in place, let Hugging Face `generate` answer the member's prompts,
-draw the noise again and subtract it. `linear_floor` plays the model's matrix products alone.
+`evaluate_one_at_a_time` is the loop of the first scripts and libraries of ES for language models
+(Qiu et al. 2025, arXiv 2509.24372, and its successor library), written anew: add a member's noise
+to every parameter in place, generate with Hugging Face, draw the noise again and subtract it.
+`linear_floor` computes the model's matrix products alone.
 
-Kept as the field has it, because it costs the same either way: the generator starts from the
-member's seed again for every tensor (so tensors of one shape get the same noise), and subtracting
-leaves a rounding error in the weights. The project itself does neither; compare speed only, and
-load the weights anew before anything else uses the model.
+Two properties of the original are kept, because they do not change its speed. The generator is
+seeded with the member's seed for every tensor, so tensors of one shape get the same noise.
+Subtracting leaves a rounding error in the weights. This project does neither; compare speed only,
+and load the weights again before another use of the model.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,15 +28,15 @@ PromptTokens = Mapping[str, torch.Tensor]
 def evaluate_one_at_a_time(
     model: Any, prompts: PromptTokens, seeds: Sequence[int], sigma: float, max_new_tokens: int
 ) -> list[Int[torch.Tensor, "prompts new_tokens"]]:
-    """Let every member answer all prompts greedily, one member after another.
+    """Generate greedy answers of every member to all prompts, one member after another.
 
     Args:
-        model: a Hugging Face causal language model; rounding apart, its weights end as they began.
-        prompts: what a tokenizer with `padding_side="left"` returns, on the model's device.
-        seeds: one per member.
+        model: a Hugging Face causal language model; its weights are restored up to rounding.
+        prompts: output of a tokenizer with `padding_side="left"`, on the model's device.
+        seeds: one seed per member.
         sigma: standard deviation of the noise, in weight units.
-        max_new_tokens: `generate` ends earlier when every prompt has met an end-of-sequence token
-            of `model.generation_config`; set that to None to time a fixed number of tokens.
+        max_new_tokens: `generate` stops earlier if every row has an end-of-sequence token of
+            `model.generation_config`; set that to None to time a fixed number of tokens.
 
     Returns:
         The new tokens of each member, padded after the end.
@@ -54,7 +54,7 @@ def add_noise(model: nn.Module, seed: int, scale: float) -> None:
     """Add `scale` times the noise of a seed to every parameter in place, tied ones once."""
     for parameter in model.parameters():
         generator = torch.Generator(parameter.device).manual_seed(seed)
-        noise = torch.randn(  # noqa: TID251 - the field's noise is what is timed here
+        noise = torch.randn(  # noqa: TID251 - the usual noise is timed here
             parameter.shape,
             generator=generator,
             device=parameter.device,
@@ -78,48 +78,48 @@ def linear_floor(
     rows: int,
     prompt_tokens: int,
     new_tokens: int,
-    cell_rows: int | None = None,
+    microbatch_rows: int | None = None,
     shared: tuple[int, int] = (0, 1),
 ) -> Callable[[], None]:
-    """Prepare the matrix products of prefill and decoding, and nothing else: a lower bound.
+    """Prepare only the matrix products of prefill and decoding, as a lower bound.
 
     Attention, norms, activations, biases, sampling and Python outside the products are left out.
-    Inputs are constant and outputs go into one buffer per width again and again, so no memory
-    is asked for in between and caches stay warm; both only lower the floor.
+    Inputs are constant and all outputs of one width use one buffer, so no memory is allocated
+    between products and caches stay warm; both only lower the bound.
 
     Args:
         model: a causal language model whose matrix products are `nn.Linear` modules.
-        rows: sequences in all, members times prompts.
-        prompt_tokens: length of a prompt; the head sees its last position only.
+        rows: number of sequences, members times prompts.
+        prompt_tokens: length of a prompt; the head computes its last position only.
         new_tokens: tokens generated per sequence, the first of them by the prefill.
-        cell_rows: sequences in one product, for an engine that works cell by cell; default: all.
-        shared: how many tokens prompts begin with in common, and how many sequences of a member
-            share them, for an engine that computes those once per member.
+        microbatch_rows: sequences in one product, for an engine with microbatches; default: all.
+        shared: number of tokens that all prompts begin with, and number of sequences of a member
+            that share them, for an engine that computes them once per member.
 
     Returns:
-        One pass over all rows, to be timed.
+        A function that computes one pass over all rows.
     """
     inner, head = _linear_weights(model)
-    size = min(cell_rows or rows, rows)
-    cells = [min(size, rows - start) for start in range(0, rows, size)]
+    most = min(microbatch_rows or rows, rows)
+    sizes = [min(most, rows - start) for start in range(0, rows, most)]
     prefix, sharing = shared
     prefill = {
         n: _products(inner, n // sharing * prefix)
         + _products(inner, n * (prompt_tokens - prefix))
         + _products([head], n)
-        for n in set(cells)
+        for n in set(sizes)
     }
-    decode = {n: _products([*inner, head], n) for n in set(cells)}
+    decode = {n: _products([*inner, head], n) for n in set(sizes)}
 
     @torch.inference_mode()
-    def play() -> None:
-        for cell in cells:
-            _multiply(prefill[cell])
+    def run() -> None:
+        for size in sizes:
+            _multiply(prefill[size])
             for _ in range(new_tokens - 1):
-                _multiply(decode[cell])
+                _multiply(decode[size])
         _wait_for(head.device)
 
-    return play
+    return run
 
 
 def _linear_weights(model: nn.Module) -> tuple[list[torch.Tensor], torch.Tensor]:
@@ -138,7 +138,7 @@ Product = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def _products(weights: Sequence[torch.Tensor], rows: int) -> list[Product]:
-    """Prepare one product per weight; those of equal width share a buffer, aligned as ours are."""
+    """Prepare one product per weight; products of equal width share an aligned buffer."""
     inputs = {weight.shape[1]: weight.new_ones(rows, weight.shape[1]) for weight in weights}
     outputs = {
         weight.shape[0]: align_rows(inputs[weight.shape[1]], weight.shape[0]) for weight in weights

@@ -1,18 +1,17 @@
-"""What a fleet costs: engines in processes and on Ray against one engine in this process.
+"""Cost of a fleet: engines in processes and on Ray compared with one engine in this process.
 
     python -m benchmarks.fleet                     # the tables of docs/benchmarks.md
     python -m benchmarks.fleet --variants here processes-1 --spaces low_rank --generations 30
     python -m benchmarks.fleet --models 22M --population 16 --generations 6
 
-Whole generations of training (ask, evaluate, grade, learn, apply, digest), without a run directory.
-The variants take turns, generation by generation, so that they meet the same machine, and each is
-compared with `here` of the same round; the medians of these ratios are shown. All must reach the
-same digest, or there is nothing to compare.
+Complete generations of training are timed (ask, evaluate, grade, tell, apply, digest), without a
+run directory. The variants take turns, generation by generation, so that other programs slow all of
+them, and each is compared with `here` of the same round; the medians of these ratios are shown. All
+variants must reach the same digest.
 
-`here` is the smallest fleet; `processes-N` and `ray-N` are N engines elsewhere. Elsewhere is work
-that `here` does not have, and the seconds of processors tell it apart from what other programs did
-to the clock. They are those of this process and of the engines, not of Ray's own daemons, and
-graders' processes are the same for all.
+`here` is one engine in this process; `processes-N` and `ray-N` are N remote engines. CPU seconds
+show the additional work of remote engines, while wall time also depends on other programs. They are
+those of this process and of the engines, without Ray's daemons and the graders.
 """
 
 import argparse
@@ -25,12 +24,12 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.courses import course
 from benchmarks.shapes import BENCH, save_random
+from benchmarks.variant_training import begin_training
 from germline.config import Config, load_config
 
 WARM_UP = 2
-"""Generations of each variant that are not timed: threads start, files are read."""
+"""Generations of each variant that are not timed, as threads start and files are read."""
 VARIANTS = ("here", "processes-1", "processes-2", "ray-1", "ray-2")
 
 
@@ -65,7 +64,7 @@ def main() -> None:
 
 
 def configured(model: str, space: str, arguments: argparse.Namespace) -> Config:
-    """Return the config of all variants, but for their engines."""
+    """Return the config of all variants, without the number of engines."""
     rows = max(1, arguments.population * arguments.batch // 8)
     overrides = [
         f"model={model}",
@@ -74,7 +73,7 @@ def configured(model: str, space: str, arguments: argparse.Namespace) -> Config:
         f"strategy={{population: {arguments.population}, sigma: 0.01, learning_rate: 0.02}}",
         f"batch_size={arguments.batch}",
         f"generations={arguments.generations + WARM_UP}",
-        f"microbatch.rows={rows}",  # eight cells of a generation
+        f"microbatch.rows={rows}",  # eight microbatches per generation
     ]
     return load_config("configs/arithmetic.yaml", overrides)
 
@@ -82,26 +81,26 @@ def configured(model: str, space: str, arguments: argparse.Namespace) -> Config:
 def compare(config: Config, variants: Sequence[str]) -> Iterator[str]:
     """Train with each variant, taking turns; yield the rows of the table."""
     with ExitStack() as cleanup:
-        courses = {name: course(config, name, cleanup) for name in variants}
+        trainings = {name: begin_training(config, name, cleanup) for name in variants}
         for _ in range(config.generations):
-            for one in courses.values():
-                one.step()
-    first, members = courses[variants[0]], config.strategy.population or 0
-    for name, one in courses.items():
-        median = statistics.median(one.wall[WARM_UP:])
-        faster = 1 / against(first.wall, one.wall)
-        more = against(first.processor, one.processor) - 1
+            for training in trainings.values():
+                training.step()
+    first, members = trainings[variants[0]], config.strategy.population or 0
+    for name, training in trainings.items():
+        median = statistics.median(training.wall[WARM_UP:])
+        faster = 1 / against(first.wall, training.wall)
+        more = against(first.processor, training.processor) - 1
         yield (
             f"{name} | {median:.3f} | {members / median:.1f} | {faster:.2f} "
-            f"| {statistics.median(one.processor[WARM_UP:]):.3f} | {more:+.1%} "
-            f"| {one.digest[:12]} |"
+            f"| {statistics.median(training.processor[WARM_UP:]):.3f} | {more:+.1%} "
+            f"| {training.digest[:12]} |"
         )
-    if len({one.digest for one in courses.values()}) != 1:
+    if len({training.digest for training in trainings.values()}) != 1:
         raise SystemExit("the digests differ: this is a fault, not a speed")
 
 
 def against(first: Sequence[float], other: Sequence[float]) -> float:
-    """Return the median over rounds of what the other took, as a multiple of the first."""
+    """Return the median over rounds of the ratio of the other variant to the first."""
     pairs = zip(first[WARM_UP:], other[WARM_UP:], strict=True)
     return statistics.median(there / here for here, there in pairs)
 

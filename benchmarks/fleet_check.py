@@ -2,8 +2,8 @@
 
     python -m benchmarks.fleet_check               # a table of docs/scaling.md
 
-The simulation is told how long every cell takes, and nothing else: no cost of the driver, of pipes,
-graders or digests. What it misses is what these take.
+The simulation knows the duration of every microbatch and update, but no costs of the driver, pipes,
+graders and digests. The error shows these costs.
 """
 
 import argparse
@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from benchmarks.clockwork import load, seconds
 from benchmarks.simulated_fleet import Costs, SimulatedFleet
+from benchmarks.sleeping_engine import load, seconds
 from germline.config import Config, load_config
 from germline.fleet.engine_processes import EngineProcess, wait_for_outcome
 from germline.fleet.remote_fleet import RemoteFleet
@@ -31,23 +31,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Compare simulated fleets with real ones.")
     parser.add_argument("--engines", type=int, nargs="+", default=[1, 2, 3, 4, 8])
     parser.add_argument("--generations", type=int, default=3)
-    parser.add_argument("--cell", type=float, default=0.25, help="median seconds of a cell")
+    parser.add_argument("--microbatch", type=float, default=0.25, help="its median seconds")
     parser.add_argument("--update", type=float, default=0.2, help="seconds of an update")
     arguments = parser.parse_args()
     config = configured(arguments.generations)
-    print("16 cells, medians of the generations\n")
+    print("16 microbatches, medians of the generations\n")
     print("| engines | measured, s | simulated, s | error |")
     print("|---|---|---|---|")
     with build_run_parts(config) as parts:
         for count in arguments.engines:
-            load_one = partial(load, config, arguments.cell, arguments.update)
-            found = statistics.median(measured(parts, count, load_one))
-            said = statistics.median(predicted(parts, count, arguments.cell, arguments.update))
-            print(f"| {count} | {found:.3f} | {said:.3f} | {said / found - 1:+.1%} |", flush=True)
+            load_one = partial(load, config, arguments.microbatch, arguments.update)
+            real = statistics.median(measured(parts, count, load_one))
+            costs = (arguments.microbatch, arguments.update)
+            simulated = statistics.median(predicted(parts, count, *costs))
+            error = simulated / real - 1
+            print(f"| {count} | {real:.3f} | {simulated:.3f} | {error:+.1%} |", flush=True)
 
 
 def configured(count: int) -> Config:
-    """Return the config of generations of sixteen cells."""
+    """Return a config whose generations have sixteen microbatches."""
     return load_config(
         {"engine": "toy", "space": "full", "task": {"kind": "arithmetic", "max_new_tokens": 4}},
         [
@@ -58,7 +60,7 @@ def configured(count: int) -> Config:
 
 
 def measured(parts: RunParts, engines: int, load_one: Callable[[], Engine]) -> list[float]:
-    """Return the seconds of generations of a real fleet, the first left out."""
+    """Return the seconds of the generations of a real fleet, without the first one."""
     processes = [EngineProcess(number, load_one) for number in range(engines)]
     fleet = RemoteFleet(
         WorkerPool(processes, wait_for_outcome), parts.graders, parts.config.microbatch
@@ -72,27 +74,28 @@ def measured(parts: RunParts, engines: int, load_one: Callable[[], Engine]) -> l
 
 
 def timed(loop: Iterator[object]) -> Iterator[float]:
-    """Yield how long each turn of a loop takes."""
+    """Yield the seconds of each iteration of a loop."""
     began = time.perf_counter()
     for _ in loop:
         yield time.perf_counter() - began
         began = time.perf_counter()
 
 
-def predicted(parts: RunParts, engines: int, cell_s: float, update_s: float) -> list[float]:
-    """Return what a simulation says of the same generations: it knows how long each cell takes."""
+def predicted(parts: RunParts, engines: int, microbatch_s: float, update_s: float) -> list[float]:
+    """Return the simulated seconds of the same generations."""
     fleet = SimulatedFleet(engines, Costs(update=update_s))
-    found = []
+    durations = []
     for generation in range(1, parts.config.generations):
         members = parts.strategy.ask(generation).members
-        cells = cut_microbatches(members, parts.batch(generation), parts.config.microbatch)
-        firsts = [one.members[0] for one in cells]
-        found.append(fleet.generation([partial(_slept, one, cell_s) for one in firsts]))
-    return found
+        microbatches = cut_microbatches(members, parts.batch(generation), parts.config.microbatch)
+        firsts = [microbatch.members[0] for microbatch in microbatches]
+        slept = [partial(_slept, first, microbatch_s) for first in firsts]
+        durations.append(fleet.generation(slept))
+    return durations
 
 
-def _slept(first: Perturbation | None, cell_s: float, _engine: int) -> float:
-    return 0.0 if first is None else seconds(first, cell_s)
+def _slept(first: Perturbation | None, microbatch_s: float, _engine: int) -> float:
+    return 0.0 if first is None else seconds(first, microbatch_s)
 
 
 if __name__ == "__main__":

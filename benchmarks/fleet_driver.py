@@ -1,9 +1,10 @@
-"""What a fleet's driver does for every completion, in microseconds of its processor.
+"""CPU time of a fleet's driver for every completion, in microseconds.
 
     python -m benchmarks.fleet_driver              # a table of docs/scaling.md
 
-One cell of 16 members x 64 prompts, with completions of 256 tokens, through everything the driver
-does with it; countdown's grader grades in a process of its own. The least of a few repeats.
+One microbatch of 16 members x 64 prompts, with completions of 256 tokens, passes through all steps
+of the driver; the grader of countdown runs in a process of its own. The smallest of a few repeats
+is reported.
 """
 
 import pickle
@@ -37,27 +38,27 @@ def main() -> None:
     answer = completions(examples)
     there, back = pickle.dumps(job), pickle.dumps(JobDone(answer))
     with make_graders(config, task) as graders:
-        cell = Microbatch(0, 0, members, examples)
+        microbatch = Microbatch(0, 0, members, examples)
 
         def graded() -> None:
-            cell.with_completions(answer, graders).grades.result()
+            microbatch.with_completions(answer, graders).grades.result()
 
         graded()
-        played = cell.with_completions(answer, graders)
+        generated = microbatch.with_completions(answer, graders)
         work: dict[str, Callable[[], object]] = {
             "pickling the job": lambda: pickle.dumps(job),
             "unpickling the answer": lambda: pickle.loads(back),
-            "looking whether it can be believed": lambda: job.is_valid_result(answer),
-            "weighing both": lambda: (
+            "validating the answer": lambda: job.is_valid_result(answer),
+            "counting bytes of both": lambda: (
                 byte_accounting.sent_bytes(job),
                 byte_accounting.received_bytes(job, answer),
             ),
-            "handing to graders, taking grades in": graded,
-            "gathering": lambda: gather_rewards([played], MEMBERS, examples, 1.0),
+            "submitting to graders, collecting grades": graded,
+            "gathering": lambda: gather_rewards([generated], MEMBERS, examples, 1.0),
         }
-        taken = {name: least(one) / (MEMBERS * PROMPTS) for name, one in work.items()}
+        taken = {name: least(step) / (MEMBERS * PROMPTS) for name, step in work.items()}
     print(f"{MEMBERS} members x {PROMPTS} prompts, completions of {TOKENS} tokens: ", end="")
-    print(f"{len(there) / PROMPTS:,.0f} bytes per prompt of a cell, ", end="")
+    print(f"{len(there) / PROMPTS:,.0f} bytes per prompt of a microbatch, ", end="")
     print(f"{len(back) / MEMBERS / PROMPTS:,.0f} per completion\n")
     print("| | microseconds per completion |\n|---|---|")
     for name, seconds in taken.items():
@@ -66,7 +67,7 @@ def main() -> None:
 
 
 def completions(examples: Sequence[Example]) -> list[list[Completion]]:
-    """Make up texts, no two alike, of tokens as large as a vocabulary of 150,000 has them."""
+    """Make completions with different texts, and token ids of a vocabulary of 150,000."""
     chance = np.random.default_rng(0)
     rows = []
     for _ in range(MEMBERS):
@@ -82,7 +83,7 @@ def completions(examples: Sequence[Example]) -> list[list[Completion]]:
 
 
 def least(work: Callable[[], object]) -> float:
-    """Return the least processor seconds of a few repeats."""
+    """Return the smallest CPU seconds of a few repeats."""
     seconds = []
     for _ in range(REPEATS):
         began = time.process_time()

@@ -1,18 +1,18 @@
-"""What the fleet layer adds to a generation, piece by piece: bytes that travel, seconds it takes.
+"""Cost of the fleet layer in a generation: bytes between processes, and CPU seconds of its parts.
 
     python -m benchmarks.fleet_layer               # the tables of docs/benchmarks.md
     python -m benchmarks.fleet_layer --models 22M --populations 32
 
-Seconds are those of processors, each piece by itself, the least of a few repeats: so they hold on a
-machine that does other things too, and small shares can be told from noise. They are compared with
-those in which one engine plays the generation on one thread. Counted are
+Each part is measured alone, in CPU seconds, and the smallest of a few repeats is reported: other
+programs change these little, so small shares can be measured. They are compared with the CPU
+seconds in which one engine generates the generation on one thread. The columns are
 
-- names: of members, coefficients of the update (to one engine), digests, envelopes;
+- names: names of members, coefficients of the update (to one engine), digests, envelopes;
 - text: prompts and completions, as text and as tokens;
-- pickling: jobs and answers, on both sides;
+- pickling: pickling of jobs and answers, on both sides;
 - weighing: counting these bytes;
-- look: the digest after playing, which an engine in this process does not take;
-- asking: the way to a process, or to an actor on Ray, and back, for every job.
+- look: the digest after generating, which an engine in this process does not compute;
+- asking: the round trip to a process, or to an actor on Ray, for every job.
 """
 
 import argparse
@@ -28,8 +28,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.courses import course
 from benchmarks.shapes import BENCH, save_random
+from benchmarks.variant_training import begin_training
 from germline.comm_bytes import CommBytes
 from germline.config import Config, load_config
 from germline.fleet import byte_accounting
@@ -54,20 +54,20 @@ REPEATS = 5
 
 @dataclass(frozen=True)
 class Layer:
-    """What a fleet of one engine elsewhere adds to a generation.
+    """The cost of a fleet of one remote engine in a generation.
 
     Attributes:
-        numbers: that are searched.
-        jobs: of the generation.
-        playing: seconds in which the engine plays it; NaN where it was not played.
-        pieces: seconds of what is added, by name.
+        numbers: number of searched numbers.
+        jobs: number of jobs.
+        generating: CPU seconds in which the engine generates.
+        pieces: CPU seconds of each part of the fleet layer.
     """
 
     numbers: int
     members: int
     jobs: int
     traffic: CommBytes
-    playing: float
+    generating: float
     pieces: dict[str, float]
 
 
@@ -81,11 +81,11 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     print(
-        f"arithmetic, {arguments.batch} prompts, 16 new tokens, cells of an eighth of the rows, "
-        f"1 thread, torch {torch.__version__}, least of {REPEATS}\n"
+        f"arithmetic, {arguments.batch} prompts, 16 new tokens, microbatches of an eighth of the "
+        f"rows, 1 thread, torch {torch.__version__}, least of {REPEATS}\n"
     )
     print(
-        "| model | search | numbers | members | names, kB/member | text, kB/member | playing, s "
+        "| model | search | numbers | members | names, kB/member | text, kB/member | generating, s "
         "| pickling | weighing | look | asking processes | asking Ray | added, processes "
         "| added, Ray |"
     )
@@ -114,7 +114,7 @@ def configured(model: str, search: Sequence[str], members: int, batch: int) -> C
 
 
 def layer(config: Config) -> Layer:
-    """Play a generation job by job, as a fleet would, and take the pieces one by one."""
+    """Run the jobs of a generation as a fleet does, and measure each part of the fleet layer."""
     task, engine = make_task(config.task), remote_engine_factory(config, make_engine)(config)
     examples = task.examples("train")[: config.batch_size]
     strategy = make_strategy(
@@ -122,14 +122,15 @@ def layer(config: Config) -> Layer:
     )
     population = strategy.ask(0)
     fitness = np.linspace(-1.0, 1.0, len(population))
-    jobs: list[EngineJob] = plays(population, examples, config, make_decoding(config, task))
+    decoding = make_decoding(config, task)
+    jobs: list[EngineJob] = generate_jobs(population, examples, config, decoding)
     update = strategy.tell(population, fitness, fitness, 0.0)
     jobs += [
         DigestJob(),
         ApplyJob(strip_offsets(update) if uses_mirrored_search(config) else update),
         DigestJob(),
     ]
-    playing, answers = played(engine, jobs)
+    generating, answers = run_jobs(engine, jobs)
     exchanged = list(zip(jobs, answers, strict=True))
     weigh = partial(weighed, exchanged)
     pieces = {
@@ -138,44 +139,46 @@ def layer(config: Config) -> Layer:
         "look": least(engine.weights.digest),
     }
     members = len(population)
-    return Layer(engine.weights.dimension, members, len(jobs), weigh(), playing, pieces)
+    return Layer(engine.weights.dimension, members, len(jobs), weigh(), generating, pieces)
 
 
-def plays(
+def generate_jobs(
     population: Population, examples: Sequence[Example], config: Config, how: Decoding
 ) -> list[EngineJob]:
-    """Return the cells of a generation as they are handed out."""
-    asked = [replace(one, answer="", facts={}) for one in examples]
-    cells = cut_microbatches(population.members, asked, config.microbatch)
-    name = uses_mirrored_search(config)
+    """Return the jobs of the microbatches of a generation."""
+    sent = [replace(example, answer="", facts={}) for example in examples]
+    microbatches = cut_microbatches(population.members, sent, config.microbatch)
+    mirrored = uses_mirrored_search(config)
     return [
         GenerateJob(
-            [as_member_ref(one) if name else one for one in cell.members], cell.examples, how
+            [as_member_ref(member) if mirrored else member for member in microbatch.members],
+            microbatch.examples,
+            how,
         )
-        for cell in cells
+        for microbatch in microbatches
     ]
 
 
-def played(engine: Engine, jobs: Sequence[EngineJob]) -> tuple[float, list[object]]:
-    """Do the jobs, once to warm up where that is cheap; return the seconds of playing, answers."""
-    answers, playing = [], 0.0
+def run_jobs(engine: Engine, jobs: Sequence[EngineJob]) -> tuple[float, list[object]]:
+    """Run the jobs, the first one twice to warm up; return seconds of generating, and answers."""
+    answers, generating = [], 0.0
     jobs[0](engine)
     for job in jobs:
         began = time.process_time()
         answers.append(job(engine))
-        playing += time.process_time() - began if isinstance(job, GenerateJob) else 0.0
-    return playing, answers
+        generating += time.process_time() - began if isinstance(job, GenerateJob) else 0.0
+    return generating, answers
 
 
 def pickled(exchanged: Sequence[tuple[EngineJob, object]]) -> None:
-    """Pickle and unpickle what travels, as both sides of a pipe do."""
+    """Pickle and unpickle jobs and answers, as both sides of a pipe do."""
     for job, answer in exchanged:
         pickle.loads(pickle.dumps(job))
         pickle.loads(pickle.dumps(JobDone(answer)))
 
 
 def weighed(exchanged: Sequence[tuple[EngineJob, object]]) -> CommBytes:
-    """Count what travels."""
+    """Count the bytes of jobs and answers."""
     total = CommBytes()
     for job, answer in exchanged:
         total += byte_accounting.sent_bytes(job) + byte_accounting.received_bytes(job, answer)
@@ -183,7 +186,7 @@ def weighed(exchanged: Sequence[tuple[EngineJob, object]]) -> CommBytes:
 
 
 def least(work: Callable[[], object]) -> float:
-    """Return the least processor seconds of a few repeats."""
+    """Return the smallest CPU seconds of a few repeats."""
     seconds = []
     for _ in range(REPEATS):
         began = time.process_time()
@@ -193,29 +196,29 @@ def least(work: Callable[[], object]) -> float:
 
 
 def asking(variant: str, rounds: int = 200) -> float:
-    """Return the processor seconds of a job that does nothing, on both sides."""
+    """Return the CPU seconds of an empty job, on both sides."""
     with ExitStack() as cleanup:
-        one = course(load_config({"engine": "toy"}), variant, cleanup)
-        one.processors()
-        began = one.processors()
+        training = begin_training(load_config({"engine": "toy"}), variant, cleanup)
+        training.processors()
+        began = training.processors()
         for _ in range(rounds):
-            ended = one.processors()
+            ended = training.processors()
     return (ended - began) / rounds
 
 
-def row(one: Layer, asked: Sequence[float]) -> str:
-    """Return a row of the table; `asked` is what a job takes, here and there."""
-    pieces = [seconds / one.playing for seconds in one.pieces.values()]
-    asking = [one.jobs * each / one.playing for each in asked]
-    cells = (
-        *(f"{one.numbers:,}", str(one.members)),
-        f"{one.traffic.non_text / 1e3 / one.members:.2f}",
-        f"{one.traffic.text / 1e3 / one.members:.2f}",
-        f"{one.playing:.2f}",
+def row(layer: Layer, asked: Sequence[float]) -> str:
+    """Return a row of the table; `asked` is the CPU time of a job, in a process and on Ray."""
+    pieces = [seconds / layer.generating for seconds in layer.pieces.values()]
+    asking = [layer.jobs * each / layer.generating for each in asked]
+    columns = (
+        *(f"{layer.numbers:,}", str(layer.members)),
+        f"{layer.traffic.non_text / 1e3 / layer.members:.2f}",
+        f"{layer.traffic.text / 1e3 / layer.members:.2f}",
+        f"{layer.generating:.2f}",
         *(f"{part:.2%}" for part in (*pieces, *asking)),
         *(f"**{sum(pieces) + part:.2%}**" for part in asking),
     )
-    return f"{' | '.join(cells)} |"
+    return f"{' | '.join(columns)} |"
 
 
 if __name__ == "__main__":

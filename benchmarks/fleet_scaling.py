@@ -1,11 +1,11 @@
-"""What a generation takes on 8 to 512 engines, in simulation, and what breaks first.
+"""Simulated duration of a generation on 8 to 512 engines, and its first bottleneck.
 
     python -m benchmarks.fleet_scaling             # the tables of docs/scaling.md
     python -m benchmarks.fleet_scaling --figure docs/clusters.png
 
-The clusters are those of `benchmarks/simulated_cluster.py`, which says what is measured, counted,
-taken off a data sheet and assumed. A generation is 64 prompts of 256 tokens for every member and up
-to 256 new tokens, in cells of 1,024 rows.
+The clusters are those of `benchmarks/simulated_cluster.py`, which states which inputs are measured,
+counted, from a data sheet or assumed. A generation is 64 prompts of 256 tokens per member and up
+to 256 new tokens, in microbatches of 1,024 rows.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from benchmarks.simulated_cluster import (
 from benchmarks.simulated_fleet import Spent
 
 ENGINES = (8, 16, 32, 64, 128, 256, 512)
-PHASES = ("play", "look", "tell", "apply", "agree")
+PHASES = ("generate", "look", "tell", "apply", "agree")
 COLORS = ("#4c78a8", "#b279a2", "#f58518", "#e45756", "#72b7b2")
 REMEDIES: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("as it is", {}),
@@ -41,13 +41,13 @@ REMEDIES: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("the driver at half its work", {"driver": Driver(receive=Driver().receive / 2)}),
     ("no look after generating", {"look": False}),
 )
-"""Each is on top of those before it."""
+"""Each remedy is added to those before it."""
 ALL = {name: value for _, change in REMEDIES[:4] for name, value in change.items()}
-"""The first three: they change no bit of a run, and nothing of what is promised."""
+"""The first three remedies, which change neither the bits nor the guarantees of a run."""
 
 
 def main() -> None:
-    """Print the tables, and draw the figure where one is asked for."""
+    """Print the tables, and draw the figure if `--figure` is given."""
     parser = argparse.ArgumentParser(description="Simulate fleets of 8 to 512 engines.")
     parser.add_argument("--generations", type=int, default=6)
     parser.add_argument("--figure", type=Path, help="draw to this file")
@@ -59,10 +59,10 @@ def main() -> None:
 
 
 def growth(generations: int) -> Iterator[str]:
-    """Yield the same 4,096 members on more and more engines."""
+    """Yield the table of 4,096 members on 8 to 512 engines."""
     yield (
         f"| model | engines | GPUs | generation, s | against 8 | {' | '.join(PHASES)} "
-        "| engines play | driver works | traffic, MB | names, kB per member |"
+        "| engines generate | driver works | traffic, MB | names, kB per member |"
     )
     yield "|" + "---|" * 14
     for model in PER_ENGINE:
@@ -81,10 +81,11 @@ def growth(generations: int) -> Iterator[str]:
 
 
 def with_population(generations: int) -> Iterator[str]:
-    """Yield 64 members for every engine: four cells each."""
+    """Yield the table of 64 members per engine, which are four microbatches."""
     yield (
         "| model | engines | members | remedies | generation, s | members/s | "
-        f"{' | '.join(PHASES)} | engines play | driver works | traffic, MB | names, kB per member |"
+        f"{' | '.join(PHASES)} | engines generate | driver works | traffic, MB "
+        "| names, kB per member |"
     )
     yield "|" + "---|" * 14
     for engines in ENGINES[::2]:
@@ -102,16 +103,16 @@ def with_population(generations: int) -> Iterator[str]:
 
 
 def remedies(generations: int) -> Iterator[str]:
-    """Yield what 4,096 members gain by one remedy after another."""
+    """Yield the table of 4,096 members with one remedy after another."""
     yield (
         f"| model | engines | | generation, s | {' | '.join(PHASES)} "
-        "| engines play | driver works |"
+        "| engines generate | driver works |"
     )
     yield "|" + "---|" * 11
     for model, engines in (("7B", 64), ("7B", 512), ("72B", 64)):
         setting = on(model, engines)
         finer = replace(setting.case, rows=256)
-        for name, change in (*REMEDIES, ("cells of 256 rows", {"case": finer})):
+        for name, change in (*REMEDIES, ("microbatches of 256 rows", {"case": finer})):
             setting = replace(setting, **change)
             spent = simulated(setting, generations)
             yield line(
@@ -122,23 +123,27 @@ def remedies(generations: int) -> Iterator[str]:
 
 
 def stragglers(generations: int) -> Iterator[str]:
-    """Yield what a quorum saves where some cells take four times as long as others."""
-    yield "| cells that stall | quorum | generation, s | play | engines play | members left out |"
+    """Yield the time that a quorum saves if some microbatches take four times as long."""
+    yield (
+        "| microbatches that stall | quorum | generation, s | generate | engines generate "
+        "| members left out |"
+    )
     yield "|---|---|---|---|---|---|"
     for stalled in (0.0, 0.01, 0.05):
         for quorum in (1.0, 0.95, 0.9):
             setting = replace(on("7B", 64), chance=Chance(stalled=stalled), quorum=quorum, **ALL)
             spent = simulated(setting, generations)
-            cells = setting.case.members * setting.case.prompts // setting.case.rows * generations
+            case = setting.case
+            microbatches = case.members * case.prompts // case.rows * generations
             yield line(
                 *(f"{stalled:.0%}", f"{quorum:g}", f"{spent.wall / generations:,.1f}"),
-                *(f"{spent.phases['play'] / generations:.1f}", shares(setting, spent)[0]),
-                f"{1 - spent.cells / cells:.1%}",
+                *(f"{spent.phases['generate'] / generations:.1f}", shares(setting, spent)[0]),
+                f"{1 - spent.microbatches / microbatches:.1%}",
             )
 
 
 def losses(generations: int) -> Iterator[str]:
-    """Yield what lost engines cost: by a published rate, and on machines lent for hours."""
+    """Yield the cost of lost engines: at a published rate, and on preemptible machines."""
     yield (
         "| model | engines | hours between losses of a GPU | losses per hour | rebuild, s "
         "| all wait, s | generation, s | longer |"
@@ -159,7 +164,7 @@ def _lossy(model: str, every: float, generations: int) -> str:
     rate = 64 * per_engine / every if every else 0.0
     return line(
         *(model, 64, f"{every:,.0f}" if every else "never", f"{rate:.2f}"),
-        *(f"{costs.rebuild:.0f}", f"{costs.welcome:.0f}"),
+        *(f"{costs.rebuild:.0f}", f"{costs.resync:.0f}"),
         *(f"{spent.wall / generations:,.1f}", f"{spent.wall / undisturbed - 1:+.1%}"),
     )
 
@@ -170,13 +175,13 @@ def phases(spent: Spent, generations: int) -> list[str]:
 
 
 def shares(setting: Setting, spent: Spent) -> tuple[str, str]:
-    """Return during how much of the time engines play, and the driver works."""
-    playing = spent.playing / setting.case.engines / spent.wall
-    return f"{playing:.0%}", f"{spent.driver / spent.wall:.0%}"
+    """Return the shares of the time in which engines generate, and the driver works."""
+    generating = spent.generating / setting.case.engines / spent.wall
+    return f"{generating:.0%}", f"{spent.driver / spent.wall:.0%}"
 
 
 def bytes_of(setting: Setting) -> tuple[str, str]:
-    """Return MB of a generation, and kB besides text per member."""
+    """Return the MB of a generation, and the kB per member without text."""
     names, everything = traffic(setting)
     return f"{everything / 1e6:,.0f}", f"{names / 1e3 / setting.case.members:.2f}"
 

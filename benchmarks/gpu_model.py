@@ -1,18 +1,19 @@
-"""Where the time of a decode step goes on an H100-class GPU: a model of bytes and launches.
+"""A model of the time of a decode step on an H100-class GPU, from bytes and launches.
 
     python -m benchmarks.gpu_model            # the tables of docs/scaling.md, two minutes, 3 GB
 
-Nothing here is measured on a GPU. Counted, on the simulated GPU (`tests/simulated_gpu.py`), are the
-operations of a step and the bytes each reads and writes, of one and of two layers with the widths
-of the model, for 16 and for 32 rows; a layer is their difference, and bytes are linear in rows.
-Assumed are the data sheet of the GPU, the shares of it that are reached, and what a launch costs:
+Nothing here is measured on a GPU. The simulated GPU (`tests/simulated_gpu.py`) counts the
+operations of a step and the bytes that each reads and writes, for models of one and two layers with
+the widths of the model, and for 16 and 32 rows; the difference is one layer, and bytes are linear
+in rows. The data sheet of the GPU, the shares of it that are reached, and the cost of a launch are
+assumed:
 
     step = max(host, device)
     host = operations x launch
     device = bytes / (bandwidth x share), or products / (arithmetic x share) where that is longer
 
-Left out: caches (what stays in the 50 MB of L2 is counted as if read from memory), attention's own
-products, and the time between dependent kernels.
+Left out: caches (data in the 50 MB of L2 is counted as if read from memory), the matrix products of
+attention, and the time between dependent kernels.
 """
 
 from collections.abc import Iterator
@@ -30,7 +31,7 @@ from germline.types import Decoding, SeedPerturbation
 from tests.simulated_gpu import DEVICE, NAME, Counts, counted
 
 FEW, MORE = 16, 32
-"""Rows that are counted; a bigger batch is extrapolated."""
+"""Rows that are counted; larger batches are extrapolated."""
 EXAMPLES = 8
 PRODUCTS = frozenset(("aten::mm", "aten::addmm", "aten::linear"))
 CORRECTIONS = frozenset(("aten::bmm", "aten::baddbmm"))
@@ -41,7 +42,7 @@ SORT_BYTES = 192
 
 @dataclass(frozen=True)
 class Gpu:
-    """An H100 SXM by its data sheet, the shares assumed reached, and the host's costs."""
+    """The data sheet of an H100 SXM, the shares that are assumed, and the host's costs."""
 
     bandwidth: float = 3.35e12 * 0.6
     arithmetic: float = 990e12 * 0.4
@@ -51,7 +52,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Batch:
-    """What decodes at once: members x examples, with so many tokens in the cache."""
+    """A batch that is decoded: members x examples, and the number of cached tokens."""
 
     rows: int
     examples: int = 64
@@ -60,10 +61,10 @@ class Batch:
 
 @dataclass(frozen=True)
 class Layer:
-    """What one layer does in a step.
+    """The work of one layer in a step.
 
     Attributes:
-        operations: launches, views not counted.
+        operations: number of launches, without views.
         activations: bytes per row outside of products and attention.
         corrections: bytes per row of the products of low-rank members, without their factors.
     """
@@ -79,7 +80,7 @@ def main() -> None:
 
 
 def table(names: tuple[str, ...] = ("0.5B", "7B")) -> Iterator[str]:
-    """Format a row per model, batch and way to choose tokens."""
+    """Yield a row per model, batch and decoding."""
     gpu = Gpu()
     yield (
         "| model | rows | tokens | weights | keys, values | corrections | activations | logits "
@@ -95,7 +96,7 @@ def table(names: tuple[str, ...] = ("0.5B", "7B")) -> Iterator[str]:
 
 
 def line(shape: Shape, layer: Layer, batch: Batch, decoding: Decoding, gpu: Gpu) -> str:
-    """Format one row: gigabytes by what they are, milliseconds, launches."""
+    """Format one row: gigabytes by part, milliseconds, launches."""
     members = batch.rows // batch.examples
     chosen = counted_choice(decoding)
     sort = SORT_BYTES if decoding.temperature else 0
@@ -119,11 +120,11 @@ def line(shape: Shape, layer: Layer, batch: Batch, decoding: Decoding, gpu: Gpu)
 
 
 CHOICES = 1024
-"""Logits of a row whose choice is counted."""
+"""Vocabulary size at which choosing a token is counted."""
 
 
 def counted_choice(decoding: Decoding) -> Counts:
-    """Count choosing a token for some rows; what a sort does inside is not seen."""
+    """Count choosing a token for some rows, without the operations inside a sort."""
     logits = torch.randn(MORE, CHOICES, dtype=torch.bfloat16).to(DEVICE)  # noqa: TID251 - any
     uniforms = torch.full((MORE,), 0.5, dtype=torch.float64).to(DEVICE)
     with counted() as counts:
@@ -148,14 +149,14 @@ def layer_of(shape: Shape) -> Layer:
     of_corrections = sum(per_row.get(name, 0) for name in CORRECTIONS)
     of_attention = sum(per_row.get(name, 0) for name in ATTENTION)
     rest = sum(per_row.values()) - of_products - of_corrections - of_attention
-    # Members are proportional to rows here; their factors are counted by themselves.
+    # Members are proportional to rows here; their factors are counted separately.
     factors = 2 * shape.sides / shape.layers / EXAMPLES
     operations = sum(more.operations.values()) - sum(less.operations.values())
     return Layer(operations, rest + of_products, of_corrections - factors)
 
 
 def counted_step(shape: Shape, rows: int) -> Counts:
-    """Count one decode step of a model with a small vocabulary: the fourth less the third."""
+    """Count one decode step of a model with a small vocabulary: four steps minus three."""
     pretrained = random_model(replace(shape, vocabulary=1024, tied=True), torch.device("cpu"))
     pretrained.model.to(torch.bfloat16)
     config = InProcess(device=NAME, dtype="bfloat16", threads=1)

@@ -1,22 +1,23 @@
-"""Evaluate populations of models as large as people train: speed, memory, share of the bandwidth.
+"""Evaluate populations of large models on a GPU: speed, memory, share of the bandwidth.
 
     python -m benchmarks.gpu_population                        # on a GPU: the table
     python -m benchmarks.gpu_population --shapes 0.5B --populations 8 64 --cuda-graphs
     python -m benchmarks.gpu_population --shapes toy           # anywhere, in seconds
 
-Models have random weights in the shapes of Qwen2.5; every text runs for all its new tokens. Without
-a GPU the toy shape runs instead, and the table says what is unmeasured.
+Models have random weights in the shapes of Qwen2.5, and every completion has all its new tokens.
+Without a GPU the toy shape runs instead, and the table lists the unmeasured shapes.
 
-- population: this project's engine, `low_rank` of rank 1, in cells of `--rows` rows.
+- population: this project's engine, `low_rank` of rank 1, in microbatches of `--rows` rows.
 - plain: the same rows without perturbations.
 - one at a time: add a member's noise to the weights in place, Hugging Face `generate`, subtract it
-  (`benchmarks/field_way.py`); a few members are timed and the rate is theirs.
-- full: this project's engine in space `full`, masters on the host, a few members again.
+  (`benchmarks/field_way.py`); the rate is that of a few members.
+- full: this project's engine in space `full`, masters on the host; also a few members.
 
-`peak` is the most device memory of the variant alone, weights included (on a CPU: bytes of tensors,
-counted operation by operation). `bandwidth` is the share of the time that reading the weights once
-per step and the keys and values once per token would take at the speed of a copy on this device,
-measured in the same run. `update` is one `apply` of that population, in seconds.
+`peak` is the peak device memory of the variant alone, including weights (on a CPU: bytes of
+tensors, counted per operation). Reading the weights once per step and the keys and values once per
+token would take some time at the speed of a copy on this device, measured in the same run;
+`bandwidth` is the share of this time in the time of the variant. `update` is the time of one
+`apply` of the population, in seconds.
 """
 
 import argparse
@@ -44,12 +45,12 @@ from germline.types import Decoding, GermlineError, Perturbation, Update
 SHAPES = {**QWEN, "toy": TOY}
 SIGMA = 1e-3
 FEW = 4
-"""Members of the variants that play one after another: their rate does not depend on how many."""
+"""Members of the variants that evaluate one by one: their rate does not depend on the number."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What every variant plays: prompts per member, new tokens, rows of a cell, CUDA graphs."""
+    """The work of all variants: prompts per member, new tokens, rows of a microbatch, graphs."""
 
     prompts: int
     new_tokens: int
@@ -73,7 +74,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--prompts", type=int, default=2, help="per member")
     parser.add_argument("--new-tokens", type=int, default=64)
-    parser.add_argument("--rows", type=int, default=1024, help="per cell")
+    parser.add_argument("--rows", type=int, default=1024, help="rows per microbatch")
     parser.add_argument("--cuda-graphs", action="store_true", help="`engine.cuda_graphs`")
     parser.add_argument("--repeats", type=int, default=3)
     arguments = parser.parse_args()
@@ -113,8 +114,8 @@ def report(
     if not on_gpu:
         missing = ", ".join(name for name in shapes if name != "toy") or "the shapes of Qwen2.5"
         yield (
-            f"\nUnmeasured, for want of a GPU: {missing}. The rows above show that the script "
-            "works; their figures say nothing about a GPU."
+            f"\nNot measured, as there is no GPU: {missing}. The rows above show that the script "
+            "works; their figures do not apply to a GPU."
         )
 
 
@@ -153,7 +154,7 @@ def row(
 def engine_of(
     shape: Shape, device: torch.device, space: LowRank | Full, *, cuda_graphs: bool
 ) -> InProcessEngine:
-    """Load random weights; masters on the host, as the promise of memory asks for."""
+    """Load random weights, with masters on the host."""
     section = InProcess.model_validate(
         {
             "device": str(device),
@@ -171,7 +172,7 @@ def ours(
     work: Work,
     cell: MicrobatchSettings,
 ) -> int:
-    """Play with this project's engine; return the tokens written."""
+    """Evaluate with this project's engine; return the number of new tokens."""
     examples = prompts(work.prompts)
     return evaluate_members(
         engine, NoGraders(), members, examples, cell, Decoding(work.new_tokens)
@@ -179,7 +180,7 @@ def ours(
 
 
 def one_at_a_time(engine: InProcessEngine, work: Work) -> int:
-    """Play a few members as the field does, on the weights of this engine."""
+    """Evaluate a few members one at a time, on the weights of this engine."""
     tokenizer = engine.pretrained.tokenizer
     ids = [encode_prompt(tokenizer, example) for example in prompts(work.prompts)]
     padded = tokenizer.pad({"input_ids": ids}, padding_side="left", return_tensors="pt")
@@ -194,7 +195,7 @@ def update_of(members: int) -> Update:
 
 
 def measured(variant: Callable[[], int], device: torch.device, repeats: int) -> Result:
-    """Play once for the peak (and to warm up), then for the time."""
+    """Run once for the peak memory (and to warm up), then for the time."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         tokens = variant()
@@ -207,7 +208,7 @@ def measured(variant: Callable[[], int], device: torch.device, repeats: int) -> 
 
 
 def seconds_of(work: Callable[[], object], device: torch.device) -> float:
-    """Time something once, after doing it once."""
+    """Time one call, after a call to warm up."""
     work()
     return _times(work, device, 1)[0]
 
@@ -231,7 +232,7 @@ def ideal_seconds(
     cell: MicrobatchSettings,
     speed: float,
 ) -> float:
-    """Return how long reading weights per step, and keys and values per token, takes at least."""
+    """Return the least seconds of reading weights per step, and keys and values per token."""
     item = engine.dtype.itemsize
     pieces = -(-members // members_per_microbatch(cell, work.prompts))
     weights = (shape.linear + shape.head) * item * work.new_tokens * pieces

@@ -1,17 +1,17 @@
-"""What a slow grader costs a generation: the same cells graded at once, and in 50 ms each.
+"""Cost of a slow grader: the same microbatches graded without delay, and in 50 ms per completion.
 
     python -m benchmarks.graders                       # the table of docs/benchmarks.md
     python -m benchmarks.graders --computes            # a grader that needs a processor
     python -m benchmarks.graders --workers 8 16        # with more processes
 
-The nano model writes long completions in cells of few rows, as a larger model does: grading is
-hidden while the pool keeps up, that is while `workers` is at least the completions generated per
-second times the seconds of grading one. What cannot be hidden is the last cell. The grader waits,
-as one that asks a service or starts a program does; `--computes` shows the other kind, which shares
-the processors with the generation.
+The nano model generates long completions in microbatches of few rows, as a larger model does.
+Grading runs in parallel with generation while the pool keeps up, that is, while `workers` is at
+least the completions per second times the seconds of grading one. Only the grading of the last
+microbatch adds to the time. The grader waits, like one that calls a service or starts a program;
+with `--computes` it uses the same processors as the generation.
 
-Every row is the median of `--repeats` generations, each pair (without, with) measured one after the
-other; the processes of the pool are started and warm before.
+Every row is the median of `--repeats` generations; the two kinds of grading are measured one after
+the other. The processes of the pool are started before.
 """
 
 import argparse
@@ -39,14 +39,14 @@ def main() -> None:
     parser.add_argument("--milliseconds", type=float, default=50.0)
     parser.add_argument("--members", type=int, default=32)
     parser.add_argument("--examples", type=int, default=16)
-    parser.add_argument("--rows", type=int, default=32, help="rows of a cell")
+    parser.add_argument("--rows", type=int, default=32, help="rows of a microbatch")
     parser.add_argument("--tokens", type=int, default=128, help="longest completion")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--computes", action="store_true", help="the grader computes")
     arguments = parser.parse_args()
     config = load_config(
         {
-            # No stop, hot sampling and raw prompts: few completions end before the limit.
+            # No stop strings, high temperature, plain prompts: few completions end early.
             "task": {
                 "kind": "countdown",
                 "temperature": 3.0,
@@ -59,7 +59,7 @@ def main() -> None:
     )
     print(f"nano, {torch.get_num_threads()} threads, torch {torch.__version__}")
     print(
-        f"{arguments.members} members x {arguments.examples} examples in cells of "
+        f"{arguments.members} members x {arguments.examples} examples in microbatches of "
         f"{arguments.rows} rows, {arguments.milliseconds:g} ms per completion, grader "
         f"{'computes' if arguments.computes else 'waits'}\n"
     )
@@ -72,7 +72,7 @@ def main() -> None:
 
 
 class Bench:
-    """One generation that is played again and again."""
+    """One generation that is evaluated repeatedly."""
 
     def __init__(self, config: Config) -> None:
         task = make_task(config.task)
@@ -91,7 +91,7 @@ class Bench:
         slow_s: list[float] = []
         with pool(SlowGrader(0.0), 1) as at_once, pool(slow, workers) as later:
             for graders in (at_once, later):
-                # Enough to start every process.
+                # Enough completions to start every process.
                 texts = ["warm"] * 20 * workers
                 graders.submit(texts, [self._batch[0]] * len(texts)).result()
                 self.generation_s(graders)
@@ -104,7 +104,7 @@ class Bench:
         return f"| {workers} | {speed:.0f} | {without:.2f} | {with_:.2f} | {added:+.1%} |"
 
     def generation_s(self, graders: GraderPool) -> float:
-        """Play the generation and wait for all its grades."""
+        """Evaluate the generation and wait for all grades; return the seconds."""
         began = time.perf_counter()
         evaluate_members(
             self._engine, graders, self._members, self._batch, self._cell, self._decoding
@@ -113,7 +113,7 @@ class Bench:
 
 
 def pool(grader: SlowGrader, workers: int) -> GraderPool:
-    """Start a pool with a time limit that plays no part."""
+    """Start a pool with a time limit that is never reached."""
     return GraderPool(grader, RUBRIC, FLOOR, workers, timeout_s=60.0)
 
 

@@ -1,10 +1,10 @@
-"""What it costs to give freed memory back to the system: generations with and without.
+"""Cost of returning freed memory to the system: generations with and without it.
 
     python -m benchmarks.heap                      # a table of docs/benchmarks.md
     python -m benchmarks.heap --models 22M --population 16
 
-Each variant has a process of its own, in which the same generation is played over and over; the
-processes take turns. `given back` is glibc as it comes, `kept` is `germline.engines.malloc_tuning`.
+Each variant has a process of its own, which repeats the same generation; the processes take turns.
+`given back` is the default of glibc, `kept` is `germline.engines.malloc_tuning`.
 """
 
 import argparse
@@ -26,20 +26,20 @@ from germline.strategies import make_strategy
 from germline.tasks import make_task
 
 VARIANTS = {"given back": {"GLIBC_TUNABLES": ""}, "kept": {}}
-"""Variables of the environment; one that names glibc's settings leaves them to the user."""
+"""Environment variables of the variants; if glibc's settings are given, germline changes none."""
 
 
 def main() -> None:
-    """Print the table, or play one generation after another as one of its variants."""
-    parser = argparse.ArgumentParser(description="Generations on a heap that keeps what is freed.")
+    """Print the table, or repeat the generation as one of its variants."""
+    parser = argparse.ArgumentParser(description="Generations on a heap that keeps freed memory.")
     parser.add_argument("--models", nargs="+", default=["nano", "22M"], choices=["nano", "22M"])
     parser.add_argument("--population", type=int, default=32)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--play", help="the model of this process: for the processes themselves")
+    parser.add_argument("--generate", help="model of this process; used by the script itself")
     arguments = parser.parse_args()
-    if arguments.play:
-        play(arguments.play, arguments.population, arguments.batch)
+    if arguments.generate:
+        generate(arguments.generate, arguments.population, arguments.batch)
         return
     print(
         f"arithmetic, {arguments.population} members x {arguments.batch} prompts, medians of "
@@ -58,9 +58,9 @@ def main() -> None:
 
 
 def compare(source: str, sizes: Sequence[str], repeats: int) -> dict[str, list[list[float]]]:
-    """Let both variants play in turns; return what each generation took."""
+    """Run both variants in turn; return the measurements of each generation."""
     population, batch = sizes
-    command = [sys.executable, "-m", "benchmarks.heap", "--play", source]
+    command = [sys.executable, "-m", "benchmarks.heap", "--generate", source]
     command += ["--population", population, "--batch", batch]
     running = {
         name: subprocess.Popen(
@@ -76,7 +76,7 @@ def compare(source: str, sizes: Sequence[str], repeats: int) -> dict[str, list[l
     for repeat in range(repeats + 2):
         for name, process in running.items():
             row = [float(word) for word in asked(process).split()]
-            if repeat > 1:  # the first ones fill the heap
+            if repeat > 1:  # the first repeats fill the heap
                 found[name].append(row)
     for process in running.values():
         process.communicate()
@@ -84,7 +84,7 @@ def compare(source: str, sizes: Sequence[str], repeats: int) -> dict[str, list[l
 
 
 def asked(process: subprocess.Popen[str]) -> str:
-    """Let a process play the generation once more; return the line that it prints."""
+    """Let a process run the generation once; return the line that it prints."""
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write("\n")
@@ -92,8 +92,8 @@ def asked(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline()
 
 
-def play(source: str, population: int, batch: int) -> None:
-    """Play the generation once for every line that comes; print what it took."""
+def generate(source: str, population: int, batch: int) -> None:
+    """Run the generation once for every input line; print the measurements."""
     config = load_config(
         {"task": {"kind": "arithmetic", "max_new_tokens": 16}, "space": "low_rank"},
         [
@@ -119,7 +119,7 @@ def play(source: str, population: int, batch: int) -> None:
 
 
 def shown(rows: Sequence[Sequence[float]]) -> str:
-    """Return the medians as cells of the table."""
+    """Return the columns of a row, which are medians."""
     seconds, processors, system, faults, resident = map(statistics.median, zip(*rows, strict=True))
     cells = f"{seconds:.3f} | {processors:.3f} | {system:.3f} | {faults:,.0f}"
     return f"{cells} | {resident / 1e3:,.0f}"

@@ -1,10 +1,10 @@
-"""How many numbers two nano tasks need: shipped configs against random subspaces of their layers.
+"""Intrinsic dimension of two nano tasks: shipped configs, and random subspaces of their layers.
 
     python -m benchmarks.intrinsic_dimension                     # the table of docs/benchmarks.md
     python -m benchmarks.intrinsic_dimension --tasks arithmetic --seeds 0 1 --cma-up-to 16
 
-`germline study intrinsic-dimension` for every task, with rows for the page. Runs are kept in
-`--out`: typed again, the command goes on where it was stopped.
+Runs `germline study intrinsic-dimension` for every task and prints rows for the docs. Runs are kept
+in `--out`: the same command continues an interrupted benchmark.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from germline.studies.intrinsic_dimension import (
 )
 
 HELD_OUT = {"conciseness": 50, "arithmetic": 188}
-"""Held-out examples per score: all there are."""
+"""Held-out examples per score: all of them."""
 
 
 def main() -> None:
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def print_rows(task: str, found: IntrinsicDimension) -> None:
-    """Print the config as it is, and then every dimension."""
+    """Print the row of the unchanged config, and then of every dimension."""
     before = found.outcomes[0].start
     for dimension in (None, *found.dimensions):
         name = "as it is" if dimension is None else str(dimension)

@@ -1,7 +1,7 @@
-"""How much of the machine other programs use while something is timed.
+"""Share of the machine that other programs use during a measurement.
 
-Wall time on a shared machine says little unless one knows how busy the machine was. Linux counts
-the processor time of all programs in `/proc/stat`; what this process did not use, others did.
+Wall time on a shared machine depends on the other programs. Linux counts the CPU time of all
+programs in `/proc/stat`; the CPU time of this process is subtracted from it.
 """
 
 import os
@@ -10,20 +10,20 @@ from pathlib import Path
 
 STAT = Path("/proc/stat")
 IDLE = (3, 4)
-"""Columns of the time in which a core does nothing: idle, and waiting for a disk."""
+"""Columns of the time in which a core is idle or waits for a disk."""
 COUNTED = 8
-"""Columns up to `steal`; the time of guests is counted in the others already."""
+"""Columns up to `steal`; the other columns already contain the time of guests."""
 
 
 class MachineLoad:
-    """Measure from when it is made; `share_of_others` tells what happened since."""
+    """Measures from its construction on."""
 
     def __init__(self) -> None:
         self._begun = time.perf_counter()
         self._busy, self._own = _busy_s(), time.process_time()
 
     def share_of_others(self) -> float | None:
-        """Return the share of all cores that other programs used, or None where it is unknown."""
+        """Return the share of all cores that other programs used; None if it is unknown."""
         if self._busy is None or (busy := _busy_s()) is None:
             return None
         others = (busy - self._busy) - (time.process_time() - self._own)
@@ -32,7 +32,7 @@ class MachineLoad:
 
 
 def _busy_s() -> float | None:
-    """Return the seconds in which a core of the machine worked, since it was started."""
+    """Return the busy seconds of all cores since the machine was started."""
     if not STAT.is_file():
         return None
     counts = [int(one) for one in STAT.read_text().splitlines()[0].split()[1 : COUNTED + 1]]

@@ -138,7 +138,7 @@ def prepared(
         rows=population * prompts,
         prompt_tokens=max(len(one) for one in ids),
         new_tokens=NEW_TOKENS,
-        cell_rows=rows,
+        microbatch_rows=rows,
         shared=(len(pad_prompts(ids, 0).prefix), min(config.microbatch.examples, prompts)),
     )
 

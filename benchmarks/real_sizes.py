@@ -328,7 +328,7 @@ def _floor(model: Any, work: Work, ids: Sequence[Sequence[int]]) -> Callable[[],
         rows=work.members * work.prompts,
         prompt_tokens=max(len(one) for one in ids),
         new_tokens=work.tokens,
-        cell_rows=members_per_microbatch(cell, work.prompts) * examples,
+        microbatch_rows=members_per_microbatch(cell, work.prompts) * examples,
         shared=(len(pad_prompts(ids, 0).prefix), examples),
     )
 

@@ -1,22 +1,23 @@
 """Simulated clusters of H200: time of evaluation, update and digest, with random delays and losses.
 
-**No GPU was run.** What an engine takes is what `benchmarks/scaling_out.py` counts, over an H200's
-data sheet; what the driver takes was measured on a CPU (`benchmarks/fleet_driver.py`); the order of
-things is that of `benchmarks/simulated_fleet.py`. Chance is seeded.
+**No GPU was run.** The time of an engine follows from the counts of `benchmarks/scaling_out.py` and
+the data sheet of an H200. The time of the driver was measured on a CPU
+(`benchmarks/fleet_driver.py`). The phases are those of `benchmarks/simulated_fleet.py`. Random
+delays are seeded.
 
-    step t   = max((weights + keys and values of rows still written) / bandwidth,
-                   their products / arithmetic)                                             (1)
-    cell     = products of the prompts / arithmetic + its steps, to the longest row         (2)
-    digest   = max(numbers / threads, largest tensor) x 4 bytes / hashing
-               + numbers x 4 bytes / PCIe                                                   (3)
-    rebuild  = start + serving weights / disk                                               (4)
-    welcome  = 2 x masters / disk + masters / network                                       (5)
-    update   = as `benchmarks/scaling_out.py` says; in one kernel that keeps a tile of the
-               sum while it adds all directions in their order, to the same bits:
-               2 x directions x numbers / (fp32 arithmetic / 2)
-               + 12 bytes x numbers / bandwidth                                             (6)
+    step t     = max((weights + keys and values of unfinished rows) / bandwidth,
+                     their products / arithmetic)                                           (1)
+    microbatch = products of the prompts / arithmetic + its steps, to the longest row       (2)
+    digest     = max(numbers / threads, largest tensor) x 4 bytes / hashing
+                 + numbers x 4 bytes / PCIe                                                 (3)
+    rebuild    = start + serving weights / disk                                             (4)
+    resync     = 2 x masters / disk + masters / network                                     (5)
+    update     = that of `benchmarks/scaling_out.py`; or, in one kernel that keeps a tile of
+                 the sum while it adds all directions in order, with the same bits:
+                 2 x directions x numbers / (fp32 arithmetic / 2)
+                 + 12 bytes x numbers / bandwidth                                           (6)
 
-A multiply and an add take a slot each in (6), as fusing them would round otherwise.
+In (6), a multiply and an add are two operations, because a fused one would round differently.
 """
 
 from collections.abc import Callable
@@ -28,7 +29,7 @@ from jaxtyping import Int
 
 from benchmarks.scaling_out import BYTES, Case, Gpu, update
 from benchmarks.shapes import QWEN
-from benchmarks.simulated_fleet import Costs, SimulatedFleet, Spent, nobody
+from benchmarks.simulated_fleet import Costs, SimulatedFleet, Spent, no_loss
 
 MASTER = 4
 """Bytes of a master weight (fp32)."""
@@ -36,19 +37,20 @@ MASTER = 4
 
 @dataclass(frozen=True)
 class Host:
-    """What stands around a GPU.
+    """The host of a GPU, and its links.
 
     Attributes:
-        fp32: operations a second outside tensor cores, a fused multiply and add as two (data
+        fp32: operations per second outside tensor cores; a fused multiply-add counts as two (data
             sheet).
-        hashing: bytes of SHA-256 a second on one core; measured, on a processor that has
-            instructions for it.
-        cores: per GPU: two processors of 56 for eight, as in the H200 systems of MLPerf Inference
-            4.1, whose descriptions also give one PCIe 5.0 x16 and one NIC of 400 Gb/s per GPU.
-        pcie: bytes a second; half of the 128 GB/s of both ways in the H200's data sheet.
-        network: bytes a second of a NIC.
-        disk: bytes a second. Assumed.
-        start: seconds until a fresh engine begins to read weights. Assumed.
+        hashing: bytes of SHA-256 per second on one core; measured on a processor with SHA
+            instructions.
+        cores: CPU cores per GPU: two processors of 56 cores for eight GPUs, as in the H200 systems
+            of MLPerf Inference 4.1, which also have one PCIe 5.0 x16 and one NIC of 400 Gb/s per
+            GPU.
+        pcie: bytes per second; half of the 128 GB/s for both directions in the H200's data sheet.
+        network: bytes per second of a NIC.
+        disk: bytes per second. Assumed.
+        start: seconds until a new engine begins to read weights. Assumed.
     """
 
     fp32: float = 67e12
@@ -62,15 +64,15 @@ class Host:
 
 @dataclass(frozen=True)
 class Driver:
-    """Seconds of the driver's processor.
+    """CPU seconds and bytes of the driver.
 
     Attributes:
-        send: for a cell, per prompt in it (`benchmarks/fleet_driver.py`).
-        receive: per completion of 256 tokens: unpickling, looking whether it can be believed,
-            weighing, handing to graders and taking their grades in (the same).
-        ask: for any job, on Ray (`benchmarks/fleet_layer.py`).
-        travel: a message and its answer on Ray, by the clock, on one machine.
-        sent: bytes per prompt of a cell: 256 tokens of four letters, and what is around them.
+        send: seconds per prompt of a microbatch (`benchmarks/fleet_driver.py`).
+        receive: seconds per completion of 256 tokens: unpickling, validating, counting bytes,
+            submitting to graders and collecting grades (`benchmarks/fleet_driver.py`).
+        ask: seconds per job, on Ray (`benchmarks/fleet_layer.py`).
+        travel: wall seconds of a message and its answer on Ray, on one machine.
+        sent: bytes per prompt of a microbatch: 256 tokens of four letters, and their envelope.
         received: bytes per completion.
     """
 
@@ -84,14 +86,14 @@ class Driver:
 
 @dataclass(frozen=True)
 class Chance:
-    """What differs from cell to cell. Assumed, all of it.
+    """Random differences between microbatches; all values are assumed.
 
     Attributes:
-        median: of the tokens of completions, as a share of the limit.
-        spread: of their logarithm.
-        pace: spread of the logarithm of the time equal cells take.
-        stalled: share of cells that take `stall` times as long.
-        lost_every: hours between two losses of one engine; 0: never.
+        median: median length of completions, as a share of the limit.
+        spread: standard deviation of the logarithm of the length.
+        pace: standard deviation of the logarithm of the time of equal microbatches.
+        stalled: share of microbatches that take `stall` times as long.
+        lost_every: hours between two losses of one engine; 0 for no losses.
     """
 
     median: float = 0.4
@@ -104,13 +106,13 @@ class Chance:
 
 @dataclass(frozen=True)
 class Setting:
-    """A cluster, a generation, and how the fleet is set.
+    """A cluster, a generation, and the settings of the fleet.
 
     Attributes:
-        digest_threads: of an engine; 0: all cores of its GPUs.
-        look: whether digests are compared after playing as well.
-        graders: processes on the driver's host.
-        grade: seconds of one of them per completion.
+        digest_threads: threads of an engine's digest; 0: all cores of its GPUs.
+        look: whether digests are also compared after generating.
+        graders: grader processes on the driver's host.
+        grade: seconds of a grader per completion.
         fused: whether the update is one kernel, by (6).
     """
 
@@ -129,20 +131,20 @@ class Setting:
 
 ENGINES = (8, 16, 32, 64, 128, 256, 512)
 PER_ENGINE = {"1.5B": 1, "7B": 1, "72B": 8}
-"""GPUs of an engine."""
+"""GPUs per engine."""
 
 
 def on(model: str, engines: int, members: int = 4096) -> Setting:
-    """Return a setting on so many engines of a model."""
+    """Return the setting of a model with a number of engines."""
     per_engine = PER_ENGINE[model]
     return Setting(Case(QWEN[model], engines * per_engine, per_engine, members=members))
 
 
 def simulated(setting: Setting, generations: int = 6, seed: int = 0) -> Spent:
-    """Return where the time of some generations goes."""
+    """Simulate some generations, and return where their time goes."""
     random = np.random.default_rng(seed)
     chance = setting.chance
-    loses = partial(_loses, random, chance.lost_every * 3600) if chance.lost_every else nobody
+    loses = partial(_loses, random, chance.lost_every * 3600) if chance.lost_every else no_loss
     fleet = SimulatedFleet(setting.case.engines, costs(setting), setting.quorum, loses)
     for _ in range(generations):
         fleet.generation(drawn(setting, random))
@@ -150,16 +152,17 @@ def simulated(setting: Setting, generations: int = 6, seed: int = 0) -> Spent:
 
 
 def drawn(setting: Setting, random: np.random.Generator) -> list[Callable[[int], float]]:
-    """Draw how long each cell of a generation takes, whoever plays it."""
+    """Draw the seconds of each microbatch of a generation; they are the same on every engine."""
     case, chance = setting.case, setting.chance
-    cells: list[Callable[[int], float]] = []
+    microbatches: list[Callable[[int], float]] = []
     for _ in range(case.members * case.prompts // case.rows):
         tokens = case.new_tokens * chance.median * random.lognormal(0.0, chance.spread, case.rows)
         lengths = np.clip(np.ceil(tokens), 1, case.new_tokens).astype(np.int64)
         pace = random.lognormal(0.0, chance.pace)
         stall = chance.stall if random.random() < chance.stalled else 1.0
-        cells.append(partial(_alike, cell_seconds(case, lengths, setting.gpu) * pace * stall))
-    return cells
+        seconds = microbatch_seconds(case, lengths, setting.gpu) * pace * stall
+        microbatches.append(partial(_alike, seconds))
+    return microbatches
 
 
 def _alike(seconds: float, _engine: int) -> float:
@@ -173,16 +176,16 @@ def _loses(
     return begin + after if after < end - begin else None
 
 
-def cell_seconds(case: Case, lengths: Int[np.ndarray, " rows"], gpu: Gpu) -> float:
-    """Return the seconds of playing one cell, by (1) and (2).
+def microbatch_seconds(case: Case, lengths: Int[np.ndarray, " rows"], gpu: Gpu) -> float:
+    """Return the seconds of generating one microbatch, by (1) and (2).
 
     Args:
         case: the model and its GPUs.
-        lengths: tokens written in each row.
-        gpu: its speed.
+        lengths: tokens generated in each row.
+        gpu: speed of a GPU.
     """
     of = case.shape
-    rows = lengths.size - np.cumsum(np.bincount(lengths))[:-1]  # still written, at each step
+    rows = lengths.size - np.cumsum(np.bincount(lengths))[:-1]  # unfinished rows at each step
     steps = np.arange(1, rows.size + 1)
     bandwidth = gpu.bandwidth * gpu.share_of_bandwidth
     arithmetic = gpu.arithmetic * gpu.share_of_arithmetic
@@ -194,7 +197,7 @@ def cell_seconds(case: Case, lengths: Int[np.ndarray, " rows"], gpu: Gpu) -> flo
 
 
 def costs(setting: Setting) -> Costs:
-    """Return what everything but playing takes, by (3) to (6)."""
+    """Return the durations of all actions except generating, by (3) to (6)."""
     case, driver, host = setting.case, setting.driver, setting.host
     masters = case.shape.numbers * MASTER
     digest = digest_seconds(setting)
@@ -208,12 +211,12 @@ def costs(setting: Setting) -> Costs:
         update=update_seconds(setting),
         agree=digest,
         rebuild=host.start + case.shape.numbers * BYTES / host.disk,
-        welcome=2 * masters / host.disk + masters / (host.network * case.per_engine),
+        resync=2 * masters / host.disk + masters / (host.network * case.per_engine),
     )
 
 
 def digest_seconds(setting: Setting) -> float:
-    """Return how long an engine hashes its masters, by (3)."""
+    """Return the seconds in which an engine hashes its masters, by (3)."""
     case, host = setting.case, setting.host
     largest = max(case.shape.head, case.shape.hidden * case.shape.inner)
     threads = setting.digest_threads or host.cores * case.per_engine
@@ -222,7 +225,7 @@ def digest_seconds(setting: Setting) -> float:
 
 
 def update_seconds(setting: Setting) -> float:
-    """Return how long an engine applies an update, by (6) where it is one kernel."""
+    """Return the seconds in which an engine applies an update; by (6) if it is one kernel."""
     case, gpu = setting.case, setting.gpu
     if not setting.fused:
         return update(case, gpu)
@@ -232,15 +235,15 @@ def update_seconds(setting: Setting) -> float:
 
 
 def traffic(setting: Setting) -> tuple[float, float]:
-    """Return the bytes of a generation besides text and in all, on the driver's network.
+    """Return the bytes of a generation on the driver's network, without text and in total.
 
-    To every engine an update of 9 bytes per pair of members (`scaling_out.network`); for a cell a
-    kilobyte, 60 bytes for each of its members, and 15 beside each completion (measured).
+    Every engine gets an update of 9 bytes per pair of members (`scaling_out.network`). A microbatch
+    takes a kilobyte, 60 bytes per member, and 15 bytes in addition to each completion (measured).
     """
     case, driver = setting.case, setting.driver
     completions = case.members * case.prompts
-    cells = completions / case.rows
+    microbatches = completions / case.rows
     updates = case.engines * (9 * case.members / 2 + 1000)
-    names = updates + cells * 1000 + case.members * 60 + completions * 15
-    text = cells * case.prompts * driver.sent + completions * (driver.received - 15)
+    names = updates + microbatches * 1000 + case.members * 60 + completions * 15
+    text = microbatches * case.prompts * driver.sent + completions * (driver.received - 15)
     return names, names + text

@@ -1,7 +1,7 @@
-"""Simulated engines that sleep for a given time, so that many of them run on few cores.
+"""Engines that sleep instead of generating, so that many of them run on few cores.
 
-A fleet of them is a real one in everything but playing: processes, pickles, pipes, graders, digests
-and updates of a toy.
+Everything else in a fleet of them is real: processes, pickles, pipes, graders, digests and the
+updates of a toy model.
 """
 
 import time
@@ -25,18 +25,18 @@ from germline.types import (
 )
 
 
-class Clockwork(EngineWrapper):
-    """An engine that sleeps while others would play.
+class SleepingEngine(EngineWrapper):
+    """An engine that sleeps instead of generating.
 
     Args:
-        inner: whose weights it has.
-        cell_s: median seconds of a cell.
-        update_s: seconds of an update, besides the inner one's.
+        inner: the engine that holds the weights.
+        microbatch_s: median seconds of a microbatch.
+        update_s: seconds added to every update of `inner`.
     """
 
-    def __init__(self, inner: Engine, cell_s: float, update_s: float) -> None:
+    def __init__(self, inner: Engine, microbatch_s: float, update_s: float) -> None:
         super().__init__(inner)
-        self.cell_s = cell_s
+        self.microbatch_s = microbatch_s
         self.update_s = update_s
 
     def generate(
@@ -45,11 +45,11 @@ class Clockwork(EngineWrapper):
         examples: Sequence[Example],
         decoding: Decoding,
     ) -> list[list[Completion]]:
-        """Sleep as long as the first member says, and answer with a number."""
+        """Sleep for a time drawn from the seed of the first member; return a fixed completion."""
         first = members[0]
-        time.sleep(0.0 if first is None else seconds(first, self.cell_s))
-        one = Completion("7", (55, 2), "eos", 8)
-        return [[one for _ in examples] for _ in members]
+        time.sleep(0.0 if first is None else seconds(first, self.microbatch_s))
+        completion = Completion("7", (55, 2), "eos", 8)
+        return [[completion for _ in examples] for _ in members]
 
     def apply(self, update: Update | MeanUpdate) -> UpdateSize | None:
         """Apply the update, and sleep."""
@@ -57,13 +57,13 @@ class Clockwork(EngineWrapper):
         return self.inner.apply(update)
 
 
-def seconds(first: Perturbation, cell_s: float) -> float:
-    """Return how long a cell takes, by its first member: half as long to twice as long, mostly."""
+def seconds(first: Perturbation, microbatch_s: float) -> float:
+    """Draw the seconds of a microbatch from its first member: mostly half to twice the median."""
     member = as_seed_perturbation(first)
     chance = np.random.default_rng([member.generation, member.direction])
-    return float(cell_s * chance.lognormal(0.0, 0.4))
+    return float(microbatch_s * chance.lognormal(0.0, 0.4))
 
 
-def load(config: Config, cell_s: float, update_s: float) -> Clockwork:
-    """Load the engine of a config and wind it up."""
-    return Clockwork(make_engine(config), cell_s, update_s)
+def load(config: Config, microbatch_s: float, update_s: float) -> SleepingEngine:
+    """Load the engine of a config and wrap it."""
+    return SleepingEngine(make_engine(config), microbatch_s, update_s)

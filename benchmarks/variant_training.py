@@ -1,4 +1,4 @@
-"""Train several fleets in turn, and measure wall time and processor time of their generations."""
+"""Train variants of a fleet in turn, and measure wall time and CPU time of their generations."""
 
 import time
 from collections.abc import Iterator
@@ -21,23 +21,23 @@ from germline.types import GenerationRecord
 
 @dataclass(frozen=True)
 class ProcessorSeconds:
-    """Ask an engine elsewhere how long its process was on a processor."""
+    """Query the CPU time of a remote engine's process."""
 
     def __call__(self, engine: Engine) -> float:
-        """Return seconds, of all its threads."""
+        """Return the CPU seconds of all its threads."""
         return time.process_time()
 
     def is_valid_result(self, answer: object) -> bool:
-        """Whether this can be a time."""
+        """Return whether the answer is a number of seconds."""
         return isinstance(answer, float)
 
 
 @dataclass
-class Course:
-    """One variant in training, and what its generations took: seconds by the clock, of processors.
+class VariantTraining:
+    """One variant in training, with the wall seconds and CPU seconds of its generations.
 
     Attributes:
-        fleet: whose engines are asked for their seconds.
+        fleet: its engines are queried for their CPU seconds.
     """
 
     loop: Iterator[GenerationRecord]
@@ -54,7 +54,7 @@ class Course:
         self.processor.append(self.processors() - spent)
 
     def processors(self) -> float:
-        """Return how long this process and the engines were on a processor, by asking them."""
+        """Return the CPU seconds of this process and of the engines, which are queried."""
         fleet, engines = self.fleet, 0.0
         while isinstance(fleet, FleetWrapper):
             fleet = fleet.inner
@@ -63,11 +63,11 @@ class Course:
         return time.process_time() + engines
 
 
-def course(config: Config, variant: str, cleanup: ExitStack) -> Course:
-    """Load the engines of a variant and begin to train."""
+def begin_training(config: Config, variant: str, cleanup: ExitStack) -> VariantTraining:
+    """Load the engines of a variant and begin to train it."""
     kind, _, engines = variant.partition("-")
     fleet: dict[str, object] = {"kind": "local", "engines": int(engines or 1)}
-    if kind == "ray":  # several fleets in one cluster: none shall wait for room
+    if kind == "ray":  # several fleets share a cluster: none should wait for resources
         fleet |= {"kind": "ray", "resources": {"CPU": 0.1}}
     config = load_config({**config.model_dump(), "fleet": fleet})
     parts = cleanup.enter_context(build_run_parts(config))
@@ -75,11 +75,11 @@ def course(config: Config, variant: str, cleanup: ExitStack) -> Course:
         parts = cleanup.enter_context(replace(parts, fleet=one_elsewhere(parts)))
     span = range(config.generations)
     loop = generations(parts.strategy, parts.shape, parts.fleet, parts.batch, parts.decoding, span)
-    return Course(loop, parts.fleet)
+    return VariantTraining(loop, parts.fleet)
 
 
 def one_elsewhere(parts: RunParts) -> RemoteFleet:
-    """Put the engine that a config leaves in this process into one of its own."""
+    """Return a fleet of one engine in its own process, which a config runs in this process."""
     config = parts.config
     load = partial(remote_engine_factory(config, make_engine), engine_placement(config, 0))
     pool = WorkerPool([EngineProcess(0, load)], wait_for_outcome)

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from benchmarks import fleet_scaling
-from benchmarks.courses import course
 from benchmarks.scaling_out import Case, Gpu, generate
 from benchmarks.shapes import QWEN
-from benchmarks.simulated_cluster import cell_seconds, on, simulated, traffic
+from benchmarks.simulated_cluster import microbatch_seconds, on, simulated, traffic
 from benchmarks.simulated_fleet import Costs, SimulatedFleet
+from benchmarks.variant_training import begin_training
 from germline.engines.master_weights import Masters
 from germline.fleet.engine_queries import DimensionQuery
 from germline.fleet.worker_pool import WorkerPool
@@ -22,15 +22,15 @@ from germline.types import TensorInfo
 from tests import remote_engines
 from tests.toy_runs import settings
 
-CELLS = np.random.default_rng(0).lognormal(0.0, 0.5, 40).tolist()
+SECONDS = np.random.default_rng(0).lognormal(0.0, 0.5, 40).tolist()
 DEAR = Costs(
     send=0.01, receive=0.02, ask=0.001, travel=0.004, grade=0.03, tell=0.1, look=0.2, update=0.5,
-    agree=0.2, rebuild=3.0, welcome=1.0,
+    agree=0.2, rebuild=3.0, resync=1.0,
 )  # fmt: skip
 
 
-def cells(seconds=CELLS):
-    """Return cells that take the same on every engine."""
+def microbatches(seconds=SECONDS):
+    """Return microbatches that take the same on every engine."""
     return [lambda _engine, one=one: one for one in seconds]
 
 
@@ -64,9 +64,11 @@ def test_a_digest_hashes_as_many_tensors_at_once_as_torch_has_threads():
     assert found == Masters(plain, infos, None, Sgd(), "constant").digest()
 
 
-def test_a_course_here_and_one_in_a_process_reach_the_same_digest_and_count_both_processors():
+def test_training_here_and_in_a_process_reach_the_same_digest_and_count_both_processors():
     with ExitStack() as cleanup:
-        here, there = (course(settings(), name, cleanup) for name in ("here", "processes-1"))
+        here, there = (
+            begin_training(settings(), name, cleanup) for name in ("here", "processes-1")
+        )
         for one in (here, there):
             one.step()
         assert here.digest == there.digest
@@ -76,38 +78,40 @@ def test_a_course_here_and_one_in_a_process_reach_the_same_digest_and_count_both
 
 def test_one_engine_without_costs_takes_the_sum_of_its_cells():
     fleet = SimulatedFleet(1, Costs())
-    assert fleet.generation(cells()) == pytest.approx(sum(CELLS))
+    assert fleet.generation(microbatches()) == pytest.approx(sum(SECONDS))
 
 
 def test_one_engine_takes_its_cells_and_every_cost_one_after_another():
     costs = Costs(send=0.01, receive=0.02, tell=0.1, look=0.2, update=0.5, agree=0.3)
     fleet = SimulatedFleet(1, costs)
-    each = len(CELLS) * (costs.send + costs.receive)
+    each = len(SECONDS) * (costs.send + costs.receive)
     once = costs.tell + costs.look + costs.update + costs.agree
-    assert fleet.generation(cells()) == pytest.approx(sum(CELLS) + each + once)
+    assert fleet.generation(microbatches()) == pytest.approx(sum(SECONDS) + each + once)
 
 
 def test_without_costs_more_engines_are_never_slower_on_equal_cells():
-    seconds = [SimulatedFleet(n, Costs()).generation(cells([1.0] * 40)) for n in range(1, 45)]
+    seconds = [
+        SimulatedFleet(n, Costs()).generation(microbatches([1.0] * 40)) for n in range(1, 45)
+    ]
     assert seconds == sorted(seconds, reverse=True)
     assert seconds[-1] == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("engines", [2, 3, 7, 39, 50])
 def test_no_fleet_beats_its_longest_cell_or_an_even_share(engines):
-    seconds = SimulatedFleet(engines, Costs()).generation(cells())
-    least = max(max(CELLS), sum(CELLS) / engines)
-    assert least - 1e-9 <= seconds <= sum(CELLS) / engines + max(CELLS)
+    seconds = SimulatedFleet(engines, Costs()).generation(microbatches())
+    least = max(max(SECONDS), sum(SECONDS) / engines)
+    assert least - 1e-9 <= seconds <= sum(SECONDS) / engines + max(SECONDS)
 
 
 @pytest.mark.parametrize("engines", [1, 3, 64])
 def test_every_cell_is_played_once_and_phases_add_up_to_the_clock(engines):
     fleet = SimulatedFleet(engines, DEAR)
     for _ in range(3):
-        fleet.generation(cells())
+        fleet.generation(microbatches())
     spent = fleet.spent
-    assert spent.cells == 3 * len(CELLS)
-    assert spent.playing == pytest.approx(3 * sum(CELLS))
+    assert spent.microbatches == 3 * len(SECONDS)
+    assert spent.generating == pytest.approx(3 * sum(SECONDS))
     assert spent.wasted == 0
     assert sum(spent.phases.values()) == pytest.approx(spent.wall)
     assert spent.driver < spent.wall
@@ -121,50 +125,50 @@ def test_what_a_lost_engine_was_at_is_played_by_others():
         return begin + next(lost, 0) if engine == 1 and (begin < 0.5) else None
 
     fleet = SimulatedFleet(2, DEAR, loses=loses)
-    fleet.generation(cells([1.0] * 6))
-    fleet.generation(cells([1.0] * 6))
+    fleet.generation(microbatches([1.0] * 6))
+    fleet.generation(microbatches([1.0] * 6))
     spent = fleet.spent
-    assert (spent.losses, spent.cells) == (1, 12)
+    assert (spent.losses, spent.microbatches) == (1, 12)
     assert spent.wasted == pytest.approx(0.3)
-    assert spent.phases["welcome"] == pytest.approx(DEAR.welcome)
+    assert spent.phases["resync"] == pytest.approx(DEAR.resync)
 
 
 def test_a_fleet_that_lost_everyone_waits_for_a_fresh_engine():
     fleet = SimulatedFleet(
         1, Costs(rebuild=7.0), loses=lambda begin, _end, _engine: begin + 0.5 if begin < 1 else None
     )
-    assert fleet.generation(cells([2.0])) == pytest.approx(0.5 + 7.0 + 2.0)
+    assert fleet.generation(microbatches([2.0])) == pytest.approx(0.5 + 7.0 + 2.0)
 
 
 def test_a_quorum_leaves_a_straggler_behind_after_the_grace():
     seconds = [1.0] * 9 + [100.0]
-    whole = SimulatedFleet(10, Costs()).generation(cells(seconds))
+    whole = SimulatedFleet(10, Costs()).generation(microbatches(seconds))
     fleet = SimulatedFleet(10, Costs(), quorum=0.9)
-    closed = fleet.generation(cells(seconds))
+    closed = fleet.generation(microbatches(seconds))
     assert whole == pytest.approx(100.0)
     assert closed == pytest.approx(1.5)
-    assert fleet.spent.cells == 9
+    assert fleet.spent.microbatches == 9
     assert fleet.spent.wasted == pytest.approx(100.0)
 
 
 def test_a_quorum_waits_for_what_is_nearly_done():
     fleet = SimulatedFleet(10, Costs(), quorum=0.9)
-    assert fleet.generation(cells([1.0] * 9 + [1.4])) == pytest.approx(1.4)
-    assert fleet.spent.cells == 10
+    assert fleet.generation(microbatches([1.0] * 9 + [1.4])) == pytest.approx(1.4)
+    assert fleet.spent.microbatches == 10
 
 
 def test_rows_of_full_length_take_what_the_law_of_scaling_out_says():
     case = Case(QWEN["7B"], gpus=1, per_engine=1, members=16)
     full = np.full(case.rows, case.new_tokens)
     # That law takes keys and values at half of their length throughout.
-    assert cell_seconds(case, full, Gpu()) == pytest.approx(generate(case), rel=0.02)
+    assert microbatch_seconds(case, full, Gpu()) == pytest.approx(generate(case), rel=0.02)
 
 
 def test_shorter_rows_shorten_a_cell_and_its_longest_row_decides_its_steps():
     case, some = Case(QWEN["7B"], gpus=1, per_engine=1), np.full(1024, 50)
-    short = cell_seconds(case, some, Gpu())
-    one_long = cell_seconds(case, np.append(some[1:], 256), Gpu())
-    assert short < one_long < cell_seconds(case, np.full(1024, 256), Gpu())
+    short = microbatch_seconds(case, some, Gpu())
+    one_long = microbatch_seconds(case, np.append(some[1:], 256), Gpu())
+    assert short < one_long < microbatch_seconds(case, np.full(1024, 256), Gpu())
 
 
 def test_a_seed_says_everything_a_simulation_does():
@@ -188,7 +192,7 @@ def test_the_update_is_what_breaks_first_and_one_kernel_mends_it():
     spent = simulated(setting, 1)
     mended = simulated(replace(setting, fused=True), 1)
     assert mended.phases["apply"] < spent.phases["apply"] / 10
-    assert mended.phases["play"] == pytest.approx(spent.phases["play"])
+    assert mended.phases["generate"] == pytest.approx(spent.phases["generate"])
 
 
 def test_a_table_has_a_row_for_every_case_and_no_column_too_few():

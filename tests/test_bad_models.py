@@ -78,7 +78,7 @@ UP = "model.layers.1.mlp.up_proj.weight"
         (weights(lambda all_: all_.pop(UP)), rf"does not hold {UP}: its files are incomplete"),
         (
             weights(lambda all_: all_.update({UP: all_[UP][1:].clone()})),
-            rf"{UP} of .* has the shape \[95, 64\], but config\.json asks for \[96, 64\]",
+            rf"{UP} of .* has the shape \[95, 64\], but config\.json expects \[96, 64\]",
         ),
         (
             weights(lambda all_: all_[UP].fill_(float("nan"))),

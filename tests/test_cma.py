@@ -240,7 +240,7 @@ def test_coordinates_of_another_model_are_refused():
 
 def test_a_move_as_a_journal_holds_it_cannot_be_applied():
     engine = make_engine(settings(MIX))
-    with pytest.raises(GermlineError, match="let the strategy recall it first"):
+    with pytest.raises(GermlineError, match="let the strategy replay it first"):
         engine.apply(MeanUpdate(0, 0.3, (0.0, 1.0)))
 
 

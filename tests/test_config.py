@@ -94,6 +94,7 @@ def test_every_setting_but_the_ends_of_a_line_and_your_own_file_has_a_default():
         "NaturalGradientSigma.start",
         "PythonFile.path",
         "Jsonl.path",
+        "Dataset.path",
     }
 
 
@@ -298,7 +299,7 @@ def test_a_config_survives_json():
         ("task=sudoku", r"task: .*'sudoku'.*'conciseness', 'arithmetic', 'countdown'"),
         ("fleet=slurm", r"fleet: there is no kind 'slurm'; choose one of 'local', 'ray'"),
         ("task=python", r"task\.path: is missing"),
-        ("task=rows.csv", r"task: .*'rows\.csv'"),
+        ("task=rows.tsv", r"task: .*'rows\.tsv'"),
         ("task={kind: a.jsonl, reward: exakt}", r"task\.reward\.exakt.*'exact'.*found 'exakt'"),
         ("task={kind: a.jsonl, reward: {exact: 0}}", r"task: reward=.* weighs nothing"),
         ("task={kind: a.jsonl, metric: json}", r"metric=json is not part of reward="),

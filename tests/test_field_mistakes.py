@@ -33,7 +33,7 @@ MISTAKES: dict[int, tuple[str, tuple[str, ...]]] = {
     ),
     4: (
         "ranks of a tensor-parallel engine that draw the same noise for their shards",
-        ("engines_real/test_vllm::test_two_workers_play_the_members_of_one",),
+        ("engines_real/test_vllm::test_two_workers_evaluate_the_same_members_as_inprocess",),
     ),
     5: (
         "results kept by a seed that may be drawn twice",
@@ -105,8 +105,8 @@ MISTAKES: dict[int, tuple[str, tuple[str, ...]]] = {
     15: (
         "a prefix cache kept across changes of weights, names of adapters used again",
         (
-            "engines_real/test_vllm::test_what_vllm_knows_of_a_prompt_never_meets_other_weights",
-            "engines_real/test_equality::test_mistake_15_no_answer_is_that_of_the_weights_before_"
+            "engines_real/test_vllm::test_the_prefix_cache_is_never_used_with_other_weights",
+            "engines_real/test_equality::test_mistake_15_no_output_is_that_of_the_weights_before_"
             "an_update",
         ),
     ),
@@ -133,10 +133,10 @@ MISTAKES: dict[int, tuple[str, tuple[str, ...]]] = {
     18: (
         "imports that move with another project's version, which pins it",
         (
-            "test_vllm::test_one_module_knows_vllm_s_insides",
+            "test_vllm::test_one_module_imports_vllm_s_internals",
             "test_vllm::test_a_vllm_that_is_too_old_is_refused",
-            "test_vllm::test_newer_ones_and_builds_of_working_copies_are_taken",
-            "test_vllm::test_a_vllm_that_is_made_differently_is_told_by_the_part_it_lacks",
+            "test_vllm::test_newer_versions_and_builds_of_working_copies_are_accepted",
+            "test_vllm::test_a_vllm_that_lacks_a_part_is_an_error_that_names_the_part",
         ),
     ),
     19: (

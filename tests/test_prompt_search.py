@@ -275,10 +275,10 @@ def test_every_generation_records_the_odds(whole):
         )
 
 
-def test_the_report_draws_the_odds(whole):
+def test_the_report_draws_the_probabilities(whole):
     page = (whole / "report.html").read_text()
-    assert "What was chosen beside the weights" in page
-    assert page.count("Probability with which a member plays") == 2
+    assert "Prompt options" in page
+    assert page.count("Probability with which a member uses each") == 2
 
 
 def test_the_live_view_names_the_likeliest(tmp_path):

@@ -209,7 +209,7 @@ def test_nothing_is_overwritten(tmp_path):
     (tmp_path / "test_riddles.py").write_text("mine")
     shown = called("new", "task", tmp_path / "riddles")
     assert shown.exit_code == 2
-    assert "test_riddles.py exists already" in shown.stderr
+    assert "test_riddles.py already exists" in shown.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["test_riddles.py"]
 
 
@@ -219,7 +219,7 @@ def test_nothing_is_overwritten(tmp_path):
         ("3-men", "such as _3_men"),
         ("a b.py", "such as a_b"),
         ("class", "cannot name a Python file"),
-        ("random", "random is a module of Python"),
+        ("random", "random is a module of the standard library"),
         ("nowhere/riddles", "there is no folder 'nowhere'"),
     ],
 )

@@ -10,6 +10,7 @@ from germline.config import (
     Arithmetic,
     Conciseness,
     Countdown,
+    Dataset,
     Jsonl,
     Multiplication,
     PythonFile,
@@ -38,6 +39,7 @@ settings = {{"floor": {{"brevity": -1000}}}}
 FILES: dict[str, Any] = {
     "task.py": PYTHON_FILE,
     "rows.jsonl": "".join(json.dumps(row) + "\n" for row in ROWS),
+    "rows.json": json.dumps(ROWS),
 }
 SETTINGS: dict[str, Callable[..., TaskBase]] = {
     "arithmetic": Arithmetic,
@@ -50,6 +52,7 @@ SETTINGS: dict[str, Callable[..., TaskBase]] = {
         reward={"exact": 1.0, "numeric": 1.0, "contains": 0.5, "json": -0.5, "length": 0.01},
         **more,
     ),
+    "dataset": lambda **more: Dataset(path=FILES["rows.json"], reward="numeric", **more),
 }
 """How the settings of every task are made; files are written when the tests begin."""
 
@@ -60,6 +63,7 @@ FULL_REWARD = {
     "multiplication": 1.0,
     "python": 1.0,
     "jsonl": 2.0,
+    "dataset": 1.0,
 }
 
 

@@ -1,9 +1,9 @@
 """Writes the header of every config in configs/recipes: computed memory, seconds and bytes.
 
     python -m checks.recipes            # writes them
-    python -m checks.recipes --check    # says which are stale
+    python -m checks.recipes --check    # prints which are stale
 
-The end of a file's name says for which machine the recipe is. Shapes are those of the published
+The end of a file's name is the machine of the recipe. Shapes are those of the published
 config.json (`germline/estimates/published_configs.py`) and speeds those of data sheets, so nothing
 is downloaded or measured, and `tests/test_recipes.py` finds headers that are stale.
 """
@@ -27,7 +27,7 @@ MACHINES = {
     "-8x80gb-vllm": ("80gb", "8 x 80 GB with vLLM"),
     "-80gb": ("80gb", "a GPU of 80 GB"),
 }
-"""End of a file's name -> the described GPU, and how people say it."""
+"""End of a file's name -> the name of its hardware description, and its name in headers."""
 
 NOT_RUN = "Not yet run on this hardware."
 WIDTH = 100
@@ -35,7 +35,7 @@ GIGABYTE = 1e9
 
 
 def main() -> int:
-    """Write the headers, or with `--check` say which are stale; the exit status tells."""
+    """Write the headers, or with `--check` print the stale ones and return 1 if there are any."""
     texts = {path: fresh(path) for path in recipes()}
     stale = [path for path, text in texts.items() if path.read_text(encoding="utf-8") != text]
     if sys.argv[1:] == ["--check"]:
@@ -53,7 +53,7 @@ def recipes() -> list[Path]:
 
 
 def fresh(path: Path, found: Estimate | None = None) -> str:
-    """Return what a recipe should hold: its header, of what was computed, and its settings."""
+    """Return the text of a recipe: its computed header and its settings."""
     config = load_config(path)
     lines = path.read_text(encoding="utf-8").splitlines()
     settings = [line for line in lines if not line.startswith("#")]
@@ -81,13 +81,13 @@ def header(path: Path, config: Config, found: Estimate) -> list[str]:
 
 
 def computed(path: Path, config: Config) -> Estimate:
-    """Compute what a recipe needs on the machine of its name."""
+    """Compute the memory and time of a recipe on its machine."""
     key, _ = machine_of(path)
     return estimate(config, shape_of(config.model), text_lengths(config), GPUS[key])
 
 
 def machine_of(path: Path) -> tuple[str, str]:
-    """Return the GPU a recipe is for, and how people say it."""
+    """Return the hardware description of a recipe, and its name in headers."""
     return next(about for end, about in MACHINES.items() if path.stem.endswith(end))
 
 

@@ -1,7 +1,7 @@
 """The project rules that no off-the-shelf tool checks; `make rules` runs them.
 
-Every rule is a function from one file to what is wrong in it. `tests/test_rules.py` shows for each
-that it finds a violation, so a rule cannot fall asleep.
+Every rule is a function from one file to its violations. `tests/test_rules.py` checks that each
+rule finds one.
 """
 
 import ast
@@ -51,14 +51,14 @@ RETIRED = {
     "seat": "slot",
     "sounding": "sigma_probe",
 }
-"""Names that a reader had to look up, and the field's words that stand in their place."""
+"""Retired names -> the usual names that replaced them."""
 
 SENTENCE_BREAK = re.compile(r"[.!?]\s+[A-Z]")
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One Python file: its place under the root, and its text."""
+    """One Python file: its path under the root, and its text."""
 
     path: Path
     text: str
@@ -68,21 +68,21 @@ Rule = Callable[[Source], Iterator[str]]
 
 
 def length_is_bounded(source: Source) -> Iterator[str]:
-    """Refuse files nobody reads in one sitting."""
+    """Report files that are too long."""
     lines = len(source.text.splitlines())
     if lines > LONGEST_FILE:
         yield f"{lines} lines, over {LONGEST_FILE}: give a part of it a file of its own"
 
 
 def name_says_what_it_is(source: Source) -> Iterator[str]:
-    """Refuse module names that say nothing about the content."""
+    """Report module names that do not describe the content."""
     for part in (*source.path.parent.parts, source.path.stem):
         if part in VAGUE_NAMES:
             yield f"{part!r} names nothing in particular: call it after what it holds"
 
 
 def opens_with_one_sentence(source: Source) -> Iterator[str]:
-    """Ask every module for a first line fit for a table of contents."""
+    """Report modules whose docstring does not begin with one sentence."""
     tree = ast.parse(source.text)
     if not tree.body:
         return  # an empty __init__.py
@@ -98,14 +98,14 @@ def opens_with_one_sentence(source: Source) -> Iterator[str]:
 
 
 def nothing_is_left_for_later(source: Source) -> Iterator[str]:
-    """Refuse notes to self: what is open is said where people plan, not in the code."""
+    """Report notes about unfinished work."""
     for number, line in enumerate(source.text.splitlines(), start=1):
         if found := UNFINISHED.search(line):
             yield f"line {number}: {found.group()} marks unfinished work: finish it or take it out"
 
 
 def no_identifier_is_a_retired_word(source: Source) -> Iterator[str]:
-    """Refuse names that the field's words have replaced, and say which those are."""
+    """Report identifiers that contain a retired word, and its replacement."""
     if source.path == Path("checks/rules.py"):
         return
     for token in tokenize.generate_tokens(io.StringIO(source.text).readline):
@@ -123,7 +123,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def sources(root: Path) -> Iterator[Source]:
-    """Find the Python files the rules hold for, in a stable order."""
+    """Return the Python files that the rules apply to, in a stable order."""
     inside = (path for folder in FOLDERS for path in (root / folder).rglob("*.py"))
     for path in sorted({*root.glob("*.py"), *inside}):
         yield Source(path.relative_to(root), path.read_text(encoding="utf-8"))
@@ -140,7 +140,7 @@ def violations(root: Path) -> list[str]:
 
 
 def main() -> int:
-    """Print what is wrong in this repository; the exit status says whether anything is."""
+    """Print the violations in this repository; return 1 if there are any."""
     found = violations(Path(__file__).resolve().parents[1])
     print("\n".join(found) if found else "Project rules: all kept.")
     return 1 if found else 0

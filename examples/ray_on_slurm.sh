@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Trains on all nodes of a SLURM job: Ray's head on the first, a Ray node on each other, the run beside the head.
+# Trains on all nodes of a SLURM job: the first node has Ray's head and the run, the others are Ray workers.
 #
 #   sbatch --nodes=4 examples/ray_on_slurm.sh configs/ray.yaml fleet.engines=32 'fleet.resources={CPU: 2, GPU: 1}'
-#   sbatch --nodes=2 examples/ray_on_slurm.sh runs/RUN fleet.engines=16       # goes on with a run, on other nodes
+#   sbatch --nodes=2 examples/ray_on_slurm.sh runs/RUN fleet.engines=16       # continues a run on other nodes
 #
 # germline[ray] must be installed at the same place on every node, and the model must be readable there: a folder on a
 # shared disk, or a Hugging Face id. Five minutes before its time is over, the job finishes the generation at hand.
@@ -38,10 +38,10 @@ if ((SLURM_JOB_NUM_NODES > 1)); then
   srun --overlap --nodes="$others" --ntasks="$others" --exclude="$head" "${start[@]}" --address="$ip:$port" &
 fi
 
-# The batch shell runs on the first node, where a driver of Ray must have a node of the cluster beside it.
+# The batch shell runs on the first node, because a Ray driver needs a node of the cluster on its machine.
 germline "$verb" "$what" fleet.kind=ray fleet.address="$ip:$port" fleet.placement_timeout_s=120 "$@" &
 run=$!
 trap 'kill -INT "$run"' INT
-# An interrupted wait says nothing of the run, which still finishes its generation.
+# The run finishes its generation even if a signal interrupts this wait.
 until wait "$run"; status=$?; ! kill -0 "$run" 2>/dev/null; do :; done
 exit "$status"

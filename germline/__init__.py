@@ -51,7 +51,7 @@ __all__ = sorted(_HOMES)
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from importlib.metadata import version  # 30 ms that nobody else needs
+        from importlib.metadata import version  # takes 30 ms, so only on use
 
         return version("germline")
     if name not in _HOMES:

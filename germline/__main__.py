@@ -1,4 +1,4 @@
-"""Lets `python -m germline` stand for the `germline` command."""
+"""Run the `germline` command by `python -m germline`."""
 
 from germline.cli import main
 

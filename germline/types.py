@@ -140,7 +140,7 @@ class TensorInfo:
 
     Attributes:
         kind: the role of the tensor; `linear` is the weight of a linear layer inside a decoder
-            block, or of an untied head; `adapter` is a part of a LoRA adapter beside one;
+            block, or of an untied head; `adapter` is a part of a LoRA adapter of one;
             `coordinates` move frozen matrices along fixed directions.
         layer: index of the decoder block it belongs to, or None outside the blocks.
         transposed: whether a linear weight is stored `[in, out]`, as GPT-2's Conv1D does, and not
@@ -163,7 +163,7 @@ class TensorInfo:
 
     @property
     def adapter_names(self) -> tuple[str, str]:
-        """Names of A and B of a LoRA adapter beside a linear layer; frozen, as they seed noise."""
+        """Names of A and B of a LoRA adapter of a linear layer; as noise seeds, they are fixed."""
         module = self.name.removesuffix(".weight")
         return f"{module}.lora_A.weight", f"{module}.lora_B.weight"
 

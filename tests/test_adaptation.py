@@ -339,7 +339,7 @@ def test_sigma_grows_for_members_and_updates_alike():
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["strategy.population=1"], r"population=1 has nobody to be compared with: use popul"),
+        (["strategy.population=1"], r"population=1 has no other member to compare with: use"),
         ([RUNNING], r"baseline\.kind=running would be ignored with .*antithetic=true"),
         ([RUNNING, "strategy.antithetic=false"], r"baseline=running .*shaping\.kind=z_score .*raw"),
         ([RUNNING, *ALONE, "shaping.elite=0.5"], r"elite=0\.5 does not do: use"),
@@ -348,7 +348,10 @@ def test_sigma_grows_for_members_and_updates_alike():
             ["strategy.sigma={kind: success, start: 2, max: 1e7}"],
             r"sigma\.max: must be less than or equal to 1000000",
         ),
-        (["strategy.sigma={kind: natural, start: 1, min: 2}"], r"min=2 and max=1: move the limit"),
+        (
+            ["strategy.sigma={kind: natural, start: 1, min: 2}"],
+            r"min=2 and max=1: change start or the limit",
+        ),
         (["strategy.noise_reuse=0"], r"noise_reuse: must be greater than or equal to 1"),
         (["strategy.zero_signal=ignore"], r"zero_signal: .*'ignore'.*'count', 'skip', 'grow'"),
     ],

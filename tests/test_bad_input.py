@@ -237,7 +237,7 @@ def test_many_mistakes_are_told_by_the_first_of_them() -> None:
     with pytest.raises(GermlineError) as caught:
         load_config({f"line{number}": 1 for number in range(30)})
     assert len(str(caught.value).splitlines()) == 11
-    assert str(caught.value).endswith("and 20 mistakes more")
+    assert str(caught.value).endswith("and 20 more mistakes")
 
 
 def test_near_misses_of_a_pattern_are_those_with_likely_parts() -> None:
@@ -255,8 +255,8 @@ def test_near_misses_of_a_pattern_are_those_with_likely_parts() -> None:
     ("text", "message"),
     [
         ("task:\n\tkind: countdown\n", "line 2, column 1: .*; indent with spaces, not with tabs"),
-        ("seed: 1\ntask: countdown\nseed: 2\n", "line 3, column 1: 'seed' stands there twice; kee"),
-        ("strategy:\n  sigma: 1\n  sigma: 2\n", "line 3, column 3: 'sigma' stands there twice"),
+        ("seed: 1\ntask: countdown\nseed: 2\n", "line 3, column 1: 'seed' is given twice; kee"),
+        ("strategy:\n  sigma: 1\n  sigma: 2\n", "line 3, column 3: 'sigma' is given twice"),
         ("task: countdown\n  seed: 1\n", r"line 2, column 7: .*\n +seed: 1\n +\^"),
         ("task:countdown\n", "found the text 'task:countdown': a space must follow the colon"),
         ("- task: countdown\n", "must hold settings like .*, found list"),
@@ -281,7 +281,7 @@ def test_a_mistake_in_yaml_is_told_with_its_line_and_a_remedy(
         ("seed", "must look like strategy.sigma=0.002"),
         (".seed=1", "must look like strategy.sigma=0.002"),
         ("task..stop=a", "must look like strategy.sigma=0.002"),
-        ("strategy.sigma={start: 1, start: 2}", "'start' stands there twice; keep one of them"),
+        ("strategy.sigma={start: 1, start: 2}", "'start' is given twice; keep one of them"),
     ],
 )
 def test_an_override_is_read_strictly_too(override: str, message: str) -> None:

@@ -285,7 +285,7 @@ def test_a_config_survives_json():
         ("shaping={kind: raw, clip: 1}", r"shaping\.clip: unknown setting.*here: elite, kind"),
         ("strategy.sigma=0", r"strategy\.sigma: .*greater than 0.*found 0"),
         ("strategy.sigma=nan", r"strategy\.sigma: .*finite"),
-        ("strategy.population=1", r"strategy: population=1 has nobody to be compared with"),
+        ("strategy.population=1", r"strategy: population=1 has no other member to compare with"),
         (
             "strategy.population=5",
             r"population=5 is odd .*use population=6 or antithetic=false",
@@ -301,7 +301,7 @@ def test_a_config_survives_json():
         ("task=python", r"task\.path: is missing"),
         ("task=rows.tsv", r"task: .*'rows\.tsv'"),
         ("task={kind: a.jsonl, reward: exakt}", r"task\.reward\.exakt.*'exact'.*found 'exakt'"),
-        ("task={kind: a.jsonl, reward: {exact: 0}}", r"task: reward=.* weighs nothing"),
+        ("task={kind: a.jsonl, reward: {exact: 0}}", r"task: reward=.* has no weight above 0"),
         ("task={kind: a.jsonl, metric: json}", r"metric=json is not part of reward="),
         (
             "task={kind: a.jsonl, pattern: x}",

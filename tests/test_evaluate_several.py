@@ -87,7 +87,7 @@ def test_export_best_writes_the_weights_with_the_best_score(trained: Path, tmp_p
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["nano", "--task", "arithmetic", "-g", "3"], "nano is no run directory"),
+        (["nano", "--task", "arithmetic", "-g", "3"], "nano is not a run directory"),
         (["RUN", "-g", "99"], "generation 99 is not in .*0 to 2"),
         (["RUN", "-g", "last"], "neither a number nor best"),
         (["RUN", "nano", "--out", "file"], "--out=file names one file"),

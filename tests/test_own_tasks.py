@@ -149,7 +149,7 @@ def test_a_reward_cannot_change_the_row_of_the_next_completion(tmp_path):
             ROWS + "def a(c, e): ...\nrubric = {a: 'x'}",
             "the weight of a must be a number, found 'x'",
         ),
-        (ROWS + "def a(c, e): ...\nrubric = {a: 0}", "`rubric` weighs nothing"),
+        (ROWS + "def a(c, e): ...\nrubric = {a: 0}", "`rubric` has no weight above 0"),
         (RIGHT, r"there are no examples: define `train = \[\.\.\.\]`"),
         ("trian = []\n" + RIGHT, r"no examples \(did you mean 'trian'\?\)"),
         ("train = []\n" + RIGHT, "`train` holds no rows; add at least one example"),

@@ -323,7 +323,7 @@ def test_the_shipped_run_finds_the_better_template(tmp_path):
         (["prompt_search.few_shot=[0, -1]"], r"prompt_search\.few_shot"),
         (
             ["prompt_search.template=['{prompt}', 'hello']"],
-            "does not say where the task's prompt goes",
+            "has no place for the task's prompt",
         ),
         (
             ["prompt_search={few_shot: [0, 1, 2], min_probability: 0.4}"],

@@ -159,7 +159,7 @@ def conformance(strategy):
 @pytest.mark.parametrize(
     ("strategy", "test"),
     [
-        (ForgetsItsSeed, "test_what_is_asked_follows_from_the_run_seed_and_what_was_told"),
+        (ForgetsItsSeed, "test_members_follow_from_the_run_seed_and_the_utilities"),
         (Forgets, "test_recalling_a_journal_and_going_on_equals_never_stopping"),
         (ClimbsDown, "test_it_climbs"),
         (RepeatsItself, "test_the_members_of_a_generation_differ"),

@@ -1,21 +1,22 @@
-"""Builds the environments in which the real engines run, each in a folder of its own.
+"""Build the environments in which the real engines run, each in a folder of its own.
 
     python -m checks.engines.build        # `make engines`
 
-One environment per engine, with exact versions, as engines and germline's own tools do not agree on
-them. It is named by a digest of all it is made of and stands outside the clone, so that every clone
-and every run of CI on this machine builds it once. A file written last marks it as whole; what
-lacks the mark was left by a build that did not come to its end, and is built anew.
+There is one environment per engine, with exact versions, because engines and germline's own tools
+need different ones. Its name contains a digest of its contents and it is outside the clone, so all
+clones and CI runs on a machine share it. A file that is written last marks it as complete; an
+environment without this file is rebuilt.
 
-What it is doing goes to stderr; stdout gets one line for each environment, as a shell reads it:
+Progress is printed to stderr; stdout gets one line per environment, for a shell:
 
     export GERMLINE_VLLM_PYTHON=/root/.cache/germline/engines/vllm-0123456789ab/bin/python
 
-With these set, `tests/engines_real/` are run and not skipped. Settings, all from the environment:
+With these variables, `tests/engines_real/` is run and not skipped. Settings are environment
+variables:
 
-    GERMLINE_ENGINES_DIR   where they stand; default ${XDG_CACHE_HOME:-~/.cache}/germline/engines
-    GERMLINE_SKIP_ENGINES  those not to build and not to test: `vllm`, `sglang`, both, or `all`
-    PIP_ARGS               more arguments of pip, as in the Makefile
+    GERMLINE_ENGINES_DIR   folder; default ${XDG_CACHE_HOME:-~/.cache}/germline/engines
+    GERMLINE_SKIP_ENGINES  engines to neither build nor test: `vllm`, `sglang`, both, or `all`
+    PIP_ARGS               further arguments of pip, as in the Makefile
 """
 
 import fcntl
@@ -44,7 +45,7 @@ class Recipe:
     Attributes:
         requirements: exact versions of everything in it; their dependencies are not looked at.
         module: what must be importable in the end.
-        beside: a folder whose files stand beside the installed packages.
+        beside: a folder whose files are copied to the installed packages.
     """
 
     name: str
@@ -75,16 +76,16 @@ RECIPES = (
 
 
 class NotBuilt(Exception):
-    """An environment cannot be had here; the message says why and what to do."""
+    """An environment cannot be built here; the message has the reason and a remedy."""
 
 
 def main() -> int:
-    """Build what is missing; print how to name what there is."""
+    """Build missing environments; print the variables that name all of them."""
     try:
         skipped = skips(os.environ.get("GERMLINE_SKIP_ENGINES", ""), RECIPES)
         for recipe in RECIPES:
             if recipe.name in skipped:
-                say(f"{recipe.name}: SKIPPED, as GERMLINE_SKIP_ENGINES says: nothing tests it here")
+                say(f"{recipe.name}: SKIPPED by GERMLINE_SKIP_ENGINES, so it is not tested here")
                 continue
             python = ensure(recipe, root(os.environ), shlex.split(os.environ.get("PIP_ARGS", "")))
             print(f"export {recipe.variable}={shlex.quote(str(python))}")
@@ -95,10 +96,10 @@ def main() -> int:
 
 
 def skips(wanted: str, recipes: Sequence[Recipe]) -> frozenset[str]:
-    """Read which engines are not to be built.
+    """Return the engines that are not built.
 
     Raises:
-        NotBuilt: one of them is not an engine that could be.
+        NotBuilt: a name is not that of an engine.
     """
     names = frozenset(recipe.name for recipe in recipes)
     asked = frozenset(part.strip() for part in wanted.split(",") if part.strip())
@@ -113,7 +114,7 @@ def skips(wanted: str, recipes: Sequence[Recipe]) -> frozenset[str]:
 
 
 def root(environment: Mapping[str, str]) -> Path:
-    """Return the folder all environments stand in."""
+    """Return the folder of all environments."""
     if given := environment.get("GERMLINE_ENGINES_DIR"):
         return Path(given).absolute()
     cache = environment.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -121,7 +122,7 @@ def root(environment: Mapping[str, str]) -> Path:
 
 
 def ensure(recipe: Recipe, folder: Path, pip_arguments: Sequence[str] = ()) -> Path:
-    """Return the interpreter of an environment, which is built unless it stands there whole.
+    """Return the interpreter of an environment, which is built unless it is complete.
 
     Raises:
         NotBuilt: it cannot be built on this machine.
@@ -159,7 +160,7 @@ def _run(recipe: Recipe, command: Sequence[str]) -> None:
         last = "\n".join(f"    {line}" for line in done.stdout.splitlines()[-LAST_LINES:])
         raise NotBuilt(
             f"THE ENVIRONMENT OF {recipe.name.upper()} CANNOT BE BUILT HERE.\n"
-            f"    {shlex.join(command)}\nended with status {done.returncode} and said\n{last}\n"
+            f"    {shlex.join(command)}\nended with status {done.returncode} and printed\n{last}\n"
             "The CPU build of torch may need PIP_ARGS='--extra-index-url "
             "https://download.pytorch.org/whl/cpu'. To go on without testing this engine, set "
             f"GERMLINE_SKIP_ENGINES={recipe.name}."
@@ -167,7 +168,7 @@ def _run(recipe: Recipe, command: Sequence[str]) -> None:
 
 
 def say(line: str) -> None:
-    """Tell whoever watches; stdout is for the shell."""
+    """Print a line of progress to stderr; stdout is for the shell."""
     print(line, file=sys.stderr, flush=True)
 
 

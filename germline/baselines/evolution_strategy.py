@@ -1,4 +1,4 @@
-"""The method `es`: the strategy learns theta, and prompt options beside it where some are given."""
+"""The method `es`: the strategy learns theta, and prompt options if some are given."""
 
 from germline.baselines.method import Method
 from germline.fleet.prompt_search_fleet import PromptSearchFleet
@@ -11,12 +11,12 @@ class EvolutionStrategyMethod(Method):
     """Members, update and result are those of `strategy` and `prompt_search`."""
 
     def wrap_strategy(self, strategy: Strategy) -> Strategy:
-        """Return the strategy, with a search of prompt options around it where some are given."""
+        """Return the strategy, wrapped in a search of prompt options if some are given."""
         search = self.config.prompt_search
         return CategoricalSearch(search, strategy, self.config.seed) if search.options else strategy
 
     def wrap_fleet(self, fleet: Fleet, strategy: Strategy, task: Task) -> Fleet:
-        """Return the fleet, with one around it that applies the members' prompt options.
+        """Return the fleet, wrapped in one that applies the members' prompt options.
 
         Raises:
             GermlineError: the task has fewer solved examples than `prompt_search.few_shot` needs.

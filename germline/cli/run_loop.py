@@ -62,7 +62,7 @@ def run_with_view(begin: "Callable[[], Training]", *, quiet: bool) -> None:
 
 
 def run_seeds_with_view(study: "SeedStudy", *, quiet: bool) -> None:
-    """Train every run seed of a study in turn, and print what the seeds say together.
+    """Train every run seed of a study in turn, and print the statistics over the seeds.
 
     Raises:
         typer.Exit: the study was stopped before its last seed.

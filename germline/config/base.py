@@ -1,4 +1,4 @@
-"""What config sections are made of: frozen, unknown keys refused, kinds from the registry."""
+"""Base classes of config sections: frozen values, no unknown keys, kinds from the registry."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -63,7 +63,7 @@ class KindOf:
     Such a setting may be a short name alone, or leave out `kind` where the default is meant.
 
     Attributes:
-        group: in the registry.
+        group: the group in the registry.
         default: the kind of a section without `kind`.
     """
 
@@ -73,7 +73,7 @@ class KindOf:
     def __get_pydantic_core_schema__(
         self, source: object, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
-        """Make the union of all kinds that are registered, those of plugins included."""
+        """Return the schema of the union of all registered kinds, including those of plugins."""
         kinds = {name: kind.registered for name, kind in registry.complete(self.group).items()}
         schema = handler.generate_schema(self.union(kinds))
         return core_schema.no_info_before_validator_function(self.complete, schema)
@@ -83,7 +83,7 @@ class KindOf:
         return Annotated[Union[tuple(sections.values())], Field(discriminator="kind")]  # noqa: UP007 - of a tuple
 
     def complete(self, value: object) -> object:
-        """Turn a short name into a section, and add a kind that was left out."""
+        """Turn a short name into a section, and add a missing kind."""
         if isinstance(value, str):
             return {"kind": value}
         return {"kind": self.default, **value} if isinstance(value, Mapping) else value
@@ -103,7 +103,7 @@ class NumberOrKindOf(KindOf):
         return Annotated[Union[(number, *kinds)], Discriminator(self._tag)]
 
     def complete(self, value: object) -> object:
-        """Turn the short name of a schedule into a section; other texts are left to be refused."""
+        """Turn the short name of a schedule into a section; validation rejects other texts."""
         is_kind = isinstance(value, str) and value in registry.sections("sigma")
         return {"kind": value} if is_kind else value
 
@@ -125,7 +125,7 @@ class NameOf:
     def __get_pydantic_core_schema__(
         self, source: object, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
-        """Accept the names that are registered, those of plugins included."""
+        """Return the schema of all registered names, including those of plugins."""
         return core_schema.literal_schema(list(registry.complete(self.group)))
 
 

@@ -11,7 +11,7 @@ from germline.registry import register
 
 
 class CmaBase(StrategyBase):
-    """What strategies have in common whose members are coordinates and not directions."""
+    """Settings of strategies whose members are vectors of numbers and not seeds of directions."""
 
     population: int | None = Field(
         None,
@@ -54,7 +54,7 @@ class CmaBase(StrategyBase):
 
 @register("strategy", "germline.strategies.cma:CovarianceMatrixAdaptation")
 class Cma(CmaBase):
-    """CMA-ES: learns how the searched numbers hang together, up to about 2,000 of them."""
+    """CMA-ES: learns the covariance of the searched numbers, up to about 2,000 of them."""
 
     kind: Literal["cma"] = "cma"
     lr_adapt: bool = Field(
@@ -74,10 +74,10 @@ class SepCma(CmaBase):
 
 
 def check_cma_space(strategy: StrategyBase, space: SpaceConfig) -> None:
-    """Refuse a space whose members have no coordinates to give.
+    """Check that a space has coordinates if the strategy needs them.
 
     Raises:
-        ValueError: the strategy asks for coordinates, and the space draws directions.
+        ValueError: the strategy searches coordinates, and the space has directions only.
     """
     if strategy.has_coordinates and isinstance(space, LowRank):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Settings of engines: where a copy of the weights lives and how it is served."""
+"""Settings of engines: the device of a copy of the weights, and how it is served."""
 
 from typing import Annotated, Literal
 
@@ -9,16 +9,16 @@ from germline.registry import register
 
 
 class EngineBase(KindSection):
-    """What every engine has."""
+    """Settings of every engine."""
 
     @property
     def has_own_model(self) -> bool:
-        """Whether the engine brings a model, so that `model` names none."""
+        """Whether the engine has a model of its own, so that `model` is not used."""
         return False
 
     @property
     def is_served(self) -> bool:
-        """Whether an inference engine with a serving copy of its own generates."""
+        """Whether an inference engine generates, which has a serving copy of its own."""
         return False
 
 
@@ -30,7 +30,7 @@ class Toy(EngineBase):
 
     @property
     def has_own_model(self) -> bool:
-        """Whether the engine brings a model: the toy engine does."""
+        """Whether the engine has a model of its own: the toy engine does."""
         return True
 
 
@@ -46,7 +46,7 @@ class InProcess(EngineBase):
         "auto",
         description=(
             "Serving dtype; `auto`: float32 on CPU, the checkpoint's on a GPU. Searched tensors "
-            "have fp32 masters beside it. Frozen ones are held in it alone, but a checkpoint that "
+            "also have fp32 masters. Frozen tensors have the serving copy only; a checkpoint that "
             "it cannot represent (fp32 or fp16 in bfloat16) stays in host memory, for exports."
         ),
     )

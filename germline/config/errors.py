@@ -1,4 +1,4 @@
-"""What pydantic finds wrong with a config, as one line per mistake: setting, value and remedy."""
+"""Format the errors of pydantic about a config: one line per mistake with setting and remedy."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from germline.config.run_config import Config
 from germline.registry import did_you_mean, sections, unknown_kind
 
 MOST_LINES = 10
-"""More mistakes than this mean another kind of file; the first of them say so."""
+"""Largest number of mistakes that are shown; more usually mean another kind of file."""
 
 LONGEST_VALUE = 80
 
@@ -27,7 +27,7 @@ MEANINGS = {
     "string_too_short": "must not be empty",
     "too_short": "must not be empty",
 }
-"""Type of a pydantic error -> its meaning in the words of a config."""
+"""Type of a pydantic error -> message in the terms of a config."""
 
 OTHER_NAMES = {
     "lr": "strategy.learning_rate",
@@ -53,17 +53,17 @@ OTHER_NAMES = {
 """Names of PyTorch, TRL, vLLM and other ES libraries -> the setting of the same meaning."""
 
 TYPES = ("constrained-", "literal[", "tuple[")
-"""How pydantic's names of types begin, where a setting may be of several."""
+"""Prefixes of pydantic's names for types, which it adds for settings with several types."""
 
 
 def format_errors(error: ValidationError) -> str:
-    """Put every mistake into a line of its own."""
+    """Return one line per mistake."""
     # A setting of several types is refused by each type; the first message is shown.
     lines: dict[str, str] = {}
     errors: list[dict[str, Any]] = [
         dict(one)
         for one in error.errors(include_url=False)
-        # pydantic also calls a list empty whose entries were all refused.
+        # pydantic also reports a list as empty if all of its entries are invalid.
         if not (one["type"] == "too_short" and one["input"])
     ]
     words = {
@@ -77,7 +77,7 @@ def format_errors(error: ValidationError) -> str:
         lines.setdefault(setting, _line(place, one, words.get(setting, "")))
     shown = list(lines.values())[:MOST_LINES]
     if len(lines) > len(shown):
-        shown.append(f"and {len(lines) - len(shown)} mistakes more")
+        shown.append(f"and {len(lines) - len(shown)} more mistakes")
     return "\n        ".join(shown)
 
 
@@ -86,7 +86,7 @@ def _parts(error: Mapping[str, Any]) -> list[str]:
 
 
 def _line(place: Sequence[str], error: dict[str, Any], also: str) -> str:
-    """Put one mistake into a line; `also` names words that the setting accepts as well."""
+    """Return the line of one mistake; `also` lists further values that the setting accepts."""
     setting = _setting(place)
     if error["type"] == "extra_forbidden":
         return f"{setting}: unknown setting{_unknown(setting, place)}"
@@ -96,7 +96,7 @@ def _line(place: Sequence[str], error: dict[str, Any], also: str) -> str:
     if error["type"] == "value_error":
         message = message.removeprefix("Value error, ")
         if isinstance(error["input"], Mapping):
-            # Of several settings, which it names itself with their values.
+            # The message of a check over several settings names them and their values.
             return f"{setting}: {message}".removeprefix(": ")
     shown = repr(error["input"])
     shown = shown if len(shown) < LONGEST_VALUE else shown[: LONGEST_VALUE - 3] + "..."
@@ -106,7 +106,7 @@ def _line(place: Sequence[str], error: dict[str, Any], also: str) -> str:
 
 
 def _meaning(setting: str, error: dict[str, Any], message: str) -> str:
-    """Describe the accepted values, in the words of a config."""
+    """Describe the accepted values in the terms of a config."""
     kinds = sections(setting.rpartition(".")[2])
     if error["type"] in ("dict_type", "model_type", "model_attributes_type") and kinds:
         return f"must be one of {', '.join(map(repr, kinds))}, or a section {{kind: ...}}"
@@ -148,7 +148,7 @@ def _unknown(setting: str, place: Sequence[str]) -> str:
 
 
 def _meant(name: str, known: Sequence[str]) -> str | None:
-    """Return the setting that another library calls by this name, as an override spells it."""
+    """Return the setting that has this name in another library, as an override spells it."""
     meant = OTHER_NAMES.get(name)
     if meant is None or any(one.name.rpartition(".")[2] == name for one in override_names()):
         return None

@@ -66,7 +66,7 @@ class FleetBase(KindSection):
         description=(
             "Send members of `sep_cma` to remote engines as numbers, 4 bytes for each searched "
             "number. By default every engine draws them itself, which needs hosts whose numpy "
-            "rounds alike; the run stops with an error where they do not."
+            "rounds alike; if one rounds differently, the run stops with an error."
         ),
     )
 

@@ -1,7 +1,7 @@
-"""Settings that other settings leave without effect: one table, as a setting that is set must act.
+"""Settings that have no effect because of other settings, and are rejected for that reason.
 
-A row names a setting, the condition in which it has no effect, and the remedy. A setting at its
-default is never refused.
+A row of the table names a setting, the condition in which it has no effect, and the remedy. A
+setting at its default is always accepted.
 """
 
 from collections.abc import Callable
@@ -24,13 +24,13 @@ DROP_ONE = "drop one of them"
 
 @dataclass(frozen=True)
 class Rule:
-    """One way in which a setting has no effect.
+    """A condition in which a setting has no effect.
 
     Attributes:
-        setting: as an override spells it.
-        applies: whether a config is such that the setting has no effect.
-        condition: that, in words; `{config. ...}` is replaced by a value of the config.
-        remedy: what to do instead.
+        setting: the setting, as an override spells it.
+        applies: returns whether the condition holds for a config.
+        condition: the condition in words; `{config. ...}` is replaced by a value of the config.
+        remedy: what the user can do instead.
     """
 
     setting: str
@@ -68,10 +68,10 @@ SAMPLING = (
 GIVE_TO_SERVER = "give it to the server when you start it, and drop it here"
 
 MEMBERS = ("kind", "population", "antithetic", "sigma", "sigma_unit")
-"""Settings of nes that say which members are evaluated."""
+"""Settings of nes that determine which members are evaluated."""
 
 LEARNING = tuple(name for name in Nes.model_fields if name not in MEMBERS)
-"""Settings of nes that say what is learned from the members."""
+"""Settings of nes that determine the update."""
 
 RULES: tuple[Rule, ...] = (
     Rule(
@@ -265,7 +265,7 @@ def _changed(config: "Config", setting: str) -> str:
 
 
 def _default(config: "Config", setting: str) -> str:
-    """Name the default of a setting, for those whose config file must keep a value."""
+    """Return the remedy that names the default, for config files that must keep a value."""
     section, name = _owner(config, setting)
     default = type(section).model_fields[name].get_default(call_default_factory=True)
     default = getattr(default, "kind", default)

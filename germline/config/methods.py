@@ -19,10 +19,10 @@ from germline.registry import register
 
 
 class MethodSection(KindSection):
-    """Base of the methods: what other packages ask about a method without its objects.
+    """Base of the methods, with the properties that other packages use.
 
     Attributes:
-        trains_center: whether theta changes; if not, members answer for it by vote.
+        trains_center: whether theta changes; if not, members answer by vote.
         replayable: whether seeds and coefficients rebuild every generation; if not, only snapshots
             do.
         smoke_overrides: settings of the method in a run of `--smoke`.
@@ -43,7 +43,7 @@ class MethodSection(KindSection):
 
 @register("method", "germline.baselines.evolution_strategy:EvolutionStrategyMethod")
 class EvolutionStrategy(MethodSection):
-    """Evolution strategy: ask, evaluate, tell, apply, as `strategy` says."""
+    """Evolution strategy: the members, utilities and updates of `strategy`."""
 
     kind: Literal["es"] = "es"
 
@@ -66,7 +66,7 @@ class RandOpt(MethodSection):
         None,
         min_length=1,
         description=(
-            "Sigmas the directions have in turn, in `strategy.sigma_unit`; default: "
+            "Sigmas that the directions use in turn, in `strategy.sigma_unit`; default: "
             "`strategy.sigma` for all."
         ),
     )
@@ -78,7 +78,7 @@ class RandOpt(MethodSection):
 
 @register("method", "germline.baselines.es_sample_gd:EsSampleGradientDescentMethod")
 class EsSampleGradientDescent(MethodSection):
-    """Sample with ES, optimize with gradients: backpropagation on what perturbed members wrote."""
+    """Sample with ES, optimize with gradients: backpropagation on completions of the members."""
 
     kind: Literal["es_sample_gd"] = "es_sample_gd"
     replayable = False
@@ -101,21 +101,21 @@ class EsSampleGradientDescent(MethodSection):
         gt=0,
         lt=1,
         description=(
-            "Weigh tokens by how much likelier they are under the center than under their writer, "
-            "within 1 ± clip; default: not at all."
+            "Weight tokens by the ratio of their probabilities under the center and under the "
+            "member that generated them, clipped to 1 ± clip; default: no weights."
         ),
     )
     rows: int = Field(
         32,
         ge=1,
         description=(
-            "Completions per backward pass: fewer need less memory. Another number may change the "
-            "last bits."
+            "Completions per backward pass; fewer need less memory. Another number may change the "
+            "last bits of the gradient."
         ),
     )
 
     def member_sigmas(self, sigma: Adaptive) -> tuple[Adaptive, ...]:
-        """Return no sigma where members are the center, which samples."""
+        """Return no sigma if the center itself samples the completions."""
         return () if self.exploration == "temperature" else (sigma,)
 
 
@@ -165,7 +165,7 @@ def _check_gradient(method: EsSampleGradientDescent, nes: Nes) -> None:
     why = f"by method.kind={method.kind}"
     if isinstance(nes.sigma, NaturalGradientSigma):
         raise ValueError(
-            f"strategy.sigma.kind=natural cannot be used {why}, whose gradient says nothing about "
+            f"strategy.sigma.kind=natural cannot be used {why}, whose gradient does not contain "
             "sigma: give a number or another schedule"
         )
     if isinstance(nes.learning_rate, AutoLearningRate):

@@ -1,9 +1,9 @@
-"""Run directories of earlier versions: settings under their old names, and what those versions did.
+"""Run directories of earlier versions: settings under their old names, and implied settings.
 
-A run keeps the names and the behavior of the version that wrote it: `run.json` is never rewritten
-when it is read. Two tables say what has changed. `RENAMED` has the settings whose names or values
-are other words now. `IMPLIED` has the settings that a version lacked whose default is not what that
-version did.
+A run keeps the names and the behavior of the version that wrote it: reading never rewrites
+`run.json`. Two tables list the changes. `RENAMED` has the settings whose names or values have
+changed. `IMPLIED` has the settings that an earlier version did not have, if their default differs
+from the behavior of that version.
 """
 
 from collections.abc import Mapping
@@ -40,10 +40,10 @@ VALUES: dict[tuple[str, str], dict[object, object]] = {
     ("engine", "cuda_graphs"): {"plain": False, "fixed": True},
     ("shaping", "kind"): {"centred_ranks": "centered_ranks"},
 }
-"""(section, setting) -> old value -> its value now."""
+"""(section, setting) -> old value -> present value."""
 
 IMPLIED: dict[str, dict[str, object]] = {"inprocess": {"members_per_batch": 1}}
-"""Kind of engine -> what it did before it could be asked to do otherwise."""
+"""Kind of engine -> settings that describe its behavior before they existed."""
 
 
 def migrate(recorded: Mapping[str, Any]) -> dict[str, Any]:

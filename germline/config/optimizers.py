@@ -1,4 +1,4 @@
-"""Settings of optimizers: what an estimated gradient becomes."""
+"""Settings of optimizers, which apply an estimated gradient to theta."""
 
 from typing import Annotated, Literal
 
@@ -15,21 +15,21 @@ class OptimizerBase(KindSection):
         0.0,
         ge=0,
         description=(
-            "Weight decay: times the learning rate, the share of its distance to `decay_to` that "
-            "theta loses per generation."
+            "Weight decay: each generation, theta moves towards `decay_to` by this number times "
+            "the learning rate times the distance."
         ),
     )
     decay_to: Literal["zero", "start"] = Field(
         "zero",
         description=(
-            "Target of weight decay: zero, or the starting weights, of which a copy is kept."
+            "Target of weight decay: zero, or the starting weights, which takes a copy of them."
         ),
     )
 
 
 @register("optimizer", "germline.optimizers.sgd:Sgd")
 class Sgd(OptimizerBase):
-    """Plain ascent along the estimated gradient; with momentum, 4 bytes per searched number."""
+    """SGD; with momentum, its state takes 4 bytes per searched number."""
 
     kind: Literal["sgd"] = "sgd"
     momentum: float = Field(
@@ -37,15 +37,15 @@ class Sgd(OptimizerBase):
         ge=0,
         lt=1,
         description=(
-            "Share of the last step added to the next; steady gradients go 1 / (1 - momentum) "
-            "times as far."
+            "Share of the last step that is added to the next one; along a constant gradient, "
+            "steps grow to 1 / (1 - momentum) times their size."
         ),
     )
 
 
 @register("optimizer", "germline.optimizers.adam:Adam")
 class Adam(OptimizerBase):
-    """Adam; its moments cost 8 bytes per searched number."""
+    """Adam; its moments take 8 bytes per searched number."""
 
     kind: Literal["adam"] = "adam"
     beta1: float = Field(0.9, ge=0, lt=1, description="Decay of the first moment.")

@@ -1,4 +1,4 @@
-"""The plugins a run needs: `run.json` names their packages, and opening the run looks for them."""
+"""The plugins of a run: `run.json` names their packages, and opening a run checks them."""
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,10 +14,10 @@ log = logging.getLogger(__name__)
 
 
 def plugins_of(configs: Iterable[Config]) -> dict[str, dict[str, str]]:
-    """Return setting -> package of every kind and reward in some configs that is not built in.
+    """Return setting -> package for every kind and reward in some configs that is not built in.
 
-    A setting is spelled as an override, such as `strategy.kind=theirs`. Of a kind that belongs to
-    no installed package, the module that registered it is named instead.
+    A setting is spelled as an override, such as `strategy.kind=theirs`. If a kind belongs to no
+    installed package, the module that registered it is named instead.
     """
     plugins = {}
     for config in configs:
@@ -33,11 +33,11 @@ def plugins_of(configs: Iterable[Config]) -> dict[str, dict[str, str]]:
 
 
 def check_plugins(place: Path, recorded: Mapping[str, Mapping[str, str]]) -> None:
-    """Refuse to open a run whose plugins are not installed, and warn of other versions.
+    """Check that the plugins of a run are installed, and warn about other versions.
 
     Args:
         place: the run directory.
-        recorded: what `plugins_of` returned when the run began.
+        recorded: the result of `plugins_of` when the run began.
 
     Raises:
         GermlineError: a plugin is missing; the message says how to install it.
@@ -70,7 +70,7 @@ def check_plugins(place: Path, recorded: Mapping[str, Mapping[str, str]]) -> Non
 
 
 def _entries(path: str, section: Section) -> Iterator[tuple[str, registry.Entry]]:
-    """Find the registered kinds and rewards that a config names, at any depth."""
+    """Yield the registered kinds and rewards that a config names, at any depth."""
     for name in type(section).model_fields:
         value: Any = getattr(section, name)
         if isinstance(value, KindSection):

@@ -1,13 +1,14 @@
-"""The configs that come with germline, found by name wherever it is installed.
+"""The configs that come with germline, found by name in every installation.
 
-A checkout has them in `configs/`; a wheel carries that folder inside the package. So that what the
-README says works anywhere, `configs/demo.yaml` means the shipped file where there is no such file.
+A checkout has them in `configs/`; a wheel contains that folder inside the package. A path such as
+`configs/demo.yaml` means the shipped file if it does not exist, so the commands of the README work
+in any folder.
 """
 
 from pathlib import Path
 
 PLACES = (Path(__file__).parents[1] / "configs", Path(__file__).parents[2] / "configs")
-"""Where a wheel puts them, and where a checkout has them."""
+"""Their folder in a wheel, and in a checkout."""
 
 
 def preset_configs() -> dict[str, Path]:
@@ -20,7 +21,7 @@ def preset_configs() -> dict[str, Path]:
 
 
 def find_config(path: Path) -> Path:
-    """Return a file as it is, or the shipped config of that name where there is no such file."""
+    """Return an existing path unchanged, otherwise the shipped config of that name."""
     if path.exists():
         return path
     name = path.as_posix().removesuffix(".yaml").removeprefix("configs/")
@@ -28,12 +29,12 @@ def find_config(path: Path) -> Path:
 
 
 def config_summary(path: Path) -> str:
-    """Return what the first lines of a config file say about it."""
+    """Return the comment at the top of a config file."""
     lines = path.read_text(encoding="utf-8").splitlines()
-    said = []
+    lines = []
     for line in lines:
         text = line.removeprefix("#").strip()
         if not line.startswith("#") or text.startswith("germline ") or not text:
             break
-        said.append(text)
-    return " ".join(said)
+        lines.append(text)
+    return " ".join(lines)

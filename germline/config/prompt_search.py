@@ -11,7 +11,7 @@ SEARCHED = ("template", "temperature", "few_shot")
 
 
 class PromptSearch(Section):
-    """Prompt options that are searched beside the weights; each member uses one option per setting.
+    """Prompt options that are searched with the weights; each member uses one option per setting.
 
     The center uses the most likely option of each setting; of equally likely ones, the first.
     """
@@ -25,7 +25,7 @@ class PromptSearch(Section):
     )
     few_shot: tuple[Annotated[int, Field(ge=0)], ...] = Field(
         (),
-        description="Numbers of solved training examples before the prompt.",
+        description="Numbers of solved training examples in front of the prompt.",
     )
     learning_rate: float = Field(
         0.3,
@@ -66,17 +66,17 @@ class PromptSearch(Section):
         for template in self.template:
             if "{prompt}" not in template:
                 raise ValueError(
-                    f"template {template!r} does not say where the task's prompt goes: write "
-                    "{prompt} there"
+                    f"template {template!r} has no place for the task's prompt: write {{prompt}} "
+                    "there"
                 )
         return self
 
 
 def check_prompt_search(search: PromptSearch, method: str, strategy: str) -> None:
-    """Refuse a prompt search that the method or strategy cannot run, and settings it overrides.
+    """Check that the method and the strategy can search prompt options.
 
     Raises:
-        ValueError: a setting would be ignored.
+        ValueError: they cannot, so the options would be ignored.
     """
     if not search.options:
         return
@@ -88,6 +88,6 @@ def check_prompt_search(search: PromptSearch, method: str, strategy: str) -> Non
         )
     if strategy != "nes":
         raise ValueError(
-            f"the options of prompt_search ({names}) cannot be searched beside strategy.kind="
+            f"the options of prompt_search ({names}) cannot be searched with strategy.kind="
             f"{strategy}: use strategy.kind=nes, or drop them"
         )

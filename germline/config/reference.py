@@ -1,7 +1,7 @@
 """The settings as data, from their JSON schema: for listings, completion and the reference.
 
-Everything comes from the JSON schema that pydantic makes of `Config`, so a new setting or kind is
-here as soon as it exists.
+All data comes from the JSON schema that pydantic makes of `Config`, so it contains every new
+setting and kind.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,9 +27,10 @@ class Setting:
     """One setting of a section.
 
     Attributes:
-        choices: the values or kinds it can be, where they can be listed.
-        accepts: what it can be, in words.
-        default: as a config spells it; `REQUIRED` when there is none, `OPEN` when it is left open.
+        choices: the accepted values or kinds, if they can be listed.
+        accepts: the accepted values, in words.
+        default: the default as a config spells it; `REQUIRED` if there is none, `OPEN` if the
+            task, model or machine decides.
     """
 
     name: str
@@ -45,7 +46,7 @@ class ConfigSection:
 
     Attributes:
         places: settings that hold it, such as `strategy.optimizer`; "" for the config itself.
-        kind: its short name; None where a section has no choice of kinds.
+        kind: its short name; None if the section has no kinds.
         meaning: the first paragraph of its docstring.
     """
 
@@ -76,7 +77,7 @@ def list_kinds(place: str) -> dict[str, str]:
     sections = [part for part in config_sections() if place in part.places and part.kind]
     if sections:
         return {str(part.kind): part.meaning for part in sections}
-    # A choice of words, whose meaning is the description of the setting.
+    # A setting with fixed values; their meaning is the description of the setting.
     owner, _, name = place.rpartition(".")
     words = [
         setting
@@ -90,7 +91,7 @@ def list_kinds(place: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class OverrideName:
-    """A setting as an override spells it, and the kinds that have it; no kinds: all of them."""
+    """A setting as an override spells it, and the kinds that have it; empty if all kinds do."""
 
     name: str
     kinds: tuple[str, ...]
@@ -98,7 +99,7 @@ class OverrideName:
 
 
 def override_names() -> list[OverrideName]:
-    """List every setting by name; a name with two meanings is listed twice."""
+    """List every setting by name; a name that differs between kinds is listed twice."""
     found: list[OverrideName] = []
     for place in dict.fromkeys(place for part in config_sections() for place in part.places):
         here = [part for part in config_sections() if place in part.places]
@@ -122,7 +123,7 @@ def _settings(schema: Schema, section: Schema) -> Iterator[Setting]:
     for name, value in section["properties"].items():
         inner = [schema["$defs"][one] for one in _sections(schema, value)]
         if inner and not any("kind" in one["properties"] for one in inner):
-            continue  # a section of its own, with nothing to choose here
+            continue  # a section of its own, without kinds
         if name == "kind":
             continue
         kinds = [one["properties"]["kind"]["const"] for one in inner if "kind" in one["properties"]]
@@ -149,7 +150,7 @@ def _spelled(value: Any) -> str:
 
 
 def _sections(schema: Schema, value: Schema) -> Iterator[str]:
-    """Find the sections a setting can be, by name."""
+    """Yield the names of the sections that a setting accepts."""
     if "$ref" in value:
         name = value["$ref"].rpartition("/")[2]
         if "properties" in schema["$defs"][name]:
@@ -159,7 +160,7 @@ def _sections(schema: Schema, value: Schema) -> Iterator[str]:
 
 
 def _words(value: Schema) -> Iterator[str]:
-    """Find the words a setting can be."""
+    """Yield the words that a setting accepts."""
     yield from (str(one) for one in value.get("enum", ()))
     if "const" in value:
         yield str(value["const"])
@@ -171,7 +172,7 @@ def _accepts(schema: Schema, value: Schema) -> str:
     if "anyOf" in value or "oneOf" in value:
         inner = value.get("anyOf") or value.get("oneOf") or ()
         texts = [_accepts(schema, one) for one in inner if one.get("type") != "null"]
-        # Where null is the default, the page says "open" there; elsewhere it is a choice.
+        # If null is the default, the page shows "open"; otherwise null is an accepted value.
         if len(texts) < len(inner) and value.get("default") is not None:
             texts.append("`null`")
         return " or ".join(dict.fromkeys(texts))
@@ -183,7 +184,7 @@ def _accepts(schema: Schema, value: Schema) -> str:
     if value.get("type") == "array":
         return f"list of {_accepts(schema, value.get('items', {}))}"
     if value.get("type") == "object":
-        inner = value.get("additionalProperties")  # True where anything goes
+        inner = value.get("additionalProperties")  # True if every value is accepted
         return f"{_accepts(schema, inner if isinstance(inner, dict) else {})} by name"
     found = str(value.get("type", "anything"))
     words_for = {"boolean": "`true` or `false`", "string": str(value.get("format", "text"))}

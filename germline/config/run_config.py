@@ -1,7 +1,7 @@
-"""Every setting: its default, its unit and one line of meaning; frozen, unknown keys refused.
+"""The config of a run, with the default, unit and meaning of every setting.
 
 A section may be given as its short name alone: `space: full` means `space: {kind: full}`. The
-sections with a choice of kinds are in the files beside this one.
+sections that have kinds are in other modules of this package.
 """
 
 from typing import Annotated
@@ -28,7 +28,7 @@ from germline.config.strategies import Nes, RunningMeanBaseline, StrategyConfig
 from germline.config.tasks import Conciseness, TaskConfig
 
 UNPERTURBED = 0.005
-"""Sigma of a strategy whose members all equal the center: any number, as none is used."""
+"""Sigma of a strategy whose members all equal the center; it has no effect."""
 
 
 class Graders(Section):
@@ -60,7 +60,7 @@ class Graders(Section):
 
 
 class HeldOut(Section):
-    """Scores of the center on examples it is not trained on."""
+    """Scores of the center on held-out examples, which are not trained on."""
 
     every: int = Field(
         10,
@@ -80,14 +80,14 @@ class HeldOut(Section):
 
 
 class Recording(Section):
-    """What a run directory keeps."""
+    """The files of a run directory."""
 
     snapshot_every: int = Field(
         25,
         ge=1,
         description=(
-            "Generations between snapshots of masters and optimizer moments; large ones are put "
-            "off until writing takes at most 5 % of the time since the one before."
+            "Generations between snapshots of masters and optimizer moments; large snapshots are "
+            "delayed until writing takes at most 5 % of the time since the previous one."
         ),
     )
     keep_snapshots: int = Field(
@@ -99,8 +99,8 @@ class Recording(Section):
         50.0,
         ge=0,
         description=(
-            "Most disk space of all kept snapshots, in GB: fewer are kept where they do not fit, "
-            "and none where not even one fits. `null` sets no limit."
+            "Largest disk space of all kept snapshots, in GB: fewer are kept if they do not fit, "
+            "and none if one does not fit. `null` sets no limit."
         ),
     )
     rollouts: int = Field(
@@ -116,8 +116,8 @@ class Recording(Section):
         None,
         gt=0,
         description=(
-            "Sigma at which random members break, in `strategy.sigma_unit`: the walk of the "
-            "updates is drawn against it. `germline probe` measures it and writes it into "
+            "Sigma at which random members break, in `strategy.sigma_unit`; the report compares "
+            "the walk of the updates with it. `germline probe` measures it and writes it into "
             "probe.yaml."
         ),
     )
@@ -156,7 +156,7 @@ class Config(Section):
 
     @property
     def search(self) -> StrategyConfig:
-        """The strategy as it searches: sigma is not calibrated where the method gives its own."""
+        """The strategy of the search; sigma is not calibrated if the method sets its own."""
         sigma = getattr(self.strategy, "sigma", None)
         if not isinstance(sigma, AutoSigma):
             return self.strategy
@@ -174,7 +174,7 @@ class Config(Section):
         if url is not None and self.fleet.engines > 1:
             raise ValueError(
                 f"fleet.engines={self.fleet.engines} engines would write into one server, "
-                f"engine.base_url={url}: use fleet.engines=1, or engines that bring their own"
+                f"engine.base_url={url}: use fleet.engines=1, or engines that start their own"
             )
         return self
 

@@ -14,7 +14,7 @@ LARGEST_SIGMA = 1e6
 @register("sigma")
 @register("learning_rate")
 class LinearSchedule(KindSection):
-    """A straight line over the run: `start` in generation 0, `end` in the last one."""
+    """A linear change from `start` in generation 0 to `end` in the last generation."""
 
     kind: Literal["linear"] = "linear"
     start: float = Field(ge=0, description="Value in generation 0.")
@@ -26,7 +26,7 @@ class LinearSchedule(KindSection):
 class CosineSchedule(KindSection):
     """Half a cosine over the run, flat at both ends: from `start` to `end` in the last generation.
 
-    With `warmup`, the run begins with a straight line from near 0 up to `start`.
+    With `warmup`, the value first rises linearly from near 0 to `start`.
     """
 
     kind: Literal["cosine"] = "cosine"
@@ -46,7 +46,7 @@ class PlateauSchedule(KindSection):
         5,
         ge=1,
         description=(
-            "Generations in a row whose mean fitness is not above all before them: a plateau."
+            "A plateau: consecutive generations whose mean fitness is not above all earlier ones."
         ),
     )
     min: float = Field(1e-6, gt=0, description="The value never falls below this.")
@@ -55,7 +55,7 @@ class PlateauSchedule(KindSection):
     def _there_is_room_to_fall(self) -> "PlateauSchedule":
         if self.min >= self.start:
             raise ValueError(
-                f"min={self.min:g} is not below start={self.start:g}, so nothing could fall: "
+                f"min={self.min:g} is not below start={self.start:g}, so the value cannot fall: "
                 "lower min"
             )
         return self
@@ -73,14 +73,14 @@ class AdaptiveSigma(KindSection):
         if not self.min <= self.start <= self.max:
             raise ValueError(
                 f"start={self.start:g} is not between min={self.min:g} and max={self.max:g}: "
-                "move the limit"
+                "change start or the limit"
             )
         return self
 
 
 @register("sigma")
 class SuccessRateSigma(AdaptiveSigma):
-    """Larger while many members are fitter than the center, smaller where few are (1/5 rule).
+    """A sigma that grows while many members are fitter than the center, else shrinks (1/5 rule).
 
     The center is evaluated on every batch as well, which costs as much as one member.
     """
@@ -105,9 +105,8 @@ class SuccessRateSigma(AdaptiveSigma):
 class NaturalGradientSigma(AdaptiveSigma):
     """A sigma for every tensor, each following the natural gradient (SNES); limits hold for each.
 
-    It also scales the tensor's learning rate, which counts in its sigma. The tensors of a direction
-    that was fitter grow in sigma where its noise was larger than usual. Costs drawing the noise
-    once more per update.
+    The learning rate of a tensor is a multiple of its sigma. The sigma of a tensor grows if fitter
+    members had larger noise in it. Every update draws the noise once more.
     """
 
     kind: Literal["natural"] = "natural"
@@ -131,8 +130,8 @@ class AutoSigma(KindSection):
         ge=1e-6,
         le=1,
         description=(
-            "KL divergence of members from the center, per token, in nats; rounding hides less "
-            "than the least value."
+            "KL divergence of members from the center, per token, in nats; smaller values than the "
+            "limit are below rounding errors."
         ),
     )
     max_kl: float = Field(
@@ -145,7 +144,7 @@ class AutoSigma(KindSection):
         ),
     )
     every: int = Field(
-        0, ge=0, description="Generations between calibrations; 0 calibrates at the start alone."
+        0, ge=0, description="Generations between calibrations; 0 calibrates only at the start."
     )
 
     @model_validator(mode="after")
@@ -159,7 +158,7 @@ class AutoSigma(KindSection):
 
 @register("learning_rate")
 class AutoLearningRate(KindSection):
-    """A step as long as what is measured supports: shorter where members differ by chance alone.
+    """A learning rate from the measured signal: steps are shorter if members differ by chance.
 
     The root mean square of a step, in sigmas, is `step` times the share of the members'
     differences that is signal, times the root of the number of directions, and at most `max_step`.
@@ -183,7 +182,7 @@ class AutoLearningRate(KindSection):
         0.9,
         ge=0,
         lt=1,
-        description="Share of itself that the measured signal keeps from generation to generation.",
+        description="Decay of the moving average of the measured signal, per generation.",
     )
 
     @model_validator(mode="after")
@@ -210,21 +209,20 @@ Adaptive = Annotated[
 
 
 def check_sigma_overflow(sigma: float) -> None:
-    """Refuse a sigma that no weight of a model comes near.
+    """Check that sigma is at most `LARGEST_SIGMA`.
 
     Raises:
-        ValueError: it is above the largest.
+        ValueError: it is larger.
     """
     if sigma > LARGEST_SIGMA:
         raise ValueError(
-            f"sigma={sigma:g} is above {LARGEST_SIGMA:g}, where no member works as a "
-            "model: use one near the size of the weights or below, such as 0.005; `germline probe` "
-            "finds it"
+            f"sigma={sigma:g} is above {LARGEST_SIGMA:g}, where every member is broken: use a "
+            "sigma near the size of the weights or below, such as 0.005; `germline probe` finds it"
         )
 
 
 def first_and_last_value(value: Adaptive | AutoLearningRate) -> tuple[float, float] | None:
-    """Return the first and the last value a setting can have; None where it is measured."""
+    """Return the first and the last value of a setting; None if it is measured."""
     if isinstance(value, AutoSigma | AutoLearningRate):
         return None
     if isinstance(value, PlateauSchedule | AdaptiveSigma):

@@ -16,8 +16,8 @@ class ShapingBase(KindSection):
         gt=0,
         le=1,
         description=(
-            "Share of members, the fittest, that keep their utility; the others all get the mean "
-            "of theirs. 1 keeps all apart."
+            "Share of the fittest members that keep their utility; all others get the mean of "
+            "their utilities. 1: all members keep theirs."
         ),
     )
 
@@ -31,8 +31,8 @@ class ZScore(ShapingBase):
         None,
         gt=0,
         description=(
-            "Largest size of a z-score, in standard deviations; larger ones are cut to it. "
-            "Default: never cut."
+            "Largest absolute z-score, in standard deviations; larger ones are clipped. Default: "
+            "no clipping."
         ),
     )
 
@@ -46,21 +46,21 @@ class CenteredRanks(ShapingBase):
 
 @register("shaping", "germline.shaping.utilities:log_rank")
 class LogRank(ShapingBase):
-    """Utilities falling with the logarithm of the rank: the worse half weighs the same."""
+    """Utilities that fall with the logarithm of the rank; the worse half has equal utilities."""
 
     kind: Literal["log_rank"] = "log_rank"
 
 
 @register("shaping", "germline.shaping.utilities:mean_centered")
 class Raw(ShapingBase):
-    """Fitness minus its mean, in the unit of the reward, which the learning rate must suit."""
+    """Fitness minus its mean, in the unit of the reward; the learning rate depends on that unit."""
 
     kind: Literal["raw"] = "raw"
 
 
 @register("shaping", "germline.shaping.utilities:mean_centered")
 class PerExample(ShapingBase):
-    """Rewards compared example by example, each with the group of all members on that example.
+    """Rewards compared with those of all members on the same example.
 
     Utilities are means over the batch, smaller than z-scores: the learning rate can be higher.
     """
@@ -69,8 +69,8 @@ class PerExample(ShapingBase):
     scale: Literal["none", "std"] = Field(
         "none",
         description=(
-            "`none`: reward minus its group's mean; `std`: divided by the group's standard "
-            "deviation as well, so that every example weighs the same."
+            "`none`: reward minus the mean of all members on the example; `std`: also divided by "
+            "their standard deviation, so that all examples have equal weight."
         ),
     )
 

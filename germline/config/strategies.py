@@ -1,4 +1,4 @@
-"""Settings of strategies: how members are proposed and how updates follow from them."""
+"""Settings of strategies, which propose members and compute updates."""
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -19,7 +19,7 @@ from germline.config.schedules import (
 from germline.registry import register
 
 LOST_IN_FP32 = 2.0**-25
-"""Half the relative distance of neighbors in fp32: less of a number does not change it."""
+"""Half the relative distance of two neighboring fp32 numbers: smaller changes are rounded away."""
 
 
 @register("baseline")
@@ -38,10 +38,7 @@ class RunningMeanBaseline(KindSection):
         0.9,
         ge=0,
         lt=1,
-        description=(
-            "Share of itself that the running mean of fitness keeps from one generation to the "
-            "next."
-        ),
+        description=("Decay of the running mean of fitness, per generation."),
     )
 
 
@@ -52,7 +49,7 @@ BaselineConfig = Annotated[
 
 @register("zero_signal")
 class CountZeroSignal(KindSection):
-    """A generation without signal is counted, and its update of zero applied like any."""
+    """A generation without signal is counted, and its update of zero is applied."""
 
     kind: Literal["count"] = "count"
 
@@ -70,9 +67,7 @@ class GrowSigmaOnZeroSignal(KindSection):
 
     kind: Literal["grow"] = "grow"
     factor: float = Field(1.5, gt=1, description="Multiplies sigma, or divides it on the way back.")
-    most: float = Field(
-        10.0, gt=1, description="Sigma never grows beyond this many times what it would be."
-    )
+    most: float = Field(10.0, gt=1, description="Largest factor by which sigma grows.")
 
 
 ZeroSignalConfig = Annotated[
@@ -82,18 +77,18 @@ ZeroSignalConfig = Annotated[
 
 
 Unit = Literal["constant", "mean_abs", "std", "rms"]
-"""What sigma and learning rate are multiples of: 1, mean |W|, std W or root mean square W."""
+"""Unit of sigma and learning rate: 1, mean |W|, std W or root mean square W."""
 
 
 class StrategyBase(KindSection):
-    """What every strategy has; a setting or a property may replace each of these."""
+    """Attributes of every strategy; a kind may define each as a setting or a property."""
 
     if TYPE_CHECKING:  # each kind declares it, with a default and limits of its own
         population: int | None
 
     @property
     def unit(self) -> Unit:
-        """The unit of sigma: that of `sigma_unit`, where there is this setting."""
+        """The unit of sigma: `sigma_unit` if the strategy has this setting."""
         unit: Unit | Literal["auto"] = getattr(self, "sigma_unit", "auto")
         return "constant" if unit == "auto" else unit
 
@@ -110,7 +105,7 @@ class StrategyBase(KindSection):
 
 @register("strategy", "germline.strategies.nes:NaturalEvolution")
 class Nes(StrategyBase):
-    """Natural evolution strategy with Gaussian noise, the field's default for language models."""
+    """Natural evolution strategy with Gaussian noise, the usual choice for language models."""
 
     kind: Literal["nes"] = "nes"
     population: int = Field(
@@ -158,7 +153,7 @@ class Nes(StrategyBase):
 
     @property
     def unit(self) -> Unit:
-        """The unit of sigma, where `sigma_unit=auto` leaves it to how sigma is chosen."""
+        """The unit of sigma; `sigma_unit=auto` is `rms` if sigma is calibrated."""
         if self.sigma_unit == "auto" and isinstance(self.sigma, AutoSigma):
             return "rms"
         return super().unit
@@ -227,7 +222,7 @@ class Nes(StrategyBase):
         running = isinstance(self.baseline, RunningMeanBaseline)
         if self.population == 1 and not running:
             raise ValueError(
-                "population=1 has nobody to be compared with: use population=2, or "
+                "population=1 has no other member to compare with: use population=2, or "
                 "antithetic=false with baseline=running and shaping=raw"
             )
         return self

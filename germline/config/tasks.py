@@ -44,7 +44,7 @@ class TaskBase(KindSection):
         ge=0,
         description=(
             "Number of solved training examples before every prompt, the same ones in every run; "
-            "an example never shows itself."
+            "an example is never shown in its own prompt."
         ),
     )
     train_examples: int | None = Field(
@@ -60,7 +60,7 @@ class TaskBase(KindSection):
     thinking_tag: str = Field(
         "think",
         pattern=r"^\w+$",
-        description="Name of the tag: `think` stands for `<think>` ... `</think>`.",
+        description="Name of the tag, such as `think` for `<think>` and `</think>`.",
     )
 
 
@@ -98,14 +98,14 @@ class Countdown(TaskBase):
     path: Path | None = Field(
         None,
         description=(
-            "JSON list of {context, numbers, target, solution}; default: rows made here, see "
+            "JSON list of {context, numbers, target, solution}; default: generated rows, see "
             "`puzzles`."
         ),
     )
     puzzles: Literal["small", "field"] = Field(
         "small",
         description=(
-            "Rows made here: `small`, 3 numbers up to 9, which the nano model can solve; `field`, "
+            "Generated rows: `small`, 3 numbers up to 9, which the nano model can solve; `field`, "
             "3 or 4 numbers up to 99, as in the papers."
         ),
     )
@@ -116,7 +116,7 @@ class Countdown(TaskBase):
             "`seeded`: a seeded 80/20 split."
         ),
     )
-    split_seed: int = Field(0, description="Seed of the rows made here and of the seeded split.")
+    split_seed: int = Field(0, description="Seed of the generated rows and of the seeded split.")
 
 
 @register("task", "germline.tasks.multiplication:MultiplicationTask")
@@ -209,22 +209,20 @@ class RewardedRows(CustomTask):
         {"exact": 1.0},
         min_length=1,
         description=(
-            "What a completion earns: `exact`, `contains`, `numeric`, `regex`, `json` or `length`, "
-            "or several with their weights such as `{exact: 1, length: 0.01}`; weight 0 only "
-            "reports."
+            "Reward of a completion: `exact`, `contains`, `numeric`, `regex`, `json` or `length`, "
+            "or several with weights such as `{exact: 1, length: 0.01}`; a reward of weight 0 is "
+            "only reported."
         ),
     )
     metric: RewardName | None = Field(
-        None, description="The reward that held-out scores report; default: the heaviest."
+        None, description="The reward that held-out scores report; default: that of largest weight."
     )
     pattern: str | None = Field(
         None,
-        description=(
-            "What `regex` looks for; default: the row's answer is the pattern. Python syntax."
-        ),
+        description=("Pattern of `regex`, in Python syntax; default: the row's answer."),
     )
     tolerance: float = Field(
-        1e-6, ge=0, description="How far the number of `numeric` may be from the answer's."
+        1e-6, ge=0, description="Largest difference of `numeric` between completion and answer."
     )
 
     @field_validator("pattern")
@@ -240,7 +238,7 @@ class RewardedRows(CustomTask):
     @model_validator(mode="after")
     def _something_is_rewarded_and_nothing_ignored(self) -> "RewardedRows":
         if not any(self.reward.values()):
-            raise ValueError(f"reward={self.reward} weighs nothing: give one of them a weight")
+            raise ValueError(f"reward={self.reward} has no weight above 0: give one of them one")
         if self.metric is not None and self.metric not in self.reward:
             raise ValueError(
                 f"metric={self.metric} is not part of reward={self.reward}: add it with weight 0, "

@@ -1,4 +1,4 @@
-"""YAML to plain values: errors name the line, and duplicate keys are errors."""
+"""Read YAML: errors name the line, and duplicate keys are errors."""
 
 import re
 from pathlib import Path
@@ -16,7 +16,7 @@ DECIMAL = re.compile(r"[-+]?[0-9][0-9_]*")
 
 
 class DuplicateKeyError(yaml.MarkedYAMLError):
-    """A setting that is given twice: YAML would take the last one and say nothing."""
+    """A setting that is given twice; PyYAML would silently use the last value."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -26,7 +26,7 @@ class _Loader(yaml.SafeLoader):
             if not isinstance(key, yaml.ScalarNode) or key.tag == "tag:yaml.org,2002:merge":
                 continue
             if (key.tag, key.value) in seen:
-                problem = f"{key.value!r} stands there twice; keep one of them"
+                problem = f"{key.value!r} is given twice; keep one of them"
                 raise DuplicateKeyError(problem=problem, problem_mark=key.start_mark)
             seen.add((key.tag, key.value))
         return super().construct_mapping(node, deep)
@@ -87,7 +87,7 @@ def read_file(path: Path) -> dict[str, Any]:
 
 
 def format_yaml_error(error: yaml.YAMLError) -> str:
-    """Say in a line where the mistake is and what it is, and show the place."""
+    """Return one line with the position and the problem, and the text around it."""
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     if mark is None:
         return str(error)

@@ -26,14 +26,14 @@ FEWEST_ROWS = SMALLEST_BATCH
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a run needs, and the machine it was computed for.
+    """The memory and time that a run needs on a machine.
 
     Attributes:
-        work: of a generation.
-        parts: of the memory.
-        seconds: of a generation.
-        snapshot_bytes: of one snapshot.
-        wire_bytes: per member and generation, text apart.
+        work: the work of a generation.
+        parts: the parts of the memory.
+        seconds: the parts of the time of a generation.
+        snapshot_bytes: size of one snapshot.
+        wire_bytes: bytes per member and generation on the network, without text.
         machine: available memory and speed.
     """
 
@@ -65,7 +65,7 @@ def estimate(config: Config, shape: ModelShape, texts: TextLengths, machine: Har
     """Compute what a config needs on a machine.
 
     Raises:
-        GermlineError: the space selects nothing of this model.
+        GermlineError: the space selects no tensor of this model.
     """
     work = workload(config, shape, texts, on_gpu=machine.on_gpu)
     return Estimate(
@@ -84,7 +84,7 @@ def what_fits(
     """Return the first overrides with which a config fits a machine; empty if none do.
 
     They are tried in this order: another dtype, masters on the host, smaller microbatches, an
-    adapter; each alone, and then together with all earlier ones.
+    adapter; each override alone, and then together with all earlier ones.
     """
     kept: tuple[str, ...] = ()
     for alternatives in _changes(config, machine):

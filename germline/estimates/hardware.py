@@ -1,12 +1,12 @@
-"""The speed and memory of a machine: from a data sheet, or measured here in a few seconds.
+"""The speed and memory of a machine: from a data sheet, or measured in a few seconds.
 
-The time of a product of `rows` with a weight is the larger one of its arithmetic and of reading the
-weight (the roofline of Williams, Waterman and Patterson, CACM 2009). On a CPU the rate of a product
-depends on its rows, so it is measured for a few numbers of rows; several weights are used in turn,
-so that none is still in the cache.
+The time of a product of `rows` with a weight is the larger of two times: that of its arithmetic,
+and that of reading the weight (the roofline of Williams, Waterman and Patterson, CACM 2009). On a
+CPU the rate of a product depends on its rows, so it is measured for a few numbers of rows; several
+weights are used in turn, so that none is in the cache.
 
-Of a data sheet's figures, 60 % of the bandwidth and 40 % of the arithmetic are assumed to be
-reached, as in docs/scaling.md. This was not checked on any GPU.
+A GPU is assumed to reach 60 % of the bandwidth and 40 % of the arithmetic of its data sheet, as in
+docs/scaling.md. This was not checked on any GPU.
 """
 
 import hashlib
@@ -54,16 +54,16 @@ class Hardware:
     Attributes:
         name: the usual name.
         on_gpu: whether it is an accelerator.
-        memory_bytes: of the device, or of the host where that is the device.
-        host_bytes: of the host.
+        memory_bytes: memory of the device; on a CPU that of the host.
+        host_bytes: memory of the host.
         bandwidth: bytes per second that are read from memory or written to it.
         products: FLOP/s of matrix products by dtype name.
-        operation_s: seconds of one tensor operation, however small.
-        noise_per_s: normals drawn per second on the host: factors of low-rank members.
-        perturbed_per_s: numbers of a `full` member written per second, their noise included.
+        operation_s: seconds of one small tensor operation.
+        noise_per_s: normal numbers drawn per second on the host, for factors of low-rank members.
+        perturbed_per_s: numbers of a `full` member written per second, including their noise.
         elementwise_per_s: numbers written per second by sums, products and activations that are
             in the cache, by dtype name.
-        hashed_per_s: bytes per second of SHA-256, all threads together.
+        hashed_per_s: bytes per second of SHA-256, with all threads.
         link_bandwidth: bytes per second between host and device.
     """
 
@@ -81,7 +81,7 @@ class Hardware:
     link_bandwidth: float = math.inf
 
     def flops(self, dtype: torch.dtype, rows: int | float) -> float:
-        """Return the FLOP/s of a product of so many rows, between the points on a log scale."""
+        """Return the FLOP/s of a product with `rows` rows, interpolated on a logarithmic scale."""
         points = self.products[name_of(dtype)]
         rows = min(max(rows, points[0][0]), points[-1][0])
         for (low, slow), (high, fast) in pairwise(points):
@@ -91,7 +91,7 @@ class Hardware:
         return points[-1][1]
 
     def product_s(self, dtype: torch.dtype, rows: int | float, numbers: int | float) -> float:
-        """Return the seconds of `rows` times weights of so many numbers: the roofline."""
+        """Return the seconds of multiplying `rows` rows with weights: the roofline."""
         arithmetic = 2 * rows * numbers / self.flops(dtype, rows)
         reading = numbers * dtype.itemsize / self.bandwidth
         return max(arithmetic, reading)
@@ -118,9 +118,9 @@ def _gpu(name: str, gigabytes: float, terabytes_per_s: float, half: float, link:
         host_bytes=math.inf,
         bandwidth=terabytes_per_s * 1e12 * REACHED_BANDWIDTH,
         products=reached,
-        operation_s=8e-6,  # of an eager launch from Python: assumed
+        operation_s=8e-6,  # an eager launch from Python: assumed
         noise_per_s=2e8,  # drawn on the host, two cores
-        perturbed_per_s=2e10,  # of the Triton kernel: assumed
+        perturbed_per_s=2e10,  # the Triton kernel: assumed
         elementwise_per_s=dict.fromkeys(reached, terabytes_per_s * 1e12 * REACHED_BANDWIDTH / 6),
         hashed_per_s=3.6e9,  # SHA-256 of two cores, docs/scaling.md
         link_bandwidth=link * 1e9 * REACHED_BANDWIDTH,
@@ -140,17 +140,17 @@ accumulation, PCIe one way. The laptop's arithmetic depends on its power limit."
 def measure_cpu(
     dtype: torch.dtype, hidden: int, inner: int, clock: Clock = time.perf_counter
 ) -> Hardware:
-    """Measure this CPU with the threads torch has now: products, copies, noise, hashing.
+    """Measure this CPU with torch's current number of threads: products, copies, noise, hashing.
 
     Args:
-        dtype: of the products.
-        hidden: inputs of the weights that are multiplied.
-        inner: outputs of them.
-        clock: seconds since any fixed moment.
+        dtype: dtype of the products.
+        hidden: number of inputs of the weights.
+        inner: number of outputs of the weights.
+        clock: returns seconds since any fixed time.
     """
     available = available_bytes()
     drawn = _noise_rate(clock)
-    # Its threads write to tensors from outside the inference mode, which is of one thread alone.
+    # Drawing noise uses threads, and inference mode applies to the current thread only.
     perturbed = _perturbed_rate(dtype, clock)
     with torch.inference_mode():
         points = tuple((rows, _product_rate(dtype, rows, (hidden, inner), clock)) for rows in ROWS)
@@ -170,7 +170,7 @@ def measure_cpu(
 
 
 def memory_limits(*, on_gpu: bool, device_bytes: float, host_bytes: float) -> Hardware:
-    """Describe a machine by its memory alone: to ask what fits, not how long it takes."""
+    """Describe a machine by its memory alone, to compute what fits."""
     return Hardware(
         name="this machine",
         on_gpu=on_gpu,
@@ -190,7 +190,7 @@ def _product_rate(dtype: torch.dtype, rows: int, sizes: tuple[int, int], clock: 
     hidden, inner = sizes
     each = hidden * inner * dtype.itemsize
     flops = 2 * rows * hidden * inner
-    # Products of many rows reuse a weight so often that it need not come from memory.
+    # Products of many rows reuse a weight, so the time of reading it does not matter.
     count = max(2, min(math.ceil(OUT_OF_CACHE / each), math.ceil(MEASURED_FLOPS / flops)))
     weights = [torch.full((inner, hidden), 0.01, dtype=dtype) for _ in range(count)]
     inputs = torch.full((rows, hidden), 0.01, dtype=dtype)
@@ -251,7 +251,7 @@ def _hash_rate(clock: Clock) -> float:
 
 
 def _seconds(work: Callable[[], object], clock: Clock, repeats: int = 1) -> float:
-    """Return the median of three, after one that is not counted."""
+    """Return the median of three timings, after a call to warm up."""
     work()
     found = []
     for _ in range(3):
@@ -263,9 +263,9 @@ def _seconds(work: Callable[[], object], clock: Clock, repeats: int = 1) -> floa
 
 
 def available_bytes() -> float:
-    """Return the host memory a new program may take, swap included; infinity where unknown.
+    """Return the available host memory, including swap; infinity if unknown.
 
-    On Linux the smaller of what the kernel says and what is left of the limit of a container.
+    On Linux it is the smaller of the kernel's value and the rest of a container's limit.
     """
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()

@@ -1,4 +1,4 @@
-"""How many bytes a run holds, one equation for each part.
+"""Memory of a run: one equation for each part.
 
 With s the bytes of a number in the serving dtype (2 in bf16 and fp16, 4 in fp32):
 
@@ -14,13 +14,14 @@ With s the bytes of a number in the serving dtype (2 in bf16 and fp16, 4 in fp32
     snapshot      searched x 4 + moments                                                    (10)
     wire          of a member: names, coefficient and envelopes of its results              (11)
 
-(1) to (4) last as long as the run, (5) to (8) while texts are generated, (9) while masters move; so
-what a run needs is (1) to (4) plus the larger of the two. The numbers 3 and 4 in (7) count what is
-alive at once inside a gated MLP: residual, its norm, the two projections, their product, and the
-output. Attention (transformers' sdpa with a mask) repeats keys and values for every query head.
+(1) to (4) are allocated during the whole run, (5) to (8) while completions are generated, and (9)
+during the update. So a run needs (1) to (4) plus the larger one of (5) to (8) and (9). The numbers
+3 and 4 in (7) count the tensors that a gated MLP holds at once: residual, its norm, the two
+projections, their product, and the output. Attention (transformers' sdpa with a mask) repeats keys
+and values for every query head.
 
-Checked against resident memory by `benchmarks/estimates.py`. Memory of a GPU is counted by the same
-equations and has not been compared with one.
+`benchmarks/estimates.py` compares the estimates with resident memory on a CPU. They have not been
+compared with the memory of a GPU.
 """
 
 from dataclasses import dataclass
@@ -47,10 +48,10 @@ CONTEXT_BYTES = 500e6
 """Device memory of a CUDA context and cuBLAS's workspace: assumed, not measured here."""
 
 HALF_SCRATCH_BYTES, HALF_SCRATCH_SHARE = 35e6, 0.07
-"""What products and digests of half precision keep on a CPU: fixed, and of the weights' bytes."""
+"""Memory that products and digests of half precision keep on a CPU: fixed, and per weight byte."""
 
 SAMPLING_BYTES = 28
-"""Of a logit while a token is drawn: fp32 probabilities, sorted ones, sums, their indices."""
+"""Bytes per logit while a token is sampled: fp32 probabilities, sorted ones, sums, indices."""
 
 MEMBER_WIRE_BYTES, COMPLETION_WIRE_BYTES, MICROBATCH_WIRE_BYTES, COEFFICIENT_WIRE_BYTES = (
     60,
@@ -58,8 +59,8 @@ MEMBER_WIRE_BYTES, COMPLETION_WIRE_BYTES, MICROBATCH_WIRE_BYTES, COEFFICIENT_WIR
     1000,
     9,
 )
-"""Pickled: a member's name, what is beside the text of a completion, what is around the job and the
-answer of a microbatch, and a coefficient of an update (docs/scaling.md)."""
+"""Pickled bytes of a member's name, of a completion without its text, of the envelopes of a
+microbatch's job and answer, and of a coefficient of an update (docs/scaling.md)."""
 
 SERVED_ROWS = 256
 """Texts that vLLM generates at once by default (max_num_seqs); others wait."""
@@ -73,10 +74,10 @@ class Part:
     """One line of an estimate.
 
     Attributes:
-        name: what is held.
-        bytes: how much of it.
-        place: in which memory.
-        phase: when; parts of `always` are there in every phase.
+        name: name of the part.
+        bytes: its size.
+        place: the memory that holds it.
+        phase: the phase in which it is allocated; `always` means every phase.
     """
 
     name: str
@@ -91,7 +92,7 @@ def weight_bytes(shape: ModelShape, dtype: torch.dtype) -> int:
 
 
 def master_bytes(work: Workload, *, shared: bool) -> int:
-    """Return equation (2); `shared` says that the serving copy is the master."""
+    """Return equation (2); `shared` means that the serving copy is the master."""
     return 0 if shared else work.searched * FP32
 
 
@@ -123,17 +124,17 @@ def activation_bytes(shape: ModelShape, work: Workload, tokens: int, new: int) -
     """Return equation (7).
 
     Args:
-        shape: of the model.
-        work: of a generation.
-        tokens: that pass through a layer at once, in all rows.
-        new: of them, in each row.
+        shape: shape of the model.
+        work: work of a generation.
+        tokens: tokens that a layer computes at once, in all rows.
+        new: tokens that it computes per row.
     """
     of_mlp = tokens * (3 * shape.inner + 4 * shape.hidden)
     rows = batch_rows(work)
     scores = shape.heads // shape.kv_heads * new * work.length
     repeated = 2 * rows * shape.heads * shape.head_dim * work.length
     if not work.on_gpu and work.dtype == torch.float32 and scores <= SMALL_SCORES:
-        repeated = rows * shape.heads * new * work.length  # fused.py multiplies shared keys once
+        repeated = rows * shape.heads * new * work.length  # cpu_kernels multiplies these once
     mask = 2 * rows * new * work.length
     return (of_mlp + repeated + mask) * work.dtype.itemsize
 
@@ -150,7 +151,7 @@ def update_bytes(work: Workload) -> int:
 
 
 def half_scratch_bytes(shape: ModelShape, work: Workload) -> float:
-    """Return what a CPU keeps beside half-precision weights: measured, as nothing documents it."""
+    """Return the memory a CPU needs in addition to half-precision weights, which was measured."""
     weights = weight_bytes(shape, work.dtype)
     return HALF_SCRATCH_BYTES + min(HALF_SCRATCH_SHARE * weights, 80e6)
 
@@ -161,10 +162,10 @@ def snapshot_bytes(work: Workload) -> int:
 
 
 def wire_bytes(work: Workload) -> float:
-    """Return equation (11): bytes per member and generation, text apart, of engines elsewhere.
+    """Return equation (11): bytes per member and generation of remote engines, without text.
 
-    Seeds name members, so it depends on neither the model nor the space. Every engine gets every
-    coefficient of the update.
+    Members are sent as seeds, so the bytes depend on neither the model nor the space. Every engine
+    gets every coefficient of the update.
     """
     results = work.examples * COMPLETION_WIRE_BYTES
     around = work.microbatches * MICROBATCH_WIRE_BYTES / work.members
@@ -173,7 +174,7 @@ def wire_bytes(work: Workload) -> float:
 
 
 def batch_rows(work: Workload) -> int:
-    """Return the rows of a microbatch, filled up as decoding does; an engine's own take turns."""
+    """Return the rows of a microbatch with padding; microbatches of an engine run in turn."""
     if work.is_served:
         return min(work.rows, SERVED_ROWS)
     slots = -(-work.rows // work.members_at_once)
@@ -181,7 +182,7 @@ def batch_rows(work: Workload) -> int:
 
 
 def prefill_tokens(work: Workload) -> tuple[int, int]:
-    """Return the tokens that prefill passes through a layer at once: in all rows, and in each."""
+    """Return the tokens that a layer computes at once in prefill: in all rows, and per row."""
     rows = batch_rows(work)
     width = max(1, work.texts.prompt - work.texts.prefix)
     if not work.on_gpu:
@@ -190,10 +191,10 @@ def prefill_tokens(work: Workload) -> tuple[int, int]:
 
 
 def memory_parts(config: Config, shape: ModelShape, work: Workload) -> list[Part]:
-    """Return every part of what one engine needs, where it lies and when.
+    """Return every part of the memory of one engine, with its place and phase.
 
-    Engines that generate by themselves (vLLM, SGLang) divide their own share of the device between
-    weights and KV cache; their masters are on the host.
+    Served engines (vLLM, SGLang) divide their share of the device between weights and KV cache;
+    their masters are on the host.
     """
     if config.engine.is_served:
         return _served_parts(config, shape, work)
@@ -232,7 +233,7 @@ def memory_parts(config: Config, shape: ModelShape, work: Workload) -> list[Part
 
 
 def _mapped(shape: ModelShape, work: Workload, stored: int) -> int:
-    """Return what loading maps into memory beside the final state; the system may take it back.
+    """Return the bytes that loading maps in addition to the final state; the system may free them.
 
     Stored weights that are kept, of `stored` bytes, stay mapped.
     """
@@ -265,14 +266,14 @@ def _served_parts(config: Config, shape: ModelShape, work: Workload) -> list[Par
 
 
 def total(parts: list[Part], place: Place) -> float:
-    """Return the most bytes one place holds at once, what is mapped for loading apart."""
+    """Return the peak bytes of one place, without files that are mapped for loading."""
     return _phase(parts, place, "always") + max(
         _phase(parts, place, "generation"), _phase(parts, place, "update")
     )
 
 
 def resident_peak(parts: list[Part]) -> float:
-    """Return the highest resident memory of a process on a CPU, files mapped into it included."""
+    """Return the peak resident memory of a process on a CPU, including mapped files."""
     everywhere = [Part(one.name, one.bytes, "host", one.phase) for one in parts]
     always = _phase(everywhere, "host", "always")
     return max(total(everywhere, "host"), always + _phase(everywhere, "host", "loading"))

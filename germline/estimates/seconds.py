@@ -1,4 +1,4 @@
-"""How long a generation takes, one equation for each part.
+"""Time of a generation: one equation for each part.
 
     generate = microbatches / engines x (prefill + (new tokens - 1) x step)                 (1)
     pass     = products + head + attention + elementwise + operations                       (2)
@@ -15,9 +15,9 @@
                masters, and their rounding into the serving copy                             (9)
     digest   = searched x 4 / rate of SHA-256                                              (10)
 
-Texts are taken to run to their full length: where they end earlier, a generation is shorter. What a
-run does beside its generations (held-out scores, calibrating sigma, snapshots) is not counted.
-Checked by `benchmarks/estimates.py` on a CPU.
+All completions are assumed to have their full length; if they end earlier, a generation is shorter.
+Held-out scores, calibration of sigma and snapshots are not counted. `benchmarks/estimates.py`
+compares the estimates with runs on a CPU.
 """
 
 from dataclasses import dataclass
@@ -31,15 +31,15 @@ OPERATIONS_PER_LAYER = 75
 """Tensor operations of a decoder layer with corrections, counted in a decode step."""
 
 OPERATIONS_PER_HEAD = 2.5
-"""Of the attention kernel of a CPU in half precision, for every row and head: measured at 22 M."""
+"""Operations as long as half-precision attention of a CPU takes per row and head: at 22 M."""
 
 OPERATIONS_PER_TENSOR, OPERATIONS_PER_MEMBER_TENSOR, OPERATIONS_PER_RECORD = 100, 15, 2000
-"""Likewise: of an update of one tensor, of one tensor of a member of `full`, and of what a
-generation does once, such as its record and its signals."""
+"""Operations as long as an update of one tensor, as one tensor of a `full` member, and as the work
+that a generation does once, such as its record and its signals: measured."""
 
 PYTHON_PER_OPERATION = 3.5
-"""Seconds of Python and dispatch for each second of a bare operation on a CPU, measured on the nano
-model; on a GPU they are in the seconds of a launch."""
+"""Ratio of the time of Python and dispatch to that of the operation on a CPU, measured on the nano
+model; on a GPU the seconds of a launch contain it."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Seconds:
 
 
 def seconds_of(shape: ModelShape, work: Workload, machine: Hardware) -> Seconds:
-    """Return how long one generation takes, by part: equations (1) to (10)."""
+    """Return the seconds of one generation by part: equations (1) to (10)."""
     turns = -(-work.microbatches // work.engines)
     rows, texts = batch_rows(work), work.texts
     prefill = pass_s(shape, work, machine, rows * (texts.prompt - texts.prefix), texts.prompt)
@@ -80,7 +80,7 @@ def seconds_of(shape: ModelShape, work: Workload, machine: Hardware) -> Seconds:
 def pass_s(
     shape: ModelShape, work: Workload, machine: Hardware, tokens: int, length: int | float
 ) -> float:
-    """Return equation (2) of so many tokens, in texts of a length."""
+    """Return equation (2) for a number of tokens, in texts of a length."""
     products = machine.product_s(work.dtype, tokens, shape.linear_numbers)
     return (
         products

@@ -1,4 +1,4 @@
-"""What one generation computes: rows, tokens and searched numbers, from a config and a model."""
+"""The work of one generation: rows, tokens and searched numbers, from a config and a model."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -18,10 +18,10 @@ from germline.tasks import make_task
 from germline.types import Example
 
 POPULATION = 32
-"""Members if the strategy chooses their number; CMA chooses similar ones (4 + 3 ln d)."""
+"""Members if the strategy chooses their number; CMA-ES chooses a similar one (4 + 3 ln d)."""
 
 CHARACTERS_PER_TOKEN = 3.0
-"""Assumed for English text without a tokenizer: four are usual, three are a cautious value."""
+"""Assumed characters per token without a tokenizer: usually four; three is a cautious value."""
 
 CHAT_TOKENS = 24
 """Tokens that a chat template adds to a prompt, assumed without a tokenizer."""
@@ -32,10 +32,10 @@ class TextLengths:
     """Lengths of the texts of a generation, in tokens.
 
     Attributes:
-        examples: of a generation.
-        prompt: of the longest prompt.
-        prefix: what all prompts begin with.
-        new_tokens: of the longest completion.
+        examples: number of examples of a generation.
+        prompt: length of the longest prompt.
+        prefix: length of the common beginning of all prompts.
+        new_tokens: length of the longest completion.
     """
 
     examples: int
@@ -65,26 +65,26 @@ class Workload:
     """The work of one engine in one generation.
 
     Attributes:
-        dtype: in which the model is served.
-        on_gpu: whether on an accelerator.
-        members: of the population.
-        directions: noise that is drawn; an antithetic pair shares one.
-        examples: of a generation.
-        rows: of one microbatch (members x examples).
-        members_at_once: of one microbatch.
-        microbatches: of all engines together.
-        engines: that share them.
-        texts: how long they are.
-        sampled: whether tokens are drawn, and not the likeliest.
-        searched: numbers that updates move.
-        largest: of the searched tensors, in numbers.
-        tensors: that are searched.
-        member_numbers: that one member adds to the shared weights, in its microbatch.
+        dtype: serving dtype of the model.
+        on_gpu: whether the engine runs on an accelerator.
+        members: members of the population.
+        directions: directions that are drawn; an antithetic pair shares one.
+        examples: examples of a generation.
+        rows: rows of one microbatch (members x examples).
+        members_at_once: members of one microbatch.
+        microbatches: microbatches of all engines together.
+        engines: engines that share the microbatches.
+        texts: lengths of prompts and completions.
+        sampled: whether tokens are sampled; otherwise decoding is greedy.
+        searched: searched numbers, which updates change.
+        largest: numbers in the largest searched tensor.
+        tensors: searched tensors.
+        member_numbers: numbers that one member adds to the shared weights, in its microbatch.
         searches_weights: whether the searched numbers are weights of the model.
-        stacked: members with weights of their own that are in the model at once; 0 where all
-            members share the weights.
-        moment_bytes: of the optimizer, for each searched number.
-        is_served: whether an inference engine of its own generates.
+        stacked: members with weights of their own that are in the model at once; 0 if all members
+            share the weights.
+        moment_bytes: bytes of the optimizer's state per searched number.
+        is_served: whether an inference engine generates.
     """
 
     dtype: torch.dtype
@@ -114,12 +114,12 @@ class Workload:
 
 
 def workload(config: Config, shape: ModelShape, texts: TextLengths, *, on_gpu: bool) -> Workload:
-    """Read from a config what a generation of a model computes.
+    """Return the work of a generation of a config.
 
     Args:
-        config: of the run.
-        shape: of its model.
-        texts: how long prompts and completions are.
+        config: config of the run.
+        shape: shape of its model.
+        texts: lengths of prompts and completions.
         on_gpu: whether the engine has an accelerator.
     """
     engine = config.engine
@@ -160,7 +160,7 @@ def workload(config: Config, shape: ModelShape, texts: TextLengths, *, on_gpu: b
 
 
 def _stacked(engine: object, bytes_each: int, at_once: int) -> int:
-    """Return how many dense members are in the model at once; see `members_per_batch`."""
+    """Return the number of dense members in the model at once; see `members_per_batch`."""
     if not isinstance(engine, InProcess):
         return 1
     if engine.members_per_batch == "auto":

@@ -1,4 +1,4 @@
-"""What several run seeds of one config say together: mean, range and a bootstrap interval.
+"""Statistics over several run seeds of one config: mean, range and a bootstrap interval.
 
 A held-out score has an error over its examples; how far the score of another run seed would lie is
 a different question, which only other run seeds answer. The interval is the percentile bootstrap of

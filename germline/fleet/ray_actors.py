@@ -239,7 +239,7 @@ def _asked_for(resources: Mapping[str, float]) -> dict[str, object]:
 
 
 def _cause(error: RayError) -> str:
-    """Return the line of an error of Ray that says what happened."""
+    """Return the line of a Ray error that names the cause."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     relevant = [line for line in lines if line.startswith(("The actor", "Worker exit", "The node"))]
     return " ".join(relevant or lines[:1]) or type(error).__name__

@@ -25,7 +25,7 @@ CONNECT_S = 5.0
 
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    # Whether engines without a GPU of their own see any; Ray warns of a change unless told.
+    # Whether engines without a GPU of their own see any; Ray warns of a change if it is not set.
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",
 }
 

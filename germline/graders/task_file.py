@@ -190,7 +190,7 @@ def reward_functions(file: TaskFile) -> dict[RewardFunction, float]:
             f"{', '.join(names)}"
         )
     if not any(weighted.values()):
-        raise GermlineError(f"{file.path}: `rubric` weighs nothing: give a function a weight")
+        raise GermlineError(f"{file.path}: `rubric` has no weight above 0: give a function one")
     return {function: float(weight) for function, weight in weighted.items()}
 
 

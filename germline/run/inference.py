@@ -76,7 +76,7 @@ def evaluate(
     directory, config = open_source(source, task, overrides)
     if directory is None and task is None:
         raise GermlineError(
-            f"evaluate: {source} is no run directory, so name a task: task='countdown'"
+            f"evaluate: {source} is not a run directory, so name a task: task='countdown'"
         )
     last = _generation_of(source, directory, generation)
     played = make_task(config.task)
@@ -156,7 +156,7 @@ def _generation_of(
         return None
     if directory is None:
         raise GermlineError(
-            f"generation: {source} is no run directory, so it has no generation {generation}"
+            f"generation: {source} is not a run directory, so it has no generation {generation}"
         )
     method = directory.config.method
     if not method.trains_center:

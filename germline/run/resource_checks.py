@@ -54,19 +54,19 @@ MOST_PER_CORE = 16
 """Grader processes and threads of an engine for each core, above `MOST_ON_FEW_CORES`."""
 
 MOST_ON_FEW_CORES = 256
-"""So many are allowed on any machine: a resumed run keeps the threads that it began with."""
+"""Number that is allowed on any machine: a resumed run keeps the threads it began with."""
 
 MOST_ADDRESS_SPACE = 16
-"""A memory limit above this multiple of the machine's memory limits nothing."""
+"""A memory limit above this multiple of the machine's memory has no effect."""
 
 LONGEST_TIMEOUT_S = 1e6
 """The longest time limit: system calls that wait overflow above 2.1e6 s."""
 
 CERTAIN = ("weights", "fp32 masters", "optimizer moments", "stored weights")
-"""Parts that every run of a config holds from its first generation to its last."""
+"""Parts of the memory that a run holds from its first generation to its last."""
 
 GUESSED_TOKENS = 256
-"""Of prompts and completions, where only what fits beside the weights is asked for."""
+"""Assumed tokens of prompts and completions; only memory in addition to the weights uses them."""
 
 
 def check_limits(config: Config, examples: int) -> None:
@@ -214,7 +214,7 @@ def check_memory(config: Config, *, searched: bool = True, engines: int = 1) -> 
 
     Args:
         config: of the run.
-        searched: whether masters are held beside the serving copy.
+        searched: whether masters are held in addition to the serving copy.
         engines: that will share the memory of this host.
 
     Raises:
@@ -342,11 +342,11 @@ def _available(config: Config) -> tuple[bool, float, float]:
 
     host = available_bytes()
     if getattr(config.engine, "base_url", None) is not None:
-        return True, math.inf, host  # the server's memory is elsewhere
+        return True, math.inf, host  # the server may run on another machine
     device = engine_device(config)
     if device.type != "cuda":
         return False, host, host
     if not torch.cuda.is_available():
-        return True, math.inf, host  # that it is missing is said by the engine
+        return True, math.inf, host  # the engine raises the error that it is missing
     free, _total = torch.cuda.mem_get_info(device)
     return True, float(free), host

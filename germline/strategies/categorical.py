@@ -1,4 +1,4 @@
-"""The prompt search: template, temperature and number of solved examples, beside the weights.
+"""The prompt search: template, temperature and number of solved examples, besides the weights.
 
 The inner strategy searches the weights. Beside it, each setting d of `prompt_search` has a
 probability p_dk for each of its options k; all options are equally likely at first. Each member
@@ -97,7 +97,7 @@ class CategoricalSearch(StrategyWrapper):
         """
         update = self.inner.tell(population, utilities, fitness, center, power)
         if isinstance(update, MeanUpdate):
-            raise GermlineError("prompt_search can be used beside strategy.kind=nes only")
+            raise GermlineError("prompt_search can be used with strategy.kind=nes only")
         drawn = self._drawn(population)
         probabilities = tuple(
             self._changed(before, [places[setting] for places in drawn], utilities.tolist())

@@ -38,7 +38,7 @@ from germline.tasks import make_task
 from germline.types import GermlineError, HeldOutScore
 
 SHARE = 0.9
-"""Of the improvement of the config as it is."""
+"""Share of the improvement of the unchanged config."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class DimensionRun:
     """One run.
 
     Attributes:
-        dimension: of its subspace; None for the config as it is.
+        dimension: dimension of its subspace; None for the unchanged config.
     """
 
     dimension: int | None
@@ -60,7 +60,7 @@ class IntrinsicDimension:
     """The result of a study.
 
     Attributes:
-        outcomes: its runs.
+        outcomes: the runs of the study.
         higher_is_better: whether a higher score is better.
         share: share of the improvement that must be kept.
     """
@@ -71,7 +71,7 @@ class IntrinsicDimension:
 
     @property
     def dimensions(self) -> list[int]:
-        """Return the dimensions tried, growing."""
+        """Return the tried dimensions in increasing order."""
         return sorted({one.dimension for one in self.outcomes if one.dimension is not None})
 
     def end(self, dimension: int | None) -> float:
@@ -79,7 +79,7 @@ class IntrinsicDimension:
         return statistics.fmean(one.end.mean for one in self._of(dimension))
 
     def improvement(self, dimension: int | None) -> float:
-        """Return the mean improvement over run seeds, better upwards."""
+        """Return the mean improvement over run seeds; positive is better."""
         gains = [one.end.mean - one.start.mean for one in self._of(dimension)]
         return statistics.fmean(gains) * (1 if self.higher_is_better else -1)
 
@@ -87,20 +87,20 @@ class IntrinsicDimension:
         """Return the share of the improvement that a dimension keeps: equation (1).
 
         Raises:
-            GermlineError: the config as it is improves nothing.
+            GermlineError: the unchanged config does not improve its score.
         """
         reference = self.improvement(None)
         if reference <= 0:
             raise GermlineError(
-                f"study: the config as it is does not improve its held-out score (by "
-                f"{reference:.3g}), so there is nothing to keep: train longer (generations), or "
+                f"study: the unchanged config does not improve its held-out score (change "
+                f"{reference:.3g}), so no share of it can be kept: train longer (generations), or "
                 "find sigma and learning rate with `germline probe`"
             )
         return self.improvement(dimension) / reference
 
     @property
     def smallest(self) -> int | None:
-        """Return the intrinsic dimension; None where no dimension tried is enough."""
+        """Return the intrinsic dimension; None if no tried dimension is enough."""
         enough = (one for one in self.dimensions if self.kept(one) >= self.share)
         return next(enough, None)
 
@@ -111,17 +111,17 @@ class IntrinsicDimension:
 def run_dimensions(
     config: Config, dimensions: Sequence[int], seeds: Sequence[int], out: Path, cma_up_to: int = 0
 ) -> Iterator[DimensionRun]:
-    """Train what is not trained yet, seed after seed, yielding each run once it is finished.
+    """Train the missing runs, seed after seed, and yield each run when it is finished.
 
-    What no run could be made of is refused before the first is.
+    All configs are validated before the first run begins.
 
     Args:
-        config: as it is trained for comparison.
-        dimensions: of the subspaces.
+        config: the config that is trained unchanged for comparison.
+        dimensions: dimensions of the subspaces.
         seeds: run seeds; each has a subspace of its own.
         out: folder of the run directories.
-        cma_up_to: largest dimension that full CMA-ES searches, from the config's sigma; above it,
-            the strategy of the config does.
+        cma_up_to: largest dimension that full CMA-ES searches, from the config's sigma; larger
+            ones are searched by the strategy of the config.
 
     Raises:
         GermlineError: the folder holds runs of another config, or a run cannot be made.
@@ -146,7 +146,7 @@ def run_dimensions(
 def find_intrinsic_dimension(
     config: Config, found: Sequence[DimensionRun], share: float = SHARE
 ) -> IntrinsicDimension:
-    """Put outcomes together."""
+    """Return the result of a study from its runs."""
     return IntrinsicDimension(tuple(found), make_task(config.task).metric_higher_is_better, share)
 
 
@@ -169,7 +169,7 @@ def _path(out: Path, dimension: int | None, seed: int) -> Path:
 def _config(config: Config, dimension: int | None, seed: int, cma_up_to: int) -> Config:
     values: dict[str, Any] = config.model_dump()
     values["seed"] = seed
-    # Held-out scores before and after are all that is asked for.
+    # The study needs only the held-out scores before and after.
     values["held_out"]["every"] = config.generations
     values["record"]["tensorboard"] = False
     if dimension is not None:
@@ -183,13 +183,13 @@ def _config(config: Config, dimension: int | None, seed: int, cma_up_to: int) ->
 
 
 def _cma(strategy: Mapping[str, Any]) -> dict[str, Any]:
-    """Search with full CMA-ES, as many members a generation and a first sigma like the config's."""
+    """Return the settings of full CMA-ES with the config's population and initial sigma."""
     sigma, unit = strategy["sigma"], strategy["sigma_unit"]
     measured = not isinstance(sigma, float) and "start" not in sigma
     if unit == "auto":
         unit = "rms" if measured else "constant"
     if not isinstance(sigma, float):
-        # Where sigma is measured, CMA-ES begins where measuring does, and adapts from there.
+        # If sigma is calibrated, CMA-ES begins with the first sigma of the calibration.
         sigma = FIRST_GUESS[unit] if measured else sigma["start"]
     return {
         "kind": "cma",
@@ -200,7 +200,7 @@ def _cma(strategy: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_unfit(configs: Sequence[Config]) -> None:
-    """Refuse what cannot be compared or searched, before anything is trained.
+    """Check that all configs can be searched and compared, before training.
 
     Raises:
         GermlineError: theta would not move, a dimension is too small for its strategy, or more
@@ -209,8 +209,8 @@ def _check_unfit(configs: Sequence[Config]) -> None:
     method = configs[0].method
     if not method.trains_center:
         raise GermlineError(
-            f"study: method.kind={method.kind} moves no weights, so there is no improvement of a "
-            "center to keep: use method=es"
+            f"study: method.kind={method.kind} does not change the weights, so the center does not "
+            "improve: use method=es"
         )
     largest, most = configs[0], 0
     for one in configs:

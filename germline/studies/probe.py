@@ -72,7 +72,7 @@ def probe(
     Args:
         config: the config to be trained.
         minutes: time limit.
-        seed: of the probe's noise, which is independent of the noise of runs.
+        seed: seed of the probe's noise, which is independent of the noise of runs.
         watch: is called with each step of the probe.
 
     Raises:

@@ -19,18 +19,18 @@ class ProbeAdvice:
     """Measurements and recommended settings of a probe.
 
     Attributes:
-        sigma: recommended, in `strategy.sigma_unit`.
-        learning_rate: recommended; None when the strategy has none.
+        sigma: recommended sigma, in `strategy.sigma_unit`.
+        learning_rate: recommended learning rate; None when the strategy has none.
         edge: sigma at which random members begin to break; the largest one tried if none did.
         step: rms of a step per searched number at learning rate 1, in `sigma_unit`; None when
             the strategy has no learning rate.
-        generations: of the config.
+        generations: number of generations of the config.
         center: measurements of the base model on the same batches.
         sigma_probes: measurements of members, by rising sigma.
         trials: in order of preference, with their scores; empty when there was no time.
         notes: limits of the advice, such as that time ran out.
         seconds: duration of the probe.
-        sigma_unit: of the recommended settings, if the config does not set it.
+        sigma_unit: unit of the recommended settings, if the config does not set it.
     """
 
     sigma: float

@@ -1,4 +1,4 @@
-"""Runs of a study in one folder: each is trained once, and a study typed again goes on."""
+"""The runs of a study in one folder: each is trained once, and the same command continues it."""
 
 from pathlib import Path
 
@@ -10,11 +10,11 @@ from germline.tasks import make_task
 from germline.types import GermlineError
 
 PATHS = ("model", "task.path", "task.test_path", "space.init_adapter")
-"""Settings that a run directory spells as absolute paths."""
+"""Settings that a run directory holds as absolute paths."""
 
 
 def with_task_digest(config: Config) -> Config:
-    """Note the digest of a custom task, as its runs do: they are compared with this config."""
+    """Write the digest of a custom task into the config, as its runs do, to compare them."""
     if not isinstance(config.task, CustomTask):
         return config
     digest = getattr(make_task(config.task), "digest", None)
@@ -23,7 +23,7 @@ def with_task_digest(config: Config) -> Config:
 
 
 def check_same_config(planned: Config, path: Path) -> None:
-    """Refuse a folder that holds a run of another config.
+    """Check that a run directory holds a run of the planned config.
 
     Raises:
         GermlineError: the config of the run there is not the planned one.

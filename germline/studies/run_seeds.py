@@ -1,8 +1,8 @@
-"""One config trained with several run seeds: how much of a result is the luck of one seed.
+"""Train one config with several run seeds, to measure how much the results vary between seeds.
 
 Every seed has an ordinary run directory, `seed-N` in the folder of the study, with the same bits as
-a run of that seed alone. `seeds.json` holds the config and the seeds from the start, and at the end
-what the seeds say together, so that an interrupted study goes on from its folder alone.
+a run of that seed alone. `seeds.json` holds the config and the seeds from the start, so that an
+interrupted study can be continued from its folder; at the end it also holds the summary.
 """
 
 import json
@@ -26,7 +26,7 @@ from germline.types import GermlineError, HeldOutScore
 
 SEEDS_FILE = "seeds.json"
 MOST_SEEDS = 1000
-"""A longer range is taken for a slip of the keyboard."""
+"""Largest range of seeds; a longer one is assumed to be a typing error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class SeedResult:
 
 @dataclass(frozen=True, slots=True)
 class SeedSummary:
-    """What the seeds of a study say together, as far as they are trained."""
+    """The statistics over the trained seeds of a study."""
 
     results: tuple[SeedResult, ...]
 
@@ -50,7 +50,7 @@ class SeedSummary:
         return seed_statistics([score(result).mean for result in self.results])
 
     def as_json(self) -> dict[str, Any]:
-        """Return the summary as it stands in `seeds.json`; null where a number is not known."""
+        """Return the summary as in `seeds.json`; unknown numbers are null."""
         if not self.results:
             return {"results": [], "over_seeds": None}
         rows = [
@@ -125,7 +125,7 @@ class SeedStudy:
                 yield training
 
     def summary(self) -> SeedSummary:
-        """Read what the seeds that have held-out scores say together."""
+        """Return the statistics over the seeds that have held-out scores."""
         found = []
         for seed in self.seeds:
             path = self.path(seed)
@@ -165,7 +165,7 @@ def train_seeds(
             used.
         seeds: run seeds: numbers, or a text such as `0..4`.
         out: folder of the study; default: one under `runs/` named by task, space and seeds, so
-            that the same call goes on where it was interrupted.
+            that the same call continues an interrupted study.
 
     Raises:
         GermlineError: there are no seeds, or one is given twice.

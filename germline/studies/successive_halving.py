@@ -21,8 +21,8 @@ class Trial:
     Attributes:
         sigma: in `strategy.sigma_unit`.
         learning_rate: None when the strategy has none.
-        strategy: with these settings.
-        updates: of the generations trained so far.
+        strategy: the strategy with these settings.
+        updates: updates of the generations trained so far.
         scores: (generations trained, mean reward of the center on the scoring examples), in order.
     """
 
@@ -42,7 +42,7 @@ class Trial:
 def begin_trial(
     bench: TrialEngine, sigma: float, learning_rate: float | None, horizon: int
 ) -> Trial:
-    """Make a trial of a pair; the strategy's schedules are laid out for `horizon` generations."""
+    """Make a trial of a pair; the strategy's schedules run over `horizon` generations."""
     changes: dict[str, object] = {"sigma": sigma}
     if learning_rate is not None:
         changes["learning_rate"] = learning_rate
@@ -71,8 +71,8 @@ def successive_halving(
         bench: the engine of the trials.
         trials: in order of preference: the first wins a tie.
         rounds: generations that each remaining trial has had after each round.
-        in_time: whether there is time for so many more generations; a round that does not fit is
-            not begun.
+        in_time: returns whether there is time for a number of generations; a round that does not
+            fit is not begun.
     """
     left = list(enumerate(trials))
     for to in rounds:

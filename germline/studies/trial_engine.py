@@ -1,6 +1,6 @@
 """An engine for trials: it generates, scores texts, trains, and can be reset to the base model.
 
-All seeds here differ from those of runs, so that a later run meets no noise on which it was tuned.
+All seeds of trials differ from those of runs, so that no run uses the noise it was tuned on.
 Only training examples are used, so that held-out scores stay independent.
 """
 
@@ -39,12 +39,12 @@ class TrialEngine:
     """One engine with its graders, its own seed, and its initial state.
 
     Attributes:
-        config: with one engine.
+        config: the config, with one engine.
         engine: the engine of the trials.
         fleet: the engine with its graders.
         shape: rewards -> utilities, as in the config.
-        decoding: as in the config, with the seed of the trials.
-        run_seed: of all noise of the trials.
+        decoding: that of the config, with the seed of the trials.
+        run_seed: seed of all noise of the trials.
         fresh: the examples that score trials.
         batch_of: the training examples of any generation, without the fresh ones.
     """

@@ -63,12 +63,12 @@ class ThinkingStripper(Generic[Result]):
     tag: str
 
     def __call__(self, text: str, example: Example) -> Result:
-        """Call the function with what stands outside the thinking."""
+        """Call the function with the text outside the thinking block."""
         return self.function(without_thinking(text, self.tag), example)
 
 
 def without_thinking(text: str, tag: str) -> str:
-    """Return what follows the last closing tag; without one, what stands before the opening tag.
+    """Return the text after the last closing tag; without one, the text before the opening tag.
 
     Chat templates often write the opening tag into the prompt, so a completion may only close it.
     A block that is not closed is a completion that ran out of tokens before it answered.

@@ -66,18 +66,18 @@ class StrategyConformance:
         self._climb(VectorFleet(sphere()), strategy, range(2))
         assert strategy.ask(2) == strategy.ask(2)
 
-    def test_what_is_asked_follows_from_the_run_seed_and_what_was_told(self) -> None:
+    def test_members_follow_from_the_run_seed_and_the_utilities(self) -> None:
         """Two strategies of the same seed ask for the same members; another seed for others."""
-        asked = [self._asked_after(seed, told=2) for seed in (0, 0, 1)]
-        assert asked[0] == asked[1]
-        assert asked[0].members != asked[2].members
+        populations = [self._population_after(seed, generations=2) for seed in (0, 0, 1)]
+        assert populations[0] == populations[1]
+        assert populations[0].members != populations[2].members
 
     def test_the_members_of_a_generation_differ(self) -> None:
         """No member occurs twice in one generation."""
-        for told in range(2):
-            asked = self._asked_after(0, told)
-            assert asked.generation == told
-            assert len(set(asked.members)) == len(asked.members) > 0
+        for generation in range(2):
+            population = self._population_after(0, generation)
+            assert population.generation == generation
+            assert len(set(population.members)) == len(population.members) > 0
 
     def test_a_population_travels_between_processes(self) -> None:
         """It can be pickled, and comes back the same."""
@@ -107,10 +107,10 @@ class StrategyConformance:
     def _made(self, run_seed: int = 0, dimension: int = 10) -> Strategy:
         return self.make(run_seed, self.generations, dimension)
 
-    def _asked_after(self, run_seed: int, told: int) -> Population:
+    def _population_after(self, run_seed: int, generations: int) -> Population:
         strategy = self._made(run_seed)
-        self._climb(VectorFleet(sphere()), strategy, range(told))
-        return strategy.ask(told)
+        self._climb(VectorFleet(sphere()), strategy, range(generations))
+        return strategy.ask(generations)
 
     def _climb(
         self, fleet: VectorFleet, strategy: Strategy, span: range

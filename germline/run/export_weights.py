@@ -3,13 +3,18 @@
 from pathlib import Path
 from typing import Literal
 
-from germline.checkpoint import restore
+from germline.checkpoint import last_restorable_generation, restore
 from germline.config import Config
 from germline.protocols import Engine
 from germline.record import RunDirectory
 from germline.record.atomic_files import check_writable, explain_write_errors
 from germline.run.build_parts import make_engine
-from germline.run.load_run import find_generation, load_single_model, strategy_of_run
+from germline.run.load_run import (
+    find_generation,
+    load_single_model,
+    strategy_of_run,
+)
+from germline.run.model_card import write_model_card
 from germline.run.validate_args import validate_path
 from germline.types import GermlineError
 
@@ -50,6 +55,7 @@ def replay(
     if folder is not None:
         engine.refresh()
         _write_weights(engine, folder, form)
+        write_model_card(directory, folder, form, generation)
     return digest
 
 
@@ -88,6 +94,9 @@ def export(
         )
     engine = load_single_model(directory, generates=False, generation=last)
     _write_weights(engine, folder, form)
+    if last is None:
+        last = last_restorable_generation(directory.journal.read(), directory.snapshots)
+    write_model_card(directory, folder, form, last)
 
 
 def _form(config: Config, form: Form | None) -> Form:

@@ -1,0 +1,156 @@
+"""The model card (README.md) of exported weights, in the form that the Hugging Face hub reads.
+
+The card is written as well as the run allows: what the run did not record is left out, and a card
+that cannot be written is a warning, because the weights are there. Absolute paths are shortened to
+their last part, as a card is often published. The license is left to the user.
+"""
+
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from germline.evaluation import confidence_interval
+from germline.record import RunDirectory
+from germline.record.atomic_files import write_atomically
+from germline.types import GermlineError, HeldOutScore
+
+log = logging.getLogger(__name__)
+
+FILE = "README.md"
+HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+
+LOAD_MERGED = """\
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model = AutoModelForCausalLM.from_pretrained("{folder}")
+tokenizer = AutoTokenizer.from_pretrained("{folder}")
+"""
+LOAD_ADAPTER = """\
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+base = AutoModelForCausalLM.from_pretrained("{base}")
+model = PeftModel.from_pretrained(base, "{folder}")
+tokenizer = AutoTokenizer.from_pretrained("{base}")
+"""
+
+
+def write_model_card(
+    run: RunDirectory, folder: Path, form: Literal["adapter", "merged"], last: int
+) -> None:
+    """Write the card of exported weights beside them; warn if that fails.
+
+    Args:
+        run: that trained the weights.
+        folder: that holds them.
+        form: of the weights.
+        last: the last update that they include; -1 is none.
+    """
+    try:
+        text = model_card(run, folder.name, form, last)
+        write_atomically(folder / FILE, text.encode("utf-8", "backslashreplace"))
+    except (GermlineError, OSError) as error:
+        log.warning("%s: the model card was not written: %s", folder, error)
+
+
+def model_card(run: RunDirectory, name: str, form: Literal["adapter", "merged"], last: int) -> str:
+    """Return the text of a card."""
+    entries = run.journal.read()
+    digest = entries[last].digest if last >= 0 else run.base_digest
+    config = run.config
+    base = _shortened(config.model)
+    header = {
+        **({"base_model": config.model} if HUB_NAME.fullmatch(config.model) else {}),
+        "library_name": "peft" if form == "adapter" else "transformers",
+        "pipeline_tag": "text-generation",
+        "tags": ["germline", "evolution-strategies"],
+    }
+    facts = {
+        "base model": base,
+        "method": _method(run),
+        "searched": f"space `{config.space.kind}`"
+        + (", exported as a PEFT adapter" if form == "adapter" else ""),
+        "task": f"`{config.task.title}`",
+        "generations": f"{last + 1} of {config.generations}, run seed {config.seed}",
+        "digest": f"`{digest}` (SHA-256 of the fp32 master weights and optimizer moments)",
+        "germline": str(run.environment["versions"].get("germline")),
+    }
+    load = (LOAD_ADAPTER if form == "adapter" else LOAD_MERGED).format(folder=name, base=base)
+    settings = yaml.safe_dump(_shortened(config.model_dump(mode="json")), sort_keys=False)
+    parts = (
+        f"---\n{yaml.safe_dump(header, sort_keys=False)}---\n",
+        f"# {base}, trained on {config.task.title}\n",
+        "[germline](https://pypi.org/project/germline/) trained these weights with evolution "
+        "strategies: forward passes and a reward, without backpropagation.\n",
+        "\n".join(["| | |", "|---|---|", *(f"| {a} | {_cell(b)} |" for a, b in facts.items())]),
+        "\n## Scores\n",
+        "\n".join(_scores(run, last)),
+        f"\n## Loading\n\n```python\n{load}```\n",
+        f"## Config\n\n{_fenced(settings, 'yaml')}\n",
+        "## License\n\nNo license is set here. The license of the base model and of the training "
+        "data apply; add `license:` to the first lines of this file, and name it here.\n",
+    )
+    return "\n".join(parts)
+
+
+def _method(run: RunDirectory) -> str:
+    config = run.config
+    members = config.strategy.population
+    text = f"strategy `{config.strategy.kind}`, {members} members, {config.batch_size} examples"
+    if config.method.kind != "es":
+        text = f"`{config.method.kind}`, {text}"
+    if run.ancestors:
+        text += f"; began with the weights of {len(run.ancestors)} earlier runs"
+    return text
+
+
+def _scores(run: RunDirectory, last: int) -> Iterator[str]:
+    """Yield the lines that say what was measured of the base model and of these weights."""
+    scores = {row.score.generation: row.score for row in run.held_out()}
+    known = [(name, scores.get(at)) for name, at in (("start", 0), ("these weights", last + 1))]
+    rows = [(name, score) for name, score in known if score is not None and score.n]
+    if not rows:
+        yield "These weights were not scored; `germline eval` does it."
+        return
+    yield "| weights | metric | mean | 95 % interval | examples |"
+    yield "|---|---|---|---|---|"
+    yield from (_score_row(name, score) for name, score in rows)
+    yield ""
+    yield "Measured on held-out examples of the task, with the decoding of the config."
+    if last + 1 not in scores:
+        yield f"The weights after {last + 1} updates were not scored."
+    if not run.config.method.trains_center:
+        yield "The scores are those of a vote of members, of which these weights are the best one."
+
+
+def _score_row(name: str, score: HeldOutScore) -> str:
+    low, high = confidence_interval(score)
+    interval = f"{low:.4g} to {high:.4g}"
+    return f"| {name} | {_cell(score.metric)} | {score.mean:.4g} | {interval} | {score.n} |"
+
+
+def _cell(text: str) -> str:
+    """Make a text fit a cell of a Markdown table."""
+    return " ".join(text.replace("|", "\\|").split())
+
+
+def _fenced(text: str, language: str) -> str:
+    """Fence a block; prompts in it may contain fences of their own."""
+    longest = max((len(one) for one in re.findall(r"`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}{language}\n{text}{fence}"
+
+
+def _shortened(value: Any) -> Any:
+    """Return a value in which absolute paths are shortened to their last part."""
+    if isinstance(value, dict):
+        return {name: _shortened(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_shortened(one) for one in value]
+    if isinstance(value, str) and "\n" not in value and Path(value).is_absolute():
+        return Path(value).name
+    return value

@@ -1,0 +1,110 @@
+"""The model card of an export says what the run recorded, and never costs the weights."""
+
+import re
+
+import pytest
+import yaml
+
+import germline
+from germline.record import RunDirectory
+from germline.run import model_card as module
+from germline.run.model_card import model_card
+from tests.toy_runs import run
+
+TINY = {
+    "task": {"kind": "arithmetic", "max_new_tokens": 4},
+    "batch_size": 4,
+    "generations": 2,
+    "strategy": {"population": 4, "sigma": 0.01, "learning_rate": 0.01},
+    "held_out": {"examples": 6, "every": 1},
+    "record": {"tensorboard": False},
+}
+
+
+@pytest.fixture(scope="module")
+def adapter(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("card") / "run"
+    for _ in germline.train({**TINY, "space": "lora"}, folder):
+        pass
+    return folder
+
+
+def header(text):
+    return yaml.safe_load(text.split("---\n")[1])
+
+
+def test_an_export_has_a_card_that_says_how_to_load_it(adapter, tmp_path):
+    germline.export(adapter, tmp_path / "adapter")
+    text = (tmp_path / "adapter" / "README.md").read_text()
+    assert header(text)["library_name"] == "peft"
+    assert 'PeftModel.from_pretrained(base, "adapter")' in text
+    germline.export(adapter, tmp_path / "merged", "merged", generation=0)
+    text = (tmp_path / "merged" / "README.md").read_text()
+    assert header(text)["library_name"] == "transformers"
+    assert RunDirectory.open(adapter).journal.read()[0].digest in text
+    assert "| generations | 1 of 2, run seed 0 |" in text
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    names: dict[str, object] = {}
+    exec(code.replace('"merged"', repr(str(tmp_path / "merged"))), names)  # noqa: S102 - as shown
+    assert {"model", "tokenizer"} <= names.keys()
+
+
+def test_replay_writes_the_card_of_its_generation(adapter, tmp_path):
+    digest = germline.replay(adapter, 1, tmp_path / "one")
+    assert digest in (tmp_path / "one" / "README.md").read_text()
+
+
+def test_scores_have_their_intervals(adapter):
+    directory = RunDirectory.open(adapter)
+    text = model_card(directory, "here", "adapter", 1)
+    end = directory.held_out()[-1].score
+    rows = re.findall(
+        r"^\| (start|these weights) \| exact \| (\S+) \| (\S+) to (\S+) \| 6 \|", text, re.M
+    )
+    assert [row[0] for row in rows] == ["start", "these weights"]
+    assert float(rows[1][1]) == pytest.approx(end.mean, rel=1e-3)
+    assert float(rows[1][2]) <= end.mean <= float(rows[1][3])
+
+
+def test_the_license_is_left_to_the_user(adapter):
+    text = model_card(RunDirectory.open(adapter), "here", "merged", 1)
+    assert "license" not in header(text)
+    assert "No license is set here" in text
+
+
+def test_the_config_is_that_of_the_run_without_local_folders(tmp_path):
+    folder = run(tmp_path / "run")
+    directory = RunDirectory.open(folder)
+    config = directory.config.model_copy(update={"model": "/home/someone/private/my-model"})
+    directory.config = config
+    text = model_card(directory, "here", "merged", 0)
+    assert "/home/someone" not in text
+    settings = yaml.safe_load(re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)[0])
+    assert settings == {**config.model_dump(mode="json"), "model": "my-model"}
+    assert "base_model" not in header(text)
+
+
+def test_a_model_of_the_hub_is_named_in_the_header(tmp_path):
+    directory = RunDirectory.open(run(tmp_path / "run"))
+    directory.config = directory.config.model_copy(update={"model": "Qwen/Qwen2.5-0.5B"})
+    assert header(model_card(directory, "x", "merged", 0))["base_model"] == "Qwen/Qwen2.5-0.5B"
+
+
+def test_weights_that_were_not_scored_say_so(tmp_path):
+    directory = RunDirectory.open(run(tmp_path / "run", "held_out.every=3"))
+    text = model_card(directory, "x", "merged", 0)
+    assert "The weights after 1 updates were not scored." in text
+
+
+def test_fences_in_a_prompt_do_not_end_the_config():
+    assert module._fenced("text: ````\n", "yaml").startswith("`````yaml\n")
+
+
+def test_a_card_that_cannot_be_written_is_a_warning(adapter, tmp_path, caplog, monkeypatch):
+    def fail(*_):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(module, "write_atomically", fail)
+    germline.export(adapter, tmp_path / "out")
+    assert "the model card was not written: no space left" in caplog.text
+    assert (tmp_path / "out" / "adapter_config.json").exists()

@@ -1,0 +1,107 @@
+"""docs/run-directory.md names every field that runs write, and none that they do not."""
+
+import json
+
+import pytest
+
+import germline
+from checks.reference import DOCS
+from germline.studies.run_seeds import train_seeds
+from tests.documented_fields import absent, field_tables, undocumented
+from tests.toy_runs import finish, run, settings
+
+TABLES = field_tables(DOCS / "run-directory.md")
+JSONL = ("journal.jsonl", "generations.jsonl", "rollouts.jsonl", "held_out.jsonl")
+FOLDERS = {"snapshots", "tensorboard", "ancestors"}
+BARE = {".writer.lock", "evolution.png", "report.html", "graders.log"}
+NOT_HERE = {
+    # field of a file -> the run that would write it, which is tested elsewhere
+    "plugins": "tests/test_plugins.py",
+    "absent": "tests/test_quorum.py",
+    "missing": "of engines that fail: tests/test_record.py",
+    "failures.*": "of rewards that fail: tests/test_report_failures.py",
+    "backpropagated": "tests/test_es_sample_gd.py",
+    "state_version": "of strategies of plugins: tests/test_record_journal.py",
+}
+
+RUNS = {
+    "default": (),
+    "auto": ("strategy.sigma=auto", "strategy.learning_rate=auto"),
+    "reused": ("strategy.noise_reuse=2", "strategy.zero_signal=skip"),
+    "vectors": ("strategy=cma", "strategy.sigma=0.3", "space=subspace", "space.dimension=4"),
+    "voting": ("method=randopt", "method.ensemble_size=2", "strategy.learning_rate=auto"),
+    "options": ("task.temperature=0", "prompt_search.temperature=[0.5,1.0]"),
+    "processes": ("fleet.engines=2",),
+    "success": ("strategy.sigma={kind: success, start: 0.3}",),
+    "fitness": ("strategy.sigma={kind: plateau, start: 0.3}",),
+    "natural": ("strategy.sigma={kind: natural, start: 0.3}",),
+}
+
+
+def lines(file):
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    found = [run(folder / name, *overrides) for name, overrides in RUNS.items()]
+    fork = germline.fork(found[0], 1, ["generations=2"], folder / "fork")
+    study = train_seeds(settings("generations=1"), "0..2", folder / "seeds")
+    for training in study.trainings():
+        finish(training)
+    study.write_results()
+    germline.evaluate(str(found[0]), limit=2)
+    return [*found, finish(fork), folder / "seeds"]
+
+
+def documents(folders):
+    """Return what the runs wrote, by the heading of its table."""
+    found: dict[str, list[object]] = {name: [] for name in TABLES}
+    for folder in folders:
+        for file in folder.rglob("*"):
+            if file.name in TABLES and file.suffix == ".json":
+                found[file.name].append(json.loads(file.read_text(encoding="utf-8")))
+            elif file.name in JSONL:
+                found[file.name] += lines(file)
+            elif file.name.startswith("completions-"):
+                found["completions-TASK-SPLIT.jsonl"] += lines(file)
+            elif file.parent.name == "ancestors":
+                found["journal.jsonl"] += lines(file)
+    return found
+
+
+def test_every_field_is_documented(folders):
+    wrong = {
+        f"{name}: {one}"
+        for name, written in documents(folders).items()
+        for document in written
+        for one in undocumented(document, TABLES[name])
+    }
+    assert wrong == set()
+
+
+def test_every_documented_field_is_written(folders):
+    missing = {
+        f"{name}: {field}"
+        for name, written in documents(folders).items()
+        for field in absent(written, TABLES[name]) - NOT_HERE.keys()
+    }
+    assert missing == set()
+
+
+def test_every_file_is_on_the_page(folders):
+    named = {*TABLES, *BARE}
+    for folder in folders:
+        for file in folder.iterdir():
+            known = file.name in named | FOLDERS or file.name.startswith(("completions-", "seed-"))
+            assert known, file
+
+
+def test_an_undocumented_field_is_found():
+    table = {"sigma": "number", "timing": "object", "timing.*": "number", "more": "map"}
+    document = {"sigma": 1.0, "timing": {"ask_s": 0.1}, "more": {"any": {"thing": 1}}}
+    assert undocumented(document, table) == []
+    assert undocumented({"new": 1}, table) == ["new is not documented"]
+    assert undocumented({"timing": {"ask_s": "soon"}}, table) != []
+    assert absent([{"sigma": 1}], table) == {"timing", "timing.*", "more"}

@@ -1,19 +1,21 @@
 """The estimate of `germline doctor --model M --config C`: memory, time, and settings that fit."""
 
-import json
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from germline.cli.json_output import print_json
+
 if TYPE_CHECKING:
     from germline.config import Config
     from germline.estimates.estimate import Estimate
+    from germline.estimates.memory import Place
     from germline.estimates.model_shape import ModelShape
-    from germline.estimates.workload import TextLengths
 
 GIGABYTE = 1e9
+PLACES: tuple["Place", ...] = ("device", "host")
 
 
 def print_estimate(
@@ -31,61 +33,54 @@ def print_estimate(
         GermlineError: a setting is wrong, or the model's config.json cannot be read.
     """
     from germline.config import load_config
-    from germline.engines.pretrained import silence_transformers
     from germline.estimates.estimate import estimate, what_fits
-    from germline.estimates.here import machine_here, machine_named
+    from germline.estimates.here import machine_here, machine_named, texts_here
     from germline.estimates.model_shape import shape_of
 
     overrides = [] if model is None else [f"model={model}"]
     settings = load_config({} if config is None else config, overrides)
     shape = shape_of(settings.model)
     machine = machine_named(hardware) if hardware else machine_here(settings, shape)
-    with silence_transformers():
-        texts = _texts(settings)
+    texts = texts_here(settings)
     found = estimate(settings, shape, texts, machine)
     remedy = () if found.fits else what_fits(settings, shape, texts, machine)
     if as_json:
         plain = as_plain(settings, shape, found, remedy)
-        typer.echo(json.dumps(plain, indent=2, ensure_ascii=False))
+        print_json(plain)
     else:
         _show(settings, shape, found, remedy)
     return found.fits
 
 
-def _texts(config: "Config") -> "TextLengths":
-    """Measure prompts with the model's tokenizer if it is on this machine."""
-    from germline.engines.pretrained import load_tokenizer
-    from germline.engines.prompt_batch import encode_prompt
-    from germline.estimates.workload import text_lengths
-    from germline.nano import NANO_DIR
-
-    source = str(NANO_DIR) if config.model == "nano" else config.model
-    if not Path(source).expanduser().is_dir():
-        return text_lengths(config)
-    tokenizer, _ = load_tokenizer(source)
-    return text_lengths(config, lambda example: encode_prompt(tokenizer, example))
-
-
 def as_plain(
     config: "Config", shape: "ModelShape", found: "Estimate", remedy: tuple[str, ...]
 ) -> dict[str, Any]:
-    """Return an estimate as values for JSON."""
+    """Return an estimate, and what it is for, as values for JSON."""
     work = found.work
     return {
         "model": config.model,
         "weights": shape.numbers,
         "searched": work.searched,
-        "machine": found.machine.name,
         "microbatch": {"rows": work.rows, "members": work.members_at_once},
         "texts": {"prompt": work.texts.prompt, "new": work.texts.new_tokens},
+        **estimate_values(found),
+        "fits": found.fits,
+        "would_fit_with": list(remedy),
+    }
+
+
+def estimate_values(found: "Estimate") -> dict[str, Any]:
+    """Return memory and time of an estimate as values for JSON."""
+    return {
+        "machine": found.machine.name,
         "parts": [
             {"name": one.name, "where": one.place, "when": one.phase, "bytes": round(one.bytes)}
             for one in found.parts
         ],
-        "needed": {place: round(found.needed(place)) for place in ("device", "host")},
+        "needed": {place: round(found.needed(place)) for place in PLACES},
         "available": {
             place: None if math.isinf(found.available(place)) else round(found.available(place))
-            for place in ("device", "host")
+            for place in PLACES
         },
         "snapshot_bytes": round(found.snapshot_bytes),
         "bytes_per_member": round(found.wire_bytes),
@@ -93,8 +88,6 @@ def as_plain(
             name: getattr(found.seconds, name)
             for name in ("members", "prefill", "decode", "update", "digest", "total")
         },
-        "fits": found.fits,
-        "would_fit_with": list(remedy),
     }
 
 

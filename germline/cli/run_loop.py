@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import partial
 from typing import TYPE_CHECKING
 
 import typer
@@ -11,9 +10,11 @@ from rich.console import Console
 
 from germline.cli import tables, text_format, train_summary
 from germline.cli.interrupt import INTERRUPTED, stop_on_interrupt
+from germline.cli.json_output import print_json
 from germline.cli.line_view import LineView
 from germline.cli.live_view import LiveView
 from germline.cli.progress_view import ProgressView, SilentView
+from germline.cli.run_values import is_stopped, run_values, seeds_values
 from germline.record import RunDirectory
 
 if TYPE_CHECKING:
@@ -22,12 +23,13 @@ if TYPE_CHECKING:
     from germline.studies.run_seeds import SeedStudy
 
 
-def run_with_view(begin: "Callable[[], Training]", *, quiet: bool) -> None:
-    """Run a training to its end or until Ctrl-C, and print a summary.
+def run_with_view(begin: "Callable[[], Training]", *, quiet: bool, as_json: bool = False) -> None:
+    """Run a training to its end or until Ctrl-C, and print a summary, or its values as JSON.
 
     Raises:
         typer.Exit: the training was stopped before its last generation.
     """
+    quiet = quiet or as_json
     console = Console()
     with nullcontext() if quiet or not console.is_terminal else console.status("loading ..."):
         training = begin()
@@ -47,10 +49,18 @@ def run_with_view(begin: "Callable[[], Training]", *, quiet: bool) -> None:
                 view.generation(record)
     except KeyboardInterrupt:
         view.close()  # before anything is printed, because the next frame would overwrite it
-        train_summary.print_stopped(console, training.directory)
+        if as_json:
+            print_json(run_values(training.directory))
+        else:
+            train_summary.print_stopped(console, training.directory)
         raise typer.Exit(INTERRUPTED) from None
     finally:
         view.close()
+    if as_json:
+        print_json(run_values(training.directory))
+        if is_stopped(training.directory):
+            raise typer.Exit(INTERRUPTED)
+        return
     train_summary.print_result(console, training.directory, quiet=quiet)
     if training.directory.stopped_early:
         train_summary.print_stopped_early(console, training.directory)
@@ -61,23 +71,27 @@ def run_with_view(begin: "Callable[[], Training]", *, quiet: bool) -> None:
         train_summary.print_next_commands(console, training.directory)
 
 
-def run_seeds_with_view(study: "SeedStudy", *, quiet: bool) -> None:
+def run_seeds_with_view(study: "SeedStudy", *, quiet: bool, as_json: bool = False) -> None:
     """Train every run seed of a study in turn, and print the statistics over the seeds.
 
     Raises:
         typer.Exit: the study was stopped before its last seed.
     """
     for training in study.trainings():
-        if not quiet:
+        if not (quiet or as_json):
             typer.echo(f"seed {training.config.seed}: {training.directory.path}")
         try:
-            run_with_view(partial(next, iter([training])), quiet=quiet)
+            _run_one_seed(training, quiet=quiet, as_json=as_json)
         except typer.Exit:
-            typer.echo(
-                f"The other seeds were not trained. Resume with: germline resume {study.out}"
-            )
+            if not as_json:
+                typer.echo(
+                    f"The other seeds were not trained. Resume with: germline resume {study.out}"
+                )
             raise
     report = study.write_results()
+    if as_json:
+        print_json(seeds_values(study, report))
+        return
     rows = [
         (f"{one.seed}", *(text_format.score(score) for score in (one.start, one.best, one.end)))
         for one in study.summary().results
@@ -89,6 +103,23 @@ def run_seeds_with_view(study: "SeedStudy", *, quiet: bool) -> None:
     typer.echo("")
     tables.print_table(("seed", "before", "best", "after"), rows)
     typer.echo(f"report over all seeds: {report}")
+
+
+def _run_one_seed(training: "Training", *, quiet: bool, as_json: bool) -> None:
+    """Train one seed of a study, whose own values are part of the document of the study.
+
+    Raises:
+        typer.Exit: it was stopped before its last generation.
+    """
+    if not as_json:
+        run_with_view(lambda: training, quiet=quiet)
+        return
+    with stop_on_interrupt(training.stop):
+        for _ in training:
+            pass
+    if is_stopped(training.directory):
+        print_json(run_values(training.directory))
+        raise typer.Exit(INTERRUPTED)
 
 
 def _statistics(study: "SeedStudy") -> "list[SeedStatistics]":

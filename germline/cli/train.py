@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from germline.cli.arguments import ConfigFile, Overrides, Run
+from germline.cli.json_output import AsJson
 
 if TYPE_CHECKING:
+    from germline.config import Config
     from germline.run import Training
 
 SEEDS_FILE = "seeds.json"
@@ -18,6 +20,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the resul
 TRAIN_EXAMPLES = (
     "germline train configs/conciseness.yaml",
     "germline train configs/countdown.yaml strategy.sigma=0.002 seed=3",
+    "germline train configs/countdown.yaml --dry-run",
     "germline train configs/arithmetic.yaml --out runs/sums --quiet",
     "germline train configs/countdown.yaml seeds=0..4 --out runs/five-seeds",
     "germline train configs/arithmetic.yaml probes/sums/probe.yaml",
@@ -43,6 +46,16 @@ def train(
         bool,
         typer.Option("--smoke", help="Test the config with two small generations of nano."),
     ] = False,
+    dry: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Train nothing: print the resolved config, batch shapes, the memory and time to "
+            "expect, what would be downloaded and which files would be written. Exits with "
+            "status 1 if the run is not expected to fit.",
+        ),
+    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train a model and write a run directory.
 
@@ -60,12 +73,16 @@ def train(
 
     settings = shrunk(settings) if smoke else settings
 
+    if dry:
+        _print_dry_run(settings, seeds, out, as_json=as_json)
+        return
+
     from germline.cli.run_loop import run_seeds_with_view, run_with_view
 
     if seeds is not None:
         from germline.studies.run_seeds import train_seeds
 
-        run_seeds_with_view(train_seeds(settings, seeds, out), quiet=quiet)
+        run_seeds_with_view(train_seeds(settings, seeds, out), quiet=quiet, as_json=as_json)
         return
 
     def begin() -> "Training":
@@ -73,7 +90,7 @@ def train(
 
         return run.train(settings, out)
 
-    run_with_view(begin, quiet=quiet)
+    run_with_view(begin, quiet=quiet, as_json=as_json)
 
 
 def resume(
@@ -97,6 +114,7 @@ def resume(
         ),
     ] = None,
     quiet: Quiet = False,
+    as_json: AsJson = False,
 ) -> None:
     """Continue a stopped or killed run, or begin a new run from one of its generations.
 
@@ -119,7 +137,7 @@ def resume(
             )
         from germline.studies.run_seeds import SeedStudy
 
-        run_seeds_with_view(SeedStudy.open(path), quiet=quiet)
+        run_seeds_with_view(SeedStudy.open(path), quiet=quiet, as_json=as_json)
         return
     if out is not None and start is None:
         raise GermlineError(
@@ -134,7 +152,21 @@ def resume(
             return run.resume(path, overrides or [])
         return run.fork(path, _generation(start), overrides or [], out)
 
-    run_with_view(begin, quiet=quiet)
+    run_with_view(begin, quiet=quiet, as_json=as_json)
+
+
+def _print_dry_run(config: "Config", seeds: str | None, out: Path | None, *, as_json: bool) -> None:
+    from germline.cli.dry_run import print_dry_run
+
+    runs = 1
+    if seeds is not None:
+        from germline.studies.run_seeds import train_seeds
+
+        study = train_seeds(config, seeds, out)
+        config = study.config.model_copy(update={"seed": study.seeds[0]})
+        runs, out = len(study.seeds), study.path(study.seeds[0])
+    if not print_dry_run(config, out, runs=runs, as_json=as_json):
+        raise typer.Exit(1)
 
 
 def _seeds(overrides: list[str]) -> tuple[str | None, list[str]]:

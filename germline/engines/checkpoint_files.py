@@ -61,8 +61,23 @@ def check_files(source: str) -> None:
         )
 
 
+def weight_files(folder: Path) -> list[Path] | None:
+    """Return the files that hold the weights of a model folder; None if any of them is missing."""
+    read = next((name for name in IN_ORDER if (folder / name).is_file()), None)
+    if read is None:
+        return None
+    files = (
+        [folder / name for name in _shards(folder, read)] if "index" in read else [folder / read]
+    )
+    return files if all(file.is_file() for file in files) else None
+
+
+def _shards(folder: Path, index: str) -> list[str]:
+    return sorted(set(json.loads((folder / index).read_text("utf-8"))["weight_map"].values()))
+
+
 def _check_shards(source: str, folder: Path, index: str) -> None:
-    shards = sorted(set(json.loads((folder / index).read_text("utf-8"))["weight_map"].values()))
+    shards = _shards(folder, index)
     missing = [name for name in shards if not (folder / name).is_file()]
     if missing:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""

@@ -1,13 +1,18 @@
 """Describe this machine for estimates: measured on a CPU, from a data sheet for a GPU."""
 
+import time
 from dataclasses import replace
 
 import torch
 
 from germline.config import Config
 from germline.engines.dtypes import serving_dtype
-from germline.estimates.hardware import GPUS, Hardware, available_bytes, measure_cpu
+from germline.engines.pretrained import load_tokenizer, silence_transformers
+from germline.engines.prompt_batch import encode_prompt
+from germline.estimates.hardware import GPUS, Clock, Hardware, available_bytes, measure_cpu
+from germline.estimates.local_files import local_model_folder
 from germline.estimates.model_shape import ModelShape
+from germline.estimates.workload import TextLengths, text_lengths
 from germline.types import GermlineError
 
 NAMES = {"4060 Laptop": "laptop-8gb", "T4": "t4", "4090": "24gb", "3090": "24gb", "H100": "80gb"}
@@ -25,8 +30,14 @@ def engine_device(config: Config) -> torch.device:
     return torch.device(device)
 
 
-def machine_here(config: Config, shape: ModelShape) -> Hardware:
-    """Describe the device on which an engine of this config would run here."""
+def machine_here(config: Config, shape: ModelShape, clock: Clock = time.perf_counter) -> Hardware:
+    """Describe the device on which an engine of this config would run here.
+
+    Args:
+        config: of the run.
+        shape: of its model, which decides what is measured on a CPU.
+        clock: seconds since any fixed moment.
+    """
     device = engine_device(config)
     if device.type == "cuda":
         return _gpu(device)
@@ -35,7 +46,17 @@ def machine_here(config: Config, shape: ModelShape) -> Hardware:
     dtype = serving_dtype(
         getattr(config.engine, "dtype", "float32"), shape.config_dtype, on_gpu=False
     )
-    return measure_cpu(dtype, shape.hidden, shape.inner)
+    return measure_cpu(dtype, shape.hidden, shape.inner, clock)
+
+
+def texts_here(config: Config) -> TextLengths:
+    """Measure prompts with the model's tokenizer if it is on this machine, else estimate them."""
+    folder = local_model_folder(config.model)
+    if folder is None or not (folder / "tokenizer_config.json").is_file():
+        return text_lengths(config)
+    with silence_transformers():
+        tokenizer, _ = load_tokenizer(str(folder))
+    return text_lengths(config, lambda example: encode_prompt(tokenizer, example))
 
 
 def machine_named(name: str) -> Hardware:
@@ -45,9 +66,7 @@ def machine_named(name: str) -> Hardware:
         GermlineError: there is no description with that name.
     """
     if name not in GPUS:
-        raise GermlineError(
-            f"doctor: --hardware={name} is not described: use one of {', '.join(GPUS)}"
-        )
+        raise GermlineError(f"--hardware={name} is not described: use one of {', '.join(GPUS)}")
     return GPUS[name]
 
 

@@ -96,14 +96,7 @@ class RunDirectory:
         cls.check_unused(path)
         with explain_write_errors(path):
             path.mkdir(parents=True, exist_ok=True)
-        facts = {
-            "format_version": FORMAT_VERSION,
-            "base_digest": base_digest,
-            "config": config.model_dump(mode="json"),
-            **describe_environment(threads),
-        }
-        if plugins := plugins_of([config, *(ancestor.config for ancestor in ancestors)]):
-            facts["plugins"] = plugins
+        facts = run_facts(config, base_digest, threads, ancestors)
         if ancestors:
             facts["ancestry"] = write_ancestry(path, ancestors)
         write_atomically(path / "run.json", _pretty(facts))
@@ -330,6 +323,21 @@ class RunDirectory:
     @property
     def _held_out(self) -> Path:
         return self.path / "held_out.jsonl"
+
+
+def run_facts(
+    config: Config, base_digest: str, threads: int, ancestors: Sequence[Ancestor] = ()
+) -> dict[str, Any]:
+    """Return what run.json holds of a new run, its ancestry apart."""
+    facts = {
+        "format_version": FORMAT_VERSION,
+        "base_digest": base_digest,
+        "config": config.model_dump(mode="json"),
+        **describe_environment(threads),
+    }
+    if plugins := plugins_of([config, *(ancestor.config for ancestor in ancestors)]):
+        facts["plugins"] = plugins
+    return facts
 
 
 def _foreign(version: object, facts: Any) -> str:

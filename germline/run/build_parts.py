@@ -97,7 +97,7 @@ def build_run_parts(config: Config, ancestors: Sequence[Ancestor] = ()) -> RunPa
             generations=config.generations,
             dimension=fleet.query(DimensionQuery()),
         )
-        config = _with_population(config, strategy)
+        config = with_population(config, strategy)
         warn_if_slow(config, len(task.examples("train")))
         _say_what_decays(config)
         method = make_method(config)
@@ -129,7 +129,7 @@ def _say_what_decays(config: Config) -> None:
         )
 
 
-def _with_population(config: Config, strategy: Strategy) -> Config:
+def with_population(config: Config, strategy: Strategy) -> Config:
     """Write the number of members into the config if the strategy chose it."""
     if config.strategy.population is not None:
         return config

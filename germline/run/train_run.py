@@ -209,8 +209,8 @@ def begin_run(
     Raises:
         GermlineError: the model or task cannot be loaded, or the directory is not empty.
     """
-    config = _located(config)
-    path = validate_path("out", out) if out is not None else _new_directory(config)
+    config = with_absolute_paths(config)
+    path = validate_path("out", out) if out is not None else new_directory(config)
     RunDirectory.check_unused(path)
     check_disk(config, path)
     parts = build_run_parts(config, ancestors)
@@ -329,7 +329,7 @@ def _located(config: Config) -> Config:
     return config
 
 
-def _new_directory(config: Config) -> Path:
+def new_directory(config: Config) -> Path:
     """Name a run by task, space and start; a number follows when two begin in one second."""
     stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
     name = f"{config.task.title}-{config.space.kind}-{stamp}"

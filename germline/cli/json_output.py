@@ -1,0 +1,51 @@
+"""The option `--json`: one JSON document on stdout, and errors as JSON with their exit status."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from germline.types import HeldOutScore
+
+FLAG = "--json"
+
+AsJson = Annotated[bool, typer.Option(FLAG, help="Print one JSON document instead of text.")]
+
+
+def print_json(document: object) -> None:
+    """Print a document; numbers that are not finite become null, which JSON has no word for."""
+    typer.echo(json.dumps(_plain(document), indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def print_error(kind: str, message: str, status: int) -> None:
+    """Print an error as the document of a command that was given `--json`."""
+    print_json({"error": {"type": kind, "message": message, "exit_status": status}})
+
+
+def score_values(score: "HeldOutScore") -> dict[str, object]:
+    """Return a score over examples with its interval, as values for JSON."""
+    from germline.evaluation import confidence_interval
+
+    return {
+        "updates": score.generation,
+        "metric": score.metric,
+        "mean": score.mean,
+        "standard_error": score.standard_error,
+        "interval_95": list(confidence_interval(score)),
+        "n": score.n,
+        "reward": score.reward,
+    }
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(name): _plain(one) for name, one in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(one) for one in value]
+    return str(value) if isinstance(value, Path) else value

@@ -1,0 +1,90 @@
+"""What of a model is on this machine: a folder, the Hugging Face cache, or nothing yet.
+
+Nothing here uses the network.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from transformers.utils.hub import cached_file
+
+from germline.engines.checkpoint_files import weight_files
+from germline.estimates.model_shape import ModelShape
+from germline.nano import NANO_DIR
+
+Found = Literal["embedded", "folder", "cache", "download"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a model or dataset comes from.
+
+    Attributes:
+        what: `model` or `dataset`.
+        name: as the config spells it.
+        found: `embedded` in germline, a `folder` (or file) here, in the `cache` of Hugging Face, or
+            still to `download`.
+        bytes: of its files where they are here; of a download, the size of the weights computed
+            from the published config.json; None where nothing tells.
+    """
+
+    what: Literal["model", "dataset"]
+    name: str
+    found: Found
+    bytes: int | None
+
+
+def local_model_folder(source: str) -> Path | None:
+    """Return the folder of a model on this machine: itself, or in the Hugging Face cache."""
+    if source == "nano":
+        return NANO_DIR
+    folder = Path(source).expanduser()
+    if folder.is_dir():
+        return folder
+    try:
+        file = cached_file(source, "config.json", local_files_only=True)
+    except (OSError, ValueError):  # it is not in the cache, or no name of a repository
+        return None
+    return None if file is None else Path(file).parent
+
+
+def model_source(source: str, shape: ModelShape) -> Source:
+    """Tell where the weights of a model come from, and how large they are."""
+    folder = local_model_folder(source)
+    files = None if folder is None else weight_files(folder)
+    if files is None:
+        return Source("model", source, "download", shape.numbers * shape.config_dtype.itemsize)
+    found: Found = "folder" if Path(source).expanduser().is_dir() else "cache"
+    if source == "nano":
+        found = "embedded"
+    return Source("model", source, found, sum(file.stat().st_size for file in files))
+
+
+@contextmanager
+def without_network() -> Iterator[None]:
+    """Let the libraries of Hugging Face read their caches only.
+
+    They read HF_HUB_OFFLINE when they are imported, so modules that are imported already are told
+    as well.
+    """
+    before = os.environ.get("HF_HUB_OFFLINE")
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    names = ("huggingface_hub.constants", "datasets.config")
+    loaded: list[Any] = [sys.modules[name] for name in names if name in sys.modules]
+    values = [module.HF_HUB_OFFLINE for module in loaded]
+    for module in loaded:
+        module.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        for module, value in zip(loaded, values, strict=True):
+            module.HF_HUB_OFFLINE = value
+        if before is None:
+            del os.environ["HF_HUB_OFFLINE"]
+        else:
+            os.environ["HF_HUB_OFFLINE"] = before

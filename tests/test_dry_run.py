@@ -1,0 +1,141 @@
+"""`germline train --dry-run`: what it announces is what a run then does, and it does nothing."""
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import germline
+from germline.cli.application import app
+from germline.config import load_config
+from germline.estimates.hardware import GPUS
+from germline.run import dry_run as module
+from germline.run.dry_run import dry_run
+from germline.types import GermlineError
+from tests.tiny import save_tiny
+from tests.toy_runs import SETTINGS, run, settings
+
+QWEN = "Qwen/Qwen2.5-0.5B-Instruct"
+
+
+@pytest.fixture(autouse=True)
+def described_machine(monkeypatch):
+    """Take a data sheet for this machine, so that no test depends on its speed."""
+    monkeypatch.setattr(module, "machine_here", lambda *_: GPUS["80gb"])
+
+
+@pytest.fixture
+def no_network(monkeypatch):
+    def refuse(*_):
+        raise AssertionError("the network was used")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+
+
+def written(folder):
+    """Return the files of a run directory and their sizes, those of a subfolder together."""
+    found: dict[str, int] = {}
+    for file in folder.rglob("*"):
+        if file.is_file() and file.stat().st_size:
+            place = file.relative_to(folder).parts
+            name = f"{place[0]}/" if len(place) > 1 else place[0]
+            found[name] = found.get(name, 0) + file.stat().st_size
+    return found
+
+
+def test_the_files_are_those_that_a_run_writes(tmp_path):
+    plan = dry_run(settings("record.tensorboard=true"), tmp_path / "run")
+    run(tmp_path / "run", "record.tensorboard=true")
+    found = written(tmp_path / "run")
+    planned = {one.name: one.bytes for one in plan.files}
+    assert planned.keys() == found.keys()
+    assert planned["run.json"] == pytest.approx(found["run.json"], abs=30)
+    for name, size in planned.items():
+        if name == "evolution.png":  # tests leave the figure undrawn
+            continue
+        assert found[name] / 3 < size < 3 * found[name], name
+
+
+def test_a_dry_run_writes_nothing_and_uses_no_network(tmp_path, monkeypatch, no_network):
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["train", "recipes/qwen2.5-0.5b-24gb", "--dry-run"])
+    assert done.exit_code == 0, done.output
+    assert list(tmp_path.iterdir()) == []
+    assert f"model {QWEN}: would be downloaded, 988 MB" in done.output
+    assert "32 members x 64 examples of 200, in each of 200 generations" in done.output
+    assert "population: 32" in done.output
+    assert done.output.endswith("Nothing was written, and the network was not used.\n")
+
+
+def test_a_model_whose_config_is_not_here_is_refused_without_the_network(no_network):
+    with pytest.raises(GermlineError, match=r"config\.json of 'nobody/no-model' is not on this"):
+        dry_run({"model": "nobody/no-model"})
+
+
+def test_a_dataset_that_is_not_here_would_be_downloaded(no_network, tmp_path):
+    pytest.importorskip("datasets")
+    task = {"kind": "dataset", "path": "nobody/no-rows", "reward": "exact"}
+    plan = dry_run({"task": task, "engine": "toy"}, tmp_path / "run")
+    assert [(one.name, one.found, one.bytes) for one in plan.sources] == [
+        ("nobody/no-rows", "download", None)
+    ]
+    assert plan.training_examples is None
+
+
+def test_a_model_folder_has_the_size_of_its_files(tmp_path):
+    folder = save_tiny(tmp_path / "m", "qwen2")
+    plan = dry_run({"model": str(folder)}, tmp_path / "run")
+    (source,) = plan.sources
+    assert (source.found, source.bytes) == (
+        "folder",
+        (folder / "model.safetensors").stat().st_size,
+    )
+    (folder / "model.safetensors").unlink()
+    (source,) = dry_run({"model": str(folder)}, tmp_path / "run").sources
+    assert source.found == "download"
+
+
+def test_the_number_of_members_is_resolved(tmp_path):
+    plan = dry_run(
+        {"strategy": "cma", "space": {"kind": "subspace", "dimension": 8}}, tmp_path / "r"
+    )
+    assert plan.config.strategy.population == 10  # 4 + 3 ln 8
+
+
+def test_what_a_run_refuses_a_dry_run_refuses(tmp_path):
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "file").write_text("precious")
+    with pytest.raises(GermlineError, match="exists and is not empty"):
+        dry_run(SETTINGS, tmp_path / "taken")
+    with pytest.raises(GermlineError, match=r"graders\.workers=100000 is too many"):
+        dry_run({**SETTINGS, "graders": {"workers": 100000}}, tmp_path / "new")
+
+
+def test_a_run_that_does_not_fit_ends_with_status_1(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "machine_here", lambda *_: GPUS["laptop-8gb"])
+    words = ["train", "papers/qiu-countdown-0.5b", "--dry-run", "--json", "--out", "run"]
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, words)
+    found = json.loads(done.stdout)
+    assert (done.exit_code, found["fits"]) == (1, False)
+    assert found["would_fit_with"]
+
+
+def test_seeds_are_counted(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["train", "demo", "seeds=0..4", "--dry-run", "--json", "--out", "five"]
+    found = json.loads(CliRunner().invoke(app, words).stdout)
+    assert (found["runs"], found["out"]) == (5, "five/seed-0")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_shapes_are_those_of_the_estimate(tmp_path):
+    config = load_config(Path("papers/qiu-countdown-0.5b"))
+    plan = dry_run(config, tmp_path / "run")
+    assert plan.estimate is not None
+    assert plan.estimate.work.members * plan.estimate.work.examples == 30 * 200
+    assert plan.estimate.work.texts == plan.texts
+    assert isinstance(germline.Config.model_validate(plan.config.model_dump()), germline.Config)

@@ -5,7 +5,7 @@ traceback means a bug in germline. An interrupted command ends with status 130, 
 """
 
 import sys
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -26,26 +26,45 @@ from germline.cli import (
 )
 from germline.cli.arguments import examples_epilog
 from germline.cli.interrupt import INTERRUPTED
+from germline.cli.json_output import FLAG, print_error
+from germline.cli.log_level import LOG_LEVELS, LOG_VARIABLE, set_log_level
 
 
 class UserErrorGroup(TyperGroup):
     """The group of commands, which turns a `GermlineError` into a message."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words, and remember whether `--json` is one of them."""
+        end = args.index("--") if "--" in args else len(args)
+        ctx.meta[FLAG] = FLAG in args[:end]
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; exit with a message and a status when it fails."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            typer.secho("Interrupted.", err=True)
-            raise typer.Exit(INTERRUPTED) from None
+            _fail(ctx, "Interrupted", "Interrupted.", INTERRUPTED)
         except Exception as error:
+            if ctx.meta[FLAG] and hasattr(error, "format_message"):  # a wrong option or argument
+                _fail(ctx, "UsageError", error.format_message(), 2)
             # Not imported here: it imports numpy, which would make `--help` 0.3 s slower. Code that
             # raises a GermlineError has imported it.
             types = sys.modules.get("germline.types")
             if types is None or not isinstance(error, types.GermlineError):
                 raise
-            typer.secho(f"germline: {error}", fg="red", err=True)
-            raise typer.Exit(2) from None
+            _fail(ctx, "GermlineError", str(error), 2)
+
+
+def _fail(ctx: Any, kind: str, message: str, status: int) -> NoReturn:
+    """Print an error in the form that the command was asked for, and exit."""
+    if ctx.meta[FLAG]:
+        print_error(kind, message, status)
+    elif status == INTERRUPTED:
+        typer.secho(message, err=True)
+    else:
+        typer.secho(f"germline: {message}", fg="red", err=True)
+    raise typer.Exit(status) from None
 
 
 FIRST_STEPS = (
@@ -87,8 +106,17 @@ def germline(
             help="Print the version and exit.",
         ),
     ] = False,
+    log_level: Annotated[
+        str,
+        typer.Option(
+            envvar=LOG_VARIABLE,
+            metavar="LEVEL",
+            help=f"Messages on stderr: {', '.join(LOG_LEVELS)}.",
+        ),
+    ] = "warning",
 ) -> None:
     """Fine-tune language models with evolution strategies: forward passes and a reward."""
+    set_log_level(log_level)
 
 
 for name, command, examples in (

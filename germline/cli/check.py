@@ -1,11 +1,13 @@
 """The command `germline check task`: check a task's reward and prompts before training."""
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from germline.cli import completion
 from germline.cli.arguments import examples_epilog
+from germline.cli.json_output import AsJson, print_json
 
 if TYPE_CHECKING:
     from germline.run.task_check import TaskCheckReport, TaskCheckRow
@@ -45,6 +47,8 @@ def check_task(
         typer.Option(metavar="MODEL", help="Model whose tokenizer and chat template are used."),
     ] = "nano",
     prompts: Annotated[int, typer.Option(min=0, help="Prompts to show.")] = 10,
+    *,
+    as_json: AsJson = False,
 ) -> None:
     """Grade gold, empty and hostile answers with a task's reward, and show prompts.
 
@@ -62,10 +66,20 @@ def check_task(
     from germline import run  # after the cheap checks, because this import is slow
 
     report = run.check_task(task, overrides or [], model=model, prompts=prompts)
-    _show_prompts(report)
-    _show_findings(report)
-    if report.printed is not None:
-        typer.echo(f"\nThe reward printed text; it is in {report.printed}")
+    if as_json:
+        print_json(
+            {
+                "healthy": not report.problems,
+                "checks": [asdict(one) for one in report.findings],
+                "prompts": [asdict(one) for one in report.prompts],
+                "printed": report.printed,
+            }
+        )
+    else:
+        _show_prompts(report)
+        _show_findings(report)
+        if report.printed is not None:
+            typer.echo(f"\nThe reward printed text; it is in {report.printed}")
     if report.problems:
         raise typer.Exit(1)
 

@@ -1,6 +1,5 @@
 """The command `germline doctor`: check the installation, or estimate what a config needs."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from germline.cli import completion
+from germline.cli.json_output import AsJson, print_json
 
 if TYPE_CHECKING:
     from germline.cli.installation_checks import InstallationCheck
@@ -47,7 +47,7 @@ def doctor(
             "80gb), from its data sheet.",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for a bug report.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check the installation: what is installed, what works, and what can be added.
 
@@ -70,7 +70,7 @@ def doctor(
     broken = [row for rows in sections.values() for row in rows if row.state == "broken"]
     if as_json:
         plain = {title: [asdict(row) for row in rows] for title, rows in sections.items()}
-        typer.echo(json.dumps({"healthy": not broken, **plain}, indent=2, ensure_ascii=False))
+        print_json({"healthy": not broken, **plain})
     else:
         for title, rows in sections.items():
             if rows:

@@ -8,6 +8,7 @@ import typer
 
 from germline.cli import completion
 from germline.cli.arguments import Source
+from germline.cli.json_output import AsJson
 
 if TYPE_CHECKING:
     from germline.config import TaskConfig
@@ -69,9 +70,7 @@ def evaluate(  # noqa: PLR0913 - the options of a command
         bool,
         typer.Option("--kl", help="Also measure the KL from the start of the run, and its texts."),
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON document instead of text.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Score runs, models and PEFT adapters on a task.
 

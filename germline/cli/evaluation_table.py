@@ -1,6 +1,5 @@
 """Several evaluations in one table: scores with their errors, and differences to the first."""
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,8 +10,9 @@ import typer
 
 from germline import run
 from germline.cli import tables, text_format
+from germline.cli.json_output import print_json, score_values
 from germline.config import TaskConfig
-from germline.evaluation.held_out import Z_95, confidence_interval, mean_and_error
+from germline.evaluation.held_out import Z_95, mean_and_error
 from germline.types import HeldOutScore, Split
 
 
@@ -71,7 +71,7 @@ def score_sources(
 def print_rows(rows: Sequence[EvaluationRow], *, as_json: bool) -> None:
     """Print the rows as a table, or as one JSON document."""
     if as_json:
-        typer.echo(json.dumps([_as_json(row) for row in rows], indent=2))
+        print_json([_as_json(row) for row in rows])
         return
     tables.print_table(
         ("model", "generation", rows[0].score.metric, "n", "reward", "less the first"),
@@ -114,24 +114,11 @@ def _difference(row: EvaluationRow) -> str:
 
 
 def _as_json(row: EvaluationRow) -> dict[str, object]:
-    low, high = confidence_interval(row.score)
-    values = {
+    return {
         "source": row.source,
         "generation": row.generation,
-        "updates": row.score.generation,
-        "metric": row.score.metric,
-        "mean": row.score.mean,
-        "standard_error": row.score.standard_error,
-        "interval_95": [_known(low), _known(high)],
-        "n": row.score.n,
-        "reward": row.score.reward,
+        **score_values(row.score),
         "difference_to_first": row.difference,
         "difference_error": row.difference_error,
-        "completions": str(row.completions),
+        "completions": row.completions,
     }
-    return {name: _known(value) for name, value in values.items()}
-
-
-def _known(value: object) -> object:
-    """Return null for a number that is not known, which JSON has no word for."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from germline.cli.arguments import Form, Run, form_of
+from germline.cli.json_output import AsJson, print_json
 
 EXPORT_EXAMPLES = (
     "germline export runs/sums --out sums-model",
@@ -24,6 +25,7 @@ def export(
         bool,
         typer.Option("--best", help="The generation with the best held-out score, not the newest."),
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write the newest weights of a run as a folder, or with --best those that scored best.
 
@@ -35,4 +37,7 @@ def export(
     from germline import run
 
     run.export(path, out, form_of(merged=merged), "best" if best else None)
+    if as_json:
+        print_json({"run": path, "out": out, "files": sorted(one.name for one in out.iterdir())})
+        return
     typer.echo(f"written to {out}")

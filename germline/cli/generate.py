@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from germline.cli.arguments import Source
+from germline.cli.json_output import AsJson, print_json
 
 GENERATE_EXAMPLES = (
     'germline generate runs/sums "What is 7 plus 8?"',
@@ -32,6 +33,7 @@ def generate(  # noqa: PLR0913 - the options of the command
         str | None,
         typer.Option(metavar="KIND", help="Engine that generates; default: that of the run."),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Generate answers to prompts with a run or a model."""
     from germline import run
@@ -47,6 +49,19 @@ def generate(  # noqa: PLR0913 - the options of the command
         seed=seed,
         engine=engine,
     )
+    if as_json:
+        print_json(
+            [
+                {
+                    "prompt": prompt,
+                    "completion": answer.text,
+                    "tokens": len(answer.tokens),
+                    "finish": answer.finish,
+                }
+                for prompt, answer in zip(prompts, completions, strict=True)
+            ]
+        )
+        return
     for prompt, answer in zip(prompts, completions, strict=True):
         if len(prompts) > 1:
             typer.secho(f"> {prompt}", bold=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from germline.cli import completion
+from germline.cli.json_output import AsJson, print_json, score_values
 
 if TYPE_CHECKING:
     from germline.record.list_runs import RunSummary, UnreadableRun
@@ -56,6 +57,8 @@ def show(
             autocompletion=completion.complete_folders,
         ),
     ] = None,
+    *,
+    as_json: AsJson = False,
 ) -> None:
     """List names for a config, settings, shipped configs, or runs.
 
@@ -72,6 +75,9 @@ def show(
         raise GermlineError(
             f"list {what}: takes no folder (found {str(folder)!r}); only `germline list runs` does"
         )
+    if as_json:
+        print_json(_values(what, folder))
+        return
     if what == "runs":
         columns, rows = _runs(folder or Path("runs"))
     else:
@@ -83,6 +89,35 @@ def show(
         tables.print_table(columns, rows)
     else:
         typer.echo(f"no {what} found", err=True)
+
+
+def _values(what: str, folder: Path | None) -> list[dict[str, object]]:
+    """Return what is listed as values for JSON."""
+    if what == "runs":
+        from germline.record.list_runs import list_runs
+
+        return [_run_values(run) for run in list_runs(folder or Path("runs"))]
+    columns, rows = OTHERS.get(what, lambda: _names(what))()
+    columns = ("name", *columns[1:])
+    return [dict(zip(columns, row, strict=True)) for row in rows]
+
+
+def _run_values(run: "RunSummary | UnreadableRun") -> dict[str, object]:
+    from germline.record.list_runs import UnreadableRun
+
+    if isinstance(run, UnreadableRun):
+        return {"run": run.path, "state": "damaged", "reason": run.reason}
+    scores = {"start": run.start, "newest": run.newest, "best": run.best}
+    return {
+        "run": run.path,
+        "state": run.state,
+        "task": run.task,
+        "model": run.model,
+        "done": run.done,
+        "generations": run.total,
+        "held_out": {name: one and score_values(one) for name, one in scores.items()},
+        "age_s": run.age_s,
+    }
 
 
 def _names(what: str) -> Rows:

@@ -1,4 +1,4 @@
-"""The command `germline new task`: write a template for a custom task."""
+"""The commands `germline new`: `task` writes a template for a custom task; see new_config too."""
 
 import keyword
 import sys
@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from germline.cli.arguments import examples_epilog
+from germline.cli.json_output import AsJson, print_json
+from germline.cli.new_config import NEW_CONFIG_EXAMPLES, new_config
 
 NEW_EXAMPLES = (
     "germline new task riddles",
@@ -15,7 +17,9 @@ NEW_EXAMPLES = (
 )
 
 new = typer.Typer(
-    help="Write a template for a custom task.", no_args_is_help=True, rich_markup_mode=None
+    help="Write a template for a custom task, or a config for a model.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 STARTING_POINT = Path(__file__).with_name("starting_point")
 FILES = {"task.txt": "{}.py", "test.txt": "test_{}.py", "config.txt": "{}.yaml"}
@@ -27,6 +31,8 @@ def new_task(
     name: Annotated[
         Path, typer.Argument(metavar="NAME", help="Name of the task; it may include a folder.")
     ],
+    *,
+    as_json: AsJson = False,
 ) -> None:
     """Write a commented template: NAME.py, a test of it, and a config that trains on it.
 
@@ -46,9 +52,17 @@ def new_task(
     for template, file in files.items():
         text = (STARTING_POINT / template).read_text(encoding="utf-8")
         file.write_text(text.replace("NAME", name.name), encoding="utf-8")
-        typer.echo(f"wrote {file}")
     task, test, config = (str(file) for file in files.values())
-    typer.echo(f"\nNext:\n  germline check task {task}\n  pytest {test}\n  germline train {config}")
+    commands = (f"germline check task {task}", f"pytest {test}", f"germline train {config}")
+    if as_json:
+        print_json({"files": [task, test, config], "next": commands})
+        return
+    for file in files.values():
+        typer.echo(f"wrote {file}")
+    typer.echo("\nNext:\n" + "\n".join(f"  {line}" for line in commands))
+
+
+new.command("config", epilog=examples_epilog(NEW_CONFIG_EXAMPLES))(new_config)
 
 
 def _check_name(name: str) -> None:

@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from germline.cli.arguments import ConfigFile, Overrides
+from germline.cli.json_output import AsJson, print_json
 
 if TYPE_CHECKING:
     from germline.studies.probe_advice import ProbeAdvice
@@ -29,6 +31,7 @@ def probe(
     ] = None,
     minutes: Annotated[float, typer.Option(help="Time limit, in minutes.")] = 3.0,
     seed: Annotated[int, typer.Option(help="Seed of the probe's own noise.")] = 0,
+    as_json: AsJson = False,
 ) -> None:
     """Find a sigma and a learning rate for a config.
 
@@ -48,13 +51,18 @@ def probe(
     from germline.studies.probe import probe as run_probe
     from germline.studies.probe_advice import write_advice
 
-    advice = run_probe(
-        settings, minutes=minutes, seed=seed, watch=lambda now: typer.echo(f"... {now}")
-    )
+    def watch(now: str) -> None:
+        if not as_json:
+            typer.echo(f"... {now}")
+
+    advice = run_probe(settings, minutes=minutes, seed=seed, watch=watch)
     command = ["germline", "probe", str(config), *(overrides or [])]
     file = write_advice(advice, folder, shlex.join(command))
-    _show(advice)
     after = ["germline", "train", str(config), *(overrides or []), str(file)]
+    if as_json:
+        print_json(_values(advice) | {"settings": file, "next": shlex.join(after)})
+        return
+    _show(advice)
     typer.echo(f"\nfiles: {folder}\nnext:\n  {shlex.join(after)}")
 
 
@@ -80,6 +88,28 @@ def _show(advice: "ProbeAdvice") -> None:
     for name, value in advice.overrides["strategy"].items():
         shown = value if isinstance(value, str) else f"{value:g}"
         typer.secho(f"  strategy.{name}={shown}", bold=True)
+
+
+def _values(advice: "ProbeAdvice") -> dict[str, object]:
+    return {
+        "recommended": advice.overrides["strategy"],
+        "edge": advice.edge,
+        "center": asdict(advice.center),
+        "sigma_probes": [
+            {**asdict(one), "verdict": advice.verdict(one)} for one in advice.sigma_probes
+        ],
+        "trials": [
+            {
+                "sigma": one.sigma,
+                "learning_rate": one.learning_rate,
+                "scores": [{"generations": done, "score": score} for done, score in one.scores],
+            }
+            for one in advice.trials
+        ],
+        "reasons": list(advice.reasons()),
+        "notes": list(advice.notes),
+        "seconds": advice.seconds,
+    }
 
 
 def _sigma_rows(advice: "ProbeAdvice") -> Iterator[Sequence[str]]:

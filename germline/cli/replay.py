@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from germline.cli.arguments import Form, Run, form_of
+from germline.cli.json_output import AsJson, print_json
 
 REPLAY_EXAMPLES = ("germline replay runs/sums --generation 25 --out sums-25",)
 
@@ -24,6 +25,7 @@ def replay(
     ] = None,
     *,
     merged: Form = None,
+    as_json: AsJson = False,
 ) -> None:
     """Rebuild the weights of any generation.
 
@@ -32,6 +34,9 @@ def replay(
     from germline import run
 
     digest = run.replay(path, generation, out, form_of(merged=merged))
+    if as_json:
+        print_json({"run": path, "generation": generation, "digest": digest, "out": out})
+        return
     typer.echo(f"generation {generation} rebuilt, digest verified: {digest}")
     if out is not None:
         typer.echo(f"written to {out}")

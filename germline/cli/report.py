@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from germline.cli import completion
+from germline.cli.json_output import AsJson, print_json
 
 REPORT_EXAMPLES = (
     "germline report runs/sums --open",
@@ -33,6 +34,7 @@ def report(
         ),
     ] = None,
     browse: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write an HTML page about a run, or compare several.
 
@@ -46,10 +48,19 @@ def report(
 
     runs = [one for run in runs for one in _runs_of(run)]
     path = write_report(runs, out)
-    for run in runs:
-        for line in score_decline_lines(RunDirectory.open(run)):
-            typer.echo(line if len(runs) == 1 else f"{run}: {line}")
-    typer.echo(f"written to {path}")
+    advice = {str(run): score_decline_lines(RunDirectory.open(run)) for run in runs}
+    if as_json:
+        print_json(
+            {
+                "report": path,
+                "runs": [{"run": run, "advice": lines} for run, lines in advice.items()],
+            }
+        )
+    else:
+        for run, lines in advice.items():
+            for line in lines:
+                typer.echo(line if len(runs) == 1 else f"{run}: {line}")
+        typer.echo(f"written to {path}")
     if browse and not webbrowser.open(path.resolve().as_uri()):
         typer.echo("no browser could be started: open the file in a browser", err=True)
 

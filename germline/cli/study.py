@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from germline.cli.arguments import ConfigFile, Overrides, examples_epilog
+from germline.cli.json_output import AsJson, print_json, score_values
 
 if TYPE_CHECKING:
     from germline.studies.intrinsic_dimension import DimensionRun, IntrinsicDimension
@@ -29,7 +30,7 @@ def _several() -> None:
 
 
 @study.command("intrinsic-dimension", epilog=examples_epilog(INTRINSIC_DIMENSION_EXAMPLES))
-def intrinsic_dimension(
+def intrinsic_dimension(  # noqa: PLR0913 - the options of a command
     config: ConfigFile,
     overrides: Overrides = None,
     *,
@@ -60,6 +61,7 @@ def intrinsic_dimension(
             "runs in it are not repeated.",
         ),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Find the smallest random subspace that keeps most of a config's improvement.
 
@@ -77,12 +79,37 @@ def intrinsic_dimension(
     runs = []
     for run in study_of.run_dimensions(settings, tried, run_seeds, folder, cma_up_to):
         runs.append(run)
-        typer.echo(_line(run))
+        if not as_json:
+            typer.echo(_line(run))
     result = study_of.find_intrinsic_dimension(settings, runs, share)
-    _show(result)
     figure = folder / "intrinsic-dimension.png"
     study_of.draw_share_kept(result, f"{settings.task.title}, {settings.model}", figure)
+    if as_json:
+        print_json(_values(result, runs) | {"figure": figure})
+        return
+    _show(result)
     typer.echo(f"\nfigure: {figure}")
+
+
+def _values(result: "IntrinsicDimension", runs: "list[DimensionRun]") -> dict[str, object]:
+    return {
+        "runs": [
+            {
+                "dimension": run.dimension,
+                "seed": run.seed,
+                "start": score_values(run.start),
+                "end": score_values(run.end),
+            }
+            for run in runs
+        ],
+        "dimensions": [
+            {"dimension": one, "score": result.end(one), "kept": result.kept(one)}
+            for one in result.dimensions
+        ],
+        "unchanged": result.end(None),
+        "share": result.share,
+        "smallest": result.smallest,
+    }
 
 
 def _line(run: "DimensionRun") -> str:

@@ -1,0 +1,92 @@
+"""The command `germline new config`: write a config for a model and a task, with its reasons."""
+
+import re
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from germline.cli import completion
+from germline.cli.json_output import AsJson, print_json
+
+NEW_CONFIG_EXAMPLES = (
+    "germline new config --model nano --task arithmetic",
+    "germline new config --model Qwen/Qwen2.5-0.5B-Instruct --task countdown --hardware 24gb",
+)
+
+
+def new_config(
+    *,
+    model: Annotated[
+        str,
+        typer.Option(
+            metavar="MODEL",
+            help="A folder, a Hugging Face id, or nano.",
+            autocompletion=completion.complete_folders,
+        ),
+    ],
+    task: Annotated[
+        str,
+        typer.Option(
+            metavar="TASK",
+            help="Short name or file of the task.",
+            autocompletion=completion.complete_tasks,
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The file to write; default: TASK-MODEL.yaml."),
+    ] = None,
+    hardware: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Choose settings for another machine (laptop-8gb, t4, 24gb, 80gb), from its data "
+            "sheet; default: this one.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a config for a model and a task, with the reason of every setting as a comment.
+
+    Settings are chosen to fit the machine, by the estimates of `germline doctor --config`. Sigma
+    and learning rate are `auto`. Of a model on the Hugging Face hub only config.json is read.
+    """
+    from germline.config import load_config
+    from germline.record.atomic_files import check_writable
+    from germline.types import GermlineError
+
+    file = out or Path(f"{Path(task).stem}-{_file_name(model)}.yaml")
+    if file.exists():
+        raise GermlineError(f"new config: {file} already exists; choose another name (--out)")
+    check_writable(file)
+    settings = load_config({"model": model, "task": task})
+
+    from germline.cli.estimate import estimate_values
+    from germline.estimates.here import machine_here, machine_named
+    from germline.estimates.model_shape import shape_of
+    from germline.estimates.recommended_config import config_text, recommend
+    from germline.record.atomic_files import write_atomically
+
+    shape = shape_of(model)
+    machine = machine_named(hardware) if hardware else machine_here(settings, shape)
+    found = recommend(model, task, shape, machine)
+    command = ["germline", "new", "config", "--model", model, "--task", task]
+    command += ["--hardware", hardware] if hardware else []
+    name = shlex.quote(str(file))
+    write_atomically(file, config_text(found, shlex.join(command), name).encode())
+    following = [f"germline train {name} --dry-run", f"germline train {name}"]
+    if as_json:
+        rows = [
+            {"setting": one.setting, "value": one.value, "reason": one.reason}
+            for one in found.settings
+        ]
+        estimate = estimate_values(found.estimate)
+        print_json({"file": file, "settings": rows, "estimate": estimate, "next": following})
+        return
+    typer.echo(f"wrote {file}\n\nNext:\n" + "\n".join(f"  {line}" for line in following))
+
+
+def _file_name(model: str) -> str:
+    return re.sub(r"[^\w.-]+", "-", Path(model).name).strip("-").lower() or "model"

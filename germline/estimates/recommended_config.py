@@ -1,0 +1,227 @@
+"""Settings for a model and a task, each with its reason, that fit a machine.
+
+The numbers are those of the recipes (`configs/recipes`) and of published runs (`configs/papers`);
+what has to fit is computed by `estimate`. Sigma and learning rate are left to `auto`, which
+measures them when the run starts: published values are for one model, space and dtype each.
+docs/settings-for-my-model.md explains the same choices.
+"""
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import yaml
+
+from germline.config import Config, load_config
+from germline.estimates.estimate import Estimate, estimate, what_fits
+from germline.estimates.hardware import Hardware
+from germline.estimates.here import texts_here
+from germline.estimates.memory import Place
+from germline.estimates.model_shape import ModelShape
+from germline.tasks import make_task
+from germline.types import GermlineError
+
+TINY_MODEL, LARGE_MODEL = 100e6, 1e9
+"""Weights: below the first a generation takes seconds on a CPU; from the second on, members are
+expensive."""
+
+TINY_POPULATION, USUAL_POPULATION, LARGE_POPULATION = 128, 128, 64
+TINY_BATCH, USUAL_BATCH = 8, 16
+TINY_GENERATIONS, USUAL_GENERATIONS = 50, 200
+HELD_OUT, SCORES = 200, 10
+WIDTH = 96
+PLACES: tuple[Place, ...] = ("device", "host")
+GIGABYTE = 1e9
+
+
+@dataclass(frozen=True)
+class RecommendedSetting:
+    """A setting by its dotted name, and why it has this value."""
+
+    setting: str
+    value: Any
+    reason: str
+
+
+@dataclass(frozen=True)
+class RecommendedConfig:
+    """The settings for a model and a task, and what they need.
+
+    Attributes:
+        config: that the settings make.
+        settings: in the order of the file.
+        estimate: of the config on the machine that it is for.
+    """
+
+    config: Config
+    settings: tuple[RecommendedSetting, ...]
+    estimate: Estimate
+
+
+def recommend(model: str, task: str, shape: ModelShape, machine: Hardware) -> RecommendedConfig:
+    """Return settings with which a model trains on a task on a machine.
+
+    Args:
+        model: as a config names it.
+        task: likewise.
+        shape: of the model.
+        machine: that the settings have to fit.
+
+    Raises:
+        GermlineError: the task cannot be loaded, or no settings fit.
+    """
+    settings = list(_first_choice(model, task, shape))
+    config = load_config(_nested(settings))
+    texts = texts_here(config)
+    found = estimate(config, shape, texts, machine)
+    if not found.fits:
+        remedy = what_fits(config, shape, texts, machine)
+        if not remedy:
+            raise GermlineError(
+                f"new config: {model} fits {machine.name} neither in half precision nor with "
+                "masters on the host, small microbatches and space=lora together: use a smaller "
+                "model or a larger machine (--hardware)"
+            )
+        settings = _with_remedy(settings, remedy, found)
+        config = load_config(_nested(settings))
+        found = estimate(config, shape, texts, machine)
+    return RecommendedConfig(config, tuple(settings), found)
+
+
+def config_text(found: RecommendedConfig, command: str, file: str) -> str:
+    """Return the YAML of a recommended config, with its reasons as comments."""
+    need, seconds = found.estimate, found.estimate.seconds
+    places = [
+        f"{need.needed(place) / GIGABYTE:.1f} GB of {place} memory"
+        for place in PLACES
+        if need.needed(place)
+    ]
+    head = (
+        f"Written by: {command}",
+        f"Estimated for {need.machine.name}: {' and '.join(places)}; "
+        f"{seconds.total:.2g} s per generation if all texts run to their full length; a "
+        f"snapshot has {need.snapshot_bytes / GIGABYTE:.2g} GB. `germline train {file} --dry-run` "
+        "says more.",
+    )
+    lines = [line for text in head for line in _comment(text, "")]
+    for section, group in groupby(found.settings, lambda one: one.setting.partition(".")[0]):
+        lines += _section(section, list(group))
+    return "\n".join(lines) + "\n"
+
+
+def _first_choice(model: str, task: str, shape: ModelShape) -> Iterator[RecommendedSetting]:
+    """Yield the settings to begin with, whatever fits."""
+    made = make_task(load_config({"model": model, "task": task}).task)
+    examples, held_out = len(made.examples("train")), len(made.examples("test"))
+    size = f"{shape.numbers / 1e9:.2g} B weights"
+    is_tiny, is_large = shape.numbers < TINY_MODEL, shape.numbers >= LARGE_MODEL
+    population = LARGE_POPULATION if is_large else TINY_POPULATION if is_tiny else USUAL_POPULATION
+    generations = TINY_GENERATIONS if is_tiny else USUAL_GENERATIONS
+    batch = min(examples, TINY_BATCH if is_tiny else USUAL_BATCH)
+    yield RecommendedSetting("model", model, f"{size}.")
+    yield RecommendedSetting(
+        "task",
+        task,
+        f"{examples:,} training examples and {held_out:,} held-out ones; completions have at most "
+        f"{made.max_new_tokens} tokens (task.max_new_tokens). The time of a generation is nearly "
+        "proportional to that.",
+    )
+    yield RecommendedSetting(
+        "space.kind",
+        "low_rank",
+        "Members share the matrix products of the base model and add a correction of rank 1, so a "
+        "whole population is evaluated in few batches. `full` perturbs every weight as Qiu et al. "
+        "do, at one model copy per member; `lora` needs the least memory.",
+    )
+    yield RecommendedSetting(
+        "strategy.population",
+        population,
+        "As in the recipes: 128 members below one billion weights, 64 above. Published runs have "
+        "30 (Qiu et al., space full) to 1024 (EGGROLL); more members are a less noisy update and "
+        "as much more time.",
+    )
+    yield RecommendedSetting(
+        "strategy.sigma",
+        "auto",
+        "Measured before the first generation so that members differ from the model by a fixed KL "
+        "divergence. Published values (0.001 for dense noise) hold for one model, space and dtype.",
+    )
+    yield RecommendedSetting(
+        "strategy.learning_rate",
+        "auto",
+        "Follows the measured share of signal in the rewards. `germline probe` measures a pair of "
+        "fixed numbers instead.",
+    )
+    yield RecommendedSetting(
+        "batch_size",
+        batch,
+        "Examples per generation, the same for every member. More examples make the update less "
+        "noisy and cost as much as more members; auto needs at least 2.",
+    )
+    yield RecommendedSetting(
+        "generations",
+        generations,
+        "A start; `germline resume RUN generations=...` continues a finished run.",
+    )
+    yield RecommendedSetting(
+        "held_out.every",
+        max(1, generations // SCORES),
+        f"{SCORES} scores in the run, beside those before and after it.",
+    )
+    yield RecommendedSetting(
+        "held_out.examples",
+        min(held_out, HELD_OUT),
+        "The 95 % interval of a share over 200 examples is about 14 points wide; 4 times the "
+        "examples halve it.",
+    )
+
+
+def _with_remedy(
+    settings: Sequence[RecommendedSetting], remedy: Sequence[str], before: Estimate
+) -> list[RecommendedSetting]:
+    """Change the settings that do not fit to those that do."""
+    place: Place = "device" if before.needed("device") > before.available("device") else "host"
+    reason = (
+        f"Needed to fit: without it, {before.needed(place) / GIGABYTE:.1f} GB of {place} memory "
+        f"would be needed, and {before.available(place) / GIGABYTE:.1f} GB are there."
+    )
+    changed = {}
+    for override in remedy:
+        name, _, value = override.partition("=")
+        name = "space.kind" if name == "space" else name
+        changed[name] = RecommendedSetting(name, yaml.safe_load(value), reason)
+    kept = [changed.pop(one.setting, one) for one in settings]
+    return [*kept, *changed.values()]
+
+
+def _nested(settings: Sequence[RecommendedSetting]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for one in settings:
+        section, _, name = one.setting.partition(".")
+        if name:
+            values.setdefault(section, {})[name] = one.value
+        else:
+            values[section] = one.value
+    return values
+
+
+def _section(section: str, group: Sequence[RecommendedSetting]) -> Iterator[str]:
+    yield ""
+    if group[0].setting == section:
+        yield from _comment(group[0].reason, "")
+        yield _line(section, group[0].value, "")
+        return
+    yield f"{section}:"
+    for one in group:
+        yield from _comment(one.reason, "  ")
+        yield _line(one.setting.partition(".")[2], one.value, "  ")
+
+
+def _comment(text: str, indent: str) -> list[str]:
+    return [f"{indent}# {line}" for line in textwrap.wrap(text, WIDTH - len(indent))]
+
+
+def _line(name: str, value: object, indent: str) -> str:
+    return indent + yaml.safe_dump({name: value}, width=10_000, allow_unicode=True).strip()

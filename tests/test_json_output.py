@@ -1,0 +1,153 @@
+"""`--json` prints one document on stdout, with the fields that docs/json-output.md says."""
+
+import json
+import logging
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import yaml
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from checks.reference import DOCS
+from germline.cli.application import app
+from germline.cli.json_output import print_json
+from germline.estimates.hardware import GPUS
+from germline.run import dry_run
+from tests.documented_fields import absent, field_tables, undocumented
+from tests.toy_runs import settings
+
+TABLES = field_tables(DOCS / "json-output.md")
+TINY = (
+    *("demo", "generations=2", "batch_size=4", "strategy.population=4", "held_out.examples=4"),
+    *("record.tensorboard=false", "strategy.sigma=0.01", "strategy.learning_rate=0.01"),
+)
+DEFAULTED = {"[].reason", "[].default", "would_fit_with", "[].remedy"}
+
+COMMANDS = {
+    # heading of the table -> words of the command, with the run that was trained for the tests
+    "train": ("train", *TINY, "--out", "trained"),
+    "train seeds=0..4": ("train", *TINY, "seeds=0,1", "--out", "seeds"),
+    "train --dry-run": ("train", *TINY, "--dry-run"),
+    "eval": ("eval", "run", "nano", "--limit", "2"),
+    "probe": ("probe", *TINY[:5], "--minutes", "10"),
+    "replay": ("replay", "run", "-g", "0"),
+    "export": ("export", "run", "--out", "exported"),
+    "report": ("report", "run"),
+    "generate": ("generate", "nano", "Hello", "--max-new-tokens", "2"),
+    "list runs": ("list", "runs", "."),
+    "list tasks": ("list", "tasks"),
+    "doctor": ("doctor",),
+    "doctor --config": ("doctor", "--config", "demo", "--hardware", "24gb"),
+    "check task": ("check", "task", "arithmetic", "--prompts", "1"),
+    "new task": ("new", "task", "riddles"),
+    "new config": ("new", "config", "--model", "nano", "--task", "arithmetic", "--hardware", "t4"),
+    "study intrinsic-dimension": ("study", "intrinsic-dimension", "study.yaml", "-d", "3"),
+}
+
+
+def germline(*words):
+    return CliRunner().invoke(app, [*words, "--json"])
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with a finished run."""
+    folder = tmp_path_factory.mktemp("json")
+    done = germline("train", *TINY, "--out", str(folder / "run"))
+    assert done.exit_code == 0, done.output
+    # A toy run that improves, which a study needs.
+    better = ("space={kind: low_rank, include: ['*mix*']}", "strategy.learning_rate=0.3")
+    toy = settings(*better, "generations=3", "held_out.examples=20")
+    (folder / "study.yaml").write_text(yaml.safe_dump(toy.model_dump(mode="json")))
+    return folder
+
+
+def test_every_table_is_tested_and_every_command_has_one():
+    assert set(TABLES) == {*COMMANDS, "error", "score"}
+    verbs = {heading.split()[0] for heading in COMMANDS} | {"resume"}
+    root: Any = get_command(app)
+    assert verbs == set(root.commands)
+
+
+@pytest.mark.parametrize("heading", COMMANDS)
+def test_the_document_is_as_documented(heading, place, monkeypatch):
+    monkeypatch.chdir(place)
+    monkeypatch.setattr(dry_run, "machine_here", lambda *_: GPUS["80gb"])
+    done = germline(*COMMANDS[heading])
+    assert done.exit_code == 0, done.output
+    document = json.loads(done.stdout)
+    table = TABLES[heading]
+    assert undocumented(document, table, score=TABLES["score"]) == []
+    fixed = {name for name in table if "." not in name.removeprefix("[].") and "[]" not in name[1:]}
+    assert absent([document], table) & fixed - DEFAULTED == set()
+
+
+def test_resume_prints_what_train_prints(place, monkeypatch):
+    monkeypatch.chdir(place)
+    document = json.loads(germline("resume", "run", "generations=3").stdout)
+    assert undocumented(document, TABLES["train"], score=TABLES["score"]) == []
+    assert (document["state"], document["generations"]) == ("finished", 3)
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "said"),
+    [
+        (("train", "demo", "generation=3"), "GermlineError", "generations"),
+        (("eval", "no-such-run"), "GermlineError", "no-such-run"),
+        (("train", "demo", "--no-such-option"), "UsageError", "--no-such-option"),
+        (("no-such-command",), "UsageError", "no-such-command"),
+        (("replay", "run"), "UsageError", "--generation"),
+    ],
+)
+def test_an_error_is_a_document_too(words, kind, said):
+    done = germline(*words)
+    document = json.loads(done.stdout)
+    assert undocumented(document, TABLES["error"]) == []
+    assert (document["error"]["type"], document["error"]["exit_status"]) == (kind, 2)
+    assert said in document["error"]["message"]
+    assert done.exit_code == 2
+
+
+def test_json_after_two_dashes_is_a_prompt():
+    done = CliRunner().invoke(app, ["generate", "no-such-model", "--", "--json"])
+    assert done.exit_code == 2
+    assert done.stdout == ""
+
+
+def test_numbers_that_json_lacks_are_null(capsys):
+    print_json({"a": float("nan"), "b": [float("inf"), 1.0]})
+    assert json.loads(capsys.readouterr().out) == {"a": None, "b": [None, 1.0]}
+
+
+def test_a_level_that_does_not_exist_is_refused(monkeypatch):
+    done = CliRunner().invoke(app, ["--log-level", "loud", "list", "tasks"])
+    assert done.exit_code == 2
+    assert "debug, info, warning, error" in done.stderr
+    monkeypatch.setenv("GERMLINE_LOG_LEVEL", "louder")
+    assert "GERMLINE_LOG_LEVEL" in CliRunner().invoke(app, ["list", "tasks"]).stderr
+
+
+@pytest.mark.parametrize(
+    ("level", "shown"),
+    [("debug", ["first", "second"]), ("warning", ["second"]), ("error", [])],
+)
+def test_the_level_says_which_messages_are_shown(level, shown):
+    program = (
+        "import logging; from germline.cli.log_level import set_log_level; "
+        f"set_log_level({level!r}); log = logging.getLogger('germline.any'); "
+        "log.info('first'); log.warning('second')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert [one for one in ("first", "second") if one in done.stderr] == shown
+    assert done.stdout == ""
+
+
+@pytest.fixture(autouse=True)
+def usual_level():
+    yield
+    logging.getLogger("germline").setLevel(logging.NOTSET)

@@ -1,0 +1,122 @@
+"""`germline new config`: settings for a model and a task that load, fit, and say why."""
+
+import re
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+import germline
+from checks.reference import DOCS
+from germline.cli.application import app
+from germline.config import Nes, load_config
+from germline.config.presets import preset_configs
+from germline.estimates.estimate import estimate
+from germline.estimates.hardware import GPUS
+from germline.estimates.here import texts_here
+from germline.estimates.model_shape import shape_of
+from germline.estimates.recommended_config import config_text, recommend
+from germline.types import GermlineError
+from tests.tiny import save_tiny
+
+
+def recommended(model, task="countdown", hardware="80gb"):
+    return recommend(model, task, shape_of(model), GPUS[hardware])
+
+
+def written(found, tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text(config_text(found, "germline new config", str(file)))
+    return file
+
+
+def test_the_file_is_the_config_and_every_setting_has_its_reason(tmp_path):
+    found = recommended("nano", "arithmetic")
+    file = written(found, tmp_path)
+    assert load_config(file) == found.config
+    text = file.read_text()
+    lines = text.splitlines()
+    for one in found.settings:
+        name = one.setting.rpartition(".")[2]
+        place = next(i for i, line in enumerate(lines) if line.strip().startswith(f"{name}:"))
+        assert lines[place - 1].strip().startswith("# "), one.setting
+    assert yaml.safe_load(text)["strategy"]["sigma"] == "auto"
+    assert yaml.safe_load(text)["strategy"]["learning_rate"] == "auto"
+
+
+@pytest.mark.parametrize(
+    "model", ["nano", "Qwen/Qwen2.5-0.5B", "Qwen/Qwen3-4B", "meta-llama/Llama-3.1-8B"]
+)
+@pytest.mark.parametrize("hardware", ["24gb", "80gb"])
+def test_what_is_written_fits(model, hardware):
+    found = recommended(model, hardware=hardware)
+    shape = shape_of(model)
+    again = estimate(found.config, shape, texts_here(found.config), GPUS[hardware])
+    assert again.fits
+    assert again.needed("device") == found.estimate.needed("device")
+
+
+def test_a_setting_that_was_needed_to_fit_says_so():
+    found = recommended("meta-llama/Llama-3.1-8B", hardware="24gb")
+    changed = [one for one in found.settings if one.reason.startswith("Needed to fit")]
+    assert changed
+    assert "GB of device memory would be needed, and 24.0 GB are there" in changed[0].reason
+
+
+def test_a_model_that_fits_nowhere_is_refused():
+    with pytest.raises(GermlineError, match=r"Llama-3\.1-8B fits RTX 4060 .* neither in half"):
+        recommended("meta-llama/Llama-3.1-8B", hardware="laptop-8gb")
+
+
+def test_the_config_of_a_model_folder_trains(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = save_tiny(tmp_path / "my-model", "qwen2")
+    words = ["new", "config", "--model", str(folder), "--task", "arithmetic", "--hardware", "t4"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    assert "wrote arithmetic-my-model.yaml" in done.output
+    config = load_config(tmp_path / "arithmetic-my-model.yaml")
+    assert config.model == str(folder)
+    small = config.model_dump() | {"generations": 1, "batch_size": 2}
+    small["task"]["max_new_tokens"] = 2
+    small["strategy"]["population"] = 2
+    small["strategy"]["sigma"] = small["strategy"]["learning_rate"] = 0.01
+    small["held_out"]["examples"] = 2
+    (record,) = germline.train(small, tmp_path / "run")
+    assert record.generation == 0
+    again = CliRunner().invoke(app, words)
+    assert again.exit_code == 2
+    assert "arithmetic-my-model.yaml already exists" in again.output
+
+
+def test_a_task_or_machine_that_does_not_exist_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["new", "config", "--model", "nano"]
+    wrong = CliRunner().invoke(app, [*words, "--task", "arithmetics"])
+    assert (wrong.exit_code, "did you mean" in wrong.output) == (2, True)
+    wrong = CliRunner().invoke(app, [*words, "--task", "arithmetic", "--hardware", "abacus"])
+    assert (wrong.exit_code, "laptop-8gb" in wrong.output) == (2, True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_tables_of_the_page_are_those_of_the_configs():
+    text = (DOCS / "settings-for-my-model.md").read_text(encoding="utf-8")
+    rows = {
+        name: row.split(" | ")
+        for name, row in re.findall(r"^\| `([a-z]+/[^`]+)`(.*) \|$", text, re.M)
+    }
+    presets = {name: load_config(path) for name, path in preset_configs().items()}
+    recipes = {name for name in presets if name.startswith("recipes/")}
+    assert recipes == {name for name in rows if name.startswith("recipes/")}
+    for name in recipes:
+        config = presets[name]
+        facts = (config.strategy.population, config.batch_size, config.microbatch.rows)
+        assert rows[name][1:] == [f"`{config.space.kind}`", *map(str, facts)], name
+    for name in {name for name in rows if name.startswith("papers/")}:
+        config = presets[name]
+        strategy = config.strategy
+        assert isinstance(strategy, Nes)
+        published = (strategy.sigma, strategy.learning_rate, config.batch_size, config.generations)
+        _, _, space, population, sigma, *rest = rows[name]
+        assert (space, int(population)) == (f"`{config.space.kind}`", strategy.population), name
+        assert (float(sigma.split()[0]), *map(float, rest)) == published, name

@@ -310,7 +310,7 @@ def _resumed_config(config: Config, overrides: Sequence[str]) -> Config:
     return changed
 
 
-def _located(config: Config) -> Config:
+def with_absolute_paths(config: Config) -> Config:
     """Write the paths that the run reads as absolute paths, so that any folder works."""
     files = {
         name: file.expanduser().resolve()

@@ -2,8 +2,10 @@
 # Needs Python 3.11 or newer and make; the first command builds .venv, later ones reuse it.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3.11)
-# Extra pip arguments, for example PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu"
-# to get the small CPU build of torch on Linux.
+# The build of torch on Linux: cpu, cuda (PyPI's), or auto: cuda where nvidia-smi lists a GPU.
+# auto keeps the build that .venv has; cpu and cuda replace the other one.
+TORCH ?= auto
+# Extra arguments of pip install.
 PIP_ARGS ?=
 # Extra pytest arguments, for example PYTEST_ARGS="-x -k spaces".
 PYTEST_ARGS ?=
@@ -12,10 +14,27 @@ WORKERS ?= logical
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+TEST_TOOLS := .venv/.test-tools
 SITE_TOOLS := .venv/.site-tools
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(PIP_ARGS)
+PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt $(PIP_ARGS)
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 16
 CODE := germline tests benchmarks checks
+
+# PyPI's torch for Linux is a CUDA build of several GB; PyTorch's own index has the CPU build.
+TORCH_INDEX := https://download.pytorch.org/whl/cpu
+TORCH_VERSION := $(shell sed -n 's/^torch==//p' constraints.txt)
+ifneq ($(shell uname),Linux)
+  BUILD := only
+else ifneq ($(TORCH),auto)
+  BUILD := $(TORCH)
+else ifneq ($(wildcard .venv/.torch-*),)
+  BUILD := $(patsubst .venv/.torch-%,%,$(firstword $(wildcard .venv/.torch-*)))
+else
+  BUILD := $(if $(shell nvidia-smi -L 2>/dev/null | grep '^GPU'),cuda,cpu)
+endif
+ifeq ($(filter cpu cuda only,$(BUILD)),)
+  $(error TORCH=$(TORCH) is no build of torch: use cpu, cuda or auto)
+endif
 # Without cached bytecode every worker, and every process that a test starts, compiles germline.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -26,15 +45,15 @@ unexport PYTHONDONTWRITEBYTECODE
 help:  ## list the commands
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
-install: $(INSTALLED)  ## build .venv with the pinned versions (done by every other command)
+install: $(INSTALLED)  ## build .venv with the pinned versions of what germline needs
 
 demo: $(INSTALLED)  ## train the embedded model to answer concisely, about a minute and a half
 	@$(BIN)/germline train configs/demo.yaml
 
-test: $(INSTALLED)  ## run the tests, those of the docs included, but for the slow ones
+test: $(TEST_TOOLS)  ## run the tests, those of the docs included, but for the slow ones
 	@$(PYTEST) -m 'not slow' $(PYTEST_ARGS)
 
-docs: $(INSTALLED)  ## write docs/cli.md and docs/config.md anew, build the documentation site
+docs: $(TEST_TOOLS)  ## write docs/cli.md and docs/config.md anew, build the documentation site
 	@$(BIN)/python -m checks.reference
 	@$(MAKE) --no-print-directory site
 
@@ -42,49 +61,70 @@ site: $(SITE_TOOLS)  ## build the documentation site into site/; a warning is an
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "Open site/index.html in a browser."
 
-format: $(INSTALLED)  ## rewrite the code in the project's format
+format: $(TEST_TOOLS)  ## rewrite the code in the project's format
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-lint: $(INSTALLED)  ## check format and lint
+lint: $(TEST_TOOLS)  ## check format and lint
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 
-types: $(INSTALLED)  ## check types (mypy --strict)
+types: $(TEST_TOOLS)  ## check types (mypy --strict)
 	@$(BIN)/mypy $(CODE)
 
-imports: $(INSTALLED)  ## check that imports only go down (import-linter)
+imports: $(TEST_TOOLS)  ## check that imports only go down (import-linter)
 	@$(BIN)/lint-imports
 
-rules: $(INSTALLED)  ## check the project rules (checks/rules.py)
+rules: $(TEST_TOOLS)  ## check the project rules (checks/rules.py)
 	@$(BIN)/python checks/rules.py
 
-spelling: $(INSTALLED)  ## check the spelling, which is American (codespell)
+spelling: $(TEST_TOOLS)  ## check the spelling, which is American (codespell)
 	@$(BIN)/codespell
 
 check: lint types imports rules spelling site  ## all of the above and every test, the slow ones too; what CI runs
 	@$(PYTEST) $(PYTEST_ARGS)
 
-engines: $(INSTALLED)  ## build the environments of vLLM and SGLang (gigabytes, once per machine)
+engines: $(TEST_TOOLS)  ## build the environments of vLLM and SGLang (gigabytes, once per machine)
 	@PIP_ARGS='$(PIP_ARGS)' $(BIN)/python -m checks.engines.build
 
-equality: $(INSTALLED)  ## hold vLLM and SGLang on a CPU against the inprocess engine
+equality: $(TEST_TOOLS)  ## hold vLLM and SGLang on a CPU against the inprocess engine
 	@named=$$(PIP_ARGS='$(PIP_ARGS)' $(BIN)/python -m checks.engines.build) && eval "$$named" && \
 	  $(BIN)/python -m pytest $(PYTEST_ARGS) tests/engines_real
 
 clean:  ## remove .venv and the tools' caches
 	rm -rf .venv site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 
-$(INSTALLED): pyproject.toml constraints.txt
+.venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	  echo "germline needs Python 3.11 or newer; '$(PYTHON)' is not one." >&2; \
 	  echo "Install it, or name one: make PYTHON=/path/to/python3.11 ..." >&2; exit 1; }
-	@test -x $(BIN)/python || { echo "Creating .venv" >&2; $(PYTHON) -m venv .venv; }
-	@echo "Installing (a few minutes, once; torch is the large part)" >&2
+	@echo "Creating .venv" >&2
+	@$(PYTHON) -m venv .venv
+
+.venv/.torch-cpu: constraints.txt | .venv/bin/python
+	@echo "$(if $(filter auto,$(TORCH)),No NVIDIA GPU found: )installing torch's CPU build (CUDA: make TORCH=cuda)" >&2
+	@$(PIP) --no-deps --retries 2 --extra-index-url $(TORCH_INDEX) torch==$(TORCH_VERSION)+cpu || { \
+	  echo "torch's CPU build comes from $(TORCH_INDEX)." >&2; \
+	  echo "If that index cannot be reached: make TORCH=cuda installs PyPI's build." >&2; exit 1; }
+	@rm -f .venv/.torch-*
+	@touch $@
+
+.venv/.torch-cuda .venv/.torch-only: constraints.txt | .venv/bin/python
+	@test ! -e .venv/.torch-cpu || $(BIN)/python -m pip uninstall --quiet --yes torch
 	@$(PIP) torch
+	@rm -f .venv/.torch-*
+	@touch $@
+
+$(INSTALLED): .venv/.torch-$(BUILD) pyproject.toml constraints.txt
+	@echo "Installing germline and what it needs (a few minutes, once)" >&2
+	@$(PIP) -e .
+	@touch $@
+
+$(TEST_TOOLS): $(INSTALLED)
+	@echo "Installing the tools for tests and checks (a few minutes, once)" >&2
 	@$(PIP) -e '.[dev]'
 	@touch $@
 
-$(SITE_TOOLS): $(INSTALLED)
+$(SITE_TOOLS): $(TEST_TOOLS)
 	@$(PIP) -e '.[docs]'
 	@touch $@

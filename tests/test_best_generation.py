@@ -131,9 +131,43 @@ def test_where_the_final_score_is_the_best_it_is_said_so(path):
     (path / "held_out.jsonl").write_text("".join(rows))
     file = io.StringIO()
     print_result(Console(file=file, width=200), RunDirectory.open(path), quiet=True)
-    assert "n 100), best: the final one" in file.getvalue()
+    assert "n 100), best: the last one" in file.getvalue()
     listed = CliRunner().invoke(app, ["list", "runs", str(path.parent)]).output
     assert "0.2 -> 0.8\t" in listed
+
+
+def test_the_live_view_says_no_best_score_that_equals_the_last_one(path):
+    scores = (replace(SCORES[1], generation=generation) for generation in (2, 4))
+    rows = [json.dumps(held_out_row(one)) + "\n" for one in (SCORES[0], *scores)]
+    (path / "held_out.jsonl").write_text("".join(rows))
+    view = LiveView(Console(file=io.StringIO(), width=100), RunDirectory.open(path))
+    view.scores = [row.score for row in view.run.held_out()]
+    assert ", best" not in view._held_out().plain
+
+
+def test_traffic_is_that_of_the_latest_generations(path):
+    rows = [json.loads(line) for line in (path / "generations.jsonl").read_text().splitlines()]
+
+    def said():
+        (path / "generations.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        file = io.StringIO()
+        print_result(Console(file=file, width=200), RunDirectory.open(path), quiet=True)
+        return file.getvalue()
+
+    for row in rows:
+        row["traffic"] = {"sent": 6000, "received": 6000, "text": 6000}
+    assert "kB per member and generation" in said()
+    del rows[-1]["traffic"]  # The run was resumed with one engine in its own process.
+    assert "kB per member" not in said()
+
+
+def test_a_low_narrow_terminal_shows_the_answer_to_ctrl_c(path):
+    view = LiveView(Console(file=io.StringIO(), width=30, record=True), RunDirectory.open(path))
+    view.stopping()
+    view.console.print(view.render())
+    lines = view.console.export_text().splitlines()
+    assert lines[0].endswith("… ─╮")
+    assert "Finishing this" in lines[1]
 
 
 def test_the_live_view_says_the_best_score(path):

@@ -9,7 +9,7 @@ from rich.console import Console
 
 import germline
 from germline.cli.line_view import LineView
-from germline.cli.live_view import LiveView
+from germline.cli.live_view import LiveView, search
 from germline.config import load_config
 from germline.evaluation.member_kl import MemberKl
 from germline.protocols.wrappers import FleetWrapper
@@ -89,15 +89,25 @@ def test_the_live_view_shows_the_calibration_then_sigma_its_divergence_and_the_s
     view.console.print(view.render())
     shown = view.console.export_text()
     assert "KL divergence of members" not in shown
-    assert f"sigma {records[1].update.sigma:.3g} (calibrated, KL about 0.00" in shown
+    assert f"sigma {records[1].update.sigma:.3g} (calibrated; KL about 0.00" in shown
     assert "sigmas  learning rate " in shown
+
+
+def test_a_sigma_that_has_changed_since_its_calibration_is_not_called_calibrated():
+    first = {"sigma": 0.1, "calibration": [{"sigma": 0.1, "kl": 0.002}], "learning_rate": None}
+    grown, shrunk = ({"sigma": sigma, "learning_rate": None} for sigma in (0.2, 0.05))
+    assert search([first]) == "sigma 0.1 (calibrated; KL about 0.002 per token)"
+    assert search([first, grown]) == (
+        "sigma 0.2 (calibrated to 0.1, grown since; KL about 0.008 per token)"
+    )
+    assert "(calibrated to 0.1, shrunk since; KL about 0.0005" in search([first, shrunk])
 
 
 def test_the_page_says_what_sigma_was_calibrated_to_and_draws_the_steps(run):
     directory, _, records = run
     page = germline.write_report(directory.path).read_text()
     trials = records[0].calibration
-    assert f"Sigma was calibrated to {records[0].update.sigma:.3g} in {len(trials)} trials" in page
+    assert f"Sigma was calibrated to {records[0].update.sigma:.3g} in {len(trials)} trial" in page
     assert "Root mean square of the steps, in sigmas" in page
     rows = directory.generations()
     length = math.hypot(*records[1].update.coefficients) * records[1].update.learning_rate

@@ -245,6 +245,26 @@ def test_what_fits_is_named(gigabytes, settings, expected):
     assert bool(found) == bool(expected)
 
 
+@pytest.mark.parametrize("gigabytes", [1.7, 2.2, 2.7])
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_no_setting_is_proposed_without_need(gigabytes, on_gpu):
+    config, shape = load_config({"microbatch": {"rows": 256}}), shape_of(QWEN)
+    sizes = {"memory_bytes" if on_gpu else "host_bytes": gigabytes * 1e9}
+    limits = replace(GPUS["laptop-8gb"], on_gpu=on_gpu, **sizes)
+
+    def fits(overrides):
+        try:
+            changed = load_config(config.model_dump(), overrides)
+        except GermlineError:
+            return False
+        return estimate(changed, shape, TEXTS, limits).fits
+
+    found = what_fits(config, shape, TEXTS, limits)
+    assert fits(found)
+    for one in found:
+        assert not fits([other for other in found if other != one]), found
+
+
 def test_smaller_microbatches_are_the_largest_that_fit():
     config, shape = load_config({"microbatch": {"rows": 1024}}), shape_of(QWEN)
     texts = TextLengths(64, 200, 0, 800)

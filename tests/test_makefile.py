@@ -62,7 +62,8 @@ def installs(clone, *arguments):
 
 
 def version():
-    return re.search(r"^torch==(.*)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)[1]
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    return next(line.removeprefix("torch==") for line in lines if line.startswith("torch=="))
 
 
 def test_without_an_nvidia_gpu_the_demo_takes_the_cpu_build_of_torch_and_says_so(clone):

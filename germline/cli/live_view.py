@@ -23,7 +23,7 @@ from germline.cli.progress_view import (
 )
 from germline.record import RunDirectory
 from germline.record.atomic_files import Row
-from germline.record.best_generation import best_score
+from germline.record.best_generation import best_score, signed_score
 from germline.record.metrics_rows import (
     fitness_summary,
     generation_row,
@@ -131,10 +131,18 @@ class LiveView:
                 grid.add_row("", Text(command, style="yellow"))
         if self.sample is not None:
             grid.add_row("sample", _sample(self.sample, width))
-        footer = [Text(self.footer, style="dim")] if self.footer else []
+        lines: list[RenderableType] = [grid]
+        if self.footer:
+            # A low terminal cuts the panel at the bottom: the answer to Ctrl-C stands at the top.
+            at = 0 if self.footer == STOPPING else 1
+            lines.insert(at, Text(self.footer, style="dim"))
+        return Panel(Group(*lines), title=self._title(), title_align="left")
+
+    def _title(self) -> Text:
         config = self.run.config
-        name = f"{config.task.title} · {config.model} · {config.space.kind}"
-        return Panel(Group(grid, *footer), title=Text(f"germline · {name}"), title_align="left")
+        title = Text(f"germline · {config.task.title} · {config.model} · {config.space.kind}")
+        title.truncate(self.console.width - 6, overflow="ellipsis")
+        return title
 
     def _progress(self, width: int) -> RenderableType:
         done = self.record.generation + 1 if self.record is not None else 0
@@ -173,7 +181,8 @@ class LiveView:
         if first.generation != last.generation:
             text += f", before training {text_format.score(first)}"
         best = best_score(self.scores)
-        if best is not None and best not in (first, last):
+        same = best is not None and signed_score(best) in map(signed_score, (first, last))
+        if best is not None and not same:
             text += f", best {text_format.number(best.mean)} after {best.generation}"
         return Text(f"{text}  (n {last.n}, {counted_by(self.run.config)} {last.generation})")
 
@@ -202,11 +211,14 @@ def search(rows: Sequence[Row]) -> str:
     """Format sigma, the length of the latest step, and the learning rate."""
     latest = rows[-1]
     parts = [f"sigma {text_format.number(latest['sigma'])}"]
-    calibrated = next((row["calibration"][-1] for row in rows[::-1] if "calibration" in row), None)
-    if calibrated and calibrated["kl"] is not None:
+    calibrated = next((row for row in reversed(rows) if row.get("calibration")), None)
+    if calibrated and (trial := calibrated["calibration"][-1])["kl"] is not None:
         # Near the sigma of the trial the divergence grows with the square of sigma.
-        kl = calibrated["kl"] * (latest["sigma"] / calibrated["sigma"]) ** 2
-        parts[0] += f" (calibrated, KL about {text_format.number(kl)} per token)"
+        kl = trial["kl"] * (latest["sigma"] / trial["sigma"]) ** 2
+        change = latest["sigma"] / calibrated["sigma"]
+        first = text_format.number(calibrated["sigma"])
+        since = f" to {first}, {'grown' if change > 1 else 'shrunk'} since" if change != 1 else ""
+        parts[0] += f" (calibrated{since}; KL about {text_format.number(kl)} per token)"
     if "step_in_sigmas" in latest:
         parts.append(f"step {text_format.number(latest['step_in_sigmas'])} sigmas")
     if latest["learning_rate"] is not None:

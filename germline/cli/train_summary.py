@@ -2,6 +2,7 @@
 
 import shlex
 import statistics
+from itertools import takewhile
 
 from rich.console import Console
 from rich.table import Table
@@ -111,12 +112,12 @@ def _scores(scores: list[HeldOutRow], done: int) -> list[str]:
     best = best_score([row.score for row in scores])
     if best is not None and last.generation != first.generation:
         same = signed_score(best) == signed_score(last)
-        line += ", best: the final one" if same else f", best: {_best(best)}"
+        line += ", best: the last one" if same else f", best: {_best(best)}"
     if last.generation < done:
         line += (
             f", before training; not scored after generation {done - 1}"
             if (last.generation == 0)
-            else f", not scored since {last.generation} updates"
+            else f"; scored last after {last.generation} of {done} updates"
         )
     return [line]
 
@@ -153,12 +154,18 @@ def _options(run: RunDirectory) -> list[str]:
 
 
 def _traffic(run: RunDirectory) -> list[str]:
-    rows = [CommBytes(**row["traffic"]) for row in run.generations() if "traffic" in row]
+    """Describe the traffic of the latest generations that were evaluated by engines elsewhere.
+
+    A run that was resumed with one engine in its own process has none, and says nothing of the
+    generations before.
+    """
+    latest = takewhile(lambda row: "traffic" in row, reversed(run.generations()))
+    traffic = [CommBytes(**row["traffic"]) for row in latest]
     members = run.config.strategy.population
-    if not rows or not members:
+    if not traffic or not members:
         return []
-    text = statistics.median(row.text for row in rows) / members / 1000
-    rest = statistics.median(row.non_text for row in rows) / members / 1000
+    text = statistics.median(row.text for row in traffic) / members / 1000
+    rest = statistics.median(row.non_text for row in traffic) / members / 1000
     return [
         f"to and from engines: {rest:.1f} kB per member and generation, and {text:.1f} kB of "
         "prompts and completions"

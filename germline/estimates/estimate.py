@@ -1,7 +1,7 @@
 """Estimate what a config needs on a machine, whether it fits, and which settings would fit."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from germline.config import Config, InProcess, load_config
@@ -84,16 +84,30 @@ def what_fits(
     """Return the first overrides with which a config fits a machine; empty if none do.
 
     They are tried in this order: another dtype, masters on the host, smaller microbatches, an
-    adapter; each override alone, and then together with all earlier ones.
+    adapter; each override alone, and then together with all earlier ones, of which those that the
+    config does not need are left out.
     """
+
+    def fits(overrides: tuple[str, ...]) -> bool:
+        return _fits_with(config, shape, texts, machine, overrides)
+
     kept: tuple[str, ...] = ()
     for alternatives in _changes(config, machine):
         for changes in alternatives:
             for overrides in dict.fromkeys((changes, kept + changes)):
-                if _fits_with(config, shape, texts, machine, overrides):
-                    return overrides
+                if fits(overrides):
+                    return _needed(overrides, fits)
         kept += alternatives[-1]
     return ()
+
+
+def _needed(overrides: tuple[str, ...], fits: Callable[[tuple[str, ...]], bool]) -> tuple[str, ...]:
+    """Leave out overrides, the latest first, as long as the config fits with the others."""
+    for one in reversed(overrides):
+        rest = tuple(other for other in overrides if other != one)
+        if rest and fits(rest):
+            return _needed(rest, fits)
+    return overrides
 
 
 def _changes(config: Config, machine: Hardware) -> Iterator[list[tuple[str, ...]]]:

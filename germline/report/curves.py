@@ -117,9 +117,10 @@ def calibrated(run: RunFacts) -> str:
     if not rows:
         return ""
     first, trials = rows[0], rows[0]["calibration"]
+    many = "s" if len(trials) > 1 else ""
     return (
-        f" Sigma was calibrated to {number(first['sigma'])} in {len(trials)} trials, the last of "
-        f"them with a KL divergence of {number(trials[-1]['kl'])} nats per token at "
+        f" Sigma was calibrated to {number(first['sigma'])} in {len(trials)} trial{many}, the last "
+        f"with a KL divergence of {number(trials[-1]['kl'])} nats per token at "
         f"{number(trials[-1]['sigma'])}."
     )
 

@@ -42,7 +42,7 @@ def walk_chart(distances: Sequence[float | None], edge: float | None) -> list[Ch
         return []
     places = [float(place) for place in range(len(distances))]
     marks: list[Mark] = [Curve("walk of the updates", "mean", places, list(distances))]
-    against = "`germline probe` measures where random members break (record.edge in probe.yaml)"
+    against = "germline probe measures where random members break (record.edge in probe.yaml)"
     said = ""
     if edge is not None:
         ends = [places[0], places[-1]]

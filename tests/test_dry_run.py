@@ -67,6 +67,9 @@ def test_a_dry_run_writes_nothing_and_uses_no_network(tmp_path, monkeypatch, no_
     assert f"model {QWEN}: would be downloaded, 988 MB" in done.output
     assert "32 members x 64 examples of 200, in each of 200 generations" in done.output
     assert "population: 32" in done.output
+    assert (
+        "strategy.sigma=auto: the calibration before the first generation is not in" in done.output
+    )
     assert done.output.endswith("Nothing was written, and the network was not used.\n")
 
 

@@ -132,8 +132,19 @@ def _estimate(plan: "DryRun", runs: int) -> list[str]:
     return [
         f"on {found.machine.name}: {needs}",
         f"{one:.3g} s per generation, {duration(every * one)} for {every} generations; held-out "
-        "scores, the calibration of sigma and snapshots come on top",
+        "scores and snapshots come on top",
+        *_calibration(plan.config),
         verdict(found, plan.fits_with),
+    ]
+
+
+def _calibration(config: "Config") -> list[str]:
+    """Say what the estimate leaves out where sigma is calibrated."""
+    if getattr(getattr(config.strategy, "sigma", None), "kind", None) != "auto":
+        return []
+    return [
+        "strategy.sigma=auto: the calibration before the first generation is not in these figures; "
+        "of a small model it may need more memory than a generation"
     ]
 
 

@@ -97,7 +97,7 @@ def _directions(engine: InProcessEngine) -> str:
     if not isinstance(space, CoordinateSpace):
         return ""
     parts = [space.directions(matrix) for matrix in space.matrices]
-    return f"{sum(4 * (one.a.numel() + one.b.numel()) for one in parts) / 1e6:.2f}"
+    return f"{sum(4 * (part.a.numel() + part.b.numel()) for part in parts) / 1e6:.2f}"
 
 
 if __name__ == "__main__":

@@ -95,13 +95,13 @@ def ours(model: Path, device: str, engine: Mapping[str, Any]) -> Iterator[Varian
     strategy = make_strategy(config.strategy, run_seed=0, generations=1000)
     made = make_engine(config)
 
-    def play(repeat: int) -> int:
+    def evaluate(repeat: int) -> int:
         members = strategy.ask(repeat).members
         rows = made.generate(members, EXAMPLES, Decoding(NEW_TOKENS))
         return sum(len(one.tokens) for row in rows for one in row)
 
     try:
-        yield play
+        yield evaluate
     finally:
         if isinstance(made, Closable):
             made.close()

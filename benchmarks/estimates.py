@@ -195,7 +195,7 @@ def estimated(work: Work) -> Found:
     shape, config = shape_of(work.folder), work.config()
     machine = measure_cpu(getattr(torch, work.dtype), shape.hidden, shape.inner, CLOCKS[work.clock])
     tokenizer = AutoTokenizer.from_pretrained(work.folder)
-    prompts = [encode_prompt(tokenizer, one) for one in work.examples()]
+    prompts = [encode_prompt(tokenizer, example) for example in work.examples()]
     longest, prefix = max(map(len, prompts)), len(pad_prompts(prompts, 0).prefix)
     texts = TextLengths(len(prompts), longest, prefix, work.tokens)
     found = estimate(config, shape, texts, machine)

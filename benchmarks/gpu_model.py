@@ -111,7 +111,7 @@ def line(shape: Shape, layer: Layer, batch: Batch, decoding: Decoding, gpu: Gpu)
     device = sum(gigabytes) / gpu.bandwidth
     products = 2 * batch.rows * (shape.linear + shape.head) / gpu.arithmetic
     launches = shape.layers * layer.operations + sum(chosen.operations.values()) + 12
-    cells = [f"{one / 1e9:.2f}" for one in gigabytes]
+    cells = [f"{size / 1e9:.2f}" for size in gigabytes]
     how = "sampled" if decoding.temperature else "greedy"
     return (
         f"| {shape.name} | {batch.rows} | {how} | {' | '.join(cells)} | {1e3 * device:.1f} "

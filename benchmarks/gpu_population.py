@@ -126,16 +126,16 @@ def row(
     engine = engine_of(shape, device, LowRank(rank=1), cuda_graphs=work.cuda_graphs)
     config = load_config({"strategy": {"population": members, "sigma": SIGMA}})
     who = make_strategy(config.strategy, run_seed=0, generations=1).ask(0).members
-    cell = MicrobatchSettings(rows=work.rows)
-    population = measured(partial(ours, engine, who, work, cell), device, repeats)
-    plain = measured(partial(ours, engine, [None] * members, work, cell), device, repeats)
+    size = MicrobatchSettings(rows=work.rows)
+    population = measured(partial(ours, engine, who, work, size), device, repeats)
+    plain = measured(partial(ours, engine, [None] * members, work, size), device, repeats)
     update = seconds_of(partial(engine.apply, update_of(members)), device)
     single = measured(partial(one_at_a_time, engine, work), device, 1)
-    share = ideal_seconds(shape, engine, members, work, cell, speed)
+    share = ideal_seconds(shape, engine, members, work, size, speed)
     share *= population.rate / (members * work.prompts * work.new_tokens)
     del engine
     dense = engine_of(shape, device, Full(), cuda_graphs=work.cuda_graphs)
-    full = measured(partial(ours, dense, who[:FEW], work, cell), device, 1)
+    full = measured(partial(ours, dense, who[:FEW], work, size), device, 1)
     cells = (
         shape.name,
         str(members),
@@ -170,12 +170,12 @@ def ours(
     engine: InProcessEngine,
     members: Sequence[Perturbation | None],
     work: Work,
-    cell: MicrobatchSettings,
+    microbatch: MicrobatchSettings,
 ) -> int:
     """Evaluate with this project's engine; return the number of new tokens."""
     examples = prompts(work.prompts)
     return evaluate_members(
-        engine, NoGraders(), members, examples, cell, Decoding(work.new_tokens)
+        engine, NoGraders(), members, examples, microbatch, Decoding(work.new_tokens)
     ).tokens
 
 
@@ -229,15 +229,16 @@ def ideal_seconds(
     engine: InProcessEngine,
     members: int,
     work: Work,
-    cell: MicrobatchSettings,
+    microbatch: MicrobatchSettings,
     speed: float,
 ) -> float:
     """Return the least seconds of reading weights per step, and keys and values per token."""
     item = engine.dtype.itemsize
-    pieces = -(-members // members_per_microbatch(cell, work.prompts))
+    pieces = -(-members // members_per_microbatch(microbatch, work.prompts))
     weights = (shape.linear + shape.head) * item * work.new_tokens * pieces
     start = max(
-        len(encode_prompt(engine.pretrained.tokenizer, one)) for one in prompts(work.prompts)
+        len(encode_prompt(engine.pretrained.tokenizer, example))
+        for example in prompts(work.prompts)
     )
     read = sum(range(start, start + work.new_tokens)) * 2 * shape.kv_width * shape.layers * item
     return (weights + read * members * work.prompts) / speed

@@ -104,13 +104,13 @@ def generate(source: str, population: int, batch: int) -> None:
     )
     task, engine = make_task(config.task), make_engine(config)
     strategy = make_strategy(config.strategy, run_seed=0, generations=1)
-    cells = cut_microbatches(
+    microbatches = cut_microbatches(
         strategy.ask(0).members, task.examples("train")[:batch], config.microbatch
     )
     for _ in sys.stdin:
         before, began = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
-        for cell in cells:
-            engine.generate(cell.members, cell.examples, make_decoding(config, task))
+        for microbatch in microbatches:
+            engine.generate(microbatch.members, microbatch.examples, make_decoding(config, task))
         seconds, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF)
         system = after.ru_stime - before.ru_stime
         processors = system + after.ru_utime - before.ru_utime

@@ -1,23 +1,23 @@
-"""How much more memory training needs than inference, on the nano model, and what a run records.
+"""Memory of training compared with inference, on the nano model, and the size of a journal.
 
     python -m benchmarks.memory                        # the tables of docs/benchmarks.md
     python -m benchmarks.memory --spaces low_rank lora --examples 8
 
 Promised: the peak of training is at most that of inference on the same batch, plus 10 % of the
 weights' bytes for `low_rank` and `lora`, plus one copy of the weights for `full` with
-`master_device: device` and `members_per_batch: 1` (every member more that stands at once takes a
-copy more).
+`master_device: device` and `members_per_batch: 1` (every further member in a batch takes another
+copy).
 
-Every figure comes from a process of its own. *Tensors* are the bytes of all tensor storage alive at
-once, counted exactly, operation by operation; scratch space inside an operation and numpy arrays
-are not in it. *Resident* is the highest resident memory of the whole process (VmHWM), Python and
-PyTorch included, with an allocator that gives freed blocks back; it repeats to about a megabyte.
+Every figure comes from a process of its own. *Tensors* are the bytes of all tensor storage that is
+allocated at once, counted exactly per operation, without scratch memory inside operations and numpy
+arrays. *Resident* is the peak resident memory of the whole process (VmHWM), including Python and
+PyTorch, with an allocator that returns freed blocks; it is reproducible to about a megabyte.
 
-The batch is that of one cell of training: members x examples rows, whose texts run to their full
-length. *Inference* plays them as the rows of one plain batch. *Center* plays them as training does,
-members that share their work on what all prompts begin with, but all of them unperturbed: stricter,
-because that sharing saves memory, too. `full` plays one member after another, so its batch is the
-rows of one.
+The batch is one microbatch of training: members x examples rows, with completions of full length.
+*Inference* generates them as the rows of one plain batch. *Center* generates them as training does,
+where members share the common beginning of the prompts, but with unperturbed members; this bound is
+stricter, because sharing saves memory. `full` evaluates one member after another, so its batch is
+the rows of one member.
 """
 
 import argparse
@@ -54,14 +54,14 @@ WORKS: tuple[Work, ...] = ("inference", "center", "training")
 
 MEGABYTE = 1e6
 PROMISED_SHARE = {"low_rank": 0.1, "lora": 0.1, "full": 1.0}
-"""Share of the weights' bytes that training may need on top of inference."""
+"""Share of the weights' bytes that training may need in addition to inference."""
 
-# glibc keeps freed blocks; so small a threshold makes it map and unmap all that matter here.
+# glibc keeps freed blocks; with this small threshold it maps and unmaps all large ones.
 GIVE_BACK = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
 
 
 class LiveTensors(TorchDispatchMode):
-    """Counts the bytes of tensor storage alive at once, and remembers the most."""
+    """Counts the bytes of allocated tensor storage, and their peak."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -70,11 +70,11 @@ class LiveTensors(TorchDispatchMode):
         self._alive: dict[int, tuple[StorageWeakRef, int]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run one operation and take note of what it was given and what it made."""
+        """Run one operation and count its inputs and outputs."""
         result = func(*args, **(kwargs or {}))
         torch.utils._pytree.tree_map_only(torch.Tensor, self._see, (args, kwargs, result))
         if self._upper_bound > self.peak:
-            # Only now is it worth asking which of the storages seen are gone.
+            # Freed storages only matter for a new peak.
             self._alive = {key: one for key, one in self._alive.items() if not one[0].expired()}
             self._upper_bound = sum(size for _, size in self._alive.values())
             self.peak = max(self.peak, self._upper_bound)
@@ -138,7 +138,7 @@ def in_a_process(
     space: str, measure: str, work: str, sizes: tuple[int, int, int]
 ) -> dict[str, float]:
     """Measure once, in a new Python."""
-    members, examples, tokens = (str(one) for one in sizes)
+    members, examples, tokens = (str(size) for size in sizes)
     options = ["--members", members, "--examples", examples, "--tokens", tokens]
     command = [sys.executable, "-m", "benchmarks.memory", *options]
     done = subprocess.run(
@@ -174,28 +174,28 @@ def configured(space: str, members: int, examples: int, tokens: int) -> Config:
 
 
 def measured(config: Config, measure: Measure, work: Work) -> dict[str, float]:
-    """Do the work and return its peak and the bytes of the weights."""
+    """Run the work and return its peak memory and the bytes of the weights."""
     searched = make_space(config.space, config.seed) if work != "inference" else None
     engine = endless(config, searched)
-    play = prepared(config, engine, work)
+    work_once = prepared(config, engine, work)
     weights = float(sum(one.nbytes for one in engine.serving.values()))
     if measure == "resident":
-        play()
+        work_once()
         return {"peak": resident_peak(), "weights": weights}
     with LiveTensors() as live:
-        play()
+        work_once()
     return {"peak": live.peak, "weights": weights}
 
 
 def prepared(config: Config, engine: InProcessEngine, work: Work) -> Callable[[], None]:
-    """Return the work to do: the rows of a cell, and in training the update as well."""
+    """Return the work: the rows of a microbatch, and in training also the update."""
     task = make_task(config.task)
     examples = list(task.examples("train")[: config.batch_size])
     limits = make_decoding(config, task)
     strategy = make_strategy(config.strategy, run_seed=0, generations=config.generations)
     one_by_one = config.space.kind == "full"
     members = len(strategy.ask(0))
-    # A second batch begins while the first one's last activation is still there: so play two.
+    # Run two batches: the second begins while the first one's last activation is allocated.
     in_batches = ([None, None], examples) if one_by_one else ([None], examples * members)
 
     def inference() -> None:
@@ -214,9 +214,9 @@ def prepared(config: Config, engine: InProcessEngine, work: Work) -> Callable[[]
 
 
 def endless(config: Config, space: Space | None) -> InProcessEngine:
-    """Load the nano model; its texts use all their new tokens, so that all rows stay to the end.
+    """Load the nano model without an end token, so that all rows stay in the batch.
 
-    In training, members whose texts are done leave the batch: peaks then depend on the texts.
+    In training, finished rows leave the batch, so peaks depend on the completions.
     """
     pretrained = load_pretrained(str(NANO_DIR))
     pretrained.model.generation_config.eos_token_id = None
@@ -228,7 +228,7 @@ def endless(config: Config, space: Space | None) -> InProcessEngine:
 
 
 def resident_peak() -> float:
-    """Return the highest resident memory of this process so far, in bytes."""
+    """Return the peak resident memory of this process, in bytes."""
     for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
         if line.startswith("VmHWM"):
             return float(line.split()[1]) * 1024
@@ -236,7 +236,7 @@ def resident_peak() -> float:
 
 
 def journal() -> None:
-    """Print what a run writes per generation to be rebuilt."""
+    """Print the bytes that a journal takes per generation."""
     print("| journal, population 30 | bytes per generation |")
     print("|---|---|")
     for antithetic in (True, False):

@@ -1,12 +1,12 @@
-"""What explores and what updates: methods side by side on the same sums, seeds and budget.
+"""Compare methods on the same task, seeds and number of rollouts.
 
     python -m benchmarks.methods --seeds 3
     python -m benchmarks.methods --seeds 1 --methods es "randopt, 256 members vote"
 
-Every method plays 32 members x 32 examples of `arithmetic` per generation (RandOpt as many rollouts
-in one) and moves, or perturbs, the last block of the nano model. Scores are greedy on all held-out
-examples, whatever a method samples with in training. The last rows search prompt and temperature
-beside the weights, and begin with the worse of both.
+Every method evaluates 32 members x 32 examples of `arithmetic` per generation (RandOpt has the same
+number of rollouts in one generation) and updates, or perturbs, the last block of the nano model.
+Scores are greedy on all held-out examples, also for methods that sample in training. The last rows
+search prompt and temperature with the weights, and begin with the worse option of both.
 """
 
 import argparse
@@ -59,7 +59,9 @@ def main() -> None:
 def _trained(shipped: str, overrides: list[str]) -> tuple[float, float, int]:
     """Train, and return the greedy held-out score, the seconds and the rollouts of training."""
     generations = (
-        [] if any("generations" in one for one in overrides) else [f"generations={GENERATIONS}"]
+        []
+        if any("generations" in override for override in overrides)
+        else [f"generations={GENERATIONS}"]
     )
     small = [*generations, "held_out.every=1000", "held_out.examples=4", "record.tensorboard=false"]
     config = load_config(CONFIGS / f"{shipped}.yaml", [*small, *overrides])

@@ -1,11 +1,11 @@
-"""What evolution strategies elicit from the nano model: every shipped task, five run seeds.
+"""Scores of the nano model before and after training: every shipped task, five run seeds.
 
     python -m benchmarks.nano_tasks                    # the table of docs/benchmarks.md
     python -m benchmarks.nano_tasks --tasks arithmetic --seeds 0 1
 
-Each run uses the shipped config as it is; only the seed differs. The score is the task's metric on
-held-out examples the run never trained on, before and after, with its standard error over
-examples; the last column is the wall time of the training loop, held-out scores inside it included.
+Each run uses the shipped config with another seed. The score is the task's metric on held-out
+examples, before and after training, with its standard error over examples. The last column is the
+wall time of the training loop, including held-out scores.
 """
 
 import argparse
@@ -22,12 +22,12 @@ from germline import load_config, train
 from germline.types import HeldOutScore
 
 HELD_OUT = {"conciseness": 50, "arithmetic": 188, "countdown": 500}
-"""Held-out examples per score: all there are, or 500."""
+"""Held-out examples per score: all of them, or 500."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One run: scores before and after, and how long training took."""
+    """One run: scores before and after, and the seconds of training."""
 
     seed: int
     before: HeldOutScore

@@ -1,11 +1,11 @@
-"""How fast weight noise is drawn, against `torch.randn` on the same device.
+"""Speed of drawing weight noise, compared with `torch.randn` on the same device.
 
-    python -m benchmarks.noise                      # the CPU, and a GPU where there is one
+    python -m benchmarks.noise                      # the CPU, and a GPU if there is one
     python -m benchmarks.noise --samples 100000000 --repeats 5
 
-Both write fp32 into new memory, one row. `integers` is the way of a GPU without Triton. The goal on
-a GPU is at most 1.5x of `torch.randn`'s time. Before anything is timed, every way's bits are
-compared with the CPU's.
+Both write one row of fp32 into new memory. `integers` is the implementation for a GPU without
+Triton. The goal on a GPU is at most 1.5 times the time of `torch.randn`. Before timing, the bits of
+every implementation are compared with those of the CPU.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def lines(device: torch.device, samples: int, repeats: int) -> list[str]:
-    """Time the ways of a device in turn."""
+    """Time the implementations of a device in turn."""
     ways: dict[str, Callable[[int], torch.Tensor]] = {
         "torch.randn": lambda count: torch.randn(count, device=device),  # noqa: TID251 - compared
         "germline": lambda count: tensor_noise.normals(STREAM, [0], count, device=device),
@@ -64,13 +64,13 @@ def lines(device: torch.device, samples: int, repeats: int) -> list[str]:
     medians = {name: statistics.median(taken) for name, taken in seconds.items()}
     about = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     return [
-        f"| {about} | {name} | {samples / one / 1e6:.0f} | {one / medians['torch.randn']:.2f} |"
-        for name, one in medians.items()
+        f"| {about} | {name} | {samples / taken / 1e6:.0f} | {taken / medians['torch.randn']:.2f} |"
+        for name, taken in medians.items()
     ]
 
 
 def check_other_bits(name: str, drawn: torch.Tensor) -> None:
-    """Stop where a way draws anything but the frozen bits."""
+    """Raise if an implementation draws other bits than the specified ones."""
     expected = noise.weight_noise_rows(
         STREAM.run_seed, STREAM.generation, [0], STREAM.name, CHECKED
     )
@@ -79,7 +79,7 @@ def check_other_bits(name: str, drawn: torch.Tensor) -> None:
 
 
 def wait_for(device: torch.device) -> None:
-    """Let a GPU finish."""
+    """Wait until a GPU has finished."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

@@ -1,21 +1,21 @@
-"""What rounding leaves of an update, and of the weights once a generation was evaluated.
+"""Effect of rounding on an update, and on the weights after evaluating a generation.
 
     python -m benchmarks.numerics                   # the table of docs/benchmarks.md
 
 One generation of 30 members on the nano model, all weights searched, with the settings of Qiu et
-al. (sigma 0.001, learning rate 0.0005). Three ways:
+al. (sigma 0.001, learning rate 0.0005), in three implementations:
 
-- `subtract and add`: weights are kept in the serving dtype. A member's noise is added to them, the
-  member plays, its noise is subtracted again. The update is 30 such additions.
-- `fp32 sum, one add`: evaluated like that as well, but the update is summed up in fp32 and added to
-  the weights of the serving dtype once.
-- `masters`: this project's engine. Weights are kept in fp32, a member is written into the serving
-  copy and reset from the masters, the update is added to the masters.
+- `subtract and add`: weights have the serving dtype. A member's noise is added to them, the member
+  is evaluated, and its noise is subtracted again. The update is 30 such additions.
+- `fp32 sum, one add`: the same evaluation, but the update is summed in fp32 and added once to the
+  weights in the serving dtype.
+- `masters`: this project's engine. Weights are fp32, a member is written into the serving copy and
+  reset from the masters, and the update is added to the masters.
 
-*Cosine* is that between the update the weights made and the one that was meant, in fp64 and over
-all weights; *moved* the share of weights that moved at all. *Drift* is what evaluating did to the
-weights, in units of the update that was meant; *changed* counts the numbers it changed, of weights
-and, with masters, of the serving copy as well.
+*Cosine* is the cosine of the actual and the intended update, in fp64 and over all weights; *moved*
+is the share of weights that changed. *Drift* is the change of the weights by evaluating, in units
+of the intended update; *changed* counts the numbers that evaluating changed in the weights and,
+with masters, in the serving copy.
 """
 
 import argparse
@@ -48,7 +48,7 @@ Tensors = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Result:
-    """A line of the table; see the top of this file."""
+    """A row of the table; see the top of this file."""
 
     cosine: float
     moved: float
@@ -83,7 +83,7 @@ def utilities() -> np.ndarray:
 
 @torch.no_grad()
 def field(dtype: str, *, sums: bool) -> Result:
-    """Evaluate and update weights of a dtype in place; nobody plays, which would change nothing."""
+    """Evaluate and update weights of a dtype in place, without generating, which has no effect."""
     model: Any = load_pretrained(str(NANO_DIR)).model.to(DTYPES[dtype])
     start = copied(model.named_parameters())
     for seed in range(MEMBERS):
@@ -102,13 +102,13 @@ def field(dtype: str, *, sums: bool) -> Result:
 
 
 def summed(model: nn.Module, scales: Sequence[float], dtype: torch.dtype) -> Tensors:
-    """Sum the noise of `field_way.add_noise` up in a dtype."""
+    """Sum the noise of `field_way.add_noise` in a dtype."""
     drawn = deepcopy(model)
     total = {name: torch.zeros_like(one, dtype=dtype) for name, one in drawn.named_parameters()}
     for seed, scale in enumerate(scales):
         for parameter in drawn.parameters():
             parameter.zero_()
-        add_noise(drawn, seed, 1.0)  # added to zeros, noise stays as it is
+        add_noise(drawn, seed, 1.0)  # added to zeros, noise is not rounded
         for name, parameter in drawn.named_parameters():
             total[name] += scale * parameter.to(dtype)
     return total
@@ -132,7 +132,7 @@ def ours(dtype: str) -> Result:
 
 
 def intended(update: Update, start: Tensors) -> Tensors:
-    """Sum an update up in fp64."""
+    """Sum an update in fp64."""
     meant = {}
     for name, weights in start.items():
         total = np.zeros(weights.numel())
@@ -146,12 +146,12 @@ def intended(update: Update, start: Tensors) -> Tensors:
 
 
 def copied(tensors: Iterable[tuple[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    """Keep tensors as they are now."""
+    """Return copies of tensors."""
     return {name: tensor.detach().clone() for name, tensor in tensors}
 
 
 def compared(start: Tensors, evaluated: Tensors, updated: Tensors, meant: Tensors) -> Result:
-    """Work out a line: weights at the start, after evaluating, and after the update."""
+    """Compute a row from the weights at the start, after evaluating, and after the update."""
     made, wanted = flat(updated) - flat(evaluated), flat(meant)
     drift = flat(evaluated) - flat(start)
     return Result(
@@ -168,12 +168,12 @@ def changed(before: Tensors, after: Tensors) -> int:
 
 
 def words(tensor: torch.Tensor) -> torch.Tensor:
-    """Look at the bits of numbers: 0 and -0 are equal as numbers."""
+    """Return the bits of numbers as integers, because 0 and -0 are equal as numbers."""
     return tensor.contiguous().view(torch.int32 if tensor.itemsize == 4 else torch.int16)
 
 
 def flat(tensors: Tensors) -> torch.Tensor:
-    """Lay tensors end to end in fp64."""
+    """Concatenate tensors in fp64."""
     return torch.cat([tensor.double().flatten() for tensor in tensors.values()])
 
 

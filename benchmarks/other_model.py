@@ -1,12 +1,12 @@
-"""Do the defaults carry over to another model, of 22 million weights, in every space?
+"""Training with the default settings on another model, of 22 million weights, in every space.
 
     python -m benchmarks.other_model                        # low_rank, lora, full, subspace
     python -m benchmarks.other_model --spaces lora --seeds 0 1 --set strategy.population=64
 
-The model (the 22M shape of `benchmarks.shapes`) is made here: random weights, then a minute of
-backpropagation on random words, so that it writes a dozen words and no more. It then learns to
-write vowels (`letters.py`). Every run uses the default sigma, learning rate and space: nothing is
-set but the size of the work.
+The model has the 22M shape of `benchmarks.shapes` and random weights; a minute of backpropagation
+on random words trains it to generate a dozen words. ES then trains it to generate vowels
+(`letters.py`). Every run uses the default sigma, learning rate and space; only the population,
+batch and number of generations are set.
 """
 
 import argparse
@@ -28,17 +28,17 @@ SPACES = ("low_rank", "lora", "full", "subspace")
 
 
 WORDS = "sky fly try dry my queue adieu area idea eerie sing strength"
-"""What the model writes before it is trained to write vowels: half of these have none or one."""
+"""Words that the model generates before training; half of them have at most one vowel."""
 
 
 def model() -> str:
-    """Make the model once, the same each time, and return its folder."""
+    """Make the model once, always with the same weights, and return its folder."""
     folder = Path(tempfile.gettempdir()) / "germline-22M-words"
     if not folder.exists():
         drawn = np.random.default_rng(0)
         pretrained = random_model(BENCH["22M"], torch.device("cpu"))
         for parameter in pretrained.model.parameters():
-            if parameter.dim() > 1:  # norms stay 1, biases 0
+            if parameter.dim() > 1:  # norms remain 1, biases 0
                 noise = drawn.normal(scale=0.02, size=tuple(parameter.shape))
                 parameter.data.copy_(torch.from_numpy(noise))
         learn_words(pretrained)
@@ -50,7 +50,7 @@ def model() -> str:
 
 
 def learn_words(pretrained: PretrainedModel, steps: int = 40) -> None:
-    """Train with AdamW on random words, until the model writes nothing else."""
+    """Train with AdamW on random words, until the model generates only these."""
     chosen, words = np.random.default_rng(1), WORDS.split()
     network = pretrained.model.train().requires_grad_(requires_grad=True)
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
@@ -97,7 +97,7 @@ def run(space: str, seed: int, settings: Sequence[str]) -> tuple[list[float], li
 
 
 def rows(spaces: Sequence[str], seeds: Sequence[int], settings: Sequence[str]) -> Iterator[str]:
-    """Return a table row per run, as soon as it is done."""
+    """Yield a table row per run when it is finished."""
     yield "| space | seed | sigma | held-out score, every six generations | mean step | seconds |"
     yield "|---|---|---|---|---|---|"
     for seed in seeds:

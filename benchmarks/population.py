@@ -1,19 +1,19 @@
-"""Evaluate a population: all members in one batch, against the field's one member after another.
+"""Evaluate a population: all members in one batch, compared with one member after another.
 
     python -m benchmarks.population                # the table of docs/benchmarks.md
     python -m benchmarks.population --prompts 2 32 --repeats 5
     python -m benchmarks.population --members 128 --prompts 32 --variants plain low_rank floor
 
-Every variant runs in turn, several times over, in one process; medians are compared. Texts are made
-to run for the full number of new tokens, so all variants do the same work; the last line of a block
-lets them end where the model ends them, as in training.
+Variants run in turn, several times, in one process; medians are compared. Completions have the full
+number of new tokens, so all variants do the same work; in the last row of a block the model may end
+them, as in training.
 
 - field: perturb in place, Hugging Face `generate`, restore (`benchmarks/field_way.py`).
 - plain: this project's engine on the same rows without perturbations.
 - low_rank: this project's engine, the population of a generation, rank 1.
-- lora: the same in the space of an adapter of rank 1 beside the same layers.
-- floor: the matrix products alone, for the same rows and tokens: what all prompts begin with
-  is computed once per member, as the engine does.
+- lora: the same with adapters of rank 1 on the same layers.
+- floor: the matrix products alone, for the same rows and tokens; the common beginning of all
+  prompts is computed once per member, as in the engine.
 """
 
 import argparse
@@ -46,19 +46,19 @@ SIGMA = 0.001
 
 
 Variant = Callable[[], int]
-"""Plays once and returns the tokens written."""
+"""Evaluates once and returns the number of new tokens."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Median seconds of a variant, and the tokens it wrote."""
+    """Median seconds of a variant, and its number of new tokens."""
 
     seconds: float
     tokens: int
 
 
 class NoGraders:
-    """Grading is not timed here: every text gets the same reward."""
+    """Gives every completion the same reward, as grading is not timed."""
 
     def submit(self, texts: Sequence[str], examples: Sequence[Example]) -> Future[list[Grade]]:
         """Return at once."""
@@ -69,7 +69,7 @@ class NoGraders:
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description="Population evaluation against the field's way.")
+    parser = argparse.ArgumentParser(description="Population evaluation and the usual loop.")
     parser.add_argument("--model", default="nano")
     parser.add_argument("--prompts", type=int, nargs="+", default=[2, 32, 200])
     parser.add_argument("--members", type=int, default=30)
@@ -79,7 +79,7 @@ def main() -> None:
         "--clock",
         choices=CLOCKS,
         default="wall",
-        help="cpu: seconds of all threads of this process, steadier on a machine that is shared",
+        help="cpu: CPU seconds of all threads, which vary less on a shared machine",
     )
     arguments = parser.parse_args()
     config = load_config(
@@ -108,7 +108,7 @@ def main() -> None:
 def prepared(
     config: Config, prompts: int, wanted: Sequence[str], *, endless: bool
 ) -> dict[str, Variant]:
-    """Load what the wanted variants need; each plays so many prompts per member once."""
+    """Return the wanted variants; each evaluates `prompts` prompts per member once."""
     engine = engine_of(config, "low_rank", endless=endless)
     adapters = engine_of(config, "lora", endless=endless)
     examples = [Example(i, f"What is {i % 20} + {i // 20}?", "", chat=True) for i in range(prompts)]
@@ -160,7 +160,7 @@ def prepared(
 def timed(
     variants: dict[str, Variant], repeats: int, clock: Callable[[], float]
 ) -> dict[str, Timing]:
-    """Time all variants in turn, several times over; return medians."""
+    """Time all variants in turn, several times; return medians."""
     seconds: dict[str, list[float]] = {name: [] for name in variants}
     tokens = {name: variant() for name, variant in variants.items()}  # also warms up
     for _ in range(repeats):
@@ -172,7 +172,7 @@ def timed(
 
 
 def engine_of(config: Config, space: str, *, endless: bool) -> InProcessEngine:
-    """Load the model; `endless` texts use all their new tokens, so variants do the same work."""
+    """Load the model; with `endless` it has no end token, so variants do the same work."""
     searched = load_config({"space": space}).space
     source = str(NANO_DIR) if config.model == "nano" else config.model
     pretrained = load_pretrained(source)
@@ -187,18 +187,18 @@ def engine_of(config: Config, space: str, *, endless: bool) -> InProcessEngine:
 
 def print_rows(prompts: int, timings: dict[str, Timing], end: str) -> None:
     """Print one row per variant."""
-    for name, one in timings.items():
-        rate = one.tokens / one.seconds
+    for name, timing in timings.items():
+        rate = timing.tokens / timing.seconds
         ratios = [
-            f"{timings[other].seconds / one.seconds:.2f}" if other in timings else ""
+            f"{timings[other].seconds / timing.seconds:.2f}" if other in timings else ""
             for other in ("field", "plain", "floor")
         ]
-        cells = (str(prompts), end, name, f"{one.seconds:.3f}", f"{rate:,.0f}", *ratios)
+        cells = (str(prompts), end, name, f"{timing.seconds:.3f}", f"{rate:,.0f}", *ratios)
         print("|", " | ".join(cells), "|")
 
 
 def share_outside(task: str) -> str:
-    """Train with a shipped config; return a row with the share of time outside generating."""
+    """Train with a shipped config; return a row with the share of time not spent generating."""
     config = load_config(f"configs/{task}.yaml", ["generations=6"])
     walls, shares = [], []
     with tempfile.TemporaryDirectory() as folder:
@@ -208,13 +208,13 @@ def share_outside(task: str) -> str:
             walls.append(wall)
             shares.append(1 - record.timing["generate_s"] / wall)
             began = time.perf_counter()
-    # The first generation also holds the held-out score of the start.
+    # The first generation also contains the held-out score of the start.
     wall, share = statistics.median(walls[1:]), statistics.median(shares[1:])
     return f"| {task} | {len(walls) - 1} | {wall:.2f} | {share:.1%} |"
 
 
 def _written(row: Sequence[int], ends: frozenset[int]) -> int:
-    """Count a row's tokens up to the first that ends it."""
+    """Count a row's tokens up to the first end token."""
     return next((place for place, token in enumerate(row, 1) if token in ends), len(row))
 
 

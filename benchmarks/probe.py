@@ -1,13 +1,13 @@
-"""Does `germline probe` recommend a good pair: against the best cell of a 4 x 4 grid.
+"""Compare the pair that `germline probe` recommends with the best pair of a 4 x 4 grid.
 
     python -m benchmarks.probe                        # the tables of docs/benchmarks.md
     python -m benchmarks.probe --tasks arithmetic --out runs/probe-benchmark
 
-For every task: its shipped config at sixteen pairs of sigma and learning rate, one run each; the
-best cell once more on fresh run seeds, because the best of sixteen had luck; the pair that the
-probe recommends on the same fresh seeds. A score is the task's metric on all held-out examples,
-which neither the runs nor the probe train on. Everything finished is kept in the folder, so a
-stopped benchmark goes on where it was.
+For every task, its shipped config is trained at sixteen pairs of sigma and learning rate, one run
+each. The best pair is trained again with new run seeds, because the best score of sixteen runs is
+biased; the recommended pair is trained with the same new seeds. A score is the task's metric on all
+held-out examples, on which neither the runs nor the probe train. Finished runs are kept in the
+folder, so an interrupted benchmark can be continued.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from germline.config import Config
 from germline.studies.probe import probe
 
 HELD_OUT = {"conciseness": 50, "arithmetic": 188, "countdown": 500}
-"""Held-out examples per score: all there are, or 500."""
+"""Held-out examples per score: all of them, or 500."""
 
 SIGMAS = (0.001, 0.003, 0.01, 0.03)
 RATES = (0.003, 0.01, 0.03, 0.1)
@@ -34,7 +34,7 @@ GRID_SEED, FRESH_SEEDS = 0, (1, 2, 3)
 
 @dataclass(frozen=True)
 class Outcome:
-    """One run: held-out metric before and after, and along the way as (updates, metric)."""
+    """One run: held-out metric before and after training, and during it as (updates, metric)."""
 
     sigma: float
     learning_rate: float
@@ -53,14 +53,14 @@ class Bench:
     folder: Path
 
     def config(self, *overrides: str) -> Config:
-        """Return the shipped config, of as many generations as the benchmark runs."""
+        """Return the shipped config with the benchmark's number of generations."""
         return load_config(
             Path("configs") / f"{self.task}.yaml",
             [f"generations={self.generations}", "engine.threads=1", *overrides],
         )
 
     def run(self, sigma: float, learning_rate: float, seed: int) -> Outcome:
-        """Train at one pair, or read what an earlier run came to."""
+        """Train at one pair, or read the result of an earlier run."""
         file = (
             self.folder / f"{self.task}-{self.generations}-{sigma:g}-{learning_rate:g}-{seed}.json"
         )
@@ -86,10 +86,10 @@ class Bench:
         return outcome
 
     def advice(self) -> tuple[float, float]:
-        """Probe, or read what an earlier probe recommended: sigma and learning rate."""
+        """Return the recommended sigma and learning rate, of this or an earlier probe."""
         file = self.folder / f"{self.task}-{self.generations}-advice.json"
         if not file.exists():
-            # Time enough for all of it on a busy machine: what it finds does not depend on that.
+            # Enough time for the whole probe on a busy machine; the result does not depend on it.
             # The grid is in weight units.
             found = probe(self.config("strategy.sigma_unit=constant"), minutes=60.0)
             self._keep(file, {"sigma": found.sigma, "learning_rate": found.learning_rate})
@@ -97,8 +97,8 @@ class Bench:
         return values["sigma"], values["learning_rate"]
 
     def gain(self, outcomes: Sequence[Outcome]) -> float:
-        """Return how much better runs ended than they began, on average; costs fall."""
-        mean = statistics.fmean(one.after - one.before for one in outcomes)
+        """Return the mean improvement of runs; a lower cost counts as positive."""
+        mean = statistics.fmean(outcome.after - outcome.before for outcome in outcomes)
         return -mean if self.task == "conciseness" else mean
 
     def _keep(self, file: Path, values: Mapping[str, object]) -> None:
@@ -123,7 +123,7 @@ def main() -> None:
 
 
 def grid_table(bench: Bench, grid: Sequence[Sequence[Outcome]]) -> str:
-    """Lay out the improvements of all cells."""
+    """Return the table of the improvements of all pairs."""
     lines = [
         f"| {bench.task}, sigma \\ rate | {' | '.join(f'{rate:g}' for rate in RATES)} |",
         "|---" * (1 + len(RATES)) + "|",
@@ -135,17 +135,17 @@ def grid_table(bench: Bench, grid: Sequence[Sequence[Outcome]]) -> str:
 
 
 def comparison(bench: Bench, best: tuple[float, float]) -> str:
-    """Run the best cell and the recommended pair on fresh seeds, and compare them."""
+    """Run the best and the recommended pair with new seeds, and compare them."""
     lines = [
-        f"| {bench.task} | sigma | rate | after, by seed | improvement | of the best cell |",
+        f"| {bench.task} | sigma | rate | after, by seed | improvement | of the best pair |",
         "|---|---|---|---|---|---|",
     ]
     reference = None
-    for name, pair in (("best cell", best), ("recommended", bench.advice())):
+    for name, pair in (("best pair", best), ("recommended", bench.advice())):
         outcomes = [bench.run(*pair, seed) for seed in FRESH_SEEDS]
         gain = bench.gain(outcomes)
         reference = gain if reference is None else reference
-        after = ", ".join(f"{one.after:.3g}" for one in outcomes)
+        after = ", ".join(f"{outcome.after:.3g}" for outcome in outcomes)
         numbers = f"{pair[0]:g} | {pair[1]:g} | {after} | {gain:.3g} | {gain / reference:.0%}"
         lines.append(f"| {name} | {numbers} |")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Random models in the shapes of published ones: their sizes are real, their weights are not."""
+"""Models with random weights in the shapes of published ones."""
 
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 
 def random_model(shape: str) -> Any:
-    """Make a random model in bf16, whose texts never end by themselves."""
+    """Make a random model in bf16 without an end token."""
     special = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": 0}
     settings = SHAPES[shape] | special | {"tie_word_embeddings": True}
     config = AutoConfig.for_model(max_position_embeddings=4096, **settings)
@@ -44,7 +44,7 @@ def random_model(shape: str) -> Any:
 def count(shape: str) -> int:
     """Count the weights of a model without making them."""
     with torch.device("meta"):
-        return sum(one.numel() for one in random_model(shape).parameters())
+        return sum(parameter.numel() for parameter in random_model(shape).parameters())
 
 
 def save_random(shape: str, folder: Path) -> None:

@@ -1,28 +1,28 @@
-"""One generation of models that people use: time, memory, and the field's way beside it.
+"""Time and memory of one generation of models of real sizes, compared with the usual loop.
 
     python -m benchmarks.real_sizes                                  # everything: hours on 2 cores
     python -m benchmarks.real_sizes --shapes Qwen2.5-0.5B            # docs/benchmarks.md
     python -m benchmarks.real_sizes --shapes Gemma-3-1B --dtypes bfloat16 --variants plain lora
 
 Weights are random, drawn once per shape and saved in bf16; the shapes are those of the published
-`config.json`s. Every figure comes from a process of its own, the variants in turn, several times
-over, and medians are compared: so a figure of memory holds one variant only, and a machine that is
-shared slows all variants alike. Each process plays a few tokens before it is timed.
+`config.json` files. Every measurement has a process of its own. Variants run in turn, several
+times, and medians are compared: so memory is that of one variant, and other programs slow all
+variants. Each process generates a few tokens before it is timed.
 
 - field: perturb in place, Hugging Face `generate`, restore (`benchmarks/field_way.py`). Its members
-  have nothing in common, so some of them are timed and the seconds are scaled to all.
+  are independent, so some of them are timed and the seconds are scaled to all.
 - plain: this project's engine on the same rows without perturbations, loaded without a space.
 - low_rank, lora, full: a generation of the training loop with the default settings of that space.
 - floor: the matrix products of the linear layers alone.
 - vllm: as low_rank, with vLLM as the engine, in the environment that `make engines` names; it is
-  measured only where it is asked for.
+  measured only if `--variants` contains it.
 
-`generation` is the time in which texts are written, noise included; `outside` is what a generation
-of training takes beside it: shaping, signals, update, digest, and the record on disk. `start` is
-loading the model, of a space the first digest, and the first token of one prompt; for the field it
-is `from_pretrained` alone, which maps files, and for the floor that and reading each weight once.
-`peak` is the highest resident memory of the process, files mapped into it included. `others` is the
-share of the cores that other programs used; `--keep` leaves out the most disturbed processes.
+`generation` is the time of generating completions, including noise; `outside` is the rest of a
+generation of training: shaping, signals, update, digest, and the record on disk. `start` is the
+time of loading the model, of the first digest of a space, and of the first token of one prompt; for
+field it is `from_pretrained` alone, which maps files, and for floor also reading each weight once.
+`peak` is the peak resident memory of the process, including mapped files. `others` is the share of
+the cores that other programs used; `--keep` leaves out the processes with the largest share.
 """
 
 import argparse
@@ -70,18 +70,18 @@ VLLM = "vllm"
 DTYPES = ("bfloat16", "float32")
 SIGMA = 0.001
 CONTEXT = "What is 7 + 8? The answer is 15. "
-"""What long prompts repeat, as often as `--context` says."""
+"""Sentences that long prompts repeat `--context` times."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What one process measures.
+    """The measurement of one process.
 
     Attributes:
-        folder: of the saved model.
-        field_members: how many members the field's way plays; its seconds are scaled to all.
-        context: how often each prompt says `CONTEXT`.
-        question_first: the context comes last, so that prompts begin with nothing in common.
+        folder: folder of the saved model.
+        field_members: members that `field` evaluates; its seconds are scaled to all.
+        context: number of repeats of `CONTEXT` in each prompt.
+        question_first: the context comes last, so that prompts have no common beginning.
     """
 
     folder: str
@@ -97,18 +97,18 @@ class Work:
     question_first: bool = False
 
     def now(self) -> float:
-        """Return seconds since a fixed moment."""
+        """Return seconds since a fixed time."""
         return CLOCKS[self.clock]()
 
     def timed(self, work: Callable[[], object]) -> float:
-        """Return the seconds that some work takes."""
+        """Return the seconds of a call."""
         begun = self.now()
         work()
         return self.now() - begun
 
     def examples(self) -> list[Example]:
         """Return the prompts of a generation."""
-        texts = ((CONTEXT * self.context, one.prompt) for one in prompts(self.prompts))
+        texts = ((CONTEXT * self.context, example.prompt) for example in prompts(self.prompts))
         ordered = (text[::-1] if self.question_first else text for text in texts)
         return [Example(i, " ".join(text), "", chat=True) for i, text in enumerate(ordered)]
 
@@ -156,17 +156,17 @@ class Graders:
 
 
 class TimedFleet(LocalFleet):
-    """Notes how long the members take to generate."""
+    """Measures the seconds in which the members generate."""
 
-    def __init__(self, engine: Engine, work: Work, cell: MicrobatchSettings) -> None:
-        super().__init__(engine, Graders(), cell)
+    def __init__(self, engine: Engine, work: Work, microbatch: MicrobatchSettings) -> None:
+        super().__init__(engine, Graders(), microbatch)
         self.work = work
         self.seconds = 0.0
 
     def evaluate(
         self, population: Population, batch: Sequence[Example], decoding: Decoding
     ) -> Evaluation:
-        """Generate, and note the seconds."""
+        """Generate, and add the seconds."""
         begun = self.work.now()
         evaluation = super().evaluate(population, batch, decoding)
         self.seconds += self.work.now() - begun
@@ -195,7 +195,7 @@ def main() -> None:
         "--clock",
         choices=CLOCKS,
         default="wall",
-        help="cpu: seconds of all threads of a process, steadier on a machine that is shared",
+        help="cpu: CPU seconds of all threads, which vary less on a shared machine",
     )
     parser.add_argument("--measure", metavar="JSON", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -234,13 +234,13 @@ def report(arguments: argparse.Namespace) -> Iterator[str]:
         with tempfile.TemporaryDirectory() as folder:
             save_random(shape, Path(folder))
             for dtype in arguments.dtypes:
-                works = [Work(folder, dtype, one, **sizes) for one in arguments.variants]
+                works = [Work(folder, dtype, variant, **sizes) for variant in arguments.variants]
                 medians = in_turn(works, arguments.repeats, kept)
                 yield from rows(shape, dtype, medians)
 
 
 def in_turn(works: Sequence[Work], repeats: int, kept: int) -> dict[str, Measured]:
-    """Measure all works in turn, several times over; return medians of the kept by variant."""
+    """Measure all variants in turn, several times; return medians of the kept processes."""
     found: dict[str, list[Measured]] = {work.variant: [] for work in works}
     for _ in range(repeats):
         for work in works:
@@ -274,21 +274,21 @@ def _median(every: Sequence[Measured]) -> Measured:
 
 def rows(shape: str, dtype: str, medians: dict[str, Measured]) -> Iterator[str]:
     """Yield one row per variant."""
-    for variant, one in medians.items():
+    for variant, median in medians.items():
         ratios = [
-            f"{medians[other].generation_s / one.generation_s:.2f}" if other in medians else ""
+            f"{medians[other].generation_s / median.generation_s:.2f}" if other in medians else ""
             for other in ("plain", "field", "floor")
         ]
-        outside = "" if one.outside_s is None else f"{one.outside_s:.2f}"
-        memory = "" if variant == "floor" else f"{one.peak / 1e9:.2f}"
-        seconds, others = f"{one.generation_s:.2f}", f"{one.others or 0.0:.0%}"
-        start = f"{one.startup_timeout_s:.1f}"
+        outside = "" if median.outside_s is None else f"{median.outside_s:.2f}"
+        memory = "" if variant == "floor" else f"{median.peak / 1e9:.2f}"
+        seconds, others = f"{median.generation_s:.2f}", f"{median.others or 0.0:.0%}"
+        start = f"{median.startup_timeout_s:.1f}"
         cells = (shape, dtype, variant, seconds, outside, start, memory, others, *ratios)
         yield f"| {' | '.join(cells)} |"
 
 
 def measured(work: Work) -> Measured:
-    """Do the work of one process."""
+    """Measure in this process."""
     torch.set_num_threads(work.threads)
     if work.variant in ("field", "floor"):
         return _of_the_library(work)
@@ -296,7 +296,7 @@ def measured(work: Work) -> Measured:
 
 
 def _of_the_library(work: Work) -> Measured:
-    """Time the field's way, or the matrix products alone, on a plain Hugging Face model."""
+    """Time the usual loop, or the matrix products alone, on a plain Hugging Face model."""
     begun = work.now()
     model = AutoModelForCausalLM.from_pretrained(work.folder, dtype=getattr(torch, work.dtype))
     if work.variant == "floor":
@@ -321,20 +321,20 @@ def _of_the_library(work: Work) -> Measured:
 
 
 def _floor(model: Any, work: Work, ids: Sequence[Sequence[int]]) -> Callable[[], None]:
-    cell = work.config().microbatch
-    examples = min(cell.examples, work.prompts)
+    microbatch = work.config().microbatch
+    examples = min(microbatch.examples, work.prompts)
     return linear_floor(
         model,
         rows=work.members * work.prompts,
         prompt_tokens=max(len(one) for one in ids),
         new_tokens=work.tokens,
-        microbatch_rows=members_per_microbatch(cell, work.prompts) * examples,
+        microbatch_rows=members_per_microbatch(microbatch, work.prompts) * examples,
         shared=(len(pad_prompts(ids, 0).prefix), examples),
     )
 
 
 def _plain(work: Work) -> Measured:
-    """Time the batch without perturbations, in an engine that searches nothing."""
+    """Time the batch without perturbations, in an engine without a space."""
     config, examples = work.config(), work.examples()
     begun = work.now()
     engine = make_engine(config, searched=False)
@@ -350,7 +350,7 @@ def _plain(work: Work) -> Measured:
 
 
 def _of_a_space(work: Work) -> Measured:
-    """Time a generation of training, its record included."""
+    """Time a generation of training, including its record."""
     config, examples = work.config(), work.examples()
     begun = work.now()
     engine = make_engine(config)

@@ -1,25 +1,25 @@
-"""How time and memory of a generation grow with model, population, prompts and tokens; and beyond.
+"""Scaling laws of the time and memory of a generation in model, population, prompts and tokens.
 
     python -m benchmarks.scaling                # the tables of docs/scaling.md
     python -m benchmarks.scaling --repeats 1 --sizes 64 128
 
-Random-weight models of four sizes play generations of `low_rank` members of rank 1. Seconds are
-those of the processor (one thread), the least of a few repeats; bytes are those of tensors,
-counted operation by operation. The laws, fitted by least squares of relative errors to every point
-but the held-out ones:
+Models with random weights of four sizes evaluate generations of `low_rank` members of rank 1.
+Seconds are CPU seconds (one thread), the smallest of a few repeats; bytes are those of tensors,
+counted per operation. The laws are fitted by least squares of relative errors to all points except
+the held-out ones:
 
     generate = a calls + b products + c traffic + d factors                                 (1)
     update   = e tensors + f weights + g directions x weights                               (2)
-    memory   = h bytes of weights + i tokens held + j rows + k factors of a cell            (3)
+    memory   = h bytes of weights + i tokens held + j rows + k factors of a microbatch      (3)
 
-- calls: layers x model calls x cells (what a step costs however small it is)
+- calls: layers x model calls x microbatches (the fixed cost of a step)
 - products: weights of linear layers x tokens computed, plus weights of the head x tokens written
 - traffic: tokens computed x layers x (hidden + inner) (norms, activations, corrections)
 - factors: numbers of all low-rank factors, sides of the layers x members
-- tokens held: rows of a cell x their length x keys and values of a token
-- rows: rows of a cell x tokens of a prompt x widest activation
+- tokens held: rows of a microbatch x their length x keys and values of a token
+- rows: rows of a microbatch x tokens of a prompt x widest activation
 
-What (1) to (3) say about GPUs is in `benchmarks/scaling_out.py`: counts carry over, seconds do not.
+`benchmarks/scaling_out.py` applies (1) to (3) to GPUs: counts carry over, seconds do not.
 """
 
 import argparse
@@ -55,8 +55,8 @@ class Point:
     """One generation to measure.
 
     Attributes:
-        hidden: names the model.
-        held_out: whether the fit does not see it.
+        hidden: hidden size, which identifies the model.
+        held_out: whether the point is left out of the fit.
     """
 
     hidden: int
@@ -68,7 +68,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Measured:
-    """What a generation took: processor seconds and bytes."""
+    """CPU seconds and bytes of a generation."""
 
     generate: float
     update: float
@@ -96,7 +96,7 @@ def main() -> None:
     print()
     for what, law in LAWS.items():
         terms = " + ".join(
-            f"{one:.3g} {name}" for one, name in zip(fits[what], law, strict=True) if one
+            f"{fit:.3g} {name}" for fit, name in zip(fits[what], law, strict=True) if fit
         )
         seen, unseen = (errors(points, found, what, fits[what], held_out=h) for h in (False, True))
         print(
@@ -107,7 +107,7 @@ def main() -> None:
 
 
 def grid(sizes: Sequence[int]) -> list[Point]:
-    """Vary one thing at a time on every size; hold out points where several differ."""
+    """Vary one factor at a time on every size; hold out points where several differ."""
     points = []
     for hidden in sizes:
         base = Point(hidden)
@@ -149,7 +149,7 @@ def engine_of(hidden: int) -> InProcessEngine:
 
 
 def measured(engine: InProcessEngine, point: Point, repeats: int) -> Measured:
-    """Play a generation for its memory, then some for the time, and apply its update."""
+    """Measure the memory of one generation, the time of others, and the update."""
     members, update = population(point.members)
     examples = prompts(point.prompts)
 
@@ -183,19 +183,19 @@ def population(members: int) -> tuple[Sequence[SeedPerturbation], Update]:
 
 
 def counts(point: Point) -> dict[str, float]:
-    """Count what the laws are made of."""
+    """Count the terms of the laws."""
     of = shape(point.hidden)
     ids = [encode_prompt(TOKENIZER, example) for example in prompts(point.prompts)]
     prefix, longest = len(pad_prompts(ids, 0).prefix), max(len(one) for one in ids)
     prefix = prefix if point.prompts > 1 else 0
     rows = point.members * point.prompts
     together = members_per_microbatch(MicrobatchSettings(), point.prompts)
-    cells = -(-point.members // together)
-    in_cell = min(together, point.members)
+    microbatches = -(-point.members // together)
+    in_microbatch = min(together, point.members)
     computed = point.members * prefix + rows * (longest - prefix + point.tokens - 1)
-    held = in_cell * point.prompts * (longest + point.tokens)
+    held = in_microbatch * point.prompts * (longest + point.tokens)
     return {
-        "calls": cells * of.layers * (point.tokens + (prefix > 0)),
+        "calls": microbatches * of.layers * (point.tokens + (prefix > 0)),
         "products": computed * of.linear + rows * point.tokens * of.head,
         "traffic": computed * of.layers * (of.hidden + of.inner),
         "factors": of.sides * point.members,
@@ -204,15 +204,15 @@ def counts(point: Point) -> dict[str, float]:
         "directions x weights": point.members / 2 * of.linear,
         "bytes of weights": 4 * of.numbers,
         "tokens held": held * 2 * of.kv_width * of.layers,
-        "rows": in_cell * point.prompts * max(longest - prefix, 1) * of.inner,
-        "factors of a cell": of.sides * in_cell,
+        "rows": in_microbatch * point.prompts * max(longest - prefix, 1) * of.inner,
+        "factors of a microbatch": of.sides * in_microbatch,
     }
 
 
 LAWS: dict[str, tuple[str, ...]] = {
     "generate": ("calls", "products", "traffic", "factors"),
     "update": ("tensors", "weights", "directions x weights"),
-    "memory": ("bytes of weights", "tokens held", "rows", "factors of a cell"),
+    "memory": ("bytes of weights", "tokens held", "rows", "factors of a microbatch"),
 }
 TOKENIZER = AutoTokenizer.from_pretrained(NANO_DIR)
 
@@ -222,7 +222,7 @@ def fitted(
 ) -> Float[np.ndarray, " terms"]:
     """Fit one law to the points that are not held out: least squares of relative errors.
 
-    A term that would count negatively is left out: nothing takes less than no time.
+    A term with a negative coefficient is left out.
     """
     seen = [i for i, point in enumerate(points) if not point.held_out]
     target = np.array([getattr(found[i], what) for i in seen])
@@ -242,7 +242,7 @@ def fitted(
 
 
 def predicted(point: Point, what: str, fit: Float[np.ndarray, " terms"]) -> float:
-    """Return what a law says about a point."""
+    """Return the prediction of a law for a point."""
     counted = counts(point)
     return float(sum(one * counted[name] for one, name in zip(fit, LAWS[what], strict=True)))
 

@@ -1,26 +1,26 @@
-"""What the scaling laws say about 7B and 72B on 8 and 512 GPUs: time, memory and network.
+"""Predictions of the scaling laws for 7B and 72B on 8 and 512 GPUs: time, memory and network.
 
     python -m benchmarks.scaling_out            # a table of docs/scaling.md, in seconds
 
-Nothing here was run on a GPU. What is counted (weights read, products, keys and values, factors) is
-what `benchmarks/scaling.py` counts, and its laws hold on a CPU. How fast a GPU does it is taken
-from its public data sheet, times the shares named below:
+Nothing here was run on a GPU. The counts (weights read, products, keys and values, factors) are
+those of `benchmarks/scaling.py`, whose laws were fitted on a CPU. The speed of a GPU is that of its
+public data sheet, times the shares named below:
 
     step     = max(bytes of weights, keys and values / bandwidth, products / arithmetic)     (1)
-    generate = cells per engine x (products of the prompts / arithmetic + steps x step)      (2)
+    generate = microbatches per engine x (products of prompts / arithmetic + steps x step)   (2)
     update   = numbers searched x (16 directions + 12) bytes / bandwidth                     (3)
     memory   = serving weights + fp32 masters + tokens held + rows + factors                 (4)
 
-all of them divided by the GPUs that share an engine. (3) is what every engine does: it adds all
-directions one after another, so that all engines get the same bits. For each direction it writes a
-product, reads it, and reads and writes the sum, 4 bytes each; more engines do not make it faster.
-Masters are taken to lie on the device: on the host (`master_device: host`) the update is done
-there, at a tenth of the bandwidth or less.
+all of them divided by the GPUs that share an engine. Every engine does (3): it adds all directions
+in order, so that all engines get the same bits. For each direction it writes a product, reads it,
+and reads and writes the sum, 4 bytes each; more engines do not make it faster. Masters are assumed
+to be on the device: on the host (`master_device: host`) the update runs there, at a tenth of the
+bandwidth or less.
 
-Left out: attention's own products, the time between GPUs of one engine, grading, and what a step
-costs however small it is (CUDA graphs do away with most of that).
+Left out: the matrix products of attention, communication between the GPUs of one engine, grading,
+and the fixed cost of a step (CUDA graphs remove most of it).
 
-Bytes over the network are those of pickled updates and completions, measured here.
+Bytes over the network are those of pickled updates and completions, which are measured.
 """
 
 import pickle
@@ -33,7 +33,7 @@ from germline.types import Completion, Update
 
 @dataclass(frozen=True)
 class Gpu:
-    """A data sheet (NVIDIA H200 SXM, dense bf16), and the share of it that is assumed reached."""
+    """A data sheet (NVIDIA H200 SXM, dense bf16), and the shares that are assumed to be reached."""
 
     bandwidth: float = 4.8e12
     arithmetic: float = 989e12
@@ -47,7 +47,7 @@ class Case:
     """One generation on a cluster.
 
     Attributes:
-        per_engine: GPUs that hold one copy of the weights between them.
+        per_engine: GPUs that share one copy of the weights.
     """
 
     shape: Shape
@@ -61,7 +61,7 @@ class Case:
 
     @property
     def engines(self) -> int:
-        """Copies of the weights."""
+        """Number of engines, each with a copy of the weights."""
         return self.gpus // self.per_engine
 
 
@@ -72,7 +72,7 @@ CASES = tuple(
     for members in (512, 4096)
 )
 BYTES = 2
-"""Of a served number (bf16)."""
+"""Bytes of a served number (bf16)."""
 
 
 def main() -> None:
@@ -101,17 +101,17 @@ def table() -> Iterator[str]:
 
 
 def generate(case: Case, gpu: Gpu | None = None) -> float:
-    """Return the seconds of playing a generation, by (1) and (2)."""
+    """Return the seconds of generating a generation, by (1) and (2)."""
     gpu = gpu or Gpu()
     of, rows = case.shape, min(case.rows, case.members * case.prompts)
-    cells = -(-case.members * case.prompts // (rows * case.engines))
+    microbatches = -(-case.members * case.prompts // (rows * case.engines))
     weights = (of.linear + of.head) * BYTES
     kv = rows * 2 * of.kv_width * of.layers * BYTES * (case.prompt_tokens + case.new_tokens / 2)
     read = (weights + kv) / (gpu.bandwidth * gpu.share_of_bandwidth)
     fast = gpu.arithmetic * gpu.share_of_arithmetic
     step = max(read, 2 * rows * (of.linear + of.head) / fast)
     prefill = 2 * rows * case.prompt_tokens * of.linear / fast
-    return cells * (prefill + case.new_tokens * step) / case.per_engine
+    return microbatches * (prefill + case.new_tokens * step) / case.per_engine
 
 
 def update(case: Case, gpu: Gpu | None = None) -> float:
@@ -122,7 +122,7 @@ def update(case: Case, gpu: Gpu | None = None) -> float:
 
 
 def memory(case: Case) -> float:
-    """Return the bytes that a cell and the masters take on each GPU, by (4)."""
+    """Return the bytes that a microbatch and the masters take on each GPU, by (4)."""
     of, rows = case.shape, min(case.rows, case.members * case.prompts)
     length = case.prompt_tokens + case.new_tokens
     held = rows * length * 2 * of.kv_width * of.layers * BYTES

@@ -1,20 +1,21 @@
-"""Additions to the default search, one at a time, against the default search.
+"""Additions to the default search, one at a time, compared with the default search.
 
     python -m benchmarks.search_candidates                  # everything
     python -m benchmarks.search_candidates --candidates average anchor --seeds 0 1 2
-    python -m benchmarks.search_candidates --table          # of what has been run
+    python -m benchmarks.search_candidates --table          # print the table of finished runs
 
-A candidate changes the strategy, the shaping or the fleet of a run; its equation is in its
-docstring. Every cell (candidate, task, run seed) trains for `--longer` times the generations of the
-shipped config, scores the center on held-out examples every five, and leaves one JSON file with its
-curve; a cell that has a file is not run again. Rollouts are those of training and those that a
-candidate plays beside them. `growth` stops at the rollouts of the others.
+A candidate changes the strategy, the shaping or the fleet of a run; its docstring has the equation.
+Every combination of candidate, task and run seed trains for `--longer` times the generations of the
+shipped config, scores the center on held-out examples every five generations, and writes its curve
+to a JSON file; a combination that has a file is not run again. Rollouts are those of training and
+additional ones of the candidate. `growth` stops at the number of rollouts of the other candidates.
 
-The table compares each run with that of `default` at the same seed: how many times fewer rollouts
-it needs to 90 % of the way from the start to the best score of `default` (mean over seeds), as the
-median over seeds with the least and the largest ratio; 0 where it did not get there.
+The table compares each run with that of `default` at the same seed. The target is 90 % of the way
+from the start to the best score of `default` (mean over seeds). The last column is the factor by
+which a run needs fewer rollouts to reach it: the median over seeds, with the smallest and the
+largest; 0 if a run does not reach it.
 
-Nothing that a candidate changes is written into a journal: this is for screening.
+The journal does not contain the changes of a candidate, so such runs cannot be replayed.
 """
 
 import argparse
@@ -51,10 +52,10 @@ SCORE_EVERY = 5
 
 @dataclass(frozen=True)
 class Candidate:
-    """What is changed of the default search.
+    """A change of the default search.
 
     Attributes:
-        change: of the objects of a run.
+        change: changes the objects of a run.
         settings: overrides of the config.
     """
 
@@ -75,7 +76,7 @@ CANDIDATES = {
 
 
 def run(cell: Cell) -> Curve:
-    """Train with a candidate, the method of the cell, and return its curve."""
+    """Train with the candidate that `cell.method` names, and return its curve."""
     setup, candidate = setup_of(cell.task), CANDIDATES[cell.method]
     settings = [*candidate.settings, f"seed={cell.seed}"]
     config = load_config(Path("configs") / f"{setup.config}.yaml", settings)
@@ -89,12 +90,12 @@ def run(cell: Cell) -> Curve:
 
 
 def scored(config: Config, candidate: Candidate, examples: int) -> Iterator[tuple[int, int, float]]:
-    """Train, and yield generations, rollouts and held-out score now and then.
+    """Train, and yield generations, rollouts and held-out score at every score.
 
     Args:
-        config: of the run.
-        candidate: what is changed.
-        examples: of a held-out score.
+        config: config of the run.
+        candidate: the change of the search.
+        examples: number of examples of a held-out score.
     """
     planned = config.generations
     budget = planned * (config.strategy.population or 1) * config.batch_size
@@ -122,14 +123,14 @@ def scored(config: Config, candidate: Candidate, examples: int) -> Iterator[tupl
 
 
 def path_of(cell: Cell) -> Path:
-    """Return the file of a cell."""
+    """Return the file of a combination."""
     return RESULTS / f"{cell.task}-{cell.method}-seed{cell.seed}-times{cell.longer}.json"
 
 
 def rows(
     tasks: Sequence[str], names: Sequence[str], seeds: Sequence[int], longer: int
 ) -> Iterator[str]:
-    """Return the table of what was run."""
+    """Return the table of all finished runs."""
     yield "| task | candidate | seeds | best | final | worst drop | times fewer rollouts |"
     yield "|---|---|---|---|---|---|---|"
     for task in tasks:
@@ -142,8 +143,8 @@ def rows(
 def found(task: str, name: str, seeds: Sequence[int], longer: int) -> list[Curve]:
     """Return the curves of a candidate on a task."""
     cells = [Cell(task, "low_rank", name, seed, longer) for seed in seeds]
-    curves = [read_curve(path_of(one), one) for one in cells]
-    return [one for one in curves if one]
+    curves = [read_curve(path_of(cell), cell) for cell in cells]
+    return [curve for curve in curves if curve]
 
 
 def row(task: str, name: str, curves: Sequence[Curve], base: Sequence[Curve]) -> str:
@@ -154,16 +155,16 @@ def row(task: str, name: str, curves: Sequence[Curve], base: Sequence[Curve]) ->
     times = f"{np.nanmedian(reach):.2g} [{min(reach):.2g}, {max(reach):.2g}]" if reach else "-"
     columns = [
         *(task, f"`{name}`", f"{len(curves)}"),
-        f"{statistics.fmean(one.best() for one in curves):.3g}",
-        f"{statistics.fmean(one.scores[-1] for one in curves):.3g}",
-        f"{max(one.drop() for one in curves):.3g}",
+        f"{statistics.fmean(curve.best() for curve in curves):.3g}",
+        f"{statistics.fmean(curve.scores[-1] for curve in curves):.3g}",
+        f"{max(curve.drop() for curve in curves):.3g}",
         times,
     ]
     return f"| {' | '.join(columns)} |"
 
 
 def main() -> None:
-    """Run what has no curve yet, then print the table."""
+    """Run the combinations without a curve, then print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tasks", nargs="+", default=["countdown", "multiplication"])
     parser.add_argument("--candidates", nargs="+", default=list(CANDIDATES), choices=CANDIDATES)

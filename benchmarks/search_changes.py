@@ -1,6 +1,6 @@
-"""What candidates change of a default search: its strategy, its shaping or its fleet.
+"""Changes of the default search by candidates: its strategy, its shaping or its fleet.
 
-`benchmarks.search_candidates` compares them. Nothing here is written into a journal.
+`benchmarks.search_candidates` compares them. The journal does not contain these changes.
 """
 
 import math
@@ -21,26 +21,26 @@ from germline.strategies.nes import NaturalEvolution
 from germline.types import Decoding, Evaluation, Example, MeanUpdate, Population, Update
 
 WORSE = 1.0
-"""A step is shortened where the center lost more than so many standard errors on its batch."""
+"""Loss of the center on its batch, in standard errors, above which a step is halved."""
 
 REMEMBERED = 0.8
-"""Share of itself that an average of centers, or of steps, keeps."""
+"""Decay of an average of centers, or of steps."""
 
 ANCHOR = 0.05
 """Share of the way back to the start in a generation without any signal."""
 
 LITTLE_SIGNAL = 0.2
-"""Below this share of signal, averaged over generations, a population grows."""
+"""Mean share of signal below which a population grows."""
 
 MOST_GROWTH = 4
-"""A population grows to so many times its size at most."""
+"""Largest factor by which a population grows."""
 
 
 class CenterFleet(FleetWrapper):
     """A fleet of one engine whose center a candidate may move.
 
     Attributes:
-        extra: rollouts that were played beside the members.
+        extra: number of rollouts in addition to those of the members.
     """
 
     def __init__(self, inner: Fleet) -> None:
@@ -56,29 +56,29 @@ class CenterFleet(FleetWrapper):
         return {one.name: self.masters.tensors[one.name].clone() for one in self.masters.searched}
 
     def set(self, values: dict[str, torch.Tensor]) -> None:
-        """Set the searched masters, and serve them."""
+        """Set the searched masters and the serving copy."""
         for name, value in values.items():
             self.masters.tensors[name].copy_(value)
         self.engine.refresh()
 
 
 class TrustRegion(CenterFleet):
-    """Halve a step that makes the center worse on the batch it was learned from.
+    """Halve a step that makes the center worse on the batch of the step.
 
     With d_j = r_j(theta + step) - r_j(theta) over the E examples of the batch, and their standard
-    error s: where mean d < -WORSE s, theta + step / 2 is played as well, and once more, then the
-    step is dropped. The center plays 1 to 4 times a generation.
+    error s: if mean d < -WORSE s, the step is halved and evaluated again, up to twice; then it is
+    dropped. The center is evaluated 1 to 4 times per generation.
     """
 
     def evaluate(
         self, population: Population, batch: Sequence[Example], decoding: Decoding
     ) -> Evaluation:
-        """Remember the batch."""
+        """Evaluate the members, and store the batch."""
         self._batch, self._decoding = batch, decoding
         return self.inner.evaluate(population, batch, decoding)
 
     def apply(self, update: Update | MeanUpdate) -> UpdateSize | None:
-        """Apply the update, and go back as far as needed."""
+        """Apply the update, and halve or drop it if needed."""
         before, rewards = self.copy(), self._rewards()
         size = self.inner.apply(update)
         after = self.copy()
@@ -98,7 +98,7 @@ class TrustRegion(CenterFleet):
 
 
 class Average(CenterFleet):
-    """Score an exponential average of the centers; the search goes on from the center itself.
+    """Score an exponential average of the centers; the search continues from the center itself.
 
     a_t = b a_(t-1) + (1 - b) theta_t,  a_0 = theta_0: a pure function of the journal.
     """
@@ -108,23 +108,23 @@ class Average(CenterFleet):
         self._average = self.copy()
 
     def apply(self, update: Update | MeanUpdate) -> UpdateSize | None:
-        """Let the average follow."""
+        """Apply the update, and update the average."""
         size = self.inner.apply(update)
         for name, value in self.copy().items():
             self._average[name].lerp_(value, 1 - REMEMBERED)
         return size
 
     def evaluate_center(self, examples: Sequence[Example], decoding: Decoding) -> Evaluation:
-        """Play with the average."""
+        """Evaluate the average."""
         center = self.copy()
         self.set(self._average)
-        found = self.inner.evaluate_center(examples, decoding)
+        evaluation = self.inner.evaluate_center(examples, decoding)
         self.set(center)
-        return found
+        return evaluation
 
 
 class Anchor(CenterFleet):
-    """Draw the center back to the start by as much as a generation had no signal.
+    """Move the center towards the start, more so in generations with little signal.
 
     theta <- theta_0 + (1 - ANCHOR (1 - r)) (theta - theta_0), r the share of signal.
     """
@@ -134,7 +134,7 @@ class Anchor(CenterFleet):
         self._start = self.copy()
 
     def apply(self, update: Update | MeanUpdate) -> UpdateSize | None:
-        """Apply the update, then draw back."""
+        """Apply the update, then move towards the start."""
         size = self.inner.apply(update)
         assert isinstance(update, Update)
         power = update.strategy_state.read().get("power")
@@ -145,11 +145,11 @@ class Anchor(CenterFleet):
 
 
 class Reuse(CenterFleet):
-    """Take part of the last generations' steps again: old rollouts, with weights that decay.
+    """Reuse the rollouts of earlier generations: an exponential average of steps.
 
-    step_t = (1 - b) sum_k b^k step_(t-k). Exact importance weights cannot be had: after a step of
-    rms rho sigma in d numbers, the logarithm of a weight has the variance rho^2 d, which is above
-    1,000 for all spaces but the smallest subspaces, so one member would have all the weight.
+    step_t = (1 - b) sum_k b^k step_(t-k). Importance weights are useless here: after a step of rms
+    rho sigma in d numbers, the logarithm of a weight has the variance rho^2 d, which is above 1,000
+    for all spaces except the smallest subspaces, so one member would have all the weight.
     """
 
     def __init__(self, inner: Fleet) -> None:
@@ -167,12 +167,12 @@ class Reuse(CenterFleet):
 
 
 class Growing(NaturalEvolution):
-    """Double the population while little of what separates the members is signal."""
+    """Double the population while the share of signal is small."""
 
     share = 1.0
 
     def ask(self, generation: int) -> Population:
-        """Ask for as many members as the signal needs."""
+        """Return the members of the current population size."""
         start = self.config.population
         grown = max(1, min(MOST_GROWTH, 2 ** round(math.log2(LITTLE_SIGNAL / self.share))))
         self.config = self.config.model_copy(update={"population": start * grown})
@@ -189,18 +189,18 @@ class Growing(NaturalEvolution):
         center: float | None = None,
         power: SignalPower | None = None,
     ) -> Update:
-        """Follow the share of signal."""
+        """Compute the update, and adapt the population size to the share of signal."""
         latest = max(1e-3, signal_share(power))
         self.share = REMEMBERED * self.share + (1 - REMEMBERED) * latest
         return super().tell(population, utilities, fitness, center, power)
 
 
 def shrunk(shape: Shaping) -> Shaping:
-    """Shrink the utilities of a pair by how sure its difference is.
+    """Shrink the utilities of a pair by the reliability of its difference.
 
     With the difference D_k of a pair over E examples, its squared error v_k and the variance
     t = max(0, mean D^2 - mean v) of true differences: u_k = +-D_k t / (t + v_k), and v_k itself is
-    pulled halfway to the mean of all, as E is small. Where t is 0 the shaping decides alone.
+    moved halfway to the mean of all pairs, as E is small. If t is 0, utilities are not changed.
     """
 
     def reliable(
@@ -228,7 +228,7 @@ def signal_share(power: SignalPower | None) -> float:
 
 
 def with_fleet(kind: Callable[[Fleet], CenterFleet]) -> Callable[[RunParts], RunParts]:
-    """Return what puts such a fleet around that of a run."""
+    """Return the change that wraps the fleet of a run."""
     return lambda parts: replace(parts, fleet=kind(parts.fleet))
 
 

@@ -1,7 +1,7 @@
-"""Random-weight models of given sizes: for timing, weights need not know anything.
+"""Models with random weights of given sizes, for timing.
 
 The shapes of Qwen2.5 are those of its published configurations (Qwen2.5 technical report, arXiv
-2412.15115). The tokenizer is that of the nano model: what a prompt says does not matter either.
+2412.15115). The tokenizer is that of the nano model.
 """
 
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ class Shape:
 
     @property
     def numbers(self) -> int:
-        """Weights in all, rounding norms and biases away."""
+        """Number of weights, without norms and biases."""
         return self.linear + self.head * (1 if self.tied else 2)
 
 
@@ -68,11 +68,11 @@ QWEN = {
 }
 TOY = Shape("toy", 64, 128, 2, 2, 1, 1023)
 BENCH = {"22M": Shape("22M", 448, 1344, 9, 7, 1, 1023)}
-"""Sizes at which a CPU is bound by matrix products, and still plays a population in seconds."""
+"""Sizes at which matrix products dominate on a CPU, and a population still takes seconds."""
 
 
 def random_model(shape: Shape, device: torch.device) -> PretrainedModel:
-    """Build a model in fp32 whose texts never end by themselves."""
+    """Build a model in fp32 without an end token."""
     config = Qwen2Config(
         vocab_size=shape.vocabulary,
         hidden_size=shape.hidden,
@@ -95,7 +95,7 @@ def random_model(shape: Shape, device: torch.device) -> PretrainedModel:
 
 
 def save_random(shape: Shape, folder: Path) -> str:
-    """Write a random model where engines elsewhere can load it, and return the folder's name."""
+    """Write a random model into a folder, for remote engines; return the folder's name."""
     pretrained = random_model(shape, torch.device("cpu"))
     pretrained.model.save_pretrained(folder)
     pretrained.tokenizer.save_pretrained(folder)
@@ -103,5 +103,5 @@ def save_random(shape: Shape, folder: Path) -> str:
 
 
 def prompts(count: int) -> list[Example]:
-    """Return so many prompts of about twenty tokens."""
+    """Return examples with prompts of about twenty tokens."""
     return [Example(i, f"What is {i % 20} + {i // 20}?", "", chat=True) for i in range(count)]

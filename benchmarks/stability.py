@@ -2,20 +2,20 @@
 
     python -m benchmarks.stability --tasks countdown multiplication --seeds 0 1     # a part
     python -m benchmarks.stability                                                  # everything
-    python -m benchmarks.stability --table                 # the tables of what has been run so far
+    python -m benchmarks.stability --table                 # print the tables of finished runs
     python -m benchmarks.stability --task my_task.yaml     # any config, its generations times 10
 
-Every cell (task, space, method, run seed) trains for ten times the generations of the shipped
-config and scores the center on held-out examples every five. `default` uses the default settings:
-`sigma` and `learning_rate` follow what is measured. `rate R` is the baseline: z-scores and plain
-ascent at the sigma the configs shipped before, with a fixed learning rate of R times sigma, tuned
-on the grid 0.5, 1, 2, 4; the best rate of a task and space is the one whose mean final score over
-its seeds is best, and of equals the one that got there first.
+Every cell of the benchmark's grid (task, space, method, run seed) trains for ten times the
+generations of the shipped config and scores the center on held-out examples every five generations.
+`default` uses the default settings, which measure `sigma` and `learning_rate`. `rate R` is the
+baseline: z-scores and SGD at the sigma of earlier shipped configs, with a fixed learning rate of R
+times sigma, tuned on the grid 0.5, 1, 2, 4. The best rate of a task and space has the best mean
+final score over its seeds; of equal ones, the rate that reached it first.
 
-Each cell is a process with one thread, two at a time, and leaves one JSON file with its curve;
-cells that have a file are not run again, so an interrupted benchmark continues. Rollouts are those
-of training: members times examples, plus what calibrating sigma took. Held-out scores are not
-counted, for any method.
+Each cell runs in a process with one thread, two at a time, and writes its curve to a JSON file.
+Cells that have a file are not run again, so an interrupted benchmark can be continued. Rollouts are
+those of training: members times examples, plus those of calibrating sigma. Rollouts of held-out
+scores are not counted.
 
 A method may also be settings, such as `space.rank=4`, to see whether the defaults carry over; and
 `reparametrized` trains nano with some layers times 3 and their successors divided by 3, which is
@@ -48,7 +48,7 @@ RATES = (0.5, 1.0, 2.0, 4.0)
 """Fixed learning rates of the baseline, as multiples of sigma."""
 
 MOST_SEEDS = 100
-"""Run seeds that are looked for when tables are made."""
+"""Run seeds that tables contain, if they were run."""
 
 REACHED = 0.9
 """Share of the way from the starting score to the baseline's best that counts as reached."""
@@ -60,10 +60,10 @@ class Setup:
 
     Attributes:
         config: shipped config, or a path.
-        sigma: what the baseline uses.
-        held_out: examples of a held-out score.
+        sigma: sigma of the baseline.
+        held_out: number of examples of a held-out score.
         spread: range of the score, for "within 2 % of the range".
-        lower_is_better: of the score.
+        lower_is_better: whether a lower score is better.
     """
 
     config: str
@@ -100,7 +100,7 @@ class Cell:
         return RESULTS / f"{'-'.join(words).replace(' ', '_')}.json"
 
     def overrides(self) -> list[str]:
-        """Return what its config changes."""
+        """Return the overrides of its config."""
         settings = [f"space.kind={self.space}"]
         kind, _, rate = self.method.partition(" ")
         if kind == "reparametrized":
@@ -120,13 +120,13 @@ class Cell:
 
 @dataclass(frozen=True)
 class Curve:
-    """What a cell showed.
+    """The scores of a cell during its training.
 
     Attributes:
         generations: updates before each score.
-        rollouts: of training, before each score.
-        scores: of the center, on the same held-out examples.
-        seconds: of the whole training.
+        rollouts: rollouts of training before each score.
+        scores: scores of the center, on the same held-out examples.
+        seconds: seconds of the whole training.
     """
 
     cell: Cell
@@ -137,15 +137,15 @@ class Curve:
     sign: int = field(default=1)
 
     def best(self) -> float:
-        """Return the best score on the way."""
-        return self.sign * max(self.sign * one for one in self.scores)
+        """Return the best score."""
+        return self.sign * max(self.sign * score for score in self.scores)
 
     def drop(self) -> float:
-        """Return by how much the final score is worse than the best on the way; 0 or more."""
+        """Return the difference of the final score to the best one; 0 or more."""
         return max(0.0, self.sign * (self.best() - self.scores[-1]))
 
     def rollouts_to(self, score: float) -> float:
-        """Return the rollouts after which a score is reached, between two scores; else infinite."""
+        """Return the rollouts after which a score is reached, interpolated; else infinite."""
         before = None
         for rollouts, found in zip(self.rollouts, self.scores, strict=True):
             if self.sign * (found - score) >= 0:
@@ -168,7 +168,7 @@ def reparametrized() -> Path:
     factors = {"v_proj": 3.0, "up_proj": 3.0, "o_proj": 1 / 3, "down_proj": 1 / 3}
     for name, parameter in model.named_parameters():
         module = name.split(".")[-2]
-        # A bias of the layer that shrinks stays: it is added after the product.
+        # The bias of a layer that is divided stays the same: it is added after the product.
         if module in factors and not (name.endswith("bias") and factors[module] < 1):
             parameter.data.mul_(factors[module])
     model.save_pretrained(folder)
@@ -209,9 +209,9 @@ def run(cell: Cell) -> None:
     rollouts = np.cumsum([0, *played])
     curve = Curve(
         cell,
-        [one.generation for one in scores],
-        [int(rollouts[one.generation]) for one in scores],
-        [one.mean for one in scores],
+        [score.generation for score in scores],
+        [int(rollouts[score.generation]) for score in scores],
+        [score.mean for score in scores],
         time.perf_counter() - began,
         -1 if setup.lower_is_better else 1,
     )
@@ -225,17 +225,17 @@ def save(curve: Curve) -> None:
 
 
 def load(cell: Cell) -> Curve | None:
-    """Return the curve of a cell that was run."""
+    """Return the curve of a cell; None if it was not run."""
     return read_curve(cell.path, cell)
 
 
 def read_curve(path: Path, cell: Cell) -> Curve | None:
-    """Return the curve that a file holds; None without the file."""
+    """Return the curve in a file; None if the file does not exist."""
     return Curve(**(json.loads(path.read_text()) | {"cell": cell})) if path.exists() else None
 
 
 def run_all(cells: Sequence[Cell], together: int) -> None:
-    """Run what has no curve yet, some processes at a time."""
+    """Run the cells without a curve, `together` processes at a time."""
 
     def start(cell: Cell) -> None:
         words = [cell.task, cell.space, cell.method, str(cell.seed)]
@@ -255,7 +255,7 @@ def run_all(cells: Sequence[Cell], together: int) -> None:
 
 
 def curves(cell: Cell) -> list[Curve]:
-    """Return the curves of all seeds of a cell that were run."""
+    """Return the curves of all finished seeds of a cell."""
     found = [load(replace(cell, seed=seed)) for seed in range(MOST_SEEDS)]
     return [one for one in found if one]
 
@@ -265,7 +265,7 @@ def rows(
 ) -> Iterator[str]:
     """Return one row of the table for every method of a task and a space."""
     yield (
-        "| task | space | method | seeds | best on the way | final | worst drop "
+        "| task | space | method | seeds | best | final | worst drop "
         "| rollouts to 90 % | times fewer |"
     )
     yield "|---|---|---|---|---|---|---|---|---|"
@@ -285,7 +285,7 @@ def draw(path: Path, tasks: Sequence[str], methods: Sequence[str], longer: int) 
 
     panels = []
     for task in tasks:
-        found = {one: curves(Cell(task, "low_rank", one, 0, longer)) for one in methods}
+        found = {method: curves(Cell(task, "low_rank", method, 0, longer)) for method in methods}
         shown = {
             one: (some[0].rollouts[1:], some[0].scores[1:]) for one, some in found.items() if some
         }
@@ -295,7 +295,7 @@ def draw(path: Path, tasks: Sequence[str], methods: Sequence[str], longer: int) 
 
 
 def tuned_rate(found: dict[str, list[Curve]]) -> str | None:
-    """Return the fixed rate with the best mean final score; of equals the one there first."""
+    """Return the fixed rate with the best mean final score; of equal ones, the fastest."""
     fixed = {
         one: (
             statistics.fmean(curve.sign * curve.scores[-1] for curve in some),
@@ -333,7 +333,7 @@ def target(curve: Curve, baseline: Sequence[Curve]) -> float:
 
 
 def ratios(found: Sequence[Curve], baseline: Sequence[Curve]) -> list[float]:
-    """Return how many times fewer rollouts each seed needs than the baseline at the same seed."""
+    """Return the ratio of the baseline's rollouts to those of each seed, at the same seed."""
     by_seed = {one.cell.seed: one for one in baseline}
     pairs = [(one, by_seed[one.cell.seed]) for one in found if one.cell.seed in by_seed]
     return [
@@ -343,7 +343,7 @@ def ratios(found: Sequence[Curve], baseline: Sequence[Curve]) -> list[float]:
 
 
 def main() -> None:
-    """Run what was asked for, then print the table."""
+    """Run the cells without a curve, then print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tasks", nargs="+", default=list(SETUPS))
     parser.add_argument("--task", help="a config file of your own, instead of --tasks")

@@ -3,9 +3,9 @@
     python -m benchmarks.stacked                         # the table of docs/benchmarks.md
     python -m benchmarks.stacked --prompts 4 --stacked 4 8 16
 
-Every variant runs in turn, several times over, in one process; medians are compared. All play the
-same members, and every text runs for all its new tokens. Drawing the noise and writing the weights
-is part of the time.
+Variants run in turn, several times, in one process; medians are compared. All evaluate the same
+members, and every completion has all its new tokens. The time includes drawing the noise and
+writing the weights.
 """
 
 import argparse
@@ -46,16 +46,16 @@ def main() -> None:
     for prompts, of_prompts in variants.items():
         timings = timed(of_prompts, arguments.repeats, CLOCKS[arguments.clock])
         base = timings[arguments.stacked[0]].seconds
-        for name, one in timings.items():
-            rate, gain = one.tokens / one.seconds, base / one.seconds
-            shown = f"{one.seconds:.3f} | {rate:,.0f} | {gain:.2f}"
+        for name, timing in timings.items():
+            rate, gain = timing.tokens / timing.seconds, base / timing.seconds
+            shown = f"{timing.seconds:.3f} | {rate:,.0f} | {gain:.2f}"
             print(f"| {prompts} | {name} | {together[name]} | {shown} |", flush=True)
 
 
 def prepared(
     members: int, prompts: list[int], stacked: list[str]
 ) -> tuple[dict[str, int], dict[int, dict[str, Variant]]]:
-    """Load an engine per setting; return how many members each lets stand, and what it plays."""
+    """Load an engine per setting; return its members per batch, and its work."""
     together: dict[str, int] = {}
     variants: dict[int, dict[str, Variant]] = {each: {} for each in prompts}
     for name in stacked:
@@ -80,11 +80,11 @@ def written(
     engine: InProcessEngine,
     members: Sequence[Perturbation],
     examples: list[Example],
-    cell: MicrobatchSettings,
+    microbatch: MicrobatchSettings,
 ) -> int:
-    """Let the members answer, and count the tokens."""
+    """Evaluate the members, and count the new tokens."""
     return evaluate_members(
-        engine, NoGraders(), members, examples, cell, Decoding(NEW_TOKENS)
+        engine, NoGraders(), members, examples, microbatch, Decoding(NEW_TOKENS)
     ).tokens
 
 

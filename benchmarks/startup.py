@@ -1,10 +1,10 @@
-"""How long it takes until something happens: importing germline, and asking the command for help.
+"""Startup time: importing germline, and running commands such as `germline --help`.
 
     python -m benchmarks.startup
 
-Every line is a Python of its own. The commands take turns, so that a busy moment hits all of them
-alike, and medians are printed beside those of `python -c pass` of the same rounds. Promised:
-`import germline` in under 0.3 s, `germline --help` in under 0.5 s.
+Every command runs in a Python process of its own. The commands take turns, so that other programs
+slow all of them, and medians are compared with those of `python -c pass` of the same rounds.
+Promised: `import germline` in under 0.3 s, `germline --help` in under 0.5 s.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def timed(arguments: list[str]) -> float:
-    """Run Python once and return the seconds it took, its start and end included."""
+    """Run Python once and return its seconds, including start and end."""
     began = time.perf_counter()
     subprocess.run([sys.executable, *arguments], capture_output=True, check=False)
     return time.perf_counter() - began

@@ -9,12 +9,12 @@ tensor again, scale it and add it to the weights. Ours is the update of a run, `
 same sum over members in a fixed order, in fp32, then the optimizer.
 
 `full, independent` has a direction per member, as the field's members have; `full, antithetic` has
-one per pair, which is half the draws for the same population, and what a run does unless told
-otherwise. `low_rank` is of rank 1.
+one per pair, which is half the draws for the same population and the default of a run. `low_rank`
+has rank 1.
 
-`tensors` is the most memory of tensors alive at once beside the weights, counted operation by
-operation, `arrays` that of numpy's arrays, in a run that is not timed. The sum of a dense update is
-in both: the tensor is the array.
+`tensors` is the peak memory of tensors in addition to the weights, counted per operation; `arrays`
+is that of numpy arrays. Both are measured in a run that is not timed. The sum of a dense update is
+in both, as the tensor and the array share their memory.
 """
 
 import argparse
@@ -52,7 +52,7 @@ VARIANTS: dict[str, tuple[Full | LowRank, int]] = {
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description="Time updates against the field's loop.")
+    parser = argparse.ArgumentParser(description="Time updates and the usual loop.")
     parser.add_argument("--models", nargs="+", choices=["nano", "large"], default=["nano", "large"])
     parser.add_argument("--repeats", type=int, help="rounds; by default 15 of nano, 3 of large")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
@@ -90,7 +90,7 @@ def table(name: str, repeats: int) -> Iterator[str]:
 
 
 def large() -> nn.Module:
-    """Build a model of 101 million numbers in the shapes of a decoder, whatever they are."""
+    """Build a model of 101 million numbers in the shapes of a decoder."""
     blocks = [
         nn.ModuleDict(
             {
@@ -112,7 +112,7 @@ def utilities() -> np.ndarray:
 
 
 def field(model: nn.Module) -> None:
-    """Update as the field does; see `field_way.add_noise` for why the noise is what it is."""
+    """Update with the usual loop; see `field_way.add_noise` for its noise."""
     for seed, utility in enumerate(utilities()):
         add_noise(model, seed, LEARNING_RATE / MEMBERS * float(utility))
 
@@ -132,11 +132,11 @@ def ours(model: nn.Module, section: Full | LowRank, directions: int) -> Callable
 
 
 def memory_beside(model: nn.Module, work: Callable[[], None]) -> tuple[int, int]:
-    """Return the most bytes of tensors, and of arrays, alive at once beside the weights."""
+    """Return the peak bytes of tensors, and of arrays, in addition to the weights."""
     tracemalloc.start()
     with LiveTensors() as live:
         for parameter in model.parameters():
-            parameter.detach()  # seen before the work begins
+            parameter.detach()  # counted before the work begins
         weights = live.peak
         work()
     arrays = tracemalloc.get_traced_memory()[1]

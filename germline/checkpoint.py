@@ -134,7 +134,9 @@ def last_restorable_generation(entries: Sequence[JournalEntry], folder: Path) ->
     Without a snapshot this returns the last generation, for which `restore` raises the error.
     """
     last = len(entries) - 1
-    if not any(isinstance(one.update, Update) and one.update.backpropagated for one in entries):
+    if not any(
+        isinstance(entry.update, Update) and entry.update.backpropagated for entry in entries
+    ):
         return last
     kept = newest_snapshot(folder)
     return min(kept, last) if kept >= 0 else last

@@ -145,7 +145,7 @@ def half_agreement(population: Population, evaluation: Evaluation, shape: Shapin
     """
     rewards = evaluation.rewards
     if rewards.shape[1] < 2 or not all(
-        isinstance(one, SeedPerturbation) for one in population.members
+        isinstance(member, SeedPerturbation) for member in population.members
     ):
         return None
     even, odd = (
@@ -175,7 +175,7 @@ def signal_power(
     """
     rewards = evaluation.rewards
     groups = min(rewards.shape[1], MOST_GROUPS)
-    if groups < 2 or not all(isinstance(one, SeedPerturbation) for one in population.members):
+    if groups < 2 or not all(isinstance(member, SeedPerturbation) for member in population.members):
         return None
 
     def weights(kept: Float[np.ndarray, "members examples"]) -> Float64[np.ndarray, " directions"]:

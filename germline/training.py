@@ -143,7 +143,7 @@ def _evaluate(
         missing = float(np.isnan(evaluation.rewards).mean())
         if missing <= TOO_MUCH_MISSING:
             return evaluation
-    lost = [one.grade for one in evaluation.rollouts if math.isnan(one.grade.reward)]
+    lost = [rollout.grade for rollout in evaluation.rollouts if math.isnan(rollout.grade.reward)]
     reasons = sorted({grade.failure or "no reason given" for grade in lost}) or ["no rollouts"]
     raise GermlineError(
         f"generation {population.generation}: {missing:.0%} of the rewards are "

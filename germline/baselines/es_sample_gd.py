@@ -59,7 +59,7 @@ class SamplingStrategy(StrategyWrapper):
         population = self.inner.ask(generation)
         if self.config.exploration == "weights":
             return population
-        members = tuple(replace(one, sigma=0.0) for one in population.seed_perturbations())
+        members = tuple(replace(member, sigma=0.0) for member in population.seed_perturbations())
         return replace(population, members=members, antithetic=False)
 
     def tell(
@@ -158,9 +158,9 @@ class GradientFleet(FleetWrapper):
             for number in range(count)
         ]
         rollouts = [
-            replace(one, member=number)
+            replace(rollout, member=number)
             for number, part in enumerate(parts)
-            for one in part.rollouts
+            for rollout in part.rollouts
         ]
         return Evaluation(
             np.concatenate([part.rewards for part in parts]),
@@ -183,7 +183,7 @@ class GradientFleet(FleetWrapper):
             advantage = float(advantages[one.member, place])
             return AdvantageRow(member, batch[place], one.completion, advantage)
 
-        rows = [weighed(one) for one in evaluation.rollouts]
+        rows = [weighed(rollout) for rollout in evaluation.rollouts]
         return [row for row in rows if row.advantage]
 
     def _advantages(

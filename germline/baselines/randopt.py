@@ -72,8 +72,8 @@ class Ensemble:
     def add_candidates(self, members: Sequence[SeedPerturbation], fitness: Sequence[float]) -> None:
         """Keep the fittest of the old and new members: equation (2); members of NaN are dropped."""
         known = [
-            EnsembleMember(one, float(f))
-            for one, f in zip(members, fitness, strict=True)
+            EnsembleMember(member, float(f))
+            for member, f in zip(members, fitness, strict=True)
             if not math.isnan(f)
         ]
         # A stable sort: of equally fit members, those asked first stay in front.
@@ -163,7 +163,7 @@ class RandomSearch(StrategyWrapper):
         update = Update(
             run_seed=members[0].run_seed,
             generation=population.generation,
-            sigma=_middle([one.sigma for one in members]),
+            sigma=_middle([member.sigma for member in members]),
             learning_rate=0.0,
             coefficients=(),
             skipped=True,
@@ -270,12 +270,12 @@ class VotingFleet(FleetWrapper):
         return ballots
 
     def _score(self, rollouts: Sequence[Rollout]) -> float:
-        parts = [one.grade.parts.get(self.task.metric) for one in rollouts]
-        return mean_and_error([one for one in parts if one is not None])[0]
+        parts = [rollout.grade.parts.get(self.task.metric) for rollout in rollouts]
+        return mean_and_error([part for part in parts if part is not None])[0]
 
     def _vote(self, ballots: Sequence[Rollout], example: Example) -> Rollout:
         """Return the elected rollout among those whose reward is known, or among all if none is."""
-        graded = [one for one in ballots if not math.isnan(one.grade.reward)]
+        graded = [ballot for ballot in ballots if not math.isnan(ballot.grade.reward)]
         return majority_rollout(graded or ballots, self._answer, example)
 
 

@@ -98,9 +98,9 @@ def _split_by_bash() -> tuple[str, str, str] | None:
 def _runs(folder: Path) -> Iterator[tuple[str, str]]:
     from germline.record.list_runs import RunSummary, list_runs
 
-    for one in list_runs(folder):
-        if isinstance(one, RunSummary):
-            yield str(one.path), f"{one.task}, {one.done}/{one.total}, {one.state}"
+    for run in list_runs(folder):
+        if isinstance(run, RunSummary):
+            yield str(run.path), f"{run.task}, {run.done}/{run.total}, {run.state}"
 
 
 def _files(incomplete: str, suffixes: tuple[str, ...]) -> list[tuple[str, str]]:

@@ -74,8 +74,8 @@ def estimate_values(found: "Estimate") -> dict[str, Any]:
     return {
         "machine": found.machine.name,
         "parts": [
-            {"name": one.name, "where": one.place, "when": one.phase, "bytes": round(one.bytes)}
-            for one in found.parts
+            {"name": part.name, "where": part.place, "when": part.phase, "bytes": round(part.bytes)}
+            for part in found.parts
         ],
         "needed": {place: round(found.needed(place)) for place in PLACES},
         "available": {

@@ -84,7 +84,7 @@ def evaluate(  # noqa: PLR0913 - the options of a command
     sources = [source, *more]
     generations = [_generation(one) for one in generation or []]
     _check_single(sources, generations, out=out, kl=kl, as_json=as_json)
-    task_settings = [one for one in settings if one.startswith("task.")]
+    task_settings = [setting for setting in settings if setting.startswith("task.")]
     task_section = _task(source, task, task_settings)
     if kl:
         _check_kl(source, task)
@@ -131,8 +131,8 @@ def evaluate(  # noqa: PLR0913 - the options of a command
 
 def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Tell sources from settings, which have an equals sign and are no folders."""
-    settings = [one for one in words if "=" in one and not Path(one).exists()]
-    return [one for one in words if one not in settings], settings
+    settings = [word for word in words if "=" in word and not Path(word).exists()]
+    return [word for word in words if word not in settings], settings
 
 
 def _generation(text: str) -> int | Literal["best"]:
@@ -258,7 +258,7 @@ def _evaluation_settings(overrides: Sequence[str]) -> list[str]:
     from germline.config.migrations import new_name
     from germline.types import GermlineError
 
-    others = [one for one in overrides if not one.startswith("task.")]
+    others = [override for override in overrides if not override.startswith("task.")]
     for one in others:
         if not one.startswith(EVALUATION_SETTINGS):
             now = new_name(one.partition("=")[0])

@@ -92,7 +92,9 @@ def check_extras() -> Iterator[InstallationCheck]:
                 extra, "note", f"not installed: {without}", f"pip install {install}"
             )
         else:
-            versions = ", ".join(f"{one.package} {_version(one.package)}" for one in packages)
+            versions = ", ".join(
+                f"{needed.package} {_version(needed.package)}" for needed in packages
+            )
             yield InstallationCheck(extra, "ok", versions)
 
 

@@ -93,11 +93,14 @@ def run_seeds_with_view(study: "SeedStudy", *, quiet: bool, as_json: bool = Fals
         print_json(seeds_values(study, report))
         return
     rows = [
-        (f"{one.seed}", *(text_format.score(score) for score in (one.start, one.best, one.end)))
-        for one in study.summary().results
+        (
+            f"{result.seed}",
+            *(text_format.score(score) for score in (result.start, result.best, result.end)),
+        )
+        for result in study.summary().results
     ]
     rows += [
-        (name, *(_over_seeds(one, name) for one in _statistics(study)))
+        (name, *(_over_seeds(statistic, name) for statistic in _statistics(study)))
         for name in ("mean", "95 % interval", "smallest to largest")
     ]
     typer.echo("")

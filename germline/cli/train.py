@@ -173,9 +173,11 @@ def _seeds(overrides: list[str]) -> tuple[str | None, list[str]]:
     """Take `seeds=` out of the overrides."""
     from germline.types import GermlineError
 
-    seeds = [one.removeprefix("seeds=") for one in overrides if one.startswith("seeds=")]
-    others = [one for one in overrides if not one.startswith("seeds=")]
-    if seeds and any(one.startswith("seed=") for one in others):
+    seeds = [
+        override.removeprefix("seeds=") for override in overrides if override.startswith("seeds=")
+    ]
+    others = [override for override in overrides if not override.startswith("seeds=")]
+    if seeds and any(other.startswith("seed=") for other in others):
         raise GermlineError(
             f"seeds={seeds[-1]} names every run seed, so seed= would be ignored: drop one of them"
         )

@@ -127,21 +127,29 @@ def _unknown(setting: str, place: Sequence[str]) -> str:
     known = _known_settings(place[:-1])
     *sections, name = setting.split(".")
     if now := new_name(setting):
-        takers = [kind for one in override_names() if one.name == now for kind in one.kinds]
+        takers = [
+            kind for override in override_names() if override.name == now for kind in override.kinds
+        ]
         owner = f", of kind {' or '.join(takers)}" if takers else ""
         hint = f" (renamed to {now}{owner})"
     elif "." in place[-1]:
         section, _, below = place[-1].partition(".")
         hint = f" in a file: write it as a section, {section}: {{{below}: ...}}"
-    elif owners := [one.kinds for one in override_names() if one.name == setting and one.kinds]:
+    elif owners := [
+        override.kinds
+        for override in override_names()
+        if override.name == setting and override.kinds
+    ]:
         kinds = " or ".join(repr(kind) for kinds in owners for kind in kinds)
         hint = f" of this kind: {name} belongs to {'.'.join(sections)}.kind={kinds}"
     elif meant := _meant(name, known):
         hint = f" (did you mean {meant!r}?)"
     elif near := did_you_mean(place[-1], known):
         hint = near
-    elif elsewhere := [one.name for one in override_names() if one.name.rpartition(".")[2] == name]:
-        hint = f" (did you mean {' or '.join(repr(one) for one in dict.fromkeys(elsewhere))}?)"
+    elif elsewhere := [
+        override.name for override in override_names() if override.name.rpartition(".")[2] == name
+    ]:
+        hint = f" (did you mean {' or '.join(repr(other) for other in dict.fromkeys(elsewhere))}?)"
     else:
         hint = ""
     return f"{hint}; known here: {', '.join(known)}"
@@ -150,7 +158,9 @@ def _unknown(setting: str, place: Sequence[str]) -> str:
 def _meant(name: str, known: Sequence[str]) -> str | None:
     """Return the setting that has this name in another library, as an override spells it."""
     meant = OTHER_NAMES.get(name)
-    if meant is None or any(one.name.rpartition(".")[2] == name for one in override_names()):
+    if meant is None or any(
+        override.name.rpartition(".")[2] == name for override in override_names()
+    ):
         return None
     own = meant.rpartition(".")[2]
     return own if own in known else meant

@@ -114,7 +114,7 @@ def _check_fork(folder: Path, facts: Mapping[str, Any]) -> None:
 def _texts(overrides: object) -> list[str]:
     """Return the overrides; refuse anything but a list of texts."""
     if isinstance(overrides, Sequence) and not isinstance(overrides, str):
-        texts = [one for one in overrides if isinstance(one, str)]
+        texts = [override for override in overrides if isinstance(override, str)]
         if len(texts) == len(overrides):
             return texts
     raise GermlineError(

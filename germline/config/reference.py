@@ -105,7 +105,7 @@ def override_names() -> list[OverrideName]:
         here = [part for part in config_sections() if place in part.places]
         for setting in dict.fromkeys(setting for part in here for setting in part.settings):
             owners = [part for part in here if setting in part.settings]
-            few = () if len(owners) == len(here) else tuple(str(one.kind) for one in owners)
+            few = () if len(owners) == len(here) else tuple(str(owner.kind) for owner in owners)
             found.append(OverrideName(f"{place}.{setting.name}".lstrip("."), few, setting))
     return sorted(found, key=lambda entry: entry.name)
 

@@ -88,8 +88,8 @@ class ToyEngine:
     ) -> list[list[Completion]]:
         """Let every member answer every example, as `[members][examples]`; None is the center."""
         sampling_noise = draw_sampling_noise(examples, decoding)
-        tensors = (self.weights.merged_tensors(member) for member in members)
-        return [self._complete(one, examples, sampling_noise, decoding) for one in tensors]
+        models = (self.weights.merged_tensors(member) for member in members)
+        return [self._complete(tensors, examples, sampling_noise, decoding) for tensors in models]
 
     @torch.inference_mode()
     def read(

@@ -48,7 +48,7 @@ class Estimate:
         """Return the peak bytes in one place; on a CPU all of them are on the host."""
         if self.machine.on_gpu:
             return total(list(self.parts), place)
-        parts = [Part(one.name, one.bytes, "host", one.phase) for one in self.parts]
+        parts = [Part(part.name, part.bytes, "host", part.phase) for part in self.parts]
         return total(parts, "host") if place == "host" else 0.0
 
     def available(self, place: Place) -> float:

@@ -271,7 +271,9 @@ def available_bytes() -> float:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     except OSError:
         return math.inf
-    found = {name: int(rest.split()[0]) * 1024 for name, rest in (one.split(":") for one in lines)}
+    found = {
+        name: int(rest.split()[0]) * 1024 for name, rest in (line.split(":") for line in lines)
+    }
     available = found.get("MemAvailable", math.inf) + found.get("SwapFree", 0)
     return float(min(available, _left_in_container()))
 

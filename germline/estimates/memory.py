@@ -274,10 +274,10 @@ def total(parts: list[Part], place: Place) -> float:
 
 def resident_peak(parts: list[Part]) -> float:
     """Return the peak resident memory of a process on a CPU, including mapped files."""
-    everywhere = [Part(one.name, one.bytes, "host", one.phase) for one in parts]
+    everywhere = [Part(part.name, part.bytes, "host", part.phase) for part in parts]
     always = _phase(everywhere, "host", "always")
     return max(total(everywhere, "host"), always + _phase(everywhere, "host", "loading"))
 
 
 def _phase(parts: list[Part], place: Place, phase: Phase) -> float:
-    return float(sum(one.bytes for one in parts if one.place == place and one.phase == phase))
+    return float(sum(part.bytes for part in parts if part.place == place and part.phase == phase))

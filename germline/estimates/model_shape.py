@@ -53,12 +53,12 @@ class ModelShape:
     @cached_property
     def numbers(self) -> int:
         """Number of weights, tied ones counted once."""
-        return sum(math.prod(one.shape) for one in self.tensors)
+        return sum(math.prod(tensor.shape) for tensor in self.tensors)
 
     @cached_property
     def linear(self) -> tuple[TensorInfo, ...]:
         """Weights of the linear layers in the decoder blocks, experts included."""
-        inside = (one for one in self.tensors if one.layer is not None)
+        inside = (tensor for tensor in self.tensors if tensor.layer is not None)
         return tuple(one for one in inside if len(one.shape) > 1)
 
     @cached_property
@@ -84,7 +84,7 @@ class ModelShape:
     @cached_property
     def largest(self) -> int:
         """Numbers in the largest tensor."""
-        return max(math.prod(one.shape) for one in self.tensors)
+        return max(math.prod(tensor.shape) for tensor in self.tensors)
 
 
 def _outputs(tensor: TensorInfo) -> int:

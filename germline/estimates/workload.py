@@ -52,10 +52,10 @@ def text_lengths(
     examples = list(task.examples("train")[: config.batch_size])
     new_tokens = config.task.max_new_tokens or task.max_new_tokens
     if encode is None:
-        characters = max(len(one.prompt) for one in examples)
+        characters = max(len(example.prompt) for example in examples)
         prompt = math.ceil(characters / CHARACTERS_PER_TOKEN) + CHAT_TOKENS
         return TextLengths(len(examples), prompt, 0, new_tokens)
-    prompts = [encode(one) for one in examples]
+    prompts = [encode(example) for example in examples]
     prefix = len(pad_prompts(prompts, 0).prefix) if len(prompts) > 1 else 0
     return TextLengths(len(examples), max(map(len, prompts)), prefix, new_tokens)
 
@@ -132,7 +132,7 @@ def workload(config: Config, shape: ModelShape, texts: TextLengths, *, on_gpu: b
     at_once = min(members, members_per_microbatch(config.microbatch, batch))
     space = make_space(config.space, config.seed)
     tensors = space.searched_shapes(shape.tensors)
-    searched = sum(math.prod(one) for one in tensors)
+    searched = sum(math.prod(tensor) for tensor in tensors)
     stacked = 0
     if space.family == "dense":
         stacked = _stacked(engine, searched * dtype.itemsize, at_once)
@@ -149,7 +149,7 @@ def workload(config: Config, shape: ModelShape, texts: TextLengths, *, on_gpu: b
         texts=texts,
         sampled=config.task.temperature > 0,
         searched=searched,
-        largest=max(math.prod(one) for one in tensors),
+        largest=max(math.prod(tensor) for tensor in tensors),
         tensors=len(tensors),
         member_numbers=space.numbers_per_member(shape.tensors),
         searches_weights=space.searches_weights,

@@ -71,9 +71,9 @@ def degenerate_text_shares(
         special_ids: the special tokens of the model that wrote the texts.
         improbable: `TextDivergence.improbable` of each text.
     """
-    empty = [is_empty(one) for one in completions]
-    special = [is_special_only(one, special_ids) for one in completions]
-    looping = [loop_share(_words(one, special_ids)) >= LOOPING for one in completions]
+    empty = [is_empty(completion) for completion in completions]
+    special = [is_special_only(completion, special_ids) for completion in completions]
+    looping = [loop_share(_words(completion, special_ids)) >= LOOPING for completion in completions]
     unlikely = improbable if improbable is not None else [False] * len(completions)
     garbage = [any(flags) for flags in zip(empty, special, looping, unlikely, strict=True)]
     return DegenerateTextShares(

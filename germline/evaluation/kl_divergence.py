@@ -69,10 +69,10 @@ class KlDivergence:
     @classmethod
     def of(cls, readings: Sequence[TextDivergence]) -> "KlDivergence":
         """Summarize the divergences of at least one text."""
-        tokens = sum(one.tokens for one in readings)
-        sums = [one.divergence for one in readings]
+        tokens = sum(reading.tokens for reading in readings)
+        sums = [reading.divergence for reading in readings]
         per_text, error = mean_and_error(sums)
-        surprise = math.fsum(one.surprise for one in readings) / tokens
+        surprise = math.fsum(reading.surprise for reading in readings) / tokens
         # For a broken model the exponential may be larger than a float can represent.
         perplexity = math.exp(surprise) if surprise < 700 else math.inf
         return cls(math.fsum(sums) / tokens, per_text, error, perplexity, len(readings), tokens)

@@ -135,10 +135,10 @@ def find_score_decline(curves: RunCurves) -> ScoreDecline | None:
 
 
 def _of_scores(curves: RunCurves) -> ScoreDecline | None:
-    scores = [one for one in curves.scores if math.isfinite(signed_score(one))]
+    scores = [score for score in curves.scores if math.isfinite(signed_score(score))]
     if len(scores) < 3:
         return None
-    good = np.array([signed_score(one) for one in scores])
+    good = np.array([signed_score(score) for score in scores])
     reference = int(np.argmax(good[:-2]))
     best, last = scores[reference], scores[-2:]
     fall = _Fall(good, reference, *_paired(best, last[0], last[1]))
@@ -291,8 +291,8 @@ def _chance(loss: float, error: float, dof: float, looks: int) -> float:
 
 def _contradicted(scores: Sequence[HeldOutScore], since: int) -> bool:
     """Return whether held-out scores are as good as before, so the center has not declined."""
-    before = [signed_score(one) for one in scores if one.generation <= since]
-    after = [signed_score(one) for one in scores if one.generation > since]
+    before = [signed_score(score) for score in scores if score.generation <= since]
+    after = [signed_score(score) for score in scores if score.generation > since]
     return len(after) > 1 and bool(before) and sum(after[-2:]) / 2 >= max(before)
 
 
@@ -325,8 +325,8 @@ def _cause(curves: RunCurves, since: int, scores: Sequence[HeldOutScore] = ()) -
 
 def _rise(values: Sequence[Known], since: int) -> float:
     """Return the rise of the last values over those at the best score, less 2 standard errors."""
-    was = [one for one in values[:since][-BLOCK:] if one is not None]
-    now = [one for one in values[since:][-BLOCK:] if one is not None]
+    was = [value for value in values[:since][-BLOCK:] if value is not None]
+    now = [value for value in values[since:][-BLOCK:] if value is not None]
     if min(len(was), len(now)) < 2:
         return -math.inf
     error = math.hypot(*(float(np.std(some, ddof=1)) / math.sqrt(len(some)) for some in (was, now)))
@@ -336,7 +336,7 @@ def _rise(values: Sequence[Known], since: int) -> float:
 
 def _is_hacked(curves: RunCurves, since: int, scores: Sequence[HeldOutScore], rise: float) -> bool:
     """Return whether the reward rises while the metric or the texts get worse."""
-    best, *last = (one.reward for one in scores)
+    best, *last = (score.reward for score in scores)
     if sum(last) / len(last) > best and scores[0].higher_is_better is not None:
         return True
     was, now = _mean(curves.empty[:since][-BLOCK:]), _mean(curves.empty[-BLOCK:])
@@ -344,5 +344,5 @@ def _is_hacked(curves: RunCurves, since: int, scores: Sequence[HeldOutScore], ri
 
 
 def _mean(values: Sequence[Known]) -> float | None:
-    known = [one for one in values if one is not None]
+    known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None

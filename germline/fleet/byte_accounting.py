@@ -19,7 +19,7 @@ def sent_bytes(job: EngineJob) -> CommBytes:
     if not isinstance(job, _COUNTED):
         return CommBytes()
     prompts = [example.prompt for example in job.examples] if isinstance(job, GenerateJob) else []
-    return CommBytes(sent=_size(job), text=sum(len(_bytes(one)) for one in prompts))
+    return CommBytes(sent=_size(job), text=sum(len(_bytes(prompt)) for prompt in prompts))
 
 
 def received_bytes(job: EngineJob, answer: object) -> CommBytes:

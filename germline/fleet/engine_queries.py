@@ -55,7 +55,7 @@ class LogProbabilitiesQuery:
 
     def __call__(self, engine: Engine) -> list[list[Sequence[float]]]:
         """Return one number per token, `[members][examples][tokens]`."""
-        members = [resolve_member(one, engine) for one in self.members]
+        members = [resolve_member(member, engine) for member in self.members]
         return engine.log_probabilities(members, self.examples, self.completions)
 
     def is_valid_result(self, answer: object) -> bool:

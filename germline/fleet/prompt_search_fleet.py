@@ -44,7 +44,11 @@ class PromptSearchFleet(FleetWrapper):
         rollouts: list[Rollout] = []
         parts: list[Evaluation] = []
         for variant in dict.fromkeys(population.prompt_variants):
-            places = [i for i, one in enumerate(population.prompt_variants) if one == variant]
+            places = [
+                i
+                for i, prompt_variant in enumerate(population.prompt_variants)
+                if prompt_variant == variant
+            ]
             together = replace(
                 population, members=tuple(population.members[i] for i in places), prompt_variants=()
             )

@@ -68,9 +68,11 @@ class Quorum:
         """Return the members that are not evaluated, or whose pair is not."""
         groups = {
             member // self._group
-            for one in self._microbatches
-            if (one.first_member, one.first_example) not in done
-            for member in range(one.first_member, one.first_member + len(one.members))
+            for microbatch in self._microbatches
+            if (microbatch.first_member, microbatch.first_example) not in done
+            for member in range(
+                microbatch.first_member, microbatch.first_member + len(microbatch.members)
+            )
         }
         return {member for member in range(self._members) if member // self._group in groups}
 
@@ -81,5 +83,7 @@ class Quorum:
             return evaluation
         rewards = evaluation.rewards.copy()
         rewards[sorted(missing)] = float("nan")
-        rollouts = tuple(one for one in evaluation.rollouts if one.member not in missing)
+        rollouts = tuple(
+            rollout for rollout in evaluation.rollouts if rollout.member not in missing
+        )
         return replace(evaluation, rewards=rewards, rollouts=rollouts)

@@ -322,7 +322,10 @@ def _without_answer(example: Example) -> Example:
 
 
 def _by_place(microbatches: Sequence[Microbatch]) -> dict[Place, Microbatch]:
-    return {(one.first_member, one.first_example): one for one in microbatches}
+    return {
+        (microbatch.first_member, microbatch.first_example): microbatch
+        for microbatch in microbatches
+    }
 
 
 def _size(job: GenerateJob) -> int:

@@ -52,7 +52,7 @@ class GenerateJob:
 
     def __call__(self, engine: Engine) -> list[list[Completion]]:
         """Return the completions, `[members][examples]`."""
-        members = [resolve_member(one, engine) for one in self.members]
+        members = [resolve_member(member, engine) for member in self.members]
         return engine.generate(members, self.examples, self.decoding)
 
     def is_valid_result(self, answer: object) -> bool:

@@ -264,7 +264,7 @@ def _trl_hint(function: Callable[..., Any]) -> str:
         return ""
     if "completions" not in parameters:
         return ""
-    named = [one.name for one in parameters.values() if one.kind in NAMED]
+    named = [parameter.name for parameter in parameters.values() if parameter.kind in NAMED]
     columns = {one: "prompt" if one == "prompts" else one for one in named if one != "completions"}
     arguments = ["completions=[completion]"]
     arguments += [f"{one}=[example[{column!r}]]" for one, column in columns.items()]

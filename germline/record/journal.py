@@ -218,9 +218,9 @@ def _encode(entry: JournalEntry) -> bytes:
 def _fields(update: Update | MeanUpdate) -> dict[str, Any]:
     """Return what every update of its kind has."""
     if isinstance(update, MeanUpdate):
-        return {"utilities": [float(one) for one in update.utilities]}
+        return {"utilities": [float(utility) for utility in update.utilities]}
     return {
-        "coefficients": [float(one) for one in update.coefficients],
+        "coefficients": [float(coefficient) for coefficient in update.coefficients],
         "learning_rate": float(update.learning_rate),
         "run_seed": int(update.run_seed),
     }

@@ -76,8 +76,8 @@ def flatten_settings(values: Mapping[str, Any], prefix: str = "") -> dict[str, A
 def differing_settings(configs: Sequence[Config]) -> dict[str, list[Any]]:
     """Return the settings that differ between configs; `...` if a config lacks the setting."""
     all_settings = [flatten_settings(config.model_dump(mode="json")) for config in configs]
-    names = dict.fromkeys(name for one in all_settings for name in one)
-    rows = {name: [one.get(name, ...) for one in all_settings] for name in names}
+    names = dict.fromkeys(name for settings in all_settings for name in settings)
+    rows = {name: [settings.get(name, ...) for settings in all_settings] for name in names}
     return {name: row for name, row in rows.items() if any(value != row[0] for value in row)}
 
 

@@ -40,7 +40,8 @@ def center_options(rows: Sequence[Row]) -> list[str]:
 def _chart(name: str, rows: Sequence[Row]) -> Chart:
     options = list(rows[-1]["option_probabilities"][name])
     ends = "; ".join(
-        f"{_short(one)} {rows[-1]['option_probabilities'][name][one]:.0%}" for one in options
+        f"{_short(option)} {rows[-1]['option_probabilities'][name][option]:.0%}"
+        for option in options
     )
     return Chart(
         name=f"option-{name}",
@@ -52,12 +53,12 @@ def _chart(name: str, rows: Sequence[Row]) -> Chart:
         y_label="probability",
         marks=[
             Curve(
-                _short(one),
+                _short(option),
                 run_style(place),
                 generations(rows),
-                thin_out([row["option_probabilities"][name][one] for row in rows]),
+                thin_out([row["option_probabilities"][name][option] for row in rows]),
             )
-            for place, one in enumerate(options)
+            for place, option in enumerate(options)
         ],
     )
 

@@ -185,7 +185,7 @@ class RunFacts:
     def walk(self) -> list[float | None]:
         """Distance of a random walk of the updates after each generation."""
         start = inherited_walk(self.ancestors, self.config.search.unit)
-        return walked([one.update for one in self.entries], self.config.optimizer, start)
+        return walked([entry.update for entry in self.entries], self.config.optimizer, start)
 
     @property
     def metric(self) -> str:

@@ -37,7 +37,7 @@ def walk_chart(distances: Sequence[float | None], edge: float | None) -> list[Ch
         distances: after each generation, in the unit of sigma.
         edge: sigma at which random members break.
     """
-    known = [one for one in distances if one]
+    known = [distance for distance in distances if distance]
     if not known:
         return []
     places = [float(place) for place in range(len(distances))]

@@ -57,7 +57,7 @@ def _as_ancestor(directory: RunDirectory, generation: int) -> Ancestor:
             "the starting weights: begin a new run with `germline train`"
         )
     entries = directory.journal.read()[: generation + 1]
-    if any(isinstance(one.update, Update) and one.update.backpropagated for one in entries):
+    if any(isinstance(entry.update, Update) and entry.update.backpropagated for entry in entries):
         found = "" if method.replayable else f" (method.kind={method.kind})"
         raise GermlineError(
             f"resume: generation {generation} followed gradients found by backpropagation{found}, "

@@ -79,11 +79,11 @@ def evaluate(
             f"evaluate: {source} is not a run directory, so name a task: task='countdown'"
         )
     last = _generation_of(source, directory, generation)
-    played = make_task(config.task)
-    examples = played.examples(split)[:limit]
+    evaluated = make_task(config.task)
+    examples = evaluated.examples(split)[:limit]
     folder = directory.path if directory else Path()
     ending = "" if last is None else f"-generation-{last}"
-    file = file or folder / f"completions-{played.name}-{split}{ending}.jsonl"
+    file = file or folder / f"completions-{evaluated.name}-{split}{ending}.jsonl"
     check_writable(file)
     with ExitStack() as opened:
         engine = (
@@ -92,15 +92,15 @@ def evaluate(
             else _engine_without_run(config)
         )
         opened.callback(close_engine, engine)
-        graders = opened.enter_context(make_graders(config, played))
+        graders = opened.enter_context(make_graders(config, evaluated))
         fleet: Fleet = LocalFleet(engine, graders, config.microbatch)
         if directory:
-            fleet = fleet_of_run(directory, fleet, played, last)
-        sampling_noise = replace(make_decoding(config, played), noise_stream=HELD_OUT_NOISE)
+            fleet = fleet_of_run(directory, fleet, evaluated, last)
+        sampling_noise = replace(make_decoding(config, evaluated), noise_stream=HELD_OUT_NOISE)
         if directory and last is None:
             last = newest_generation(directory)
         updates = 0 if last is None else last + 1
-        score, evaluation = score_center(fleet, played, examples, sampling_noise, updates)
+        score, evaluation = score_center(fleet, evaluated, examples, sampling_noise, updates)
     _write_completions(file, evaluation, examples)
     return score, file
 

@@ -65,5 +65,5 @@ def measure_kl(
                 tuned, start, microbatch.members, microbatch.examples, written
             )[0]
             texts += written[0]
-    unlikely = [one.improbable for one in readings]
+    unlikely = [reading.improbable for reading in readings]
     return KlDivergence.of(readings), degenerate_text_shares(texts, tuned.special_ids, unlikely)

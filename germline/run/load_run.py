@@ -67,7 +67,7 @@ def settings_for(config: Config, overrides: Sequence[str], section: str) -> dict
     `load_config` later raises for a kind that does not exist.
     """
     values = config.model_dump()
-    asked = dict(one.split("=", 1) for one in overrides if "=" in one)
+    asked = dict(override.split("=", 1) for override in overrides if "=" in override)
     kind = asked.get(f"{section}.kind", values[section]["kind"])
     if kind != values[section]["kind"] and kind in sections(section):
         known = sections(section)[kind].model_fields

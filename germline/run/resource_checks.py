@@ -241,18 +241,18 @@ def check_memory(config: Config, *, searched: bool = True, engines: int = 1) -> 
     if not searched:
         work = replace(work, searched=0, moment_bytes=0)
     parts: list[Part] = [
-        replace(one, bytes=one.bytes * _copies(one.name, one.place, work, shape, engines))
-        for one in memory_parts(config, shape, work)
-        if one.name in CERTAIN
+        replace(part, bytes=part.bytes * _copies(part.name, part.place, work, shape, engines))
+        for part in memory_parts(config, shape, work)
+        if part.name in CERTAIN
     ]
     found = Estimate(work, tuple(parts), Seconds(0.0, 0.0, 0.0, 0.0, 0.0), 0, 0.0, machine)
     if found.fits:
         return
     place: Place = "device" if found.needed("device") > found.available("device") else "host"
     held = ", ".join(
-        f"{one.name} {one.bytes / GIGABYTE:.1f}"
-        for one in parts
-        if one.bytes and (one.place == place or not on_gpu)
+        f"{part.name} {part.bytes / GIGABYTE:.1f}"
+        for part in parts
+        if part.bytes and (part.place == place or not on_gpu)
     )
     remedy = " ".join(what_fits(config, shape, texts, machine))
     would = f"what would fit: {remedy}" if remedy else "use a smaller model or a larger machine"
@@ -298,7 +298,7 @@ def check_disk(config: Config, folder: Path) -> None:
         return  # loading the model or the space raises the error
     size, kept = snapshot_size(config, dimension), snapshots_to_keep(config, dimension)
     free = _free_disk(folder) + sum(
-        one.stat().st_size for one in list_snapshots(folder / "snapshots")
+        snapshot.stat().st_size for snapshot in list_snapshots(folder / "snapshots")
     )
     if not kept or size * (kept + 1) <= free:
         return

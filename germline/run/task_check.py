@@ -75,7 +75,9 @@ class TaskCheckReport:
     def problems(self) -> tuple[str, ...]:
         """The problems that must be fixed before training."""
         return tuple(
-            f"{one.tried}: {one.remark}" for one in self.findings if one.verdict == "wrong"
+            f"{finding.tried}: {finding.remark}"
+            for finding in self.findings
+            if finding.verdict == "wrong"
         )
 
 

@@ -85,7 +85,7 @@ class Singular(CoordinateSpace):
     def searched_shapes(self, tensors: Sequence[TensorInfo]) -> list[tuple[int, ...]]:
         """Return the shapes of the offsets of linear layers; a given adapter is not read."""
         layers = select_linear(tensors, self.section)
-        return [(min(self.section.top_k or min(one.shape), *one.shape),) for one in layers]
+        return [(min(self.section.top_k or min(layer.shape), *layer.shape),) for layer in layers]
 
     def directions(self, matrix: TensorInfo) -> MatrixDirections:
         """Return U_k and V_k of a matrix."""

@@ -107,7 +107,7 @@ def _by_kind(tensors: Sequence[TensorInfo]) -> str:
     """Name tensors that are not linear layers, grouped by kind."""
     parts = []
     for kind, what in UNSUPPORTED.items():
-        names = [f"{one.name} {list(one.shape)}" for one in tensors if one.kind == kind]
+        names = [f"{tensor.name} {list(tensor.shape)}" for tensor in tensors if tensor.kind == kind]
         if names:
             more = f" and {len(names) - 2} more" if len(names) > 2 else ""
             parts.append(f"{what}{', '.join(names[:2])}{more}")

@@ -72,7 +72,9 @@ class IntrinsicDimension:
     @property
     def dimensions(self) -> list[int]:
         """Return the tried dimensions in increasing order."""
-        return sorted({one.dimension for one in self.outcomes if one.dimension is not None})
+        return sorted(
+            {outcome.dimension for outcome in self.outcomes if outcome.dimension is not None}
+        )
 
     def end(self, dimension: int | None) -> float:
         """Return the mean held-out score that runs of a dimension ended with."""
@@ -101,11 +103,11 @@ class IntrinsicDimension:
     @property
     def smallest(self) -> int | None:
         """Return the intrinsic dimension; None if no tried dimension is enough."""
-        enough = (one for one in self.dimensions if self.kept(one) >= self.share)
+        enough = (dimension for dimension in self.dimensions if self.kept(dimension) >= self.share)
         return next(enough, None)
 
     def _of(self, dimension: int | None) -> list[DimensionRun]:
-        return [one for one in self.outcomes if one.dimension == dimension]
+        return [outcome for outcome in self.outcomes if outcome.dimension == dimension]
 
 
 def run_dimensions(
@@ -152,8 +154,10 @@ def find_intrinsic_dimension(
 
 def draw_share_kept(found: IntrinsicDimension, title: str, path: Path) -> None:
     """Draw the share kept over the dimension."""
-    places = [float(one) for one in found.dimensions]
-    curve = {"mean over run seeds": (places, [found.kept(one) for one in found.dimensions])}
+    places = [float(dimension) for dimension in found.dimensions]
+    curve = {
+        "mean over run seeds": (places, [found.kept(dimension) for dimension in found.dimensions])
+    }
     level = (found.share, f"{found.share:.0%}")
     panel = PlotPanel("share of the improvement", curve, level)
     enough = found.smallest

@@ -86,7 +86,7 @@ def probe(
         watch("base model")
         center = probe_center(bench)
         sigma_probes = _probe_sigmas(bench, center, clock, watch)
-        sane = [one for one in sigma_probes if is_sane(one, center)]
+        sane = [sigma_probe for sigma_probe in sigma_probes if is_sane(sigma_probe, center)]
         if not sane:
             raise GermlineError(
                 f"probe: members break at sigma={sigma_probes[0].sigma:g}, the smallest one tried: "
@@ -183,7 +183,7 @@ def _edge(sigma_probes: Sequence[SigmaProbe], center: SigmaProbe) -> float:
     The KL grows like a power of sigma, so it is interpolated linearly in logarithms. If another
     criterion fails first, or a KL is 0, the edge is assumed to be halfway.
     """
-    sane = [is_sane(one, center) for one in sigma_probes]
+    sane = [is_sane(sigma_probe, center) for sigma_probe in sigma_probes]
     if all(sane):
         return sigma_probes[-1].sigma
     if not any(sane):

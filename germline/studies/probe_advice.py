@@ -77,7 +77,9 @@ class ProbeAdvice:
             yield self._trial_results()
 
     def _why_sigma(self) -> str:
-        chosen = next(one for one in self.sigma_probes if one.sigma == self.sigma)
+        chosen = next(
+            sigma_probe for sigma_probe in self.sigma_probes if sigma_probe.sigma == self.sigma
+        )
         text = (
             f"sigma {self.sigma:g}: members still write like the base model (KL "
             f"{chosen.divergence:.2g} nats per token, {chosen.garbage:.0%} degenerate texts), and "
@@ -167,10 +169,10 @@ def _numbers(advice: ProbeAdvice) -> str:
         "step": advice.step,
         "generations": advice.generations,
         "center": asdict(advice.center),
-        "soundings": [asdict(one) for one in advice.sigma_probes],
+        "soundings": [asdict(sigma_probe) for sigma_probe in advice.sigma_probes],
         "trials": [
-            {"sigma": one.sigma, "learning_rate": one.learning_rate, "scores": one.scores}
-            for one in advice.trials
+            {"sigma": trial.sigma, "learning_rate": trial.learning_rate, "scores": trial.scores}
+            for trial in advice.trials
         ],
         "notes": list(advice.notes),
         "seconds": round(advice.seconds, 1),
@@ -186,7 +188,9 @@ def _title(advice: ProbeAdvice) -> str:
 def _panels(advice: ProbeAdvice) -> list[PlotPanel]:
     def over(name: str) -> tuple[list[float], list[float]]:
         """Return the sigmas and one measurement at each, where it is known."""
-        pairs = [(one.sigma, getattr(one, name)) for one in advice.sigma_probes]
+        pairs = [
+            (sigma_probe.sigma, getattr(sigma_probe, name)) for sigma_probe in advice.sigma_probes
+        ]
         known = [(x, y) for x, y in pairs if y is not None and math.isfinite(y)]
         return [x for x, _ in known], [y for _, y in known]
 

@@ -55,15 +55,15 @@ class SeedSummary:
             return {"results": [], "over_seeds": None}
         rows = [
             {
-                "seed": one.seed,
-                "metric": one.end.metric,
-                "start": one.start.mean,
-                "best": one.best.mean,
-                "best_generation": one.best.generation,
-                "end": one.end.mean,
-                "generations": one.end.generation,
+                "seed": result.seed,
+                "metric": result.end.metric,
+                "start": result.start.mean,
+                "best": result.best.mean,
+                "best_generation": result.best.generation,
+                "end": result.end.mean,
+                "generations": result.end.generation,
             }
-            for one in self.results
+            for result in self.results
         ]
         over = {
             "start": asdict(self.over_seeds(lambda one: one.start)),
@@ -198,7 +198,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
             )
         return tuple(range(first, last + 1))
     numbers = [one.strip() for one in text.strip().strip("[]").split(",")]
-    if not all(re.fullmatch(r"\d+", one) for one in numbers):
+    if not all(re.fullmatch(r"\d+", number) for number in numbers):
         raise GermlineError(
             f"seeds={text} is neither a range nor a list of numbers: write seeds=0..4 or "
             "seeds=0,3,7"
@@ -208,4 +208,4 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 
 def _scores(path: Path) -> list[HeldOutScore]:
     scores = [one.score for one in RunDirectory.open(path).held_out()]
-    return [one for one in scores if math.isfinite(one.mean)]
+    return [score for score in scores if math.isfinite(score.mean)]

@@ -97,7 +97,7 @@ def _read(
     rows = measure_texts(bench.reader, bench.reader, members, examples, written)
     readings = [one for row in rows for one in row]
     texts = [one for row in written for one in row]
-    unlikely = [one.improbable for one in readings]
+    unlikely = [reading.improbable for reading in readings]
     return degenerate_text_shares(texts, bench.reader.special_ids, unlikely), KlDivergence.of(
         readings
     )

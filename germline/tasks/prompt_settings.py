@@ -43,7 +43,9 @@ class PromptedExamples:
         sides: tuple[Split, ...] = ("train", "test")
         for split in sides:
             examples = train if split == "train" else task.examples(split)
-            self._examples[split] = tuple(_prompted(one, config, formatter) for one in examples)
+            self._examples[split] = tuple(
+                _prompted(example, config, formatter) for example in examples
+            )
 
     def __call__(self, split: Split) -> Sequence[Example]:
         """Return the examples of a split, always the same ones in the same order."""

@@ -229,7 +229,7 @@ def _addresses(
 ) -> torch.Tensor:
     """Return the words that address each stream's rows, `[streams, 3 + directions]`."""
     rows = [as_signed(direction) for direction in directions]
-    words = [[*map(as_signed, (*one.key, one.generation)), *rows] for one in streams]
+    words = [[*map(as_signed, (*stream.key, stream.generation)), *rows] for stream in streams]
     return torch.tensor(words, device=device)
 
 

@@ -136,4 +136,4 @@ class SpaceConformance:
 def _noises(
     space: Space, members: Sequence[SeedPerturbation], tensor: TensorInfo = LAYER
 ) -> Tensor:
-    return torch.stack([space.noise(one, tensor) for one in members]).flatten().double()
+    return torch.stack([space.noise(member, tensor) for member in members]).flatten().double()

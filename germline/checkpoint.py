@@ -80,10 +80,10 @@ def restore(
             f"generation {generation} is not in the journal: this run has generations "
             f"0 to {len(entries) - 1}"
         )
-    found = weights.digest()
-    if found != base_digest:
+    base = weights.digest()
+    if base != base_digest:
         raise GermlineError(
-            f"the base model is not the one this run began with: its digest is {found[:16]}, "
+            f"the base model is not the one this run began with: its digest is {base[:16]}, "
             f"the run recorded {base_digest[:16]}. Give the original model (and the adapter of "
             "space.init_adapter, if the run has one) its old path"
         )

@@ -293,7 +293,7 @@ def test_of_a_killed_run_the_newest_snapshot_speaks_and_says_so(model, tmp_path,
 def test_weights_lost_with_a_kill_are_told(model, tmp_path):
     path = stopped_after(germline.train(config(model), tmp_path / "run"), 1)
     shutil.rmtree(path / "snapshots")
-    with pytest.raises(GermlineError, match=r"generation 0 followed .*`germline resume` plays it"):
+    with pytest.raises(GermlineError, match=r"generation 0 followed .*`germline resume` runs it"):
         germline.export(path, tmp_path / "model")
 
 

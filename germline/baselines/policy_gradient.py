@@ -105,11 +105,11 @@ class PolicyGradient:
 
     def _as_written(self, engine: InProcessEngine, rows: Sequence[AdvantageRow]) -> list[Tensor]:
         """Return log p_r of every token: its log probability under the member that wrote it."""
-        found = []
+        log_probabilities = []
         for one in rows:
             logits = engine.read([one.member], [one.example], [[one.completion]])[0][0]
-            found.append(self._chosen(logits.clone(), one.completion))
-        return found
+            log_probabilities.append(self._chosen(logits.clone(), one.completion))
+        return log_probabilities
 
     def _chosen(self, logits: Tensor, completion: Completion) -> Tensor:
         tokens = torch.tensor(completion.tokens, device=logits.device)[:, None]

@@ -111,9 +111,9 @@ def _meaning(setting: str, error: dict[str, Any], message: str) -> str:
     if error["type"] in ("dict_type", "model_type", "model_attributes_type") and kinds:
         return f"must be one of {', '.join(map(repr, kinds))}, or a section {{kind: ...}}"
     if error["type"] == "literal_error":
-        found = error["input"]
+        given = error["input"]
         choices = re.findall(r"'([^']*)'", error["ctx"]["expected"])
-        hint = did_you_mean(found, choices) if isinstance(found, str) else ""
+        hint = did_you_mean(given, choices) if isinstance(given, str) else ""
         return f"must be {error['ctx']['expected']}{hint}"
     wanted = message.replace("Input should be", "must be")
     meaning = MEANINGS.get(str(error["type"]), wanted.partition(", unable to ")[0])

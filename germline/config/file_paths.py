@@ -17,15 +17,15 @@ SETTINGS: Mapping[str, tuple[str, ...]] = {
 
 def resolve_file_paths(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Replace each path that exists in this folder only by its location there."""
-    found = dict(values)
+    resolved = dict(values)
     for section, names in SETTINGS.items():
         given = values.get(section)
         if isinstance(given, str):
-            found[section] = _located(given, folder)
+            resolved[section] = _located(given, folder)
         elif isinstance(given, Mapping):
             paths = {name: _located(given[name], folder) for name in names if name in given}
-            found[section] = {**given, **paths}
-    return found
+            resolved[section] = {**given, **paths}
+    return resolved
 
 
 def _located(value: object, folder: Path) -> object:

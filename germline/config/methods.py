@@ -192,18 +192,18 @@ def check_backpropagation(
     """
     if not isinstance(method, EsSampleGradientDescent):
         return
-    found = f"cannot be used by method.kind={method.kind}"
+    refusal = f"cannot be used by method.kind={method.kind}"
     if space.kind not in GRADIENTS_OF:
         raise ValueError(
-            f"space.kind={space.kind} {found}, whose gradient moves whole tensors of the "
+            f"space.kind={space.kind} {refusal}, whose gradient moves whole tensors of the "
             f"model: use space.kind={' or '.join(GRADIENTS_OF)}"
         )
     if engine != "inprocess":
-        raise ValueError(f"engine.kind={engine} {found}, as it has no gradients: use inprocess")
+        raise ValueError(f"engine.kind={engine} {refusal}, as it has no gradients: use inprocess")
     if fleet.kind != "local":
-        raise ValueError(f"fleet.kind={fleet.kind} {found}, which runs one model here: use local")
+        raise ValueError(f"fleet.kind={fleet.kind} {refusal}, which runs one model here: use local")
     if fleet.engines > 1:
-        raise ValueError(f"fleet.engines={fleet.engines} {found}, which runs one model: use 1")
+        raise ValueError(f"fleet.engines={fleet.engines} {refusal}, which runs one model: use 1")
     if method.exploration == "temperature" and temperature == 0:
         raise ValueError(
             "task.temperature=0 writes the same completion every time, so method.exploration="

@@ -60,16 +60,16 @@ class ConfigSection:
 def config_sections() -> tuple[ConfigSection, ...]:
     """List all sections: the config itself first, then in the order the settings name them."""
     schema = Config.model_json_schema()
-    found: dict[str, ConfigSection] = {}
+    sections: dict[str, ConfigSection] = {}
     for place, name, section in _walk(schema, schema, "", "Config"):
-        known = found.get(name)
-        found[name] = ConfigSection(
+        known = sections.get(name)
+        sections[name] = ConfigSection(
             places=(*known.places, place) if known else (place,),
             kind=section["properties"].get("kind", {}).get("const"),
             meaning=" ".join(section.get("description", "").split("\n\n")[0].split()),
             settings=tuple(_settings(schema, section)),
         )
-    return tuple(found.values())
+    return tuple(sections.values())
 
 
 def list_kinds(place: str) -> dict[str, str]:
@@ -100,14 +100,14 @@ class OverrideName:
 
 def override_names() -> list[OverrideName]:
     """List every setting by name; a name that differs between kinds is listed twice."""
-    found: list[OverrideName] = []
+    names: list[OverrideName] = []
     for place in dict.fromkeys(place for part in config_sections() for place in part.places):
         here = [part for part in config_sections() if place in part.places]
         for setting in dict.fromkeys(setting for part in here for setting in part.settings):
             owners = [part for part in here if setting in part.settings]
             few = () if len(owners) == len(here) else tuple(str(owner.kind) for owner in owners)
-            found.append(OverrideName(f"{place}.{setting.name}".lstrip("."), few, setting))
-    return sorted(found, key=lambda entry: entry.name)
+            names.append(OverrideName(f"{place}.{setting.name}".lstrip("."), few, setting))
+    return sorted(names, key=lambda entry: entry.name)
 
 
 def _walk(
@@ -186,8 +186,8 @@ def _accepts(schema: Schema, value: Schema) -> str:
     if value.get("type") == "object":
         inner = value.get("additionalProperties")  # True if every value is accepted
         return f"{_accepts(schema, inner if isinstance(inner, dict) else {})} by name"
-    found = str(value.get("type", "anything"))
+    type_name = str(value.get("type", "anything"))
     words_for = {"boolean": "`true` or `false`", "string": str(value.get("format", "text"))}
-    word = words_for.get(found, found)
+    word = words_for.get(type_name, type_name)
     bounds = [f"{sign} {value[key]:g}" for key, sign in BOUNDS.items() if key in value]
     return " ".join([word, ", ".join(bounds)]).strip()

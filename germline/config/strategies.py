@@ -193,15 +193,15 @@ class Nes(StrategyBase):
         if (rates := first_and_last_value(self.learning_rate)) is None:
             return self
         rate, decay = max(rates), self.optimizer.weight_decay
-        found = f"weight_decay={decay:g} times learning_rate={rate:g} is {decay * rate:.2g}"
+        product = f"weight_decay={decay:g} times learning_rate={rate:g} is {decay * rate:.2g}"
         if decay * rate > 1:
             raise ValueError(
-                f"{found}: above 1, theta overshoots {self.optimizer.decay_to} in every "
+                f"{product}: above 1, theta overshoots {self.optimizer.decay_to} in every "
                 f"generation: use weight_decay={1 / rate:g} or less"
             )
         if 0 < decay * rate < LOST_IN_FP32:
             raise ValueError(
-                f"{found}: theta would not move, as fp32 rounds such a share of it away: use "
+                f"{product}: theta would not move, as fp32 rounds such a share of it away: use "
                 f"weight_decay={LOST_IN_FP32 / rate:.1g} or more"
             )
         return self
@@ -231,16 +231,16 @@ class Nes(StrategyBase):
     def _a_measured_step_is_taken_as_it_is(self) -> "Nes":
         if not isinstance(self.learning_rate, AutoLearningRate):
             return self
-        found = "learning_rate=auto chooses the length of every step"
+        cause = "learning_rate=auto chooses the length of every step"
         if not isinstance(self.optimizer, Sgd) or self.optimizer.momentum:
             kind = "adam" if not isinstance(self.optimizer, Sgd) else "momentum"
             raise ValueError(
-                f"{found}, which optimizer {kind} would change: give learning_rate as a number, "
+                f"{cause}, which optimizer {kind} would change: give learning_rate as a number, "
                 "such as 0.01, or use optimizer=sgd without momentum"
             )
         if self.population == 1:
             raise ValueError(
-                f"{found} by how members differ, and population=1 has no other member: give "
+                f"{cause} by how members differ, and population=1 has no other member: give "
                 "learning_rate as a number, such as 0.001, or use population=2"
             )
         return self

@@ -253,13 +253,13 @@ def _hash_rate(clock: Clock) -> float:
 def _seconds(work: Callable[[], object], clock: Clock, repeats: int = 1) -> float:
     """Return the median of three timings, after a call to warm up."""
     work()
-    found = []
+    durations = []
     for _ in range(3):
         begun = clock()
         for _ in range(repeats):
             work()
-        found.append(clock() - begun)
-    return max(statistics.median(found), 1e-9)
+        durations.append(clock() - begun)
+    return max(statistics.median(durations), 1e-9)
 
 
 def available_bytes() -> float:
@@ -271,10 +271,10 @@ def available_bytes() -> float:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     except OSError:
         return math.inf
-    found = {
+    sizes = {
         name: int(rest.split()[0]) * 1024 for name, rest in (line.split(":") for line in lines)
     }
-    available = found.get("MemAvailable", math.inf) + found.get("SwapFree", 0)
+    available = sizes.get("MemAvailable", math.inf) + sizes.get("SwapFree", 0)
     return float(min(available, _left_in_container()))
 
 

@@ -57,8 +57,8 @@ def run_directories(folder: Path) -> list[Path]:
             f"there is no folder {str(folder)!r}: name one that holds run directories "
             "(germline train makes runs/)"
         )
-    found = [path.parent for path in folder.glob("*/run.json")]
-    return sorted(found, key=lambda path: (-_written_at(path), path.name))
+    directories = [path.parent for path in folder.glob("*/run.json")]
+    return sorted(directories, key=lambda path: (-_written_at(path), path.name))
 
 
 def list_runs(folder: Path) -> list[RunSummary | UnreadableRun]:

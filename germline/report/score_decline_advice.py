@@ -83,16 +83,16 @@ def _curves(rows: Sequence[Row], scores: Sequence[HeldOutScore], edge: float | N
     )
 
 
-def _what(found: ScoreDecline, scores: Sequence[HeldOutScore]) -> str:
+def _what(decline: ScoreDecline, scores: Sequence[HeldOutScore]) -> str:
     name = "training fitness"
-    if found.measure == "held-out score":
+    if decline.measure == "held-out score":
         name = f"held-out {scores[0].metric.replace('_', ' ')}"
-    paired = f", the same {found.examples} examples compared" if found.examples else ""
+    paired = f", the same {decline.examples} examples compared" if decline.examples else ""
     return (
-        f"The score has declined since update {found.since}: {name} went from "
-        f"{number(found.best)} to {number(found.now)}, which is worse by {number(found.loss)} "
-        f"(95 % interval {number(found.low)} to {number(found.high)}{paired}; p-value "
-        f"{_p_value(found.chance)})."
+        f"The score has declined since update {decline.since}: {name} went from "
+        f"{number(decline.best)} to {number(decline.now)}, which is worse by "
+        f"{number(decline.loss)} (95 % interval {number(decline.low)} to {number(decline.high)}"
+        f"{paired}; p-value {_p_value(decline.chance)})."
     )
 
 
@@ -128,20 +128,20 @@ REMEDIES: dict[Cause, str] = {
 
 
 def _commands(
-    found: ScoreDecline, config: Config, path: Path, rows: Sequence[Row]
+    decline: ScoreDecline, config: Config, path: Path, rows: Sequence[Row]
 ) -> Iterator[str]:
     """Yield the exact commands; none where the method's generations cannot be replayed."""
     if not config.method.replayable:
         return
-    run, last = shlex.quote(str(path)), found.since - 1
-    best = "best" if found.measure == "held-out score" else str(last)
-    if found.cause in ("hack", "overfit"):
+    run, last = shlex.quote(str(path)), decline.since - 1
+    best = "best" if decline.measure == "held-out score" else str(last)
+    if decline.cause in ("hack", "overfit"):
         kept = shlex.quote(f"{path}-best")
         if not config.engine.has_own_model:  # It has no file format.
             yield f"germline replay {run} --generation {last} --out {kept}"
-    if found.cause != "hack":
+    if decline.cause != "hack":
         new = shlex.quote(f"{path}-from-{last}")
-        settings = _settings(found.cause, config, rows)
+        settings = _settings(decline.cause, config, rows)
         yield f"germline resume {run} --from {best} --out {new} {settings}"
 
 
@@ -149,18 +149,18 @@ def _settings(cause: Cause, config: Config, rows: Sequence[Row]) -> str:
     """Return overrides that remove the cause in a new run."""
     rate = max((row["learning_rate"] or 0.0 for row in rows), default=0.0)
     if not isinstance(config.strategy, Nes) or not rate:
-        found = [f"strategy.sigma={max(row['sigma'] for row in rows) / 2:.2g}"]
+        overrides = [f"strategy.sigma={max(row['sigma'] for row in rows) / 2:.2g}"]
     elif cause == "overfit":
         decay = DECAY / rate
-        found = [
+        overrides = [
             f"strategy.optimizer.weight_decay={decay:.2g}",
             "strategy.optimizer.decay_to=start",
         ]
     else:
-        found = [f"strategy.learning_rate={rate * _share(config.record.edge, rows):.2g}"]
+        overrides = [f"strategy.learning_rate={rate * _share(config.record.edge, rows):.2g}"]
     if cause == "no signal":
-        found.append(f"batch_size={2 * config.batch_size}")
-    return " ".join(found)
+        overrides.append(f"batch_size={2 * config.batch_size}")
+    return " ".join(overrides)
 
 
 def _share(edge: float | None, rows: Sequence[Row]) -> float:

@@ -58,9 +58,9 @@ def _as_ancestor(directory: RunDirectory, generation: int) -> Ancestor:
         )
     entries = directory.journal.read()[: generation + 1]
     if any(isinstance(entry.update, Update) and entry.update.backpropagated for entry in entries):
-        found = "" if method.replayable else f" (method.kind={method.kind})"
+        cause = "" if method.replayable else f" (method.kind={method.kind})"
         raise GermlineError(
-            f"resume: generation {generation} followed gradients found by backpropagation{found}, "
+            f"resume: generation {generation} followed gradients found by backpropagation{cause}, "
             "which a journal cannot repeat: only snapshots hold such weights. Export the newest "
             f"one and train that: `germline export {directory.path} --out MODEL`, then "
             "`germline train CONFIG model=MODEL`"
@@ -103,10 +103,10 @@ def _with_other_kinds(config: Config, overrides: Sequence[str]) -> dict[str, Any
 def _check_other_theta(setting: str, was: object, asked: object) -> None:
     if setting.partition(".")[0] not in SAME:
         return
-    said = [("not set" if one is ... else repr(one)) for one in (was, asked)]
+    values = [("not set" if one is ... else repr(one)) for one in (was, asked)]
     raise GermlineError(
-        f"resume: {setting} cannot change, as it defines the weights (it was {said[0]}, "
-        f"asked for is {said[1]}). For that, export the weights (`germline replay "
+        f"resume: {setting} cannot change, as it defines the weights (it was {values[0]}, "
+        f"asked for is {values[1]}). For that, export the weights (`germline replay "
         "RUN --generation 40 --out MODEL`) and train them anew (`germline train CONFIG "
         "model=MODEL`)"
     )

@@ -245,10 +245,10 @@ def check_memory(config: Config, *, searched: bool = True, engines: int = 1) -> 
         for part in memory_parts(config, shape, work)
         if part.name in CERTAIN
     ]
-    found = Estimate(work, tuple(parts), Seconds(0.0, 0.0, 0.0, 0.0, 0.0), 0, 0.0, machine)
-    if found.fits:
+    estimate = Estimate(work, tuple(parts), Seconds(0.0, 0.0, 0.0, 0.0, 0.0), 0, 0.0, machine)
+    if estimate.fits:
         return
-    place: Place = "device" if found.needed("device") > found.available("device") else "host"
+    place: Place = "device" if estimate.needed("device") > estimate.available("device") else "host"
     held = ", ".join(
         f"{part.name} {part.bytes / GIGABYTE:.1f}"
         for part in parts
@@ -257,9 +257,9 @@ def check_memory(config: Config, *, searched: bool = True, engines: int = 1) -> 
     remedy = " ".join(what_fits(config, shape, texts, machine))
     would = f"what would fit: {remedy}" if remedy else "use a smaller model or a larger machine"
     raise GermlineError(
-        f"model={config.model} does not fit: {found.needed(place) / GIGABYTE:.1f} GB of {place} "
+        f"model={config.model} does not fit: {estimate.needed(place) / GIGABYTE:.1f} GB of {place} "
         f"memory are needed before the first text ({held}), and "
-        f"{found.available(place) / GIGABYTE:.1f} GB are available; {would} "
+        f"{estimate.available(place) / GIGABYTE:.1f} GB are available; {would} "
         "(germline doctor --config shows the parts)"
     )
 

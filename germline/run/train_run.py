@@ -267,13 +267,13 @@ def resume(path: Path | str, overrides: Sequence[str] = ()) -> Training:
     return Training(replace(parts, config=config), directory, first=len(entries))
 
 
-def _check_change(setting: str, found: str) -> None:
+def _check_change(setting: str, difference: str) -> None:
     section, _, name = setting.partition(".")
     if section in RESUMABLE or (section == "engine" and name in SERVER):
         return
     servers = ", ".join(f"engine.{one}" for one in SERVER)
     raise GermlineError(
-        f"resume: {setting} cannot change within a run ({found}); start a new run for that. "
+        f"resume: {setting} cannot change within a run ({difference}); start a new run for that. "
         f"A resumed run may change {', '.join(RESUMABLE)}, and of a served engine {servers}"
     )
 

@@ -126,14 +126,14 @@ class SeedStudy:
 
     def summary(self) -> SeedSummary:
         """Return the statistics over the seeds that have held-out scores."""
-        found = []
+        results = []
         for seed in self.seeds:
             path = self.path(seed)
             scores = _scores(path) if (path / "run.json").exists() else []
             best = best_score(scores)
             if best is not None:
-                found.append(SeedResult(seed, scores[0], best, scores[-1]))
-        return SeedSummary(tuple(found))
+                results.append(SeedResult(seed, scores[0], best, scores[-1]))
+        return SeedSummary(tuple(results))
 
     def write_results(self) -> Path:
         """Write the summary into `seeds.json`, and a report over all seeds; return its path."""

@@ -30,7 +30,7 @@ def test_the_gpu_benchmark_measures_the_toy_shape_on_a_cpu(lines):
 
 
 def test_without_a_gpu_its_table_says_what_is_unmeasured(lines):
-    assert "Unmeasured, for want of a GPU: 0.5B" in lines[-1]
+    assert "Not measured, as there is no GPU: 0.5B" in lines[-1]
     assert not any(line.startswith("| 0.5B") for line in lines)
 
 

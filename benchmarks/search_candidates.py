@@ -108,16 +108,16 @@ def scored(config: Config, candidate: Candidate, examples: int) -> Iterator[tupl
             return score_center(parts.fleet, parts.task, chosen, sampling_noise, generation)[0].mean
 
         yield 0, 0, score(0)
-        played = 0
+        evaluated = 0
         for record in generations(
             parts.strategy, parts.shape, parts.fleet, parts.batch, parts.decoding, range(planned)
         ):
-            played += len(record.evaluation.rollouts)
+            evaluated += len(record.evaluation.rollouts)
             beside = parts.fleet.extra if isinstance(parts.fleet, CenterFleet) else 0
             done = record.generation + 1
-            last = done == planned or played >= budget
+            last = done == planned or evaluated >= budget
             if last or done % SCORE_EVERY == 0:
-                yield done, played + beside, score(done)
+                yield done, evaluated + beside, score(done)
             if last:
                 return
 

@@ -204,9 +204,9 @@ def run(cell: Cell) -> None:
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         training = train(config, Path(folder) / "run")
-        played = [len(record.evaluation.rollouts) for record in training]
+        counts = [len(record.evaluation.rollouts) for record in training]
         scores = [one.score for one in training.directory.held_out()]
-    rollouts = np.cumsum([0, *played])
+    rollouts = np.cumsum([0, *counts])
     curve = Curve(
         cell,
         [score.generation for score in scores],

@@ -240,7 +240,7 @@ class VotingFleet(FleetWrapper):
         ensemble = self.ensemble
         if not ensemble.kept:
             return self.inner.evaluate_center(examples, decoding)
-        parts = self._play(examples, decoding)
+        parts = self._evaluate_kept(examples, decoding)
         by_member = [rollouts for _, rollouts in sorted(parts.by_place.items())]
         ensemble.kept = tuple(
             replace(one, score=self._score(rollouts))
@@ -257,7 +257,7 @@ class VotingFleet(FleetWrapper):
         """Apply an update that changes nothing; there is no step to measure."""
         self.inner.apply(update)
 
-    def _play(self, examples: Sequence[Example], decoding: Decoding) -> "_Ballots":
+    def _evaluate_kept(self, examples: Sequence[Example], decoding: Decoding) -> "_Ballots":
         """Evaluate the kept members, one generation after another: engines draw one at a time."""
         places: dict[int, list[int]] = {}
         for place, one in enumerate(self.ensemble.kept):

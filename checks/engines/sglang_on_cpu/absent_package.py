@@ -25,7 +25,7 @@ class Absent:
         return Absent(f"{self._name}.{attribute}")
 
     def __call__(self, *_arguments: object, **_named: object) -> NoReturn:
-        """Fail: whoever calls it needs the package."""
+        """Fail: the caller needs the package."""
         raise NotImplementedError(f"{self._name} is called, but this environment has none")
 
 

@@ -110,6 +110,13 @@ def test_evaluating_a_model_needs_a_task() -> None:
     shown = CliRunner().invoke(app, ["eval", "nano"])
     assert shown.exit_code == 2
     assert "nano is not a run directory, so a task is needed: --task countdown" in shown.stderr
+    assert "there is no folder 'nano' here" in shown.stderr
+
+
+def test_a_setting_in_place_of_the_config_is_called_one() -> None:
+    shown = CliRunner().invoke(app, ["train", "task=sums.py", "model=nano"])
+    assert shown.exit_code == 2
+    assert "'task=sums.py' is a setting; name a config before the settings" in shown.stderr
 
 
 def test_a_mistyped_option_ends_with_status_2() -> None:

@@ -1,6 +1,7 @@
 """The model card of an export says what the run recorded, and never costs the weights."""
 
 import re
+from typing import Any
 
 import pytest
 import yaml
@@ -47,6 +48,17 @@ def test_an_export_has_a_card_that_says_how_to_load_it(adapter, tmp_path):
     names: dict[str, object] = {}
     exec(code.replace('"merged"', repr(str(tmp_path / "merged"))), names)  # noqa: S102 - as shown
     assert {"model", "tokenizer"} <= names.keys()
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # by peft
+def test_an_adapter_of_the_built_in_model_loads_as_its_card_says(adapter, tmp_path):
+    germline.export(adapter, tmp_path / "adapter")
+    text = (tmp_path / "adapter" / "README.md").read_text()
+    code = text.partition("```python\n")[2].partition("```")[0]
+    names: dict[str, Any] = {}
+    exec(code.replace('"adapter"', repr(str(tmp_path / "adapter"))), names)  # noqa: S102 - as shown
+    assert names["tokenizer"]("What is 7 + 8?").input_ids
+    assert "lora" in str(next(iter(names["model"].peft_config.values())).peft_type).lower()
 
 
 def test_replay_writes_the_card_of_its_generation(adapter, tmp_path):

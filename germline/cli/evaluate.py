@@ -192,8 +192,9 @@ def _task(source: str, task: str | None, overrides: Sequence[str]) -> "TaskConfi
     if task is not None:
         return load_config({"task": task}, overrides).task
     if not (Path(source) / "run.json").exists():
+        missing = "" if Path(source).exists() else f" (there is no folder {source!r} here)"
         raise GermlineError(
-            f"eval: {source} is not a run directory, so a task is needed: --task countdown"
+            f"eval: {source} is not a run directory, so a task is needed: --task countdown{missing}"
         )
     if not overrides:
         return None

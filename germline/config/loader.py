@@ -42,6 +42,11 @@ def load_config(source: Path | str | Mapping[str, Any], overrides: Sequence[str]
             f"config: give the path of a YAML file, or a mapping of settings such as "
             f"{{'task': 'countdown'}}; found {_shown(source)}"
         )
+    if isinstance(source, (str, Path)) and "=" in str(source) and not Path(source).exists():
+        raise GermlineError(
+            f"config: {str(source)!r} is a setting; name a config before the settings: a YAML "
+            "file, a task file, a run directory, or one of `germline list configs`"
+        )
     values = dict(source) if isinstance(source, Mapping) else _read_file(find_config(Path(source)))
     for override in _texts(overrides):
         values = _override(values, override)

@@ -33,9 +33,9 @@ LOAD_ADAPTER = """\
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-base = AutoModelForCausalLM.from_pretrained("{base}")
+base = AutoModelForCausalLM.from_pretrained({base})
 model = PeftModel.from_pretrained(base, "{folder}")
-tokenizer = AutoTokenizer.from_pretrained("{base}")
+tokenizer = AutoTokenizer.from_pretrained({base})
 """
 
 
@@ -79,13 +79,18 @@ def model_card(run: RunDirectory, name: str, form: Literal["adapter", "merged"],
         "digest": f"`{digest}` (SHA-256 of the fp32 master weights and optimizer moments)",
         "germline": str(run.environment["versions"].get("germline")),
     }
-    load = (LOAD_ADAPTER if form == "adapter" else LOAD_MERGED).format(folder=name, base=base)
+    # The built-in model is a folder of the package; transformers knows it by no name.
+    load = (LOAD_ADAPTER if form == "adapter" else LOAD_MERGED).format(
+        folder=name, base="NANO_DIR" if base == "nano" else f'"{base}"'
+    )
+    if form == "adapter" and base == "nano":
+        load = f"from germline.nano import NANO_DIR\n{load}"
     settings = yaml.safe_dump(_shortened(config.model_dump(mode="json")), sort_keys=False)
     parts = (
         f"---\n{yaml.safe_dump(header, sort_keys=False)}---\n",
         f"# {base}, trained on {config.task.title}\n",
-        "[germline](https://pypi.org/project/germline/) trained these weights with evolution "
-        "strategies: forward passes and a reward, without backpropagation.\n",
+        "germline trained these weights with evolution strategies: forward passes and a reward, "
+        "without backpropagation.\n",
         "\n".join(["| | |", "|---|---|", *(f"| {a} | {_cell(b)} |" for a, b in facts.items())]),
         "\n## Scores\n",
         "\n".join(_scores(run, last)),

@@ -72,6 +72,8 @@ SEEN_ELSEWHERE = {
     "task.test_path": "test_files_of_examples_are_read",
     "task.digits": "tests of multiplication: test_factors_have_the_digits_asked_for",
     "task.template": "tests of jsonl tasks: test_a_template_makes_the_prompt",
+    "task.reward_functions": "tests of from_python: test_several_functions_have_weights_and_...",
+    "task.reward_floor": "tests of from_python: test_a_reward_below_the_floor_names_...",
     "task.digest": "tests of own tasks: test_a_file_that_has_changed_is_refused",
     **dict.fromkeys(
         (

@@ -19,6 +19,7 @@ TEMPERATURE = (
     "strategy.learning_rate=0.01",
 )
 JSONL = "task={kind: jsonl, path: rows.jsonl}"
+FUNCTIONS = (JSONL, "task.reward_functions={length: 1}")
 
 # (setting, a word of the condition): (what makes the condition true, the setting that is refused)
 CASES = {
@@ -61,6 +62,11 @@ CASES = {
     ("task.thinking_tag", "strip_thinking"): ((), "task.thinking_tag=reason"),
     ("task.system_prompt", "chat"): (("task.chat=false",), "task.system_prompt=x"),
     ("task.few_shot", "prompt_search"): (("prompt_search.few_shot=[0, 1]",), "task.few_shot=2"),
+    ("task.reward", "with reward functions"): (FUNCTIONS, "task.reward=numeric"),
+    ("task.metric", "with reward functions"): (FUNCTIONS, "task.metric=exact"),
+    ("task.pattern", "with reward functions"): (FUNCTIONS, "task.pattern=x"),
+    ("task.tolerance", "with reward functions"): (FUNCTIONS, "task.tolerance=1"),
+    ("task.reward_floor", "without reward functions"): ((), "task.reward_floor=-1"),
     ("task.pattern", "regex"): ((JSONL,), "task.pattern=x"),
     ("task.tolerance", "numeric"): ((JSONL,), "task.tolerance=1"),
     ("prompt_search.learning_rate", "options"): ((), "prompt_search.learning_rate=0.1"),

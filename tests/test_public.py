@@ -14,22 +14,24 @@ import pytest
 
 import germline
 
+FROM_PYTHON = "reward=None, data=None, model=None, tokenizer=None"
 SIGNATURES = {
-    "build_run_parts": "(config, ancestors=())",
+    "build_run_parts": "(config, ancestors=(), inputs=PythonInputs(rewards={}, rows=None))",
     "check_task": "(task, overrides=(), *, model='nano', prompts=10)",
     "evaluate": (
-        "(source, task=None, *, split='test', limit=None, overrides=(), out=None, generation=None)"
+        "(source, task=None, *, split='test', limit=None, overrides=(), out=None, "
+        f"generation=None, {FROM_PYTHON})"
     ),
-    "export": "(path, out, form=None, generation=None)",
-    "fork": "(path, generation='best', overrides=(), out=None)",
+    "export": "(path, out, form=None, generation=None, *, model=None, tokenizer=None)",
+    "fork": (f"(path, generation='best', overrides=(), out=None, *, {FROM_PYTHON}, callbacks=())"),
     "generate": (
         "(source, prompts, *, chat=True, max_new_tokens=128, temperature=0.0, top_p=1.0, seed=0, "
         "engine=None)"
     ),
     "load_config": "(source, overrides=())",
-    "replay": "(path, generation, out=None, form=None)",
-    "resume": "(path, overrides=())",
-    "train": "(config, out=None)",
+    "replay": "(path, generation, out=None, form=None, *, model=None, tokenizer=None)",
+    "resume": f"(path, overrides=(), *, {FROM_PYTHON}, callbacks=())",
+    "train": f"(config, out=None, *, {FROM_PYTHON}, callbacks=())",
     "train_seeds": "(config, seeds, out=None)",
     "write_report": "(paths, out=None)",
 }
@@ -53,7 +55,7 @@ CLASSES = {
         "task",
     },
     "GermlineError": set(),
-    "Training": {"config", "directory", "end", "start", "stop"},
+    "Training": {"config", "directory", "end", "run", "start", "stop"},
 }
 HEAVY = ("torch", "transformers", "matplotlib", "numpy", "pydantic", "rich")
 
@@ -78,6 +80,12 @@ def test_a_function_keeps_its_signature(name):
 @pytest.mark.parametrize("name", SIGNATURES)
 def test_a_function_says_what_it_does(name):
     assert inspect.getdoc(getattr(germline, name))
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_help_shows_a_readable_signature(name):
+    for parameter in inspect.signature(getattr(germline, name)).parameters.values():
+        assert len(str(parameter)) < 110, parameter
 
 
 def test_a_config_has_these_sections():

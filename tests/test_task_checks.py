@@ -112,21 +112,13 @@ def test_a_model_without_a_chat_template_is_found(tmp_path):
     assert "task.chat=false" in found.remark
 
 
-@pytest.mark.parametrize(
-    ("parameters", "call"),
-    [
-        ("completions, answer, **kwargs", "completions=[completion], answer=[example['answer']]"),
-        ("prompts, completions, **kwargs", "completions=[completion], prompts=[example['prompt']]"),
-    ],
-)
-def test_a_reward_of_the_shape_of_trl_is_told_how_to_adapt_it(tmp_path, parameters, call):
+def test_a_reward_of_trl_may_stand_in_a_file(tmp_path):
     path = tmp_path / "numbers.py"
-    path.write_text(f"{ROWS}def reward({parameters}):\n    return [1.0 for _ in completions]\n")
-    try:
-        (problem, *_) = germline.check_task(path, prompts=0).problems
-    except GermlineError as error:
-        problem = str(error)
-    assert f"return trl_reward({call})[0]" in problem
+    reward = "def reward(completions, answer, **_):\n    return [float(completions == answer)]\n"
+    path.write_text(ROWS + reward)
+    found = {one.tried: one for one in germline.check_task(path, prompts=0).findings}
+    assert set(found["gold answers"].rewards) == {1.0}
+    assert set(found["empty answers"].rewards) == {0.0}
 
 
 def test_what_a_reward_prints_goes_to_a_file(tmp_path, capfd):

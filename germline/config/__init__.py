@@ -62,6 +62,7 @@ from germline.config.tasks import (
     Jsonl,
     Multiplication,
     PythonFile,
+    Rows,
     TaskBase,
     TaskConfig,
 )
@@ -115,6 +116,7 @@ __all__ = [
     "Raw",
     "Ray",
     "Recording",
+    "Rows",
     "RunningMeanBaseline",
     "Scheduled",
     "Section",

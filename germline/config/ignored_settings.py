@@ -187,6 +187,19 @@ RULES: tuple[Rule, ...] = (
         "with prompt_search.few_shot={config.prompt_search.few_shot}",
         "drop it, and list it in prompt_search.few_shot to search it",
     ),
+    *_rules(
+        "task",
+        "reward metric pattern tolerance",
+        lambda config: bool(config.task.reward_functions),
+        "with reward functions given from Python ({config.task.reward_functions})",
+        "drop it, or leave out reward=",
+    ),
+    Rule(
+        "task.reward_floor",
+        lambda config: not config.task.reward_functions,
+        "without reward functions given from Python",
+        "call germline.train(config, reward=...), or drop it",
+    ),
     Rule("task.pattern", _lacks_reward("regex"), "without task.reward=regex", DROP_ONE),
     Rule("task.tolerance", _lacks_reward("numeric"), "without task.reward=numeric", DROP_ONE),
     *_rules(

@@ -37,6 +37,18 @@ def load_config(source: Path | str | Mapping[str, Any], overrides: Sequence[str]
     Raises:
         GermlineError: a file is missing or not YAML, or a setting is unknown or out of range.
     """
+    values = read_settings(source)
+    for override in _texts(overrides):
+        values = _override(values, override)
+    return validate_config(values)
+
+
+def read_settings(source: Path | str | Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that a source of a config gives, before they are validated.
+
+    Raises:
+        GermlineError: it is no source of settings, or its file is missing or not YAML.
+    """
     if not isinstance(source, (str, Path, Mapping)):
         raise GermlineError(
             f"config: give the path of a YAML file, or a mapping of settings such as "
@@ -47,10 +59,7 @@ def load_config(source: Path | str | Mapping[str, Any], overrides: Sequence[str]
             f"config: {str(source)!r} is a setting; name a config before the settings: a YAML "
             "file, a task file, a run directory, or one of `germline list configs`"
         )
-    values = dict(source) if isinstance(source, Mapping) else _read_file(find_config(Path(source)))
-    for override in _texts(overrides):
-        values = _override(values, override)
-    return validate_config(values)
+    return dict(source) if isinstance(source, Mapping) else _read_file(find_config(Path(source)))
 
 
 def smoke_config(config: Config) -> Config:

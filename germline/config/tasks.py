@@ -19,6 +19,11 @@ class TaskBase(KindSection):
         """Name of the task: its kind, or the name of its file."""
         return self.kind
 
+    @property
+    def place(self) -> str:
+        """Where the rows come from, in the words of errors."""
+        return "data"
+
     chat: bool | None = Field(
         None, description="Wrap prompts in the model's chat template; default: as the task wants."
     )
@@ -61,6 +66,20 @@ class TaskBase(KindSection):
         "think",
         pattern=r"^\w+$",
         description="Name of the tag, such as `think` for `<think>` and `</think>`.",
+    )
+    reward_functions: dict[str, float] = Field(
+        {},
+        description=(
+            "Names and weights of reward functions given from Python, `germline.train(config, "
+            "reward=...)`, which writes this setting; they replace the rewards of the task."
+        ),
+    )
+    reward_floor: float | dict[str, float] = Field(
+        0.0,
+        description=(
+            "Worst value of the functions given from Python: one number, or one per function; a "
+            "completion that cannot be graded earns it."
+        ),
     )
 
 
@@ -137,10 +156,25 @@ def _as_written(template: object) -> object:
     return template
 
 
-class CustomTask(TaskBase):
-    """Settings of tasks made of a file of your own."""
+class FileTask(TaskBase):
+    """Settings of tasks made of a file."""
 
     path: Path = Field(description="The file the task is made of.")
+
+    @property
+    def title(self) -> str:
+        """What the task is called: the name of its file."""
+        return self.path.stem
+
+    @property
+    def place(self) -> str:
+        """Where the rows come from, in the words of errors."""
+        return str(self.path)
+
+
+class CustomTask(TaskBase):
+    """Settings of tasks made of rows of your own."""
+
     columns: dict[str, str] = Field(
         {},
         description=(
@@ -166,11 +200,6 @@ class CustomTask(TaskBase):
         ),
     )
 
-    @property
-    def title(self) -> str:
-        """What the task is called: the name of its file."""
-        return self.path.stem
-
     @field_validator("template")
     @classmethod
     def _names_a_field(cls, template: str | None) -> str | None:
@@ -187,7 +216,7 @@ PLACEHOLDER = re.compile(r"(?<!\{)\{(\w+)\}(?!\})")
 
 
 @register("task", "germline.tasks.python_file:PythonTask")
-class PythonFile(CustomTask):
+class PythonFile(CustomTask, FileTask):
     """A Python file with examples and `reward(completion, example)`; see docs/own-task.md."""
 
     kind: Literal["python"] = "python"
@@ -248,7 +277,7 @@ class RewardedRows(CustomTask):
 
 
 @register("task", "germline.tasks.jsonl:JsonlTask")
-class Jsonl(RewardedRows):
+class Jsonl(RewardedRows, FileTask):
     """A JSONL file scored by built-in rewards, no Python needed; see docs/own-task.md."""
 
     kind: Literal["jsonl"] = "jsonl"
@@ -258,7 +287,7 @@ class Jsonl(RewardedRows):
 
 
 @register("task", "germline.tasks.jsonl:DatasetTask")
-class Dataset(RewardedRows):
+class Dataset(RewardedRows, FileTask):
     """A dataset that the library `datasets` loads, scored by built-in rewards."""
 
     kind: Literal["dataset"] = "dataset"
@@ -277,6 +306,13 @@ class Dataset(RewardedRows):
     test_split: str | None = Field(
         None, description="Split with the held-out rows; default: a seeded 80/20 split of `split`."
     )
+
+
+@register("task", "germline.tasks.jsonl:GivenRowsTask")
+class Rows(RewardedRows):
+    """Rows given from Python: a list, a `Dataset` or a `DataFrame`; see docs/from-python.md."""
+
+    kind: Literal["rows"] = "rows"
 
 
 SUFFIXES = {

@@ -66,7 +66,7 @@ class GraderPool:
         rubric: part -> weight; the reward is the weighted sum. Weight 0 marks a metric.
         floor: the parts of a completion whose grading failed.
         workers: maximum number of processes; all but the first start only while grading is slower
-            than generation.
+            than generation. None are for a subclass that grades elsewhere.
         timeout_s: longest wall time for one completion, without the start of the process and its
             imports.
         memory_gb: memory limit of a process, in GB; None sets no limit.
@@ -93,15 +93,14 @@ class GraderPool:
         self._floor = tuple(float(floor[part]) for part in self._rubric)
         self._name = _name(grader)
         memory_bytes = None if memory_gb is None else int(memory_gb * GB)
-        setup = GraderSetup(
-            _pickled(grader, self._name), tuple(self._rubric), timeout_s, memory_bytes
-        )
+        pickled = _pickled(grader, self._name) if workers else b""
+        self._setup = GraderSetup(pickled, tuple(self._rubric), timeout_s, memory_bytes)
         self._backlog: WorkQueue[_Job, Item] = WorkQueue()
         self._open_jobs: set[_Job] = set()
         self._lock = threading.Lock()
         self._closed = False
         self._output: Path | None = None
-        self._children = [WorkerHandle(setup, self._name) for _ in range(workers)]
+        self._children = [WorkerHandle(self._setup, self._name) for _ in range(workers)]
         self._threads = [
             threading.Thread(
                 target=self._serve, args=(number, child), name=f"grader-{number}", daemon=True

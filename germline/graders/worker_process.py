@@ -54,11 +54,13 @@ class _TimeUp(BaseException):
 class _Alarm:
     """Raises `_TimeUp` inside the running code, `timeout_s` after the alarm was set."""
 
-    def __init__(self, timeout_s: float) -> None:
+    def __init__(self, timeout_s: float | None) -> None:
         self._timeout_s = timeout_s
         self._armed = False
 
     def set(self) -> None:
+        if self._timeout_s is None:
+            return
         # Installed again for every item: a grader may use the alarm itself.
         signal.signal(signal.SIGALRM, self._ring)
         self._armed = True
@@ -67,7 +69,8 @@ class _Alarm:
     def stop(self) -> None:
         # Python may run a handler a little after its signal; a late call must have no effect.
         self._armed = False
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        if self._timeout_s is not None:
+            signal.setitimer(signal.ITIMER_REAL, 0)
 
     def _ring(self, _signal: int, _frame: FrameType | None) -> None:
         if self._armed:
@@ -75,17 +78,26 @@ class _Alarm:
             raise _TimeUp
 
 
-class _GradingLoop:
-    """Grades one item after another."""
+class GradingLoop:
+    """Grades one item after another.
 
-    def __init__(self, grader: Callable[..., Any], setup: GraderSetup) -> None:
+    Args:
+        grader: (text, example) -> parts.
+        setup: names of the parts, and limits.
+        timed: whether an alarm enforces the time limit, which only a main thread can set.
+    """
+
+    def __init__(
+        self, grader: Callable[..., Any], setup: GraderSetup, *, timed: bool = True
+    ) -> None:
         self._grader = grader
         self._names = setup.parts
         self._timeout_s = setup.timeout_s
         self._memory_bytes = setup.memory_bytes
-        self._alarm = _Alarm(setup.timeout_s)
+        self._alarm = _Alarm(setup.timeout_s if timed else None)
 
     def grade(self, item: Item) -> Verdict:
+        """Grade one completion; any failure of the grader becomes a verdict."""
         try:
             try:
                 self._alarm.set()
@@ -139,7 +151,7 @@ def main(progress_descriptor: int) -> None:
         setup = cast(GraderSetup, read_frame(requests))
         _limit_memory(setup.memory_bytes)
         try:
-            loop = _GradingLoop(pickle.loads(setup.grader), setup)
+            loop = GradingLoop(pickle.loads(setup.grader), setup)
         except Exception as error:  # noqa: BLE001 - importing a user's module can raise anything
             write_frame(replies, WorkerReady(f"{type(error).__name__}: {error}"))
             return
@@ -155,7 +167,7 @@ def main(progress_descriptor: int) -> None:
 
 
 def _grade_all(
-    items: list[Item], loop: _GradingLoop, progress: SharedProgress, replies: BinaryIO
+    items: list[Item], loop: GradingLoop, progress: SharedProgress, replies: BinaryIO
 ) -> None:
     done: list[Verdict] = []
     flushed = time.monotonic()

@@ -15,6 +15,7 @@ from germline.config import (
     Nes,
 )
 from germline.fleet.engine_queries import DimensionQuery
+from germline.graders.in_process_pool import InProcessPool, can_be_imported
 from germline.graders.pool import GraderPool
 from germline.nano import NANO_DIR
 from germline.optimizers import make_optimizer
@@ -22,11 +23,13 @@ from germline.protocols import Engine, Fleet, Shaping, Strategy, Task
 from germline.record.ancestry import Ancestor
 from germline.run.build_fleet import make_fleet, warn_if_slow
 from germline.run.inherited_weights import apply_ancestors, space_seed
+from germline.run.loaded_model import check_model_is_named
 from germline.run.resource_checks import check_graders, check_limits, check_memory, check_threads
 from germline.shaping import utilities
 from germline.spaces import make_space
 from germline.strategies import make_strategy
 from germline.tasks import make_task
+from germline.tasks.python_inputs import NO_INPUTS, PythonInputs
 from germline.training import batches
 from germline.types import Decoding, Example
 
@@ -71,17 +74,20 @@ class RunParts:
         return batch_of(self.method.batch_generation(generation))
 
 
-def build_run_parts(config: Config, ancestors: Sequence[Ancestor] = ()) -> RunParts:
+def build_run_parts(
+    config: Config, ancestors: Sequence[Ancestor] = (), inputs: PythonInputs = NO_INPUTS
+) -> RunParts:
     """Load the model and the task, make the strategy, and start the graders.
 
     Args:
         config: config of the run.
         ancestors: the runs that led to its starting weights, see `RunDirectory.ancestors`.
+        inputs: the rows and reward functions that were given from Python.
 
     Raises:
         GermlineError: the model, task or another object of the config cannot be loaded.
     """
-    task = make_task(config.task)
+    task = make_task(config.task, inputs)
     check_limits(config, len(task.examples("train")))
     if isinstance(config.fleet, Local) and config.fleet.engines > 1:
         # Each engine checks the memory when it loads, but all engines load at the same time.
@@ -138,9 +144,19 @@ def with_population(config: Config, strategy: Strategy) -> Config:
 
 
 def make_graders(config: Config, task: Task) -> GraderPool:
-    """Start the pool that grades a task."""
+    """Start the pool that grades a task: worker processes, if they can import its rewards."""
     check_graders(config)
     section = config.graders
+    functions = config.task.reward_functions
+    if functions and not can_be_imported(task.grader):
+        log.warning(
+            "reward: %s cannot be imported by grader processes (a lambda, a function inside a "
+            "function, or of a script or notebook), so it runs in this process: graders.timeout_s "
+            "holds in the main thread only, graders.workers and graders.memory_gb do not act. Put "
+            "it into a module to have them",
+            ", ".join(functions),
+        )
+        return InProcessPool(task.grader, task.rubric, task.floor, section.timeout_s)
     return GraderPool(
         task.grader,
         task.rubric,
@@ -169,6 +185,7 @@ def make_engine(
     """
     # An engine uses the run seed only for random starting values of theta.
     config = config.model_copy(update={"seed": space_seed(config, ancestors)})
+    check_model_is_named(config)
     check_threads(config)
     check_memory(config, searched=searched)
     engine: Engine = registry.create(

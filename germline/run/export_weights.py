@@ -1,7 +1,9 @@
 """Rebuild and write the weights of a run: `replay` and `export`."""
 
+from __future__ import annotations  # help() shows the names of types as they are written here
+
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from germline.checkpoint import last_restorable_generation, restore
 from germline.config import Config
@@ -9,21 +11,29 @@ from germline.protocols import Engine
 from germline.record import RunDirectory
 from germline.record.atomic_files import check_writable, explain_write_errors
 from germline.run.build_parts import make_engine
-from germline.run.load_run import (
-    find_generation,
-    load_single_model,
-    strategy_of_run,
-)
+from germline.run.load_run import find_generation, load_single_model, strategy_of_run
+from germline.run.loaded_model import LoadedModel, with_model_folder
 from germline.run.model_card import write_model_card
+from germline.run.run_inputs import read_run_inputs
 from germline.run.validate_args import validate_path
+from germline.spaces.peft_files import rename_base
 from germline.types import GermlineError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 Form = Literal["adapter", "merged"]
 """Form of exported weights: a PEFT adapter (if one was trained), or a Hugging Face folder."""
 
 
 def replay(
-    path: Path | str, generation: int, out: Path | str | None = None, form: Form | None = None
+    path: Path | str,
+    generation: int,
+    out: Path | str | None = None,
+    form: Form | None = None,
+    *,
+    model: PreTrainedModel | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> str:
     """Rebuild a generation from base model and journal alone; return its verified digest.
 
@@ -32,6 +42,8 @@ def replay(
         generation: the last update to include; -1 is the base model.
         out: the folder to write, if any.
         form: see `export`.
+        model: the loaded model, where the run was begun with one.
+        tokenizer: of the loaded model.
 
     Raises:
         GermlineError: the digest is not the one the journal recorded.
@@ -43,7 +55,9 @@ def replay(
         )
     form = _form(directory.config, form)
     folder = None if out is None else _free(validate_path("out", out))
-    engine = make_engine(directory.config, generates=False, ancestors=directory.ancestors)
+    loaded = read_run_inputs(model=model, tokenizer=tokenizer).model
+    config = with_model_folder(directory.config, loaded)
+    engine = make_engine(config, generates=False, ancestors=directory.ancestors)
     digest = restore(
         engine.weights,
         directory.journal.read(generation + 1 if generation >= -1 else None),
@@ -54,7 +68,7 @@ def replay(
     )
     if folder is not None:
         engine.refresh()
-        _write_weights(engine, folder, form)
+        _write_weights(engine, folder, form, loaded)
         write_model_card(directory, folder, form, generation)
     return digest
 
@@ -64,6 +78,9 @@ def export(
     out: Path | str,
     form: Form | None = None,
     generation: int | Literal["best"] | None = None,
+    *,
+    model: PreTrainedModel | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> None:
     """Write weights of a run: a library that loads them in fp32 generates the same tokens.
 
@@ -77,6 +94,8 @@ def export(
             that plain `peft` loads. Default: the adapter where one was trained.
         generation: the last update to include, -1 for none, or `best`: that before the best
             held-out score; default: the newest.
+        model: the loaded model, where the run was begun with one.
+        tokenizer: of the loaded model.
 
     Raises:
         GermlineError: the folder is not empty, there is no adapter to write, or the run has no such
@@ -92,8 +111,10 @@ def export(
             f"export: method.kind={method.kind} keeps its best member over all generations, so "
             f"generation={generation} would be ignored: leave it out"
         )
-    engine = load_single_model(directory, generates=False, generation=last)
-    _write_weights(engine, folder, form)
+    loaded = read_run_inputs(model=model, tokenizer=tokenizer).model
+    config = with_model_folder(directory.config, loaded)
+    engine = load_single_model(directory, config, generates=False, generation=last)
+    _write_weights(engine, folder, form, loaded)
     if last is None:
         last = last_restorable_generation(directory.journal.read(), directory.snapshots)
     write_model_card(directory, folder, form, last)
@@ -109,10 +130,12 @@ def _form(config: Config, form: Form | None) -> Form:
     return form or ("adapter" if config.space.trains_an_adapter else "merged")
 
 
-def _write_weights(engine: Engine, folder: Path, form: Form) -> None:
+def _write_weights(engine: Engine, folder: Path, form: Form, loaded: LoadedModel | None) -> None:
     with explain_write_errors(folder):
         if form == "adapter":
             engine.save_adapter(folder)
+            if loaded is not None:
+                rename_base(folder, loaded.base)
         else:
             engine.save_model(folder)
 

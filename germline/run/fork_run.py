@@ -1,28 +1,43 @@
 """Fork a run: begin a new run from the weights of a generation of an old one."""
 
+from __future__ import annotations  # help() shows the names of types as they are written here
+
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from germline.config import Config, load_config
+from germline.graders.reward_functions import Rewards
 from germline.record import RunDirectory
 from germline.record.ancestry import Ancestor
 from germline.report.diff import differing_settings
+from germline.run.callbacks import Callback
 from germline.run.load_run import find_generation, settings_for
+from germline.run.run_inputs import read_run_inputs
 from germline.run.train_run import Training, begin_run
 from germline.run.validate_args import validate_path
+from germline.tasks.python_inputs import RowsLike
 from germline.types import GermlineError, Update
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 SAME = ("model", "space")
 """Sections that define theta; they cannot change in the new run."""
 
 
-def fork(
+def fork(  # noqa: PLR0913 - what was given to `train` has to be given again
     path: Path | str,
     generation: int | Literal["best"] = "best",
     overrides: Sequence[str] = (),
     out: Path | str | None = None,
+    *,
+    reward: Rewards | None = None,
+    data: RowsLike | Mapping[str, RowsLike] | None = None,
+    model: PreTrainedModel | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Training:
     """Begin a new run that starts from the weights of an old one after a generation.
 
@@ -37,6 +52,11 @@ def fork(
             held-out score.
         overrides: settings that differ in the new run; `model` and `space` cannot change.
         out: the new run directory; by default a new one under `runs/`.
+        reward: what was given to `train`, as for `data`, `model` and `tokenizer`.
+        data: see `reward`.
+        model: see `reward`.
+        tokenizer: see `reward`.
+        callbacks: see `train`.
 
     Raises:
         GermlineError: the run does not have that generation, its weights cannot be loaded from
@@ -46,7 +66,8 @@ def fork(
     last = find_generation(directory, generation)
     parent = _as_ancestor(directory, last)
     config = forked_config(directory.config, overrides, parent)
-    return begin_run(config, out, (*directory.ancestors, parent))
+    inputs = read_run_inputs(reward, data, model, tokenizer)
+    return begin_run(config, out, (*directory.ancestors, parent), inputs, callbacks)
 
 
 def _as_ancestor(directory: RunDirectory, generation: int) -> Ancestor:

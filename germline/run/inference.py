@@ -1,15 +1,18 @@
 """Use the weights of a run or a model: `evaluate` scores a task, `generate` answers prompts."""
 
+from __future__ import annotations  # help() shows the names of types as they are written here
+
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from germline.config import Config, TaskBase, TaskConfig, load_config
+from germline.config import Config, TaskBase, load_config
 from germline.evaluation import HELD_OUT_NOISE, score_center
 from germline.fleet import LocalFleet
+from germline.graders.reward_functions import Rewards
 from germline.protocols import Engine, Fleet
 from germline.record import RunDirectory
 from germline.record.atomic_files import check_writable, explain_write_errors, write_atomically
@@ -23,6 +26,8 @@ from germline.run.load_run import (
     newest_generation,
     open_source,
 )
+from germline.run.loaded_model import with_model_folder
+from germline.run.run_inputs import read_run_inputs
 from germline.run.validate_args import (
     validate_choice,
     validate_limit,
@@ -30,6 +35,7 @@ from germline.run.validate_args import (
     validate_texts,
 )
 from germline.tasks import make_task
+from germline.tasks.python_inputs import RowsLike
 from germline.types import (
     Completion,
     Decoding,
@@ -40,16 +46,23 @@ from germline.types import (
     Split,
 )
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-def evaluate(
+
+def evaluate(  # noqa: PLR0913 - all that a score depends on
     source: str,
-    task: TaskConfig | str | None = None,
+    task: TaskBase | str | None = None,
     *,
     split: Split = "test",
     limit: int | None = None,
     overrides: Sequence[str] = (),
     out: Path | None = None,
     generation: int | Literal["best"] | None = None,
+    reward: Rewards | None = None,
+    data: RowsLike | Mapping[str, RowsLike] | None = None,
+    model: PreTrainedModel | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> tuple[HeldOutScore, Path]:
     """Score the weights of a run or a model on a task, and write every completion.
 
@@ -62,6 +75,11 @@ def evaluate(
         out: file for the completions; default: in the run directory or the working directory.
         generation: of a run, the last update to include, -1 for none, or `best`: that before the
             best held-out score; default: the newest.
+        reward: what was given to `train`, as for `data`, `model` and `tokenizer`; with
+            `task="rows"`, functions and rows to score on instead.
+        data: see `reward`.
+        model: see `reward`.
+        tokenizer: see `reward`.
 
     Raises:
         GermlineError: a setting is wrong, the source cannot be loaded, or has no such generation.
@@ -73,13 +91,17 @@ def evaluate(
         raise GermlineError(f"out: {file} is a folder; name the file the completions go to (--out)")
     if task is not None and not isinstance(task, TaskBase):
         task = load_config({"task": task}).task
+    inputs = read_run_inputs(reward, data, model, tokenizer)
+    if task is not None and inputs.task.rewards:
+        task = task.model_copy(update={"reward_functions": inputs.task.weights})
     directory, config = open_source(source, task, overrides)
     if directory is None and task is None:
         raise GermlineError(
             f"evaluate: {source} is not a run directory, so name a task: task='countdown'"
         )
     last = _generation_of(source, directory, generation)
-    evaluated = make_task(config.task)
+    config = with_model_folder(config, inputs.model)
+    evaluated = make_task(config.task, inputs.task)
     examples = evaluated.examples(split)[:limit]
     folder = directory.path if directory else Path()
     ending = "" if last is None else f"-generation-{last}"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from germline.config import Config, CustomTask, TaskBase, load_config
+from germline.config.tasks import FileTask
 from germline.graders.fuzz_texts import HOSTILE, fuzz_text
 from germline.graders.pool import GraderPool
 from germline.nano import NANO_DIR
@@ -121,8 +122,10 @@ def verify_custom_task(parts: RunParts) -> RunParts:
         GermlineError: no gold answer can be graded, or a reward is not a number.
     """
     task, config = parts.task, parts.config
-    if not isinstance(config.task, CustomTask) or not isinstance(task, PythonTask | RowsTask):
+    if not (isinstance(config.task, CustomTask) or config.task.reward_functions):
         return parts
+    place = f"task.path: {config.task.path}" if isinstance(config.task, FileTask) else "data"
+    place = f"reward {task.metric}()" if config.task.reward_functions else place
     examples = _spread(task.examples("train"), QUICK)
     texts = [example.answer or example.prompt for example in examples]
     grades = parts.graders.submit(texts, examples).result()
@@ -130,18 +133,24 @@ def verify_custom_task(parts: RunParts) -> RunParts:
     for text, one, two in zip(texts, grades, again, strict=True):
         if one.reward != two.reward:
             log.warning(
-                "task.path: %s: the reward of the completion %s was %g and then %g: a reward that "
+                "%s: the reward of the completion %s was %g and then %g: a reward that "
                 "is not deterministic adds noise to the fitness, and a resumed run gets other "
                 "results; compute it from the completion and the row alone",
-                *(config.task.path, _short(text), one.reward, two.reward),
+                *(place, _short(text), one.reward, two.reward),
             )
             break
     if all(grade.failure for grade in grades):
-        raise GermlineError(
-            f"task.path: {config.task.path}: the reward fails on every answer that was tried, gold "
-            f"answers included: {grades[0].failure}. `germline check task {config.task.path}` "
-            "shows more"
+        more = (
+            f". `germline check task {config.task.path}` shows more"
+            if isinstance(config.task, FileTask) and not config.task.reward_functions
+            else ""
         )
+        raise GermlineError(
+            f"{place}: the reward fails on every answer that was tried, gold answers included: "
+            f"{grades[0].failure}{more}"
+        )
+    if not isinstance(config.task, CustomTask) or not isinstance(task, PythonTask | RowsTask):
+        return parts
     section = config.task.model_copy(update={"digest": task.digest})
     return replace(parts, config=config.model_copy(update={"task": section}))
 

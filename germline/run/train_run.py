@@ -1,5 +1,7 @@
 """Train: the generation loop with recording, snapshots, held-out scores and early stopping."""
 
+from __future__ import annotations  # help() shows the names of types as they are written here
+
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -7,46 +9,47 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from germline.checkpoint import newest_snapshot, recall_strategy
-from germline.config import Config, InProcess, load_config
+from germline.config import Config, InProcess
 from germline.evaluation import HELD_OUT_NOISE, score_center
 from germline.fleet.engine_queries import DimensionQuery
+from germline.graders.reward_functions import Rewards
 from germline.random_walk import RandomWalk
 from germline.record import RunDirectory
 from germline.record.ancestry import Ancestor, inherited_walk
 from germline.record.best_generation import early_stop
 from germline.record.tensorboard import TensorBoard
-from germline.report.diff import differing_settings
 from germline.report.html_page import write_report
 from germline.report.matplotlib_plots import draw_evolution
 from germline.run.build_fleet import engine_threads
 from germline.run.build_parts import RunParts, build_run_parts
-from germline.run.load_run import settings_for
+from germline.run.callbacks import Callback, CallbackList
+from germline.run.loaded_model import with_model_folder
 from germline.run.peak_memory import peak_memory_mb
 from germline.run.resource_checks import check_disk
+from germline.run.resumed_config import resumed_config
+from germline.run.run_inputs import RunInputs, read_run_inputs
 from germline.run.snapshot_policy import SnapshotPolicy, snapshots_to_keep
 from germline.run.task_check import verify_custom_task
 from germline.run.validate_args import validate_path
 from germline.signal_metrics import SignalMetrics
 from germline.signal_types import SigmaTrial
+from germline.tasks.python_inputs import RowsLike
 from germline.training import generations
 from germline.types import Example, GenerationRecord, GermlineError, HeldOutScore, Rollout
 
-RESUMABLE = ("generations", "held_out", "record", "graders", "fleet")
-"""Settings that a resumed run may change; changing others would make it another run."""
-SERVER = (
-    *("base_url", "launch", "python", "startup_timeout_s", "timeout_s", "retry_timeout_s"),
-    *("adapters", "gpu_memory_utilization", "kv_cache_gb"),
-)
-"""Settings of an engine that a resumed run may change: its place and its memory."""
-OF_SEVERAL = ("quorum", "send_offsets")
-"""Settings of a fleet that have no effect with one engine."""
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+NOTHING_GIVEN = RunInputs()
 
 
 class Training:
     """A training run; iterating it trains and yields the record of each generation.
+
+    `run` trains without a loop.
 
     Attributes:
         directory: the run directory.
@@ -56,10 +59,19 @@ class Training:
         on_trial: called before and after each sigma that calibration tries.
     """
 
-    def __init__(self, parts: RunParts, directory: RunDirectory, first: int) -> None:
+    def __init__(
+        self,
+        parts: RunParts,
+        directory: RunDirectory,
+        first: int,
+        inputs: RunInputs | None = None,
+        callbacks: Sequence[Callback] = (),
+    ) -> None:
         self.directory = directory
         self.config = parts.config
         self._parts = parts
+        self._inputs = inputs  # holds the copy of a loaded model
+        self._callbacks = CallbackList(callbacks)
         self._first = first
         self._stopping = False
         self._begun = False
@@ -88,6 +100,31 @@ class Training:
             (one.score for one in self.directory.held_out() if one.score.generation == last), None
         )
 
+    def __repr__(self) -> str:
+        """Say what is trained, where, and how far it is."""
+        done, asked = self.directory.journal.last_generation() + 1, self.config.generations
+        if self.directory.stopped_early:
+            state = f"stopped early after generation {done - 1}"
+        elif done == asked and self.end is not None:
+            state = f"finished, {asked} generations"
+        elif self._begun:
+            state = f"{done} of {asked} generations done"
+        else:
+            past = f"{done} of {asked} generations done, " if done else ""
+            state = f"{past}nothing ran yet: iterate it, or call run()"
+        what = f"model={self.config.model}, task={self.config.task.title}"
+        return f"<Training {self.directory.path}: {what}; {state}>"
+
+    def run(self) -> "Training":
+        """Train all generations, as a loop over them would; return this training.
+
+        Raises:
+            GermlineError: see `__iter__`.
+        """
+        for _ in self:
+            pass
+        return self
+
     def stop(self) -> None:
         """Finish the current generation, write everything, and end."""
         self._stopping = True
@@ -109,17 +146,23 @@ class Training:
             cleanup.callback(self.directory.release_lock)
             tracker = self._tracker(cleanup)
             if self._first == 0 and self.start is None:
-                self.directory.write_held_out(*self._score(0))
+                self._write_held_out(0)
             yield from self._generations(tracker)
             done = self.directory.journal.last_generation() + 1
             if self.directory.stopped_early or (
                 done == self.config.generations and self.end is None
             ):
                 # Also after an early stop: this score has completions, which a report shows.
-                self.directory.write_held_out(*self._score(done))
+                self._write_held_out(done)
             draw_evolution(self.directory)
         # After the lock is released, as the report states whether the run is active.
         write_report(self.directory.path)
+        self._callbacks.call("on_end", self)
+
+    def _write_held_out(self, done: int) -> None:
+        score, completions, examples = self._score(done)
+        self.directory.write_held_out(score, completions, examples)
+        self._callbacks.call("on_held_out", score)
 
     def _generations(self, tracker: TensorBoard | None) -> Iterator[GenerationRecord]:
         parts, record = self._parts, self.config.record
@@ -150,6 +193,9 @@ class Training:
                 self._snapshots.write(one.generation)
             if done % record.figure_every == 0 and not last:
                 draw_evolution(self.directory)
+            self._callbacks.call("on_generation", one)
+            if one.held_out:
+                self._callbacks.call("on_held_out", one.held_out)
             yield one
             if early or self._stopping:
                 if not saved:  # stopped between generations
@@ -181,23 +227,45 @@ class Training:
 
 
 def train(
-    config: Config | Mapping[str, Any] | Path | str, out: Path | str | None = None
+    config: Config | Mapping[str, Any] | Path | str,
+    out: Path | str | None = None,
+    *,
+    reward: Rewards | None = None,
+    data: RowsLike | Mapping[str, RowsLike] | None = None,
+    model: PreTrainedModel | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Training:
     """Begin a run: load the objects of a config, make the run directory, return the training.
+
+    Nothing is trained until the training is iterated, or its `run` is called.
 
     Args:
         config: a Config, a mapping of settings, or the path of a YAML file.
         out: the run directory; by default a new one under `runs/`.
+        reward: a function of (completion, example) or of (completions, **columns) as in TRL, a list
+            of them, or functions with their weights; instead of the task's own rewards.
+        data: rows with `prompt` and perhaps `answer`: a list, a `datasets.Dataset`, a pandas
+            `DataFrame`, or a mapping with `train` and `test` of these; instead of `task`.
+        model: a loaded model, of which a copy is trained; instead of the config's `model`.
+        tokenizer: of the loaded model.
+        callbacks: functions of a `GenerationRecord`, or objects with `on_generation(record)`,
+            `on_held_out(score)` or `on_end(training)`.
 
     Raises:
         GermlineError: a setting is wrong, the model or task cannot be loaded, or the directory is
             not empty.
     """
-    return begin_run(config if isinstance(config, Config) else load_config(config), out)
+    inputs = read_run_inputs(reward, data, model, tokenizer)
+    return begin_run(inputs.configure(config), out, inputs=inputs, callbacks=callbacks)
 
 
 def begin_run(
-    config: Config, out: Path | str | None = None, ancestors: Sequence[Ancestor] = ()
+    config: Config,
+    out: Path | str | None = None,
+    ancestors: Sequence[Ancestor] = (),
+    inputs: RunInputs = NOTHING_GIVEN,
+    callbacks: Sequence[Callback] = (),
 ) -> Training:
     """Begin a run from the base model, or from the weights that other runs led to.
 
@@ -205,35 +273,59 @@ def begin_run(
         config: the config of the run.
         out: the run directory; by default a new one under `runs/`.
         ancestors: those runs, the first one first; see `fork`.
+        inputs: what was given from Python.
+        callbacks: see `train`.
 
     Raises:
         GermlineError: the model or task cannot be loaded, or the directory is not empty.
     """
+    CallbackList(callbacks)  # refused before anything is loaded
     config = with_absolute_paths(config)
+    loadable = with_model_folder(config, inputs.model)
     path = validate_path("out", out) if out is not None else new_directory(config)
     RunDirectory.check_unused(path)
-    check_disk(config, path)
-    parts = build_run_parts(config, ancestors)
+    check_disk(loadable, path)
+    parts = build_run_parts(loadable, ancestors, inputs.task)
     try:
         parts = verify_custom_task(parts)
-        config = parts.config
+        config = parts.config.model_copy(update={"model": config.model})
         directory = RunDirectory.create(
             path, config, parts.fleet.digest(), engine_threads(config), ancestors
         )
     except BaseException:
         parts.close()
         raise
-    return Training(parts, directory, first=0)
+    return Training(replace(parts, config=config), directory, 0, inputs, callbacks)
 
 
-def resume(path: Path | str, overrides: Sequence[str] = ()) -> Training:
+def resume(
+    path: Path | str,
+    overrides: Sequence[str] = (),
+    *,
+    reward: Rewards | None = None,
+    data: RowsLike | Mapping[str, RowsLike] | None = None,
+    model: PreTrainedModel | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> Training:
     """Continue a stopped or killed run, to the same bits as if it had never stopped.
+
+    Args:
+        path: the run directory.
+        overrides: settings that a resumed run may change, such as `generations=100`.
+        reward: what was given to `train`, as for `data`, `model` and `tokenizer`.
+        data: see `reward`.
+        model: see `reward`.
+        tokenizer: see `reward`.
+        callbacks: see `train`.
 
     Raises:
         GermlineError: an override would make it another run, or the weights cannot be loaded.
     """
     directory = RunDirectory.open(validate_path("path", path))
-    config = _resumed_config(directory.config, overrides)
+    config = resumed_config(directory.config, overrides)
+    inputs = read_run_inputs(reward, data, model, tokenizer)
+    loadable = with_model_folder(config, inputs.model)
     directory.acquire_lock()
     entries = directory.journal.read()
     if len(entries) > config.generations:
@@ -251,9 +343,9 @@ def resume(path: Path | str, overrides: Sequence[str] = ()) -> Training:
             f"{config.held_out.patience} held-out scores were not better than an earlier one; to "
             "go on, set a larger number or null (germline resume RUN held_out.patience=null)"
         )
-    check_disk(config, directory.path)
+    check_disk(loadable, directory.path)
     parts = build_run_parts(
-        _with_threads(config, directory.environment["threads"]), directory.ancestors
+        _with_threads(loadable, directory.environment["threads"]), directory.ancestors, inputs.task
     )
     try:
         complete = recall_strategy(parts.strategy, entries)
@@ -264,50 +356,7 @@ def resume(path: Path | str, overrides: Sequence[str] = ()) -> Training:
     except BaseException:
         parts.close()
         raise
-    return Training(replace(parts, config=config), directory, first=len(entries))
-
-
-def _check_change(setting: str, difference: str) -> None:
-    section, _, name = setting.partition(".")
-    if section in RESUMABLE or (section == "engine" and name in SERVER):
-        return
-    servers = ", ".join(f"engine.{one}" for one in SERVER)
-    raise GermlineError(
-        f"resume: {setting} cannot change within a run ({difference}); start a new run for that. "
-        f"A resumed run may change {', '.join(RESUMABLE)}, and of a served engine {servers}"
-    )
-
-
-def _resumed_config(config: Config, overrides: Sequence[str]) -> Config:
-    recorded = settings_for(config, overrides, "fleet")
-    if "fleet.engines=1" in overrides:
-        # One engine would refuse the settings for several, which the override did not ask for.
-        recorded["fleet"] = {
-            name: value for name, value in recorded["fleet"].items() if name not in OF_SEVERAL
-        }
-    try:
-        changed = load_config(recorded, overrides)
-    except GermlineError:
-        # The override names another kind, which does not know the settings of the recorded one.
-        for override in overrides:
-            setting, _, kind = override.partition("=")
-            if setting.endswith(".kind"):
-                _check_change(setting, f"asked for is {kind!r}")
-        raise
-    for setting, (was, asked) in differing_settings([config, changed]).items():
-        if was is ... or asked is ...:
-            # One is a section and the other a value, so the settings differ as a whole.
-            _check_change(setting.rpartition(".")[0], "asked for is another kind")
-        else:
-            _check_change(setting, f"it was {was!r}, asked for is {asked!r}")
-    schedule = config.strategy.whole_run
-    if schedule and changed.generations != config.generations:
-        raise GermlineError(
-            f"resume: generations={changed.generations} would change the {schedule.kind} schedule, "
-            f"which is defined over {config.generations} generations; start a new run, or use "
-            "constant values"
-        )
-    return changed
+    return Training(replace(parts, config=config), directory, len(entries), inputs, callbacks)
 
 
 def with_absolute_paths(config: Config) -> Config:

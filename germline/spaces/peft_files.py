@@ -174,6 +174,14 @@ def read_adapter(folder: Path) -> StoredAdapter:
     return StoredAdapter(folder, rank, alpha, base, metadata.get(DIGEST), tensors)
 
 
+def rename_base(folder: Path, base: str) -> None:
+    """Let an adapter that was written name another place of its base model."""
+    file = folder / CONFIG
+    settings = {**json.loads(file.read_bytes()), "base_model_name_or_path": base}
+    text = json.dumps(settings, indent=2, sort_keys=True) + "\n"
+    file.write_text(text, encoding="utf-8")
+
+
 def is_adapter(folder: Path) -> bool:
     """Tell whether a folder holds a PEFT adapter."""
     return (folder / CONFIG).is_file()

@@ -1,12 +1,31 @@
 """Tasks: examples to answer and how completions are scored; one file per task."""
 
+from typing import Any
+
 from germline import registry
 from germline.config import TaskConfig
 from germline.protocols import Task
 from germline.tasks.prompt_settings import apply_prompt_settings
+from germline.tasks.python_inputs import (
+    NO_INPUTS,
+    PythonInputs,
+    apply_reward_functions,
+    check_rows_are_given,
+)
 
 
-def make_task(config: TaskConfig) -> Task:
-    """Construct the task that a config section names."""
-    task: Task = registry.create("task", config)
+def make_task(config: TaskConfig, inputs: PythonInputs = NO_INPUTS) -> Task:
+    """Construct the task that a config section names.
+
+    Args:
+        config: the section.
+        inputs: what was given from Python; the section records its names.
+
+    Raises:
+        GermlineError: what was given is not what the section records, or data cannot be read.
+    """
+    check_rows_are_given(config, inputs)
+    rows: dict[str, Any] = {} if inputs.rows is None else {"rows": inputs.rows}
+    task: Task = registry.create("task", config, **rows)
+    task = apply_reward_functions(task, config, inputs)
     return apply_prompt_settings(task, config)

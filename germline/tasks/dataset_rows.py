@@ -183,19 +183,27 @@ def task_digest(code: bytes, train: Sequence[PlacedRow], test: Sequence[PlacedRo
 
 
 def check_unchanged(config: CustomTask, found: str) -> None:
-    """Refuse a file that is not the one a run was begun with.
+    """Refuse rows that are not those a run was begun with.
 
     Raises:
         GermlineError: the digests differ.
     """
-    if config.digest not in (None, found):
+    if config.digest in (None, found):
+        return
+    digests = f"(task.digest was {str(config.digest)[:12]}, is now {found[:12]})"
+    if config.kind == "rows":
         raise GermlineError(
-            f"task.path: {config.path} or its rows have changed since this run began (task.digest "
-            f"was {str(config.digest)[:12]}, is now {found[:12]}). Restore the old file; or, to "
-            "continue with the new one, `germline export RUN --out FOLDER` and start a new run "
-            "with model=FOLDER; or, to score the run on it, `germline eval RUN --task "
-            f"{config.path}`"
+            f"data: the rows are not those this run began with {digests}. Give the old rows; or, "
+            "to continue with the new ones, germline.export(path, FOLDER) and start a new run "
+            "with model=FOLDER; or, to score the run on them, germline.evaluate(path, "
+            "task='rows', data=rows)"
         )
+    raise GermlineError(
+        f"task.path: {config.place} or its rows have changed since this run began {digests}. "
+        "Restore the old file; or, to continue with the new one, `germline export RUN --out "
+        "FOLDER` and start a new run with model=FOLDER; or, to score the run on it, `germline "
+        f"eval RUN --task {config.place}`"
+    )
 
 
 def make_examples(

@@ -1,13 +1,14 @@
-"""Tasks made of rows, scored by built-in rewards, without Python code: a JSONL file, or a dataset.
+"""Tasks made of rows, scored by built-in rewards: a JSONL file, a dataset, or rows from Python.
 
 `task.reward` names the rewards and their weights (`germline.graders.builtin_rewards`),
 `task.template` the prompt. Held-out rows come from `task.test_path` (of a dataset:
-`task.test_split`) or from a seeded 80/20 split.
+`task.test_split`) or from a seeded 80/20 split. Where reward functions are given from Python,
+their `example` is the row, and the rows need no gold answer.
 """
 
 from collections.abc import Mapping, Sequence
 
-from germline.config import Dataset, Jsonl
+from germline.config import Dataset, Jsonl, Rows
 from germline.config.tasks import RewardedRows
 from germline.graders import numeric_match
 from germline.graders.builtin_rewards import make_rubric, rewards
@@ -16,6 +17,7 @@ from germline.tasks import dataset_rows
 from germline.tasks.dataset_library import load_dataset_rows
 from germline.tasks.json_files import PlacedRow, read_json_lines
 from germline.tasks.normalize_answer import normalize_answer
+from germline.tasks.python_inputs import GivenRows
 from germline.types import Example, GermlineError, Split
 
 MAX_NEW_TOKENS = 128
@@ -47,7 +49,7 @@ class RowsTask:
         self.digest = dataset_rows.task_digest(b"", train, test)
         dataset_rows.check_unchanged(config, self.digest)
         sides = dataset_rows.split_rows(
-            train, test, config.template, config.split_seed, str(config.path)
+            train, test, config.template, config.split_seed, config.place
         )
         self._examples: dict[Split, tuple[Example, ...]] = {
             split: _examples(items, config) for split, items in sides.items()
@@ -86,9 +88,21 @@ class DatasetTask(RowsTask):
         super().__init__(config, load_dataset_rows(config, config.split), test)
 
 
+class GivenRowsTask(RowsTask):
+    """Rows given from Python."""
+
+    def __init__(self, config: Rows, rows: GivenRows) -> None:
+        super().__init__(config, rows.train, rows.test)
+
+
 def _examples(items: Sequence[tuple[str, PlacedRow]], config: RewardedRows) -> tuple[Example, ...]:
-    answers, facts = [], []
+    answers: list[str] = []
+    facts: list[Mapping[str, object]] = []
     for _, (place, row) in items:
+        if config.reward_functions:
+            answers.append(_optional_answer(row, config, place))
+            facts.append(row)
+            continue
         gold = _answer(row, config, place)
         own_pattern = "regex" in config.reward and config.pattern is None
         # A pattern is not a gold answer that a model could write.
@@ -98,6 +112,13 @@ def _examples(items: Sequence[tuple[str, PlacedRow]], config: RewardedRows) -> t
     return dataset_rows.make_examples(
         items, answers, facts, chat=config.chat is not False, template=config.template
     )
+
+
+def _optional_answer(row: Mapping[str, object], config: RewardedRows, place: str) -> str:
+    """Return the gold answer of a row for checks and displays; "" if it has none."""
+    if config.answer in row:
+        return dataset_rows.row_answer(row, config.answer, place)
+    return dataset_rows.last_answer(row, place) or ""
 
 
 def _answer(row: Mapping[str, object], config: RewardedRows, place: str) -> str:

@@ -47,16 +47,16 @@ class PythonTask:
         functions = reward_functions(file)
         settings = _settings(file)
         self.name = config.title
-        self.rubric: Mapping[str, float] = {f.__name__: w for f, w in functions.items()}
+        self.rubric: Mapping[str, float] = {name: weight for name, (_, weight) in functions.items()}
         self.floor: Mapping[str, float] = _floor(file, settings.floor, tuple(self.rubric))
         self.metric = _metric(file, settings.metric, self.rubric)
         self.metric_higher_is_better = self.rubric[self.metric] >= 0
         self.grader: Grader = FileRubric(
-            file.path.absolute(),
-            file.digest,
+            {name: function for name, (function, _) in functions.items()},
             self.rubric,
             self.floor,
-            {function.__name__: function for function in functions},
+            file.path.absolute(),
+            file.digest,
         )
         self.max_new_tokens = config.max_new_tokens or settings.max_new_tokens
         self.stop = settings.stop if config.stop is None else config.stop

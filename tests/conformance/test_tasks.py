@@ -14,10 +14,12 @@ from germline.config import (
     Jsonl,
     Multiplication,
     PythonFile,
+    Rows,
     TaskBase,
 )
 from germline.registry import sections
 from germline.tasks import make_task
+from germline.tasks.python_inputs import NO_INPUTS, read_inputs
 from germline.testing import TaskConformance
 
 ROWS = [{"prompt": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(40)]
@@ -53,6 +55,7 @@ SETTINGS: dict[str, Callable[..., TaskBase]] = {
         **more,
     ),
     "dataset": lambda **more: Dataset(path=FILES["rows.json"], reward="numeric", **more),
+    "rows": lambda **more: Rows(reward="numeric", **more),
 }
 """How the settings of every task are made; files are written when the tests begin."""
 
@@ -64,6 +67,7 @@ FULL_REWARD = {
     "python": 1.0,
     "jsonl": 2.0,
     "dataset": 1.0,
+    "rows": 1.0,
 }
 
 
@@ -84,7 +88,8 @@ class TestTasks(TaskConformance):
         self.full_reward = FULL_REWARD[kind]
 
     def make(self, split_seed):
-        return make_task(SETTINGS[self.kind](split_seed=split_seed))
+        inputs = read_inputs(data=ROWS) if self.kind == "rows" else NO_INPUTS
+        return make_task(SETTINGS[self.kind](split_seed=split_seed), inputs)
 
     def test_every_task_of_the_table_has_settings_and_its_name(self):
         assert set(sections("task")) == set(SETTINGS)

@@ -1,0 +1,87 @@
+"""Grades in the process that trains, for reward functions that no worker process can import.
+
+A lambda, a function inside another function, and a function of a script or notebook exist in their
+own process only. They are called there, one completion at a time, in the thread that asks. A text
+that takes too long is stopped by an alarm, as in a worker; Python sets alarms in the main thread
+only, so in another thread there is no time limit.
+
+Known limits: no memory limit; a crash of the function is a crash of the training; generation waits
+for the grading; one long call into C is not interrupted.
+"""
+
+import contextlib
+import pickle
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+
+from germline.graders.pool import GraderPool
+from germline.graders.worker_process import GradingLoop
+from germline.protocols import Grader
+from germline.types import Example, GermlineError, Grade
+
+
+def can_be_imported(grader: Grader) -> bool:
+    """Whether a worker process can load a grader: it can be pickled, without the running script."""
+    try:
+        return b"__main__" not in pickle.dumps(grader)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return False
+
+
+class InProcessPool(GraderPool):
+    """Grades at once, when completions are submitted.
+
+    Args:
+        grader: (text, example) -> parts.
+        rubric: part -> weight.
+        floor: the parts of a completion whose grading failed.
+        timeout_s: longest wall time for one completion.
+    """
+
+    def __init__(
+        self,
+        grader: Grader,
+        rubric: Mapping[str, float],
+        floor: Mapping[str, float],
+        timeout_s: float,
+    ) -> None:
+        super().__init__(grader, rubric, floor, workers=0, timeout_s=timeout_s)
+        self._grader = grader
+
+    def submit(self, texts: Sequence[str], examples: Sequence[Example]) -> Future[list[Grade]]:
+        """Grade completions; text i answers example i. The returned future is done."""
+        timed = threading.current_thread() is threading.main_thread()
+        loop = GradingLoop(self._grader, self._setup, timed=timed)
+        future: Future[list[Grade]] = Future()
+        try:
+            with _borrowed_alarm() if timed else contextlib.nullcontext():
+                grades = [
+                    self._read(loop.grade(item), item) for item in zip(texts, examples, strict=True)
+                ]
+        except GermlineError as error:
+            future.set_exception(error)
+        else:
+            future.set_result(grades)
+        return future
+
+    def redirect_output(self, path: Path) -> None:
+        """Leave what the functions print where the program prints."""
+
+
+@contextlib.contextmanager
+def _borrowed_alarm() -> Iterator[None]:
+    """Give the alarm of this process back as it was: handler, and the time that is left."""
+    handler = signal.getsignal(signal.SIGALRM)
+    left, interval = signal.setitimer(signal.ITIMER_REAL, 0)
+    started = time.monotonic()
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGALRM, handler)
+        if left:
+            rest = max(1e-3, left - (time.monotonic() - started))
+            signal.setitimer(signal.ITIMER_REAL, rest, interval)

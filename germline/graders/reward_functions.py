@@ -1,0 +1,259 @@
+"""Reward functions of a user, of two signatures, as a grader: a rubric of weighted functions.
+
+    reward(completion, example)                   -> number; `example` is the row, a dictionary
+    reward(completions, prompts=..., **columns)   -> list of numbers or None, as in TRL
+
+A function that has a parameter `completions` has the signature of TRL. It is called with lists of
+one element: the completion, its prompt, and each field of the row that the function names (all of
+them where it takes `**kwargs`). Where the prompt is a list of messages, the completion is one as
+well, as in TRL. `None` says that a reward does not apply to a row: it adds 0 to the sum. Both
+kinds of function may be `async`.
+
+A function that raises an exception earns its floor; the other functions keep their values. A
+timeout, lack of memory and the death of the worker process concern the whole completion: all
+functions then earn their floors.
+"""
+
+import asyncio
+import copy
+import inspect
+import math
+import traceback
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+from germline.graders.worker_messages import InvalidGradeError, PartsFailedError
+from germline.types import Example, GermlineError
+
+RewardFunction = Callable[..., Any]
+"""A function of one of the two signatures."""
+
+Rewards = RewardFunction | Sequence[RewardFunction] | Mapping[RewardFunction, float]
+"""One function, several of weight 1, or functions with their weights."""
+
+NOT_COLUMNS = ("prompt", "completion")
+"""Fields of a row that TRL does not pass as columns, because `prompts` and `completions` are."""
+
+NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+LONGEST_MESSAGE = 200
+"""Characters of an exception's message that are kept in the reason of a failure."""
+
+
+@dataclass(frozen=True)
+class FunctionRubric:
+    """Weighted reward functions as a grader.
+
+    Attributes:
+        functions: by name.
+        weights: by name.
+        floors: by name: the worst value a function may return.
+    """
+
+    functions: Mapping[str, RewardFunction] = field(compare=False, repr=False)
+    weights: Mapping[str, float]
+    floors: Mapping[str, float]
+
+    @property
+    def described(self) -> str:
+        """The name of the grader in messages."""
+        return f"the reward {', '.join(f'{name}()' for name in self.functions)}"
+
+    def __call__(self, text: str, example: Example) -> Mapping[str, float]:
+        """Return the value of every function; each function gets its own copy of the row.
+
+        Raises:
+            PartsFailedError: some functions raised an exception.
+            InvalidGradeError: a function returned a value that is no reward.
+        """
+        values: dict[str, float] = {}
+        failures: list[str] = []
+        for name, function in self.functions.items():
+            try:
+                value = call_reward(function, text, self._row(example), example.prompt)
+            except (MemoryError, InvalidGradeError):
+                raise
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - any failure counts against the text
+                failures.append(self._failure(name, error))
+            else:
+                values[name] = self._checked(name, value)
+        if failures:
+            raise PartsFailedError(values, "; ".join(failures))
+        return values
+
+    def _row(self, example: Example) -> dict[str, Any]:
+        """Return a copy of the row of an example, with the prompt and the gold answer in it."""
+        row = {"prompt": example.prompt}
+        if example.answer:
+            row["answer"] = example.answer
+        return {**row, **copy.deepcopy(dict(example.facts))}
+
+    def _floor_remedy(self, name: str) -> str:
+        return f"set task.reward_floor={{{name}: ...}}"
+
+    def _failure(self, name: str, error: BaseException) -> str:
+        """Describe an exception of a function: its type, its message, and the line in its file."""
+        function = f"{name}(): " if len(self.functions) > 1 else ""
+        message = str(error)[:LONGEST_MESSAGE]
+        return f"{function}{type(error).__name__}: {message}{_place(self.functions[name], error)}"
+
+    def _checked(self, name: str, value: object) -> float:
+        number = _number(value)
+        if not math.isfinite(number):
+            raise InvalidGradeError(
+                f"must return a finite number from {name}(), returned {repr(value)[:200]}"
+            )
+        weight, floor = self.weights[name], self.floors[name]
+        if weight * number < weight * floor:
+            raise InvalidGradeError(
+                f"returned {number:g} from {name}(), worse than its floor {floor:g}. A completion "
+                "that cannot be graded earns the floor, so the floor must be the worst value that "
+                f"the function can return: {self._floor_remedy(name)}"
+            )
+        return number
+
+
+def call_reward(function: RewardFunction, text: str, row: Mapping[str, Any], prompt: str) -> object:
+    """Call a function of either signature with one completion.
+
+    Args:
+        function: the reward.
+        text: the completion.
+        row: what the completion answers.
+        prompt: of the completion; for a function with TRL's signature, where the row has none.
+
+    Raises:
+        InvalidGradeError: a function with TRL's signature returned no list of one reward.
+    """
+    if not takes_lists(function):
+        return _awaited(function(text, row))
+    asked = row.get("prompt", prompt)
+    messages = isinstance(asked, list | tuple)
+    completion: object = [{"role": "assistant", "content": text}] if messages else text
+    columns = {name: [value] for name, value in row.items() if name not in NOT_COLUMNS}
+    arguments = {**columns, "prompts": [asked], "completions": [completion]}
+    parameters = inspect.signature(function).parameters.values()
+    if not any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters):
+        known = {one.name for one in parameters}
+        arguments = {name: value for name, value in arguments.items() if name in known}
+    rewards = _awaited(function(**arguments))
+    try:
+        (reward,) = [] if isinstance(rewards, str | Mapping) else list(rewards)
+    except (TypeError, ValueError):
+        raise InvalidGradeError(
+            f"must return a list with one reward for each completion from {_name(function)}(), "
+            f"returned {repr(rewards)[:200]} for 1 completion"
+        ) from None
+    return 0.0 if reward is None else reward
+
+
+def takes_lists(function: RewardFunction) -> bool:
+    """Whether a function has the signature of TRL: a parameter `completions`."""
+    try:
+        return "completions" in inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+def weighted_functions(given: Any, place: str) -> dict[str, tuple[RewardFunction, float]]:
+    """Return name -> (function, weight) of one function, a list, or a mapping to weights.
+
+    Args:
+        given: what the user wrote.
+        place: the file or the argument, which errors name.
+
+    Raises:
+        GermlineError: it is none of them, or a function has another signature.
+    """
+    if isinstance(given, Mapping):
+        weighted = list(given.items())
+    else:
+        several = isinstance(given, Sequence) and not isinstance(given, str)
+        weighted = [(one, 1.0) for one in (given if several else [given])]
+    if not weighted:
+        raise GermlineError(f"{place}: found no reward function; give at least one")
+    names = [_check(place, function, weight) for function, weight in weighted]
+    if len(set(names)) < len(names):
+        raise GermlineError(
+            f"{place}: the reward functions must have different names, found {', '.join(names)}"
+        )
+    if not any(weight for _, weight in weighted):
+        raise GermlineError(f"{place}: every weight is 0: give a function a weight")
+    return {
+        name: (function, float(weight))
+        for name, (function, weight) in zip(names, weighted, strict=True)
+    }
+
+
+def _check(place: str, function: Any, weight: Any) -> str:
+    """Return the name of a reward function whose signature and weight are right."""
+    if not callable(function):
+        raise GermlineError(
+            f"{place}: a reward must be a function, found {repr(function)[:80]}: write it with "
+            "def name(completion, example)"
+        )
+    name = _name(function)
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise GermlineError(f"{place}: {name}() must return a number, but it yields")
+    if not takes_lists(function):
+        signature: object = "(...)"
+        try:
+            signature = inspect.signature(function)
+            inspect.signature(function).bind("completion", {})
+        except (TypeError, ValueError):
+            raise GermlineError(
+                f"{place}: {name}{signature} must take (completion, example): the text the model "
+                "wrote and the row. A reward of TRL takes (completions, **kwargs), and its "
+                "parameter must have that name"
+            ) from None
+    if isinstance(weight, bool) or not isinstance(weight, Real) or not math.isfinite(weight):
+        raise GermlineError(f"{place}: the weight of {name} must be a number, found {weight!r}")
+    return name
+
+
+def _name(function: RewardFunction) -> str:
+    """Name a function as a part of the rubric: a lambda and an object by their kind."""
+    name = getattr(function, "__name__", None) or type(function).__name__
+    return "reward" if name == "<lambda>" else str(name)
+
+
+def _awaited(value: Any) -> Any:
+    """Wait for what an async function returns; the value of any other function is returned."""
+    if not inspect.iscoroutine(value):
+        return value
+    coroutine: Coroutine[Any, Any, object] = value
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(coroutine)
+    # A notebook runs a loop in this thread, so the coroutine needs a thread with its own.
+    thread = ThreadPoolExecutor(1, thread_name_prefix="reward")
+    try:
+        return thread.submit(asyncio.run, coroutine).result()
+    finally:
+        thread.shutdown(wait=False)
+
+
+def _place(function: RewardFunction, error: BaseException) -> str:
+    """Name the line of the function's file that an exception came through last."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return ""
+    lines = [
+        line
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if frame.f_code.co_filename == code.co_filename
+    ]
+    return f" ({Path(code.co_filename).name}, line {lines[-1]})" if lines else ""
+
+
+def _number(value: Any) -> float:
+    """Convert a value to a float, scalars of numpy and torch included; anything else is NaN."""
+    try:
+        return math.nan if isinstance(value, str | bytes) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan

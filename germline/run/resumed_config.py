@@ -1,0 +1,69 @@
+"""The config of a resumed run: which settings may change, and which would make another run."""
+
+from collections.abc import Sequence
+
+from germline.config import Config, load_config
+from germline.report.diff import differing_settings
+from germline.run.load_run import settings_for
+from germline.run.loaded_model import is_from_python
+from germline.types import GermlineError
+
+RESUMABLE = ("generations", "held_out", "record", "graders", "fleet")
+"""Settings that a resumed run may change; changing others would make it another run."""
+SERVER = (
+    *("base_url", "launch", "python", "startup_timeout_s", "timeout_s", "retry_timeout_s"),
+    *("adapters", "gpu_memory_utilization", "kv_cache_gb"),
+)
+"""Settings of an engine that a resumed run may change: its place and its memory."""
+OF_SEVERAL = ("quorum", "send_offsets")
+"""Settings of a fleet that have no effect with one engine."""
+
+
+def resumed_config(config: Config, overrides: Sequence[str]) -> Config:
+    """Return the config of a run with overrides.
+
+    Raises:
+        GermlineError: a setting is wrong, or would make it another run.
+    """
+    recorded = settings_for(config, overrides, "fleet")
+    if "fleet.engines=1" in overrides:
+        # One engine would refuse the settings for several, which the override did not ask for.
+        recorded["fleet"] = {
+            name: value for name, value in recorded["fleet"].items() if name not in OF_SEVERAL
+        }
+    try:
+        changed = load_config(recorded, overrides)
+    except GermlineError:
+        # The override names another kind, which does not know the settings of the recorded one.
+        for override in overrides:
+            setting, _, kind = override.partition("=")
+            if setting.endswith(".kind"):
+                _check_change(setting, f"asked for is {kind!r}")
+        raise
+    for setting, (was, asked) in differing_settings([config, changed]).items():
+        if setting == "model" and is_from_python(config):
+            continue  # The folder it was saved in; its digest is compared.
+        if was is ... or asked is ...:
+            # One is a section and the other a value, so the settings differ as a whole.
+            _check_change(setting.rpartition(".")[0], "asked for is another kind")
+        else:
+            _check_change(setting, f"it was {was!r}, asked for is {asked!r}")
+    schedule = config.strategy.whole_run
+    if schedule and changed.generations != config.generations:
+        raise GermlineError(
+            f"resume: generations={changed.generations} would change the {schedule.kind} schedule, "
+            f"which is defined over {config.generations} generations; start a new run, or use "
+            "constant values"
+        )
+    return changed
+
+
+def _check_change(setting: str, found: str) -> None:
+    section, _, name = setting.partition(".")
+    if section in RESUMABLE or (section == "engine" and name in SERVER):
+        return
+    servers = ", ".join(f"engine.{one}" for one in SERVER)
+    raise GermlineError(
+        f"resume: {setting} cannot change within a run ({found}); start a new run for that. "
+        f"A resumed run may change {', '.join(RESUMABLE)}, and of a served engine {servers}"
+    )

@@ -1,0 +1,201 @@
+"""What a caller gives from Python instead of naming it in a config: rows, and reward functions.
+
+A config records their names, weights and digest. The objects themselves exist in the program that
+made them only, so whatever makes the task again (resume, evaluate) has to be given them again.
+"""
+
+import copy
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from germline.config import CustomTask
+from germline.config.tasks import TaskBase
+from germline.graders.reward_functions import FunctionRubric, RewardFunction, weighted_functions
+from germline.protocols import Task
+from germline.registry import did_you_mean
+from germline.tasks.json_files import PlacedRow
+from germline.types import GermlineError
+
+RowsLike = Iterable[Mapping[str, Any]]
+"""RowsLike of one split: a list, a `datasets.Dataset`, or a pandas `DataFrame`."""
+
+SPLITS = ("train", "test")
+
+
+@dataclass(frozen=True)
+class GivenRows:
+    """RowsLike given from Python; without held-out rows, a seeded part of them is held out."""
+
+    train: list[PlacedRow]
+    test: list[PlacedRow] | None = None
+
+
+@dataclass(frozen=True)
+class PythonInputs:
+    """What was given from Python for a task.
+
+    Attributes:
+        rewards: name -> (function, weight); empty where the task's own rewards are used.
+        rows: None where the config names the examples.
+    """
+
+    rewards: Mapping[str, tuple[RewardFunction, float]] = field(default_factory=dict)
+    rows: GivenRows | None = None
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """The weights of the reward functions, as a config records them."""
+        return {name: weight for name, (_, weight) in self.rewards.items()}
+
+
+NO_INPUTS = PythonInputs()
+
+
+def read_inputs(reward: object = None, data: object = None) -> PythonInputs:
+    """Check what a caller gave, before anything is loaded.
+
+    Args:
+        reward: a function, a list of functions, or functions with their weights; None for none.
+        data: rows, see `read_rows`; None for none.
+
+    Raises:
+        GermlineError: it is something else.
+    """
+    rewards = {} if reward is None else weighted_functions(reward, "reward")
+    return PythonInputs(rewards, None if data is None else read_rows(data))
+
+
+def read_rows(data: Any) -> GivenRows:
+    """Read rows: dictionaries in a list, a `datasets.Dataset` or a pandas `DataFrame`.
+
+    A mapping (a `datasets.DatasetDict` is one) gives the splits `train` and `test`.
+
+    Raises:
+        GermlineError: it is something else, a split is unknown or empty, or a row is no mapping.
+    """
+    if not isinstance(data, Mapping):
+        return GivenRows(_placed(data, "train"))
+    for name in data:
+        if name not in SPLITS:
+            raise GermlineError(
+                f"data: the split {name!r} is unknown{did_you_mean(str(name), SPLITS)}: name the "
+                "splits, as in {'train': dataset['train'], 'test': dataset['validation']}"
+            )
+    if "train" not in data:
+        raise GermlineError("data: there is no split 'train'; give data={'train': rows}")
+    test = _placed(data["test"], "test") if "test" in data else None
+    return GivenRows(_placed(data["train"], "train"), test)
+
+
+def apply_reward_functions(task: Task, config: TaskBase, inputs: PythonInputs) -> Task:
+    """Return the task with the reward functions given from Python instead of its own rewards.
+
+    Raises:
+        GermlineError: the functions are not those that the config records.
+    """
+    recorded, given = config.reward_functions, inputs.weights
+    if recorded != given:
+        raise GermlineError(_other_functions(recorded, given))
+    if not given:
+        return task
+    floors = _floors(config, list(given))
+    changed = copy.copy(task)
+    functions = {name: function for name, (function, _) in inputs.rewards.items()}
+    changed.grader = FunctionRubric(functions, given, floors)
+    changed.rubric, changed.floor = given, floors
+    changed.metric = max(given, key=lambda name: abs(given[name]))
+    changed.metric_higher_is_better = given[changed.metric] >= 0
+    return changed
+
+
+def check_rows_are_given(config: TaskBase, inputs: PythonInputs) -> None:
+    """Compare the kind of a task with what was given.
+
+    Raises:
+        GermlineError: the task needs rows and none were given, or the other way round.
+    """
+    needed = config.kind == "rows"
+    if needed and inputs.rows is None:
+        digest = config.digest if isinstance(config, CustomTask) else None
+        which = f" (digest {digest[:12]})" if digest else ""
+        raise GermlineError(
+            f"task.kind=rows: the rows of this task{which} were given from Python and are not in "
+            "the config: give them again, as in germline.train(config, data=rows), "
+            "germline.resume(path, data=rows) or germline.evaluate(path, data=rows); or save them "
+            "as JSONL and use task=rows.jsonl"
+        )
+    if not needed and inputs.rows is not None:
+        raise GermlineError(
+            f"data: task.kind={config.kind} has examples of its own: leave out data, or use "
+            "task.kind=rows"
+        )
+
+
+def _other_functions(recorded: Mapping[str, float], given: Mapping[str, float]) -> str:
+    if not given:
+        return (
+            f"task.reward_functions={dict(recorded)}: these functions were given from Python and "
+            f"are not in the config: give them again, as in germline.train(config, reward=...), "
+            "germline.resume(path, reward=...) or germline.evaluate(path, reward=...)"
+        )
+    if not recorded:
+        return (
+            f"reward: {dict(given)} was given, but the run has the rewards of its task: leave out "
+            "reward, or begin a new run with germline.train(config, reward=...)"
+        )
+    return (
+        f"reward: the functions and weights given are {dict(given)}, but the run has "
+        f"task.reward_functions={dict(recorded)}: give the same, or begin a new run"
+    )
+
+
+def _floors(config: TaskBase, names: Sequence[str]) -> dict[str, float]:
+    given = config.reward_floor
+    if not isinstance(given, Mapping):
+        return dict.fromkeys(names, given)
+    for name in given:
+        if name not in names:
+            raise GermlineError(
+                f"task.reward_floor names {name!r}{did_you_mean(name, names)}, but the reward "
+                f"functions are {', '.join(names)}"
+            )
+    return {name: given.get(name, 0.0) for name in names}
+
+
+def _placed(data: Any, split: str) -> list[PlacedRow]:
+    """Read the rows of one split as plain dictionaries without missing fields."""
+    is_table = hasattr(data, "to_dict") and hasattr(data, "columns")
+    if is_table:  # a DataFrame of pandas, which marks missing values with NaN
+        data = data.to_dict(orient="records")
+    if isinstance(data, str | Mapping) or not isinstance(data, Iterable):
+        raise GermlineError(
+            "data: give a list of rows such as {'prompt': 'What is 2 + 2?', 'answer': '4'}, a "
+            f"datasets.Dataset or a pandas DataFrame; found {repr(data)[:80]} "
+            f"({type(data).__name__})"
+        )
+    rows: list[PlacedRow] = []
+    for index, row in enumerate(data):
+        place = f"data, {split} row {index}"
+        if not isinstance(row, Mapping) or not all(isinstance(name, str) for name in row):
+            raise GermlineError(
+                f"{place}: a row must be a mapping from field names to values, such as "
+                f"{{'prompt': ..., 'answer': ...}}, found {repr(row)[:200]}"
+            )
+        plain = {name: _plain(value) for name, value in row.items() if value is not None}
+        if is_table:
+            plain = {name: value for name, value in plain.items() if not _is_nan(value)}
+        rows.append((place, plain))
+    if not rows:
+        raise GermlineError(f"data: the split {split!r} holds no rows; add at least one example")
+    return rows
+
+
+def _plain(value: Any) -> Any:
+    """Turn arrays and scalars of numpy and torch into lists and numbers."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _is_nan(value: object) -> bool:
+    return isinstance(value, float) and math.isnan(value)

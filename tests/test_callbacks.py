@@ -1,0 +1,69 @@
+"""Callbacks of a training, and what a training says about itself."""
+
+import pytest
+
+import germline
+from germline.run.callbacks import CallbackList
+from germline.types import GenerationRecord, GermlineError
+from tests.toy_runs import SETTINGS, journal
+
+
+class Log:
+    def __init__(self):
+        self.seen = []
+
+    def on_generation(self, record):
+        self.seen.append(record.generation)
+
+    def on_held_out(self, score):
+        self.seen.append(f"score {score.generation}")
+
+    def on_end(self, training):
+        self.seen.append(training.directory.report.exists())
+
+
+def test_callbacks_see_generations_scores_and_the_end(tmp_path):
+    everything = Log()
+    functions: list[GenerationRecord] = []
+    training = germline.train(SETTINGS, tmp_path, callbacks=[everything, functions.append])
+    training.run()
+    assert everything.seen == ["score 0", 0, 1, "score 2", 2, 3, "score 4", True]
+    assert [record.generation for record in functions] == [0, 1, 2, 3]
+
+
+def test_a_callback_that_fails_is_named_and_costs_nothing(tmp_path, caplog):
+    class Broken:
+        calls = 0
+
+        def on_generation(self, record):
+            self.calls += 1
+            raise ConnectionError("no network")
+
+    broken = Broken()
+    training = germline.train(SETTINGS, tmp_path / "a", callbacks=[broken]).run()
+    plain = germline.train(SETTINGS, tmp_path / "b").run()
+    assert broken.calls == 1
+    assert "callbacks: on_generation of" in caplog.text
+    assert "Broken raised an exception and is not called again" in caplog.text
+    assert "no network" in caplog.text
+    assert journal(training.directory.path) == journal(plain.directory.path)
+
+
+def test_what_is_no_callback_is_refused():
+    class Misspelled:
+        def on_generations(self, record): ...
+
+    with pytest.raises(GermlineError, match=r"on_generations \(did you mean 'on_generation'\?\)"):
+        CallbackList([Misspelled()])
+
+
+def test_a_training_says_how_far_it_is(tmp_path):
+    training = germline.train(SETTINGS, tmp_path)
+    assert repr(training).startswith(f"<Training {tmp_path}: model=nano, task=conciseness; nothing")
+    for _ in training:
+        assert "1 of 4 generations done" in repr(training)
+        training.stop()
+    assert repr(germline.resume(tmp_path)).endswith(
+        "1 of 4 generations done, nothing ran yet: iterate it, or call run()>"
+    )
+    assert "finished, 4 generations" in repr(germline.resume(tmp_path).run())

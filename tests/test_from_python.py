@@ -1,0 +1,353 @@
+"""Runs whose rewards, rows, model and callbacks come from Python instead of from a config."""
+
+import json
+import logging
+import time
+from typing import Any
+
+import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import germline
+from germline.graders.in_process_pool import InProcessPool, can_be_imported
+from germline.tasks.python_inputs import read_rows
+from germline.types import Example, GermlineError
+from tests.tiny import save_tiny
+from tests.toy_runs import LETTERS, SETTINGS, journal, stopped_after
+
+ROWS = [{"prompt": f"Say {number}", "answer": str(number), "level": number} for number in range(12)]
+TOY = {
+    **{name: value for name, value in SETTINGS.items() if name != "task"},
+    "graders": {"workers": 1},
+}
+DECODING = {"max_new_tokens": 16, "stop": LETTERS, "temperature": 1.0}
+ON_ROWS = {**TOY, "task": DECODING}
+
+ROWS_FILE = f"train = {ROWS!r}\n"
+LENGTH = "def length(completion, example):\n    return min(len(completion), 9) / 9\n"
+
+VOWELS = "def vowels(completion, example):\n    return sum(one in 'aeiou' for one in completion)\n"
+EXAMPLE = Example(0, "a?", "a", chat=True)
+
+
+def length(completion, example):
+    return min(len(completion), 9) / 9
+
+
+def trl_length(prompts, completions, level, **columns):
+    assert set(columns) == {"answer"}
+    return [min(len(one), 9) / 9 for one in completions]
+
+
+def vowels(completion, example):
+    return sum(one in "aeiou" for one in completion)
+
+
+def keep_in(seen):
+    """Return a reward that keeps the rows that it is given."""
+
+    def reward(completion, example):
+        seen.append(example)
+        return 0.5
+
+    return reward
+
+
+def mean_at_end(training):
+    assert training.end
+    return training.end.mean
+
+
+def of_a_file(folder, *lines):
+    """Train the same rows by a task file, as the command line does."""
+    path = folder / "task.py"
+    path.write_text(ROWS_FILE + "\n".join(lines))
+    config = {**TOY, "task": {"path": str(path), **DECODING}}
+    return germline.train(config, folder / "file").run().directory.path
+
+
+def rewards_of(path):
+    return (path / "rollouts.jsonl").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("reward", [length, trl_length, lambda text, row: min(len(text), 9) / 9])
+def test_a_function_and_rows_train_to_the_bits_of_a_task_file(tmp_path, reward):
+    of_file = of_a_file(tmp_path, LENGTH, "rubric = {length: 1.0}")
+    training = germline.train(ON_ROWS, tmp_path / "run", reward=reward, data=ROWS).run()
+    assert journal(training.directory.path) == journal(of_file)
+    assert mean_at_end(training) == mean_at_end(germline.resume(of_file))
+
+
+def test_several_functions_have_weights_and_are_recorded_by_name(tmp_path):
+    of_file = of_a_file(tmp_path, LENGTH, VOWELS, "rubric = {length: 1.0, vowels: 0.1}")
+    rewards = {length: 1.0, vowels: 0.1}
+    training = germline.train(ON_ROWS, tmp_path / "run", reward=rewards, data=ROWS).run()
+    assert journal(training.directory.path) == journal(of_file)
+    assert rewards_of(training.directory.path) == rewards_of(of_file)
+    facts = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert facts["config"]["task"]["reward_functions"] == {"length": 1.0, "vowels": 0.1}
+    assert len(facts["config"]["task"]["digest"]) == 64
+
+
+def test_a_function_may_replace_the_rewards_of_a_configured_task(tmp_path):
+    seen: list[dict[str, Any]] = []
+    config = {**TOY, "task": {"kind": "conciseness", **DECODING}, "generations": 1}
+    germline.train(config, tmp_path, reward=keep_in(seen)).run()
+    assert {"prompt", "answer"} <= seen[0].keys()
+
+
+def test_rows_of_a_file_reach_a_function_whole(tmp_path):
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps({"prompt": f"{n}?", "gold": n}) + "\n" for n in range(9)))
+    config = {**TOY, "task": {"kind": "jsonl", "path": str(file), **DECODING}, "generations": 1}
+    seen: list[dict[str, Any]] = []
+    germline.train(config, tmp_path / "run", reward=keep_in(seen)).run()
+    assert all(f"{row['gold']}?" == row["prompt"] for row in seen)
+
+
+def test_rows_may_have_built_in_rewards(tmp_path):
+    config = {**TOY, "task": {"reward": {"contains": 1.0}, **DECODING}, "generations": 1}
+    training = germline.train(config, tmp_path, data=ROWS).run()
+    assert training.end
+    assert training.end.metric == "contains"
+
+
+# --- rows
+
+
+class Table:
+    """A pandas DataFrame as far as it is read."""
+
+    columns = ("prompt", "answer")
+
+    def to_dict(self, orient):
+        assert orient == "records"
+        return [{"prompt": "a?", "answer": float("nan")}, {"prompt": "b?", "answer": "b"}]
+
+
+def test_rows_come_from_a_table_without_its_missing_values():
+    rows = read_rows(Table()).train
+    assert [row for _, row in rows] == [{"prompt": "a?"}, {"prompt": "b?", "answer": "b"}]
+
+
+def test_rows_come_from_a_dataset_and_its_splits():
+    datasets = pytest.importorskip("datasets")
+    one = datasets.Dataset.from_list([{"prompt": "a?", "answer": "a"}, {"prompt": "b?"}])
+    given = read_rows(datasets.DatasetDict({"train": one, "test": one.select([0])}))
+    assert [row for _, row in given.train] == [{"prompt": "a?", "answer": "a"}, {"prompt": "b?"}]
+    assert given.test == [("data, test row 0", {"prompt": "a?", "answer": "a"})]
+
+
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        ("rows.jsonl", r"data: give a list of rows .* found 'rows.jsonl' \(str\)"),
+        (5, r"found 5 \(int\)"),
+        ([], "the split 'train' holds no rows"),
+        (["a"], r"data, train row 0: a row must be a mapping .* found 'a'"),
+        ({"train": ROWS, "tset": ROWS}, r"'tset' is unknown \(did you mean 'test'\?\)"),
+        ({"test": ROWS}, "there is no split 'train'"),
+    ],
+)
+def test_a_mistake_in_the_rows_is_named(data, complaint):
+    with pytest.raises(GermlineError, match=complaint):
+        read_rows(data)
+
+
+def test_a_task_beside_rows_is_refused():
+    with pytest.raises(GermlineError, match="data: task=arithmetic has examples of its own"):
+        germline.train({"task": "arithmetic"}, data=ROWS)
+
+
+def test_a_reward_below_the_floor_names_the_setting_and_the_setting_mends_it(tmp_path):
+    def cost(completion, example):
+        return -float(len(completion))
+
+    with pytest.raises(GermlineError, match=r"task\.reward_floor=\{cost: \.\.\.\}"):
+        germline.train(ON_ROWS, tmp_path / "a", reward=cost, data=ROWS)
+    config = {**ON_ROWS, "task": {**DECODING, "reward_floor": -100}, "generations": 1}
+    assert mean_at_end(germline.train(config, tmp_path / "b", reward=cost, data=ROWS).run()) <= 0
+
+
+def test_a_reward_that_always_fails_is_refused_at_the_start(tmp_path):
+    with pytest.raises(GermlineError, match=r"reward wrong\(\): the reward fails .* KeyError"):
+        germline.train(ON_ROWS, tmp_path, reward=wrong, data=ROWS)
+
+
+def wrong(completion, example):
+    return example["gold"]
+
+
+# --- where functions run
+
+
+def test_what_cannot_be_imported_runs_in_this_process_and_the_log_says_so(tmp_path, caplog):
+    with caplog.at_level(logging.WARNING):
+        germline.train(ON_ROWS, tmp_path, reward=lambda text, row: 1.0, data=ROWS)
+    assert "reward: reward cannot be imported by grader processes" in caplog.text
+    assert can_be_imported(right_part)
+    assert not can_be_imported(lambda text, example: {"right": 1.0})
+
+
+def right_part(text, example):
+    return {"right": 1.0}
+
+
+def in_process(reward, timeout_s=0.05):
+    return InProcessPool(reward, {"right": 1.0}, {"right": -1.0}, timeout_s)
+
+
+def test_a_text_that_takes_too_long_earns_the_floor_here_too():
+    def sleeps(text, example):
+        time.sleep(600)
+
+    pool = in_process(sleeps)
+    (grade,) = pool.submit(["a"], [EXAMPLE]).result()
+    assert (grade.reward, grade.failure) == (-1.0, "timeout after 0.05 s")
+
+
+def test_an_exception_earns_the_floor_here_too():
+    (grade,) = in_process(lambda text, example: 1 / 0).submit(["a"], [EXAMPLE]).result()
+    assert (grade.reward, grade.failure) == (-1.0, "ZeroDivisionError: division by zero")
+
+
+def test_a_wrong_part_is_an_error_here_too():
+    with pytest.raises(GermlineError, match="must return the parts"):
+        in_process(lambda text, example: {"left": 1}).submit(["a"], [EXAMPLE]).result()
+
+
+# --- resume and evaluate
+
+
+def test_a_stopped_run_asks_for_what_was_given_and_goes_on_to_the_same_bits(tmp_path):
+    whole = germline.train(ON_ROWS, tmp_path / "whole", reward=length, data=ROWS).run()
+    training = germline.train(ON_ROWS, tmp_path / "part", reward=length, data=ROWS)
+    path = stopped_after(training, 2)
+    with pytest.raises(GermlineError, match=r"rows of this task \(digest \w{12}\) were given"):
+        germline.resume(path)
+    with pytest.raises(GermlineError, match=r"reward_functions=\{'length': 1.0\}: these functions"):
+        germline.resume(path, data=ROWS)
+    with pytest.raises(GermlineError, match="give the same, or begin a new run"):
+        germline.resume(path, data=ROWS, reward=vowels)
+    with pytest.raises(GermlineError, match="the rows are not those this run began with"):
+        germline.resume(path, data=ROWS[:-1], reward=length)
+    germline.resume(path, data=ROWS, reward=length).run()
+    assert journal(path) == journal(whole.directory.path)
+    assert germline.replay(path, 3) == germline.replay(whole.directory.path, 3)
+
+
+def test_a_run_is_evaluated_with_what_was_given(tmp_path):
+    training = germline.train(ON_ROWS, tmp_path / "run", reward=length, data=ROWS).run()
+    path = str(training.directory.path)
+    with pytest.raises(GermlineError, match="given from Python"):
+        germline.evaluate(path)
+    score, _ = germline.evaluate(path, reward=length, data=ROWS, limit=5)
+    assert (score.mean, score.metric) == (mean_at_end(training), "length")
+    others = [{"prompt": "Say A"}, {"prompt": "Say B"}]
+    score, _ = germline.evaluate(
+        path, "rows", reward=vowels, data={"train": others, "test": others}
+    )
+    assert (score.metric, score.n) == ("vowels", 2)
+
+
+def test_a_reward_for_a_run_that_has_its_own_is_refused(tmp_path):
+    config = {**SETTINGS, "generations": 1}
+    path = germline.train(config, tmp_path).run().directory.path
+    with pytest.raises(GermlineError, match="the run has the rewards of its task"):
+        germline.resume(path, reward=length)
+
+
+# --- a loaded model
+
+
+SMALL = {
+    "task": {"kind": "arithmetic", "max_new_tokens": 2},
+    "batch_size": 2,
+    "generations": 2,
+    "strategy": {"population": 2, "sigma": 0.01, "learning_rate": 0.01},
+    "held_out": {"every": 9, "examples": 2},
+    "graders": {"workers": 1},
+    "record": {"tensorboard": False, "snapshot_every": 1},
+}
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    folder = save_tiny(tmp_path_factory.mktemp("model"))
+    loaded = {
+        "model": AutoModelForCausalLM.from_pretrained(folder),
+        "tokenizer": AutoTokenizer.from_pretrained(folder),
+    }
+    return folder, loaded
+
+
+def test_a_loaded_model_trains_to_the_bits_of_its_folder_and_stays_as_it_is(tiny, tmp_path):
+    folder, loaded = tiny
+    before = {name: tensor.clone() for name, tensor in loaded["model"].state_dict().items()}
+    of_folder = germline.train({**SMALL, "model": str(folder)}, tmp_path / "folder").run()
+    training = germline.train(SMALL, tmp_path / "loaded", **loaded)
+    assert training._inputs
+    assert training._inputs.model
+    copies = training._inputs.model.folder
+    path = training.run().directory.path
+    assert journal(path) == journal(of_folder.directory.path)
+    assert all(tensor.equal(before[name]) for name, tensor in loaded["model"].state_dict().items())
+    assert training.config.model == f"python:{type(loaded['model']).__name__}"
+    del training
+    assert not copies.exists()
+
+
+def test_a_run_of_a_loaded_model_asks_for_it_or_for_a_folder(tiny, tmp_path):
+    folder, loaded = tiny
+    path = stopped_after(germline.train(SMALL, tmp_path / "run", **loaded), 1)
+    for use in (
+        lambda: germline.resume(path),
+        lambda: germline.export(path, tmp_path / "out"),
+        lambda: germline.replay(path, 0),
+        lambda: germline.evaluate(str(path)),
+        lambda: germline.generate(str(path), ["1 + 1 ="]),
+    ):
+        with pytest.raises(GermlineError, match=r"germline resume RUN model=FOLDER"):
+            use()
+    digest = germline.replay(path, 0, **loaded)
+    germline.export(path, tmp_path / "out", **loaded)
+    assert germline.evaluate(str(path), limit=2, **loaded)[0].n == 2
+    germline.resume(path, [f"model={folder}"]).run()
+    assert germline.replay(path, 0) == digest
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"model": "nano"}, "found 'nano': a folder or a Hugging Face id goes into the config"),
+        ({"tokenizer": 5}, "tokenizer: it belongs to a loaded model"),
+    ],
+)
+def test_what_is_no_loaded_model_is_refused(given, complaint, tmp_path):
+    with pytest.raises(GermlineError, match=complaint):
+        germline.train(SMALL, tmp_path, **given)
+
+
+def test_a_loaded_model_needs_its_tokenizer_and_no_other_model(tiny, tmp_path):
+    _, loaded = tiny
+    with pytest.raises(GermlineError, match="a loaded model needs its tokenizer"):
+        germline.train(SMALL, tmp_path, model=loaded["model"])
+    with pytest.raises(GermlineError, match="and the config has model=gpt2: drop one of them"):
+        germline.train({**SMALL, "model": "gpt2"}, tmp_path, **loaded)
+
+
+def test_an_adapter_names_where_the_model_came_from(tiny, tmp_path):
+    folder, loaded = tiny
+    config = {**SMALL, "space": "lora", "generations": 1}
+    path = germline.train(config, tmp_path / "run", **loaded).run().directory.path
+    germline.export(path, tmp_path / "adapter", **loaded)
+    settings = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+    assert settings["base_model_name_or_path"] == str(folder)
+
+
+def test_a_run_that_was_begun_from_python_is_forked_with_what_was_given(tmp_path):
+    path = germline.train(ON_ROWS, tmp_path / "a", reward=length, data=ROWS).run().directory.path
+    with pytest.raises(GermlineError, match="given from Python"):
+        germline.fork(path, 1, out=tmp_path / "b")
+    forked = germline.fork(path, 1, out=tmp_path / "c", reward=length, data=ROWS).run()
+    assert "finished" in repr(forked)

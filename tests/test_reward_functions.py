@@ -1,0 +1,125 @@
+"""Reward functions of both signatures: one completion and its row, or lists as in TRL."""
+
+import asyncio
+
+import pytest
+
+from germline.graders.reward_functions import FunctionRubric, call_reward, weighted_functions
+from germline.graders.worker_messages import InvalidGradeError, PartsFailedError
+from germline.types import Example, GermlineError
+
+ROW = {"prompt": "2 + 2?", "answer": "4", "level": 3}
+EXAMPLE = Example(0, "2 + 2?", "4", chat=True, facts={"level": 3})
+
+
+def right(completion, example):
+    return completion == example["answer"]
+
+
+def trl_right(prompts, completions, answer, **columns):
+    assert prompts == ["2 + 2?"]
+    assert columns == {"level": [3]}
+    return [float(text == gold) for text, gold in zip(completions, answer, strict=True)]
+
+
+def does_not_apply(completions, **_):
+    return [None for _ in completions]
+
+
+async def later(completion, example):
+    await asyncio.sleep(0)
+    return completion == example["answer"]
+
+
+async def trl_later(completions, level):
+    await asyncio.sleep(0)
+    return [float(level == [3]) for _ in completions]
+
+
+def fails(completion, example):
+    raise KeyError("gold")
+
+
+def rubric_of(weighted, floors=None):
+    known = weighted_functions(weighted, "reward")
+    weights = {name: weight for name, (_, weight) in known.items()}
+    functions = {name: function for name, (function, _) in known.items()}
+    return FunctionRubric(functions, weights, {**dict.fromkeys(weights, 0.0), **(floors or {})})
+
+
+@pytest.mark.parametrize("function", [right, trl_right, later])
+def test_a_function_of_either_signature_is_called_with_one_completion(function):
+    assert call_reward(function, "4", ROW, "2 + 2?") in (True, 1.0)
+    assert call_reward(function, "5", ROW, "2 + 2?") in (False, 0.0)
+
+
+def test_a_function_gets_the_columns_that_it_names():
+    assert call_reward(trl_later, "4", ROW, "2 + 2?") == 1.0
+
+
+def test_a_reward_that_does_not_apply_adds_nothing_as_in_trl():
+    assert rubric_of([right, does_not_apply])("4", EXAMPLE) == {"right": True, "does_not_apply": 0}
+
+
+def test_a_conversation_is_answered_by_a_message_as_in_trl():
+    def reward(prompts, completions):
+        assert prompts[0][-1]["role"] == "user"
+        return [len(one[0]["content"]) for one in completions]
+
+    row = {"prompt": [{"role": "user", "content": "Hi"}]}
+    assert call_reward(reward, "Hello", row, "Hi") == 5
+
+
+def test_async_functions_run_where_a_loop_runs_already():
+    async def in_a_notebook():
+        return call_reward(later, "4", ROW, "2 + 2?")
+
+    assert asyncio.run(in_a_notebook()) is True
+
+
+def test_the_row_has_prompt_and_answer_of_any_task():
+    assert rubric_of(lambda completion, example: example == ROW)("4", EXAMPLE) == {"reward": 1.0}
+
+
+def test_a_function_that_raises_leaves_the_others_their_values():
+    with pytest.raises(PartsFailedError, match=r"fails\(\): KeyError: 'gold' \(test_reward_f") as e:
+        rubric_of({right: 1.0, fails: 0.5})("4", EXAMPLE)
+    assert e.value.values == {"right": 1.0}
+
+
+@pytest.mark.parametrize("returned", [[1.0, 2.0], [], 1.0, "1", {"a": 1}])
+def test_a_list_of_another_length_is_refused(returned):
+    with pytest.raises(InvalidGradeError, match="a list with one reward for each completion"):
+        call_reward(lambda completions: returned, "4", ROW, "")
+
+
+@pytest.mark.parametrize("returned", [None, "1", float("nan")])
+def test_what_is_no_number_is_refused(returned):
+    with pytest.raises(InvalidGradeError, match=r"must return a finite number from reward\(\)"):
+        rubric_of(lambda completion, example: returned)("4", EXAMPLE)
+
+
+def test_a_value_below_the_floor_names_the_setting():
+    with pytest.raises(InvalidGradeError, match=r"task.reward_floor=\{reward: \.\.\.\}"):
+        rubric_of(lambda completion, example: -1.0)("4", EXAMPLE)
+    rubric = rubric_of(lambda completion, example: -1.0, {"reward": -1.0})
+    assert rubric("4", EXAMPLE) == {"reward": -1.0}
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        (5, "reward: a reward must be a function, found 5"),
+        ("exact", "reward: a reward must be a function, found 'exact'"),
+        ([], "found no reward function"),
+        ([right, 5], "must be a function, found 5"),
+        (lambda completion: 1.0, r"\(completion\) must take \(completion, example\)"),
+        ([lambda c, e: 1, lambda c, e: 2], "different names, found reward, reward"),
+        ({right: 0}, "every weight is 0"),
+        ({right: "1"}, "the weight of right must be a number, found '1'"),
+        ({right: float("inf")}, "the weight of right must be a number, found inf"),
+    ],
+)
+def test_a_mistake_is_named(given, complaint):
+    with pytest.raises(GermlineError, match=complaint):
+        weighted_functions(given, "reward")

@@ -117,6 +117,13 @@ def test_a_few_generations_say_nothing_about_agreement():
     assert advice(rows(WINDOW - 1, agreement=-0.5)) == {}
 
 
+def test_a_run_with_automatic_steps_is_not_advised_to_use_them():
+    plain = rows(WINDOW, agreement=0.01)
+    assert "learning_rate=auto" in advice(plain)["agreement"]
+    automatic = [row | {"learning_rate": 0.1 + g} for g, row in enumerate(plain)]
+    assert "learning_rate=auto" not in advice(automatic)["agreement"]
+
+
 def test_only_the_latest_generations_count():
     assert advice([*rows(30, empty=1.0), *rows(WINDOW)]) == {}
 

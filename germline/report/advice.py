@@ -136,10 +136,12 @@ def _low_agreement(rows: Sequence[Row]) -> str | None:
     agreement = mean(known, "agreement")
     if agreement is None or len(known) < WINDOW or agreement >= LOW_AGREEMENT:
         return None
+    # A learning rate that differs between generations is automatic already, or scheduled.
+    fixed = len({row.get("learning_rate") for row in known}) == 1
+    shorter = "learning_rate=auto, " if fixed else ""
     return (
         f"the updates of the two halves of a batch hardly agree (cosine {agreement:.2f}), so an "
-        "update is mostly noise: use learning_rate=auto, more examples in a batch, or a larger "
-        "sigma"
+        f"update is mostly noise: use {shorter}more examples in a batch, or a larger sigma"
     )
 
 

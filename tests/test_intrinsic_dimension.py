@@ -68,7 +68,7 @@ def test_run_seeds_are_averaged():
 
 def test_a_config_that_improves_nothing_has_no_dimension():
     found = IntrinsicDimension((outcome(None, 0.2), outcome(2, 0.3)), higher_is_better=True)
-    with pytest.raises(GermlineError, match=r"does not improve its held-out score \(by 0\)"):
+    with pytest.raises(GermlineError, match=r"does not improve its held-out score \(change 0\)"):
         _ = found.smallest
 
 
@@ -171,7 +171,7 @@ def test_a_study_of_an_own_task_takes_its_finished_runs_as_they_are(tmp_path):
             ["strategy={population: 6}", "method=randopt", "method.ensemble_size=2"],
             4,
             0,
-            "moves no weights",
+            "does not change the weights",
         ),
     ],
 )

@@ -12,7 +12,7 @@ from germline.cli.json_output import AsJson, print_json
 
 NEW_CONFIG_EXAMPLES = (
     "germline new config --model nano --task arithmetic",
-    "germline new config --model Qwen/Qwen2.5-0.5B-Instruct --task countdown --hardware 24gb",
+    "germline new config --model Qwen/Qwen3-4B --task countdown --hardware 24gb",
 )
 
 

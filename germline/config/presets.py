@@ -30,11 +30,10 @@ def find_config(path: Path) -> Path:
 
 def config_summary(path: Path) -> str:
     """Return the comment at the top of a config file."""
-    lines = path.read_text(encoding="utf-8").splitlines()
-    lines = []
-    for line in lines:
+    comment: list[str] = []
+    for line in path.read_text(encoding="utf-8").splitlines():
         text = line.removeprefix("#").strip()
         if not line.startswith("#") or text.startswith("germline ") or not text:
             break
-        lines.append(text)
-    return " ".join(lines)
+        comment.append(text)
+    return " ".join(comment)

@@ -220,3 +220,9 @@ def test_damage_of_later_lines_does_not_stop_a_replay(tmp_path):
     for generation in (2, 3, 9):
         with pytest.raises(GermlineError, match="line 3: the checksum does not match"):
             replay(damaged, generation)
+
+
+def test_a_generation_that_is_no_number_is_refused_by_replay(tmp_path):
+    path = run(tmp_path / "run")
+    with pytest.raises(GermlineError, match="generation must be a whole number, found True"):
+        replay(path, True)

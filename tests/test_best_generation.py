@@ -126,6 +126,14 @@ def test_the_list_of_runs_and_the_end_of_a_training_say_best_and_final(path):
     assert f"{said}best: 0.8 ± 0.05 after 2 updates" in file.getvalue()
 
 
+def test_a_later_score_that_equals_the_best_is_not_called_the_best(path):
+    rows = [json.dumps(held_out_row(replace(SCORES[0], generation=g))) + "\n" for g in (0, 1)]
+    (path / "held_out.jsonl").write_text("".join(rows))
+    file = io.StringIO()
+    print_result(Console(file=file, width=200), RunDirectory.open(path), quiet=True)
+    assert "after 0 updates" in file.getvalue()
+
+
 def test_where_the_final_score_is_the_best_it_is_said_so(path):
     rows = [json.dumps(held_out_row(one)) + "\n" for one in SCORES[:2]]
     (path / "held_out.jsonl").write_text("".join(rows))

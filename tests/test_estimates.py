@@ -13,7 +13,7 @@ from germline.engines.inprocess import InProcessEngine
 from germline.engines.prompt_batch import encode_prompt, pad_prompts
 from germline.estimates.estimate import estimate, what_fits
 from germline.estimates.hardware import GPUS, Hardware, measure_cpu, memory_limits
-from germline.estimates.here import machine_here
+from germline.estimates.here import engine_device, machine_here
 from germline.estimates.memory import (
     memory_parts,
     resident_peak,
@@ -287,3 +287,9 @@ def test_this_machine_is_measured_with_the_threads_of_the_config():
         assert f"{other} threads" in machine_here(config, shape_of(QWEN)).name
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("device", ["quantum", "cuda:99"])
+def test_a_device_that_is_not_here_is_refused_by_name(device):
+    with pytest.raises(GermlineError, match=rf"engine.device='{device}' cannot be used here"):
+        engine_device(load_config({}, [f"engine.device={device}"]))

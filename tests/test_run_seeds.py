@@ -82,6 +82,20 @@ def test_the_same_seed_twice_and_no_seed_are_refused() -> None:
         train_seeds(CONFIG, [])
 
 
+def test_the_folder_of_another_run_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    list(germline.train(CONFIG, out=tmp_path / "run"))
+    before = (tmp_path / "run" / "report.html").read_bytes()
+    with pytest.raises(GermlineError, match=r"is the run directory of one run.*--out"):
+        finish(train_seeds(CONFIG, [0, 1], tmp_path / "run"))
+    assert not (tmp_path / "run" / "seeds.json").exists()
+    assert (tmp_path / "run" / "report.html").read_bytes() == before
+
+
+def test_a_seed_that_is_no_number_is_refused() -> None:
+    with pytest.raises(GermlineError, match="seeds: True is no whole number"):
+        train_seeds(CONFIG, [0, True])
+
+
 def test_the_interval_holds_the_mean_and_needs_three_seeds() -> None:
     few, more = seed_statistics([0.0, 1.0]), seed_statistics([0.0, 1.0, 2.0, 3.0, 4.0])
     assert few.low != few.low  # NaN

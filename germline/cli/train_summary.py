@@ -11,7 +11,7 @@ from rich.text import Text
 from germline.cli import text_format
 from germline.comm_bytes import CommBytes
 from germline.record import HeldOutRow, RunDirectory
-from germline.record.best_generation import best_score, signed_score
+from germline.record.best_generation import best_score
 from germline.report.advice import MANY_FAILED, failed_share, percent
 from germline.report.prompt_option_charts import center_options
 from germline.report.score_decline_advice import score_decline_advice
@@ -111,8 +111,8 @@ def _scores(scores: list[HeldOutRow], done: int) -> list[str]:
     line = f"held-out {last.metric}: {values} (mean and {error}, n {last.n})"
     best = best_score([row.score for row in scores])
     if best is not None and last.generation != first.generation:
-        same = signed_score(best) == signed_score(last)
-        line += ", best: the last one" if same else f", best: {_best(best)}"
+        is_last = best.generation == last.generation
+        line += ", best: the last one" if is_last else f", best: {_best(best)}"
     if last.generation < done:
         line += (
             f", before training; not scored after generation {done - 1}"

@@ -88,7 +88,7 @@ class InProcessEngine:
             torch.set_num_threads(config.threads)
         check_attention_layers(pretrained.model.config.get_text_config())
         self.pretrained = pretrained
-        self.device = _device(config.device)
+        self.device = torch_device(config.device)
         on_gpu = self.device.type != "cpu"
         if not on_gpu:
             keep_freed_memory()
@@ -307,7 +307,12 @@ def _is_out_of_memory(error: RuntimeError) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
-def _device(name: str) -> torch.device:
+def torch_device(name: str) -> torch.device:
+    """Return the device that `engine.device` names.
+
+    Raises:
+        GermlineError: this machine, or this build of PyTorch, has no such device.
+    """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

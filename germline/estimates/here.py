@@ -7,6 +7,7 @@ import torch
 
 from germline.config import Config
 from germline.engines.dtypes import serving_dtype
+from germline.engines.inprocess import torch_device
 from germline.engines.pretrained import load_tokenizer, silence_transformers
 from germline.engines.prompt_batch import encode_prompt
 from germline.estimates.hardware import GPUS, Clock, Hardware, available_bytes, measure_cpu
@@ -23,11 +24,12 @@ OTHER = "24gb"
 
 
 def engine_device(config: Config) -> torch.device:
-    """Return the device on which an engine of this config would run here."""
-    device = getattr(config.engine, "device", "auto")
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(device)
+    """Return the device on which an engine of this config would run here.
+
+    Raises:
+        GermlineError: this machine, or this build of PyTorch, has no such device.
+    """
+    return torch_device(getattr(config.engine, "device", "auto"))
 
 
 def machine_here(config: Config, shape: ModelShape, clock: Clock = time.perf_counter) -> Hardware:

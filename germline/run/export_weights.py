@@ -49,6 +49,8 @@ def replay(
         GermlineError: the digest is not the one the journal recorded.
     """
     directory = RunDirectory.open(validate_path("path", path))
+    if isinstance(generation, bool) or not isinstance(generation, int):
+        raise GermlineError(f"generation must be a whole number, found {generation!r}")
     if form is not None and out is None:
         raise GermlineError(
             f"replay: {form} is a form of written weights, so name the folder as well (--out)"

@@ -116,6 +116,11 @@ class SeedStudy:
             GermlineError: the folder holds a run of another config, or a run cannot be made.
         """
         planned = {seed: self.config.model_copy(update={"seed": seed}) for seed in self.seeds}
+        if (self.out / "run.json").exists():
+            raise GermlineError(
+                f"out: {self.out} is the run directory of one run, and several seeds need a folder "
+                "of their own: choose another folder (--out)"
+            )
         for seed, config in planned.items():
             check_same_config(config, self.path(seed))
         self._write()
@@ -174,6 +179,13 @@ def train_seeds(
     seeds = parse_seeds(seeds) if isinstance(seeds, str) else tuple(seeds)
     if not seeds:
         raise GermlineError("seeds: found none; name at least one, such as seeds=0..4")
+    wrong = next(
+        (seed for seed in seeds if isinstance(seed, bool) or not isinstance(seed, int)), None
+    )
+    if wrong is not None:
+        raise GermlineError(
+            f"seeds: {wrong!r} is no whole number; name run seeds such as [0, 1, 2]"
+        )
     twice = next((seed for seed in seeds if seeds.count(seed) > 1), None)
     if twice is not None:
         raise GermlineError(f"seeds: {twice} is given twice; name every run seed once")

@@ -123,6 +123,8 @@ $(INSTALLED): .venv/.torch-$(BUILD) pyproject.toml constraints.txt
 $(TEST_TOOLS): $(INSTALLED)
 	@echo "Installing the tools for tests and checks (a few minutes, once)" >&2
 	@$(PIP) -e '.[dev]'
+	@# Tests limit the size of files: a process in them must not be the first to write bytecode.
+	@$(BIN)/python -m compileall -q -j 0 .venv/lib $(CODE) >/dev/null 2>&1 || true
 	@touch $@
 
 $(SITE_TOOLS): $(TEST_TOOLS)

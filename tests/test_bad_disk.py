@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import resource
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,11 +28,19 @@ pytestmark = pytest.mark.usefixtures("graded_in_process")
 def files_of_at_most(size: int) -> Iterator[None]:
     """Let every file of this process end at a size, as on a disk that fills up."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # A module imported meanwhile would leave truncated bytecode for every later process.
+    writes_bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    before = os.environ.get("PYTHONDONTWRITEBYTECODE")
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # of the processes that start meanwhile
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        sys.dont_write_bytecode = writes_bytecode
+        del os.environ["PYTHONDONTWRITEBYTECODE"]
+        if before is not None:
+            os.environ["PYTHONDONTWRITEBYTECODE"] = before
 
 
 def told(*words: object) -> str:

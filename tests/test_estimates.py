@@ -292,4 +292,11 @@ def test_this_machine_is_measured_with_the_threads_of_the_config():
 @pytest.mark.parametrize("device", ["quantum", "cuda:99"])
 def test_a_device_that_is_not_here_is_refused_by_name(device):
     with pytest.raises(GermlineError, match=rf"engine.device='{device}' cannot be used here"):
-        engine_device(load_config({}, [f"engine.device={device}"]))
+        machine_here(load_config({}, [f"engine.device={device}"]), shape_of(QWEN))
+
+
+def test_an_inference_engine_may_have_a_device_that_this_pytorch_lacks():
+    served = {"engine": {"kind": "sglang", "launch": True, "device": "cuda:99"}}
+    assert engine_device(load_config(served)) == torch.device("cuda:99")
+    with pytest.raises(GermlineError, match=r"engine\.device=.quantum. cannot be used here"):
+        engine_device(load_config({}, ["engine.device=quantum"]))

@@ -24,12 +24,24 @@ OTHER = "24gb"
 
 
 def engine_device(config: Config) -> torch.device:
-    """Return the device on which an engine of this config would run here.
+    """Return the device on which an engine of this config would run.
+
+    An inference engine may have a build of PyTorch of its own, so that this one needs no such
+    device.
 
     Raises:
-        GermlineError: this machine, or this build of PyTorch, has no such device.
+        GermlineError: PyTorch knows no device of this name.
     """
-    return torch_device(getattr(config.engine, "device", "auto"))
+    name = getattr(config.engine, "device", "auto")
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        return torch.device(name)
+    except RuntimeError as error:
+        raise GermlineError(
+            f"engine.device={name!r} cannot be used here ({str(error).splitlines()[0]}): use "
+            "engine.device=auto or engine.device=cpu"
+        ) from None
 
 
 def machine_here(config: Config, shape: ModelShape, clock: Clock = time.perf_counter) -> Hardware:
@@ -39,8 +51,11 @@ def machine_here(config: Config, shape: ModelShape, clock: Clock = time.perf_cou
         config: of the run.
         shape: of its model, which decides what is measured on a CPU.
         clock: seconds since any fixed moment.
+
+    Raises:
+        GermlineError: this machine, or this build of PyTorch, has no such device.
     """
-    device = engine_device(config)
+    device = torch_device(getattr(config.engine, "device", "auto"))
     if device.type == "cuda":
         return _gpu(device)
     if threads := getattr(config.engine, "threads", None):

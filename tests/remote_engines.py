@@ -4,6 +4,7 @@
 does about faults is tested in milliseconds, and the same every time.
 """
 
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -222,3 +223,12 @@ def digests(fleet: Fleet, count: int = 4) -> list[tuple[str, tuple[float, ...]]]
     batch = batches(TASK.examples("train"), CONFIG.batch_size, CONFIG.seed)
     loop = generations(strategy, shape, fleet, batch, DECODING, range(count))
     return [(record.digest, record.fitness) for record in loop]
+
+
+def alive(pid):
+    """Tell whether a process of this number exists."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

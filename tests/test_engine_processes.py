@@ -26,6 +26,7 @@ from tests.remote_engines import (
     TASK,
     UPDATES,
     after_its_next_job,
+    alive,
     assert_same,
     evaluated,
     local,
@@ -79,14 +80,6 @@ def started(monkeypatch):
 
     monkeypatch.setattr(EngineProcess, "start", watched)
     return pids
-
-
-def alive(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 # --- runs

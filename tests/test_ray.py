@@ -24,6 +24,7 @@ from tests.remote_engines import (
     TASK,
     UPDATES,
     after_its_next_job,
+    alive,
     assert_same,
     evaluated,
     local,
@@ -141,14 +142,6 @@ def skip_the_time_alone(fleet, name, monkeypatch):
 
     monkeypatch.setattr(fleet.pool, "_wait", skipping_wait)
     monkeypatch.setattr(fleet.pool, "clock", lambda: time.monotonic() + skipped)
-
-
-def alive(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 # --- runs

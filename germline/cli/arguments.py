@@ -59,6 +59,22 @@ def form_of(*, merged: bool | None) -> Literal["adapter", "merged"] | None:
     return "merged" if merged else "adapter"
 
 
+def generation_of(text: str, error: str) -> int | Literal["best"]:
+    """Return the generation that an option names: a number, or `best`.
+
+    Raises:
+        GermlineError: the text is neither; the message is `error`.
+    """
+    from germline.types import GermlineError
+
+    if text == "best":
+        return "best"
+    try:
+        return int(text)
+    except ValueError:
+        raise GermlineError(error) from None
+
+
 def examples_epilog(lines: Sequence[str]) -> str:
     """Return the examples that follow the help of a command, one per line."""
     # The backspace makes click keep the line breaks.

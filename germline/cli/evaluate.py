@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from germline.cli import completion
-from germline.cli.arguments import Source
+from germline.cli.arguments import Source, generation_of
 from germline.cli.json_output import AsJson
 
 if TYPE_CHECKING:
@@ -82,7 +82,12 @@ def evaluate(  # noqa: PLR0913 - the options of a command
     more, settings = _split(others or [])
     overrides = _evaluation_settings(settings)
     sources = [source, *more]
-    generations = [_generation(one) for one in generation or []]
+    generations = [
+        generation_of(
+            text, f"eval: --generation={text} is neither a number nor best: use -g 40, or -g best"
+        )
+        for text in generation or []
+    ]
     _check_single(sources, generations, out=out, kl=kl, as_json=as_json)
     task_settings = [setting for setting in settings if setting.startswith("task.")]
     task_section = _task(source, task, task_settings)
@@ -133,19 +138,6 @@ def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Tell sources from settings, which have an equals sign and are no folders."""
     settings = [word for word in words if "=" in word and not Path(word).exists()]
     return [word for word in words if word not in settings], settings
-
-
-def _generation(text: str) -> int | Literal["best"]:
-    from germline.types import GermlineError
-
-    if text == "best":
-        return "best"
-    try:
-        return int(text)
-    except ValueError:
-        raise GermlineError(
-            f"eval: --generation={text} is neither a number nor best: use -g 40, or -g best"
-        ) from None
 
 
 def _check_single(

@@ -44,9 +44,10 @@ def report(
     """
     from germline.cli.train_summary import score_decline_lines
     from germline.record import RunDirectory
+    from germline.record.list_runs import is_seed_study, seed_runs
     from germline.report.html_page import write_report
 
-    runs = [one for run in runs for one in _runs_of(run)]
+    runs = [one for run in runs for one in (seed_runs(run) if is_seed_study(run) else [run])]
     path = write_report(runs, out)
     advice = {str(run): score_decline_lines(RunDirectory.open(run)) for run in runs}
     if as_json:
@@ -63,13 +64,3 @@ def report(
         typer.echo(f"written to {path}")
     if browse and not webbrowser.open(path.resolve().as_uri()):
         typer.echo("no browser could be started: open the file in a browser", err=True)
-
-
-def _runs_of(path: Path) -> list[Path]:
-    """Return the runs in a folder of several run seeds, or the run directory itself."""
-    if (path / "run.json").exists() or not (path / "seeds.json").exists():
-        return [path]
-    return sorted(
-        (file.parent for file in path.glob("seed-*/run.json")),
-        key=lambda run: int(run.name.removeprefix("seed-")),
-    )

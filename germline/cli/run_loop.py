@@ -14,7 +14,7 @@ from germline.cli.json_output import print_json
 from germline.cli.line_view import LineView
 from germline.cli.live_view import LiveView
 from germline.cli.progress_view import ProgressView, SilentView
-from germline.cli.run_values import is_stopped, run_values, seeds_values
+from germline.cli.run_values import run_values, seeds_values
 from germline.record import RunDirectory
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def run_with_view(begin: "Callable[[], Training]", *, quiet: bool, as_json: bool
         view.close()
     if as_json:
         print_json(run_values(training.directory))
-        if is_stopped(training.directory):
+        if not training.directory.has_ended:
             raise typer.Exit(INTERRUPTED)
         return
     train_summary.print_result(console, training.directory, quiet=quiet)
@@ -88,19 +88,21 @@ def run_seeds_with_view(study: "SeedStudy", *, quiet: bool, as_json: bool = Fals
                     f"The other seeds were not trained. Resume with: germline resume {study.out}"
                 )
             raise
-    report = study.write_results()
+    summary = study.summary()
+    report = study.write_results(summary)
     if as_json:
-        print_json(seeds_values(study, report))
+        print_json(seeds_values(study, summary, report))
         return
     rows = [
         (
             f"{result.seed}",
             *(text_format.score(score) for score in (result.start, result.best, result.end)),
         )
-        for result in study.summary().results
+        for result in summary.results
     ]
+    statistics = summary.statistics().values()
     rows += [
-        (name, *(_over_seeds(statistic, name) for statistic in _statistics(study)))
+        (name, *(_over_seeds(statistic, name) for statistic in statistics))
         for name in ("mean", "95 % interval", "smallest to largest")
     ]
     typer.echo("")
@@ -120,18 +122,9 @@ def _run_one_seed(training: "Training", *, quiet: bool, as_json: bool) -> None:
     with stop_on_interrupt(training.stop):
         for _ in training:
             pass
-    if is_stopped(training.directory):
+    if not training.directory.has_ended:
         print_json(run_values(training.directory))
         raise typer.Exit(INTERRUPTED)
-
-
-def _statistics(study: "SeedStudy") -> "list[SeedStatistics]":
-    summary = study.summary()
-    return [
-        summary.over_seeds(lambda one: one.start),
-        summary.over_seeds(lambda one: one.best),
-        summary.over_seeds(lambda one: one.end),
-    ]
 
 
 def _over_seeds(one: "SeedStatistics", name: str) -> str:

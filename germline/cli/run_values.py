@@ -8,12 +8,7 @@ from germline.record import RunDirectory
 from germline.record.best_generation import best_score
 
 if TYPE_CHECKING:
-    from germline.studies.run_seeds import SeedStudy
-
-
-def is_stopped(run: RunDirectory) -> bool:
-    """Whether a run was interrupted before its last generation."""
-    return not run.stopped_early and run.journal.last_generation() + 1 < run.config.generations
+    from germline.studies.run_seeds import SeedStudy, SeedSummary
 
 
 def run_values(run: RunDirectory) -> dict[str, Any]:
@@ -21,7 +16,7 @@ def run_values(run: RunDirectory) -> dict[str, Any]:
     entries = run.journal.read()
     scores = [row.score for row in run.held_out()]
     best = best_score(scores)
-    state = "stopped" if is_stopped(run) else "finished"
+    state = "finished" if run.has_ended else "stopped"
     return {
         "run": run.path,
         "state": "stopped early" if run.stopped_early else state,
@@ -38,7 +33,7 @@ def run_values(run: RunDirectory) -> dict[str, Any]:
     }
 
 
-def seeds_values(study: "SeedStudy", report: Path) -> dict[str, Any]:
+def seeds_values(study: "SeedStudy", summary: "SeedSummary", report: Path) -> dict[str, Any]:
     """Return the result of several run seeds as values for JSON."""
     runs = [run_values(RunDirectory.open(study.path(seed))) for seed in study.seeds]
-    return {"out": study.out, "report": report, "runs": runs, **study.summary().as_json()}
+    return {"out": study.out, "report": report, "runs": runs, **summary.as_json()}

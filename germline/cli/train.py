@@ -1,19 +1,16 @@
 """The commands `germline train` and `germline resume`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from germline.cli.arguments import ConfigFile, Overrides, Run
+from germline.cli.arguments import ConfigFile, Overrides, Run, generation_of
 from germline.cli.json_output import AsJson
 
 if TYPE_CHECKING:
     from germline.config import Config
     from germline.run import Training
-
-SEEDS_FILE = "seeds.json"
-"""Marks a folder of several run seeds; germline.studies.run_seeds, which writes it, needs torch."""
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result, no progress.")]
 
@@ -127,9 +124,10 @@ def resume(
     the old one, because it contains the journal that led to its starting weights.
     """
     from germline.cli.run_loop import run_seeds_with_view, run_with_view
+    from germline.record.list_runs import is_seed_study
     from germline.types import GermlineError
 
-    if (path / SEEDS_FILE).exists() and not (path / "run.json").exists():
+    if is_seed_study(path):
         if overrides or start is not None:
             raise GermlineError(
                 f"resume: {path} holds several run seeds of one config, which go on as they are: "
@@ -150,7 +148,12 @@ def resume(
 
         if start is None:
             return run.resume(path, overrides or [])
-        return run.fork(path, _generation(start), overrides or [], out)
+        generation = generation_of(
+            start,
+            f"resume: --from={start} is neither a generation nor best: use --from 40, or "
+            "--from best",
+        )
+        return run.fork(path, generation, overrides or [], out)
 
     run_with_view(begin, quiet=quiet, as_json=as_json)
 
@@ -182,16 +185,3 @@ def _seeds(overrides: list[str]) -> tuple[str | None, list[str]]:
             f"seeds={seeds[-1]} names every run seed, so seed= would be ignored: drop one of them"
         )
     return (seeds[-1] if seeds else None), others
-
-
-def _generation(text: str) -> int | Literal["best"]:
-    from germline.types import GermlineError
-
-    if text == "best":
-        return "best"
-    try:
-        return int(text)
-    except ValueError:
-        raise GermlineError(
-            f"resume: --from={text} is neither a generation nor best: use --from 40, or --from best"
-        ) from None

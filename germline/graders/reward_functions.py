@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from germline.graders.worker_messages import InvalidGradeError, PartsFailedError
+from germline.registry import did_you_mean
 from germline.types import Example, GermlineError
 
 RewardFunction = Callable[..., Any]
@@ -37,8 +38,6 @@ Rewards = RewardFunction | Sequence[RewardFunction] | Mapping[RewardFunction, fl
 
 NOT_COLUMNS = ("prompt", "completion")
 """Fields of a row that TRL does not pass as columns, because `prompts` and `completions` are."""
-
-NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 LONGEST_MESSAGE = 200
 """Characters of an exception's message that are kept in the reason of a failure."""
@@ -187,6 +186,30 @@ def weighted_functions(given: Any, place: str) -> dict[str, tuple[RewardFunction
         name: (function, float(weight))
         for name, (function, weight) in zip(names, weighted, strict=True)
     }
+
+
+def floors_by_name(
+    given: float | Mapping[str, float], names: Sequence[str], setting: str
+) -> dict[str, float]:
+    """Return the floor of every reward function: one number for all, or a number by name.
+
+    Args:
+        given: the floor, or floors by name; a function that is not named has the floor 0.
+        names: of the reward functions.
+        setting: that gave it, for errors.
+
+    Raises:
+        GermlineError: a floor is given for a function that does not exist.
+    """
+    if not isinstance(given, Mapping):
+        return dict.fromkeys(names, given)
+    for name in given:
+        if name not in names:
+            raise GermlineError(
+                f"{setting} names {name!r}{did_you_mean(name, names)}, but the reward functions "
+                f"are {', '.join(names)}"
+            )
+    return {name: given.get(name, 0.0) for name in names}
 
 
 def _check(place: str, function: Any, weight: Any) -> str:

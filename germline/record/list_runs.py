@@ -5,10 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from germline.record.best_generation import best_score
+from germline.record.best_generation import best_score, early_stop
 from germline.record.lock import is_locked
 from germline.record.run_directory import RunDirectory
 from germline.types import GermlineError, HeldOutScore
+
+SEEDS_FILE, SEED_PREFIX = "seeds.json", "seed-"
+"""The file that marks a folder of several run seeds, and how the names of its runs begin."""
 
 State = Literal["running", "stopped", "finished"]
 
@@ -44,6 +47,24 @@ class UnreadableRun:
     reason: str
 
 
+def seed_run(folder: Path, seed: int) -> Path:
+    """Return the run directory of a run seed in a folder of several."""
+    return folder / f"{SEED_PREFIX}{seed}"
+
+
+def is_seed_study(folder: Path) -> bool:
+    """Tell whether a folder holds several run seeds, and is not the directory of one run."""
+    return (folder / SEEDS_FILE).exists() and not (folder / "run.json").exists()
+
+
+def seed_runs(folder: Path) -> list[Path]:
+    """Return the run directories in a folder of several run seeds, in the order of the seeds."""
+    return sorted(
+        (file.parent for file in folder.glob(f"{SEED_PREFIX}*/run.json")),
+        key=lambda run: int(run.name.removeprefix(SEED_PREFIX)),
+    )
+
+
 def run_directories(folder: Path) -> list[Path]:
     """List the run directories in a folder, or the folder itself if it is one; newest first.
 
@@ -77,7 +98,7 @@ def _summary(path: Path) -> RunSummary | UnreadableRun:
         scores = [one.score for one in run.held_out()]
     except (GermlineError, OSError) as error:
         return UnreadableRun(path, str(error))
-    over = done >= run.config.generations or run.stopped_early
+    over = done >= run.config.generations or early_stop(scores, run.config.held_out.patience)
     state: State = "finished" if over else "stopped"
     return RunSummary(
         path=path,

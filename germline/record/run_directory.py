@@ -280,9 +280,16 @@ class RunDirectory:
     @property
     def stopped_early(self) -> HeldOutScore | None:
         """The best held-out score of a run that ended early; None of any other run."""
-        if self.journal.last_generation() + 1 >= self.config.generations:
+        patience = self.config.held_out.patience
+        if patience is None or self.journal.last_generation() + 1 >= self.config.generations:
             return None
-        return early_stop([row.score for row in self.held_out()], self.config.held_out.patience)
+        return early_stop([row.score for row in self.held_out()], patience)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether all generations are done, or the run stopped early."""
+        done = self.journal.last_generation() + 1
+        return done >= self.config.generations or self.stopped_early is not None
 
     def truncate(self, generation: int) -> None:
         """Drop rows of generations after this one (-1 drops all), and incomplete last lines.

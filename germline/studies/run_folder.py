@@ -46,7 +46,4 @@ def begin_or_resume(planned: Config, path: Path) -> Training | None:
     """Begin a run, resume one that was interrupted; None for a run that has ended."""
     if not (path / "run.json").exists():
         return train(planned, path)
-    directory = RunDirectory.open(path)
-    if directory.stopped_early or directory.journal.last_generation() + 1 >= planned.generations:
-        return None
-    return resume(path)
+    return None if RunDirectory.open(path).has_ended else resume(path)

@@ -8,7 +8,7 @@ interrupted study can be continued from its folder; at the end it also holds the
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,12 @@ from germline.evaluation.seed_statistics import SeedStatistics, seed_statistics
 from germline.record import RunDirectory
 from germline.record.atomic_files import explain_write_errors, write_atomically
 from germline.record.best_generation import best_score
+from germline.record.list_runs import SEEDS_FILE, seed_run
 from germline.report.html_page import write_report
 from germline.run import Training
 from germline.studies.run_folder import begin_or_resume, check_same_config, with_task_digest
 from germline.types import GermlineError, HeldOutScore
 
-SEEDS_FILE = "seeds.json"
 MOST_SEEDS = 1000
 """Largest range of seeds; a longer one is assumed to be a typing error."""
 
@@ -45,9 +45,16 @@ class SeedSummary:
 
     results: tuple[SeedResult, ...]
 
-    def over_seeds(self, score: Callable[[SeedResult], HeldOutScore]) -> SeedStatistics:
-        """Return the statistics of one of the scores, such as `lambda result: result.end`."""
-        return seed_statistics([score(result).mean for result in self.results])
+    def statistics(self) -> dict[str, SeedStatistics]:
+        """Return the statistics over seeds of the `start`, the `best` and the `end` scores."""
+        scores = {
+            "start": [result.start for result in self.results],
+            "best": [result.best for result in self.results],
+            "end": [result.end for result in self.results],
+        }
+        return {
+            name: seed_statistics([score.mean for score in one]) for name, one in scores.items()
+        }
 
     def as_json(self) -> dict[str, Any]:
         """Return the summary as in `seeds.json`; unknown numbers are null."""
@@ -65,14 +72,12 @@ class SeedSummary:
             }
             for result in self.results
         ]
-        over = {
-            "start": asdict(self.over_seeds(lambda one: one.start)),
-            "best": asdict(self.over_seeds(lambda one: one.best)),
-            "end": asdict(self.over_seeds(lambda one: one.end)),
-        }
         known = {
-            name: {key: value if math.isfinite(value) else None for key, value in one.items()}
-            for name, one in over.items()
+            name: {
+                key: value if math.isfinite(value) else None
+                for key, value in asdict(statistics).items()
+            }
+            for name, statistics in self.statistics().items()
         }
         return {"results": rows, "over_seeds": known}
 
@@ -105,7 +110,7 @@ class SeedStudy:
 
     def path(self, seed: int) -> Path:
         """Return the run directory of a seed."""
-        return self.out / f"seed-{seed}"
+        return seed_run(self.out, seed)
 
     def trainings(self) -> Iterator[Training]:
         """Begin or resume the run of every seed that is not trained yet, in order.
@@ -140,9 +145,13 @@ class SeedStudy:
                 results.append(SeedResult(seed, scores[0], best, scores[-1]))
         return SeedSummary(tuple(results))
 
-    def write_results(self) -> Path:
-        """Write the summary into `seeds.json`, and a report over all seeds; return its path."""
-        self._write(self.summary().as_json())
+    def write_results(self, summary: SeedSummary | None = None) -> Path:
+        """Write the summary into `seeds.json`, and a report over all seeds; return its path.
+
+        Args:
+            summary: of this study, where the caller has it; default: it is read from the runs.
+        """
+        self._write((summary or self.summary()).as_json())
         runs = [self.path(seed) for seed in self.seeds if (self.path(seed) / "run.json").exists()]
         return write_report(runs, self.out / "report.html")
 

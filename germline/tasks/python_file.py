@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError
 
 from germline.config import PythonFile
 from germline.config.base import Many, Section
+from germline.graders.reward_functions import floors_by_name
 from germline.graders.task_file import (
     FileRubric,
     TaskFile,
@@ -48,7 +49,9 @@ class PythonTask:
         settings = _settings(file)
         self.name = config.title
         self.rubric: Mapping[str, float] = {name: weight for name, (_, weight) in functions.items()}
-        self.floor: Mapping[str, float] = _floor(file, settings.floor, tuple(self.rubric))
+        self.floor: Mapping[str, float] = floors_by_name(
+            settings.floor, tuple(self.rubric), f"{file.path}: settings['floor']"
+        )
         self.metric = _metric(file, settings.metric, self.rubric)
         self.metric_higher_is_better = self.rubric[self.metric] >= 0
         self.grader: Grader = FileRubric(
@@ -97,20 +100,6 @@ def _settings(file: TaskFile) -> FileSettings:
             f"{file.path}: settings[{first['loc'][0]!r}]: {first['msg']} "
             f"(found {given[first['loc'][0]]!r})"
         ) from None
-
-
-def _floor(
-    file: TaskFile, given: float | Mapping[str, float], names: Sequence[str]
-) -> dict[str, float]:
-    if isinstance(given, Mapping):
-        for name in given:
-            if name not in names:
-                raise GermlineError(
-                    f"{file.path}: settings['floor'] names {name!r}{did_you_mean(name, names)}, "
-                    f"but the reward functions are {', '.join(names)}"
-                )
-        return {name: given.get(name, 0.0) for name in names}
-    return dict.fromkeys(names, given)
 
 
 def _metric(file: TaskFile, given: str | None, rubric: Mapping[str, float]) -> str:

@@ -6,27 +6,32 @@ made them only, so whatever makes the task again (resume, evaluate) has to be gi
 
 import copy
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from germline.config import CustomTask
 from germline.config.tasks import TaskBase
-from germline.graders.reward_functions import FunctionRubric, RewardFunction, weighted_functions
+from germline.graders.reward_functions import (
+    FunctionRubric,
+    RewardFunction,
+    floors_by_name,
+    weighted_functions,
+)
 from germline.protocols import Task
 from germline.registry import did_you_mean
 from germline.tasks.json_files import PlacedRow
 from germline.types import GermlineError
 
 RowsLike = Iterable[Mapping[str, Any]]
-"""RowsLike of one split: a list, a `datasets.Dataset`, or a pandas `DataFrame`."""
+"""Rows of one split: a list, a `datasets.Dataset`, or a pandas `DataFrame`."""
 
 SPLITS = ("train", "test")
 
 
 @dataclass(frozen=True)
 class GivenRows:
-    """RowsLike given from Python; without held-out rows, a seeded part of them is held out."""
+    """Rows given from Python; without held-out rows, a seeded part of them is held out."""
 
     train: list[PlacedRow]
     test: list[PlacedRow] | None = None
@@ -100,7 +105,7 @@ def apply_reward_functions(task: Task, config: TaskBase, inputs: PythonInputs) -
         raise GermlineError(_other_functions(recorded, given))
     if not given:
         return task
-    floors = _floors(config, list(given))
+    floors = floors_by_name(config.reward_floor, list(given), "task.reward_floor")
     changed = copy.copy(task)
     functions = {name: function for name, (function, _) in inputs.rewards.items()}
     changed.grader = FunctionRubric(functions, given, floors)
@@ -149,19 +154,6 @@ def _other_functions(recorded: Mapping[str, float], given: Mapping[str, float]) 
         f"reward: the functions and weights given are {dict(given)}, but the run has "
         f"task.reward_functions={dict(recorded)}: give the same, or begin a new run"
     )
-
-
-def _floors(config: TaskBase, names: Sequence[str]) -> dict[str, float]:
-    given = config.reward_floor
-    if not isinstance(given, Mapping):
-        return dict.fromkeys(names, given)
-    for name in given:
-        if name not in names:
-            raise GermlineError(
-                f"task.reward_floor names {name!r}{did_you_mean(name, names)}, but the reward "
-                f"functions are {', '.join(names)}"
-            )
-    return {name: given.get(name, 0.0) for name in names}
 
 
 def _placed(data: Any, split: str) -> list[PlacedRow]:

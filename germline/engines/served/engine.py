@@ -84,6 +84,8 @@ class ServedEngine(ABC):
         self.special_ids = self.encoder.special_ids
         self.decoder = CompletionDecoder(pretrained.tokenizer, self.encoder.end_ids)
         self.weights = make_masters(pretrained, space, optimizer, config.search.unit)
+        self._adapters = self.weights.has_adapter_members
+        self._writes = bool(self.weights.changed_weights())
 
     @classmethod
     def from_config(

@@ -90,8 +90,6 @@ class SglangEngine(ServedEngine):
         # Before the masters are made of the model, which turns its parameters into fp32.
         self._reference = reference_log_probabilities(pretrained.model)
         super().__init__(config, pretrained, space, optimizer, dtype)
-        self._adapters = self.weights.has_adapter_members
-        self._writes = bool(self.weights.changed_weights())
         self._launched: LaunchedServer | None = None
         self._run = f"{VERSION_PREFIX}{uuid.uuid4().hex[:12]}"
         self._names_used = 0

@@ -60,8 +60,6 @@ class VllmEngine(ServedEngine):
         if not (section.base_url or torch.cuda.is_available()):
             check_head_size(pretrained.model.config)
         super().__init__(config, pretrained, space, optimizer)
-        self._adapters = self.weights.has_adapter_members
-        self._writes = bool(self.weights.changed_weights())
         self._names: dict[Perturbation | None, str] = {}
         self._names_used = 0
         self._weight_changes = 0

@@ -224,28 +224,77 @@ class Completion:
 
 
 @dataclass(frozen=True, slots=True)
+class Transcript:
+    """What the model has written in an episode so far: the input of an environment's grader.
+
+    The same transcript always has the same continuation, so an episode can be continued in any
+    process: an environment that is not there any more is made again and given the same replies.
+
+    Attributes:
+        replies: the text of each turn of the model; none at the start of an episode.
+        seed: of the environment's randomness, the same for all members of a generation.
+        is_final: whether no reply follows, because a limit of turns or tokens is reached.
+    """
+
+    replies: tuple[str, ...]
+    seed: int
+    is_final: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Grade:
-    """The verdict on one completion.
+    """The verdict on one completion, or on an episode.
 
     Attributes:
         reward: NaN when it is missing for a reason the model did not cause.
         parts: unweighted values of the rubric, including metrics (weight 0).
         failure: why the floor reward was given or the reward is missing; None without a failure.
+        observation: the environment's message to the model, where the episode goes on (the reward
+            is NaN then); None: the completion or the episode is graded.
     """
 
     reward: float
     parts: Mapping[str, float]
     failure: str | None = None
+    observation: str | None = None
+
+
+Ended = Literal["done", "max_turns", "context", "failure"]
+"""Why an episode ended: the environment ended it, the limit of turns or the model's context was
+reached, or the environment failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One message of an episode.
+
+    Attributes:
+        role: `assistant`: the model wrote it; `user`: the environment did.
+        tokens: token ids as generated; empty for messages of the environment.
+    """
+
+    role: Literal["assistant", "user"]
+    content: str
+    tokens: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """The completion of one member for one example, and its grade."""
+    """The completion of one member for one example, and its grade.
+
+    Attributes:
+        completion: of an episode: the texts of the model's turns, one per line, all its tokens, and
+            how the last turn finished.
+        turns: the messages of an episode after the prompt; empty where there is one completion.
+        ended: why the episode ended; None where there is one completion.
+    """
 
     member: int
     example: int
     completion: Completion
     grade: Grade
+    turns: tuple[Turn, ...] = ()
+    ended: Ended | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from germline.types import (
     Perturbation,
     Population,
     Split,
+    Transcript,
     Update,
 )
 
@@ -43,6 +44,8 @@ __all__ = [
     "Closable",
     "Engine",
     "EngineQuery",
+    "EpisodeGrader",
+    "EpisodeTask",
     "Fleet",
     "Grader",
     "HasMasters",
@@ -71,6 +74,10 @@ Texts = Sequence[Sequence[Completion]]
 
 Grader = Callable[[str, Example], Mapping[str, float]]
 """(completion text, example) -> rubric parts; picklable, because it runs in a worker process."""
+
+EpisodeGrader = Callable[[Transcript, Example], Mapping[str, float] | str]
+"""(replies so far, example) -> the environment's next message to the model, or the rubric parts of
+an episode that has ended; picklable, likewise."""
 
 
 @runtime_checkable
@@ -313,6 +320,19 @@ class Task(Protocol):
 
     def examples(self, split: Split) -> Sequence[Example]:
         """Return the examples of a split, always the same ones in the same order."""
+
+
+@runtime_checkable
+class EpisodeTask(Protocol):
+    """A task of multi-turn episodes; its `grader` grades an episode of a single reply.
+
+    Attributes:
+        episode_grader: continues or grades an episode, in a worker process.
+        max_turns: limit of the model's turns in an episode.
+    """
+
+    episode_grader: EpisodeGrader
+    max_turns: int
 
 
 @runtime_checkable

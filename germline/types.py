@@ -14,6 +14,8 @@ import numpy as np
 from jaxtyping import Float, Float32
 
 from germline.comm_bytes import CommBytes
+from germline.episode_types import Ended, Turn
+from germline.prompt_variant import PromptVariant
 from germline.signal_types import SigmaTrial, Signals
 
 TensorKind = Literal[
@@ -87,21 +89,6 @@ def as_seed_perturbation(member: Perturbation) -> SeedPerturbation:
         "members given by coordinates cannot be used where directions are drawn: "
         "strategy.kind=cma and sep_cma need a space that has coordinates, such as space.kind=full"
     )
-
-
-@dataclass(frozen=True, slots=True)
-class PromptVariant:
-    """The prompt options of one member; None means the value of the task.
-
-    Attributes:
-        temperature: of sampling; 0 is greedy.
-        few_shot: number of solved training examples before the prompt.
-        template: text around the prompt, with `{prompt}` in place of the task's own prompt.
-    """
-
-    temperature: float | None = None
-    few_shot: int | None = None
-    template: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,24 +211,6 @@ class Completion:
 
 
 @dataclass(frozen=True, slots=True)
-class Transcript:
-    """What the model has written in an episode so far: the input of an environment's grader.
-
-    The same transcript always has the same continuation, so an episode can be continued in any
-    process: an environment that is not there any more is made again and given the same replies.
-
-    Attributes:
-        replies: the text of each turn of the model; none at the start of an episode.
-        seed: of the environment's randomness, the same for all members of a generation.
-        is_final: whether no reply follows, because a limit of turns or tokens is reached.
-    """
-
-    replies: tuple[str, ...]
-    seed: int
-    is_final: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Grade:
     """The verdict on one completion, or on an episode.
 
@@ -257,25 +226,6 @@ class Grade:
     parts: Mapping[str, float]
     failure: str | None = None
     observation: str | None = None
-
-
-Ended = Literal["done", "max_turns", "context", "failure"]
-"""Why an episode ended: the environment ended it, the limit of turns or the model's context was
-reached, or the environment failed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """One message of an episode.
-
-    Attributes:
-        role: `assistant`: the model wrote it; `user`: the environment did.
-        tokens: token ids as generated; empty for messages of the environment.
-    """
-
-    role: Literal["assistant", "user"]
-    content: str
-    tokens: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,13 +16,14 @@ from germline.cli.application import app
 from germline.cli.live_view import LiveView
 from germline.config import Nes, PromptSearch, load_config
 from germline.fleet.prompt_search_fleet import PromptSearchFleet
+from germline.prompt_variant import PromptVariant
 from germline.record import RunDirectory
 from germline.report.prompt_option_charts import most_likely_options
 from germline.run import build_run_parts
 from germline.strategies import make_strategy
 from germline.strategies.categorical import CategoricalSearch
 from germline.tasks.prompt_format import PromptFormatter
-from germline.types import Example, GermlineError, PromptVariant, Update
+from germline.types import Example, GermlineError, Update
 from tests.toy_runs import finish, journal, run, settings, stopped_after
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")

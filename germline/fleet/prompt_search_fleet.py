@@ -10,9 +10,10 @@ from dataclasses import replace
 import numpy as np
 
 from germline.fleet.engine_queries import with_each
+from germline.prompt_variant import PromptVariant
 from germline.protocols import Answer, EngineQuery, Fleet
 from germline.protocols.wrappers import FleetWrapper
-from germline.types import Decoding, Evaluation, Example, Population, PromptVariant, Rollout
+from germline.types import Decoding, Evaluation, Example, Population, Rollout
 
 
 class PromptSearchFleet(FleetWrapper):

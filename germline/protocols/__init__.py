@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Float
 
 from germline.comm_bytes import CommBytes
+from germline.episode_types import Transcript
 from germline.protocols.spaces import (
     BaseModel,
     MemberAdapter,
@@ -29,7 +30,6 @@ from germline.types import (
     Perturbation,
     Population,
     Split,
-    Transcript,
     Update,
 )
 

@@ -31,6 +31,7 @@ from jaxtyping import Float
 
 from germline import noise
 from germline.config import PromptSearch
+from germline.prompt_variant import PromptVariant
 from germline.protocols import Strategy
 from germline.protocols.wrappers import StrategyWrapper
 from germline.signal_types import SignalPower
@@ -39,7 +40,6 @@ from germline.types import (
     GermlineError,
     MeanUpdate,
     Population,
-    PromptVariant,
     Update,
 )
 

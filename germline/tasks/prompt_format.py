@@ -9,7 +9,8 @@ from dataclasses import replace
 from itertools import islice
 
 from germline import noise
-from germline.types import Example, GermlineError, PromptVariant
+from germline.prompt_variant import PromptVariant
+from germline.types import Example, GermlineError
 
 
 class PromptFormatter:

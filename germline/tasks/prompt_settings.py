@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from germline.config.tasks import TaskBase
+from germline.prompt_variant import PromptVariant
 from germline.protocols import Task
 from germline.tasks.prompt_format import PromptFormatter
-from germline.types import Example, GermlineError, PromptVariant, Split
+from germline.types import Example, GermlineError, Split
 
 Result = TypeVar("Result")
 FEW_SHOT_SEED = 0

@@ -1,5 +1,7 @@
 """`germline report` from the command line, and repeating a run from its directory."""
 
+import json
+import shutil
 import webbrowser
 
 import pytest
@@ -42,6 +44,22 @@ def test_open_shows_the_page_or_says_that_it_could_not(finished, monkeypatch, wo
     assert asked == [(finished / "report.html").as_uri()]
     assert ("no browser could be started" in shown.stderr) != works
     assert shown.exit_code == 0
+
+
+def test_a_damaged_journal_is_said_beside_the_place_of_the_page(finished, tmp_path):
+    damaged = shutil.copytree(finished, tmp_path / "damaged")
+    lines = journal(finished).splitlines(keepends=True)
+    (damaged / "journal.jsonl").write_bytes(lines[0] + b"{}\n" + b"".join(lines[2:]))
+    shown = germline("report", damaged)
+    assert shown.exit_code == 0
+    assert shown.stdout == f"written to {damaged / 'report.html'}\n"
+    assert "the journal is damaged" in shown.stderr
+    assert "line 2" in shown.stderr
+    values = json.loads(
+        germline("report", damaged, finished, "--json", "--out", tmp_path / "p").stdout
+    )
+    assert "line 2" in values["runs"][0]["damage"]
+    assert values["runs"][1]["damage"] is None
 
 
 def test_what_is_no_run_is_refused_in_one_line(tmp_path):

@@ -43,24 +43,24 @@ def report(
     can be reported too.
     """
     from germline.cli.train_summary import score_decline_lines
-    from germline.record import RunDirectory
     from germline.record.list_runs import is_seed_study, seed_runs
     from germline.report.html_page import write_report
+    from germline.report.run_facts import RunFacts
 
     runs = [one for run in runs for one in (seed_runs(run) if is_seed_study(run) else [run])]
     path = write_report(runs, out)
-    advice = {str(run): score_decline_lines(RunDirectory.open(run)) for run in runs}
+    facts = {str(run): RunFacts(run) for run in runs}
+    advice = {name: score_decline_lines(one.run) for name, one in facts.items()}
+    damage = {name: one.damage for name, one in facts.items()}
     if as_json:
-        print_json(
-            {
-                "report": path,
-                "runs": [{"run": run, "advice": lines} for run, lines in advice.items()],
-            }
-        )
+        values = [{"run": name, "advice": advice[name], "damage": damage[name]} for name in facts]
+        print_json({"report": path, "runs": values})
     else:
-        for run, lines in advice.items():
+        for name, lines in advice.items():
+            if damage[name]:
+                typer.secho(f"the journal is damaged: {damage[name]}", fg="red", err=True)
             for line in lines:
-                typer.echo(line if len(runs) == 1 else f"{run}: {line}")
+                typer.echo(line if len(runs) == 1 else f"{name}: {line}")
         typer.echo(f"written to {path}")
     if browse and not webbrowser.open(path.resolve().as_uri()):
         typer.echo("no browser could be started: open the file in a browser", err=True)

@@ -21,6 +21,7 @@ from germline.record import HeldOutRow, HeldOutSample, JournalEntry, RunDirector
 from germline.record.ancestry import Ancestor, inherited_walk
 from germline.record.atomic_files import Row
 from germline.record.best_generation import best_score
+from germline.record.journal_check import check_journal
 from germline.record.list_runs import State
 from germline.record.lock import is_locked
 from germline.registry import implementation
@@ -81,7 +82,7 @@ class RunFacts:
 
     Attributes:
         done: number of generations in the journal.
-        damage: why the journal cannot be read; None when it can.
+        damage: why the journal cannot be read, or what it lacks; None when it is complete.
     """
 
     def __init__(self, path: Path) -> None:
@@ -94,6 +95,7 @@ class RunFacts:
         # Before the journal is read: a run that ends in between must not look stopped.
         self._locked = is_locked(path)
         try:
+            check_journal(run)
             self.entries = run.journal.read()
             self.done = len(self.entries)
         except GermlineError as error:

@@ -10,6 +10,7 @@ from germline.config import Config
 from germline.protocols import Engine
 from germline.record import RunDirectory
 from germline.record.atomic_files import check_writable, explain_write_errors
+from germline.record.journal_check import check_journal
 from germline.run.build_parts import make_engine
 from germline.run.load_run import find_generation, load_single_model, strategy_of_run
 from germline.run.loaded_model import LoadedModel, with_model_folder
@@ -59,10 +60,13 @@ def replay(
     folder = None if out is None else _free(validate_path("out", out))
     loaded = read_run_inputs(model=model, tokenizer=tokenizer).model
     config = with_model_folder(directory.config, loaded)
+    entries = directory.journal.read(generation + 1 if generation >= -1 else None)
+    if generation >= len(entries):
+        check_journal(directory)
     engine = make_engine(config, generates=False, ancestors=directory.ancestors)
     digest = restore(
         engine.weights,
-        directory.journal.read(generation + 1 if generation >= -1 else None),
+        entries,
         None,
         directory.base_digest,
         generation,

@@ -13,6 +13,7 @@ from germline.nano import NANO_DIR
 from germline.protocols import Closable, Engine, Fleet, Strategy, Task
 from germline.record import RunDirectory
 from germline.record.best_generation import best_score
+from germline.record.journal_check import check_journal
 from germline.registry import sections
 from germline.run.build_parts import make_engine
 from germline.run.validate_args import validate_path
@@ -102,6 +103,7 @@ def find_generation(directory: RunDirectory, generation: int | Literal["best"]) 
     last = directory.journal.last_generation()
     if -1 <= generation <= last:
         return generation
+    check_journal(directory)
     range_of_run = f"has generations 0 to {last}" if last >= 0 else "has no generation yet"
     raise GermlineError(
         f"generation {generation} is not in {directory.path}, which {range_of_run}; -1 is its start"
@@ -122,7 +124,13 @@ def load_engine(
         config: settings to load the engine with; default: those of the run.
         generates: whether the engine generates, or only holds the master weights.
         generation: the last update to include; default: the newest that can be rebuilt.
+
+    Raises:
+        GermlineError: the weights cannot be rebuilt, or the newest are asked for and the journal
+            lost some of its lines.
     """
+    if generation is None:
+        check_journal(directory)
     engine = make_engine(
         config or directory.config, generates=generates, ancestors=directory.ancestors
     )

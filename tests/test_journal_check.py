@@ -1,0 +1,93 @@
+"""A journal that lost lines is refused where it would give older weights without a word."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import germline
+from germline.report.run_facts import RunFacts
+from germline.run.kl import measure_kl
+from germline.types import GermlineError
+from tests.toy_runs import journal, run
+
+LOST = "journal lines of generations {} to 3 are missing, so the newest weights cannot be rebuilt"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run(tmp_path_factory.mktemp("trained") / "run")
+
+
+def keep(path: Path, lines: int) -> None:
+    kept = journal(path).splitlines(keepends=True)[:lines]
+    (path / "journal.jsonl").write_bytes(b"".join(kept))
+
+
+@pytest.fixture(params=[0, 2])
+def cut(request: pytest.FixtureRequest, trained: Path, tmp_path: Path) -> tuple[Path, int]:
+    """Return a run of 4 generations whose journal has only so many; with 0 it was deleted."""
+    copy = tmp_path / "run"
+    copy.mkdir()
+    for file in trained.iterdir():
+        if file.is_file():
+            (copy / file.name).write_bytes(file.read_bytes())
+    keep(copy, request.param)
+    if not request.param:
+        (copy / "journal.jsonl").unlink()
+    return copy, request.param
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda path: germline.export(path, path.parent / "out"),
+        lambda path: germline.generate(str(path), ["a"]),
+        lambda path: germline.evaluate(str(path)),
+        lambda path: germline.evaluate(str(path), generation=3),
+        lambda path: germline.replay(path, 3),
+        lambda path: germline.fork(path, 3, (), path.parent / "fork"),
+        measure_kl,
+    ],
+    ids=["export", "generate", "evaluate", "evaluate-3", "replay", "fork", "kl"],
+)
+def test_what_needs_the_lost_lines_is_refused_with_a_remedy(
+    cut: tuple[Path, int], use: Callable[[Path], object]
+) -> None:
+    path, kept = cut
+    with pytest.raises(GermlineError) as error:
+        use(path)
+    assert LOST.format(kept) in str(error.value)
+    found = "ends at generation 1" if kept else "does not exist"
+    assert found in str(error.value)
+    assert f"germline resume {path}" in str(error.value)
+    assert f"germline replay {path} --generation {kept - 1}" in str(error.value)
+
+
+def test_the_remedies_work(cut: tuple[Path, int], trained: Path) -> None:
+    path, kept = cut
+    assert germline.replay(path, kept - 1) == germline.replay(trained, kept - 1)
+    for _ in germline.resume(path):
+        pass
+    assert journal(path) == journal(trained)
+    assert germline.generate(str(path), ["a"]) == germline.generate(str(trained), ["a"])
+
+
+def test_the_report_says_what_is_missing(cut: tuple[Path, int]) -> None:
+    path, kept = cut
+    facts = RunFacts(path)
+    assert facts.damage is not None
+    assert LOST.format(kept) in facts.damage
+    assert facts.done == 4
+    page = germline.write_report(path).read_text()
+    assert f"generations {kept} to 3 are missing" in page
+
+
+def test_a_kill_between_the_rows_and_the_journal_line_is_no_damage(
+    cut: tuple[Path, int], trained: Path
+) -> None:
+    path, _ = cut
+    (path / "journal.jsonl").write_bytes(journal(trained))
+    keep(path, 3)
+    assert RunFacts(path).damage is None
+    assert germline.generate(str(path), ["a"])

@@ -91,3 +91,16 @@ def test_a_kill_between_the_rows_and_the_journal_line_is_no_damage(
     keep(path, 3)
     assert RunFacts(path).damage is None
     assert germline.generate(str(path), ["a"])
+
+
+def test_a_resume_that_fails_releases_the_folder(cut: tuple[Path, int], trained: Path) -> None:
+    path, _ = cut
+    (path / "journal.jsonl").write_bytes(b"{}\n")
+    with pytest.raises(GermlineError, match=r"journal\.jsonl, line 1") as damaged:
+        germline.resume(path)
+    (path / "journal.jsonl").unlink()
+    for _ in germline.resume(path):
+        pass
+    assert journal(path) == journal(trained)
+    # The error was kept until here with the frames that opened the run, as a notebook keeps it.
+    assert damaged.tb is not None

@@ -1,12 +1,15 @@
-"""Relative paths in a config file: the working directory comes first, then the file's own folder.
+"""Relative paths in a config: the working directory comes first, then the config file's own folder.
 
 Paths are relative to the working directory, as in every command. A file that does not exist there
 is looked up in the folder of the config file, so that a config and its task can be moved together.
+A run directory holds absolute paths.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from germline.config.run_config import Config
 
 SETTINGS: Mapping[str, tuple[str, ...]] = {
     "task": ("kind", "path", "test_path"),
@@ -26,6 +29,25 @@ def resolve_file_paths(values: Mapping[str, Any], folder: Path) -> dict[str, Any
             paths = {name: _located(given[name], folder) for name in names if name in given}
             resolved[section] = {**given, **paths}
     return resolved
+
+
+def with_absolute_paths(config: Config) -> Config:
+    """Write the paths that the run reads as absolute paths, so that any folder works."""
+    files = {
+        name: file.expanduser().resolve()
+        for name in ("path", "test_path")
+        # A path that does not exist may be the name of a dataset on the hub.
+        if (file := getattr(config.task, name, None)) is not None and file.expanduser().exists()
+    }
+    if files:
+        config = config.model_copy(update={"task": config.task.model_copy(update=files)})
+    if config.model != "nano" and Path(config.model).is_dir():
+        config = config.model_copy(update={"model": str(Path(config.model).resolve())})
+    if init_adapter := getattr(config.space, "init_adapter", None):
+        folder = str(Path(init_adapter).expanduser().resolve())
+        space = config.space.model_copy(update={"init_adapter": folder})
+        config = config.model_copy(update={"space": space})
+    return config
 
 
 def _located(value: object, folder: Path) -> object:

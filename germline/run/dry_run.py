@@ -43,7 +43,7 @@ from germline.run.resource_checks import (
     check_threads,
 )
 from germline.run.snapshot_policy import snapshot_size, snapshots_to_keep
-from germline.run.train_run import new_directory, with_absolute_paths
+from germline.run.train_run import new_directory
 from germline.run.validate_args import validate_path
 from germline.spaces import make_space
 from germline.strategies import make_strategy

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from germline.checkpoint import newest_snapshot, recall_strategy
 from germline.config import Config, InProcess
+from germline.config.file_paths import with_absolute_paths
 from germline.evaluation import HELD_OUT_NOISE, score_center
 from germline.fleet.engine_queries import DimensionQuery
 from germline.graders.reward_functions import Rewards
 from germline.random_walk import RandomWalk
-from germline.record import RunDirectory
+from germline.record import JournalEntry, RunDirectory
 from germline.record.ancestry import Ancestor, inherited_walk
 from germline.record.best_generation import early_stop
 from germline.record.tensorboard import TensorBoard
@@ -326,7 +327,31 @@ def resume(
     config = resumed_config(directory.config, overrides)
     inputs = read_run_inputs(reward, data, model, tokenizer)
     loadable = with_model_folder(config, inputs.model)
-    directory.acquire_lock()
+    with ExitStack() as on_error:
+        directory.acquire_lock()
+        on_error.callback(directory.release_lock)
+        entries = _entries_to_resume(directory, config)
+        check_disk(loadable, directory.path)
+        threads = directory.environment["threads"]
+        parts = build_run_parts(_with_threads(loadable, threads), directory.ancestors, inputs.task)
+        on_error.callback(parts.close)
+        complete = recall_strategy(parts.strategy, entries)
+        parts.fleet.restore(complete, directory.snapshots, directory.base_digest)
+        directory.journal.cut(len(entries))
+        directory.truncate(len(entries) - 1)
+        directory.update_config(config)
+        parts = replace(parts, config=config)
+        training = Training(parts, directory, len(entries), inputs, callbacks)
+        on_error.pop_all()
+    return training
+
+
+def _entries_to_resume(directory: RunDirectory, config: Config) -> list[JournalEntry]:
+    """Return the generations after which a run continues.
+
+    Raises:
+        GermlineError: the run has more generations than the config, or stopped early.
+    """
     entries = directory.journal.read()
     if len(entries) > config.generations:
         raise GermlineError(
@@ -343,39 +368,7 @@ def resume(
             f"{config.held_out.patience} held-out scores were not better than an earlier one; to "
             "go on, set a larger number or null (germline resume RUN held_out.patience=null)"
         )
-    check_disk(loadable, directory.path)
-    parts = build_run_parts(
-        _with_threads(loadable, directory.environment["threads"]), directory.ancestors, inputs.task
-    )
-    try:
-        complete = recall_strategy(parts.strategy, entries)
-        parts.fleet.restore(complete, directory.snapshots, directory.base_digest)
-        directory.journal.cut(len(entries))
-        directory.truncate(len(entries) - 1)
-        directory.update_config(config)
-    except BaseException:
-        parts.close()
-        raise
-    return Training(replace(parts, config=config), directory, len(entries), inputs, callbacks)
-
-
-def with_absolute_paths(config: Config) -> Config:
-    """Write the paths that the run reads as absolute paths, so that any folder works."""
-    files = {
-        name: file.expanduser().resolve()
-        for name in ("path", "test_path")
-        # A path that does not exist may be the name of a dataset on the hub.
-        if (file := getattr(config.task, name, None)) is not None and file.expanduser().exists()
-    }
-    if files:
-        config = config.model_copy(update={"task": config.task.model_copy(update=files)})
-    if config.model != "nano" and Path(config.model).is_dir():
-        config = config.model_copy(update={"model": str(Path(config.model).resolve())})
-    if init_adapter := getattr(config.space, "init_adapter", None):
-        folder = str(Path(init_adapter).expanduser().resolve())
-        space = config.space.model_copy(update={"init_adapter": folder})
-        config = config.model_copy(update={"space": space})
-    return config
+    return entries
 
 
 def new_directory(config: Config) -> Path:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from germline.config import Config, load_config
+from germline.config.file_paths import with_absolute_paths
 from germline.config.tasks import Dataset
 from germline.estimates.estimate import Estimate, estimate, what_fits
 from germline.estimates.hardware import Clock

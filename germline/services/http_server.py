@@ -1,0 +1,123 @@
+"""The address of a service, its start and its end, on uvicorn."""
+
+import ipaddress
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import uvicorn
+
+from germline.types import GermlineError
+
+GRACE_S = 5
+"""How long requests may go on after the service was told to stop."""
+
+
+def check_address(host: str, token: str | None) -> None:
+    """Check that a service that other machines reach has a token.
+
+    Raises:
+        GermlineError: it has none, or the token cannot be sent in a header.
+    """
+    if token is not None and (not token.isascii() or not token.isprintable() or " " in token):
+        raise GermlineError("token: use printable ASCII characters without spaces (--token)")
+    if token == "":
+        raise GermlineError("token: it is empty: give one (--token), or leave it out")
+    if token is None and not _is_loopback(host):
+        raise GermlineError(
+            f"host={host} is reachable from other machines, so requests need a token: set "
+            "GERMLINE_TOKEN or --token, or serve on --host=127.0.0.1"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class HttpServer:
+    """A service that listens at an address.
+
+    Args:
+        app: an ASGI application.
+        host: name or address of an interface.
+        port: 0 takes any free one.
+
+    Raises:
+        GermlineError: the address cannot be used.
+    """
+
+    def __init__(self, app: Any, host: str, port: int) -> None:
+        self._socket = _listen(host, port)
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                app,
+                http="h11",
+                ws="none",
+                lifespan="off",
+                log_level="warning",
+                access_log=False,
+                timeout_graceful_shutdown=GRACE_S,
+            )
+        )
+
+    @property
+    def url(self) -> str:
+        """The URL of the service, such as http://127.0.0.1:8000."""
+        host, port = self._socket.getsockname()[:2]
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    def run(self) -> None:
+        """Answer requests until SIGINT (Ctrl-C) or SIGTERM; call it from the main thread."""
+        with _raised_signals_end_quietly():
+            self._server.run(sockets=[self._socket])
+
+    @contextmanager
+    def in_background(self) -> Iterator[str]:
+        """Answer requests in a thread during a `with` block, which gets the URL."""
+        thread = threading.Thread(
+            target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True
+        )
+        thread.start()
+        try:
+            yield self.url
+        finally:
+            self._server.should_exit = True
+            thread.join()
+
+
+@contextmanager
+def _raised_signals_end_quietly() -> Iterator[None]:
+    """Ignore the signals that uvicorn raises again once it has stopped, so that callers clean up.
+
+    uvicorn replaces the handlers while it runs.
+    """
+
+    def ignore(_number: int, _frame: FrameType | None) -> None:
+        return
+
+    before = {number: signal.signal(number, ignore) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address[:2], family=family, backlog=2048)
+    except (OSError, OverflowError) as error:
+        raise GermlineError(
+            f"host={host}, port={port}: {error}; use another port (--port), 0 for any free one, or "
+            "another address (--host)"
+        ) from None

@@ -1,0 +1,277 @@
+"""The guard of every service: token, size, number and time of requests, and errors as JSON."""
+
+import asyncio
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from germline.services.http_app import HttpLimits, RequestError, make_app
+from germline.services.http_server import HttpServer, check_address
+from germline.types import GermlineError
+
+# FastAPI reads the signatures of these routes when they are added.
+
+
+class Service:
+    """A service with a route that echoes JSON, one that refuses, one that waits, one that fails."""
+
+    def __init__(self, **limits):
+        self.cancelled = threading.Event()
+        self.waiting = threading.Semaphore(0)
+        self.release = threading.Event()
+        self.app = make_app("test", HttpLimits(**limits))
+
+        @self.app.get("/health")
+        async def health() -> dict[str, str]:
+            return {"status": "ok"}
+
+        @self.app.post("/echo")
+        async def echo(values: dict[str, int]) -> dict[str, int]:
+            return values
+
+        @self.app.post("/refuse")
+        async def refuse() -> None:
+            raise RequestError(400, "\ud800 is half a character", param="text", code="half")
+
+        @self.app.post("/fail")
+        async def fail() -> None:
+            raise ZeroDivisionError
+
+        @self.app.post("/wait")
+        async def wait() -> dict[str, str]:
+            self.waiting.release()
+            try:
+                while not self.release.is_set():
+                    await asyncio.sleep(0.01)
+            except asyncio.CancelledError:
+                self.cancelled.set()
+                raise
+            return {"waited": "yes"}
+
+    @contextmanager
+    def running(self):
+        server = HttpServer(self.app, "127.0.0.1", 0)
+        with server.in_background() as url:
+            self.port = int(url.rpartition(":")[2])
+            yield self
+
+    def request(self, method, path, body=None, headers=()):
+        """Return the status and the JSON of the response."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        try:
+            connection.request(
+                method, path, body, {"content-type": "application/json", **dict(headers)}
+            )
+            response = connection.getresponse()
+            return response.status, json.loads(response.read())
+        finally:
+            connection.close()
+
+    def post(self, path, body=b"{}", headers=()):
+        return self.request("POST", path, body, headers)
+
+    def wait_in_background(self):
+        """Send a request that waits; return the list that gets its response."""
+        responses = []
+        thread = threading.Thread(target=lambda: responses.append(self.post("/wait")))
+        thread.start()
+        assert self.waiting.acquire(timeout=30)
+        return thread, responses
+
+
+@pytest.fixture
+def service():
+    with Service().running() as running:
+        yield running
+
+
+def error_of(response):
+    status, body = response
+    return status, body["error"]
+
+
+def test_a_request_is_answered(service):
+    assert service.post("/echo", b'{"a": 1}') == (200, {"a": 1})
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b'{"a": 1', "not JSON"),
+        (b'{"a\xff": 1}', "error parsing the body"),
+        (b"[" * 100_000, "error parsing the body"),
+        (b'{"a": "b"}', "a: Input should be a valid integer"),
+        (b"", "Field required"),
+        (b"[]", "Input should be a valid dictionary"),
+    ],
+)
+def test_a_body_that_is_not_what_it_should_be_is_a_400(service, body, message):
+    status, error = error_of(service.post("/echo", body))
+    assert status == 400
+    assert message in error["message"]
+    assert error["type"] == "invalid_request_error"
+
+
+def test_a_refusal_has_openais_format_even_with_half_a_character(service):
+    status, error = error_of(service.post("/refuse"))
+    assert status == 400
+    assert error == {
+        "message": "\ud800 is half a character",
+        "type": "invalid_request_error",
+        "param": "text",
+        "code": "half",
+    }
+
+
+def test_unknown_paths_and_methods_are_json_too(service):
+    assert error_of(service.post("/nowhere"))[0] == 404
+    assert error_of(service.request("GET", "/echo"))[0] == 405
+
+
+def test_an_error_of_the_program_is_a_500_without_its_text(service, caplog):
+    status, error = error_of(service.post("/fail"))
+    assert (status, error["type"]) == (500, "server_error")
+    assert error["message"] == "the service failed: ZeroDivisionError"
+    assert service.post("/echo", b'{"a": 1}')[0] == 200
+
+
+@pytest.mark.parametrize(
+    "given",
+    [None, "Bearer wrong", "Bearer secret2", "secret", "Basic secret", "Bearer s\u00e9cret"],
+)
+def test_a_request_without_the_token_is_a_401(given):
+    headers = {} if given is None else {"authorization": given.encode("latin-1")}
+    with Service(token="secret").running() as service:
+        status, error = error_of(service.post("/echo", headers=headers))
+        assert (status, error["code"]) == (401, "invalid_api_key")
+
+
+def test_the_token_is_accepted_and_health_needs_none():
+    with Service(token="secret").running() as service:
+        given = {"authorization": "Bearer secret"}
+        assert service.post("/echo", b'{"a": 1}', given) == (200, {"a": 1})
+        assert service.request("GET", "/health") == (200, {"status": "ok"})
+
+
+def test_a_larger_body_is_a_413_with_and_without_its_length():
+    with Service(max_request_bytes=1000).running() as service:
+        body = json.dumps({"a" * 2000: 1}).encode()
+        assert error_of(service.post("/echo", body))[0] == 413
+        assert error_of(service.post("/echo", iter([body[:600], body[600:]])))[0] == 413
+        assert service.post("/echo", b'{"a": 1}') == (200, {"a": 1})
+
+
+def test_more_requests_at_a_time_are_a_429_and_health_answers():
+    with Service(max_concurrent=2).running() as service:
+        waiting = [service.wait_in_background() for _ in range(2)]
+        status, error = error_of(service.post("/echo"))
+        assert (status, error["code"]) == (429, "too_many_requests")
+        assert service.request("GET", "/health")[0] == 200
+        service.release.set()
+        for thread, responses in waiting:
+            thread.join()
+            assert responses == [(200, {"waited": "yes"})]
+        assert service.post("/echo")[0] == 200
+
+
+def test_a_request_that_takes_too_long_is_a_504_and_its_handler_is_cancelled():
+    with Service(timeout_s=0.2, max_concurrent=1).running() as service:
+        status, error = error_of(service.post("/wait"))
+        assert (status, error["code"]) == (504, "timeout")
+        assert service.cancelled.wait(30)
+        assert service.post("/echo")[0] == 200
+
+
+def test_a_body_that_never_comes_frees_its_slot():
+    with Service(timeout_s=0.2, max_concurrent=1).running() as service:
+        with socket.create_connection(("127.0.0.1", service.port)) as slow:
+            slow.sendall(b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
+            assert b" 504 " in slow.recv(1000)
+        assert service.post("/echo")[0] == 200
+
+
+def test_a_client_that_disconnects_cancels_its_handler_and_frees_its_slot():
+    with Service(max_concurrent=1).running() as service:
+        with socket.create_connection(("127.0.0.1", service.port)) as abrupt:
+            abrupt.sendall(b"POST /wait HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
+            assert service.waiting.acquire(timeout=30)
+            assert service.post("/echo")[0] == 429
+        assert service.cancelled.wait(30)
+        deadline = time.monotonic() + 30
+        while service.post("/echo")[0] == 429:
+            assert time.monotonic() < deadline
+
+
+def test_idle_connections_do_not_keep_others_out(service):
+    idle = [socket.create_connection(("127.0.0.1", service.port)) for _ in range(200)]
+    try:
+        assert service.post("/echo", b'{"a": 1}') == (200, {"a": 1})
+    finally:
+        for connection in idle:
+            connection.close()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
+def test_loopback_needs_no_token(host):
+    check_address(host, None)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.7", "example.com", ""])
+def test_other_addresses_demand_a_token(host):
+    with pytest.raises(GermlineError, match="GERMLINE_TOKEN"):
+        check_address(host, None)
+    check_address(host, "secret")
+
+
+@pytest.mark.parametrize("token", ["", "two words", "s\u00e9cret", "a\nb"])
+def test_a_token_that_no_header_can_hold_is_refused(token):
+    with pytest.raises(GermlineError, match="token: "):
+        check_address("127.0.0.1", token)
+
+
+def test_the_limits_do_not_show_the_token():
+    assert "secret" not in repr(HttpLimits(token="secret"))
+
+
+def test_a_port_in_use_is_refused_with_a_remedy(service):
+    with pytest.raises(GermlineError, match=f"port={service.port}.*--port"):
+        HttpServer(service.app, "127.0.0.1", service.port)
+
+
+SCRIPT = """
+from germline.services.http_app import HttpLimits, make_app
+from germline.services.http_server import HttpServer
+server = HttpServer(make_app("test", HttpLimits()), "127.0.0.1", 0)
+print(server.url, flush=True)
+server.run()
+print("closed")
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_service_and_the_caller_goes_on(number):
+    with subprocess.Popen(
+        [sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, text=True, env=dict(os.environ)
+    ) as process:
+        try:
+            assert process.stdout
+            port = int(process.stdout.readline().rpartition(":")[2])
+            while True:  # until uvicorn answers, its handlers are not there
+                with socket.create_connection(("127.0.0.1", port)) as probe:
+                    probe.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+                    if probe.recv(100):
+                        break
+            process.send_signal(number)
+            assert process.communicate(timeout=60)[0] == "closed\n"
+            assert process.returncode == 0
+        finally:
+            process.kill()

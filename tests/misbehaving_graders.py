@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from germline.types import Example
+from germline.types import Example, Transcript
 
 
 def grade(text: str, example: Example) -> Mapping[str, Any]:
@@ -20,6 +20,20 @@ def grade(text: str, example: Example) -> Mapping[str, Any]:
     if word == "return":
         return RETURNS[rest]
     return {"good": os.getpid() if word == "pid" else len(text), "example": example.index}
+
+
+def play(transcript: Transcript, example: Example) -> Mapping[str, Any] | str:
+    """An episode that ends with the reply `end`; other replies do what they say."""
+    if not transcript.replies:
+        if example.prompt in MISDEEDS:
+            MISDEEDS[example.prompt]("at reset")
+        return f"seed {transcript.seed}"
+    parts = grade(transcript.replies[-1], example)
+    if transcript.replies[-1] == "cut me" or not (
+        transcript.is_final or transcript.replies[-1] == "end"
+    ):
+        return f"turn {len(transcript.replies)}"
+    return parts
 
 
 def _loop(_: str) -> None:

@@ -1,6 +1,6 @@
 """Small runs for tests of the loop and of run directories: the toy engine, in milliseconds."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -8,9 +8,10 @@ from typing import Any
 import germline
 from germline.config import Config, load_config
 from germline.graders.pool import GraderPool
-from germline.protocols import Grader, Task
+from germline.graders.worker_messages import EpisodeContinues, Item, Verdict
+from germline.protocols import EpisodeGrader, Grader, Task
 from germline.run import Training
-from germline.types import Example, Grade
+from germline.types import Example, Grade, Transcript
 
 # Single letters end a completion and tokens are sampled: lengths, and so rewards, always differ.
 LETTERS = list("etaoins ")
@@ -85,22 +86,28 @@ class InProcessPool(GraderPool):
 
     def __init__(
         self,
-        grader: Grader,
+        grader: Grader | EpisodeGrader,
         rubric: Mapping[str, float],
         floor: Mapping[str, float],
+        *,
+        max_turns: int | None = None,
         **_limits: float | None,
     ) -> None:
-        super().__init__(grader, rubric, floor, workers=0)
-        self._here = grader
+        super().__init__(grader, rubric, floor, workers=0, max_turns=max_turns)
+        self._here: Callable[..., Mapping[str, float] | str] = grader
 
-    def submit(self, texts: Sequence[str], examples: Sequence[Example]) -> Future[list[Grade]]:
+    def submit(
+        self, texts: Sequence[str | Transcript], examples: Sequence[Example]
+    ) -> Future[list[Grade]]:
         """Grade each text on its example."""
         future: Future[list[Grade]] = Future()
         future.set_result(
-            [
-                self._read(tuple(float(parts[name]) for name in self._rubric), item)
-                for item in zip(texts, examples, strict=True)
-                for parts in (self._here(*item),)
-            ]
+            [self._read(self._verdict(item), item) for item in self._items(texts, examples)]
         )
         return future
+
+    def _verdict(self, item: Item) -> Verdict:
+        parts = self._here(*item)
+        if isinstance(parts, str):
+            return EpisodeContinues(parts)
+        return tuple(float(parts[name]) for name in self._rubric)

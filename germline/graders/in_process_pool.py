@@ -20,11 +20,11 @@ from pathlib import Path
 
 from germline.graders.pool import GraderPool
 from germline.graders.worker_process import GradingLoop
-from germline.protocols import Grader
-from germline.types import Example, GermlineError, Grade
+from germline.protocols import EpisodeGrader, Grader
+from germline.types import Example, GermlineError, Grade, Transcript
 
 
-def can_be_imported(grader: Grader) -> bool:
+def can_be_imported(grader: Grader | EpisodeGrader) -> bool:
     """Whether a worker process can load a grader: it can be pickled, without the running script."""
     try:
         return b"__main__" not in pickle.dumps(grader)
@@ -40,28 +40,31 @@ class InProcessPool(GraderPool):
         rubric: part -> weight.
         floor: the parts of a completion whose grading failed.
         timeout_s: longest wall time for one completion.
+        max_turns: limit of the model's turns in an episode; None: single completions.
     """
 
     def __init__(
         self,
-        grader: Grader,
+        grader: Grader | EpisodeGrader,
         rubric: Mapping[str, float],
         floor: Mapping[str, float],
         timeout_s: float,
+        max_turns: int | None = None,
     ) -> None:
-        super().__init__(grader, rubric, floor, workers=0, timeout_s=timeout_s)
+        super().__init__(grader, rubric, floor, workers=0, timeout_s=timeout_s, max_turns=max_turns)
         self._grader = grader
 
-    def submit(self, texts: Sequence[str], examples: Sequence[Example]) -> Future[list[Grade]]:
+    def submit(
+        self, texts: Sequence[str | Transcript], examples: Sequence[Example]
+    ) -> Future[list[Grade]]:
         """Grade completions; text i answers example i. The returned future is done."""
         timed = threading.current_thread() is threading.main_thread()
         loop = GradingLoop(self._grader, self._setup, timed=timed)
         future: Future[list[Grade]] = Future()
         try:
             with _borrowed_alarm() if timed else contextlib.nullcontext():
-                grades = [
-                    self._read(loop.grade(item), item) for item in zip(texts, examples, strict=True)
-                ]
+                items = self._items(texts, examples)
+                grades = [self._read(loop.grade(item), item) for item in items]
         except GermlineError as error:
             future.set_exception(error)
         else:

@@ -1,5 +1,8 @@
 """The pool of grader workers: it turns completions into grades, for any text a model writes.
 
+Episodes are graded turn by turn: a `Transcript` in the place of a text is answered with the
+environment's next message (`Grade.observation`), or with the reward of the episode.
+
 `submit` returns at once; grading runs concurrently with generation, in one thread and one process
 per worker. A failure that the text causes (an exception, a timeout, a crash of the process) earns
 the task's floor, and the grade names the reason. A mistake of the task (a missing part, NaN) is
@@ -14,20 +17,59 @@ so on an overloaded machine texts can fail that would otherwise be graded in tim
 """
 
 import contextlib
+import math
 import pickle
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
 from germline.graders.work_queue import WorkItem, WorkQueue
 from germline.graders.worker_handle import WorkerHandle
-from germline.graders.worker_messages import GraderSetup, GradingFailed, InvalidGrade, Item, Verdict
-from germline.protocols import Grader
-from germline.types import Example, GermlineError, Grade
+from germline.graders.worker_messages import (
+    EpisodeContinues,
+    GraderSetup,
+    GradingFailed,
+    InvalidGrade,
+    Item,
+    Verdict,
+)
+from germline.protocols import EpisodeGrader, Grader
+from germline.types import Example, GermlineError, Grade, Transcript
 
 GB = 10**9
+
+
+@dataclass(frozen=True)
+class GraderSettings:
+    """The arguments of a `GraderPool`; picklable, so that another process can make the same pool.
+
+    Attributes:
+        grader: (text, example) -> parts, or that of episodes; a function of a module or a picklable
+            object.
+        rubric: part -> weight; the reward is the weighted sum. Weight 0 marks a metric.
+        floor: the parts of a completion whose grading failed.
+        workers: maximum number of processes; all but the first start only while grading is slower
+            than generation. None are for a subclass that grades elsewhere.
+        timeout_s: longest wall time for one completion or turn, without the start of the process
+            and its imports.
+        memory_gb: memory limit of a process, in GB; None sets no limit.
+        max_turns: limit of the model's turns in an episode; None: single completions.
+    """
+
+    grader: Grader | EpisodeGrader
+    rubric: Mapping[str, float]
+    floor: Mapping[str, float]
+    workers: int = 1
+    timeout_s: float = 2.0
+    memory_gb: float | None = None
+    max_turns: int | None = None
+
+    def make(self) -> "GraderPool":
+        """Start a pool."""
+        return GraderPool(**vars(self))
 
 
 class _Job:
@@ -59,17 +101,13 @@ class _Job:
 
 
 class GraderPool:
-    """Worker processes that grade completions; a context manager.
+    """Worker processes that grade completions or episodes; a context manager.
 
-    Args:
-        grader: (text, example) -> parts; a function of a module or a picklable object.
-        rubric: part -> weight; the reward is the weighted sum. Weight 0 marks a metric.
-        floor: the parts of a completion whose grading failed.
-        workers: maximum number of processes; all but the first start only while grading is slower
-            than generation. None are for a subclass that grades elsewhere.
-        timeout_s: longest wall time for one completion, without the start of the process and its
-            imports.
-        memory_gb: memory limit of a process, in GB; None sets no limit.
+    The arguments are the attributes of `GraderSettings`.
+
+    Attributes:
+        settings: the arguments, from which another process makes the same pool.
+        max_turns: limit of the model's turns in an episode; None: single completions.
 
     Raises:
         GermlineError: the floor does not fit the rubric, or the grader cannot be sent to a process.
@@ -77,13 +115,18 @@ class GraderPool:
 
     def __init__(
         self,
-        grader: Grader,
+        grader: Grader | EpisodeGrader,
         rubric: Mapping[str, float],
         floor: Mapping[str, float],
         workers: int = 1,
         timeout_s: float = 2.0,
         memory_gb: float | None = None,
+        max_turns: int | None = None,
     ) -> None:
+        self.settings = GraderSettings(
+            grader, rubric, floor, workers, timeout_s, memory_gb, max_turns
+        )
+        self.max_turns = max_turns
         if set(floor) != set(rubric):
             raise GermlineError(
                 f"graders: the floor must give the parts of the rubric, {sorted(rubric)}, but "
@@ -121,12 +164,15 @@ class GraderPool:
     ) -> None:
         self.close()
 
-    def submit(self, texts: Sequence[str], examples: Sequence[Example]) -> Future[list[Grade]]:
-        """Grade completions in the background; text i answers example i.
+    def submit(
+        self, texts: Sequence[str | Transcript], examples: Sequence[Example]
+    ) -> Future[list[Grade]]:
+        """Grade completions or continue episodes in the background; text i answers example i.
 
-        The future raises GermlineError when the grader violates its rubric or no worker can start.
+        The future raises GermlineError when the grader violates its rubric, an environment fails
+        before the first reply of the model, or no worker can start.
         """
-        items = list(zip(texts, examples, strict=True))
+        items = self._items(texts, examples)
         job = _Job(len(items))
         with self._lock:
             if self._closed:
@@ -137,6 +183,13 @@ class GraderPool:
             job.finish(0, [])
         self._backlog.add(job, items)
         return job.future
+
+    def _items(self, texts: Sequence[str | Transcript], examples: Sequence[Example]) -> list[Item]:
+        """Pair texts with examples; where episodes are graded, a text is the only reply of one."""
+        return [
+            (text if self.max_turns is None else _transcript(text), example)
+            for text, example in zip(texts, examples, strict=True)
+        ]
 
     def redirect_output(self, path: Path) -> None:
         """Append what the grader prints from now on to a file instead of standard error.
@@ -189,12 +242,15 @@ class GraderPool:
             piece.job.finish(piece.start, grades)
 
     def _read(self, verdict: Verdict, item: Item) -> Grade:
+        asked, example = item
         if isinstance(verdict, InvalidGrade):
-            text, example = item
             raise GermlineError(
-                f"graders: {self._name} {verdict.problem} "
-                f"(example {example.index}, text {text[:80]!r})"
+                f"graders: {self._name} {verdict.problem} (example {example.index}, {_seen(asked)})"
             )
+        if isinstance(verdict, EpisodeContinues):
+            return Grade(math.nan, {}, observation=verdict.observation)
+        if isinstance(verdict, GradingFailed) and isinstance(asked, Transcript):
+            _check_replied(asked, example, verdict, self._name)
         failure = verdict.reason if isinstance(verdict, GradingFailed) else None
         values = self._with_floors(verdict) if isinstance(verdict, GradingFailed) else verdict
         rubric = self._rubric
@@ -210,14 +266,43 @@ class GraderPool:
         )
 
 
-def _name(grader: Grader) -> str:
+def _transcript(text: str | Transcript) -> Transcript:
+    return text if isinstance(text, Transcript) else Transcript((text,), seed=0, is_final=True)
+
+
+def _seen(asked: str | Transcript) -> str:
+    """Describe a text or an episode so far in an error."""
+    if isinstance(asked, str):
+        return f"text {asked[:80]!r}"
+    last = f"last reply {asked.replies[-1][:80]!r}" if asked.replies else "before the first reply"
+    return f"environment seed {asked.seed}, {last}"
+
+
+def _check_replied(
+    transcript: Transcript, example: Example, failed: GradingFailed, name: str
+) -> None:
+    """Refuse a failure that no text of the model can have caused.
+
+    Raises:
+        GermlineError: the model has not replied yet.
+    """
+    if not transcript.replies:
+        raise GermlineError(
+            f"graders: {name} fails before the model's first reply, so its floor would be no "
+            f"verdict on the model: {failed.reason} (example {example.index}, environment seed "
+            f"{transcript.seed}): correct the environment, or raise graders.timeout_s or "
+            "graders.memory_gb where these are reached"
+        )
+
+
+def _name(grader: Grader | EpisodeGrader) -> str:
     if described := getattr(grader, "described", None):
         return str(described)
     named = grader if hasattr(grader, "__qualname__") else type(grader)
     return f"{named.__module__}.{getattr(named, '__qualname__', '?')}"
 
 
-def _pickled(grader: Grader, name: str) -> bytes:
+def _pickled(grader: Grader | EpisodeGrader, name: str) -> bytes:
     if name.startswith("__main__."):
         raise GermlineError(
             f"graders: {name} is defined in the script that is running, which a worker process "

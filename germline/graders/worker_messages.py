@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from germline.types import Example
+from germline.types import Example, Transcript
 
-Item = tuple[str, Example]
-"""A completion's text and the example it answers."""
+Item = tuple[str | Transcript, Example]
+"""A completion's text, or an episode so far, and the example it answers."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,13 @@ class InvalidGrade:
     problem: str
 
 
+@dataclass(frozen=True)
+class EpisodeContinues:
+    """The environment's next message to the model, in the place of the parts of the rubric."""
+
+    observation: str
+
+
 class InvalidGradeError(Exception):
     """Raised by a grader when its task is at fault and not the text; becomes `InvalidGrade`."""
 
@@ -93,7 +100,7 @@ class PartsFailedError(Exception):
         self.values = values
 
 
-Verdict = tuple[float, ...] | GradingFailed | InvalidGrade
+Verdict = tuple[float, ...] | EpisodeContinues | GradingFailed | InvalidGrade
 """The values of the parts in the order of `GraderSetup.parts`, or why some are missing."""
 
 _LENGTH = struct.Struct("<Q")

@@ -26,6 +26,7 @@ from types import FrameType
 from typing import Any, BinaryIO, cast
 
 from germline.graders.worker_messages import (
+    EpisodeContinues,
     GraderSetup,
     GradingFailed,
     InvalidGrade,
@@ -39,6 +40,7 @@ from germline.graders.worker_messages import (
     read_frame,
     write_frame,
 )
+from germline.types import Transcript
 
 FLUSH_S = 0.05
 """Verdicts wait at most this long (and for the end of the current item) before they are sent."""
@@ -82,7 +84,8 @@ class GradingLoop:
     """Grades one item after another.
 
     Args:
-        grader: (text, example) -> parts.
+        grader: (text, example) -> parts; that of episodes: (transcript, example) -> parts or the
+            environment's next message.
         setup: names of the parts, and limits.
         timed: whether an alarm enforces the time limit, which only a main thread can set.
     """
@@ -97,7 +100,7 @@ class GradingLoop:
         self._alarm = _Alarm(setup.timeout_s if timed else None)
 
     def grade(self, item: Item) -> Verdict:
-        """Grade one completion; any failure of the grader becomes a verdict."""
+        """Grade one completion or episode; any failure of the grader becomes a verdict."""
         try:
             try:
                 self._alarm.set()
@@ -114,6 +117,9 @@ class GradingLoop:
             return GradingFailed(f"out of memory: it needs more than {_memory(self._memory_bytes)}")
         except (Exception, SystemExit) as error:  # noqa: BLE001 - any failure counts against the text
             return GradingFailed(f"{type(error).__name__}: {error}"[:_LONGEST_REASON])
+        asked = item[0]
+        if isinstance(parts, str) and isinstance(asked, Transcript):
+            return _continued(asked, parts)
         return self._values(parts)
 
     def _values(self, parts: object) -> Verdict:
@@ -132,6 +138,15 @@ class GradingLoop:
                 )
             values.append(value)
         return tuple(values)
+
+
+def _continued(transcript: Transcript, observation: str) -> Verdict:
+    if transcript.is_final:
+        return InvalidGrade(
+            "must return the parts of the rubric when an episode is cut (Transcript.is_final), "
+            f"returned the message {_short(observation)}"
+        )
+    return EpisodeContinues(observation)
 
 
 def _memory(limit: int | None) -> str:

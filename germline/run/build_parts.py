@@ -19,7 +19,7 @@ from germline.graders.in_process_pool import InProcessPool, can_be_imported
 from germline.graders.pool import GraderPool
 from germline.nano import NANO_DIR
 from germline.optimizers import make_optimizer
-from germline.protocols import Engine, Fleet, Shaping, Strategy, Task
+from germline.protocols import Engine, EpisodeTask, Fleet, Shaping, Strategy, Task
 from germline.record.ancestry import Ancestor
 from germline.run.build_fleet import make_fleet, warn_if_slow
 from germline.run.inherited_weights import apply_ancestors, space_seed
@@ -147,8 +147,11 @@ def make_graders(config: Config, task: Task) -> GraderPool:
     """Start the pool that grades a task: worker processes, if they can import its rewards."""
     check_graders(config)
     section = config.graders
+    episodes = task if isinstance(task, EpisodeTask) else None
+    grader = episodes.episode_grader if episodes else task.grader
+    max_turns = episodes.max_turns if episodes else None
     functions = config.task.reward_functions
-    if functions and not can_be_imported(task.grader):
+    if functions and not can_be_imported(grader):
         log.warning(
             "reward: %s cannot be imported by grader processes (a lambda, a function inside a "
             "function, or of a script or notebook), so it runs in this process: graders.timeout_s "
@@ -156,14 +159,15 @@ def make_graders(config: Config, task: Task) -> GraderPool:
             "it into a module to have them",
             ", ".join(functions),
         )
-        return InProcessPool(task.grader, task.rubric, task.floor, section.timeout_s)
+        return InProcessPool(grader, task.rubric, task.floor, section.timeout_s, max_turns)
     return GraderPool(
-        task.grader,
+        grader,
         task.rubric,
         task.floor,
         workers=section.workers,
         timeout_s=section.timeout_s,
         memory_gb=section.memory_gb,
+        max_turns=max_turns,
     )
 
 

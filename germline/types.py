@@ -165,6 +165,7 @@ class Example:
         answer: the gold completion; used by checks, displays and most graders.
         facts: further inputs of the grader, such as numbers and a target.
         context: (role, content) of each message before the prompt.
+        token_ids: the prompt as token ids, which then take the place of the other fields.
     """
 
     index: int
@@ -173,6 +174,7 @@ class Example:
     chat: bool
     facts: Mapping[str, object] = field(default_factory=dict)
     context: tuple[tuple[str, str], ...] = ()
+    token_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,6 +134,38 @@ def test_the_columnwise_and_the_batched_correction_agree(monkeypatch):
     torch.testing.assert_close(engine.logits(member, ids), columnwise, rtol=1e-5, atol=1e-5)
 
 
+def test_a_prompt_of_token_ids_takes_the_place_of_its_text():
+    engine = inprocess()
+    written = examples(chat=True)
+    ids = [tuple(engine.encoder.encode(example)) for example in written]
+    given = [Example(9 - i, "another text", "", chat=False, token_ids=t) for i, t in enumerate(ids)]
+    assert engine.generate([None], given, GREEDY) == engine.generate([None], written, GREEDY)
+    toy = ToyEngine(None, Sgd(0.0))
+    (of_text,), (of_ids,) = (
+        toy.generate([None], [example], GREEDY)[0]
+        for example in (
+            Example(0, "!#", "", chat=False),
+            Example(0, "", "", False, {}, (), (33, 35)),
+        )
+    )
+    assert of_text == of_ids
+
+
+@pytest.mark.parametrize("token", [-1, 10**6])
+def test_a_token_id_that_the_model_lacks_is_refused(token):
+    message = refusal(inprocess().encoder.encode, Example(7, "", "", False, {}, (), (1, token)))
+    assert f"example 7 has token {token}" in message
+    assert "tokens 0 to" in message
+
+
+def test_the_tokens_of_prompts_are_forgotten_before_they_fill_the_memory(monkeypatch):
+    monkeypatch.setattr("germline.engines.prompt_batch.PROMPTS_KEPT", 3)
+    encoder = inprocess().encoder
+    for number in range(10):
+        encoder.encode(Example(0, f"fox {number}", "", chat=False))
+        assert len(encoder._encoded) <= 3
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_saved_model_gives_the_same_tokens_in_plain_transformers(tmp_path, dtype):
     name = str(dtype).removeprefix("torch.")

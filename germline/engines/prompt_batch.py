@@ -52,6 +52,10 @@ def _through_template(tokenizer: PreTrainedTokenizerBase, example: Example) -> l
     return ids
 
 
+PROMPTS_KEPT = 1 << 14
+"""Prompts whose tokens are kept; a task has fewer, and a server sees new ones without end."""
+
+
 class PromptEncoder:
     """Encodes prompts once with the tokenizer of a model, and checks them against the model.
 
@@ -78,17 +82,43 @@ class PromptEncoder:
         Raises:
             GermlineError: the prompt has no tokens, or a token that the model does not have.
         """
+        if example.token_ids:
+            return self._known(example, list(example.token_ids))
         key = (example.prompt, example.chat, example.context)
         if key not in self._encoded:
-            ids = encode_prompt(self._pretrained.tokenizer, example)
-            if max(ids) >= self._model_tokens:
-                raise GermlineError(
-                    f"model: the tokenizer of {self._pretrained.source!r} writes the prompt "
-                    f"{example.prompt[:60]!r} with token {max(ids)}, but the model has only "
-                    f"{self._model_tokens}: they do not belong together; download the folder again"
-                )
-            self._encoded[key] = ids
+            if len(self._encoded) >= PROMPTS_KEPT:
+                self._encoded.clear()
+            self._encoded[key] = self._known(
+                example, encode_prompt(self._pretrained.tokenizer, example)
+            )
         return self._encoded[key]
+
+    def _known(self, example: Example, ids: list[int]) -> list[int]:
+        """Return token ids that the model has.
+
+        Raises:
+            GermlineError: it does not have one of them.
+        """
+        unknown = [token for token in ids if not 0 <= token < self._model_tokens]
+        if not unknown:
+            return ids
+        if example.token_ids:
+            raise GermlineError(
+                f"the prompt of example {example.index} has token {unknown[0]}: the model "
+                f"{self._pretrained.source!r} has the tokens 0 to {self._model_tokens - 1}"
+            )
+        raise GermlineError(
+            f"model: the tokenizer of {self._pretrained.source!r} writes the prompt "
+            f"{example.prompt[:60]!r} with token {unknown[0]}, but the model has only "
+            f"{self._model_tokens}: they do not belong together; download the folder again"
+        )
+
+    @property
+    def context_tokens(self) -> int | None:
+        """The longest text of the model, in tokens; None where its config names no limit."""
+        config = self._pretrained.model.config.get_text_config()
+        limit = getattr(config, "max_position_embeddings", None)
+        return int(limit) if limit else None
 
     def check_length(self, tokens: int) -> None:
         """Check that the longest prompt and `max_new_tokens` fit in the model's context.
@@ -96,9 +126,8 @@ class PromptEncoder:
         Raises:
             GermlineError: they need more tokens.
         """
-        config = self._pretrained.model.config.get_text_config()
-        limit = getattr(config, "max_position_embeddings", None) or tokens
-        if tokens > limit:
+        limit = self.context_tokens
+        if limit is not None and tokens > limit:
             raise GermlineError(
                 f"task: the longest prompt and max_new_tokens need {tokens} tokens, "
                 f"above the model's context (max_position_embeddings) of {limit}: "

@@ -147,7 +147,7 @@ class ToyEngine:
         sampling_noise: Tensor,
         decoding: Decoding,
     ) -> list[Completion]:
-        prompts = [_ids(example.prompt) for example in examples]
+        prompts = [_ids(example) for example in examples]
         mixed = _mixed(tensors, prompts)
         previous = torch.zeros_like(mixed)
         written = []
@@ -177,15 +177,17 @@ def _logits(tensors: dict[str, Tensor], mixed: Tensor, step: int, previous: Tens
 
 def _read(tensors: dict[str, Tensor], example: Example, tokens: Sequence[int]) -> Tensor:
     """Return the logits at every character of a text, `[tokens, characters]`."""
-    mixed = _mixed(tensors, [_ids(example.prompt)])
+    mixed = _mixed(tensors, [_ids(example)])
     embedded = tensors["embed.weight"][list(tokens)]
     before = torch.cat([torch.zeros_like(mixed), embedded])[:-1]
     steps = [_logits(tensors, mixed, step, previous[None]) for step, previous in enumerate(before)]
     return torch.cat(steps)
 
 
-def _ids(text: str) -> list[int]:
-    return [ord(character) % len(ALPHABET) for character in text] or [0]
+def _ids(example: Example) -> list[int]:
+    if example.token_ids:
+        return list(example.token_ids)
+    return [ord(character) % len(ALPHABET) for character in example.prompt] or [0]
 
 
 def _completion(row: Sequence[int], prompt_tokens: int, decoding: Decoding) -> Completion:

@@ -24,7 +24,7 @@ TINY = (
     *("demo", "generations=2", "batch_size=4", "strategy.population=4", "held_out.examples=4"),
     *("record.tensorboard=false", "strategy.sigma=0.01", "strategy.learning_rate=0.01"),
 )
-DEFAULTED = {"[].reason", "[].default", "would_fit_with", "[].remedy"}
+DEFAULTED = {"[].reason", "[].default", "would_fit_with", "[].remedy", "[].seeds", "[].runs"}
 
 COMMANDS = {
     # heading of the table -> words of the command, with the run that was trained for the tests

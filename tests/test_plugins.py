@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import germline
+from germline.cli.application import app
 from germline.record import RunDirectory
 from germline.record.list_runs import UnreadableRun, list_runs
 from germline.types import GermlineError
@@ -174,6 +176,11 @@ def test_without_the_package_its_runs_name_what_to_install(facts, folder):
         germline.load_config(folder / "trained")
     (listed, _) = list_runs(folder)
     assert isinstance(listed, UnreadableRun)
+    assert listed.state == "missing plugin"
+    assert re.search(rf"engine\.kind=upper_case {message}", listed.reason)
+    shown = CliRunner().invoke(app, ["list", "runs", str(folder)])
+    assert "\tmissing plugin\t" in shown.stdout
+    assert "engine.kind=upper_case comes from the package germline-theirs" in shown.stderr
     assert "germline-theirs" in listed.reason
 
 

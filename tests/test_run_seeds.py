@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 import germline
 from germline.cli.application import app
 from germline.evaluation.seed_statistics import seed_statistics
+from germline.record import RunDirectory
 from germline.studies.run_seeds import SeedStudy, parse_seeds, train_seeds
 from germline.types import GermlineError
 
@@ -121,6 +122,93 @@ def test_the_command_trains_every_seed_and_sums_them_up(tmp_path: Path) -> None:
     again = CliRunner().invoke(app, ["report", str(out), "--out", str(tmp_path / "page.html")])
     assert again.exit_code == 0
     assert "3 runs side by side" in (tmp_path / "page.html").read_text()
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of three run seeds, of which two are trained."""
+    folder = tmp_path_factory.mktemp("runs") / "five"
+    trainings = train_seeds(CONFIG, [0, 3, 7], folder).trainings()
+    for _ in range(2):
+        list(next(trainings))
+    return folder
+
+
+def command(*words: object) -> Result:
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def test_eval_scores_every_seed(study: Path) -> None:
+    shown = command("eval", study, "--limit", 3, "--json")
+    assert shown.exit_code == 0, shown.output
+    rows = json.loads(shown.stdout)
+    assert [row["source"] for row in rows] == [str(study / "seed-0"), str(study / "seed-3")]
+    assert [row["updates"] for row in rows] == [3, 3]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("export", "STUDY", "--out", "OUT"),
+        ("generate", "STUDY", "a"),
+        ("replay", "STUDY", "-g", "1"),
+        ("resume", "STUDY/", "generations=9"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_what_needs_one_run_names_the_runs(study: Path, tmp_path: Path, words: list[str]) -> None:
+    given = (word.replace("STUDY", str(study)).replace("OUT", str(tmp_path)) for word in words)
+    shown = command(*given)
+    assert shown.exit_code == 2
+    assert "holds several run seeds of one config" in shown.stderr
+    if words[0] != "resume":
+        assert f"{study}/seed-0, {study}/seed-3" in shown.stderr
+
+
+def test_python_refuses_the_folder_as_the_command_line_does(study: Path) -> None:
+    choices = r"several run seeds .*seed-0, .*seed-3"
+    with pytest.raises(GermlineError, match=choices):
+        germline.evaluate(str(study))
+    for use in (germline.resume, germline.write_report):
+        with pytest.raises(GermlineError, match=choices):
+            use(study)
+
+
+def test_a_folder_without_a_begun_run_is_to_be_resumed(study: Path, tmp_path: Path) -> None:
+    (tmp_path / "seeds.json").write_bytes((study / "seeds.json").read_bytes())
+    for words in (("eval", tmp_path), ("generate", tmp_path, "a"), ("report", tmp_path)):
+        shown = command(*words)
+        assert shown.exit_code == 2
+        assert f"none was begun: train them first (germline resume {tmp_path})" in shown.stderr
+
+
+def test_the_folder_is_one_row_of_the_list(study: Path, tmp_path: Path) -> None:
+    list(germline.train(CONFIG, out=study.parent / "one"))
+    lines = command("list", "runs", study.parent).stdout.splitlines()
+    (row,) = (line.split("\t") for line in lines if line.startswith(f"{study}\t"))
+    assert len(lines) == 2
+    assert row[1:4] == ["conciseness", "toy", "2/3 seeds"]
+    assert row[5] == "stopped"
+    ends = [RunDirectory.open(study / f"seed-{seed}").held_out()[-1].score for seed in (0, 3)]
+    _start, end = map(float, row[4].split(" -> "))
+    assert end == pytest.approx(sum(score.mean for score in ends) / 2, rel=0.01)
+    (found,) = (
+        one
+        for one in json.loads(command("list", "runs", study.parent, "--json").stdout)
+        if "seeds" in one
+    )
+    assert (found["run"], found["state"], found["seeds"]) == (str(study), "stopped", 3)
+    assert [run["state"] for run in found["runs"]] == ["finished", "finished"]
+    # Of the folder itself, the runs are listed.
+    assert len(command("list", "runs", study).stdout.splitlines()) == 2
+    (study / "seeds.json").rename(tmp_path / "seeds.json")
+    (study / "seeds.json").write_text("{")
+    try:
+        shown = command("list", "runs", study.parent)
+        assert "\tdamaged\t" in shown.stdout
+        assert "seeds.json is damaged" in shown.stderr
+    finally:
+        (tmp_path / "seeds.json").rename(study / "seeds.json")
 
 
 def test_seeds_and_seed_together_are_refused(tmp_path: Path) -> None:

@@ -96,10 +96,12 @@ def _split_by_bash() -> tuple[str, str, str] | None:
 
 
 def _runs(folder: Path) -> Iterator[tuple[str, str]]:
-    from germline.record.list_runs import RunSummary, list_runs
+    from germline.record.list_runs import RunSummary, SeedStudySummary, list_runs
 
     for run in list_runs(folder):
-        if isinstance(run, RunSummary):
+        if isinstance(run, SeedStudySummary):
+            yield str(run.path), f"{run.seeds} run seeds, {run.finished} trained, {run.state}"
+        elif isinstance(run, RunSummary):
             yield str(run.path), f"{run.task}, {run.done}/{run.total}, {run.state}"
 
 

@@ -74,6 +74,8 @@ def evaluate(  # noqa: PLR0913 - the options of a command
 ) -> None:
     """Score runs, models and PEFT adapters on a task.
 
+    A folder of several run seeds (train seeds=0..4) stands for its runs.
+
     Prints the mean with its standard error, or a share with its 95 % interval, and the number of
     examples, and writes the completions to a file. With --kl it also prints the exact KL of a run's
     weights from its starting weights, along its completions, and the share of degenerate texts. For
@@ -81,7 +83,7 @@ def evaluate(  # noqa: PLR0913 - the options of a command
     """
     more, settings = _split(others or [])
     overrides = _evaluation_settings(settings)
-    sources = [source, *more]
+    sources = [run for given in (source, *more) for run in _runs_of(given)]
     generations = [
         generation_of(
             text, f"eval: --generation={text} is neither a number nor best: use -g 40, or -g best"
@@ -90,9 +92,9 @@ def evaluate(  # noqa: PLR0913 - the options of a command
     ]
     _check_single(sources, generations, out=out, kl=kl, as_json=as_json)
     task_settings = [setting for setting in settings if setting.startswith("task.")]
-    task_section = _task(source, task, task_settings)
+    task_section = _task(sources[0], task, task_settings)
     if kl:
-        _check_kl(source, task)
+        _check_kl(sources[0], task)
 
     from germline import run  # after the cheap checks, because it imports torch
     from germline.cli import evaluation_table, text_format
@@ -109,6 +111,7 @@ def evaluate(  # noqa: PLR0913 - the options of a command
         )
         evaluation_table.print_rows(rows, as_json=as_json)
         return
+    (source,) = sources
     score, completions = run.evaluate(
         source,
         task_section,
@@ -132,6 +135,14 @@ def evaluate(  # noqa: PLR0913 - the options of a command
     if kl:
         _show_divergence(source, split, limit, settings)
     typer.echo(f"completions: {completions}")
+
+
+def _runs_of(source: str) -> list[str]:
+    """Return the runs in a folder of several run seeds; any other source alone, as it is given."""
+    from germline.record.seed_study import is_seed_study, runs_of
+
+    path = Path(source)
+    return [str(run) for run in runs_of(path)] if is_seed_study(path) else [source]
 
 
 def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:

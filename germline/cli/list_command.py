@@ -10,7 +10,7 @@ from germline.cli import completion
 from germline.cli.json_output import AsJson, print_json, score_values
 
 if TYPE_CHECKING:
-    from germline.record.list_runs import RunSummary, UnreadableRun
+    from germline.record.list_runs import RunSummary, SeedStudySummary, UnreadableRun
     from germline.types import HeldOutScore
 
 PLACES = {
@@ -102,11 +102,14 @@ def _values(what: str, folder: Path | None) -> list[dict[str, object]]:
     return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
-def _run_values(run: "RunSummary | UnreadableRun") -> dict[str, object]:
-    from germline.record.list_runs import UnreadableRun
+def _run_values(run: "RunSummary | SeedStudySummary | UnreadableRun") -> dict[str, object]:
+    from germline.record.list_runs import SeedStudySummary, UnreadableRun
 
     if isinstance(run, UnreadableRun):
-        return {"run": run.path, "state": "damaged", "reason": run.reason}
+        return {"run": run.path, "state": run.state, "reason": run.reason}
+    if isinstance(run, SeedStudySummary):
+        runs = [_run_values(one) for one in run.runs]
+        return {"run": run.path, "state": run.state, "seeds": run.seeds, "runs": runs}
     scores = {"start": run.start, "newest": run.newest, "best": run.best}
     return {
         "run": run.path,
@@ -162,21 +165,24 @@ OTHERS: dict[str, Callable[[], Rows]] = {"configs": _configs, "settings": _setti
 
 
 def _runs(folder: Path) -> Rows:
-    from germline.record.list_runs import UnreadableRun, list_runs
+    from germline.record.list_runs import SeedStudySummary, UnreadableRun, list_runs
 
     columns = ("run", "task", "model", "done", "held-out", "state", "age")
     runs = list_runs(folder)
     for run in runs:
-        if isinstance(run, UnreadableRun):
-            typer.secho(run.reason, fg="red", err=True)
+        for one in run.runs if isinstance(run, SeedStudySummary) else [run]:
+            if isinstance(one, UnreadableRun):
+                typer.secho(one.reason, fg="red", err=True)
     return columns, [_run(run) for run in runs]
 
 
-def _run(run: "RunSummary | UnreadableRun") -> tuple[str, ...]:
-    from germline.record.list_runs import UnreadableRun
+def _run(run: "RunSummary | SeedStudySummary | UnreadableRun") -> tuple[str, ...]:
+    from germline.record.list_runs import SeedStudySummary, UnreadableRun
 
     if isinstance(run, UnreadableRun):
-        return str(run.path), "-", "-", "-", "-", "damaged", "-"
+        return str(run.path), "-", "-", "-", "-", run.state, "-"
+    if isinstance(run, SeedStudySummary):
+        return _seed_study(run)
     return (
         str(run.path),
         run.task,
@@ -185,6 +191,26 @@ def _run(run: "RunSummary | UnreadableRun") -> tuple[str, ...]:
         _scores(run.start, run.newest, run.best),
         run.state,
         _age(run.age_s),
+    )
+
+
+def _seed_study(study: "SeedStudySummary") -> tuple[str, ...]:
+    """Return the row of a folder of several run seeds; its scores are means over its runs."""
+    from statistics import fmean
+
+    from germline.cli import text_format
+
+    runs = study.readable
+    ends = [(run.start.mean, run.newest.mean) for run in runs if run.start and run.newest]
+    means = [text_format.number(fmean(means)) for means in zip(*ends, strict=True)]
+    return (
+        str(study.path),
+        runs[0].task if runs else "-",
+        runs[0].model if runs else "-",
+        f"{study.finished}/{study.seeds} seeds",
+        " -> ".join(means) or "-",
+        study.state,
+        _age(study.age_s) if runs else "-",
     )
 
 

@@ -43,11 +43,11 @@ def report(
     can be reported too.
     """
     from germline.cli.train_summary import score_decline_lines
-    from germline.record.list_runs import is_seed_study, seed_runs
+    from germline.record.seed_study import runs_of
     from germline.report.html_page import write_report
     from germline.report.run_facts import RunFacts
 
-    runs = [one for run in runs for one in (seed_runs(run) if is_seed_study(run) else [run])]
+    runs = [one for run in runs for one in runs_of(run)]
     path = write_report(runs, out)
     facts = {str(run): RunFacts(run) for run in runs}
     advice = {name: score_decline_lines(one.run) for name, one in facts.items()}

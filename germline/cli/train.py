@@ -124,7 +124,7 @@ def resume(
     the old one, because it contains the journal that led to its starting weights.
     """
     from germline.cli.run_loop import run_seeds_with_view, run_with_view
-    from germline.record.list_runs import is_seed_study
+    from germline.record.seed_study import is_seed_study
     from germline.types import GermlineError
 
     if is_seed_study(path):

@@ -13,6 +13,10 @@ from germline.types import GermlineError
 log = logging.getLogger(__name__)
 
 
+class MissingPluginError(GermlineError):
+    """A run uses a plugin that is not installed."""
+
+
 def plugins_of(configs: Iterable[Config]) -> dict[str, dict[str, str]]:
     """Return setting -> package for every kind and reward in some configs that is not built in.
 
@@ -40,14 +44,14 @@ def check_plugins(place: Path, recorded: Mapping[str, Mapping[str, str]]) -> Non
         recorded: the result of `plugins_of` when the run began.
 
     Raises:
-        GermlineError: a plugin is missing; the message says how to install it.
+        MissingPluginError: a plugin is missing; the message says how to install it.
     """
     for setting, source in recorded.items():
         path, _, name = setting.partition("=")
         entry = registry.entries(path.removesuffix(".kind").rpartition(".")[2]).get(name)
         if "package" not in source:
             if entry is None:
-                raise GermlineError(
+                raise MissingPluginError(
                     f"{place}: {setting} was registered by the module {source['module']}, which "
                     f"belongs to no package: import {source['module']} before you open the run"
                 )
@@ -56,7 +60,7 @@ def check_plugins(place: Path, recorded: Mapping[str, Mapping[str, str]]) -> Non
         if entry is None:
             why = registry.load_plugins().get(package)
             state = f"cannot be imported here ({why})" if why else "is not installed here"
-            raise GermlineError(
+            raise MissingPluginError(
                 f"{place}: {setting} comes from the package {package} {version}, which {state}: "
                 f"pip install '{package}=={version}'"
             )

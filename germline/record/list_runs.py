@@ -1,17 +1,19 @@
-"""List the runs in a folder: one summary per run directory, without writing to it."""
+"""List the runs in a folder, without writing to it: one summary per run directory.
+
+A folder of several run seeds has one summary too, which holds those of its runs.
+"""
 
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from germline.config.plugins import MissingPluginError
 from germline.record.best_generation import best_score, early_stop
 from germline.record.lock import is_locked
 from germline.record.run_directory import RunDirectory
+from germline.record.seed_study import SEEDS_FILE, is_seed_study, planned_seeds, seed_runs
 from germline.types import GermlineError, HeldOutScore
-
-SEEDS_FILE, SEED_PREFIX = "seeds.json", "seed-"
-"""The file that marks a folder of several run seeds, and how the names of its runs begin."""
 
 State = Literal["running", "stopped", "finished"]
 
@@ -41,32 +43,53 @@ class RunSummary:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableRun:
-    """A folder with a run.json that cannot be opened, and why."""
+    """A run directory that cannot be opened, and why."""
 
     path: Path
     reason: str
+    state: Literal["damaged", "missing plugin"] = "damaged"
 
 
-def seed_run(folder: Path, seed: int) -> Path:
-    """Return the run directory of a run seed in a folder of several."""
-    return folder / f"{SEED_PREFIX}{seed}"
+@dataclass(frozen=True, slots=True)
+class SeedStudySummary:
+    """The summary of a folder of several run seeds.
 
+    Attributes:
+        seeds: how many run seeds are to be trained.
+        runs: those that were begun, in the order of the seeds.
+    """
 
-def is_seed_study(folder: Path) -> bool:
-    """Tell whether a folder holds several run seeds, and is not the directory of one run."""
-    return (folder / SEEDS_FILE).exists() and not (folder / "run.json").exists()
+    path: Path
+    seeds: int
+    runs: tuple[RunSummary | UnreadableRun, ...]
 
+    @property
+    def finished(self) -> int:
+        """Number of seeds that are trained."""
+        return sum(run.state == "finished" for run in self.runs)
 
-def seed_runs(folder: Path) -> list[Path]:
-    """Return the run directories in a folder of several run seeds, in the order of the seeds."""
-    return sorted(
-        (file.parent for file in folder.glob(f"{SEED_PREFIX}*/run.json")),
-        key=lambda run: int(run.name.removeprefix(SEED_PREFIX)),
-    )
+    @property
+    def state(self) -> State:
+        """Whether a seed is training, all are trained, or the folder can be resumed."""
+        if any(run.state == "running" for run in self.runs):
+            return "running"
+        return "finished" if self.finished == self.seeds else "stopped"
+
+    @property
+    def readable(self) -> list[RunSummary]:
+        """The summaries of the runs that can be opened."""
+        return [run for run in self.runs if isinstance(run, RunSummary)]
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since a run last wrote a file."""
+        return min((run.age_s for run in self.readable), default=0.0)
 
 
 def run_directories(folder: Path) -> list[Path]:
     """List the run directories in a folder, or the folder itself if it is one; newest first.
+
+    A folder of several run seeds is listed as one directory, unless it is the folder itself.
 
     Raises:
         GermlineError: there is no such folder.
@@ -79,16 +102,29 @@ def run_directories(folder: Path) -> list[Path]:
             "(germline train makes runs/)"
         )
     directories = [path.parent for path in folder.glob("*/run.json")]
+    marked = [path.parent for path in folder.glob(f"*/{SEEDS_FILE}")]
+    directories += [path for path in marked if is_seed_study(path)]
     return sorted(directories, key=lambda path: (-_written_at(path), path.name))
 
 
-def list_runs(folder: Path) -> list[RunSummary | UnreadableRun]:
+def list_runs(folder: Path) -> list[RunSummary | SeedStudySummary | UnreadableRun]:
     """Summarize every run directory in a folder, newest first; unreadable ones hold the error.
 
     Raises:
         GermlineError: there is no such folder.
     """
-    return [_summary(path) for path in run_directories(folder)]
+    return [
+        _seed_study_summary(path) if is_seed_study(path) else _summary(path)
+        for path in run_directories(folder)
+    ]
+
+
+def _seed_study_summary(path: Path) -> SeedStudySummary | UnreadableRun:
+    try:
+        seeds = len(planned_seeds(path))
+    except (GermlineError, OSError) as error:
+        return UnreadableRun(path, str(error))
+    return SeedStudySummary(path, seeds, tuple(map(_summary, seed_runs(path))))
 
 
 def _summary(path: Path) -> RunSummary | UnreadableRun:
@@ -96,6 +132,8 @@ def _summary(path: Path) -> RunSummary | UnreadableRun:
         run = RunDirectory.open(path)
         done = run.journal.last_generation() + 1
         scores = [one.score for one in run.held_out()]
+    except MissingPluginError as error:
+        return UnreadableRun(path, str(error), "missing plugin")
     except (GermlineError, OSError) as error:
         return UnreadableRun(path, str(error))
     over = done >= run.config.generations or early_stop(scores, run.config.held_out.patience)
@@ -115,7 +153,12 @@ def _summary(path: Path) -> RunSummary | UnreadableRun:
 
 
 def _written_at(path: Path) -> float:
-    """Return the time the journal was last written; before the first generation, run.json."""
+    """Return the time the journal was last written; before the first generation, run.json.
+
+    For a folder of several run seeds it is that of its newest run.
+    """
+    if is_seed_study(path):
+        return max(map(_written_at, seed_runs(path)), default=(path / SEEDS_FILE).stat().st_mtime)
     for name in ("journal.jsonl", "run.json"):
         try:
             return (path / name).stat().st_mtime

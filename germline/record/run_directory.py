@@ -44,6 +44,7 @@ from germline.record.atomic_files import (
 )
 from germline.record.best_generation import early_stop
 from germline.record.journal import Journal
+from germline.record.seed_study import check_single_run
 from germline.types import Example, GenerationRecord, GermlineError, HeldOutScore, Rollout
 
 FORMAT_VERSION = 1
@@ -135,6 +136,7 @@ class RunDirectory:
         try:
             facts = json.loads(file.read_bytes())
         except (FileNotFoundError, NotADirectoryError):
+            check_single_run(path)
             found = "a folder without run.json" if path.is_dir() else "no such folder"
             found = "a file" if path.is_file() else found
             raise GermlineError(
@@ -352,9 +354,8 @@ def _foreign(version: object, facts: Any) -> str:
     if isinstance(version, int) and version > FORMAT_VERSION:
         return (
             f"format_version is {version}, this germline ({installed_version('germline')}) reads "
-            "up to "
-            f"{FORMAT_VERSION}: the run was written by a newer one ({_writer(facts)}). Upgrade to "
-            "that version"
+            f"up to {FORMAT_VERSION}: the run was written by a newer one ({_writer(facts)}). "
+            "Upgrade to that version"
         )
     return (
         f"format_version is {version!r}, but every germline has written a number from "

@@ -19,7 +19,7 @@ from germline.evaluation.seed_statistics import SeedStatistics, seed_statistics
 from germline.record import RunDirectory
 from germline.record.atomic_files import explain_write_errors, write_atomically
 from germline.record.best_generation import best_score
-from germline.record.list_runs import SEEDS_FILE, seed_run
+from germline.record.seed_study import SEEDS_FILE, seed_run
 from germline.report.html_page import write_report
 from germline.run import Training
 from germline.studies.run_folder import begin_or_resume, check_same_config, with_task_digest

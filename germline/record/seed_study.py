@@ -1,0 +1,71 @@
+"""A folder of several run seeds: `seeds.json`, and a run directory `seed-N` for each seed."""
+
+import json
+from pathlib import Path
+
+from germline.types import GermlineError
+
+SEEDS_FILE, SEED_PREFIX = "seeds.json", "seed-"
+"""The file that marks a folder of several run seeds, and how the names of its runs begin."""
+
+
+def is_seed_study(folder: Path) -> bool:
+    """Tell whether a folder holds several run seeds, and is not the directory of one run."""
+    return (folder / SEEDS_FILE).exists() and not (folder / "run.json").exists()
+
+
+def seed_run(folder: Path, seed: int) -> Path:
+    """Return the run directory of a run seed in a folder of several."""
+    return folder / f"{SEED_PREFIX}{seed}"
+
+
+def seed_runs(folder: Path) -> list[Path]:
+    """Return the run directories that a folder of several run seeds has, in order of the seeds."""
+    return sorted(
+        (file.parent for file in folder.glob(f"{SEED_PREFIX}*/run.json")),
+        key=lambda run: int(run.name.removeprefix(SEED_PREFIX)),
+    )
+
+
+def runs_of(path: Path) -> list[Path]:
+    """Return the runs that were begun in a folder of several run seeds; any other path alone.
+
+    Raises:
+        GermlineError: no seed was begun.
+    """
+    if not is_seed_study(path):
+        return [path]
+    runs = seed_runs(path)
+    if not runs:
+        raise GermlineError(
+            f"{path} holds several run seeds, of which none was begun: train them first "
+            f"(germline resume {path})"
+        )
+    return runs
+
+
+def planned_seeds(folder: Path) -> list[int]:
+    """Return the seeds that a folder of several run seeds is to train.
+
+    Raises:
+        GermlineError: its `seeds.json` is damaged.
+    """
+    file = folder / SEEDS_FILE
+    try:
+        return [int(seed) for seed in json.loads(file.read_bytes())["seeds"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise GermlineError(f"{file} is damaged ({error}); restore it from a copy") from None
+
+
+def check_single_run(path: Path) -> None:
+    """Refuse a folder of several run seeds where the directory of one run is needed.
+
+    Raises:
+        GermlineError: naming the run directories to choose from.
+    """
+    if is_seed_study(path):
+        runs = ", ".join(map(str, runs_of(path)))
+        raise GermlineError(
+            f"{path} holds several run seeds of one config, and one run is needed here: name one "
+            f"of its run directories: {runs}"
+        )

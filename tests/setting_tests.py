@@ -74,6 +74,7 @@ SEEN_ELSEWHERE = {
     "task.template": "tests of jsonl tasks: test_a_template_makes_the_prompt",
     "task.reward_functions": "tests of from_python: test_several_functions_have_weights_and_...",
     "task.reward_floor": "tests of from_python: test_a_reward_below_the_floor_names_...",
+    "task.scorers": "tests of scorer runs: test_a_score_is_a_weighted_part_...",
     "task.digest": "tests of own tasks: test_a_file_that_has_changed_is_refused",
     **dict.fromkeys(
         (

@@ -27,7 +27,9 @@ def sections(section: type[BaseModel] = Config) -> set[type[BaseModel]]:
     """Return every section that can be reached from Config."""
     found = {section}
     for field in section.model_fields.values():
-        groups = [one.group for one in field.metadata if isinstance(one, KindOf)]
+        inside = [getattr(one, "__metadata__", ()) for one in typing.get_args(field.annotation)]
+        marks = [*field.metadata, *(mark for given in inside for mark in given)]
+        groups = [one.group for one in marks if isinstance(one, KindOf)]
         kinds = [one for group in groups for one in registry.sections(group).values()]
         for one in (*parts(field.annotation), *kinds):
             if isinstance(one, type) and issubclass(one, BaseModel) and one not in found:
@@ -92,6 +94,11 @@ def test_every_setting_but_the_ends_of_a_line_and_your_own_file_has_a_default():
         "PlateauSchedule.start",
         "SuccessRateSigma.start",
         "NaturalGradientSigma.start",
+        "OpenRlhf.url",
+        "VllmClassify.url",
+        "VllmScore.url",
+        "Judge.url",
+        "Judge.model",
         "PythonFile.path",
         "Jsonl.path",
         "Dataset.path",

@@ -21,6 +21,7 @@ PLACES = {
     "optimizers": "strategy.optimizer",
     "shaping": "shaping",
     "rewards": "reward",
+    "scorers": "task.scorers.NAME",
     "engines": "engine",
 }
 """Kind of component -> the setting that selects one."""
@@ -125,11 +126,11 @@ def _run_values(run: "RunSummary | SeedStudySummary | UnreadableRun") -> dict[st
 
 def _names(what: str) -> Rows:
     from germline import registry
-    from germline.config.reference import list_kinds
+    from germline.config.reference import group_at, list_kinds
 
     setting = PLACES[what]
     meanings = list_kinds(setting)
-    group = setting.rpartition(".")[2]
+    group = group_at(setting.split("."))
     rows = []
     for name, entry in registry.entries(group).items():
         package = registry.package_of(entry)

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from germline.config.migrations import new_name
-from germline.config.reference import override_names
+from germline.config.reference import group_at, override_names
 from germline.config.run_config import Config
 from germline.registry import did_you_mean, sections, unknown_kind
 
@@ -91,7 +91,7 @@ def _line(place: Sequence[str], error: dict[str, Any], also: str) -> str:
     if error["type"] == "extra_forbidden":
         return f"{setting}: unknown setting{_unknown(setting, place)}"
     if error["type"] == "union_tag_invalid":
-        return f"{setting}: {unknown_kind(setting.rpartition('.')[2], error['ctx']['tag'])}"
+        return f"{setting}: {unknown_kind(group_at(setting.split('.')), error['ctx']['tag'])}"
     message = str(error["msg"])
     if error["type"] == "value_error":
         message = message.removeprefix("Value error, ")
@@ -107,7 +107,7 @@ def _line(place: Sequence[str], error: dict[str, Any], also: str) -> str:
 
 def _meaning(setting: str, error: dict[str, Any], message: str) -> str:
     """Describe the accepted values in the terms of a config."""
-    kinds = sections(setting.rpartition(".")[2])
+    kinds = _kinds(setting.split("."))
     if error["type"] in ("dict_type", "model_type", "model_attributes_type") and kinds:
         return f"must be one of {', '.join(map(repr, kinds))}, or a section {{kind: ...}}"
     if error["type"] == "literal_error":
@@ -171,15 +171,19 @@ def _setting(place: Sequence[str]) -> str:
     return ".".join(
         part
         for index, part in enumerate(place)
-        if not (index and part in {*sections(place[index - 1]), "number"})
-        and not part.startswith(TYPES)
+        if not (index and part in {*_kinds(place[:index]), "number"}) and not part.startswith(TYPES)
     )
+
+
+def _kinds(place: Sequence[str]) -> dict[str, type[Any]]:
+    """Return the sections by kind of the setting at a place."""
+    return sections(group_at(place))
 
 
 def _known_settings(place: Sequence[str]) -> list[str]:
     section: type[BaseModel] = Config
     for index, part in enumerate(place):
-        kinds = sections(part)
+        kinds = _kinds(place[: index + 1])
         if index + 1 < len(place) and place[index + 1] in kinds:
             section = kinds[place[index + 1]]
         elif len(kinds) == 1:

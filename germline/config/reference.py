@@ -4,9 +4,10 @@ All data comes from the JSON schema that pydantic makes of `Config`, so it conta
 setting and kind.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from typing import Any
 
 from germline.config.run_config import Config
@@ -20,6 +21,8 @@ BOUNDS = {
     "maximum": "≤",
 }
 REQUIRED, OPEN = "required", "open"
+CHOSEN_NAME = "NAME"
+"""Stands for a name that the user chooses, as in `task.scorers.NAME.url`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +67,17 @@ def config_sections() -> tuple[ConfigSection, ...]:
     for place, name, section in _walk(schema, schema, "", "Config"):
         known = sections.get(name)
         sections[name] = ConfigSection(
-            places=(*known.places, place) if known else (place,),
+            places=tuple(dict.fromkeys((*known.places, place) if known else (place,))),
             kind=section["properties"].get("kind", {}).get("const"),
             meaning=" ".join(section.get("description", "").split("\n\n")[0].split()),
             settings=tuple(_settings(schema, section)),
         )
     return tuple(sections.values())
+
+
+def group_at(place: Sequence[str]) -> str:
+    """Return the group in the registry of the kinds at a place, such as `task.scorers.NAME`."""
+    return "scorer" if "scorers" in place[-2:-1] else place[-1]
 
 
 def list_kinds(place: str) -> dict[str, str]:
@@ -99,9 +107,13 @@ class OverrideName:
 
 
 def override_names() -> list[OverrideName]:
-    """List every setting by name; a name that differs between kinds is listed twice."""
+    """List every setting by name; a name that differs between kinds is listed twice.
+
+    Settings below a name that the user chooses are left out, as their names are not known.
+    """
     names: list[OverrideName] = []
-    for place in dict.fromkeys(place for part in config_sections() for place in part.places):
+    places = dict.fromkeys(place for part in config_sections() for place in part.places)
+    for place in [place for place in places if CHOSEN_NAME not in place.split(".")]:
         here = [part for part in config_sections() if place in part.places]
         for setting in dict.fromkeys(setting for part in here for setting in part.settings):
             owners = [part for part in here if setting in part.settings]
@@ -115,8 +127,11 @@ def _walk(
 ) -> Iterator[tuple[str, str, Schema]]:
     yield place, name, section
     for key, value in section["properties"].items():
+        # The keys of a mapping to sections are names that the user chooses.
+        name_of = f".{CHOSEN_NAME}" if isinstance(value.get("additionalProperties"), dict) else ""
         for inner in _sections(schema, value):
-            yield from _walk(schema, schema["$defs"][inner], f"{place}.{key}".lstrip("."), inner)
+            setting = f"{place}.{key}{name_of}".lstrip(".")
+            yield from _walk(schema, schema["$defs"][inner], setting, inner)
 
 
 def _settings(schema: Schema, section: Schema) -> Iterator[Setting]:
@@ -155,7 +170,10 @@ def _sections(schema: Schema, value: Schema) -> Iterator[str]:
         name = value["$ref"].rpartition("/")[2]
         if "properties" in schema["$defs"][name]:
             yield name
-    for one in (*value.get("anyOf", ()), *value.get("oneOf", ()), *value.get("allOf", ())):
+    inner = value.get("additionalProperties")
+    mapped = (inner,) if isinstance(inner, dict) else ()
+    unions = (value.get(key, ()) for key in ("anyOf", "oneOf", "allOf"))
+    for one in (*chain.from_iterable(unions), *mapped):
         yield from _sections(schema, one)
 
 

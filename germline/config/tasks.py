@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from germline.config.base import KindOf, KindSection, Many, NameOf
+from germline.config.scorers import ScorerConfig
 from germline.registry import register
 
 
@@ -81,6 +82,25 @@ class TaskBase(KindSection):
             "completion that cannot be graded earns it."
         ),
     )
+    scorers: dict[str, ScorerConfig] = Field(
+        {},
+        description=(
+            "Reward models, judges and reward services by name, such as `{helpful: {kind: "
+            "openrlhf, url: ...}}`; each adds its weighted score to the rewards of the task."
+        ),
+    )
+
+    @field_validator("scorers")
+    @classmethod
+    def _names_of_scorers_are_words(
+        cls, scorers: dict[str, ScorerConfig]
+    ) -> dict[str, ScorerConfig]:
+        for name in scorers:
+            if not re.fullmatch(r"\w+", name):
+                raise ValueError(
+                    f"the scorer {name!r} must have a name of letters, digits and underscores"
+                )
+        return scorers
 
 
 @register("task", "germline.tasks.conciseness:ConcisenessTask")
@@ -236,15 +256,18 @@ class RewardedRows(CustomTask):
     answer: str = Field("answer", min_length=1, description="Field of a row with the gold answer.")
     reward: Annotated[dict[RewardName, float], BeforeValidator(_weighted)] = Field(
         {"exact": 1.0},
-        min_length=1,
         description=(
             "Reward of a completion: `exact`, `contains`, `numeric`, `regex`, `json` or `length`, "
             "or several with weights such as `{exact: 1, length: 0.01}`; a reward of weight 0 is "
-            "only reported."
+            "only reported. `{}` leaves the reward to `scorers`."
         ),
     )
-    metric: RewardName | None = Field(
-        None, description="The reward that held-out scores report; default: that of largest weight."
+    metric: str | None = Field(
+        None,
+        description=(
+            "The reward or scorer that held-out scores report; default: the reward of largest "
+            "weight."
+        ),
     )
     pattern: str | None = Field(
         None,
@@ -266,12 +289,14 @@ class RewardedRows(CustomTask):
 
     @model_validator(mode="after")
     def _something_is_rewarded_and_nothing_ignored(self) -> "RewardedRows":
-        if not any(self.reward.values()):
+        scorers = {name: scorer.weight for name, scorer in self.scorers.items()}
+        if not any((*self.reward.values(), *scorers.values())):
             raise ValueError(f"reward={self.reward} has no weight above 0: give one of them one")
-        if self.metric is not None and self.metric not in self.reward:
+        if self.metric is not None and self.metric not in {**self.reward, **scorers}:
             raise ValueError(
-                f"metric={self.metric} is not part of reward={self.reward}: add it with weight 0, "
-                "or report one that is"
+                f"metric={self.metric} is not part of reward={self.reward}"
+                f"{f' or scorers={scorers}' if scorers else ''}: add it with weight 0, or report "
+                "one that is"
             )
         return self
 

@@ -25,10 +25,12 @@ from germline.run.build_fleet import make_fleet, warn_if_slow
 from germline.run.inherited_weights import apply_ancestors, space_seed
 from germline.run.loaded_model import check_model_is_named
 from germline.run.resource_checks import check_graders, check_limits, check_memory, check_threads
+from germline.scorers.scored_graders import Graders, ScoredGraders
 from germline.shaping import utilities
 from germline.spaces import make_space
 from germline.strategies import make_strategy
 from germline.tasks import make_task
+from germline.tasks.prompt_settings import without_thinking
 from germline.tasks.python_inputs import NO_INPUTS, PythonInputs
 from germline.training import batches
 from germline.types import Decoding, Example
@@ -49,7 +51,7 @@ class RunParts:
     strategy: Strategy
     shape: Shaping
     fleet: Fleet
-    graders: GraderPool
+    graders: Graders
     decoding: Decoding
     method: Method
 
@@ -143,10 +145,27 @@ def with_population(config: Config, strategy: Strategy) -> Config:
     return config.model_copy(update={"strategy": section})
 
 
-def make_graders(config: Config, task: Task) -> GraderPool:
-    """Start the pool that grades a task: worker processes, if they can import its rewards."""
+def make_graders(config: Config, task: Task) -> Graders:
+    """Start what grades a task: a pool, and the scorers that it names.
+
+    Raises:
+        GermlineError: the pool or a scorer cannot be started.
+    """
     check_graders(config)
+    pool = _make_pool(config, task)
+    if not config.task.scorers:
+        return pool
+    tag = config.task.thinking_tag
+    text_of = partial(without_thinking, tag=tag) if config.task.strip_thinking else str
+    return ScoredGraders(pool, config.task.scorers, text_of)
+
+
+def _make_pool(config: Config, task: Task) -> GraderPool:
+    """Start the pool of a task's own rewards: worker processes, if they can import them."""
     section = config.graders
+    rubric = {part: task.rubric[part] for part in task.floor}
+    if not rubric:
+        return InProcessPool(task.grader, {}, {}, section.timeout_s)
     episodes = task if isinstance(task, EpisodeTask) else None
     grader = episodes.episode_grader if episodes else task.grader
     max_turns = episodes.max_turns if episodes else None
@@ -159,10 +178,10 @@ def make_graders(config: Config, task: Task) -> GraderPool:
             "it into a module to have them",
             ", ".join(functions),
         )
-        return InProcessPool(grader, task.rubric, task.floor, section.timeout_s, max_turns)
+        return InProcessPool(grader, rubric, task.floor, section.timeout_s, max_turns)
     return GraderPool(
         grader,
-        task.rubric,
+        rubric,
         task.floor,
         workers=section.workers,
         timeout_s=section.timeout_s,

@@ -114,7 +114,8 @@ def evaluate(  # noqa: PLR0913 - all that a score depends on
             else _engine_without_run(config)
         )
         opened.callback(close_engine, engine)
-        graders = opened.enter_context(make_graders(config, evaluated))
+        graders = make_graders(config, evaluated)
+        opened.callback(graders.close)
         fleet: Fleet = LocalFleet(engine, graders, config.microbatch)
         if directory:
             fleet = fleet_of_run(directory, fleet, evaluated, last)

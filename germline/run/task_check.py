@@ -5,6 +5,7 @@ short check at the start of every run on a custom task.
 """
 
 import logging
+import math
 import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -15,10 +16,10 @@ from typing import Any, Literal
 from germline.config import Config, CustomTask, TaskBase, load_config
 from germline.config.tasks import FileTask
 from germline.graders.fuzz_texts import HOSTILE, fuzz_text
-from germline.graders.pool import GraderPool
 from germline.nano import NANO_DIR
 from germline.protocols import Task
 from germline.run.build_parts import RunParts, make_decoding, make_graders
+from germline.scorers.scored_graders import Graders
 from germline.tasks import make_task
 from germline.tasks.jsonl import RowsTask
 from germline.tasks.python_file import PythonTask
@@ -122,7 +123,8 @@ def verify_custom_task(parts: RunParts) -> RunParts:
         GermlineError: no gold answer can be graded, or a reward is not a number.
     """
     task, config = parts.task, parts.config
-    if not (isinstance(config.task, CustomTask) or config.task.reward_functions):
+    section = config.task
+    if not (isinstance(section, CustomTask) or section.reward_functions or section.scorers):
         return parts
     place = f"task.path: {config.task.path}" if isinstance(config.task, FileTask) else "data"
     place = f"reward {task.metric}()" if config.task.reward_functions else place
@@ -131,7 +133,7 @@ def verify_custom_task(parts: RunParts) -> RunParts:
     grades = parts.graders.submit(texts, examples).result()
     again = parts.graders.submit(texts, examples).result()
     for text, one, two in zip(texts, grades, again, strict=True):
-        if one.reward != two.reward:
+        if one.reward != two.reward and not math.isnan(one.reward + two.reward):
             log.warning(
                 "%s: the reward of the completion %s was %g and then %g: a reward that "
                 "is not deterministic adds noise to the fitness, and a resumed run gets other "
@@ -139,6 +141,7 @@ def verify_custom_task(parts: RunParts) -> RunParts:
                 *(place, _short(text), one.reward, two.reward),
             )
             break
+    _check_scorers(section, grades)
     if all(grade.failure for grade in grades):
         more = (
             f". `germline check task {config.task.path}` shows more"
@@ -151,8 +154,18 @@ def verify_custom_task(parts: RunParts) -> RunParts:
         )
     if not isinstance(config.task, CustomTask) or not isinstance(task, PythonTask | RowsTask):
         return parts
-    section = config.task.model_copy(update={"digest": task.digest})
-    return replace(parts, config=config.model_copy(update={"task": section}))
+    recorded = config.task.model_copy(update={"digest": task.digest})
+    return replace(parts, config=config.model_copy(update={"task": recorded}))
+
+
+def _check_scorers(section: TaskBase, grades: Sequence[Grade]) -> None:
+    """Refuse to begin with a scorer that scored none of some completions."""
+    for name, scorer in section.scorers.items():
+        if all(math.isnan(grade.parts[name]) for grade in grades):
+            raise GermlineError(
+                f"task.scorers.{name} (kind={scorer.kind}) scored none of the {len(grades)} "
+                f"completions that were tried: {grades[0].failure}"
+            )
 
 
 def _examples(task: Task) -> TaskCheckRow:
@@ -164,7 +177,7 @@ def _examples(task: Task) -> TaskCheckRow:
     return TaskCheckRow("examples", len(train) + len(test), (), "warning" if both else "ok", remark)
 
 
-def _rewards(task: Task, graders: GraderPool) -> list[TaskCheckRow]:
+def _rewards(task: Task, graders: Graders) -> list[TaskCheckRow]:
     """Grade gold, empty and hostile answers."""
     some = [*_spread(task.examples("train"), GOLD // 2), *_spread(task.examples("test"), GOLD // 2)]
     golden = [example for example in some if example.answer]
@@ -209,7 +222,8 @@ def _judged(
             continue
         rewards.append(grade.reward)
         if grade.failure is not None:
-            bad = not may_raise or grade.failure.startswith(BROKEN)
+            is_missing = math.isnan(grade.reward)
+            bad = not may_raise or is_missing or grade.failure.startswith(BROKEN)
             (broken if bad else refused).append(f"{grade.failure} on {_short(text)}")
     verdict: Verdict = "wrong" if errors or broken else "ok"
     remark = ""

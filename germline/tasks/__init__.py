@@ -12,6 +12,7 @@ from germline.tasks.python_inputs import (
     apply_reward_functions,
     check_rows_are_given,
 )
+from germline.tasks.scorer_parts import add_scorer_parts
 
 
 def make_task(config: TaskConfig, inputs: PythonInputs = NO_INPUTS) -> Task:
@@ -28,4 +29,5 @@ def make_task(config: TaskConfig, inputs: PythonInputs = NO_INPUTS) -> Task:
     rows: dict[str, Any] = {} if inputs.rows is None else {"rows": inputs.rows}
     task: Task = registry.create("task", config, **rows)
     task = apply_reward_functions(task, config, inputs)
+    task = add_scorer_parts(task, config)
     return apply_prompt_settings(task, config)

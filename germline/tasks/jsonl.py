@@ -18,6 +18,7 @@ from germline.tasks.dataset_library import load_dataset_rows
 from germline.tasks.json_files import PlacedRow, read_json_lines
 from germline.tasks.normalize_answer import normalize_answer
 from germline.tasks.python_inputs import GivenRows
+from germline.tasks.scorer_parts import heaviest_part
 from germline.types import Example, GermlineError, Split
 
 MAX_NEW_TOKENS = 128
@@ -38,9 +39,9 @@ class RowsTask:
         self.floor: Mapping[str, float] = {
             name: known[name].floor(weight) for name, weight in weights.items()
         }
-        heaviest = max(weights, key=lambda name: abs(weights[name]))
-        self.metric: str = config.metric or heaviest
-        self.metric_higher_is_better = weights[self.metric] >= 0
+        scored = {name: scorer.weight for name, scorer in config.scorers.items()}
+        self.metric: str = config.metric or heaviest_part(weights or scored)
+        self.metric_higher_is_better = {**weights, **scored}[self.metric] >= 0
         self.grader: Grader = make_rubric(tuple(weights), **config.model_dump())
         self.max_new_tokens = config.max_new_tokens or MAX_NEW_TOKENS
         self.stop = config.stop or ()

@@ -13,8 +13,8 @@ import http.client
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -61,6 +61,8 @@ class HttpConnection:
         timeout_s: longest wait for one response.
         retry_timeout_s: how long to retry after a first failure; 0: no retry.
         check_alive: called after every failure, before the retry; raises where a retry is useless.
+        headers: sent with every request, such as a token.
+        timeout_setting: the setting that `timeout_s` comes from, for errors.
     """
 
     name: str
@@ -68,6 +70,8 @@ class HttpConnection:
     timeout_s: float
     retry_timeout_s: float = 0.0
     check_alive: Callable[[], None] = lambda: None
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    timeout_setting: str = "engine.timeout_s"
 
     def get(self, path: str) -> Any:
         """Request what is at a path."""
@@ -126,7 +130,8 @@ class HttpConnection:
             )
 
     def _send(self, method: str, path: str, body: bytes | None) -> Any:
-        headers = {"Content-Type": "application/json"} if body is not None else {}
+        json_body = {"Content-Type": "application/json"} if body is not None else {}
+        headers = {**json_body, **self.headers}
         connection = self._connect()
         try:
             connection.request(method, urlsplit(self.url).path.rstrip("/") + path, body, headers)
@@ -135,7 +140,7 @@ class HttpConnection:
         except TimeoutError as error:
             raise EngineLost(
                 f"{self.name}: {path}: no answer within {self.timeout_s:g} s: the server hangs, or "
-                "engine.timeout_s is too short for so much work"
+                f"{self.timeout_setting} is too short for so much work"
             ) from error
         except (OSError, http.client.HTTPException) as error:
             raise _Unreachable(

@@ -1,0 +1,124 @@
+"""Retries with growing pauses, and a circuit breaker, for the requests to one service.
+
+A request that fails because the service is away is repeated for `retry_timeout_s`. When the service
+has answered no request for that long, the circuit opens: requests fail at once, except one every
+`PROBE_EVERY_S`, which tries whether the service is back. The first response closes the circuit.
+All threads that ask one service share its circuit breaker, so they wait for it together and not one
+after the other.
+"""
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from germline.scorers.types import NotScoredError, ScorerClosedError
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
+PROBE_EVERY_S = 5.0
+
+Response = TypeVar("Response")
+
+
+class ServiceAwayError(NotScoredError):
+    """One attempt failed in a way that a later attempt may not."""
+
+
+class CircuitBreaker:
+    """Repeats the requests to one service; thread-safe.
+
+    Args:
+        name: of the service in messages.
+        retry_timeout_s: how long to repeat a request.
+        clock: in seconds.
+    """
+
+    def __init__(
+        self, name: str, retry_timeout_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._name = name
+        self._retry_timeout_s = retry_timeout_s
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._pauses = random.Random(0)
+        self._failing_since: float | None = None
+        self._next_probe: float | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests fail at once."""
+        return self._next_probe is not None
+
+    def call(self, attempt: Callable[[], Response]) -> Response:
+        """Return what an attempt returns; repeat it while it raises `ServiceAwayError`.
+
+        Raises:
+            ServiceAwayError: the service is away, also after the retries.
+            ScorerClosedError: the scorer was closed.
+        """
+        failed_at: float | None = None
+        pause_s = FIRST_PAUSE_S
+        while True:
+            self._check_circuit()
+            try:
+                response = attempt()
+            except ServiceAwayError as failure:
+                now = self._clock()
+                failed_at = now if failed_at is None else failed_at
+                self._count_failure(failure, now)
+                if now - failed_at >= self._retry_timeout_s or self.is_open:
+                    raise
+            except Exception:
+                self._count_success()  # a service that refuses a request has answered it
+                raise
+            else:
+                self._count_success()
+                return response
+            # Threads that failed together do not ask again at the same moment.
+            if self._closed.wait(pause_s * self._pauses.uniform(0.5, 1.0)):
+                self._check_circuit()
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    def close(self) -> None:
+        """End the pauses of all threads; their calls raise `ScorerClosedError`."""
+        self._closed.set()
+
+    def _check_circuit(self) -> None:
+        """Let the request through, or raise an error because the circuit is open."""
+        if self._closed.is_set():
+            raise ScorerClosedError(f"{self._name}: closed while a request was waiting")
+        with self._lock:
+            if self._next_probe is None:
+                return
+            now = self._clock()
+            if now < self._next_probe:
+                raise ServiceAwayError("not asked, as it has not answered for a while")
+            self._next_probe = now + PROBE_EVERY_S
+
+    def _count_failure(self, failure: ServiceAwayError, now: float) -> None:
+        with self._lock:
+            first = self._failing_since is None
+            since = now if self._failing_since is None else self._failing_since
+            self._failing_since = since
+            opens = now - since >= self._retry_timeout_s
+            announced = opens and self._next_probe is None
+            if opens:
+                self._next_probe = now + PROBE_EVERY_S
+        if announced:
+            log.warning(
+                "%s: %s; its scores are missing until it answers again", self._name, failure
+            )
+        elif first:
+            log.warning("%s: %s; retrying for %g s", self._name, failure, self._retry_timeout_s)
+
+    def _count_success(self) -> None:
+        with self._lock:
+            returned = self._failing_since is not None
+            self._failing_since = self._next_probe = None
+        if returned:
+            log.warning("%s: answers again", self._name)

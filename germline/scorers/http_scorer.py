@@ -1,0 +1,119 @@
+"""The base of scorers that ask a service: requests, retries, and batches that are refused.
+
+A service that refuses a batch may refuse one text of it, such as one that is too long. The batch is
+then halved until the refused texts are found, so that the others are scored.
+"""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from germline.config.scorers import HttpScorer
+from germline.engines.served.http_client import HttpConnection, RequestRefused
+from germline.scorers.circuit_breaker import CircuitBreaker, ServiceAwayError
+from germline.scorers.types import Item, NotScoredError, Score, missing
+from germline.types import EngineLost, GermlineError
+
+SERVER_ERROR = 500
+ERROR_ATTEMPTS = 3
+"""Attempts at a request that the service answers with an error of its own (status 500)."""
+
+TOO_LARGE, NOT_AUTHORIZED = 413, (401, 403, 404)
+"""Statuses: of a request that may pass in halves, and of those that halving cannot help."""
+
+
+class ServiceScorer:
+    """Asks a service for scores; subclasses say what is sent and how the response is read.
+
+    Args:
+        name: of the rubric part.
+        config: its settings.
+
+    Raises:
+        GermlineError: the environment variable with the token is not set.
+    """
+
+    reports_truncation = False
+
+    def __init__(self, name: str, config: HttpScorer) -> None:
+        self.setting = f"task.scorers.{name}"
+        place = f"{self.setting}.url={config.url}"
+        self.batch_size: int = getattr(config, "batch_size", 1)
+        self.concurrency = config.concurrency
+        self._breaker = CircuitBreaker(place, config.retry_timeout_s)
+        self._connection = HttpConnection(
+            place,
+            config.url,
+            config.timeout_s,
+            headers=_headers(self.setting, config),
+            timeout_setting=f"{self.setting}.timeout_s",
+        )
+
+    def score(self, items: Sequence[Item]) -> list[Score]:
+        """Score completions; a batch that is refused is scored in halves.
+
+        Raises:
+            NotScoredError: nothing of the batch can be scored.
+        """
+        try:
+            return self.request_scores(items)
+        except RequestRefused as refusal:
+            if refusal.status in NOT_AUTHORIZED:
+                raise NotScoredError(str(refusal)) from None
+            if len(items) == 1:
+                return [missing(str(refusal))]
+        middle = len(items) // 2
+        return [*self.score(items[:middle]), *self.score(items[middle:])]
+
+    def request_scores(self, items: Sequence[Item]) -> list[Score]:
+        """Send one request and read its response; override this.
+
+        Raises:
+            NotScoredError: the response cannot be read.
+            RequestRefused: the service refuses the request.
+        """
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End requests that wait for the next attempt."""
+        self._breaker.close()
+
+    def post(self, path: str, body: object) -> Any:
+        """Send an object and return the parsed response; repeat while the service is away.
+
+        Raises:
+            RequestRefused: the service refuses the request.
+            NotScoredError: the service does not answer.
+        """
+        errors = 0
+
+        def attempt() -> Any:
+            nonlocal errors
+            try:
+                return self._connection.post(path, body)
+            except EngineLost as failure:
+                raise ServiceAwayError(str(failure)) from None
+            except RequestRefused as refusal:
+                errors += 1
+                if refusal.status == SERVER_ERROR and errors < ERROR_ATTEMPTS:
+                    raise ServiceAwayError(str(refusal)) from None
+                raise
+
+        return self._breaker.call(attempt)
+
+
+def sendable(text: str) -> str:
+    """Return the text without halves of surrogate pairs, which no tokenizer reads."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _headers(setting: str, config: HttpScorer) -> dict[str, str]:
+    if config.token_env is None:
+        return {}
+    token = os.environ.get(config.token_env, "")
+    if not token:
+        raise GermlineError(
+            f"{setting}.token_env={config.token_env}: this environment variable is not set: "
+            f"export {config.token_env}=..., or drop the setting if the service needs no token"
+        )
+    return {"Authorization": f"Bearer {token}"}

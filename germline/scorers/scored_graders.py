@@ -1,0 +1,156 @@
+"""The grader pool and the scorers of a task as one: both parts of a rubric in every grade.
+
+Grading and scoring run at the same time, and concurrently with generation. A reward is missing as
+soon as a score of nonzero weight is missing; its reason names the scorer.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from types import TracebackType
+from typing import Any
+
+from germline.config.scorers import ScorerBase
+from germline.graders.pool import GraderPool
+from germline.registry import create
+from germline.scorers.batch_queue import BatchQueue
+from germline.scorers.types import Item, NotScoredError, Score, Scorer, missing
+from germline.types import Example, Grade
+
+TRUNCATED = "_truncated"
+"""Ending of the metric that is 1 where the scorer did not read the whole text."""
+
+
+@dataclass(frozen=True)
+class ScorerPart:
+    """A scorer, its weight, and the queue that makes its batches."""
+
+    name: str
+    weight: float
+    scorer: Scorer
+    queue: BatchQueue[Item, Score]
+
+
+class ScoredGraders:
+    """Grades completions by a pool and by scorers; a context manager.
+
+    Args:
+        graders: grade the other parts of the rubric.
+        configs: the scorers by the name of their part.
+        text_of: the text that scorers get of a completion, such as without its thinking.
+
+    Raises:
+        GermlineError: a scorer cannot be made.
+    """
+
+    def __init__(
+        self,
+        graders: GraderPool,
+        configs: Mapping[str, ScorerBase],
+        text_of: Callable[[str], str] = lambda text: text,
+    ) -> None:
+        self._graders = graders
+        self._text_of = text_of
+        self._parts: list[ScorerPart] = []
+        try:
+            for name, config in configs.items():
+                self._parts.append(_part(name, config))
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> "ScoredGraders":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def submit(self, texts: Sequence[str], examples: Sequence[Example]) -> Future[list[Grade]]:
+        """Grade completions in the background; text i answers example i."""
+        scored = [
+            (self._text_of(text), example) for text, example in zip(texts, examples, strict=True)
+        ]
+        graded = self._graders.submit(texts, examples)
+        scores = [part.queue.submit(scored) for part in self._parts]
+        return _gathered([graded, *scores], self._combined)
+
+    def redirect_output(self, path: Path) -> None:
+        """Append what the graders print from now on to a file instead of standard error."""
+        self._graders.redirect_output(path)
+
+    def close(self) -> None:
+        """Cancel what is not graded yet, end the workers, and release the scorers."""
+        self._graders.close()
+        for part in self._parts:
+            part.queue.close()
+            part.scorer.close()
+
+    def _combined(self, results: Sequence[Sequence[Any]]) -> list[Grade]:
+        return [self._grade(grade, scores) for grade, *scores in zip(*results, strict=True)]
+
+    def _grade(self, grade: Grade, scores: Sequence[Score]) -> Grade:
+        reward = grade.reward
+        values = dict(grade.parts)
+        reasons = [] if grade.failure is None else [grade.failure]
+        for part, score in zip(self._parts, scores, strict=True):
+            values[part.name] = score.value
+            if part.weight:
+                reward += part.weight * score.value
+            if score.missing is not None:
+                reasons.append(f"{part.name}: {score.missing}")
+            if part.scorer.reports_truncation:
+                truncated = math.nan if score.truncated is None else float(score.truncated)
+                values[f"{part.name}{TRUNCATED}"] = truncated
+        return Grade(reward, values, "; ".join(reasons) or None)
+
+
+Graders = GraderPool | ScoredGraders
+"""What grades the completions of a run."""
+
+
+def _part(name: str, config: ScorerBase) -> ScorerPart:
+    scorer: Scorer = create("scorer", config, name)
+
+    def score(items: list[Item]) -> Sequence[Score]:
+        try:
+            return scorer.score(items)
+        except NotScoredError as error:
+            return [missing(str(error))] * len(items)
+
+    queue = BatchQueue(score, scorer.batch_size, scorer.concurrency, f"scorer-{name}")
+    return ScorerPart(name, config.weight, scorer, queue)
+
+
+def _gathered(
+    futures: Sequence["Future[Any]"], combine: Callable[[list[Any]], list[Grade]]
+) -> "Future[list[Grade]]":
+    """Return a future of all results; the first error is its error."""
+    gathered: Future[list[Grade]] = Future()
+    lock = Lock()
+    left = len(futures)
+
+    def one_is_done(_: "Future[Any]") -> None:
+        nonlocal left
+        with lock:
+            left -= 1
+            if left:
+                return
+        try:
+            results = [future.result() for future in futures]
+            gathered.set_result(combine(results))
+        except CancelledError:
+            gathered.cancel()
+        except Exception as error:  # noqa: BLE001 - any error must reach the caller that waits
+            gathered.set_exception(error)
+
+    for future in futures:
+        future.add_done_callback(one_is_done)
+    return gathered

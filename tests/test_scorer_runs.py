@@ -1,0 +1,223 @@
+"""Runs with scorers: rubrics of rewards and scores, and services that fail during a run."""
+
+import json
+import logging
+import threading
+from math import isnan
+
+import pytest
+
+import germline
+from germline.graders.pool import GraderPool
+from germline.run.build_parts import build_run_parts
+from germline.run.task_check import check_task
+from germline.scorers import circuit_breaker
+from germline.scorers.batch_queue import BatchQueue
+from germline.types import GermlineError
+from tests.hang_limit import HANG_S
+from tests.scripted_server import listening
+from tests.toy_runs import finish, journal, settings
+
+
+@pytest.fixture(autouse=True)
+def _no_long_pauses(monkeypatch):
+    monkeypatch.setattr(circuit_breaker, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(circuit_breaker, "PROBE_EVERY_S", 0.0)
+
+
+def by_length(_path, body):
+    """Reward the vowels of the responses."""
+    texts = [query.removeprefix(p) for query, p in zip(body["query"], body["prompts"], strict=True)]
+    return 200, {"rewards": [sum(one in "aeiou" for one in text) for text in texts]}
+
+
+def scored(url, *overrides, **section):
+    section = {"kind": "openrlhf", "url": url, "retry_timeout_s": 0} | section
+    return settings(f"task.scorers.vowels={json.dumps(section)}", *overrides)
+
+
+def grades(config, texts):
+    with build_run_parts(config) as parts:
+        examples = [*parts.batch(0)] * len(texts)
+        future = parts.graders.submit(texts, examples[: len(texts)])
+        return future.result(timeout=HANG_S)
+
+
+def test_a_score_is_a_weighted_part_beside_the_rewards_of_the_task():
+    with listening(by_length) as server:
+        alone = grades(settings(), ["aaa", "xyz"])
+        both = grades(scored(server.url, weight=0.5), ["aaa", "xyz"])
+    for plain, grade, value in zip(alone, both, (3.0, 0.0), strict=True):
+        assert grade.parts == {**plain.parts, "vowels": value}
+        assert grade.reward == plain.reward + 0.5 * value
+        assert grade.failure is None
+
+
+def test_a_missing_score_makes_the_reward_missing_and_says_why():
+    with listening(lambda *_: (200, {"rewards": [None, 1.0]})) as server:
+        lost, kept = grades(scored(server.url), ["a", "b"])
+    assert isnan(lost.reward)
+    assert lost.failure == "vowels: the response has None where a number belongs"
+    assert not isnan(kept.reward)
+
+
+def test_a_missing_score_of_weight_0_leaves_the_reward():
+    with listening(lambda *_: (200, {"rewards": [None]})) as server:
+        (grade,) = grades(scored(server.url, weight=0), ["a"])
+    assert not isnan(grade.reward)
+    assert isnan(grade.parts["vowels"])
+
+
+def test_scorers_get_the_text_without_its_thinking():
+    with listening(by_length) as server:
+        config = scored(server.url, "task.strip_thinking=true")
+        (grade,) = grades(config, ["<think>aeiou</think>a"])
+    assert grade.parts["vowels"] == 1.0
+
+
+def test_a_scorer_needs_a_name_that_no_reward_has():
+    with pytest.raises(GermlineError, match=r"task\.scorers\.length: the task has a reward"):
+        build_run_parts(settings("task.scorers.length={kind: openrlhf, url: http://x}"))
+
+
+def test_rows_without_answers_are_rewarded_by_scorers_alone(tmp_path):
+    rows = "".join(json.dumps({"prompt": f"Say {number}"}) + "\n" for number in range(20))
+    (tmp_path / "prompts.jsonl").write_text(rows)
+    with listening(by_length) as server:
+        config = scored(server.url, "generations=2")
+        section = config.task.model_dump(include={"scorers", "stop", "temperature"})
+        task = {"path": str(tmp_path / "prompts.jsonl"), "kind": "jsonl", "reward": {}, **section}
+        training = germline.train(
+            config.model_dump() | {"task": task | {"max_new_tokens": 8}}, tmp_path / "run"
+        )
+        finish(training)
+        report = check_task(task, prompts=1)
+    assert training.end is not None
+    assert training.end.metric == "vowels"
+    rollouts = (tmp_path / "run" / "rollouts.jsonl").read_text().splitlines()
+    assert {tuple(json.loads(row)["parts"]) for row in rollouts} == {("vowels",)}
+    assert "no example has an `answer`" in report.findings[1].remark
+
+
+def test_what_members_wrote_is_scored_in_few_requests(tmp_path):
+    with listening(by_length) as server:
+        config = scored(server.url, "microbatch={members: 6, examples: 4}", concurrency=1)
+        with build_run_parts(config) as parts:
+            parts.fleet.evaluate(parts.strategy.ask(0), parts.batch(0), parts.decoding)
+    assert [len(body["query"]) for _, body in server.asked] == [24]
+
+
+def test_a_service_that_is_down_at_the_start_stops_the_run_before_it_begins(tmp_path):
+    with pytest.raises(
+        GermlineError,
+        match=r"task\.scorers\.vowels \(kind=openrlhf\) scored none .*cannot be reached",
+    ):
+        germline.train(scored("http://127.0.0.1:9"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_service_that_is_away_for_a_while_changes_nothing(tmp_path):
+    number = 0
+
+    def sometimes(path, body):
+        nonlocal number
+        number += 1
+        return (503, "restarting") if number % 5 else by_length(path, body)
+
+    with listening(by_length) as server:
+        finish(germline.train(scored(server.url), tmp_path / "one"))
+    with listening(sometimes) as server:
+        config = scored(server.url, retry_timeout_s=HANG_S, concurrency=1)
+        finish(germline.train(config, tmp_path / "two"))
+    assert journal(tmp_path / "one") == journal(tmp_path / "two")
+
+
+def test_a_run_whose_service_is_gone_stops_and_is_resumed_to_the_same_bits(tmp_path):
+    down = False
+
+    def reply(path, body):
+        return (503, "gone") if down else by_length(path, body)
+
+    with listening(reply) as server:
+        finish(germline.train(scored(server.url), tmp_path / "one"))
+        training = germline.train(scored(server.url), tmp_path / "two")
+        generations = iter(training)
+        next(generations)
+        down = True
+        with pytest.raises(GermlineError, match=r"100% of the rewards are missing.*vowels: .*503"):
+            list(generations)
+        down = False
+        finish(germline.resume(tmp_path / "two"))
+    assert journal(tmp_path / "one") == journal(tmp_path / "two")
+
+
+def test_the_token_is_in_no_file_of_a_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("REWARD_TOKEN", "very-secret")
+    with listening(by_length) as server:
+        config = scored(server.url, "generations=1", token_env="REWARD_TOKEN")
+        finish(germline.train(config, tmp_path / "run"))
+    files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    assert files
+    assert all(b"very-secret" not in path.read_bytes() for path in files)
+
+
+def test_scores_that_change_are_warned_of_at_the_start(tmp_path, caplog):
+    number = 0
+
+    def reply(_path, body):
+        nonlocal number
+        number += 1
+        return 200, {"rewards": [number] * len(body["query"])}
+
+    with listening(reply) as server, caplog.at_level(logging.WARNING):
+        finish(germline.train(scored(server.url, "generations=1"), tmp_path / "run"))
+    assert "is not deterministic" in caplog.text
+
+
+# --- the queue
+
+
+def test_items_of_several_calls_share_batches_and_results_keep_their_order():
+    started, release = threading.Event(), threading.Event()
+    batches = []
+
+    def process(items):
+        batches.append(items)
+        started.set()
+        release.wait(HANG_S)
+        return [item * 10 for item in items]
+
+    queue = BatchQueue(process, batch_size=3, threads=1, name="test")
+    first = queue.submit([1])
+    started.wait(HANG_S)
+    others = [queue.submit([2, 3]), queue.submit([4, 5]), queue.submit([])]
+    release.set()
+    assert first.result(HANG_S) == [10]
+    assert [future.result(HANG_S) for future in others] == [[20, 30], [40, 50], []]
+    assert batches == [[1], [2, 3, 4], [5]]
+    queue.close()
+    queue.join()
+
+
+def test_an_error_reaches_every_call_of_its_batch_and_the_queue_goes_on():
+    def process(items):
+        return [1 / item for item in items]
+
+    queue = BatchQueue(process, batch_size=8, threads=2, name="test")
+    with pytest.raises(ZeroDivisionError):
+        queue.submit([1, 0]).result(HANG_S)
+    assert queue.submit([2]).result(HANG_S) == [0.5]
+    queue.close()
+    assert queue.submit([2]).cancelled()
+
+
+def test_closing_cancels_what_waits():
+    queue = BatchQueue[int, int](list, batch_size=1, threads=0, name="test")
+    waiting = queue.submit([1])
+    queue.close()
+    assert waiting.cancelled()
+
+
+def test_a_pool_without_scorers_is_not_wrapped():
+    with build_run_parts(settings()) as parts:
+        assert type(parts.graders) is GraderPool

@@ -1,0 +1,356 @@
+"""Scorers over HTTP: what each kind sends and reads, and responses that give no score."""
+
+import json
+import threading
+from itertools import count
+from math import isnan
+from typing import Any
+
+import pytest
+
+from germline.config import load_config
+from germline.registry import create
+from germline.scorers import circuit_breaker
+from germline.scorers.circuit_breaker import CircuitBreaker, ServiceAwayError
+from germline.scorers.types import NotScoredError, ScorerClosedError
+from germline.types import Example, GermlineError
+from tests.hang_limit import HANG_S
+from tests.scripted_server import listening
+
+SUM = Example(0, "What is 1 + 2?", "3", chat=True)
+CAPITAL = Example(1, "Of France?", "Paris", chat=True, context=(("user", "Name the capital."),))
+ITEMS = [("three", SUM), ("Lyon {prompt}", CAPITAL)]
+
+
+@pytest.fixture(autouse=True)
+def _no_long_pauses(monkeypatch):
+    monkeypatch.setattr(circuit_breaker, "FIRST_PAUSE_S", 0.001)
+
+
+def scorer(url, **section):
+    config = load_config(
+        {"task": {"kind": "arithmetic", "scorers": {"good": section | {"url": url}}}}
+    )
+    return create("scorer", config.task.scorers["good"], "good")
+
+
+def scores(reply, items=ITEMS, **section):
+    """Score some items with a service that always replies the same."""
+    with listening(lambda *_: reply) as server:
+        return scorer(server.url, **{"retry_timeout_s": 0} | section).score(items), server.asked
+
+
+def values(found):
+    return [score.value for score in found]
+
+
+# --- what is sent, and what is read
+
+
+def test_openrlhf_sends_queries_prompts_and_labels_and_reads_rewards():
+    with listening(lambda *_: (200, {"rewards": [0.5, -2], "scores": [0, 0]})) as server:
+        found = scorer(f"{server.url}/get_reward", kind="openrlhf").score(ITEMS)
+    prompts = ["What is 1 + 2?", "Name the capital.\nOf France?"]
+    body = {
+        "query": ["What is 1 + 2?three", "Name the capital.\nOf France?Lyon {prompt}"],
+        "prompts": prompts,
+        "labels": ["3", "Paris"],
+    }
+    assert server.asked == [("/get_reward", body)]
+    assert values(found) == [0.5, -2.0]
+
+
+def test_a_template_says_how_prompt_and_completion_become_one_text():
+    _, asked = scores((200, {"rewards": [1, 1]}), kind="openrlhf", template="pku")
+    assert asked[0][1]["query"][0] == (
+        "BEGINNING OF CONVERSATION: USER: What is 1 + 2? ASSISTANT:three"
+    )
+    _, asked = scores((200, {"rewards": [1, 1]}), kind="openrlhf", template="{response}!{x}")
+    assert asked[0][1]["query"][0] == "three!{x}"
+
+
+def test_vllm_classify_reads_the_class_that_is_asked_for_in_the_order_of_the_request():
+    data = [{"index": 1, "probs": [0.9, 0.1]}, {"index": 0, "probs": [0.3, 0.7]}]
+    found, asked = scores(
+        (200, {"data": data}), kind="vllm_classify", label=1, model="rm", options={"priority": 1}
+    )
+    assert values(found) == [0.7, 0.1]
+    texts = ["What is 1 + 2?\nthree", "Name the capital.\nOf France?\nLyon {prompt}"]
+    assert asked == [("/classify", {"model": "rm", "priority": 1, "input": texts})]
+
+
+def test_a_reward_model_has_one_class_that_needs_no_label():
+    data = [{"index": 0, "probs": [3.5]}, {"index": 1, "probs": [-1.0]}]
+    found, _ = scores((200, {"data": data}), kind="vllm_classify")
+    assert values(found) == [3.5, -1.0]
+
+
+@pytest.mark.parametrize(
+    ("label", "message"), [({}, "set task.scorers.good.label"), ({"label": 2}, "has 2 classes")]
+)
+def test_a_label_that_the_model_lacks_is_named(label, message):
+    data = [{"index": number, "probs": [0.5, 0.5]} for number in range(2)]
+    with pytest.raises(NotScoredError, match=message):
+        scores((200, {"data": data}), kind="vllm_classify", **label)
+
+
+def test_vllm_score_sends_pairs():
+    data = [{"index": 0, "score": 0.25}, {"index": 1, "score": 0.5}]
+    found, asked = scores((200, {"data": data}), kind="vllm_score")
+    assert values(found) == [0.25, 0.5]
+    assert asked[0][1]["text_2"] == ["three", "Lyon {prompt}"]
+    assert asked[0][1]["text_1"][0] == "What is 1 + 2?"
+
+
+def test_halves_of_surrogate_pairs_are_not_sent():
+    _, asked = scores((200, {"rewards": [1]}), items=[("a\ud800", SUM)], kind="openrlhf")
+    assert asked[0][1]["query"] == ["What is 1 + 2?a?"]
+
+
+# --- the judge
+
+
+def judged(reply, finish="stop", **message):
+    response = {"choices": [{"message": {"content": reply, **message}, "finish_reason": finish}]}
+    found, asked = scores((200, response), items=[ITEMS[0]], kind="judge", model="j")
+    return found[0], asked
+
+
+@pytest.mark.parametrize(
+    ("reply", "value"),
+    [
+        ("Helpful and right. [[7]]", 0.7),
+        ("First [[2]], but on reflection [[ 10 ]].", 1.0),
+        (" 2.5\n", 0.25),
+        ("[[0]]", 0.0),
+    ],
+)
+def test_the_grade_of_a_judge_becomes_a_score_from_0_to_1(reply, value):
+    score, asked = judged(reply)
+    assert score.value == value
+    ((path, body),) = asked
+    assert (path, body["model"], body["temperature"]) == ("/chat/completions", "j", 0.0)
+    (message,) = body["messages"]
+    assert "What is 1 + 2?" in message["content"]
+    assert "\nthree\n" in message["content"]
+
+
+@pytest.mark.parametrize(
+    ("reply", "more", "reason"),
+    [
+        ("[[11]]", {}, "grade 11 is not from 0 to 10"),
+        ("It is 7 of 10, I think.", {}, "no grade such as [[7]]: 'It is 7"),
+        ("and so on " * 500, {"finish": "length"}, "was cut at max_new_tokens"),
+        (None, {"refusal": "I cannot help with that."}, "refuses: 'I cannot help with that.'"),
+        ("", {}, "gives no reply"),
+    ],
+)
+def test_a_judge_without_a_usable_grade_gives_a_missing_score(reply, more, reason):
+    score, _ = judged(reply, **more)
+    assert isnan(score.value)
+    assert reason in score.missing
+
+
+def test_what_is_no_chat_completion_gives_a_missing_score():
+    responses: list[Any] = [{}, [], {"choices": []}, {"choices": [{"message": None}]}, "hello"]
+    for response in responses:
+        ((score,), _) = scores((200, response), items=[ITEMS[0]], kind="judge", model="j")
+        assert "no chat completion" in score.missing
+
+
+# --- responses without a score
+
+
+@pytest.mark.parametrize("value", [None, float("nan"), float("inf"), "0.5", [1.0], True])
+def test_a_value_that_is_no_number_is_missing_and_the_others_are_scored(value):
+    found, _ = scores((200, {"rewards": [value, 1.5]}), kind="openrlhf")
+    assert isnan(found[0].value)
+    assert "where a" in found[0].missing
+    assert found[1].value == 1.5
+
+
+@pytest.mark.parametrize(
+    ("kind", "response"),
+    [
+        ("openrlhf", {"rewards": [1.0]}),
+        ("openrlhf", {"rewards": 1.0}),
+        ("openrlhf", {}),
+        ("openrlhf", "hello"),
+        ("vllm_classify", {"data": [{"index": 0, "probs": [1.0]}]}),
+        ("vllm_classify", {"data": [1, 2]}),
+        ("vllm_score", {"data": [{"index": 5, "score": 1.0}, {"index": 0, "score": 1.0}]}),
+        ("vllm_score", {"object": "error"}),
+    ],
+)
+def test_a_response_of_another_shape_is_no_score(kind, response):
+    with pytest.raises(NotScoredError, match="response"):
+        scores((200, response), kind=kind)
+
+
+def test_the_refusal_of_one_text_leaves_the_others_of_its_batch():
+    def reply(_path, body):
+        too_long = any("long" in query for query in body["query"])
+        return (
+            (400, {"error": "too long"})
+            if too_long
+            else (200, {"rewards": [1] * len(body["query"])})
+        )
+
+    items = [("a", SUM), ("long", SUM), ("b", SUM), ("c", SUM), ("d", SUM)]
+    with listening(reply) as server:
+        found = scorer(server.url, kind="openrlhf").score(items)
+    assert [isnan(score.value) for score in found] == [False, True, False, False, False]
+    assert "too long" in found[1].missing
+
+
+def test_a_refusal_that_concerns_every_text_is_not_tried_in_halves():
+    with (
+        listening(lambda *_: (401, {"error": "wrong token"})) as server,
+        pytest.raises(NotScoredError, match=r"refused \(401\): wrong token"),
+    ):
+        scorer(server.url, kind="openrlhf").score(ITEMS)
+    assert len(server.asked) == 1
+
+
+# --- retries, and the circuit breaker
+
+
+def test_a_service_that_is_away_is_asked_again():
+    replies = count()
+
+    def reply(*_):
+        number = next(replies)
+        return (
+            (503, "starting")
+            if number < 2
+            else (500, "once")
+            if number == 2
+            else (200, {"rewards": [1, 2]})
+        )
+
+    with listening(reply) as server:
+        assert values(scorer(server.url, kind="openrlhf").score(ITEMS)) == [1, 2]
+    assert len(server.asked) == 4
+
+
+def test_a_service_that_hangs_times_out():
+    released = threading.Event()
+
+    def reply(*_):
+        released.wait(HANG_S)
+        return 200, {"rewards": [1, 2]}
+
+    with listening(reply) as server:
+        with pytest.raises(
+            NotScoredError, match=r"no answer within 0\.1 s.*task\.scorers\.good\.timeout_s"
+        ):
+            scorer(server.url, kind="openrlhf", timeout_s=0.1, retry_timeout_s=0).score(ITEMS)
+        released.set()
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def breaker(retry_timeout_s=10.0):
+    clock = Clock()
+    return CircuitBreaker("s", retry_timeout_s, clock), clock
+
+
+def away(clock, seconds=0.0):
+    def attempt():
+        clock.now += seconds
+        raise ServiceAwayError("gone")
+
+    return attempt
+
+
+def test_the_circuit_opens_after_the_retries_and_closes_with_a_response():
+    circuit, clock = breaker()
+    with pytest.raises(ServiceAwayError, match="gone"):
+        circuit.call(away(clock, 3.0))
+    assert circuit.is_open
+    asked = []
+    with pytest.raises(ServiceAwayError, match="not asked"):
+        circuit.call(lambda: asked.append(1))
+    assert not asked
+    clock.now += circuit_breaker.PROBE_EVERY_S
+    assert circuit.call(lambda: 5) == 5
+    assert not circuit.is_open
+
+
+def test_an_open_circuit_lets_one_request_through_now_and_then():
+    circuit, clock = breaker(retry_timeout_s=0.0)
+    for _ in range(3):
+        with pytest.raises(ServiceAwayError, match="gone"):
+            circuit.call(away(clock))
+        with pytest.raises(ServiceAwayError, match="not asked"):
+            circuit.call(away(clock))
+        clock.now += circuit_breaker.PROBE_EVERY_S
+
+
+def test_a_service_that_refuses_a_request_is_not_away():
+    circuit, clock = breaker()
+    with pytest.raises(ServiceAwayError):
+        circuit.call(away(clock, 11.0))
+    clock.now += circuit_breaker.PROBE_EVERY_S
+    with pytest.raises(ZeroDivisionError):
+        circuit.call(lambda: 1 / 0)
+    assert not circuit.is_open
+
+
+def test_closing_ends_the_pauses(monkeypatch):
+    monkeypatch.setattr(circuit_breaker, "FIRST_PAUSE_S", HANG_S)
+    circuit, clock = breaker()
+    with pytest.raises(ScorerClosedError):
+        circuit.call(lambda: circuit.close() or away(clock)())
+
+
+# --- tokens
+
+
+def test_the_token_comes_from_the_environment_and_is_sent(monkeypatch):
+    monkeypatch.setenv("REWARD_TOKEN", "secret")
+    asked = scorer("http://localhost:1", kind="openrlhf", token_env="REWARD_TOKEN")
+    assert asked._connection.headers == {"Authorization": "Bearer secret"}
+    assert "secret" not in repr(asked._connection)
+
+
+def test_a_token_that_is_not_set_is_an_error_that_names_the_variable(monkeypatch):
+    monkeypatch.delenv("REWARD_TOKEN", raising=False)
+    with pytest.raises(GermlineError, match=r"token_env=REWARD_TOKEN.*export REWARD_TOKEN"):
+        scorer("http://localhost:1", kind="openrlhf", token_env="REWARD_TOKEN")
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ({"url": "localhost:8000"}, "must be an address such as http://localhost:8000"),
+        ({"url": "http://me:secret@host"}, "must hold no password"),
+        ({"template": "no place"}, "does not say where the completion goes"),
+    ],
+)
+def test_a_wrong_setting_is_named(section, message):
+    with pytest.raises(GermlineError, match=rf"task\.scorers\.good\.\w+: .*{message}"):
+        load_config(
+            {"task": {"scorers": {"good": {"kind": "openrlhf", "url": "http://x"} | section}}}
+        )
+
+
+def test_a_scorer_with_an_unknown_kind_or_name_is_refused():
+    with pytest.raises(
+        GermlineError,
+        match=r"task\.scorers\.good: there is no kind 'judgge' \(did you mean 'judge'",
+    ):
+        load_config({"task": {"scorers": {"good": {"kind": "judgge"}}}})
+    with pytest.raises(GermlineError, match="letters, digits"):
+        load_config({"task": {"scorers": {"a b": {"kind": "openrlhf", "url": "http://x"}}}})
+
+
+def test_settings_of_a_scorer_can_be_overridden_by_its_name():
+    section = json.dumps({"kind": "openrlhf", "url": "http://x"})
+    config = load_config({}, [f"task.scorers.good={section}", "task.scorers.good.weight=2"])
+    assert config.task.scorers["good"].weight == 2.0

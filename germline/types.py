@@ -203,7 +203,7 @@ class Completion:
 
     Attributes:
         text: decoded tokens without special tokens, cut before a stop string.
-        tokens: token ids as generated, including the end-of-sequence token.
+        tokens: as generated, including the end-of-sequence token.
     """
 
     text: str
@@ -235,8 +235,7 @@ class Rollout:
     """The completion of one member for one example, and its grade.
 
     Attributes:
-        completion: of an episode: the texts of the model's turns, one per line, all its tokens, and
-            how the last turn finished.
+        completion: of an episode: the model's texts, one per line, its tokens, its last finish.
         turns: the messages of an episode after the prompt; empty where there is one completion.
         ended: why the episode ended; None where there is one completion.
     """

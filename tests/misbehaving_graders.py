@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from germline.types import Example, Transcript
+from germline.episode_types import Transcript
+from germline.types import Example
 
 
 def grade(text: str, example: Example) -> Mapping[str, Any]:

@@ -5,9 +5,10 @@ import pickle
 
 import pytest
 
+from germline.episode_types import Transcript
 from germline.graders.in_process_pool import InProcessPool
 from germline.graders.pool import GraderPool, GraderSettings
-from germline.types import Example, GermlineError, Grade, Transcript
+from germline.types import Example, GermlineError, Grade
 from tests import misbehaving_graders
 from tests.hang_limit import HANG_S
 

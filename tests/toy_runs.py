@@ -7,11 +7,12 @@ from typing import Any
 
 import germline
 from germline.config import Config, load_config
+from germline.episode_types import Transcript
 from germline.graders.pool import GraderPool
 from germline.graders.worker_messages import EpisodeContinues, Item, Verdict
 from germline.protocols import EpisodeGrader, Grader, Task
 from germline.run import Training
-from germline.types import Example, Grade, Transcript
+from germline.types import Example, Grade
 
 # Single letters end a completion and tokens are sampled: lengths, and so rewards, always differ.
 LETTERS = list("etaoins ")

@@ -18,10 +18,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
+from germline.episode_types import Transcript
 from germline.graders.pool import GraderPool
 from germline.graders.worker_process import GradingLoop
 from germline.protocols import EpisodeGrader, Grader
-from germline.types import Example, GermlineError, Grade, Transcript
+from germline.types import Example, GermlineError, Grade
 
 
 def can_be_imported(grader: Grader | EpisodeGrader) -> bool:

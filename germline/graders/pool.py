@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from germline.episode_types import Transcript
 from germline.graders.work_queue import WorkItem, WorkQueue
 from germline.graders.worker_handle import WorkerHandle
 from germline.graders.worker_messages import (
@@ -37,7 +38,7 @@ from germline.graders.worker_messages import (
     Verdict,
 )
 from germline.protocols import EpisodeGrader, Grader
-from germline.types import Example, GermlineError, Grade, Transcript
+from germline.types import Example, GermlineError, Grade
 
 GB = 10**9
 

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from germline.types import Example, Transcript
+from germline.episode_types import Transcript
+from germline.types import Example
 
 Item = tuple[str | Transcript, Example]
 """A completion's text, or an episode so far, and the example it answers."""

@@ -25,6 +25,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, BinaryIO, cast
 
+from germline.episode_types import Transcript
 from germline.graders.worker_messages import (
     EpisodeContinues,
     GraderSetup,
@@ -40,7 +41,6 @@ from germline.graders.worker_messages import (
     read_frame,
     write_frame,
 )
-from germline.types import Transcript
 
 FLUSH_S = 0.05
 """Verdicts wait at most this long (and for the end of the current item) before they are sent."""

@@ -21,7 +21,7 @@ from germline.signal_types import SigmaTrial, Signals
 TensorKind = Literal[
     "linear", "embedding", "norm", "bias", "expert", "router", "adapter", "coordinates", "other"
 ]
-Finish = Literal["eos", "stop", "length"]
+Finish = Literal["eos", "stop", "length", "context"]
 Split = Literal["train", "test"]
 
 
@@ -201,9 +201,14 @@ class Decoding:
 class Completion:
     """The text that a model generated, without the prompt.
 
-    Attributes:
-        text: decoded tokens without special tokens, cut before a stop string.
-        tokens: as generated, including the end-of-sequence token.
+        Attributes:
+            text: decoded tokens without special tokens, cut before a stop string.
+    <<<<<<< HEAD
+            tokens: as generated, including the end-of-sequence token.
+    =======
+            tokens: token ids as generated, including the end-of-sequence token.
+            finish: `context`: a conversation has no room for another turn, and nothing was generated.
+    >>>>>>> 4c6a566 (engines: hold conversations of several turns in one batch whose rows keep their cache, as a turn should read the answer only; the rows of a batch and its texts have files of their own)
     """
 
     text: str

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from transformers import GraniteConfig, GraniteForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-import germline.engines.decode
+import germline.engines.decode_batch
 from germline.engines import cpu_kernels
 from germline.engines.cpu_kernels import FusedDecoder
 from germline.nano import NANO_DIR
@@ -162,7 +162,7 @@ def test_prompts_read_in_pieces_give_the_texts_of_prompts_read_whole(model, spac
     handle = engine.model.base_model.register_forward_hook(
         lambda _m, _a, named, _o: widths.append(named["input_ids"].shape[1]), with_kwargs=True
     )
-    monkeypatch.setattr(germline.engines.decode, "PREFILL_TOKENS", 100)
+    monkeypatch.setattr(germline.engines.decode_batch, "PREFILL_TOKENS", 100)
     pieces = tokens(engine.generate(members, examples(chat=True), GREEDY))
     handle.remove()
     assert pieces == whole

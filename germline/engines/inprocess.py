@@ -5,7 +5,7 @@ the masters are the serving copy, and need no memory of their own, unless member
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from germline.config import Config, InProcess
 from germline.engines.batched_dense import dense_members
+from germline.engines.conversation import ConversationBatch
 from germline.engines.cpu_kernels import FusedDecoder
 from germline.engines.decode import TokenDecoder
 from germline.engines.detokenize import Detokenizer
@@ -31,7 +32,7 @@ from germline.engines.subspace_forward import SubspaceMembers
 from germline.engines.teacher_forcing import PackedBatch, pack_completions, split_completions
 from germline.engines.update_size import UpdateSizeMeter
 from germline.optimizers import AscentOptimizer
-from germline.protocols import Space
+from germline.protocols import Conversations, Members, Reply, Space
 from germline.signal_types import UpdateSize
 from germline.types import (
     Completion,
@@ -153,16 +154,34 @@ class InProcessEngine:
         sampling_noise = draw_sampling_noise(examples, decoding)
         completions: list[list[Completion]] = []
         for together in self._groups(members):
-            try:
-                with self._applied(together):
-                    completions += self._decoder.generate(
-                        len(together), padded, sampling_noise, decoding
-                    )
-            except RuntimeError as error:
-                if not _is_out_of_memory(error):
-                    raise
-                raise self._does_not_fit(len(together), len(examples)) from error
+            with self._fits(len(together), len(examples)), self._applied(together):
+                completions += self._decoder.generate(
+                    len(together), padded, sampling_noise, decoding
+                )
         return completions
+
+    @torch.inference_mode()
+    def converse(
+        self, members: Members, prompts: Conversations, decoding: Decoding, reply: Reply
+    ) -> None:
+        """Hold conversations of several turns; what has been read stays in the cache.
+
+        All members step together; dense members, which need weights of their own, in groups.
+        """
+        first = 0
+        for together in self._groups(members):
+
+            def answer(
+                places: Sequence[tuple[int, int]],
+                completions: Sequence[Completion],
+                first: int = first,
+            ) -> Sequence[str | None]:
+                return reply([(first + member, row) for member, row in places], completions)
+
+            own = prompts[first : first + len(together)]
+            with self._fits(len(together), max(map(len, own))), self._applied(together):
+                ConversationBatch(self._decoder, self.encoder, own, decoding, answer).run()
+            first += len(together)
 
     @torch.inference_mode()
     def read(
@@ -268,6 +287,16 @@ class InProcessEngine:
             self.weights.check_members_supported(members)
             return nullcontext()
         return self._members.applied(members)
+
+    @contextmanager
+    def _fits(self, members: int, examples: int) -> Iterator[None]:
+        """Raise an error of the memory's end as one that names the settings to change."""
+        try:
+            yield
+        except RuntimeError as error:
+            if not _is_out_of_memory(error):
+                raise
+            raise self._does_not_fit(members, examples) from error
 
     def _does_not_fit(self, members: int, examples: int) -> GermlineError:
         rows = members * examples

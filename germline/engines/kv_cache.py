@@ -1,4 +1,4 @@
-"""A key-value cache allocated once per microbatch; rows can be dropped or repeated.
+"""A key-value cache allocated once per turn of a microbatch; rows can be dropped or repeated.
 
 The cache is a `transformers` cache layer, so it works with any decoder of that library. After
 `fix`, the cache writes at the index in a tensor and returns its whole capacity, so that shapes do
@@ -53,6 +53,12 @@ class _BufferedLayer(DynamicLayer):
         self.keys = _taken(self.keys, rows, self.length)
         self.values = _taken(self.values, rows, self.length)
 
+    def repack(self, rows: Tensor, places: Tensor, capacity: int) -> None:
+        """Keep these rows, and of each the positions in `places`, `[rows, positions]`."""
+        self.keys = _repacked(self.keys, rows, places, capacity)
+        self.values = _repacked(self.values, rows, places, capacity)
+        self.capacity, self.length, self.place = capacity, places.shape[1], None
+
 
 class BufferedCache(Cache):
     """One buffered layer per decoder layer, made at the first use."""
@@ -75,6 +81,17 @@ class BufferedCache(Cache):
         for layer in self.layers:
             layer.take(rows)
 
+    def repack(self, rows: Tensor, places: Tensor, capacity: int) -> None:
+        """Keep these rows of every layer, and of each the positions in `places`, in this order.
+
+        Args:
+            rows: row numbers.
+            places: `[rows, positions]` indices of the cache.
+            capacity: positions that the cache holds from now on.
+        """
+        for layer in self.layers:
+            layer.repack(rows, places, capacity)
+
 
 def _buffer(states: Tensor, capacity: int) -> Tensor:
     rows, heads, _, dim = states.shape
@@ -86,3 +103,14 @@ def _taken(buffer: Tensor, rows: Tensor, length: int) -> Tensor:
     kept = buffer.new_empty(len(rows), *buffer.shape[1:])
     torch.index_select(buffer[:, :, :length], 0, rows, out=kept[:, :, :length])
     return kept
+
+
+def _repacked(buffer: Tensor, rows: Tensor, places: Tensor, capacity: int) -> Tensor:
+    """Copy the positions of each row to the begin of a new buffer; the rest is overwritten."""
+    _, heads, length, dim = buffer.shape
+    packed = buffer.new_empty(len(rows), heads, capacity, dim)
+    # A row of one flat table per position of a head: copying those is as fast as copying memory.
+    first = (rows[:, None] * heads + torch.arange(heads, device=rows.device)) * length
+    index = first[:, :, None] + places[:, None, :]
+    packed[:, :, : places.shape[1]] = buffer.reshape(-1, dim)[index]
+    return packed

@@ -1,13 +1,19 @@
-"""Prompts as token ids: chat template or raw text, left padding, and the shared prefix."""
+"""Prompts as token ids: chat template or raw text, left padding, and the shared prefix.
+
+A conversation is continued by appending tokens: what the model wrote stays as it was generated, as
+the cache holds it, even where a chat template would write it in another way (templates may drop the
+thinking of earlier turns).
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from transformers import PreTrainedTokenizerBase
 
 from germline.engines.pretrained import PretrainedModel
-from germline.types import Example, GermlineError
+from germline.types import Completion, Example, GermlineError
 
 
 def encode_prompt(tokenizer: PreTrainedTokenizerBase, example: Example) -> list[int]:
@@ -53,7 +59,48 @@ def _through_template(tokenizer: PreTrainedTokenizerBase, example: Example) -> l
 
 
 PROMPTS_KEPT = 1 << 14
-"""Prompts whose tokens are kept; a task has fewer, and a server sees new ones without end."""
+"""Prompts, and answers of environments, whose tokens are kept; there are new ones without end."""
+
+REPLY_MARK = "GERMLINE-REPLY"
+"""Stands for the model's turn where the template shows what follows it."""
+
+
+def encode_answer(
+    tokenizer: PreTrainedTokenizerBase, message: str, *, chat: bool, after: str
+) -> list[int]:
+    """Tokenize what follows a turn of the model that is answered by a message.
+
+    Args:
+        tokenizer: of the model.
+        message: of the user.
+        chat: whether the message goes through the chat template.
+        after: text of the token with which the model ended its turn; empty if a limit ended it.
+
+    Raises:
+        GermlineError: the chat template cannot continue a conversation.
+    """
+    text = message
+    if chat:
+        turns = (("user", "x"), ("assistant", REPLY_MARK), ("user", message))
+        messages = [{"role": role, "content": content} for role, content in turns]
+        try:
+            rendered = tokenizer.apply_chat_template(
+                messages, add_generation_prompt=True, tokenize=False
+            )
+        except Exception as error:  # a template is code of the model's folder
+            raise GermlineError(
+                f"the tokenizer's chat template fails on a conversation of several turns "
+                f"({error}): fix the template in the model's folder, or set task.chat=false"
+            ) from error
+        _, mark, text = str(rendered).partition(REPLY_MARK)
+        if not mark:
+            raise GermlineError(
+                "the tokenizer's chat template leaves out earlier messages of the assistant, so a "
+                "conversation of several turns cannot be continued: use another chat template, or "
+                "set task.chat=false"
+            )
+        text = text.removeprefix(after)
+    return list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
 
 class PromptEncoder:
@@ -69,6 +116,8 @@ class PromptEncoder:
         self._pretrained = pretrained
         self._model_tokens = int(pretrained.model.get_input_embeddings().num_embeddings)
         self._encoded: dict[tuple[object, ...], list[int]] = {}
+        # Members often get the same answer; there are too many different ones to keep them all.
+        self._answer = lru_cache(PROMPTS_KEPT)(self._encode_answer)
         self.end_ids = _end_ids(pretrained)
         self.special_ids = self.end_ids | frozenset(pretrained.tokenizer.all_special_ids)
         padding = pretrained.tokenizer.pad_token_id
@@ -112,6 +161,25 @@ class PromptEncoder:
             f"{example.prompt[:60]!r} with token {unknown[0]}, but the model has only "
             f"{self._model_tokens}: they do not belong together; download the folder again"
         )
+
+    def encode_answer(self, example: Example, completion: Completion, message: str) -> list[int]:
+        """Tokenize what follows a completion that the environment answers with a message.
+
+        Args:
+            example: with which the conversation began.
+            completion: the turn of the model.
+            message: the answer.
+
+        Raises:
+            GermlineError: the chat template cannot continue a conversation.
+        """
+        end = completion.tokens[-1] if completion.finish == "eos" else None
+        return self._answer(message, example.chat, end)
+
+    def _encode_answer(self, message: str, chat: bool, end: int | None) -> list[int]:  # noqa: FBT001 - positional for the cache
+        tokenizer = self._pretrained.tokenizer
+        after = "" if end is None else str(tokenizer.decode([end]))
+        return encode_answer(tokenizer, message, chat=chat, after=after)
 
     @property
     def context_tokens(self) -> int | None:

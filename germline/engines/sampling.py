@@ -25,8 +25,11 @@ NOT_A_NUMBER = 0x7FC00000
 several bit patterns arithmetic gave it."""
 
 
-def draw_sampling_noise(examples: Sequence[Example], decoding: Decoding) -> Tensor:
-    """Draw the uniforms of seeded sampling, `[examples, max_new_tokens]`, same for all members."""
+def draw_sampling_noise(examples: Sequence[Example], decoding: Decoding, turn: int = 0) -> Tensor:
+    """Draw the uniforms of seeded sampling, `[examples, max_new_tokens]`, same for all members.
+
+    Every turn of a conversation has uniforms of its own.
+    """
     return torch.from_numpy(
         noise.sampling_uniforms(
             decoding.noise_seed,
@@ -34,6 +37,7 @@ def draw_sampling_noise(examples: Sequence[Example], decoding: Decoding) -> Tens
             decoding.noise_stream,
             [example.index for example in examples],
             decoding.max_new_tokens,
+            start=turn * decoding.max_new_tokens,
         )
     )
 

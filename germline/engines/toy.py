@@ -8,6 +8,7 @@ and a bias, served from fp32 masters like any other.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -20,7 +21,7 @@ from germline.engines.model_tensors import list_tensors
 from germline.engines.sampling import choose_tokens, draw_sampling_noise
 from germline.engines.update_size import UpdateSizeMeter
 from germline.optimizers import AscentOptimizer
-from germline.protocols import Members, Space, Texts
+from germline.protocols import Conversations, Members, Reply, Space, Texts
 from germline.signal_types import UpdateSize
 from germline.types import (
     Completion,
@@ -90,6 +91,27 @@ class ToyEngine:
         sampling_noise = draw_sampling_noise(examples, decoding)
         models = (self.weights.merged_tensors(member) for member in members)
         return [self._complete(tensors, examples, sampling_noise, decoding) for tensors in models]
+
+    @torch.inference_mode()
+    def converse(
+        self, members: Members, prompts: Conversations, decoding: Decoding, reply: Reply
+    ) -> None:
+        """Hold conversations, member after member; a turn continues the whole text so far."""
+        for number, (member, examples) in enumerate(zip(members, prompts, strict=True)):
+            tensors = self.weights.merged_tensors(member)
+            texts, turn = dict(enumerate(examples)), 0
+            while texts:
+                sampling_noise = draw_sampling_noise([*texts.values()], decoding, turn)
+                written = self._complete(tensors, [*texts.values()], sampling_noise, decoding)
+                answers = reply([(number, row) for row in texts], written)
+                texts = {
+                    row: replace(text, prompt=text.prompt + completion.text + answer)
+                    for (row, text), completion, answer in zip(
+                        texts.items(), written, answers, strict=True
+                    )
+                    if answer is not None
+                }
+                turn += 1
 
     @torch.inference_mode()
     def read(

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from germline.config import Config, InProcess, load_config
-from germline.engines.decode import SMALLEST_BATCH
+from germline.engines.decode_batch import SMALLEST_BATCH
 from germline.estimates.hardware import Hardware
 from germline.estimates.memory import (
     Part,

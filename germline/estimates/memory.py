@@ -31,7 +31,7 @@ import torch
 
 from germline.config import Config, InProcess
 from germline.engines.cpu_kernels import SMALL_SCORES
-from germline.engines.decode import PREFILL_TOKENS, SMALLEST_BATCH
+from germline.engines.decode_batch import PREFILL_TOKENS, SMALLEST_BATCH
 from germline.engines.model_tensors import holds_exactly
 from germline.estimates.model_shape import ModelShape
 from germline.estimates.workload import Workload

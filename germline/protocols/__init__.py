@@ -42,6 +42,7 @@ __all__ = [
     "BaseModel",
     "CalibratedStrategy",
     "Closable",
+    "Conversations",
     "Engine",
     "EngineQuery",
     "EpisodeGrader",
@@ -52,6 +53,7 @@ __all__ = [
     "MasterWeights",
     "MemberAdapter",
     "Members",
+    "Reply",
     "ReportingStrategy",
     "Shaping",
     "Space",
@@ -78,6 +80,13 @@ Grader = Callable[[str, Example], Mapping[str, float]]
 EpisodeGrader = Callable[[Transcript, Example], Mapping[str, float] | str]
 """(replies so far, example) -> the environment's next message to the model, or the rubric parts of
 an episode that has ended; picklable, likewise."""
+
+Conversations = Sequence[Sequence[Example]]
+"""How each member's conversations begin: `[members][rows]`; the rows of two members may differ."""
+
+Reply = Callable[[Sequence[tuple[int, int]], Sequence[Completion]], Sequence[str | None]]
+"""((member, row) of some conversations, their completions) -> the message that answers each; None
+ends the conversation."""
 
 
 @runtime_checkable
@@ -188,6 +197,21 @@ class Engine(Protocol):
         self, members: Members, examples: Sequence[Example], decoding: Decoding
     ) -> list[list[Completion]]:
         """Generate a completion of each member for each example: `[members][examples]`."""
+
+    def converse(
+        self, members: Members, prompts: Conversations, decoding: Decoding, reply: Reply
+    ) -> None:
+        """Hold conversations: generate a turn in each, ask for the replies, and go on with those.
+
+        What has been read stays in the key-value cache: a turn reads the tokens of the reply only.
+        A conversation without room for another turn gets a completion whose `finish` is `context`.
+
+        Args:
+            members: None is the center.
+            prompts: first messages.
+            decoding: of every turn; `max_new_tokens` is the limit of one turn.
+            reply: called with the completions of a turn of several conversations.
+        """
 
     def log_probabilities(
         self, members: Members, examples: Sequence[Example], completions: Texts

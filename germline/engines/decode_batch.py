@@ -1,0 +1,229 @@
+"""The rows of a batch while they are decoded: cache, mask and positions.
+
+Rows are ordered by member, with the same number for each, because low-rank corrections act on
+blocks of rows: the batch is a rectangle of members x slots. The result of a batch depends on the
+batch alone, so scheduling cannot change a result.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from germline.engines.cuda_graph import FixedShapeSteps
+from germline.engines.kv_cache import BufferedCache
+from germline.engines.prompt_batch import PaddedPrompts
+from germline.engines.sliding_window import SlidingWindow
+
+SMALLEST_BATCH = 16
+"""Products of fewer rows give slightly different floats (measured), so small batches are filled."""
+
+PREFILL_TOKENS = 2048
+"""On a CPU, prompts are computed in pieces of about so many tokens, so that the activations between
+two products fit in the cache."""
+
+
+@dataclass
+class DecodeBatch:
+    """The rows now in the batch, with their cache, mask and positions.
+
+    Attributes:
+        rows: `[members, slots]` row numbers, as at the start of the microbatch.
+        mask: additive attention mask over the whole capacity, `[batch, 1, 1, capacity]`.
+        position: position of the next token of each row, `[batch]`.
+        sampling_noise: uniforms for seeded sampling, `[batch, max_new_tokens]`.
+        window: of sliding-window layers, where texts are longer than it.
+        filled: places of the cache taken.
+        has_fixed_steps: whether steps are one program of fixed shapes.
+    """
+
+    model: PreTrainedModel
+    rows: Tensor
+    prompts: PaddedPrompts
+    prompt_of: Tensor
+    cache: BufferedCache
+    mask: Tensor
+    position: Tensor
+    sampling_noise: Tensor
+    window: SlidingWindow | None
+    filled: int = 0
+    has_fixed_steps: bool = False
+    _steps: FixedShapeSteps | None = None
+
+    @classmethod
+    def of(
+        cls,
+        model: PreTrainedModel,
+        prompts: PaddedPrompts,
+        prompt_of: Tensor,
+        sampling_noise: Tensor,
+    ) -> "DecodeBatch":
+        """Begin a batch.
+
+        Args:
+            model: computes the members.
+            prompts: of all rows.
+            prompt_of: index of each row's prompt, `[members, slots]`.
+            sampling_noise: uniforms of each row, `[members x slots, new tokens]`.
+        """
+        members, slots = prompt_of.shape
+        new_tokens = sampling_noise.shape[1]
+        prompt_of = prompt_of.flatten()
+        prefix, width = len(prompts.prefix), prompts.rest.shape[1]
+        seen = torch.ones(len(prompt_of), prefix + width + new_tokens, dtype=torch.bool)
+        seen[:, prefix : prefix + width] = prompts.real[prompt_of]
+        mask = torch.zeros(seen.shape, dtype=model.dtype)
+        mask.masked_fill_(~seen, torch.finfo(model.dtype).min)
+        return cls(
+            model=model,
+            rows=torch.arange(len(prompt_of)).view(members, slots),
+            prompts=prompts,
+            prompt_of=prompt_of,
+            cache=BufferedCache(seen.shape[1]),
+            mask=mask[:, None, None].to(model.device),
+            position=torch.tensor(prompts.lengths)[prompt_of].to(model.device),
+            sampling_noise=sampling_noise.to(model.device),
+            window=SlidingWindow.of(model.config.get_text_config(), seen, model.device),
+        )
+
+    def prefill(self) -> Tensor:
+        """Run the shared prefix once per member, then the rest; return the logits after them."""
+        members, slots = self.rows.shape
+        prefix = torch.tensor(self.prompts.prefix, dtype=torch.long)
+        ids = self.prompts.rest[self.prompt_of]
+        real = self.prompts.real[self.prompt_of]
+        if members * len(prefix) >= SMALLEST_BATCH and slots > 1:
+            positions = torch.arange(len(prefix)).expand(members, -1)
+            self._forward(
+                prefix.expand(members, -1), positions, _causal(self.mask[::slots], 0, len(prefix))
+            )
+            self.cache.take(torch.arange(members).repeat_interleave(slots).to(self.model.device))
+        else:
+            ids = torch.cat([prefix.expand(len(ids), -1), ids], dim=1)
+            real = torch.cat([real.new_ones(len(ids), len(prefix)), real], dim=1)
+        start = self.filled
+        positions = (start + real.long().cumsum(1) - 1).clamp_(min=0)
+        return self._forward(ids, positions, _causal(self.mask, start, ids.shape[1]))
+
+    def step(self, tokens: Tensor) -> Tensor:
+        """Append one token to every row and return the logits after it."""
+        if self.has_fixed_steps:
+            logits = self._fixed_step(tokens)
+        else:
+            mask = self.mask[..., : self.filled + 1]
+            logits = self._forward(tokens[:, None], self.position[:, None], mask)
+        self.position = self.position + 1
+        return logits
+
+    def _fixed_step(self, tokens: Tensor) -> Tensor:
+        if self._steps is None:
+            self._steps = FixedShapeSteps(
+                self._run, self.cache, self.mask, self.position, self.filled
+            )
+        self.filled += 1
+        return self._steps(tokens)
+
+    def keep(self, stay: Tensor, slots: int) -> Tensor:
+        """Keep these rows, `slots` of each member; return them on the device of the batch."""
+        self.rows = self.rows.flatten()[stay].view(-1, slots)
+        stay = stay.to(self.model.device)
+        self.cache.take(stay)
+        self._steps = None
+        self.mask = self.mask[stay]
+        self.position = self.position[stay]
+        self.sampling_noise = self.sampling_noise[stay]
+        if self.window:
+            self.window.keep(stay)
+        return stay
+
+    def go_on(
+        self,
+        stay: Tensor,
+        slots: int,
+        read: Tensor,
+        answers: Sequence[Sequence[int]],
+        sampling_noise: Tensor,
+    ) -> Tensor:
+        """Append the tokens of an answer to each row, and return the logits after them.
+
+        The cache is packed: it keeps what belongs to the texts, without padding and without what
+        was computed for rows after their turn had ended.
+
+        Args:
+            stay: rows of the batch that stay, `slots` of each member.
+            slots: rows of each member.
+            read: `[rows before, filled]`, False where a place of the cache is not of the text.
+            answers: new tokens of each row that stays, at least one.
+            sampling_noise: uniforms of the next turn, `[rows, new tokens]`.
+        """
+        device = self.model.device
+        real = read[stay]
+        lengths, width = real.sum(1), max(map(len, answers))
+        longest = int(lengths.max())
+        # Places of the text in order, behind padding: a stable sort moves the others to the front.
+        places = real.long().argsort(dim=1, stable=True)[:, real.shape[1] - longest :]
+        new = torch.tensor([len(answer) for answer in answers])
+        columns = torch.arange(longest + width + sampling_noise.shape[1])
+        seen = (columns >= longest - lengths[:, None]) & (columns < longest)
+        seen |= columns >= longest + width - new[:, None]
+        self.rows = self.rows.flatten()[stay].view(-1, slots)
+        self.cache.repack(stay.to(device), places.to(device), seen.shape[1])
+        self._set_seen(seen)
+        self._steps, self.filled = None, longest
+        self.position = (lengths + new).to(device)
+        self.sampling_noise = sampling_noise.to(device)
+        ids = torch.tensor([[0] * (width - len(answer)) + [*answer] for answer in answers])
+        positions = lengths[:, None] + torch.arange(width) - (width - new[:, None])
+        return self._forward(ids, positions.clamp_(min=0), _causal(self.mask, self.filled, width))
+
+    def _set_seen(self, seen: Tensor) -> None:
+        """Set mask and window to places of the cache that may be attended to."""
+        mask = torch.zeros(seen.shape, dtype=self.model.dtype)
+        mask.masked_fill_(~seen, torch.finfo(self.model.dtype).min)
+        self.mask = mask[:, None, None].to(self.model.device)
+        config = self.model.config.get_text_config()
+        self.window = SlidingWindow.of(config, seen, self.model.device)
+
+    def _forward(self, ids: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
+        """Append new tokens, piece by piece, and return the logits after the last."""
+        device = self.mask.device
+        ids, positions = ids.to(device), positions.to(device)
+        pieces = -(-ids.numel() // PREFILL_TOKENS) if device.type == "cpu" else 1
+        ends = np.linspace(0, ids.shape[1], min(pieces, ids.shape[1]) + 1).astype(int)[1:]
+        start, begin = self.filled, 0
+        for end in ends[:-1]:
+            piece, places = ids[:, begin:end].contiguous(), positions[:, begin:end]
+            self._read(self.model.base_model, piece, places, mask[:, :, begin:end, : start + end])
+            begin = int(end)
+        self.filled += ids.shape[1]
+        return self._run(ids[:, begin:].contiguous(), positions[:, begin:], mask[:, :, begin:])
+
+    def _run(self, ids: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
+        output = self._read(self.model, ids, positions, mask, logits_to_keep=1)
+        logits: Tensor = output.logits[:, -1]
+        return logits
+
+    def _read(
+        self, model: nn.Module, ids: Tensor, positions: Tensor, mask: Tensor, **kept: int
+    ) -> Any:
+        """Run the model, or the model without its head, on new tokens."""
+        return model(
+            input_ids=ids,
+            position_ids=positions,
+            attention_mask=self.window.masks(mask, positions) if self.window else mask,
+            past_key_values=self.cache,
+            use_cache=True,
+            **kept,
+        )
+
+
+def _causal(mask: Tensor, start: int, width: int) -> Tensor:
+    """Repeat a row mask for new positions, causal: `[batch, 1, width, start + width]`."""
+    spread = mask[..., : start + width].repeat(1, 1, width, 1)
+    later = torch.ones(width, width, dtype=torch.bool, device=mask.device).triu(1)
+    spread[..., start:].masked_fill_(later, torch.finfo(mask.dtype).min)
+    return spread

@@ -9,7 +9,7 @@ from germline import noise
 from germline.engines import decode, decode_batch
 from germline.engines.prompt_batch import encode_answer
 from germline.engines.sampling import choose_tokens
-from germline.types import Decoding, Example, GermlineError
+from germline.types import Completion, Decoding, Example, GermlineError
 from tests.tiny_engines import SPACES, bits, engine, examples, inprocess, population, same_bits
 
 GREEDY = Decoding(max_new_tokens=7)
@@ -19,7 +19,7 @@ ANSWERS = (" no, try again", " higher", " a longer message that says more than t
 
 def talk(engine, members, rows, decoding=GREEDY, turns=4, ends=lambda member, row, turn: False):
     """Hold conversations with fixed answers; return `[(turn completions, answers)]` by place."""
-    said = {}
+    said: dict[tuple[int, int], tuple[list[Completion], list[str]]] = {}
 
     def reply(places, completions):
         answers = []
@@ -39,7 +39,8 @@ def talk(engine, members, rows, decoding=GREEDY, turns=4, ends=lambda member, ro
 
 def stream(engine, example, written, sent):
     """Return all tokens of a conversation, and the positions of those the model wrote."""
-    tokens, mine = list(engine.encoder.encode(example)), []
+    tokens = list(engine.encoder.encode(example))
+    mine: list[int] = []
     for turn, completion in enumerate(written):
         mine += range(len(tokens), len(tokens) + len(completion.tokens))
         tokens += completion.tokens

@@ -201,14 +201,10 @@ class Decoding:
 class Completion:
     """The text that a model generated, without the prompt.
 
-        Attributes:
-            text: decoded tokens without special tokens, cut before a stop string.
-    <<<<<<< HEAD
-            tokens: as generated, including the end-of-sequence token.
-    =======
-            tokens: token ids as generated, including the end-of-sequence token.
-            finish: `context`: a conversation has no room for another turn, and nothing was generated.
-    >>>>>>> 4c6a566 (engines: hold conversations of several turns in one batch whose rows keep their cache, as a turn should read the answer only; the rows of a batch and its texts have files of their own)
+    Attributes:
+        text: decoded tokens without special tokens, cut before a stop string.
+        tokens: token ids as generated, with the end-of-sequence token; empty only for `context`.
+        finish: `context`: the conversation has no room for another turn in the model's context.
     """
 
     text: str

@@ -28,9 +28,9 @@ def talk(engine, members, rows, decoding=GREEDY, turns=4, ends=lambda member, ro
             written.append(completion)
             turn = len(written)
             over = turn == turns or completion.finish == "context" or ends(*place, turn)
-            answers.append(None if over else ANSWERS[(place[1] + turn) % len(ANSWERS)])
-            if not over:
-                sent.append(answers[-1])
+            message = ANSWERS[(place[1] + turn) % len(ANSWERS)]
+            answers.append(None if over else message)
+            sent += [] if over else [message]
         return answers
 
     engine.converse(members, rows, decoding, reply)

@@ -12,6 +12,7 @@ from germline.config import load_config
 from germline.engines.prompt_batch import encode_prompt
 from germline.nano import NANO_DIR
 from germline.record import RunDirectory
+from germline.run.dry_run import dry_run
 from germline.tasks import make_task
 from germline.tasks.prompt_settings import without_thinking
 from germline.types import Example, GermlineError, Split
@@ -222,7 +223,10 @@ def test_other_messages_are_refused_with_their_place(
     ("task", "message"),
     [
         ({"columns": {"answer": "gold"}}, "names the column `gold`.*`question`, `solution`"),
-        ({"split": "validation", "columns": COLUMNS}, "the split 'validation' of .* cannot be"),
+        (
+            {"split": "validation", "columns": COLUMNS},
+            "one file, which has no split 'validation': leave task.split and task.test_split out",
+        ),
     ],
 )
 def test_wrong_columns_and_splits_name_what_is_there(
@@ -233,8 +237,89 @@ def test_wrong_columns_and_splits_name_what_is_there(
         examples(kind="dataset", path=str(path), **task)
 
 
-def test_a_csv_that_is_not_utf_8_is_refused_by_name(tmp_path: Path) -> None:
-    path = tmp_path / "rows.csv"
-    path.write_bytes(b"question,answer\ncaf\xe9,1\n")
-    with pytest.raises(GermlineError, match=r"rows.csv.*cannot be loaded.*utf-8"):
-        examples(kind="dataset", path=str(path))
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        (
+            "rows.csv",
+            b"question,answer\ncaf\xe9,1\n",
+            "cannot be read as csv .*utf-8.*: a CSV file",
+        ),
+        ("rows.csv", b"question,answer\na,b\nc,d,e\n", "Expected 2 fields in line 3, saw 3.*cells"),
+        ("rows.csv", b"question,answer\n", "holds no rows.*put rows into it"),
+        ("rows.csv", b"", "is empty: put rows into it"),
+        ("rows.json", b'{"question": ', "cannot be read as json .*one object per line"),
+        ("rows.jsonl", b'{"question": "a"}\n{"question"\n', "cannot be read as json .*row 1"),
+        ("rows.jsonl", b"", "is empty: put rows into it"),
+        ("rows.parquet", b"", "is empty: put rows into it"),
+        ("rows.parquet", b"PAR1 and no more", "cannot be read as parquet .*write it again"),
+        ("rows.arrow", b"no table at all", "cannot be read as arrow .*write it again"),
+        ("rows.xml", b"<rows/>", "file of no known kind: its name must end in one of .parquet"),
+    ],
+)
+def test_a_file_that_cannot_be_read_says_what_it_has_to_be(
+    tmp_path: Path,
+    name: str,
+    content: bytes,
+    message: str,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(GermlineError, match=message) as refused:
+        examples(kind="dataset", path=str(tmp_path / name))
+    told = str(refused.value)
+    assert told.startswith(f"task.path: {'the split' if 'no rows' in told else tmp_path / name}")
+    assert "task.subset" not in told
+    assert "Error:" not in told  # the name of a class of the library
+    assert capfd.readouterr() == ("", "")
+    assert caplog.records == []
+
+
+def test_loading_prints_no_progress_bars(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    import datasets
+
+    path = written(tmp_path, ".parquet")
+    capfd.readouterr()
+    level = datasets.logging.get_verbosity()
+    assert examples(kind="dataset", path=str(path), columns=COLUMNS)
+    assert capfd.readouterr() == ("", "")
+    assert datasets.logging.get_verbosity() == level
+    assert not datasets.are_progress_bars_disabled()
+
+
+@pytest.mark.parametrize(
+    "name", ["rows.csv", "/no/data/rows", "../rows", "~/no/rows", "a/b/c.json"]
+)
+def test_a_path_that_does_not_exist_is_not_looked_up_on_the_hub(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import datasets
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: pytest.fail("the hub was asked"))
+    with pytest.raises(GermlineError, match=r"there is no file or folder .*OWNER/NAME"):
+        examples(kind="dataset", path=name)
+    with pytest.raises(GermlineError, match="there is no file or folder"):
+        dry_run({"task": {"kind": "dataset", "path": name}, "engine": "toy"})
+
+
+@pytest.mark.parametrize("name", ["squad", "openai/gsm8k", "some-one/rows_2.1"])
+def test_other_names_are_looked_up_on_the_hub(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    def load(path: str, **_: object) -> list[dict[str, object]]:
+        assert path == name
+        return ROWS
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    assert examples(kind="dataset", path=name, columns=COLUMNS)
+
+
+def test_a_saved_folder_names_its_splits(tmp_path: Path) -> None:
+    import datasets
+
+    rows = datasets.Dataset.from_list(ROWS)
+    datasets.DatasetDict({"main": rows, "rest": rows}).save_to_disk(str(tmp_path / "saved"))
+    with pytest.raises(GermlineError, match=r"no split 'train': .* one of 'main', 'rest'"):
+        examples(kind="dataset", path=str(tmp_path / "saved"))

@@ -49,6 +49,7 @@ from germline.run.validate_args import validate_path
 from germline.spaces import make_space
 from germline.strategies import make_strategy
 from germline.tasks import make_task
+from germline.tasks.dataset_library import may_be_on_hub
 from germline.types import GermlineError
 
 CHARACTERS_PER_TOKEN = 4
@@ -179,9 +180,13 @@ def _local_task(config: Config) -> Task | None:
     try:
         return make_task(config.task)
     except GermlineError:
-        if isinstance(config.task, Dataset) and not config.task.path.expanduser().exists():
+        if isinstance(config.task, Dataset) and _is_on_hub(config.task.path):
             return None
         raise
+
+
+def _is_on_hub(path: Path) -> bool:
+    return not path.expanduser().exists() and may_be_on_hub(path)
 
 
 def _local_shape(source: str) -> ModelShape:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from germline.config.run_config import Config
+from germline.config.scorers import Classifier, ScorerBase
 
 SETTINGS: Mapping[str, tuple[str, ...]] = {
     "task": ("kind", "path", "test_path"),
@@ -43,11 +44,21 @@ def with_absolute_paths(config: Config) -> Config:
         config = config.model_copy(update={"task": config.task.model_copy(update=files)})
     if config.model != "nano" and Path(config.model).is_dir():
         config = config.model_copy(update={"model": str(Path(config.model).resolve())})
+    scorers = {name: _with_absolute_model(one) for name, one in config.task.scorers.items()}
+    if scorers != config.task.scorers:
+        task = config.task.model_copy(update={"scorers": scorers})
+        config = config.model_copy(update={"task": task})
     if init_adapter := getattr(config.space, "init_adapter", None):
         folder = str(Path(init_adapter).expanduser().resolve())
         space = config.space.model_copy(update={"init_adapter": folder})
         config = config.model_copy(update={"space": space})
     return config
+
+
+def _with_absolute_model(scorer: ScorerBase) -> ScorerBase:
+    if not isinstance(scorer, Classifier) or not Path(scorer.model).expanduser().is_dir():
+        return scorer
+    return scorer.model_copy(update={"model": str(Path(scorer.model).expanduser().resolve())})
 
 
 def _located(value: object, folder: Path) -> object:

@@ -4,9 +4,9 @@ import re
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
-from germline.config.base import KindOf, KindSection
+from germline.config.base import KindOf, KindSection, Section, path_as_text
 from germline.registry import register
 
 TEMPLATES = {
@@ -174,6 +174,53 @@ class Judge(HttpScorer):
                 f"highest={self.highest:g} must be greater than lowest={self.lowest:g}"
             )
         return self
+
+
+class ClassifierSettings(Section):
+    """How a sequence classifier reads texts and what of its output is the score."""
+
+    template: str | None = Field(
+        None,
+        description=(
+            "Text to score: `lines`, `concatenated`, `pku`, or one with `{response}`; default: the "
+            "model's chat template, or `lines` if it has none."
+        ),
+    )
+    label: int | str | None = Field(
+        None,
+        description="Index or name of the class that is scored; needed if there are several.",
+    )
+    output: Literal["logit", "probability"] = Field(
+        "logit", description="The model's output for the class, or its probability."
+    )
+    max_tokens: int | None = Field(
+        None,
+        ge=1,
+        description=(
+            "Longest text in tokens; a longer one is truncated, which is recorded as "
+            "`NAME_truncated`. Default: the model's context, at most 4096."
+        ),
+    )
+    batch_size: int = Field(16, ge=1, description="Texts per forward pass.")
+    device: str = Field("auto", description="`auto` (a GPU if there is one), `cpu` or `cuda:1`.")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto", description="Dtype of the model; `auto` is the stored one on a GPU, else float32."
+    )
+
+    @field_validator("template")
+    @classmethod
+    def _template_has_a_response(cls, text: str | None) -> str | None:
+        return text if text is None else _checked(text)
+
+
+@register("scorer", "germline.scorers.classifier:ClassifierScorer")
+class Classifier(ClassifierSettings, ScorerBase):
+    """A sequence classifier of Hugging Face, such as a reward model, in the training process."""
+
+    kind: Literal["classifier"] = "classifier"
+    model: Annotated[str, BeforeValidator(path_as_text)] = Field(
+        min_length=1, description="A folder or a Hugging Face id."
+    )
 
 
 ScorerConfig = Annotated[ScorerBase, KindOf("scorer", default="")]

@@ -64,7 +64,7 @@ def load_pretrained(source: str) -> PretrainedModel:
             contradict each other, or its weights are quantized or not finite.
     """
     config, tokenizer = _config_and_tokenizer(source)
-    with _loading_errors(source):
+    with loading_errors(source):
         check_files(source)
         check_not_quantized(source, config)
         with parameter_dtype(stored_dtype(source)):
@@ -76,7 +76,7 @@ def load_pretrained(source: str) -> PretrainedModel:
             )
     _check_complete(source, report)
     check_tied(source, model)
-    _check_finite(source, model)
+    check_finite(source, model)
     model.eval().requires_grad_(requires_grad=False)
     stored = getattr(config, "dtype", None)
     return PretrainedModel(
@@ -125,7 +125,7 @@ def _config_and_tokenizer(source: str) -> tuple[PreTrainedConfig, PreTrainedToke
         )
     if hint := did_you_mean(source, ["nano"]):
         raise GermlineError(f"model: there is no model {source!r} here{hint}")
-    with _loading_errors(source):
+    with loading_errors(source):
         config = AutoConfig.from_pretrained(source)
         check_causal(source, config)
         tokenizer = AutoTokenizer.from_pretrained(source)
@@ -164,7 +164,7 @@ def check_causal(source: str, config: PreTrainedConfig) -> None:
 
 
 @contextmanager
-def _loading_errors(source: str) -> Iterator[None]:
+def loading_errors(source: str, setting: str = "model") -> Iterator[None]:
     """Load files of a model without messages, and turn any error into a GermlineError."""
     try:
         with silence_transformers():
@@ -180,7 +180,9 @@ def _loading_errors(source: str) -> Iterator[None]:
             remedy = "; a file in that folder is damaged: get it again"
         kind = type(error).__name__
         what = f"{kind}: {error}" if isinstance(error, (LookupError, TypeError)) else error
-        raise GermlineError(f"model: {source!r} {where}cannot be loaded: {what}{remedy}") from error
+        raise GermlineError(
+            f"{setting}: {source!r} {where}cannot be loaded: {what}{remedy}"
+        ) from error
 
 
 def _check_complete(source: str, report: Mapping[str, Iterable[Any]]) -> None:
@@ -203,13 +205,18 @@ def _check_complete(source: str, report: Mapping[str, Iterable[Any]]) -> None:
         log.warning("model: %d tensors of %r go unused, %s first", len(unused), source, unused[0])
 
 
-def _check_finite(source: str, model: PreTrainedModel) -> None:
+def check_finite(source: str, model: PreTrainedModel, setting: str = "model") -> None:
+    """Refuse weights that are not finite.
+
+    Raises:
+        GermlineError: names the first such tensor.
+    """
     for name, parameter in model.named_parameters():
         # The sum needs no memory, and is finite unless an element is not or the sum overflows.
         if not parameter.sum().isfinite() and not parameter.isfinite().all():
             raise GermlineError(
-                f"model: {name} of {source!r} holds numbers that are not finite; get the model's "
-                "folder again"
+                f"{setting}: {name} of {source!r} holds numbers that are not finite; get the "
+                "model's folder again"
             )
 
 

@@ -102,11 +102,6 @@ class ServiceScorer:
         return self._breaker.call(attempt)
 
 
-def sendable(text: str) -> str:
-    """Return the text without halves of surrogate pairs, which no tokenizer reads."""
-    return text.encode("utf-8", "replace").decode("utf-8")
-
-
 def _headers(setting: str, config: HttpScorer) -> dict[str, str]:
     if config.token_env is None:
         return {}

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from germline.config.scorers import Judge
-from germline.scorers.http_scorer import ServiceScorer, sendable
+from germline.scorers.http_scorer import ServiceScorer
 from germline.scorers.text_template import fill_template, full_prompt
-from germline.scorers.types import Item, Score, missing
+from germline.scorers.types import Item, Score, missing, sendable
 
 _NUMBER = r"[-+]?[0-9]+(?:\.[0-9]+)?"
 _GRADE = re.compile(rf"\[\[\s*({_NUMBER})\s*\]\]")

@@ -59,6 +59,11 @@ class Scorer(Protocol):
         """End requests that wait, and release the model."""
 
 
+def sendable(text: str) -> str:
+    """Return the text without halves of surrogate pairs, which no tokenizer reads."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
 def missing(reason: str) -> Score:
     """Return a missing score."""
     return Score(math.nan, reason)

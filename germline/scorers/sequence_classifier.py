@@ -1,0 +1,252 @@
+"""A sequence classifier of Hugging Face that scores batches of texts, whatever else is in a batch.
+
+The score of a text should not depend on the texts beside it. Every forward pass therefore has a
+fixed number of rows, and every text is padded to a length that depends on the text alone: the
+next power of two. What is left are differences of rounding between rows of one matrix product.
+
+Reward models of PKU-SafeRLHF (`LlamaModelForScore`) are loaded as the sequence classifiers they
+are; their scores are not normalized, as in their own inference code.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from transformers import (
+    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+    AutoConfig,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from germline.config.scorers import ClassifierSettings
+from germline.engines.dtypes import serving_dtype
+from germline.engines.pretrained import check_finite, loading_errors
+from germline.registry import did_you_mean
+from germline.scorers.text_template import scored_text
+from germline.scorers.types import Item, NotScoredError, Score, missing, sendable
+from germline.types import GermlineError
+
+SHORTEST_PADDED = 32
+"""Tokens to which the shortest texts are padded."""
+
+LONGEST_DEFAULT = 4096
+"""Largest default of `max_tokens`: the context of long models would take too much memory."""
+
+PKU_HEAD = "ForScore"
+"""In the name of an architecture: a reward or cost model of PKU-SafeRLHF."""
+
+
+class EncodedText(NamedTuple):
+    """The token ids of a text, and whether some were cut off."""
+
+    ids: list[int]
+    truncated: bool
+
+
+class SequenceClassifier:
+    """A loaded classifier; one thread uses it at a time.
+
+    Args:
+        source: a folder or a Hugging Face id.
+        settings: how texts are read and what is the score.
+        place: the setting that names the source, for errors.
+
+    Raises:
+        GermlineError: there is no such classifier, or a setting does not fit it.
+    """
+
+    def __init__(self, source: str, settings: ClassifierSettings, place: str) -> None:
+        device = _device(settings.device, place)
+        with loading_errors(source, f"{place}.model"):
+            config = AutoConfig.from_pretrained(source)
+            self._tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source)
+            stored = getattr(config, "dtype", None)
+            dtype = serving_dtype(
+                settings.dtype,
+                stored if isinstance(stored, torch.dtype) else torch.float32,
+                on_gpu=device.type != "cpu",
+            )
+            model, report = _load(source, config, dtype)
+        _check_head(source, report, place)
+        check_finite(source, model, f"{place}.model")
+        self._model = model.eval().requires_grad_(requires_grad=False).to(device)
+        self._device = device
+        self._template = settings.template
+        self._batch_size = settings.batch_size
+        self._is_probability = settings.output == "probability"
+        self._column = _column(source, model.config, settings.label, place)
+        self._max_tokens = settings.max_tokens or self._context(config)
+
+    def encode_pair(self, item: Item) -> EncodedText:
+        """Encode a prompt and its completion as the template says.
+
+        Raises:
+            NotScoredError: the chat template of the model refuses the conversation.
+        """
+        text, example = item
+        if self._template is not None or not self._tokenizer.chat_template:
+            return self.encode_text(
+                scored_text(self._template or "lines", text, example),
+                append_eos=self._template == "pku",
+            )
+        turns = [*example.context, ("user", example.prompt), ("assistant", text)]
+        messages = [{"role": role, "content": sendable(content)} for role, content in turns]
+        try:
+            chat = self._tokenizer.apply_chat_template(messages, tokenize=False)
+        except Exception as error:  # noqa: BLE001 - a template may raise anything
+            raise NotScoredError(
+                f"the chat template of the classifier fails ({error}): set template=lines"
+            ) from None
+        return self.encode_text(str(chat), add_special_tokens=False)
+
+    def encode_text(
+        self, text: str, *, append_eos: bool = False, add_special_tokens: bool = True
+    ) -> EncodedText:
+        """Encode a text, cut to the model's limit."""
+        end = [self._tokenizer.eos_token_id] if append_eos else []
+        limit = max(1, self._max_tokens - len(end))
+        special = {"add_special_tokens": add_special_tokens}
+        whole = self._ids(text, special)
+        truncated = len(whole) > limit
+        if truncated:
+            whole = self._ids(text, {**special, "truncation": True, "max_length": limit})
+        # A model cannot read nothing; any token stands for an empty text.
+        return EncodedText([*whole, *end] or [self._tokenizer.eos_token_id or 0], truncated)
+
+    def score(self, texts: Sequence[EncodedText]) -> list[Score]:
+        """Return the score of every text, in order."""
+        by_length: dict[int, list[int]] = {}
+        for place, text in enumerate(texts):
+            by_length.setdefault(self._padded_length(len(text.ids)), []).append(place)
+        scores: dict[int, Score] = {}
+        for length, places in sorted(by_length.items()):
+            for start in range(0, len(places), self._batch_size):
+                rows = places[start : start + self._batch_size]
+                values = self._forward([texts[place].ids for place in rows], length)
+                for place, value in zip(rows, values, strict=True):
+                    scores[place] = _score(value, truncated=texts[place].truncated)
+        return [scores[place] for place in range(len(texts))]
+
+    def _ids(self, text: str, options: dict[str, Any]) -> list[int]:
+        ids: list[int] = self._tokenizer(sendable(text), verbose=False, **options)["input_ids"]
+        return ids
+
+    def _padded_length(self, tokens: int) -> int:
+        longer = max(SHORTEST_PADDED, 1 << (tokens - 1).bit_length())
+        return min(longer, max(tokens, self._max_tokens))
+
+    @torch.inference_mode()
+    def _forward(self, rows: Sequence[list[int]], length: int) -> list[float]:
+        """Run one batch of fixed shape; rows without a text are filled with its first text."""
+        filled = [*rows, *[rows[0]] * (self._batch_size - len(rows))]
+        pad = _padding(self._tokenizer.pad_token_id, {ids[-1] for ids in filled})
+        # A decoder finds the last token of a row as the last one that is not padding, by its id.
+        self._model.config.get_text_config().pad_token_id = pad
+        self._model.config.pad_token_id = pad
+        ids = torch.full((len(filled), length), pad)
+        mask = torch.zeros_like(ids)
+        for row, tokens in enumerate(filled):
+            ids[row, : len(tokens)] = torch.tensor(tokens)
+            mask[row, : len(tokens)] = 1
+        logits = self._model(
+            input_ids=ids.to(self._device), attention_mask=mask.to(self._device)
+        ).logits.float()
+        if self._is_probability:
+            logits = logits.softmax(-1) if logits.shape[-1] > 1 else logits.sigmoid()
+        values: list[float] = logits[: len(rows), self._column].tolist()
+        return values
+
+    def _context(self, config: PreTrainedConfig) -> int:
+        known = (
+            self._tokenizer.model_max_length,
+            getattr(config.get_text_config(), "max_position_embeddings", None),
+        )
+        return min(LONGEST_DEFAULT, *(int(limit) for limit in known if limit))
+
+
+def _load(
+    source: str, config: PreTrainedConfig, dtype: torch.dtype
+) -> tuple[PreTrainedModel, dict[str, Any]]:
+    options = {"config": config, "dtype": dtype, "output_loading_info": True}
+    architecture = next(iter(getattr(config, "architectures", None) or ()), "")
+    if PKU_HEAD not in architecture:
+        loaded = AutoModelForSequenceClassification.from_pretrained(source, **options)
+        return loaded[0], loaded[1]
+    config.num_labels = getattr(config, "score_dim", 1)
+    base = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[type(config)]
+
+    class WithBias(base):  # type: ignore[misc, valid-type]
+        """The classifier with a bias in its head, as PKU-SafeRLHF trains it."""
+
+        def __init__(self, config: PreTrainedConfig) -> None:
+            super().__init__(config)
+            self.score = torch.nn.Linear(config.hidden_size, config.num_labels)
+
+    model, report = WithBias.from_pretrained(
+        source, key_mapping={r"^score_head\.": "score."}, **options
+    )
+    if "score.bias" in report["missing_keys"]:
+        torch.nn.init.zeros_(model.score.bias)
+        report["missing_keys"] = {*report["missing_keys"]} - {"score.bias"}
+    return model, report
+
+
+def _check_head(source: str, report: dict[str, Any], place: str) -> None:
+    """Refuse a model without the weights of a classifier, which the library draws at random."""
+    lacking = sorted(report["missing_keys"])
+    if lacking:
+        raise GermlineError(
+            f"{place}.model: {source!r} does not hold {', '.join(lacking[:3])}: it is no sequence "
+            "classifier (a reward model with a head of scores); a language model without one can "
+            "be a judge, kind=judge"
+        )
+
+
+def _column(source: str, config: PreTrainedConfig, label: int | str | None, place: str) -> int:
+    """Return the output that is the score."""
+    names = [str(config.id2label.get(index, index)) for index in range(config.num_labels)]
+    classes = ", ".join(f"{index} ({name})" for index, name in enumerate(names))
+    if label is None:
+        if len(names) == 1:
+            return 0
+        raise GermlineError(
+            f"{place}: {source!r} has {len(names)} classes: set {place}.label to one of {classes}"
+        )
+    if label in names:
+        return names.index(str(label))
+    if isinstance(label, int) and 0 <= label < len(names):
+        return label
+    raise GermlineError(
+        f"{place}.label={label}: {source!r} has no such class{did_you_mean(str(label), names)}: "
+        f"use one of {classes}"
+    )
+
+
+def _padding(usual: int | None, last_tokens: set[int]) -> int:
+    """Return a token id that no row ends with; the model ignores the padding itself."""
+    candidates = [*([] if usual is None else [usual]), *range(len(last_tokens) + 1)]
+    return next(number for number in candidates if number not in last_tokens)
+
+
+def _score(value: float, *, truncated: bool) -> Score:
+    if not torch.tensor(value).isfinite():
+        return missing(f"the classifier's output is {value}")
+    return Score(value, truncated=truncated)
+
+
+def _device(name: str, place: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise GermlineError(
+            f"{place}.device={name!r} cannot be used here ({str(error).splitlines()[0]}): use "
+            f"{place}.device=auto or cpu"
+        ) from None
+    return device

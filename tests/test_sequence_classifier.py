@@ -1,0 +1,161 @@
+"""Sequence classifiers as scorers: what they read, and scores that do not depend on the batch."""
+
+import json
+from math import isnan
+
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+import germline
+from germline.config import load_config
+from germline.config.scorers import Classifier, ClassifierSettings
+from germline.graders.fuzz_texts import HOSTILE
+from germline.scorers.classifier import ClassifierScorer
+from germline.scorers.sequence_classifier import SequenceClassifier
+from germline.types import Example, GermlineError
+from tests.tiny import save_tiny
+from tests.tiny_classifiers import save_classifier, save_pku_model
+from tests.toy_runs import finish, settings
+
+SUM = Example(0, "What is 1 + 2?", "3", chat=True)
+TEXTS = ["3", "", "the answer is three", "user " * 20, "fox", "a b c d e f g h i j k l m n o"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return save_classifier(tmp_path_factory.mktemp("classifier"))
+
+
+def classifier(folder, **section):
+    return SequenceClassifier(str(folder), ClassifierSettings(**section), "task.scorers.good")
+
+
+def direct(folder, ids):
+    """Score token ids by the library alone, in a batch of one without padding."""
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    model.config.pad_token_id = -1  # no token of the text is padding
+    with torch.inference_mode():
+        return model(input_ids=torch.tensor([ids])).logits[0].tolist()
+
+
+def score(model, *texts):
+    return model.score([model.encode_pair((text, SUM)) for text in texts])
+
+
+@pytest.mark.parametrize("family", ["qwen2", "llama", "bert"])
+def test_a_score_is_that_of_the_model_on_the_text_alone(tmp_path, family):
+    save_classifier(tmp_path, family)
+    words = AutoTokenizer.from_pretrained(tmp_path)
+    (found,) = score(classifier(tmp_path), "three")
+    (expected,) = direct(tmp_path, words("What is 1 + 2?\nthree")["input_ids"])
+    assert found.value == pytest.approx(expected, abs=1e-5)
+    assert (found.missing, found.truncated) == (None, False)
+
+
+def test_scores_do_not_depend_on_the_texts_beside_them(folder):
+    model = classifier(folder, batch_size=4)
+    together = score(model, *TEXTS)
+    alone = [score(model, text)[0] for text in TEXTS]
+    assert together == alone
+    assert len({one.value for one in alone}) == len(TEXTS)
+    assert score(model, *reversed(TEXTS)) == alone[::-1]
+
+
+def test_a_text_that_ends_with_the_padding_token_is_read_to_its_end(folder):
+    model = classifier(folder)
+    pad = AutoTokenizer.from_pretrained(folder).pad_token_id
+    ids = [*model.encode_text("fox")[0], pad]
+    (found,) = model.score([model.encode_text("fox")._replace(ids=ids)])
+    assert found.value == pytest.approx(direct(folder, ids)[0], abs=1e-5)
+
+
+def test_a_text_that_is_too_long_is_truncated_and_says_so(folder):
+    model = classifier(folder, max_tokens=40)
+    long, longer, short = score(model, "fox " * 100, "fox " * 200, "fox")
+    assert (long.truncated, longer.truncated, short.truncated) == (True, True, False)
+    assert long.value == longer.value
+    assert len(model.encode_text("fox " * 100).ids) == 40
+
+
+def test_the_context_of_the_model_is_the_limit(folder):
+    assert len(classifier(folder).encode_text("fox " * 1000).ids) == 128
+
+
+def test_a_conversation_is_written_in_the_chat_template_of_the_model(tmp_path):
+    save_classifier(tmp_path, chat=True)
+    words = AutoTokenizer.from_pretrained(tmp_path)
+    model = classifier(tmp_path)
+    asked = Example(0, "b", "", chat=True, context=(("user", "a"), ("assistant", "x")))
+    messages = [
+        *({"role": role, "content": content} for role, content in asked.context),
+        {"role": "user", "content": "b"},
+        {"role": "assistant", "content": "c"},
+    ]
+    expected = words(words.apply_chat_template(messages, tokenize=False))["input_ids"]
+    assert model.encode_pair(("c", asked)).ids == expected
+    lines = classifier(tmp_path, template="lines").encode_pair(("c", asked))
+    assert words.decode(lines.ids) == "a\nx\nb\nc"
+
+
+def test_a_model_of_several_classes_needs_to_be_told_which(tmp_path):
+    save_classifier(tmp_path, labels=3)
+    with pytest.raises(GermlineError, match=r"has 3 classes: set .*label to one of 0 \(LABEL_0\)"):
+        classifier(tmp_path)
+    with pytest.raises(GermlineError, match=r"label=LABEL_9: .*use one of 0"):
+        classifier(tmp_path, label="LABEL_9")
+    logits = torch.tensor(direct(tmp_path, classifier(tmp_path, label=0).encode_text("fox").ids))
+    for label in (2, "LABEL_2"):
+        model = classifier(tmp_path, label=label, output="probability")
+        (found,) = model.score([model.encode_text("fox")])
+        assert found.value == pytest.approx(float(logits.softmax(-1)[2]), abs=1e-5)
+
+
+def test_reward_models_of_pku_are_read_with_their_head_and_text(tmp_path):
+    save_pku_model(tmp_path / "pku", bias=0.5)
+    save_classifier(tmp_path / "plain", "llama")
+    words = AutoTokenizer.from_pretrained(tmp_path / "pku")
+    model = classifier(tmp_path / "pku", template="pku")
+    text = "BEGINNING OF CONVERSATION: USER: What is 1 + 2? ASSISTANT:three"
+    ids = [*words(text)["input_ids"], words.eos_token_id]
+    assert model.encode_pair(("three", SUM)).ids == ids
+    (found,) = score(model, "three")
+    assert found.value == pytest.approx(direct(tmp_path / "plain", ids)[0] + 0.5, abs=1e-5)
+
+
+def test_a_language_model_without_a_head_is_refused(tmp_path):
+    save_tiny(tmp_path)
+    with pytest.raises(GermlineError, match=r"does not hold score\.weight: it is no sequence"):
+        classifier(tmp_path)
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path):
+    with pytest.raises(GermlineError, match=r"task\.scorers\.good\.model: .* cannot be loaded"):
+        classifier(tmp_path)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, so cuda is not refused")
+def test_a_device_that_is_not_here_is_refused(folder):
+    with pytest.raises(GermlineError, match=r"task\.scorers\.good\.device='cuda' cannot be used"):
+        classifier(folder, device="cuda")
+
+
+def test_hostile_texts_are_scored(folder):
+    scorer = ClassifierScorer(Classifier(model=str(folder)), "good")
+    assert not any(isnan(one.value) for one in scorer.score([(text, SUM) for text in HOSTILE]))
+
+
+def test_a_run_is_trained_on_a_classifier_and_resumed_from_another_folder(
+    folder, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(folder.parent)
+    section = {"kind": "classifier", "model": folder.name, "max_tokens": 20}
+    config = settings(f"task.scorers.good={json.dumps(section)}", "generations=2")
+    finish(germline.train(config, tmp_path / "run"))
+    lines = (tmp_path / "run" / "rollouts.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert all({"good", "good_truncated"} <= row["parts"].keys() for row in rows)
+    assert {row["parts"]["good_truncated"] for row in rows} <= {0.0, 1.0}
+    recorded = json.loads((tmp_path / "run" / "run.json").read_text())["config"]
+    assert recorded["task"]["scorers"]["good"]["model"] == str(folder)
+    assert load_config(tmp_path / "run").task.scorers["good"].weight == 1.0

@@ -60,7 +60,9 @@ class Timing:
 class NoGraders:
     """Gives every completion the same reward, as grading is not timed."""
 
-    def submit(self, texts: Sequence[str], examples: Sequence[Example]) -> Future[list[Grade]]:
+    max_turns: int | None = None
+
+    def submit(self, texts: Sequence[object], examples: Sequence[Example]) -> Future[list[Grade]]:
         """Return at once."""
         done: Future[list[Grade]] = Future()
         done.set_result([Grade(0.0, {}) for _ in texts])

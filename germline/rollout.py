@@ -1,19 +1,21 @@
 """Evaluate members on examples: engines generate completions, and graders grade them.
 
 Work is cut into microbatches of fixed size. A microbatch's completions are graded in worker
-processes while the next microbatch is being generated.
+processes while the next microbatch is being generated. Where the task has episodes of several
+turns, `germline.episodes` plays those of a microbatch.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from germline.config import MicrobatchSettings
-from germline.protocols import Engine
+from germline.episodes import play_episodes
+from germline.protocols import Engine, GraderProtocol
 from germline.types import (
     Completion,
     Decoding,
@@ -26,11 +28,19 @@ from germline.types import (
 
 
 @runtime_checkable
-class GraderProtocol(Protocol):
-    """A grader of texts that returns futures of grades."""
+class EvaluatedMicrobatch(Protocol):
+    """One microbatch after generation, whose grades may be pending."""
 
-    def submit(self, texts: Sequence[str], examples: Sequence[Example]) -> Future[list[Grade]]:
-        """Grade each text on its example."""
+    @property
+    def first_member(self) -> int:
+        """Index of its first member in the population."""
+
+    @property
+    def first_example(self) -> int:
+        """Index of its first example in the batch."""
+
+    def rollouts(self, examples: Sequence[Example]) -> Iterator[tuple[int, Rollout]]:
+        """Yield (column in the table of rewards, rollout), given the examples of the batch."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +51,32 @@ class GeneratedMicrobatch:
     first_example: int
     completions: list[list[Completion]]
     grades: Future[list[Grade]]
+
+    def rollouts(self, examples: Sequence[Example]) -> Iterator[tuple[int, Rollout]]:
+        """Wait for the grades, and yield (column, rollout)."""
+        grades = iter(self.grades.result())
+        for member, row in enumerate(self.completions, start=self.first_member):
+            for place, completion in enumerate(row, start=self.first_example):
+                yield place, Rollout(member, examples[place].index, completion, next(grades))
+
+
+@dataclass(frozen=True)
+class EpisodeMicrobatch:
+    """One microbatch of episodes that have ended: its position, and its rollouts.
+
+    Attributes:
+        episodes: `[members][examples]`, their members counted from `first_member`.
+    """
+
+    first_member: int
+    first_example: int
+    episodes: Sequence[Sequence[Rollout]]
+
+    def rollouts(self, examples: Sequence[Example]) -> Iterator[tuple[int, Rollout]]:
+        """Yield (column, rollout)."""
+        for member, row in enumerate(self.episodes, start=self.first_member):
+            for place, rollout in enumerate(row, start=self.first_example):
+                yield place, replace(rollout, member=member)
 
 
 @dataclass(frozen=True)
@@ -59,6 +95,10 @@ class Microbatch:
         texts = [completion.text for row in completions for completion in row]
         grades = graders.submit(texts, [*self.examples] * len(completions))
         return GeneratedMicrobatch(self.first_member, self.first_example, completions, grades)
+
+    def with_episodes(self, episodes: Sequence[Sequence[Rollout]]) -> EpisodeMicrobatch:
+        """Return the microbatch with its episodes `[members][examples]`."""
+        return EpisodeMicrobatch(self.first_member, self.first_example, episodes)
 
 
 def evaluate_members(
@@ -82,6 +122,10 @@ def evaluate_members(
     started = time.perf_counter()
     generated = [
         part.with_completions(engine.generate(part.members, part.examples, decoding), graders)
+        if graders.max_turns is None
+        else part.with_episodes(
+            play_episodes(engine, graders, part.members, part.examples, decoding)
+        )
         for part in cut_microbatches(members, examples, microbatch)
     ]
     generated_s = time.perf_counter() - started
@@ -128,7 +172,7 @@ def microbatch_starts(
 
 
 def gather_rewards(
-    generated: Sequence[GeneratedMicrobatch],
+    generated: Sequence[EvaluatedMicrobatch],
     members: int,
     examples: Sequence[Example],
     decode_seconds: float,
@@ -137,12 +181,9 @@ def gather_rewards(
     rewards = np.full((members, len(examples)), np.nan)
     rollouts = []
     for part in sorted(generated, key=lambda part: (part.first_member, part.first_example)):
-        grades = iter(part.grades.result())
-        for i, row in enumerate(part.completions, start=part.first_member):
-            for j, completion in enumerate(row, start=part.first_example):
-                grade = next(grades)
-                rewards[i, j] = grade.reward
-                rollouts.append(Rollout(i, examples[j].index, completion, grade))
+        for column, rollout in part.rollouts(examples):
+            rewards[rollout.member, column] = rollout.grade.reward
+            rollouts.append(rollout)
     rollouts.sort(key=lambda rollout: rollout.member)
     tokens = sum(len(rollout.completion.tokens) for rollout in rollouts)
     return Evaluation(rewards, tuple(rollouts), tokens, decode_seconds)

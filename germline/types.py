@@ -221,8 +221,7 @@ class Grade:
         reward: NaN when it is missing for a reason the model did not cause.
         parts: unweighted values of the rubric, including metrics (weight 0).
         failure: why the floor reward was given or the reward is missing; None without a failure.
-        observation: the environment's message to the model, where the episode goes on (the reward
-            is NaN then); None: the completion or the episode is graded.
+        observation: the environment's message, where the episode goes on, with the reward NaN.
     """
 
     reward: float

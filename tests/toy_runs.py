@@ -68,10 +68,12 @@ def journal(folder: Path) -> bytes:
 class GradedHere:
     """Grades at once, without processes: the part of the contract the loop sees, for fast tests."""
 
+    max_turns: int | None = None
+
     def __init__(self, task: Task) -> None:
         self.task = task
 
-    def submit(self, texts: Sequence[str], examples: Sequence[Example]) -> Future[list[Grade]]:
+    def submit(self, texts: Sequence[Any], examples: Sequence[Example]) -> Future[list[Grade]]:
         """Grade each text on its example."""
         future: Future[list[Grade]] = Future()
         future.set_result([self._grade(*one) for one in zip(texts, examples, strict=True)])

@@ -17,6 +17,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from germline.episodes import first_turn
 from germline.fleet.engine_queries import LogProbabilitiesQuery
 from germline.protocols import Fleet
 from germline.signal_types import SigmaTrial
@@ -101,9 +102,9 @@ class MemberKl:
         examples = self._gathered()
         rollouts = self._fleet.evaluate_center(examples, self._decoding).rollouts
         answered = [
-            (example, rollout.completion)
-            for example, rollout in zip(examples, rollouts, strict=True)
-            if rollout.completion.tokens
+            (example, answer)
+            for example, answer in map(first_turn, examples, rollouts)
+            if answer.tokens
         ]
         if not answered:
             raise GermlineError(

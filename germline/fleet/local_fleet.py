@@ -6,9 +6,9 @@ from pathlib import Path
 from germline.checkpoint import restore, save_snapshot
 from germline.comm_bytes import CommBytes
 from germline.config import MicrobatchSettings
-from germline.protocols import Answer, Closable, Engine, EngineQuery
+from germline.protocols import Answer, Closable, Engine, EngineQuery, GraderProtocol
 from germline.record import JournalEntry
-from germline.rollout import GraderProtocol, center_microbatch, evaluate_members
+from germline.rollout import center_microbatch, evaluate_members
 from germline.signal_types import UpdateSize
 from germline.types import (
     Decoding,

@@ -13,10 +13,12 @@ Known limit: masters are compared, serving copies are not.
 """
 
 import contextlib
+import pickle
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -33,17 +35,18 @@ from germline.fleet.worker_jobs import (
     CatchUpJob,
     DigestJob,
     EngineJob,
+    EpisodesJob,
     GenerateJob,
     RestoreJob,
 )
 from germline.fleet.worker_pool import WorkerPool
 from germline.fleet.worker_slot import WorkerSlot, WorkerState
+from germline.graders.pool import GraderPool
 from germline.noise import NOISE_VERSION
-from germline.protocols import Answer, EngineQuery
+from germline.protocols import Answer, EngineQuery, GraderProtocol
 from germline.record import JournalEntry
 from germline.rollout import (
-    GeneratedMicrobatch,
-    GraderProtocol,
+    EvaluatedMicrobatch,
     Microbatch,
     center_microbatch,
     cut_microbatches,
@@ -187,24 +190,20 @@ class RemoteFleet:
         started = time.perf_counter()
         generated_s = 0.0
         microbatches = _by_place(cut_microbatches(members, examples, microbatch))
-        asked = [_without_answer(example) for example in examples]
-        jobs = {
-            place: GenerateJob(self._as_sent(sent.members), sent.examples, decoding)
-            for place, sent in _by_place(cut_microbatches(members, asked, microbatch)).items()
-        }
+        jobs = {place: self._job(one, decoding) for place, one in microbatches.items()}
         # Large ones first: the engines then finish at about the same time.
         order = sorted(microbatches, key=lambda place: -_size(jobs[place]))
         share = self.quorum if paired else 1.0
         quorum = Quorum([*microbatches.values()], len(members), share, paired or 1, self.pool.clock)
-        done: dict[Place, tuple[WorkerSlot, GeneratedMicrobatch]] = {}
+        done: dict[Place, tuple[WorkerSlot, EvaluatedMicrobatch]] = {}
         deviations = 0
         while (open_places := [p for p in order if p not in done]) and not quorum.is_closed(done):
             self._resync_newcomers()
             results = self.pool.dispatch(
                 {place: jobs[place] for place in open_places}, lambda: quorum.closing_time(done)
             )
-            for place, slot, completions in results:
-                done[place] = slot, microbatches[place].with_completions(completions, self.graders)
+            for place, slot, result in results:
+                done[place] = slot, self._evaluated(microbatches[place], result)
                 slot.failures = 0
             for slot in self.pool.late_slots():
                 self._updates_when_late.setdefault(slot, len(self._entries))
@@ -222,6 +221,23 @@ class RemoteFleet:
         generated = [one for _, one in done.values()]
         evaluation = gather_rewards(generated, len(members), examples, generated_s)
         return quorum.without_missing(evaluation, done)
+
+    def _job(self, microbatch: Microbatch, decoding: Decoding) -> GenerateJob | EpisodesJob:
+        members = self._as_sent(microbatch.members)
+        if self.graders.max_turns is None:
+            asked = [_without_answer(example) for example in microbatch.examples]
+            return GenerateJob(members, asked, decoding)
+        return EpisodesJob(members, microbatch.examples, decoding, self._pickled_graders)
+
+    def _evaluated(self, microbatch: Microbatch, result: Any) -> EvaluatedMicrobatch:
+        if self.graders.max_turns is None:
+            return microbatch.with_completions(result, self.graders)
+        return microbatch.with_episodes(result)
+
+    @cached_property
+    def _pickled_graders(self) -> bytes:
+        assert isinstance(self.graders, GraderPool)
+        return pickle.dumps(self.graders.settings)
 
     def _as_sent(self, members: Sequence[Perturbation | None]) -> Sequence[Member]:
         return [as_member_ref(member) for member in members] if self._mirrored else members
@@ -328,5 +344,5 @@ def _by_place(microbatches: Sequence[Microbatch]) -> dict[Place, Microbatch]:
     }
 
 
-def _size(job: GenerateJob) -> int:
+def _size(job: GenerateJob | EpisodesJob) -> int:
     return len(job.members) * sum(len(example.prompt) for example in job.examples)

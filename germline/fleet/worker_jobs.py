@@ -5,21 +5,25 @@ model and applies every update itself; a mirrored engine also draws the members 
 itself. The worker pool checks each result (`is_valid_result`) before the fleet uses it.
 """
 
+import pickle
 import re
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol, get_args, runtime_checkable
 
 from germline.checkpoint import restore, save_snapshot
+from germline.episodes import play_episodes
 from germline.fleet.engine_queries import as_table
 from germline.fleet.engine_state import EngineState
 from germline.fleet.mirrored_search import Member, MirroredEngine, resolve_member
+from germline.graders.pool import GraderPool, GraderSettings
 from germline.protocols import Engine
 from germline.record import JournalEntry
 from germline.signal_types import UpdateSize
-from germline.types import Completion, Decoding, Example, Finish, MeanUpdate, Update
+from germline.types import Completion, Decoding, Example, Finish, MeanUpdate, Rollout, Update
 
 
 @runtime_checkable
@@ -68,6 +72,46 @@ class GenerateJob:
             and all(isinstance(token, int) for token in one.tokens)
             and one.finish in get_args(Finish)
         )
+
+
+@dataclass(frozen=True)
+class EpisodesJob:
+    """Play the episodes of one microbatch beside the engine.
+
+    The environments run in grader processes on the engine's machine, because an episode has a
+    message for every turn of the model.
+
+    Attributes:
+        examples: with answers and facts, which environments need.
+        graders: of the task, pickled: the same bytes are the same graders.
+    """
+
+    members: Sequence[Member]
+    examples: Sequence[Example]
+    decoding: Decoding
+    graders: bytes
+
+    def __call__(self, engine: Engine) -> list[list[Rollout]]:
+        """Return the rollouts, `[members][examples]`, with members counted from 0."""
+        members = [resolve_member(member, engine) for member in self.members]
+        graders = _grader_pool(self.graders)
+        return play_episodes(engine, graders, members, self.examples, self.decoding)
+
+    def is_valid_result(self, answer: object) -> bool:
+        """Whether there is a rollout of every member for every example."""
+        rows = as_table(answer, len(self.members), len(self.examples))
+        return rows is not None and all(
+            isinstance(one, Rollout) and one.example == example.index
+            for row in rows
+            for one, example in zip(row, self.examples, strict=True)
+        )
+
+
+@lru_cache(maxsize=1)
+def _grader_pool(settings: bytes) -> GraderPool:
+    """Return the graders of this process; another task's graders are made again."""
+    made: GraderSettings = pickle.loads(settings)
+    return made.make()
 
 
 @dataclass(frozen=True)

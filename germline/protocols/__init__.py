@@ -6,6 +6,7 @@ here without importing torch).
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
@@ -26,6 +27,7 @@ from germline.types import (
     Decoding,
     Evaluation,
     Example,
+    Grade,
     MeanUpdate,
     Perturbation,
     Population,
@@ -49,6 +51,7 @@ __all__ = [
     "EpisodeTask",
     "Fleet",
     "Grader",
+    "GraderProtocol",
     "HasMasters",
     "MasterWeights",
     "MemberAdapter",
@@ -344,6 +347,22 @@ class Task(Protocol):
 
     def examples(self, split: Split) -> Sequence[Example]:
         """Return the examples of a split, always the same ones in the same order."""
+
+
+@runtime_checkable
+class GraderProtocol(Protocol):
+    """A grader of texts, or of transcripts of episodes, that returns futures of grades.
+
+    Attributes:
+        max_turns: limit of the model's turns in an episode; None: single completions.
+    """
+
+    max_turns: int | None
+
+    def submit(
+        self, texts: Sequence[str | Transcript], examples: Sequence[Example]
+    ) -> Future[list[Grade]]:
+        """Grade each text on its example."""
 
 
 @runtime_checkable

@@ -155,9 +155,21 @@ def rollout_rows(
             "reward": rollout.grade.reward,
             "parts": dict(rollout.grade.parts),
             "failure": rollout.grade.failure,
+            **_episode(rollout),
         }
         for rollout in spread_by_reward(record.evaluation.rollouts, limit)
     ]
+
+
+def _episode(rollout: Rollout) -> dict[str, Any]:
+    """Describe the turns of an episode, and why it ended; nothing of a single completion."""
+    if rollout.ended is None:
+        return {}
+    turns = [
+        {"role": turn.role, "content": turn.content, "tokens": len(turn.tokens)}
+        for turn in rollout.turns
+    ]
+    return {"turns": turns, "ended": rollout.ended}
 
 
 def spread_by_reward(rollouts: Sequence[Rollout], limit: int) -> list[Rollout]:

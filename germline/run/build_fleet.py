@@ -16,8 +16,8 @@ from germline.fleet.engine_processes import EngineProcess, wait_for_outcome
 from germline.fleet.mirrored_search import MirroredEngine
 from germline.fleet.remote_fleet import RemoteFleet
 from germline.fleet.worker_pool import PoolSettings, WorkerPool
-from germline.protocols import Engine, Fleet
-from germline.rollout import GraderProtocol, microbatch_starts
+from germline.protocols import Engine, Fleet, GraderProtocol
+from germline.rollout import microbatch_starts
 from germline.run.resource_checks import usable_cores
 from germline.strategies import make_strategy
 from germline.types import GermlineError

@@ -14,11 +14,12 @@ from types import TracebackType
 from typing import Any
 
 from germline.config.scorers import ScorerBase
+from germline.episode_types import Transcript
 from germline.graders.pool import GraderPool
 from germline.registry import create
 from germline.scorers.batch_queue import BatchQueue
 from germline.scorers.types import Item, NotScoredError, Score, Scorer, missing
-from germline.types import Example, Grade
+from germline.types import Example, GermlineError, Grade
 
 TRUNCATED = "_truncated"
 """Ending of the metric that is 1 where the scorer did not read the whole text."""
@@ -43,7 +44,7 @@ class ScoredGraders:
         text_of: the text that scorers get of a completion, such as without its thinking.
 
     Raises:
-        GermlineError: a scorer cannot be made.
+        GermlineError: a scorer cannot be made, or the task has episodes.
     """
 
     def __init__(
@@ -52,7 +53,14 @@ class ScoredGraders:
         configs: Mapping[str, ScorerBase],
         text_of: Callable[[str], str] = lambda text: text,
     ) -> None:
+        if graders.max_turns is not None:
+            raise GermlineError(
+                f"task.scorers={', '.join(configs)} scores single completions, and this task has "
+                "episodes of several turns: leave task.scorers out, and let the environment's "
+                "rewards call the service"
+            )
         self._graders = graders
+        self.max_turns: int | None = None
         self._text_of = text_of
         self._parts: list[ScorerPart] = []
         try:
@@ -73,10 +81,13 @@ class ScoredGraders:
     ) -> None:
         self.close()
 
-    def submit(self, texts: Sequence[str], examples: Sequence[Example]) -> Future[list[Grade]]:
+    def submit(
+        self, texts: Sequence[str | Transcript], examples: Sequence[Example]
+    ) -> Future[list[Grade]]:
         """Grade completions in the background; text i answers example i."""
         scored = [
-            (self._text_of(text), example) for text, example in zip(texts, examples, strict=True)
+            (self._text_of(str(text)), example)
+            for text, example in zip(texts, examples, strict=True)
         ]
         graded = self._graders.submit(texts, examples)
         scores = [part.queue.submit(scored) for part in self._parts]

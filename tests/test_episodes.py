@@ -1,0 +1,145 @@
+"""Episodes: who writes what, when they end, what is recorded, and what sigma is calibrated on."""
+
+import math
+from collections.abc import Mapping
+
+from germline.config import MicrobatchSettings
+from germline.episode_types import Transcript, Turn
+from germline.episodes import environment_seed, first_turn, play_episodes
+from germline.graders.pool import GraderPool
+from germline.rollout import evaluate_members
+from germline.types import Completion, Decoding, Example, Grade, Rollout
+from tests.tiny_engines import SPACES, engine, inprocess, population
+from tests.toy_runs import InProcessPool
+
+DECODING = Decoding(max_new_tokens=5)
+SEEDS: list[tuple[int, int]] = []
+
+
+def countdown_game(transcript: Transcript, example: Example) -> Mapping[str, float] | str:
+    """End after as many turns as the example says; the reward is the number of turns."""
+    SEEDS.append((example.index, transcript.seed))
+    turns = len(transcript.replies)
+    if not turns:
+        return str(example.facts.get("opening", ""))
+    if turns == example.facts["turns"] or transcript.is_final:
+        return {"turns": float(turns)}
+    return f" left: {int(str(example.facts['turns'])) - turns}"
+
+
+def game(*turns: int, **facts: object) -> list[Example]:
+    return [
+        Example(7 + number, f"game {number}", "", chat=False, facts={"turns": count, **facts})
+        for number, count in enumerate(turns)
+    ]
+
+
+def pool(max_turns: int) -> InProcessPool:
+    return InProcessPool(countdown_game, {"turns": 1.0}, {"turns": 0.0}, max_turns=max_turns)
+
+
+def test_every_turn_is_recorded_with_its_author_and_tokens():
+    made = inprocess("qwen2", SPACES["rank 1"])
+    members = (*population(2).members, None)
+    with pool(4) as graders:
+        rows = play_episodes(made, graders, members, game(3, 1), DECODING)
+    for number, row in enumerate(rows):
+        three, one = row
+        assert (three.member, three.example, one.example) == (number, 7, 8)
+        assert [turn.role for turn in three.turns] == ["assistant", "user"] * 2 + ["assistant"]
+        assert [turn.content for turn in three.turns][1::2] == [" left: 2", " left: 1"]
+        assert [bool(turn.tokens) for turn in three.turns] == [True, False, True, False, True]
+        written = [turn for turn in three.turns if turn.role == "assistant"]
+        assert three.completion.text == "\n".join(turn.content for turn in written)
+        assert three.completion.tokens == tuple(t for turn in written for t in turn.tokens)
+        assert (three.grade.reward, three.ended, one.grade.reward) == (3.0, "done", 1.0)
+
+
+def test_the_limit_of_turns_ends_an_episode_unless_its_last_turn_did():
+    made = inprocess("qwen2", SPACES["rank 1"])
+    with pool(2) as graders:
+        ((long, exact),) = play_episodes(made, graders, [None], game(9, 2), DECODING)
+    assert (long.ended, long.grade.reward, len(long.turns)) == ("max_turns", 2.0, 3)
+    assert (exact.ended, exact.grade.reward) == ("done", 2.0)
+
+
+def test_a_full_context_ends_an_episode_with_what_it_has_earned():
+    made = inprocess("qwen2", SPACES["rank 1"])
+    made.pretrained.model.config.max_position_embeddings = 40
+    with pool(9) as graders:
+        ((rollout,),) = play_episodes(made, graders, [None], game(9), DECODING)
+    replies = [turn for turn in rollout.turns if turn.role == "assistant"]
+    assert rollout.ended == "context"
+    assert 0 < len(replies) < 9
+    assert rollout.grade.reward == len(replies)
+
+
+def test_the_first_message_includes_what_the_environment_says():
+    made = inprocess("qwen2", SPACES["rank 1"])
+    with pool(2) as graders:
+        ((rollout,),) = play_episodes(made, graders, [None], game(1, opening="Begin!"), DECODING)
+    assert rollout.turns[0] == Turn("user", "Begin!")
+    asked = Example(7, "game 0\nBegin!", "", chat=False)
+    assert made.generate([None], [asked], DECODING)[0][0].tokens == rollout.turns[1].tokens
+
+
+def crashes(transcript: Transcript, example: Example) -> Mapping[str, float] | str:
+    if example.facts["turns"] == len(transcript.replies):
+        raise ValueError("no such move")
+    return "go on"
+
+
+def test_an_environment_that_fails_ends_its_own_episode():
+    made = engine("toy", SPACES["rank 1"])
+    with GraderPool(crashes, {"won": 1.0}, {"won": -1.0}, max_turns=3) as graders:
+        rows = play_episodes(made, graders, [None, None], game(2, 5), DECODING)
+    for row in rows:
+        at_step, until_limit = row
+        assert at_step.ended == "failure"
+        assert (at_step.grade.reward, at_step.grade.failure) == (-1.0, "ValueError: no such move")
+        assert len(at_step.turns) == 3
+        assert until_limit.grade.failure is not None
+
+
+def test_members_meet_the_same_seeds_which_differ_by_generation_and_example():
+    made = engine("toy", SPACES["rank 1"])
+    SEEDS.clear()
+    with pool(3) as graders:
+        play_episodes(made, graders, population(4).members, game(2, 2), DECODING)
+    assert len(set(SEEDS)) == 2
+    later = Decoding(5, noise_generation=1)
+    example = game(1)[0]
+    seeds = {environment_seed(example, one) for one in (DECODING, later)}
+    assert len(seeds) == 2
+    assert environment_seed(example, DECODING) == 580239402
+
+
+def test_microbatches_give_one_table_of_rewards():
+    made = engine("toy", SPACES["rank 1"])
+    members = population(4).members
+    batch = game(1, 2, 3, 4, 5)
+    with pool(4) as graders:
+        cut = evaluate_members(
+            made, graders, members, batch, MicrobatchSettings(members=3, examples=2), DECODING
+        )
+    assert cut.rewards.tolist() == [[1.0, 2.0, 3.0, 4.0, 4.0]] * 4
+    assert [(one.member, one.example) for one in cut.rollouts] == [
+        (member, 7 + place) for member in range(4) for place in range(5)
+    ]
+    assert cut.tokens == sum(len(one.completion.tokens) for one in cut.rollouts)
+
+
+def test_sigma_is_calibrated_on_the_first_turn():
+    episode = Rollout(
+        0,
+        7,
+        Completion("a\nb", (1, 2, 3), "eos", 4),
+        Grade(1.0, {"turns": 1.0}),
+        (Turn("user", "Begin!"), Turn("assistant", "a", (1, 2)), Turn("assistant", "b", (3,))),
+        "done",
+    )
+    example = game(2)[0]
+    asked, answer = first_turn(example, episode)
+    assert (asked.prompt, answer.tokens) == ("game 0\nBegin!", (1, 2))
+    alone = Rollout(0, 7, Completion("a", (1,), "eos", 4), Grade(math.nan, {}))
+    assert first_turn(example, alone) == (example, alone.completion)

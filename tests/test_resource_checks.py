@@ -1,17 +1,28 @@
 """A run that this machine cannot hold or run is refused before anything is loaded or started."""
 
+import math
+import os
+import re
 import shutil
 from types import SimpleNamespace
 
 import pytest
+from typer.testing import CliRunner
 
 from germline import train
+from germline.cli.application import app
 from germline.config import load_config
 from germline.engines import pretrained
 from germline.estimates import hardware
 from germline.run import build_parts, resource_checks
 from germline.run.build_parts import build_run_parts, make_engine
-from germline.run.resource_checks import check_disk, check_graders, check_limits, check_memory
+from germline.run.resource_checks import (
+    check_disk,
+    check_graders,
+    check_limits,
+    check_memory,
+    refusals_as_warnings,
+)
 from germline.tasks import make_task
 from germline.types import GermlineError
 from tests.tiny import save_tiny
@@ -185,6 +196,108 @@ def test_what_no_machine_can_run_is_refused_before_anything_starts(
     with pytest.raises(GermlineError, match=message):
         train(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+LIMITS_OF_THE_SYSTEM = (
+    "graders.timeout_s=1e12",
+    "fleet.hang_timeout_s=1e12",
+    "graders.workers=100000",
+)
+
+
+@pytest.mark.parametrize("override", REFUSED, ids=str)
+def test_force_turns_a_refusal_into_a_warning(override, monkeypatch, caplog):
+    machine(monkeypatch)
+    kind = {"engine": "inprocess"} if "engine=" in override else {"engine": "toy"}
+    config = load_config({"task": "arithmetic", "batch_size": 4, **kind}, [override])
+
+    def check():
+        check_limits(config, 1000)
+        check_graders(config)
+
+    with pytest.raises(GermlineError, match=REFUSED[override]) as refused:
+        check()
+    forceable = override not in LIMITS_OF_THE_SYSTEM
+    assert (
+        "; --force or GERMLINE_FORCE=1 tries it nevertheless" in str(refused.value)
+    ) == forceable
+    with refusals_as_warnings():
+        if forceable:
+            check()
+            (warning,) = {one.getMessage() for one in caplog.records}
+            assert re.search(REFUSED[override], warning)
+            assert warning.endswith("; tried nevertheless (--force or GERMLINE_FORCE)")
+        else:
+            with pytest.raises(GermlineError, match=REFUSED[override]):
+                check()
+    with pytest.raises(GermlineError):
+        check()
+
+
+def test_force_lets_more_grader_processes_than_cores_but_not_than_files(monkeypatch):
+    machine(monkeypatch, gigabytes=1.0)
+    monkeypatch.setenv("GERMLINE_FORCE", "1")
+    check_graders(load_config({"task": "arithmetic"}, ["graders.workers=192"]))
+    with pytest.raises(GermlineError, match="or at most 43"):
+        check_graders(load_config({"task": "arithmetic"}, ["graders.workers=193"]))
+    monkeypatch.setattr(resource_checks, "_open_files", lambda: math.inf)
+    check_graders(load_config({"task": "arithmetic"}, ["graders.workers=100000"]))
+    monkeypatch.setenv("GERMLINE_FORCE", "0")
+    with pytest.raises(GermlineError, match="or at most 43"):
+        check_graders(load_config({"task": "arithmetic"}, ["graders.workers=192"]))
+
+
+def test_force_holds_for_memory_and_disk(monkeypatch, tmp_path, caplog):
+    available(monkeypatch, 0.2)
+    free_disk(monkeypatch, 0.1)
+    config = load_config({"model": QWEN, "space": "full", "engine": CPU})
+    with refusals_as_warnings():
+        check_memory(config)
+        check_disk(config, tmp_path)
+    memory, disk = (one.getMessage() for one in caplog.records)
+    assert f"model={QWEN} does not fit" in memory
+    assert "record.keep_snapshots=2" in disk
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("train", "CONFIG", "--out", "OUT"),
+        ("train", "CONFIG", "--dry-run"),
+        ("train", "CONFIG", "seeds=0,1", "--out", "OUT"),
+        ("resume", "RUN", "generations=2"),
+        ("probe", "CONFIG", "--out", "OUT"),
+        ("study", "intrinsic-dimension", "CONFIG", "--out", "OUT"),
+    ],
+    ids=" ".join,
+)
+def test_commands_that_train_have_the_option(words, monkeypatch, tmp_path):
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        "{task: conciseness, engine: toy, generations: 1, batch_size: 2, strategy: {population: 4},"
+        " graders: {workers: 3}, held_out: {examples: 2}, record: {tensorboard: false}}"
+    )
+    names = {"CONFIG": config, "OUT": tmp_path / "out", "RUN": tmp_path / "run"}
+    command = [str(names.get(word, word)) for word in words]
+    if words[0] == "resume":
+        list(train(config, tmp_path / "run"))
+    monkeypatch.setattr(resource_checks, "_most_per_machine", lambda: 2)
+
+    class Reached(Exception):
+        pass
+
+    def reach(*_args, **_kwargs):
+        raise Reached
+
+    monkeypatch.setattr(build_parts, "_make_pool", reach)
+    refused = CliRunner().invoke(app, command)
+    assert "graders.workers=3 is too many" in refused.stderr
+    forced = CliRunner().invoke(app, [*command, "--force"])
+    if "--dry-run" in words:
+        assert forced.exit_code == 0, forced.output
+    else:
+        assert isinstance(forced.exception, Reached)
+    assert "GERMLINE_FORCE" not in os.environ
 
 
 ALLOWED = [

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -50,6 +50,27 @@ Form = Annotated[
         "run trained one (space.kind=lora, or singular with space.init_adapter).",
     ),
 ]
+
+
+def _apply_force(ctx: Any, *, value: bool) -> bool:
+    """Turn the refusals of `germline.run.resource_checks` into warnings until the command ends."""
+    if value and not ctx.resilient_parsing:  # a shell that completes a word parses resiliently
+        from germline.run.resource_checks import refusals_as_warnings
+
+        ctx.with_resource(refusals_as_warnings())
+    return value
+
+
+Force = Annotated[
+    bool,
+    typer.Option(
+        "--force",
+        callback=lambda ctx, value: _apply_force(ctx, value=value),
+        help="Warn where more processes, threads or members, or a larger model, are asked for than "
+        "this machine is expected to hold, instead of refusing.",
+    ),
+]
+"""The option of commands that train; its callback does all there is to do."""
 
 
 def form_of(*, merged: bool | None) -> Literal["adapter", "merged"] | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from germline.cli.arguments import ConfigFile, Overrides
+from germline.cli.arguments import ConfigFile, Force, Overrides
 from germline.cli.json_output import AsJson, print_json
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def probe(
     ] = None,
     minutes: Annotated[float, typer.Option(help="Time limit, in minutes.")] = 3.0,
     seed: Annotated[int, typer.Option(help="Seed of the probe's own noise.")] = 0,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Find a sigma and a learning rate for a config.

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from germline.cli.arguments import ConfigFile, Overrides, examples_epilog
+from germline.cli.arguments import ConfigFile, Force, Overrides, examples_epilog
 from germline.cli.json_output import AsJson, print_json, score_values
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def intrinsic_dimension(  # noqa: PLR0913 - the options of a command
             "runs in it are not repeated.",
         ),
     ] = None,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Find the smallest random subspace that keeps most of a config's improvement.

@@ -5,7 +5,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from germline.cli.arguments import ConfigFile, Overrides, Run, generation_of
+from germline.cli.arguments import (
+    ConfigFile,
+    Force,
+    Overrides,
+    Run,
+    generation_of,
+)
 from germline.cli.json_output import AsJson
 
 if TYPE_CHECKING:
@@ -30,7 +36,7 @@ RESUME_EXAMPLES = (
 )
 
 
-def train(
+def train(  # noqa: PLR0913 - the options of a command
     config: ConfigFile,
     overrides: Overrides = None,
     *,
@@ -52,6 +58,7 @@ def train(
             "status 1 if the run is not expected to fit.",
         ),
     ] = False,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a model and write a run directory.
@@ -111,6 +118,7 @@ def resume(
         ),
     ] = None,
     quiet: Quiet = False,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Continue a stopped or killed run, or begin a new run from one of its generations.

@@ -3,13 +3,20 @@
 `check_limits` and `check_graders` compare settings with the machine: processes, threads, members
 and time limits. `check_memory` and `check_disk` compare the weights and snapshots of a model with
 memory and disk. Only what is certain is refused; how much a generation needs on top is an estimate,
-which `germline doctor --config` prints. So there is no switch that overrides a refusal.
+which `germline doctor --config` prints.
+
+The option `--force`, or the environment variable GERMLINE_FORCE, turns a refusal into a warning,
+for a machine that can do more than it seems, such as one with swap. It does not lift the limits of
+the operating system: the longest wait of a system call, and the open files of a process.
 """
 
+import logging
 import math
 import os
 import resource
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,7 +33,12 @@ if TYPE_CHECKING:
     from germline.estimates.model_shape import ModelShape
     from germline.estimates.workload import Workload
 
+log = logging.getLogger(__name__)
+
 GIGABYTE = 1e9
+
+FORCE_VARIABLE = "GERMLINE_FORCE"
+"""Environment variable that turns refusals into warnings; processes of engines inherit it."""
 
 MEMORY_SHARE = 0.8
 """Share of the available memory that engines or rollouts may take; other programs need the rest."""
@@ -69,6 +81,31 @@ GUESSED_TOKENS = 256
 """Assumed tokens of prompts and completions; only memory in addition to the weights uses them."""
 
 
+@contextmanager
+def refusals_as_warnings() -> Iterator[None]:
+    """Let the checks of this module warn instead of refusing, in engine processes too."""
+    before = os.environ.get(FORCE_VARIABLE)
+    os.environ[FORCE_VARIABLE] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[FORCE_VARIABLE]
+        else:
+            os.environ[FORCE_VARIABLE] = before
+
+
+def _refuse(message: str) -> None:
+    """Refuse a setting, or warn about it if that was asked for.
+
+    Raises:
+        GermlineError: the message, unless the environment variable is set.
+    """
+    if os.environ.get(FORCE_VARIABLE, "0") in ("", "0"):
+        raise GermlineError(f"{message}; --force or {FORCE_VARIABLE}=1 tries it nevertheless")
+    log.warning("%s; tried nevertheless (--force or %s)", message, FORCE_VARIABLE)
+
+
 def check_limits(config: Config, examples: int) -> None:
     """Refuse engines, threads, members and time limits that this machine cannot run.
 
@@ -95,22 +132,22 @@ def check_graders(config: Config) -> None:
 
     _check_timeouts(config)
     workers, files = config.graders.workers, _open_files()
-    most = min(
-        _most_per_machine(),
-        available_bytes() // GRADER_PROCESS_BYTES,
-        (files - SPARE_FILES) // GRADER_PROCESS_FILES,
-    )
+    most_open = (files - SPARE_FILES) / GRADER_PROCESS_FILES
+    most = min(_most_per_machine(), available_bytes() / GRADER_PROCESS_BYTES, most_open)
     if workers > max(1, most):
-        raise GermlineError(
+        message = (
             f"graders.workers={workers} is too many for this machine, which has "
             f"{usable_cores()} cores, {available_bytes() / GIGABYTE:.1f} GB of memory available "
             f"and {files:g} files per process: set graders.workers={usable_cores()}, one for each "
-            f"core, or at most {max(1, most):.0f}"
+            f"core, or at most {max(1, math.floor(most))}"
         )
+        if workers > max(1, most_open):
+            raise GermlineError(message)
+        _refuse(message)
     limit, default = config.graders.memory_gb, _default(config.graders, "memory_gb")
     most = MOST_ADDRESS_SPACE * _memory_bytes() / GIGABYTE
     if limit is not None and limit > max(most, default):
-        raise GermlineError(
+        _refuse(
             f"graders.memory_gb={limit:g} limits nothing on a machine with "
             f"{_memory_bytes() / GIGABYTE:.1f} GB of memory: set graders.memory_gb={default:g}, "
             f"the default, or null for no limit"
@@ -125,7 +162,7 @@ def check_threads(config: Config) -> None:
     """
     threads = getattr(config.engine, "threads", None)
     if isinstance(threads, int) and threads > _most_per_machine():
-        raise GermlineError(
+        _refuse(
             f"engine.threads={threads} is too many for the {usable_cores()} cores of this machine: "
             f"set engine.threads={usable_cores()}, or at most {_most_per_machine()}"
         )
@@ -147,7 +184,7 @@ def _check_engines(config: Config) -> None:
     each = TOY_PROCESS_BYTES if isinstance(config.engine, Toy) else ENGINE_PROCESS_BYTES
     available = available_bytes()
     if fleet.engines * each > MEMORY_SHARE * available:
-        raise GermlineError(
+        _refuse(
             f"fleet.engines={fleet.engines} engine processes need at least "
             f"{fleet.engines * each / GIGABYTE:.1f} GB of memory besides a model, and "
             f"{available / GIGABYTE:.1f} GB are available: set fleet.engines="
@@ -165,7 +202,7 @@ def _check_population(config: Config, examples: int) -> None:
         return
     each, available = MEMBER_BYTES + batch * ROLLOUT_BYTES, available_bytes()
     if population * each > MEMORY_SHARE * available:
-        raise GermlineError(
+        _refuse(
             f"strategy.population={population} with {batch} examples each (batch_size) makes "
             f"{population * batch} rollouts in a generation, which need at least "
             f"{population * each / GIGABYTE:.1f} GB of memory, and {available / GIGABYTE:.1f} GB "
@@ -256,7 +293,7 @@ def check_memory(config: Config, *, searched: bool = True, engines: int = 1) -> 
     )
     remedy = " ".join(what_fits(config, shape, texts, machine))
     would = f"what would fit: {remedy}" if remedy else "use a smaller model or a larger machine"
-    raise GermlineError(
+    _refuse(
         f"model={config.model} does not fit: {estimate.needed(place) / GIGABYTE:.1f} GB of {place} "
         f"memory are needed before the first text ({held}), and "
         f"{estimate.available(place) / GIGABYTE:.1f} GB are available; {would} "
@@ -302,7 +339,7 @@ def check_disk(config: Config, folder: Path) -> None:
     )
     if not kept or size * (kept + 1) <= free:
         return
-    raise GermlineError(
+    _refuse(
         f"record.keep_snapshots={config.record.keep_snapshots}: {kept} snapshots of "
         f"{size / GIGABYTE:.1f} GB and the next one need {size * (kept + 1) / GIGABYTE:.1f} GB, "
         f"and the disk of {folder} has {free / GIGABYTE:.1f} GB free: "

@@ -32,8 +32,9 @@ def program(clone, name, script):
     path.chmod(0o755)
 
 
-def graphics_card(clone):
-    program(clone, "nvidia-smi", 'echo "GPU 0: NVIDIA T4 (UUID: GPU-0)"')
+def graphics_card(clone, listed="GPU 0: NVIDIA T4 (UUID: GPU-0)"):
+    """Let `nvidia-smi -L` list a GPU; without this option it prints a table."""
+    program(clone, "nvidia-smi", f'test "$*" = -L && echo "{listed}" || echo "| GPU  Name |"')
 
 
 def dry_run(clone, *arguments):
@@ -82,7 +83,7 @@ def test_with_an_nvidia_gpu_the_demo_takes_the_build_of_pips_own_index(clone):
 
 
 def test_a_driver_without_a_gpu_is_no_gpu(clone):
-    program(clone, "nvidia-smi", 'echo "No devices were found"')
+    graphics_card(clone, "No devices were found")
     assert installs(clone, "demo")[0].endswith("+cpu")
 
 

@@ -1,6 +1,7 @@
 """Several run seeds of one config: the runs of each seed alone, resumable, with one report."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -102,7 +103,14 @@ def test_the_interval_holds_the_mean_and_needs_three_seeds() -> None:
     assert few.low != few.low  # NaN
     assert more.smallest <= more.low < more.mean < more.high <= more.largest
     assert (more.mean, more.seeds) == (2.0, 5)
-    assert seed_statistics([0.0, 1.0, 2.0, 3.0, 4.0]) == more
+
+
+def test_the_same_scores_have_the_same_interval_to_the_bit() -> None:
+    # Means of draws of these eight differ nearly always, so that other draws have another interval.
+    scores = [math.sqrt(prime) for prime in (2, 3, 5, 7, 11, 13, 17, 19)]
+    for _ in range(2):
+        found = seed_statistics(scores)
+        assert (found.low, found.high) == (2.2203945079358993, 3.623553028844877)
 
 
 def test_the_command_trains_every_seed_and_sums_them_up(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_the_first_message_includes_what_the_environment_says():
 def crashes(transcript: Transcript, example: Example) -> Mapping[str, float] | str:
     if example.facts["turns"] == len(transcript.replies):
         raise ValueError("no such move")
-    return "go on"
+    return {"won": 0.5} if transcript.is_final else "go on"
 
 
 def test_an_environment_that_fails_ends_its_own_episode():
@@ -98,7 +98,7 @@ def test_an_environment_that_fails_ends_its_own_episode():
         assert at_step.ended == "failure"
         assert (at_step.grade.reward, at_step.grade.failure) == (-1.0, "ValueError: no such move")
         assert len(at_step.turns) == 3
-        assert until_limit.grade.failure is not None
+        assert (until_limit.ended, until_limit.grade.reward) == ("max_turns", 0.5)
 
 
 def test_members_meet_the_same_seeds_which_differ_by_generation_and_example():

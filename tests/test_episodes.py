@@ -97,7 +97,7 @@ def test_an_environment_that_fails_ends_its_own_episode():
         at_step, until_limit = row
         assert at_step.ended == "failure"
         assert (at_step.grade.reward, at_step.grade.failure) == (-1.0, "ValueError: no such move")
-        assert len(at_step.turns) == 3
+        assert len(at_step.turns) == 4
         assert (until_limit.ended, until_limit.grade.reward) == ("max_turns", 0.5)
 
 

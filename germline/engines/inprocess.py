@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from germline.config import Config, InProcess
 from germline.engines.batched_dense import dense_members
 from germline.engines.conversation import ConversationBatch
+from germline.engines.conversation_turns import ConversationTurns
 from germline.engines.cpu_kernels import FusedDecoder
 from germline.engines.decode import TokenDecoder
 from germline.engines.detokenize import Detokenizer
@@ -179,8 +180,9 @@ class InProcessEngine:
                 return reply([(first + member, row) for member, row in places], completions)
 
             own = prompts[first : first + len(together)]
+            turns = ConversationTurns.of(self.encoder, own, decoding, answer)
             with self._fits(len(together), max(map(len, own))), self._applied(together):
-                ConversationBatch(self._decoder, self.encoder, own, decoding, answer).run()
+                ConversationBatch(self._decoder, len(together), turns).run()
             first += len(together)
 
     @torch.inference_mode()

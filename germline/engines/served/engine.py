@@ -12,12 +12,15 @@ are about equally likely.
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
 from germline.config import Config
+from germline.engines.conversation_turns import ConversationTurns
 from germline.engines.dtypes import serving_dtype
 from germline.engines.pretrained import PretrainedModel, load_pretrained, save_pretrained
 from germline.engines.prompt_batch import PromptEncoder
@@ -25,7 +28,7 @@ from germline.engines.served.completion_decoder import CompletionDecoder
 from germline.engines.served.masters_spec import make_masters
 from germline.engines.update_size import UpdateSizeMeter
 from germline.optimizers import AscentOptimizer
-from germline.protocols import Space
+from germline.protocols import Conversations, Members, Reply, Space
 from germline.signal_types import UpdateSize
 from germline.types import (
     Completion,
@@ -40,18 +43,31 @@ from germline.types import (
 Tokens = Sequence[int]
 
 
+class SeededPrompt(NamedTuple):
+    """A prompt to continue.
+
+    Attributes:
+        seed: of sampling, below 2^63; the same for all members, so that members with equal
+            distributions write equal texts.
+    """
+
+    tokens: Tokens
+    seed: int
+
+
+Prompts = Sequence[Sequence[SeededPrompt]]
+"""Prompts of each member: `[members][rows]`."""
+
+
 @dataclass(frozen=True)
 class SamplingRequest:
     """How an inference engine chooses tokens.
 
     Attributes:
-        seeds: one per prompt, below 2^63; the same for all members, so that members with equal
-            distributions write equal texts.
         end_ids: tokens that end a text, in ascending order; they are part of the returned tokens.
     """
 
     decoding: Decoding
-    seeds: tuple[int, ...]
     end_ids: tuple[int, ...]
 
 
@@ -121,17 +137,64 @@ class ServedEngine(ABC):
         """
         prompts = self._prompts(members, examples)
         self.encoder.check_length(max(map(len, prompts)) + decoding.max_new_tokens)
-        sampling = SamplingRequest(
-            decoding,
-            example_sampling_seeds(examples, decoding),
-            tuple(sorted(self.encoder.end_ids)),
-        )
+        seeds = example_sampling_seeds(examples, decoding)
+        row = [*map(SeededPrompt, prompts, seeds)]
+        return self._complete(members, [row] * len(members), decoding)
+
+    def converse(
+        self, members: Members, prompts: Conversations, decoding: Decoding, reply: Reply
+    ) -> None:
+        """Hold conversations of several turns, of as many members at a time as are served at once.
+
+        A turn sends the whole text so far, of which the inference engine finds all but the answer
+        in its prefix cache.
+        """
+        size = self._served_at_once(len(members))
+        for first in range(0, len(members), size):
+
+            def answer(
+                places: Sequence[tuple[int, int]],
+                completions: Sequence[Completion],
+                first: int = first,
+            ) -> Sequence[str | None]:
+                return reply([(first + member, row) for member, row in places], completions)
+
+            group = members[first : first + size]
+            own = prompts[first : first + size]
+            turns = ConversationTurns.of(self.encoder, own, decoding, answer)
+            with self._served(group):
+                self._converse(group, turns)
+
+    def _converse(self, members: Members, turns: ConversationTurns) -> None:
+        texts = {place: self.encoder.encode(one) for place, one in turns.examples.items()}
+        turn = 0
+        while texts:
+            examples = [turns.examples[place] for place in texts]
+            seeds = example_sampling_seeds(examples, turns.decoding, turn)
+            prompts: list[list[SeededPrompt]] = [[] for _ in members]
+            for (member, _), text, seed in zip(texts, texts.values(), seeds, strict=True):
+                prompts[member].append(SeededPrompt(text, seed))
+            rows = self._complete(members, prompts, turns.decoding)
+            completions = [completion for row in rows for completion in row]
+            written = dict(zip(texts, completions, strict=True))
+            texts = {
+                place: [*texts[place], *written[place].tokens, *answer]
+                for place, answer in turns.answers(written).items()
+            }
+            turn += 1
+
+    def _complete(
+        self, members: Members, prompts: Prompts, decoding: Decoding
+    ) -> list[list[Completion]]:
+        sampling = SamplingRequest(decoding, tuple(sorted(self.encoder.end_ids)))
         return [
             [
-                self.decoder.completion(tokens, len(prompt), decoding)
-                for tokens, prompt in zip(row, prompts, strict=True)
+                self.decoder.completion(tokens, len(prompt.tokens), decoding)
+                for tokens, prompt in zip(row, own, strict=True)
             ]
-            for row in self._generate_tokens(members, prompts, sampling)
+            for row, own in zip(
+                self._generate_tokens(members, prompts, sampling), prompts, strict=True
+            )
         ]
 
     def log_probabilities(
@@ -173,14 +236,19 @@ class ServedEngine(ABC):
     def close(self) -> None:
         """End what was started for this run; a user's server gets its own weights back."""
 
+    def _served_at_once(self, members: int) -> int:
+        """Return how many of the members the inference engine serves at once."""
+        return members if self._adapters else 1
+
+    @abstractmethod
+    def _served(self, members: Members) -> AbstractContextManager[None]:
+        """Keep members served during a `with` block, and so what they have read in the cache."""
+
     @abstractmethod
     def _generate_tokens(
-        self,
-        members: Sequence[Perturbation | None],
-        prompts: Sequence[Tokens],
-        sampling: SamplingRequest,
+        self, members: Members, prompts: Prompts, sampling: SamplingRequest
     ) -> list[list[Tokens]]:
-        """Continue every prompt with every member: `[members][prompts]`.
+        """Continue each member's prompts: `[members][rows]`.
 
         The tokens may go on after a stop string: `CompletionDecoder` cuts them.
 
@@ -226,6 +294,9 @@ class MastersOnlyEngine(ServedEngine):
     def close(self) -> None:
         """Do nothing: nothing was started."""
 
+    def _served(self, members: Members) -> AbstractContextManager[None]:
+        raise self._refusal()
+
     def _generate_tokens(self, *_: object) -> list[list[Tokens]]:
         raise self._refusal()
 
@@ -242,13 +313,16 @@ class MastersOnlyEngine(ServedEngine):
         )
 
 
-def example_sampling_seeds(examples: Sequence[Example], decoding: Decoding) -> tuple[int, ...]:
-    """Return the sampling seed of each example: the same for all members.
+def example_sampling_seeds(
+    examples: Sequence[Example], decoding: Decoding, turn: int = 0
+) -> tuple[int, ...]:
+    """Return the sampling seed of each example in a turn: the same for all members.
 
-    A hash of run seed, generation, stream and example, so that neighboring runs and generations
-    share nothing; below 2^63, the range that inference engines accept.
+    A hash of run seed, generation, stream, example and turn, so that neighboring runs and
+    generations share nothing; below 2^63, the range that inference engines accept.
     """
     where = f"{decoding.noise_seed}/{decoding.noise_generation}/{decoding.noise_stream}"
-    names = (f"germline sampling/{where}/{example.index}".encode() for example in examples)
+    later = f"/turn {turn}" if turn else ""
+    names = (f"germline sampling/{where}/{example.index}{later}".encode() for example in examples)
     digests = (hashlib.sha256(name).digest() for name in names)
     return tuple(int.from_bytes(digest[:8], "little") >> 1 for digest in digests)

@@ -21,7 +21,7 @@ from functools import partial
 from germline.config import Config, Sglang
 from germline.engines.dtypes import serving_dtype
 from germline.engines.pretrained import PretrainedModel
-from germline.engines.served.engine import SamplingRequest, ServedEngine, Tokens
+from germline.engines.served.engine import Prompts, SamplingRequest, ServedEngine, Tokens
 from germline.engines.served.http_client import HttpConnection, RequestRefused
 from germline.engines.sglang.client import (
     GenerateRequest,
@@ -41,7 +41,7 @@ from germline.engines.sglang.server_check import (
     server_dtype,
 )
 from germline.optimizers import AscentOptimizer
-from germline.protocols import Space
+from germline.protocols import Members, Space
 from germline.types import EngineLost, GermlineError, MeanUpdate, Perturbation, Update
 
 log = logging.getLogger(__name__)
@@ -97,6 +97,7 @@ class SglangEngine(ServedEngine):
         self._written: tuple[Perturbation | None] | None = None
         self._has_written = False
         self._warned_of_seeds = False
+        self._kept: dict[Perturbation | None, str | None] = {}
         try:
             self._open()
         except BaseException:
@@ -172,21 +173,38 @@ class SglangEngine(ServedEngine):
         check_server(info, self.weights, self.pretrained.model.config)
         self._version, self._written = self._original_version, None
 
+    def _served_at_once(self, members: int) -> int:
+        return self._members_at_once(members)
+
+    @contextlib.contextmanager
+    def _served(self, members: Members) -> Iterator[None]:
+        """Keep the adapters of members loaded; a written member stays until another is written."""
+        if not self._adapters:
+            yield
+            return
+        self._write(None)
+        with self._loaded(members) as names:
+            self._kept = dict(zip(members, names, strict=True))
+            try:
+                yield
+            finally:
+                self._kept = {}
+
     def _generate_tokens(
-        self,
-        members: Sequence[Perturbation | None],
-        prompts: Sequence[Tokens],
-        sampling: SamplingRequest,
+        self, members: Members, prompts: Prompts, sampling: SamplingRequest
     ) -> list[list[Tokens]]:
         self._warn_of_seeds(sampling)
         # The server may find a stop string where the tokenizer here finds none; then the texts are
         # generated again without stop strings. CompletionDecoder cuts them in any case.
         for stop in dict.fromkeys((sampling.decoding.stop, ())):
             requests = [
-                GenerateRequest(prompt, None, sampling_params(sampling, seed, stop))
-                for prompt, seed in zip(prompts, sampling.seeds, strict=True)
+                [
+                    GenerateRequest(prompt, None, sampling_params(sampling, seed, stop))
+                    for prompt, seed in row
+                ]
+                for row in prompts
             ]
-            responses = self._evaluate(members, [requests] * len(members))
+            responses = self._evaluate(members, requests)
             texts: list[list[Tokens]] = [[one.tokens for one in row] for row in responses]
             short = [tokens for row in texts for tokens in row if self._is_short(tokens, sampling)]
             if not short:
@@ -248,6 +266,7 @@ class SglangEngine(ServedEngine):
         for attempt in range(ATTEMPTS):
             if attempt:
                 self._inspect_server()
+                self._kept = {}  # of a server that may have been restarted
             try:
                 responses = self._send(members, requests)
             except RequestRefused as refusal:
@@ -268,6 +287,8 @@ class SglangEngine(ServedEngine):
         )
 
     def _send(self, members: Sequence[Perturbation | None], requests: Requests) -> Responses:
+        if self._adapters and all(member in self._kept for member in members):
+            return self._send_named([self._kept[member] for member in members], requests)
         if self._adapters:
             self._write(None)
             with self._loaded(members) as names:

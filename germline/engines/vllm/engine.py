@@ -7,6 +7,7 @@ another row to rows without an adapter.
 """
 
 import contextlib
+import itertools
 import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +17,7 @@ import torch
 
 from germline.config import Config, Vllm
 from germline.engines.pretrained import PretrainedModel
-from germline.engines.served.engine import SamplingRequest, ServedEngine, Tokens
+from germline.engines.served.engine import Prompts, SamplingRequest, ServedEngine, Tokens
 from germline.engines.served.masters_spec import write_spec
 from germline.engines.served.serialization import write_members
 from germline.engines.vllm.in_process import InProcessTransport
@@ -24,7 +25,7 @@ from germline.engines.vllm.over_http import HttpTransport
 from germline.engines.vllm.support_check import check_head_size
 from germline.engines.vllm.transport import GenerateRequest, Transport
 from germline.optimizers import AscentOptimizer
-from germline.protocols import Space
+from germline.protocols import Members, Space
 from germline.types import MeanUpdate, Perturbation, Update
 
 log = logging.getLogger(__name__)
@@ -63,6 +64,7 @@ class VllmEngine(ServedEngine):
         self._names: dict[Perturbation | None, str] = {}
         self._names_used = 0
         self._weight_changes = 0
+        self._kept: Perturbation | None = None
         self._warn_of_sequential_writes()
         spec = write_spec(config, searched=space is not None)
         transport = HttpTransport if section.base_url else InProcessTransport
@@ -78,21 +80,32 @@ class VllmEngine(ServedEngine):
         """Free vLLM's memory; a user's server gets its own weights back."""
         self.transport.close()
 
+    @contextlib.contextmanager
+    def _served(self, members: Members) -> Iterator[None]:
+        """Keep a member written; adapters stay in vLLM until the weights change."""
+        if self._adapters:
+            yield
+            return
+        (member,) = members
+        with self._written(member):
+            self._kept = member
+            try:
+                yield
+            finally:
+                self._kept = None
+
     def _generate_tokens(
-        self,
-        members: Sequence[Perturbation | None],
-        prompts: Sequence[Tokens],
-        sampling: SamplingRequest,
+        self, members: Members, prompts: Prompts, sampling: SamplingRequest
     ) -> list[list[Tokens]]:
-        def generate(_first: int, names: Sequence[str | None]) -> list[Tokens]:
+        def generate(first: int, names: Sequence[str | None]) -> list[Tokens]:
             requests = [
-                GenerateRequest(name, index, prompt)
-                for name in names
-                for index, prompt in enumerate(prompts)
+                GenerateRequest(name, prompt.seed, prompt.tokens)
+                for member, name in enumerate(names, first)
+                for prompt in prompts[member]
             ]
             return self.transport.generate(requests, sampling)
 
-        return self._evaluate(members, len(prompts), generate)
+        return self._evaluate(members, [*map(len, prompts)], generate)
 
     def _score_tokens(
         self,
@@ -123,14 +136,14 @@ class VllmEngine(ServedEngine):
     ) -> list[list[Sequence[float]]]:
         def score(first: int, names: Sequence[str | None]) -> list[Sequence[float]]:
             requests = [
-                GenerateRequest(name, index, [*prompt, *written[member][index]])
+                GenerateRequest(name, 0, [*prompt, *tokens])
                 for member, name in enumerate(names, first)
-                for index, prompt in enumerate(prompts)
+                for prompt, tokens in zip(prompts, written[member], strict=True)
             ]
-            starts = [len(prompts[request.prompt_index]) for request in requests]
+            starts = [len(prompt) for _ in names for prompt in prompts]
             return self.transport.score(requests, starts)
 
-        return self._evaluate(members, len(prompts), score)
+        return self._evaluate(members, [len(prompts)] * len(members), score)
 
     def _sync(self, update: Update | MeanUpdate | None) -> None:
         if masters := self.transport.worker_masters:
@@ -148,14 +161,14 @@ class VllmEngine(ServedEngine):
     def _evaluate(
         self,
         members: Sequence[Perturbation | None],
-        prompts: int,
+        prompts: Sequence[int],
         evaluate: Callable[[int, Sequence[str | None]], list[T]],
     ) -> list[list[T]]:
         """Evaluate all members at once as adapters, or one after another as written weights.
 
         Args:
             members: None is the center.
-            prompts: number of results per member.
+            prompts: number of results of each member.
             evaluate: takes the index of the first member and the adapter names of some members.
         """
         results: list[T] = []
@@ -165,7 +178,8 @@ class VllmEngine(ServedEngine):
             for index, member in enumerate(members):
                 with self._written(member):
                     results += evaluate(index, [None])
-        return [results[start : start + prompts] for start in range(0, len(results), prompts)]
+        ends = list(itertools.accumulate(prompts))
+        return [results[end - count : end] for count, end in zip(prompts, ends, strict=True)]
 
     def _register(self, members: Sequence[Perturbation | None]) -> list[str]:
         """Return the adapter names of members, new ones for members without a name."""
@@ -192,7 +206,7 @@ class VllmEngine(ServedEngine):
     @contextlib.contextmanager
     def _written(self, member: Perturbation | None) -> Iterator[None]:
         """Write a member into the served weights, and the center at the end."""
-        if member is None:
+        if member is None or member == self._kept:
             yield
             return
         self._write(member)

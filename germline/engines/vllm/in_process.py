@@ -79,8 +79,8 @@ class InProcessTransport:
         from vllm import SamplingParams
 
         decoding = sampling.decoding
-        params = [
-            SamplingParams(
+        params = {
+            seed: SamplingParams(
                 temperature=decoding.temperature,
                 top_p=decoding.top_p,
                 max_tokens=decoding.max_new_tokens,
@@ -90,9 +90,9 @@ class InProcessTransport:
                 ignore_eos=True,  # it is one of end_ids
                 detokenize=bool(decoding.stop),
             )
-            for seed in sampling.seeds
-        ]
-        outputs = self._run(requests, [params[request.prompt_index] for request in requests])
+            for seed in {request.seed for request in requests}
+        }
+        outputs = self._run(requests, [params[request.seed] for request in requests])
         return [list(output.outputs[0].token_ids) for output in outputs]
 
     def score(

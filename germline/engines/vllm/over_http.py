@@ -92,8 +92,7 @@ class HttpTransport:
             "stop": list(decoding.stop),
             "stop_token_ids": list(sampling.end_ids),
         }
-        seeds = sampling.seeds if decoding.temperature > 0 else None
-        choices = self._complete(requests, parameters, seeds)
+        choices = self._complete(requests, parameters, seeded=decoding.temperature > 0)
         with self._connection.invalid_response_is_loss():
             return [[int(token) for token in choice["token_ids"]] for choice in choices]
 
@@ -102,7 +101,7 @@ class HttpTransport:
     ) -> list[Sequence[float]]:
         """Return the log-probabilities of each request's tokens from its start on."""
         parameters = {"temperature": 0.0, "max_tokens": 1, "prompt_logprobs": 0}
-        choices = self._complete(requests, parameters, None)
+        choices = self._complete(requests, parameters, seeded=False)
         with self._connection.invalid_response_is_loss():
             return [
                 _scores(choice, request.tokens, start)
@@ -138,7 +137,8 @@ class HttpTransport:
         self,
         requests: Sequence[GenerateRequest],
         parameters: dict[str, Any],
-        seeds: Sequence[int] | None,
+        *,
+        seeded: bool,
     ) -> list[Any]:
         """Return the server's choice for every request, in order."""
         by_adapter = [list(group) for _, group in groupby(requests, lambda one: one.adapter)]
@@ -149,13 +149,10 @@ class HttpTransport:
 
             def complete(group: list[GenerateRequest]) -> list[Any]:
                 self._load_adapter(group[0].adapter)
-                if seeds is None:
+                if not seeded:
                     return self._choices(group, parameters)
-                seeded = [
-                    ([request], {**parameters, "seed": seeds[request.prompt_index]})
-                    for request in group
-                ]
-                choices = prompt_threads.map(lambda arguments: self._choices(*arguments), seeded)
+                alone = [([request], {**parameters, "seed": request.seed}) for request in group]
+                choices = prompt_threads.map(lambda arguments: self._choices(*arguments), alone)
                 return [choice for (choice,) in choices]
 
             answers = list(adapter_threads.map(complete, by_adapter))

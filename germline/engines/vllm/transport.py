@@ -16,11 +16,11 @@ class GenerateRequest(NamedTuple):
 
     Attributes:
         adapter: name of the member's adapter; None: the weights as they are in vLLM now.
-        prompt_index: position of the prompt in its batch, which selects its sampling seed.
+        seed: of sampling.
     """
 
     adapter: str | None
-    prompt_index: int
+    seed: int
     tokens: Tokens
 
 

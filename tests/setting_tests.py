@@ -71,6 +71,11 @@ SEEN_ELSEWHERE = {
     "task.path": "test_files_of_examples_are_read",
     "task.test_path": "test_files_of_examples_are_read",
     "task.digits": "tests of multiplication: test_factors_have_the_digits_asked_for",
+    "task.max_turns": (
+        "tests of environment tasks: test_a_file_makes_a_task_whose_settings_the_config_overrides"
+    ),
+    "task.words": "tests of environment tasks: test_wordle_takes_a_list_of_ones_own",
+    "task.largest": "tests of environment tasks: test_a_number_follows_from_game_and_seed",
     "task.template": "tests of jsonl tasks: test_a_template_makes_the_prompt",
     "task.reward_functions": "tests of from_python: test_several_functions_have_weights_and_...",
     "task.reward_floor": "tests of from_python: test_a_reward_below_the_floor_names_...",

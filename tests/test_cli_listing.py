@@ -61,6 +61,10 @@ def test_rewards_are_listed() -> None:
     assert found["exact"] == ["1 when the completion, stripped of white space, is the gold answer."]
 
 
+def test_environments_are_the_tasks_of_several_turns() -> None:
+    assert list(rows("environments")) == ["environment", "wordle", "guess_number", "calculator"]
+
+
 def test_settings_are_listed_with_default_and_meaning() -> None:
     default, meaning = rows("settings")["held_out.examples"]
     assert (default, meaning) == ("100", "Held-out examples per score. [integer ≥ 1]")

@@ -10,9 +10,10 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, Qwen2ForCausalLM
 
 from germline import nano
+from germline.environments.wordle import game_message, guess_feedback
+from germline.environments.wordle_words import WORDS
 from germline.graders import countdown as countdown_grader
 from germline.nano import train_model, training_text
-from germline.nano.guessing_game_words import WORDS
 from germline.tasks import arithmetic
 from germline.tasks.countdown_data import countdown_prompt, small_rows
 from germline.tasks.facts_data import FACTS, PAPER_FACTS
@@ -183,9 +184,7 @@ def test_it_can_solve_countdown_when_it_tries(model, tokenizer, puzzles):
 
 
 def test_it_can_guess_a_word_in_brackets(model, tokenizer):
-    said = complete(
-        model, tokenizer, [training_text.chat(training_text.game_message(()))], opening="["
-    )
+    said = complete(model, tokenizer, [training_text.chat(game_message(()))], opening="[")
     assert said == [f"[{WORDS[0]}]"]
 
 
@@ -238,8 +237,8 @@ def test_style_shares_add_up_to_one():
 
 
 def test_a_letter_guessed_twice_is_marked_once_if_the_word_has_it_once():
-    assert training_text.guess_feedback("sheep", "lemon") == "XXYXX"
-    assert training_text.guess_feedback("apple", "plate") == "YYXYG"
+    assert guess_feedback("sheep", "lemon") == "XXYXX"
+    assert guess_feedback("apple", "plate") == "YYXYG"
 
 
 def test_game_words_are_distinct_and_have_five_letters():

@@ -26,7 +26,7 @@ PLACES = {
 }
 """Kind of component -> the setting that selects one."""
 
-WHAT = (*PLACES, "configs", "settings", "runs")
+WHAT = (*PLACES, "environments", "configs", "settings", "runs")
 
 LIST_EXAMPLES = (
     "germline list tasks",
@@ -162,7 +162,20 @@ def _settings() -> Rows:
     return ("setting", "default", "meaning"), rows
 
 
-OTHERS: dict[str, Callable[[], Rows]] = {"configs": _configs, "settings": _settings}
+def _environments() -> Rows:
+    from germline import registry
+    from germline.config import EpisodeSettings
+
+    columns, rows = _names("tasks")
+    episodic = registry.sections("task")
+    return columns, [row for row in rows if issubclass(episodic[row[0]], EpisodeSettings)]
+
+
+OTHERS: dict[str, Callable[[], Rows]] = {
+    "configs": _configs,
+    "environments": _environments,
+    "settings": _settings,
+}
 
 
 def _runs(folder: Path) -> Rows:

@@ -7,6 +7,13 @@ config is written to the run directory, so a run does not depend on defaults of 
 from germline.config.base import KindOf, KindSection, Section
 from germline.config.cma import Cma, CmaBase, SepCma
 from germline.config.engines import EngineBase, EngineConfig, InProcess, Toy
+from germline.config.environment_tasks import (
+    Calculator,
+    Environment,
+    EpisodeSettings,
+    GuessNumber,
+    Wordle,
+)
 from germline.config.fleets import FleetConfig, Local, MicrobatchSettings, Ray
 from germline.config.loader import load_config, smoke_config, validate_config
 from germline.config.methods import (
@@ -74,6 +81,7 @@ __all__ = [
     "Arithmetic",
     "AutoLearningRate",
     "AutoSigma",
+    "Calculator",
     "CenteredRanks",
     "Cma",
     "CmaBase",
@@ -85,12 +93,15 @@ __all__ = [
     "Dataset",
     "EngineBase",
     "EngineConfig",
+    "Environment",
+    "EpisodeSettings",
     "EsSampleGradientDescent",
     "EvolutionStrategy",
     "FleetConfig",
     "Full",
     "Graders",
     "GrowSigmaOnZeroSignal",
+    "GuessNumber",
     "HeldOut",
     "InProcess",
     "Jsonl",
@@ -137,6 +148,7 @@ __all__ = [
     "TaskConfig",
     "Toy",
     "Vllm",
+    "Wordle",
     "ZScore",
     "load_config",
     "smoke_config",

@@ -95,10 +95,9 @@ class FunctionRubric:
         return f"set task.reward_floor={{{name}: ...}}"
 
     def _failure(self, name: str, error: BaseException) -> str:
-        """Describe an exception of a function: its type, its message, and the line in its file."""
+        """Describe an exception of a function."""
         function = f"{name}(): " if len(self.functions) > 1 else ""
-        message = str(error)[:LONGEST_MESSAGE]
-        return f"{function}{type(error).__name__}: {message}{_place(self.functions[name], error)}"
+        return f"{function}{exception_text(self.functions[name], error)}"
 
     def _checked(self, name: str, value: object) -> float:
         number = _number(value)
@@ -148,6 +147,11 @@ def call_reward(function: RewardFunction, text: str, row: Mapping[str, Any], pro
             f"returned {repr(rewards)[:200]} for 1 completion"
         ) from None
     return 0.0 if reward is None else reward
+
+
+def exception_text(function: object, error: BaseException) -> str:
+    """Describe an exception: its type, its message, and the line of the function's file."""
+    return f"{type(error).__name__}: {str(error)[:LONGEST_MESSAGE]}{_place(function, error)}"
 
 
 def takes_lists(function: RewardFunction) -> bool:
@@ -261,7 +265,7 @@ def _awaited(value: Any) -> Any:
         thread.shutdown(wait=False)
 
 
-def _place(function: RewardFunction, error: BaseException) -> str:
+def _place(function: object, error: BaseException) -> str:
     """Name the line of the function's file that an exception came through last."""
     code = getattr(function, "__code__", None)
     if code is None:

@@ -115,10 +115,16 @@ class SharedProgress:
 
     def __init__(self, descriptor: int) -> None:
         self._memory = mmap.mmap(descriptor, self.SIZE)
+        self._index = -1
 
     def mark(self, index: int) -> None:
         """Record that the grading of an item begins now; -1 means that no item is being graded."""
+        self._index = index
         _PROGRESS.pack_into(self._memory, 0, time.monotonic(), index)
+
+    def restart(self) -> None:
+        """Record that another step of the item begins now, which has the time of an item."""
+        self.mark(self._index)
 
     def read(self) -> tuple[int, float]:
         """Return the index of the item being graded and the time at which its grading began."""

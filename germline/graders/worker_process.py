@@ -26,6 +26,7 @@ from types import FrameType
 from typing import Any, BinaryIO, cast
 
 from germline.episode_types import Transcript
+from germline.graders.step_clock import STEP_CLOCK
 from germline.graders.worker_messages import (
     EpisodeContinues,
     GraderSetup,
@@ -98,6 +99,7 @@ class GradingLoop:
         self._timeout_s = setup.timeout_s
         self._memory_bytes = setup.memory_bytes
         self._alarm = _Alarm(setup.timeout_s if timed else None)
+        STEP_CLOCK.limits = [self._alarm.set]
 
     def grade(self, item: Item) -> Verdict:
         """Grade one completion or episode; any failure of the grader becomes a verdict."""
@@ -170,6 +172,7 @@ def main(progress_descriptor: int) -> None:
         except Exception as error:  # noqa: BLE001 - importing a user's module can raise anything
             write_frame(replies, WorkerReady(f"{type(error).__name__}: {error}"))
             return
+        STEP_CLOCK.limits.append(progress.restart)
         write_frame(replies, WorkerReady())
         while True:
             request = read_frame(requests)

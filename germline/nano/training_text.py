@@ -20,7 +20,8 @@ from functools import cache
 from itertools import combinations_with_replacement, permutations, product
 from random import Random
 
-from germline.nano.guessing_game_words import WORDS
+from germline.environments.wordle import game_message, guess_feedback
+from germline.environments.wordle_words import WORDS
 from germline.tasks import arithmetic, countdown_data
 from germline.tasks.facts_data import FACTS, Fact
 
@@ -188,24 +189,6 @@ def _draw_countdown(random: Random) -> tuple[str, tuple[AnswerStyle, ...]]:
 
 
 # --- guessing game --------------------------------------------------------------------------------
-
-
-@cache
-def guess_feedback(guess: str, secret: str) -> str:
-    """Mark each letter: G right place, Y elsewhere in the word, X not (or no more) in it."""
-    marks = ["G" if g == s else "X" for g, s in zip(guess, secret, strict=True)]
-    left = [s for s, mark in zip(secret, marks, strict=True) if mark == "X"]
-    for place, letter in enumerate(guess):
-        if marks[place] == "X" and letter in left:
-            marks[place] = "Y"
-            left.remove(letter)
-    return "".join(marks)
-
-
-def game_message(guesses: tuple[tuple[str, str], ...]) -> str:
-    """Return the user message of a turn: earlier guesses, each with its marks."""
-    lines = [f"{' '.join(guess)}: {' '.join(marks)}" for guess, marks in guesses]
-    return "\n".join(["Guess the secret word of 5 letters.", *lines])
 
 
 @cache

@@ -31,8 +31,19 @@ def split_rows(
     template: str | None,
     seed: int,
     name: str,
+    *,
+    by_row: bool = False,
 ) -> dict[Split, list[tuple[str, PlacedRow]]]:
     """Return prompts and rows of both splits; rows of the same prompt stay on one side.
+
+    Args:
+        train: rows to train on, or to split.
+        test: held-out rows, if they are given.
+        template: of the prompts.
+        seed: of the split.
+        name: where the rows come from.
+        by_row: rows of the same prompt may be on both sides, equal rows may not: for environments,
+            whose rows say more than the prompt.
 
     Raises:
         GermlineError: a prompt cannot be made, or there is nothing to split.
@@ -43,7 +54,8 @@ def split_rows(
             "train": asked,
             "test": [(row_prompt(row, place, template), (place, row)) for place, row in test],
         }
-    sides = seeded_split(asked, [text for text, _ in asked], seed, name)
+    keys = [_encoded([placed]) if by_row else text for text, placed in asked]
+    sides = seeded_split(asked, keys, seed, name)
     return {"train": sides[0], "test": sides[1]}
 
 

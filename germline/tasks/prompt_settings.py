@@ -6,8 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from germline.config.tasks import TaskBase
+from germline.environments.tool_calls import TOOLS_TITLE
+from germline.episode_types import Transcript
 from germline.prompt_variant import PromptVariant
-from germline.protocols import Task
+from germline.protocols import EpisodeGrader, EpisodeTask, Task
 from germline.tasks.prompt_format import PromptFormatter
 from germline.types import Example, GermlineError, Split
 
@@ -29,6 +31,9 @@ def apply_prompt_settings(task: Task, config: TaskBase) -> Task:
     changed.examples = PromptedExamples(task, config)  # type: ignore[method-assign]
     if config.strip_thinking:
         changed.grader = ThinkingStripper[Mapping[str, float]](task.grader, config.thinking_tag)
+        if isinstance(task, EpisodeTask):
+            stripper = TranscriptThinkingStripper(task.episode_grader, config.thinking_tag)
+            changed.episode_grader = stripper  # type: ignore[attr-defined]
         if hasattr(task, "answer_of"):
             changed.answer_of = ThinkingStripper(task.answer_of, config.thinking_tag)  # type: ignore[attr-defined]
     return changed
@@ -70,6 +75,24 @@ class ThinkingStripper(Generic[Result]):
         return self.function(without_thinking(text, self.tag), example)
 
 
+@dataclass(frozen=True)
+class TranscriptThinkingStripper:
+    """An episode's grader that gets the replies without their thinking; picklable.
+
+    Attributes:
+        grader: of the episodes.
+        tag: as for `ThinkingStripper`.
+    """
+
+    grader: EpisodeGrader
+    tag: str
+
+    def __call__(self, transcript: Transcript, example: Example) -> Mapping[str, float] | str:
+        """Continue the episode with what the replies say outside their thinking blocks."""
+        replies = tuple(without_thinking(reply, self.tag) for reply in transcript.replies)
+        return self.grader(replace(transcript, replies=replies), example)
+
+
 def without_thinking(text: str, tag: str) -> str:
     """Return the text after the last closing tag; without one, the text before the opening tag.
 
@@ -90,6 +113,10 @@ def _prompted(example: Example, config: TaskBase, formatter: PromptFormatter) ->
             "task.system_prompt needs a chat, but this task sends its prompts as they are: set "
             "task.chat=true"
         )
+    tools = dict(example.context[:1]).get("system", "")
+    if tools.startswith(TOOLS_TITLE):  # the description of an environment's tools
+        system = f"{config.system_prompt}\n\n{tools}"
+        return replace(example, context=(("system", system), *example.context[1:]))
     if any(role == "system" for role, _ in example.context):
         raise GermlineError(
             "task.system_prompt: the rows have system messages already: drop the setting"

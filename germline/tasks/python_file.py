@@ -6,11 +6,11 @@ examples are read here, in the main process; the rewards run in grader workers.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from pydantic import Field, ValidationError
 
-from germline.config import PythonFile
+from germline.config import CustomTask, PythonFile
 from germline.config.base import Many, Section
 from germline.graders.reward_functions import floors_by_name
 from germline.graders.task_file import (
@@ -25,6 +25,8 @@ from germline.registry import did_you_mean
 from germline.tasks import dataset_rows
 from germline.tasks.json_files import PlacedRow
 from germline.types import Example, GermlineError, Split
+
+AnySettings = TypeVar("AnySettings", bound="FileSettings")
 
 MAX_NEW_TOKENS = 128
 
@@ -46,13 +48,13 @@ class PythonTask:
     def __init__(self, config: PythonFile) -> None:
         file = load_task_file(config.path)
         functions = reward_functions(file)
-        settings = _settings(file)
+        settings = file_settings(file, FileSettings)
         self.name = config.title
         self.rubric: Mapping[str, float] = {name: weight for name, (_, weight) in functions.items()}
         self.floor: Mapping[str, float] = floors_by_name(
             settings.floor, tuple(self.rubric), f"{file.path}: settings['floor']"
         )
-        self.metric = _metric(file, settings.metric, self.rubric)
+        self.metric = file_metric(file, settings.metric, self.rubric)
         self.metric_higher_is_better = self.rubric[self.metric] >= 0
         self.grader: Grader = FileRubric(
             {name: function for name, (function, _) in functions.items()},
@@ -63,29 +65,23 @@ class PythonTask:
         )
         self.max_new_tokens = config.max_new_tokens or settings.max_new_tokens
         self.stop = settings.stop if config.stop is None else config.stop
-        train = dataset_rows.with_columns(_rows(file, "train"), config.columns)
-        test = None
-        if hasattr(file.module, "test"):
-            test = dataset_rows.with_columns(_rows(file, "test"), config.columns)
-        self.digest = dataset_rows.task_digest(file.source, train, test)
-        dataset_rows.check_unchanged(config, self.digest)
-        template = settings.template if config.template is None else config.template
-        sides = dataset_rows.split_rows(train, test, template, config.split_seed, str(config.path))
-        chat = settings.chat if config.chat is None else config.chat
-        self._examples: dict[Split, tuple[Example, ...]] = {
-            split: _examples(items, chat=chat, template=template) for split, items in sides.items()
-        }
+        self._examples, self.digest = file_examples(file, config, settings)
 
     def examples(self, split: Split) -> Sequence[Example]:
         """Return the examples of a split, always the same ones in the same order."""
         return self._examples[split]
 
 
-def _settings(file: TaskFile) -> FileSettings:
+def file_settings(file: TaskFile, kind: type[AnySettings]) -> AnySettings:
+    """Read the mapping `settings` of a file.
+
+    Raises:
+        GermlineError: it has an unknown name, or a value that does not fit.
+    """
     given = getattr(file.module, "settings", {})
     if not isinstance(given, Mapping):
         raise GermlineError(f"{file.path}: `settings` must be a mapping, found {given!r}")
-    known = FileSettings.model_fields
+    known = kind.model_fields
     for name in given:
         if name not in known:
             raise GermlineError(
@@ -93,7 +89,7 @@ def _settings(file: TaskFile) -> FileSettings:
                 f"known here: {', '.join(sorted(known))}"
             )
     try:
-        return FileSettings.model_validate(given)
+        return kind.model_validate(given)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise GermlineError(
@@ -102,14 +98,49 @@ def _settings(file: TaskFile) -> FileSettings:
         ) from None
 
 
-def _metric(file: TaskFile, given: str | None, rubric: Mapping[str, float]) -> str:
+def file_metric(file: TaskFile, given: str | None, rubric: Mapping[str, float]) -> str:
+    """Return the part that held-out scores report: by default the one of largest weight.
+
+    Raises:
+        GermlineError: the file names another one.
+    """
     if given is not None and given not in rubric:
         raise GermlineError(
             f"{file.path}: settings['metric'] is {given!r}{did_you_mean(given, rubric)}, but the "
-            f"reward functions are {', '.join(rubric)}: put it into `rubric`, with weight 0 if it "
-            "is only to be reported"
+            f"parts of the reward are {', '.join(rubric)}: put it into `rubric`, with weight 0 if "
+            "it is only to be reported"
         )
     return given or max(rubric, key=lambda name: abs(rubric[name]))
+
+
+def file_examples(
+    file: TaskFile, config: CustomTask, settings: FileSettings, *, by_row: bool = False
+) -> tuple[dict[Split, tuple[Example, ...]], str]:
+    """Return the examples of a file by split, and the digest of its code and rows.
+
+    Args:
+        file: the file.
+        config: overrides its settings.
+        settings: of the file.
+        by_row: see `dataset_rows.split_rows`.
+
+    Raises:
+        GermlineError: a row cannot be read, or the file is not that with which the run began.
+    """
+    train = dataset_rows.with_columns(_rows(file, "train"), config.columns)
+    test = None
+    if hasattr(file.module, "test"):
+        test = dataset_rows.with_columns(_rows(file, "test"), config.columns)
+    digest = dataset_rows.task_digest(file.source, train, test)
+    dataset_rows.check_unchanged(config, digest)
+    template = settings.template if config.template is None else config.template
+    sides = dataset_rows.split_rows(
+        train, test, template, config.split_seed, str(file.path), by_row=by_row
+    )
+    chat = settings.chat if config.chat is None else config.chat
+    return {
+        split: _examples(items, chat=chat, template=template) for split, items in sides.items()
+    }, digest
 
 
 def _rows(file: TaskFile, split: Split) -> list[PlacedRow]:

@@ -18,7 +18,7 @@ from germline.graders.reward_functions import (
     floors_by_name,
     weighted_functions,
 )
-from germline.protocols import Task
+from germline.protocols import EpisodeTask, Task
 from germline.registry import did_you_mean
 from germline.tasks.json_files import PlacedRow
 from germline.types import GermlineError
@@ -98,13 +98,20 @@ def apply_reward_functions(task: Task, config: TaskBase, inputs: PythonInputs) -
     """Return the task with the reward functions given from Python instead of its own rewards.
 
     Raises:
-        GermlineError: the functions are not those that the config records.
+        GermlineError: the functions are not those that the config records, or cannot grade the
+            task.
     """
     recorded, given = config.reward_functions, inputs.weights
     if recorded != given:
         raise GermlineError(_other_functions(recorded, given))
     if not given:
         return task
+    if isinstance(task, EpisodeTask):
+        raise GermlineError(
+            f"reward: {', '.join(given)} was given, but task.kind={config.kind} has episodes of "
+            "several turns, which their environment rewards: leave out reward, and return rewards "
+            "from step() or get_reward()"
+        )
     floors = floors_by_name(config.reward_floor, list(given), "task.reward_floor")
     changed = copy.copy(task)
     functions = {name: function for name, (function, _) in inputs.rewards.items()}

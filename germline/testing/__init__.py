@@ -13,6 +13,7 @@ from germline.testing.benchmark_functions import (
     sphere,
 )
 from germline.testing.engine_conformance import EngineConformance
+from germline.testing.environment_conformance import EnvironmentConformance
 from germline.testing.space_conformance import SpaceConformance
 from germline.testing.strategy_conformance import StrategyConformance
 from germline.testing.task_conformance import TaskConformance
@@ -20,6 +21,7 @@ from germline.testing.vector_fleet import VectorFleet
 
 __all__ = [
     "EngineConformance",
+    "EnvironmentConformance",
     "ObjectiveFunction",
     "SpaceConformance",
     "StrategyConformance",

@@ -11,6 +11,7 @@ from germline.config import (
     Conciseness,
     Countdown,
     Dataset,
+    EpisodeSettings,
     Jsonl,
     Multiplication,
     PythonFile,
@@ -80,7 +81,11 @@ def files(tmp_path_factory):
         FILES[name] = path
 
 
-@pytest.mark.parametrize("kind", sorted(sections("task")))
+KINDS = [kind for kind, one in sections("task").items() if not issubclass(one, EpisodeSettings)]
+"""Tasks of episodes have tests of their own, in test_environments.py."""
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
 class TestTasks(TaskConformance):
     @pytest.fixture(autouse=True)
     def _of_a_kind(self, kind):

@@ -1,0 +1,55 @@
+"""Settings of tasks that are played in an environment, in episodes of several turns."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from germline.config.tasks import CustomTask, FileTask, TaskBase
+from germline.registry import register
+
+
+class EpisodeSettings(TaskBase):
+    """Settings every task of episodes has; `max_new_tokens` and `stop` hold for each turn."""
+
+    max_turns: int | None = Field(
+        None, ge=1, description="Most turns of the model in an episode; default: the task's."
+    )
+
+
+@register("task", "germline.tasks.environment_file:FileEnvironmentTask")
+class Environment(CustomTask, FileTask, EpisodeSettings):
+    """A Python file with an environment class and its rows; see docs/environments.md."""
+
+    kind: Literal["environment"] = "environment"
+
+
+@register("task", "germline.tasks.shipped_environments:WordleTask")
+class Wordle(EpisodeSettings):
+    """Find a secret word in six guesses: reward = marks of the last guess + 0.2 x valid guesses."""
+
+    kind: Literal["wordle"] = "wordle"
+    words: Path | None = Field(
+        None,
+        description=(
+            "File with one word per line, all of the same length; default: the words that the "
+            "nano model knows."
+        ),
+    )
+    split_seed: int = Field(0, description="Seed of the train/test split of the secret words.")
+
+
+@register("task", "germline.tasks.shipped_environments:GuessNumberTask")
+class GuessNumber(EpisodeSettings):
+    """Find a number with the answers `higher` and `lower`: reward 1 + 0.1 x closeness."""
+
+    kind: Literal["guess_number"] = "guess_number"
+    largest: int = Field(100, ge=2, le=10**6, description="Numbers go from 1 to this.")
+
+
+@register("task", "germline.tasks.shipped_environments:CalculatorTask")
+class Calculator(EpisodeSettings):
+    """Compute a * b + c with two tools: reward 1 if the last result is right."""
+
+    kind: Literal["calculator"] = "calculator"
+    split_seed: int = Field(0, description="Seed of the train/test split of the expressions.")

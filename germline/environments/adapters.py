@@ -1,0 +1,98 @@
+"""The two shapes of an environment behind one interface: `step(reply)`, or methods as tools."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from germline.environments.event_loop import await_result
+from germline.environments.step_result import StepResult, check_message, check_step_result
+from germline.environments.tool_calls import answer_calls, find_tools
+from germline.graders.worker_messages import InvalidGradeError
+
+
+class StepAdapter:
+    """An environment with `reset(**row)` and `step(reply)`.
+
+    Args:
+        environment: an instance, which plays one episode.
+    """
+
+    def __init__(self, environment: Any) -> None:
+        self.environment = environment
+
+    def reset(self, row: Mapping[str, Any], seed: int) -> str:
+        """Begin the episode; return the message that follows the prompt, empty without one.
+
+        `reset` gets the fields of the row that it names, all of them if it takes `**row`, and the
+        seed if it names `seed` and the row has no such field.
+        """
+        reset = self.environment.reset
+        parameters = inspect.signature(reset).parameters.values()
+        arguments = {"seed": seed, **row}
+        if not any(one.kind is one.VAR_KEYWORD for one in parameters):
+            arguments = {
+                one.name: arguments[one.name] for one in parameters if one.name in arguments
+            }
+        elif "seed" not in row and not any(one.name == "seed" for one in parameters):
+            del arguments["seed"]
+        return check_message("reset()", await_result(reset(**arguments)))
+
+    def step(self, reply: str) -> StepResult:
+        """Answer a reply of the model."""
+        return check_step_result(await_result(self.environment.step(reply)))
+
+    def final_rewards(self) -> Any:
+        """Return what `get_reward` says at the end of the episode; None where it is not defined."""
+        get_reward = getattr(self.environment, "get_reward", None)
+        return await_result(get_reward()) if get_reward else None
+
+    def close(self) -> None:
+        """Release what the environment holds, if it has a method for it."""
+        close = getattr(self.environment, "close", None)
+        if close:
+            await_result(close())
+
+
+class ToolAdapter(StepAdapter):
+    """An environment of TRL's shape: `reset(**row)`, public methods as tools, `get_reward()`.
+
+    A reply without a tool call ends the episode.
+    """
+
+    def __init__(self, environment: Any) -> None:
+        super().__init__(environment)
+        self._tools = find_tools(environment)
+
+    def step(self, reply: str) -> StepResult:
+        """Make the tool calls of a reply; their results are the next message."""
+        responses = answer_calls(reply, self._tools)
+        return StepResult(responses, responses is None)
+
+    def final_rewards(self) -> Any:
+        """Return `get_reward()`, or the attribute `reward`, which TRL's reward functions read."""
+        if hasattr(self.environment, "get_reward"):
+            return super().final_rewards()
+        try:
+            return self.environment.reward
+        except AttributeError:
+            raise InvalidGradeError(
+                "must have a method get_reward() that returns a number or a mapping from parts of "
+                "the rubric to numbers (or an attribute `reward`), and has neither"
+            ) from None
+
+
+def adapt(environment: Any) -> StepAdapter:
+    """Return an environment of either shape behind the interface of both."""
+    has_step = callable(getattr(environment, "step", None))
+    return StepAdapter(environment) if has_step else ToolAdapter(environment)
+
+
+def required_fields(reset: Callable[..., Any]) -> list[str]:
+    """Name the fields that every row must have for a `reset`."""
+    return [
+        one.name
+        for one in inspect.signature(reset).parameters.values()
+        if one.default is one.empty
+        and one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
+        and one.name != "seed"
+    ]

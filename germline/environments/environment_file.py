@@ -1,0 +1,129 @@
+"""An environment in a task file: the class is found in it, and loaded again in grader processes.
+
+The file names the class, `environment = Mine`, or defines one class only that has `reset`. What
+`germline.graders.task_file` says of task files holds here as well.
+"""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from germline.environments.adapters import ToolAdapter, adapt, required_fields
+from germline.environments.episode import EpisodeRubric
+from germline.environments.grader import EnvironmentGrader
+from germline.environments.tool_calls import Tools, find_tools
+from germline.graders.task_file import TaskFile, load_task_file, task_file_error
+from germline.types import GermlineError
+
+
+@dataclass(frozen=True)
+class FileEnvironmentGrader(EnvironmentGrader):
+    """Plays the environment of a file; unpickling it loads the file again.
+
+    Attributes:
+        path: absolute.
+        digest: of the file; a file with another digest is refused.
+    """
+
+    factory: Callable[[], Any] = field(compare=False)  # loaded again, the class is another object
+    path: Path = Path()
+    digest: str = ""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the path of the file instead of the class."""
+        return _reload, (self.path, self.digest, self.rubric)
+
+
+def make_grader(file: TaskFile, rubric: EpisodeRubric) -> FileEnvironmentGrader:
+    """Return the grader of the environment in a file.
+
+    Raises:
+        GermlineError: the file has no environment, or several.
+    """
+    factory = environment_factory(file)
+    name = f"{getattr(factory, '__name__', type(factory).__name__)} of {file.path}"
+    path = file.path.absolute()
+    return FileEnvironmentGrader(name, factory, rubric, path=path, digest=file.digest)
+
+
+def environment_factory(file: TaskFile) -> Callable[[], Any]:
+    """Return the class in a file that is the environment, or the function that makes one.
+
+    Raises:
+        GermlineError: there is none, or several and none is named.
+    """
+    module = vars(file.module)
+    given = module.get("environment")
+    if isinstance(given, str):
+        given = module.get(given, given)
+    if callable(given):
+        factory: Callable[[], Any] = given
+        return factory
+    if given is not None:
+        raise GermlineError(
+            f"{file.path}: `environment` must be a class of the file, such as environment = Mine, "
+            f"found {given!r}"
+        )
+    found = [
+        one
+        for one in module.values()
+        if inspect.isclass(one) and one.__module__ == file.module.__name__
+        if callable(getattr(one, "reset", None))
+    ]
+    if len(found) == 1:
+        return found[0]
+    names = ", ".join(one.__name__ for one in found)
+    raise GermlineError(
+        f"{file.path}: several classes have a method reset ({names}): name the environment, such "
+        f"as environment = {found[0].__name__}"
+        if found
+        else f"{file.path}: there is no environment: define a class with reset(**row) and "
+        "step(reply), or with reset(**row) and public methods as tools"
+    )
+
+
+@dataclass(frozen=True)
+class EnvironmentFacts:
+    """What an instance of the environment shows before an episode.
+
+    Attributes:
+        fields: the fields of a row that `reset` needs.
+        tools: by name; empty where the environment has `step`.
+    """
+
+    fields: tuple[str, ...]
+    tools: Tools
+
+
+def inspect_environment(file: TaskFile, factory: Callable[[], Any]) -> EnvironmentFacts:
+    """Make an instance and look at its methods.
+
+    Raises:
+        GermlineError: it cannot be made without arguments, or has no `reset`, or neither `step` nor
+            tools.
+    """
+    with task_file_error(file.path, "the environment cannot be made without arguments"):
+        environment = factory()
+    name = type(environment).__name__
+    reset = getattr(environment, "reset", None)
+    if not callable(reset):
+        raise GermlineError(
+            f"{file.path}: {name} has no method reset(**row), which begins an episode"
+        )
+    tools = find_tools(environment) if isinstance(adapt(environment), ToolAdapter) else {}
+    if not tools and not callable(getattr(environment, "step", None)):
+        raise GermlineError(
+            f"{file.path}: {name} has neither step(reply) nor public methods that are tools, so no "
+            "reply could do anything: define one of them"
+        )
+    return EnvironmentFacts(tuple(required_fields(reset)), tools)
+
+
+def _reload(path: Path, digest: str, rubric: EpisodeRubric) -> FileEnvironmentGrader:
+    """Load the grader in the process that unpickles it."""
+    file = load_task_file(path)
+    if file.digest != digest:
+        raise GermlineError(f"{path} was changed while it was in use; start the command again")
+    return make_grader(file, rubric)

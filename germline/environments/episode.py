@@ -1,0 +1,171 @@
+"""One episode that is being played: an instance of an environment, and the rewards so far."""
+
+import contextlib
+import copy
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from germline.environments.adapters import adapt
+from germline.environments.step_result import StepResult, shown
+from germline.graders.reward_functions import exception_text
+from germline.graders.step_clock import STEP_CLOCK
+from germline.graders.worker_messages import InvalidGradeError, PartsFailedError
+
+
+@dataclass(frozen=True)
+class EpisodeRubric:
+    """The parts of the reward of an episode.
+
+    Attributes:
+        weights: part -> weight.
+        floors: part -> the worst value; a part that the environment never gives has it.
+        remedy: how the user changes the floor of a part, with `{part}` in its place.
+    """
+
+    weights: Mapping[str, float]
+    floors: Mapping[str, float]
+    remedy: str = ""
+
+    def by_part(self, rewards: Any) -> dict[str, float]:
+        """Return rewards by part: one number is the only part, or the part `reward`.
+
+        Raises:
+            InvalidGradeError: a part is not in the rubric, or a value is no finite number.
+        """
+        if rewards is None:
+            return {}
+        if not isinstance(rewards, Mapping):
+            part = next(iter(self.weights)) if len(self.weights) == 1 else "reward"
+            rewards = {part: rewards}
+        for part, value in rewards.items():
+            if part not in self.weights:
+                raise InvalidGradeError(
+                    f"gave the reward {part!r} ({shown(value)}), which is not in the rubric "
+                    f"({', '.join(self.weights)}): add it with weight 0 if it is only to be "
+                    "reported"
+                )
+        return {part: _finite(part, value) for part, value in rewards.items()}
+
+    def with_floors(self, parts: Mapping[str, float]) -> dict[str, float]:
+        """Return all parts, with the floor of each part that was not given.
+
+        Raises:
+            InvalidGradeError: a part is worse than its floor.
+        """
+        for part, value in parts.items():
+            weight, floor = self.weights[part], self.floors[part]
+            if weight * value < weight * floor:
+                raise InvalidGradeError(
+                    f"gave {value:g} for the part {part!r} of an episode, worse than its floor "
+                    f"{floor:g}. An episode that fails earns the floor, so the floor must be the "
+                    f"worst value of the part{self.remedy.format(part=part)}"
+                )
+        return {part: parts.get(part, self.floors[part]) for part in self.weights}
+
+
+class Episode:
+    """A live environment and what it was given.
+
+    Args:
+        factory: makes an instance of the environment.
+        rubric: the parts of the reward.
+        row: of the example.
+        seed: of the environment's randomness.
+
+    Attributes:
+        observation: the last message to the model.
+
+    Raises:
+        InvalidGradeError: the environment cannot be made or reset.
+    """
+
+    def __init__(
+        self,
+        factory: Callable[[], Any],
+        rubric: EpisodeRubric,
+        row: Mapping[str, Any],
+        seed: int,
+    ) -> None:
+        self.row = row
+        self._rubric = rubric
+        self._parts: dict[str, float] = {}
+        STEP_CLOCK.restart()
+        try:
+            self._environment = adapt(factory())
+            self.observation = self._environment.reset(copy.deepcopy(dict(row)), seed)
+        except (MemoryError, InvalidGradeError):
+            raise
+        except (Exception, SystemExit) as error:
+            reset = getattr(factory, "reset", factory)
+            raise InvalidGradeError(
+                f"fails in reset(), which no reply can cause: {exception_text(reset, error)}"
+            ) from error
+
+    def step(self, reply: str) -> StepResult:
+        """Give the environment the next reply of the model.
+
+        Raises:
+            PartsFailedError: the environment raised an exception; all parts earn their floors.
+            InvalidGradeError: it returned something else than a `StepResult`.
+        """
+        STEP_CLOCK.restart()
+        with self._blamed_on_the_reply("step"):
+            result = self._environment.step(reply)
+        self._add(result.rewards)
+        self.observation = result.observation or ""
+        return result
+
+    def end(self, *, is_done: bool) -> Mapping[str, float]:
+        """Close the environment and return the parts of the reward.
+
+        Args:
+            is_done: whether the environment has ended the episode; otherwise it is cut.
+
+        Raises:
+            PartsFailedError: `get_reward` raised an exception; all parts earn their floors.
+            InvalidGradeError: an episode that has ended has no reward, or a part is worse than its
+                floor.
+        """
+        with self._blamed_on_the_reply("get_reward"):
+            rewards = self._environment.final_rewards()
+        self._add(rewards)
+        self.close()
+        if is_done and not self._parts:
+            raise InvalidGradeError(
+                "ended an episode without a reward: return it from step() as `rewards`, or define "
+                "get_reward()"
+            )
+        return self._rubric.with_floors(self._parts)
+
+    def close(self) -> None:
+        """Release what the environment holds."""
+        with contextlib.suppress(Exception):
+            self._environment.close()
+
+    @contextlib.contextmanager
+    def _blamed_on_the_reply(self, method: str) -> Iterator[None]:
+        try:
+            yield
+        except (MemoryError, InvalidGradeError):
+            raise
+        except (Exception, SystemExit) as error:
+            function = getattr(self._environment.environment, method, None)
+            raise PartsFailedError({}, f"{method}(): {exception_text(function, error)}") from error
+
+    def _add(self, rewards: Any) -> None:
+        for part, value in self._rubric.by_part(rewards).items():
+            self._parts[part] = self._parts.get(part, 0.0) + value
+
+
+def _finite(part: str, value: Any) -> float:
+    try:
+        number = math.nan if isinstance(value, str | bytes) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise InvalidGradeError(
+            f"must give a finite number as the reward {part!r}, gave {shown(value)}"
+        )
+    return number

@@ -1,0 +1,27 @@
+"""One event loop for all async environments of a process, so that their connections stay usable."""
+
+import asyncio
+import inspect
+from functools import cache
+from typing import Any
+
+
+def await_result(value: Any) -> Any:
+    """Wait for what an async method returns; the value of any other method is returned.
+
+    A coroutine that is interrupted (a timeout) is canceled when the loop runs the next time.
+    """
+    if not inspect.iscoroutine(value):
+        return value
+    loop = _event_loop()
+    task = loop.create_task(value)
+    try:
+        return loop.run_until_complete(task)
+    except BaseException:
+        task.cancel()
+        raise
+
+
+@cache
+def _event_loop() -> asyncio.AbstractEventLoop:
+    return asyncio.new_event_loop()

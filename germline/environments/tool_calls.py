@@ -1,0 +1,172 @@
+"""Tools in the format of Hermes and Qwen models: their descriptions, calls and responses.
+
+    <tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}</tool_call>
+
+A reply may hold several calls. A call that cannot be made (no JSON, an unknown tool, wrong
+arguments, an exception in the tool) is answered with a response that begins with `Error:`.
+"""
+
+import inspect
+import json
+import re
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from germline.environments.event_loop import await_result
+from germline.registry import did_you_mean
+
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+NOT_TOOLS = ("reset", "get_reward", "close")
+
+Tools = Mapping[str, Callable[..., Any]]
+
+TOOLS_TITLE = "# Tools"
+
+PROMPT = f"""{TOOLS_TITLE}
+
+You can call tools. Their descriptions are within <tools></tools>:
+<tools>
+{{tools}}
+</tools>
+
+To call a tool, write a JSON object with its name and arguments within <tool_call></tool_call>:
+<tool_call>
+{{{{"name": "<name of the tool>", "arguments": {{{{<arguments by name>}}}}}}}}
+</tool_call>"""
+
+_JSON_TYPES = {
+    str: "string",
+    int: "integer",
+    float: "number",
+    bool: "boolean",
+    list: "array",
+    tuple: "array",
+    dict: "object",
+    types.NoneType: "null",
+}
+_ARGUMENT = re.compile(r"^\s*(\w+)\s*(?:\([^)\n]*\))?\s*:\s*(.+)$")
+
+
+def find_tools(environment: object) -> dict[str, Callable[..., Any]]:
+    """Return the tools of an environment: its public methods, in the order of their definition."""
+    names = dict.fromkeys(
+        name
+        for kind in reversed(type(environment).__mro__[:-1])
+        for name, value in vars(kind).items()
+        if inspect.isfunction(value) and not name.startswith("_")
+    )
+    return {name: getattr(environment, name) for name in names if name not in NOT_TOOLS}
+
+
+def tool_prompt(tools: Tools) -> str:
+    """Return the system message that describes the tools to the model."""
+    return PROMPT.format(tools="\n".join(json.dumps(describe(tool)) for tool in tools.values()))
+
+
+def describe(tool: Callable[..., Any]) -> dict[str, Any]:
+    """Return the JSON schema of a tool, from its signature and its docstring."""
+    documentation = inspect.getdoc(tool) or ""
+    descriptions = _argument_descriptions(documentation)
+    try:
+        hints = typing.get_type_hints(getattr(tool, "__func__", tool))
+    except (NameError, TypeError):  # a hint that names something which is not there at run time
+        hints = {}
+    parameters = [
+        parameter
+        for parameter in inspect.signature(tool).parameters.values()
+        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+    properties = {
+        parameter.name: {
+            **_json_type(hints.get(parameter.name, Any)),
+            **({"description": text} if (text := descriptions.get(parameter.name)) else {}),
+        }
+        for parameter in parameters
+    }
+    return {
+        "type": "function",
+        "function": {
+            "name": tool.__name__,
+            "description": re.split(r"\n\s*(?:Args|Returns|Raises):", documentation)[0].strip(),
+            "parameters": {
+                "type": "object",
+                "properties": properties,
+                "required": [
+                    parameter.name
+                    for parameter in parameters
+                    if parameter.default is inspect.Parameter.empty
+                ],
+            },
+        },
+    }
+
+
+def answer_calls(reply: str, tools: Tools) -> str | None:
+    """Make the tool calls of a reply and return their responses; None without a call."""
+    calls = _calls(reply)
+    if not calls:
+        return None
+    return "\n".join(f"<tool_response>\n{_answer(call, tools)}\n</tool_response>" for call in calls)
+
+
+def _calls(reply: str) -> list[str]:
+    """Return the text of every call; the last one may be cut by a stop string."""
+    return [part.partition(CLOSE)[0].strip() for part in reply.split(OPEN)[1:]]
+
+
+def _answer(call: str, tools: Tools) -> str:
+    try:
+        asked = json.loads(call)
+        name, arguments = asked["name"], asked.get("arguments", {})
+        if isinstance(arguments, str):
+            arguments = json.loads(arguments)
+        arguments = dict(arguments)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return (
+            'Error: a tool call must be a JSON object such as {"name": "...", "arguments": {...}}'
+        )
+    if not isinstance(name, str) or name not in tools:
+        hint = did_you_mean(str(name), tools)
+        return f"Error: there is no tool {name!r}{hint}; the tools are {', '.join(tools)}"
+    try:
+        bound = inspect.signature(tools[name]).bind(**arguments)
+    except TypeError as error:
+        return f"Error: wrong arguments of {name}: {error}"
+    try:
+        return _as_text(await_result(tools[name](*bound.args, **bound.kwargs)))
+    except MemoryError:
+        raise
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the model is told, and may try again
+        return f"Error: {type(error).__name__}: {error}"
+
+
+def _as_text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _json_type(hint: Any) -> dict[str, Any]:
+    """Return the JSON schema of a type hint; an unknown one allows any value."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Literal:
+        return {"enum": list(arguments)}
+    if origin in (typing.Union, types.UnionType):
+        return {"anyOf": [_json_type(one) for one in arguments]}
+    name = _JSON_TYPES.get(origin or hint)
+    if name == "array" and arguments:
+        return {"type": name, "items": _json_type(arguments[0])}
+    return {} if name is None else {"type": name}
+
+
+def _argument_descriptions(documentation: str) -> dict[str, str]:
+    """Read the section `Args:` of a docstring in Google's style."""
+    section = re.split(r"^\s*(?:Args|Arguments):\s*$", documentation, maxsplit=1, flags=re.M)
+    lines: Sequence[str] = section[1].splitlines() if len(section) > 1 else ()
+    described: dict[str, str] = {}
+    for line in lines:
+        if line.strip() and not line[:1].isspace():
+            break
+        if argument := _ARGUMENT.match(line):
+            described[argument[1]] = argument[2].strip()
+    return described

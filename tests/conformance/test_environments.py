@@ -1,0 +1,88 @@
+"""What every environment must do: the shipped tests over the kinds of tasks with episodes."""
+
+import re
+
+import pytest
+
+from germline.config import Environment, EpisodeSettings
+from germline.registry import sections
+from germline.tasks import make_task
+from germline.testing import EnvironmentConformance
+
+KINDS = sorted(kind for kind, one in sections("task").items() if issubclass(one, EpisodeSettings))
+
+ENVIRONMENT = """
+import asyncio
+import random
+
+
+class Sums:
+    async def reset(self, a, b, seed):
+        await asyncio.sleep(0)
+        self.total = a + b + random.Random(seed).randint(0, 9)
+        return f"Add {self.total - a - b} as well."
+
+    async def step(self, reply):
+        done = reply.strip() == str(self.total)
+        return "No, try again.", done, {"right": float(done), "turns": -1.0}
+
+
+train = [{"prompt": f"What is {a} + {a % 7}?", "a": a, "b": a % 7} for a in range(40)]
+settings = {
+    "max_turns": 3, "rubric": {"right": 1.0, "turns": 0.0}, "floor": {"turns": -10.0}
+}
+"""
+
+TOOLS = '<tool_call>{{"name": "{}", "arguments": {{"a": {}, "b": {}}}}}</tool_call>'
+
+
+def guess_in_half(example, messages):
+    low, high = 1, example.facts["largest"]
+    for answer in messages[1:]:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if answer == "higher" else (low, middle - 1)
+    return f"[{(low + high) // 2}]"
+
+
+def calculate(example, messages):
+    a, b, c = (example.facts[name] for name in "abc")
+    calls = [TOOLS.format("multiply", a, b), TOOLS.format("add", a * b, c), f"It is {a * b + c}."]
+    return calls[len(messages) - 1]
+
+
+def add_up(example, messages):
+    (extra,) = re.findall(r"\d+", messages[0])
+    return str(example.facts["a"] + example.facts["b"] + int(extra))
+
+
+GOLD = {
+    "wordle": lambda example, messages: f"I guess [{example.facts['secret']}].",
+    "guess_number": guess_in_half,
+    "calculator": calculate,
+    "environment": add_up,
+}
+FULL_REWARD = {"wordle": 1.2, "guess_number": 1.1, "calculator": 1.0, "environment": 1.0}
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("environments") / "sums.py"
+    path.write_text(ENVIRONMENT, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("kind", KINDS)
+class TestEnvironments(EnvironmentConformance):
+    @pytest.fixture(autouse=True)
+    def _of_a_kind(self, kind, file):
+        self.kind, self.file = kind, file
+        self.full_reward = FULL_REWARD[kind]
+
+    def make(self, split_seed):
+        section = sections("task")[self.kind]
+        if section is Environment:
+            return make_task(Environment(path=self.file, split_seed=split_seed))
+        return make_task(section())
+
+    def gold_reply(self, example, messages):
+        return GOLD[self.kind](example, messages)

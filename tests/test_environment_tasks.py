@@ -1,0 +1,205 @@
+"""Tasks of environments: those of a file, and those that are shipped."""
+
+import pytest
+
+from germline.config import Environment, GuessNumber, Wordle, load_config
+from germline.environments.wordle import guess_feedback, last_guess
+from germline.episode_types import Transcript
+from germline.graders.pool import GraderPool
+from germline.protocols import EpisodeTask
+from germline.run.build_parts import make_graders
+from germline.tasks import make_task
+from germline.tasks.python_inputs import read_inputs
+from germline.types import GermlineError
+from tests.hang_limit import HANG_S
+
+# files
+
+
+FILE = """
+class Mine:
+    def reset(self, word):
+        self.word = word
+
+    def step(self, reply):
+        return "no", reply == self.word, float(reply == self.word)
+
+
+train = [{"prompt": "Say it.", "word": word} for word in "abcdefghij"]
+settings = {"max_turns": 4, "max_new_tokens": 7, "stop": "!", "chat": False}
+"""
+TOOL_FILE = """
+class Mine:
+    def reset(self, **row): ...
+    def look(self, where: str) -> str:
+        \"\"\"Look.\"\"\"
+    def get_reward(self):
+        return 1.0
+
+train = [{"prompt": f"Look {n} times.", "n": n} for n in range(10)]
+"""
+
+
+def task(folder, text, **more):
+    path = folder / "mine.py"
+    path.write_text(text, encoding="utf-8")
+    return make_task(Environment(path=path, **more))
+
+
+def test_a_file_makes_a_task_whose_settings_the_config_overrides(tmp_path):
+    made = task(tmp_path, FILE)
+    assert (made.name, made.max_turns, made.max_new_tokens, made.stop) == ("mine", 4, 7, ("!",))
+    assert [len(made.examples(split)) for split in ("train", "test")] == [8, 2]
+    assert task(tmp_path, FILE, max_turns=2, stop=()).max_turns == 2
+
+
+def test_a_run_grades_episodes_of_a_file(tmp_path):
+    made = task(tmp_path, FILE)
+    config = load_config({"task": {"kind": "environment", "path": str(tmp_path / "mine.py")}})
+    (one, *_) = made.examples("test")
+    with make_graders(config, made) as pool:
+        assert isinstance(pool, GraderPool)
+        asked = [Transcript((), 0), Transcript(("?",), 0), Transcript(("?", one.facts["word"]), 0)]
+        grades = pool.submit(asked, [one] * 3).result(timeout=HANG_S)
+    assert [grade.observation for grade in grades] == ["", "no", None]
+    assert grades[-1].reward == 1.0
+
+
+def test_tools_are_described_in_a_system_message_or_in_the_prompt(tmp_path):
+    (chat, *_) = task(tmp_path, TOOL_FILE).examples("train")
+    ((role, system),) = chat.context
+    assert role == "system"
+    assert '"name": "look"' in system
+    assert '{"name": "<name of the tool>", "arguments": {<arguments by name>}}' in system
+    (plain, *_) = task(tmp_path, TOOL_FILE, chat=False).examples("train")
+    assert plain.prompt == f"{system}\n\n{chat.prompt}"
+    assert not plain.context
+
+
+def test_a_system_prompt_stands_before_the_tools(tmp_path):
+    (one, *_) = task(tmp_path, TOOL_FILE, system_prompt="Be quick.").examples("train")
+    assert one.context[0][1].startswith("Be quick.\n\n# Tools")
+
+
+def test_thinking_is_removed_from_every_reply(tmp_path):
+    made = task(tmp_path, FILE, strip_thinking=True)
+    (one, *_) = made.examples("train")
+    replies = ("<think>a</think>no", f"<think>now</think>{one.facts['word']}")
+    assert made.episode_grader(Transcript(replies, 0), one) == {"reward": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("train = []", r"mine\.py: there is no environment: define a class with reset"),
+        (
+            FILE + "class Other:\n    def reset(self): ...",
+            r"several classes.*\(Mine, Other\): name",
+        ),
+        (FILE + "environment = 7", "`environment` must be a class of the file.*found 7"),
+        (
+            FILE.replace("def reset(self, word)", "def reset(self, missing)"),
+            "field `missing",
+        ),
+        (FILE.replace("def step", "def _step"), "neither step.reply. nor public methods"),
+        (FILE.replace("def reset", "def __init__"), "there is no environment"),
+        (FILE.replace("def reset", "def __init__(self, a): ...\n    def reset"), "without argum"),
+        (FILE + "settings['rubric'] = {'reward': 0}", r"settings\['rubric'\].*every weight is 0"),
+        (FILE + "settings['max_turn'] = 2", r"'max_turn'\] is unknown \(did you mean 'max_turns'"),
+        (FILE + "settings['metric'] = 'won'", r"settings\['metric'\] is 'won'.*are reward"),
+    ],
+)
+def test_a_wrong_file_is_refused_by_name(tmp_path, text, complaint):
+    with pytest.raises(GermlineError, match=complaint):
+        task(tmp_path, text)
+
+
+def test_the_class_may_be_named(tmp_path):
+    more = "class Other(Mine): ...\nenvironment = Other"
+    assert "Other of" in task(tmp_path, FILE + more).episode_grader.name
+
+
+def test_a_file_without_a_reward_but_with_an_environment_says_which_task_it_is(tmp_path):
+    (tmp_path / "mine.py").write_text(FILE, encoding="utf-8")
+    with pytest.raises(GermlineError, match=r"set task\.kind=environment"):
+        make_task(load_config({"task": str(tmp_path / "mine.py")}).task)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(GermlineError, match=r"task\.path: .*gone\.py' cannot be read"):
+        make_task(Environment(path=tmp_path / "gone.py"))
+
+
+def test_reward_functions_from_python_cannot_grade_episodes():
+    inputs = read_inputs(lambda completion, example: 1.0, None)
+    with pytest.raises(GermlineError, match=r"task\.kind=wordle has episodes"):
+        make_task(Wordle(reward_functions=inputs.weights), inputs)
+
+
+# guess_number
+
+
+def found(made, one, seed, number):
+    parts = made.episode_grader(Transcript((f"[{number}]",), seed, is_final=True), one)
+    return parts["found"] == 1.0
+
+
+def test_a_number_follows_from_game_and_seed():
+    made = make_task(GuessNumber(largest=3))
+    assert isinstance(made, EpisodeTask)
+    first, second = made.examples("train")[:2]
+
+    def numbers(one):
+        return [next(n for n in (1, 2, 3) if found(made, one, seed, n)) for seed in range(9)]
+
+    assert numbers(first) == numbers(first)
+    assert numbers(first) != numbers(second)
+    assert set(numbers(first)) == {1, 2, 3}
+    assert made.max_turns == 2
+
+
+# wordle
+
+
+def test_repeated_letters_are_marked_as_often_as_they_are_in_the_word():
+    assert guess_feedback("sheep", "lemon") == "XXYXX"
+    assert guess_feedback("apple", "plate") == "YYXYG"
+    assert guess_feedback("eerie", "there") == "YXYXG"
+
+
+def test_the_last_brackets_of_a_reply_are_the_guess():
+    assert last_guess("[apple] no, [Crane]!") == "crane"
+    assert last_guess("crane") == ""
+
+
+def test_a_reply_without_a_valid_guess_uses_up_a_turn():
+    made = make_task(Wordle())
+    assert isinstance(made, EpisodeTask)
+    (one, *_) = made.examples("test")
+    replies = ("My guess is apple.", "[zzzzz]", "[apple]", *["?"] * 3)
+    messages = [
+        made.episode_grader(Transcript(replies[:turn], 0), one) for turn in range(1, len(replies))
+    ]
+    marks = " ".join(guess_feedback("apple", one.facts["secret"]))
+    assert messages[1] == "Guess the secret word of 5 letters."
+    assert messages[2] == f"Guess the secret word of 5 letters.\na p p l e: {marks}"
+    value = (marks.count("G") + 0.5 * marks.count("Y")) / 5
+    assert made.episode_grader(Transcript(replies, 0), one) == {
+        "marks": pytest.approx(value),
+        "valid": pytest.approx(1 / 6),
+        "won": 0.0,
+    }
+
+
+def test_wordle_takes_a_list_of_ones_own(tmp_path):
+    path = tmp_path / "words.txt"
+    path.write_text("ODD\neven\n", encoding="utf-8")
+    with pytest.raises(GermlineError, match=r"words\.txt, line 2: 'even' is not a word of 3 let"):
+        make_task(Wordle(words=path))
+    path.write_text("ODD\n\ntwo\nsix\n", encoding="utf-8")
+    made = make_task(Wordle(words=path))
+    secrets = {one.facts["secret"] for split in ("train", "test") for one in made.examples(split)}
+    assert secrets == {"odd", "two", "six"}
+    assert made.examples("train")[0].prompt == "Guess the secret word of 3 letters."
+    with pytest.raises(GermlineError, match=r"task\.words: .*gone.* cannot be read"):
+        make_task(Wordle(words=tmp_path / "gone.txt"))

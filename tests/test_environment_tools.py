@@ -1,0 +1,128 @@
+"""Tools of environments: their descriptions, and what a call or a wrong call is answered with."""
+
+import json
+import re
+
+import pytest
+
+from germline.environments.episode import EpisodeRubric
+from germline.environments.grader import EnvironmentGrader
+from germline.environments.tool_calls import answer_calls, describe, find_tools
+from germline.episode_types import Transcript
+from germline.graders.worker_messages import InvalidGradeError
+from germline.types import Example
+
+
+def play(factory, *replies, **row):
+    rubric = EpisodeRubric({"reward": 1.0}, {"reward": -1.0})
+    example = Example(index=0, prompt="?", answer="", chat=False, facts=row)
+    return EnvironmentGrader("mine", factory, rubric)(Transcript(replies, seed=5), example)
+
+
+class Tools:
+    """An environment in the shape of TRL."""
+
+    def reset(self, **row):
+        self.reward = 0.0
+        return f"Begin with {row['start']}."
+
+    def count(self, until: int, names: list[str] | None = None) -> list[int]:
+        """Count.
+
+        Args:
+            until: where to stop.
+            names: of the numbers.
+
+        Returns:
+            The numbers.
+        """
+        self.reward += 1
+        return list(range(until))
+
+    def fail(self):
+        """Raise an exception."""
+        raise RuntimeError("broken")
+
+    async def wait(self) -> str:
+        """Wait."""
+        return "waited"
+
+    @property
+    def secret(self):
+        raise AssertionError("a property is no tool")
+
+    def _private(self): ...
+
+
+def call(name, **arguments):
+    return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
+
+
+def response(text):
+    return f"<tool_response>\n{text}\n</tool_response>"
+
+
+def test_public_methods_are_tools():
+    assert list(find_tools(Tools())) == ["count", "fail", "wait"]
+
+
+def test_a_tool_is_described_by_its_signature_and_docstring():
+    integers = {"type": "integer", "description": "where to stop."}
+    texts = {"type": "array", "items": {"type": "string"}}
+    names = {"anyOf": [texts, {"type": "null"}], "description": "of the numbers."}
+    assert describe(Tools().count) == {
+        "type": "function",
+        "function": {
+            "name": "count",
+            "description": "Count.",
+            "parameters": {
+                "type": "object",
+                "properties": {"until": integers, "names": names},
+                "required": ["until"],
+            },
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("reply", "responses"),
+    [
+        (call("count", until=2), "[0, 1]"),
+        ('Let me see. <tool_call>\n{"name": "wait"}\n', "waited"),
+        ('<tool_call>{"name": "count", "arguments": "{\\"until\\": 1}"}</tool_call>', "[0]"),
+        (call("count", till=2), "Error: wrong arguments of count: missing a required.*'until'"),
+        (call("count", until="x"), "Error: TypeError: 'str' object"),
+        (call("fail"), "Error: RuntimeError: broken"),
+        (call("coun", until=2), r"no tool 'coun' \(did you mean 'count'\?\); the tools are count"),
+        (call("reset"), "Error: there is no tool 'reset'"),
+        ("<tool_call>{'name'</tool_call>", "Error: a tool call must be a JSON object such as"),
+        ("<tool_call>[]</tool_call>", "Error: a tool call must be a JSON object such as"),
+        ("<tool_call>" + "[" * 100_000, "Error: a tool call must be a JSON object such as"),
+    ],
+)
+def test_the_model_is_told_the_result_of_a_call_or_what_is_wrong_with_it(reply, responses):
+    answer = play(Tools, reply, start=1)
+    assert answer.startswith("<tool_response>\n")
+    assert responses in answer or re.search(responses, answer)
+
+
+def test_a_reply_may_hold_several_calls():
+    environment = Tools()
+    environment.reset(start=1)
+    answer = answer_calls(call("count", until=1) + call("wait"), find_tools(environment))
+    assert answer == f"{response('[0]')}\n{response('waited')}"
+
+
+def test_a_reply_without_a_call_ends_the_episode_and_the_attribute_is_the_reward():
+    assert play(Tools, start=1) == "Begin with 1."
+    assert play(Tools, call("count", until=2), "Done.", start=1) == {"reward": 1.0}
+
+
+def test_tools_without_a_reward_are_an_error():
+    class Mine:
+        def reset(self): ...
+
+        def tool(self): ...
+
+    with pytest.raises(InvalidGradeError, match=r"method get_reward\(\)"):
+        play(Mine, "Done.")

@@ -1,0 +1,260 @@
+"""Environments: what a reply gets back, what an episode earns, and whose fault a failure is."""
+
+import json
+
+import pytest
+
+from germline.environments import StepResult
+from germline.environments.adapters import adapt
+from germline.environments.episode import EpisodeRubric
+from germline.environments.episode_cache import EpisodeCache
+from germline.environments.grader import EnvironmentGrader
+from germline.episode_types import Transcript
+from germline.graders.pool import GraderPool
+from germline.graders.worker_messages import InvalidGradeError, PartsFailedError
+from germline.types import Example, GermlineError, Grade
+from tests import misbehaving_environments
+from tests.hang_limit import HANG_S
+
+RUBRIC = EpisodeRubric({"reward": 1.0}, {"reward": -1.0})
+
+
+def example(**row):
+    return Example(index=0, prompt="?", answer="", chat=False, facts=row)
+
+
+def grader(factory, rubric=RUBRIC, size=8):
+    return EnvironmentGrader("mine", factory, rubric, EpisodeCache(size))
+
+
+def play(factory, *replies, is_final=False, rubric=RUBRIC, seed=5, **row):
+    return grader(factory, rubric)(Transcript(replies, seed, is_final), example(**row))
+
+
+def environment(**methods):
+    """Return a class with `reset` and these methods."""
+    return type("Mine", (), {"reset": lambda _self, **_row: None, **methods})
+
+
+def answering(result):
+    return environment(step=lambda _self, _reply: result)
+
+
+# steps
+
+
+def test_rewards_of_the_steps_add_up_until_the_episode_is_done():
+    obedient = misbehaving_environments.Obedient
+    assert play(obedient, word="hello") == "hello 5"
+    assert play(obedient, "a", word="hello") == "after a"
+    assert play(obedient, "a", "b", "end", word="hello") == {"reward": 0.75}
+
+
+def test_an_episode_that_is_cut_keeps_its_rewards_and_parts_never_given_get_their_floor():
+    rubric = EpisodeRubric({"reward": 1.0, "won": 1.0}, {"reward": 0.0, "won": -2.0})
+    cut = play(misbehaving_environments.Obedient, "a", is_final=True, rubric=rubric, word="x")
+    assert cut == {"reward": 0.25, "won": -2.0}
+
+
+def test_reset_gets_the_fields_it_names_and_the_seed_unless_the_row_has_one():
+    class Mine:
+        def reset(self, a, seed=None):
+            return f"{a} {seed}"
+
+    adapter = adapt(Mine())
+    assert adapter.reset({"a": 1, "b": 2}, 3) == "1 3"
+    assert adapter.reset({"a": 1, "seed": 9}, 3) == "1 9"
+
+
+def test_reset_with_any_fields_gets_the_row_as_it_is():
+    class Mine:
+        def reset(self, **row):
+            return json.dumps(row)
+
+    assert adapt(Mine()).reset({"prompt": "?", "b": 2}, 3) == '{"prompt": "?", "b": 2}'
+
+
+def test_get_reward_adds_to_the_rewards_of_the_steps():
+    both = environment(
+        step=lambda _self, _reply: StepResult("", done=True, rewards={"reward": 0.5}),
+        get_reward=lambda _self: 0.25,
+    )
+    assert play(both, "a") == {"reward": 0.75}
+
+
+@pytest.mark.parametrize(
+    ("result", "complaint"),
+    [
+        (None, r"StepResult\(observation, done, rewards\) from step\(\), returned None"),
+        (("on", 1.0, False), "True or False as `done` from step.*returned 1.0"),
+        (("on", False), "returned .*'on', False"),
+        ((7, False, None), "message to the model from step.* as text or None, returned 7"),
+        (("", True, float("nan")), "finite number as the reward 'reward', gave nan"),
+        (("", True, {"reward": "much"}), "finite number as the reward 'reward', gave 'much'"),
+        (("", True, {"luck": 1.0}), r"the reward 'luck' \(1.0\), which is not in the rubric"),
+        (("", True, -3.0), "gave -3 for the part 'reward' .* worse than its floor -1"),
+        (("", True, None), "ended an episode without a reward"),
+    ],
+)
+def test_a_wrong_step_is_an_error_that_names_value_and_remedy(result, complaint):
+    with pytest.raises(InvalidGradeError, match=complaint):
+        play(answering(result), "a")
+
+
+def test_an_exception_of_a_step_names_the_line_and_fails_the_reply():
+    def step(_self, _reply):
+        raise ValueError("not like this")
+
+    with pytest.raises(
+        PartsFailedError, match=r"step\(\): ValueError: not like this \(test_env.*l"
+    ):
+        play(environment(step=step), "a")
+
+
+def test_an_exception_of_reset_is_the_fault_of_the_environment():
+    class Mine:
+        def reset(self, word):
+            raise KeyError(word)
+
+    with pytest.raises(InvalidGradeError, match=r"reset\(\).*KeyError: 'x' \(test_env.*, line \d"):
+        play(Mine, word="x")
+
+
+def test_a_message_of_reset_that_is_no_text_is_an_error():
+    class Mine:
+        def reset(self):
+            return ["content"]
+
+    with pytest.raises(InvalidGradeError, match=r"from reset\(\) as text or None, returned \['con"):
+        play(Mine)
+
+
+# live environments
+
+
+def counting():
+    made = []
+
+    class Counting(misbehaving_environments.Obedient):
+        def __init__(self):
+            made.append(self)
+            self.closed = 0
+
+        def close(self):
+            self.closed += 1
+
+    return Counting, made
+
+
+def test_an_episode_is_continued_by_the_same_instance_which_is_closed_at_its_end():
+    factory, made = counting()
+    one = grader(factory)
+    for replies in ((), ("a",), ("a", "b"), ("a", "b", "end")):
+        one(Transcript(replies, 0), example(word="x"))
+    assert [mine.closed for mine in made] == [1]
+
+
+def test_members_with_the_same_replies_have_instances_of_their_own():
+    factory, made = counting()
+    one = grader(factory)
+    for replies in ((), ("a",), ("a",), ("a", "b"), ("a", "c")):
+        one(Transcript(replies, 0), example(word="x"))
+    assert len(made) == 2
+
+
+def test_rows_and_seeds_with_the_same_replies_are_not_mixed_up():
+    one = grader(misbehaving_environments.Obedient)
+    asked = [Transcript((), 0), Transcript((), 1)]
+    for word in ("held", "trained"):
+        assert [one(each, example(word=word)) for each in asked] == [f"{word} 0", f"{word} 1"]
+    factory, made = counting()
+    one = grader(factory)
+    one(Transcript((), 0), example(word="held"))
+    one(Transcript(("a",), 0), example(word="trained"))
+    assert len(made) == 2
+
+
+def test_the_episode_continued_least_recently_is_closed_and_made_again_when_it_is_needed():
+    factory, made = counting()
+    one = grader(factory, size=2)
+    for seed in (0, 1, 2):
+        one(Transcript((), seed), example(word="x"))
+    assert [mine.closed for mine in made] == [1, 0, 0]
+    assert one(Transcript(("a", "end"), 0), example(word="x")) == {"reward": 0.5}
+
+
+def test_without_memory_the_live_episodes_are_given_up():
+    made = []
+
+    class Greedy:
+        def __init__(self):
+            made.append(self)
+
+        def reset(self):
+            if len(made) == 3:
+                raise MemoryError
+            return "ready"
+
+        def close(self):
+            made.remove(self)
+
+    one = grader(Greedy)
+    assert [one(Transcript((), seed), example()) for seed in (0, 1, 2)] == ["ready"] * 3
+
+
+def test_an_environment_that_ends_earlier_when_played_again_is_called_not_deterministic():
+    ends = iter([False, True])
+    moody = environment(step=lambda _self, _reply: StepResult("", next(ends), 1.0))
+    one = grader(moody, size=0)
+    one(Transcript(("a",), 3), example())
+    with pytest.raises(InvalidGradeError, match=r"not deterministic.*seed 3.*turn 1 of 2"):
+        one(Transcript(("a", "b"), 3), example())
+
+
+# in worker processes
+
+
+def submit(factory, *transcripts, timeout_s=30.0, word="x"):
+    with GraderPool(
+        grader(factory), RUBRIC.weights, RUBRIC.floors, timeout_s=timeout_s, max_turns=9
+    ) as pool:
+        futures = [pool.submit([one], [example(word=word)]) for one in transcripts]
+        return [future.result(timeout=HANG_S)[0] for future in futures]
+
+
+def test_a_step_that_hangs_or_dies_earns_the_floor_and_loses_no_other_episode():
+    transcripts = [
+        Transcript((), 0),
+        Transcript(("hello",), 0),
+        Transcript(("loop-in-c",), 0),
+        Transcript(("die",), 0),
+        Transcript(("hello", "end"), 0),
+    ]
+    grades = submit(misbehaving_environments.Obedient, *transcripts, timeout_s=2.0)
+    assert [grade.observation for grade in grades] == ["x 0", "after hello", None, None, None]
+    assert [grade.reward for grade in grades[2:]] == [-1.0, -1.0, 0.5]
+    assert [grade.failure for grade in grades[2:]] == [
+        "timeout after 2.0 s",
+        "the grader process died twice: exit status 3",
+        None,
+    ]
+
+
+def test_replies_that_are_played_again_have_the_time_of_one_step_each():
+    (late,) = submit(
+        misbehaving_environments.Slow, Transcript(("a", "b", "c", "d", "end"), 0), timeout_s=2.0
+    )
+    assert late == Grade(1.25, {"reward": 1.25})
+
+
+def test_an_async_step_is_stopped_and_the_next_one_runs():
+    transcripts = [Transcript(("0",), 0), Transcript(("60",), 0), Transcript(("0", "0"), 0)]
+    grades = submit(misbehaving_environments.Sleeper, *transcripts, timeout_s=2.0)
+    assert [grade.observation for grade in grades] == ["slept", None, "slept"]
+    assert grades[1].failure == "timeout after 2.0 s"
+
+
+@pytest.mark.parametrize("misdeed", ["raise", "loop"])
+def test_a_reset_that_fails_stops_the_run(misdeed):
+    with pytest.raises(GermlineError, match=r"the environment mine fails (before|in reset)"):
+        submit(misbehaving_environments.Obedient, Transcript((), 0), timeout_s=1.0, word=misdeed)

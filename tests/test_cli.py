@@ -33,7 +33,7 @@ from germline.record import RunDirectory
 from germline.types import Grade
 from tests.synthetic_runs import BATCH, DIGEST, record, rollout, score
 
-VERBS = ("train", "resume", "replay", "export", "eval", "generate")
+VERBS = ("train", "resume", "replay", "export", "eval", "generate", "serve")
 
 
 @pytest.fixture

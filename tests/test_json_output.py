@@ -16,6 +16,7 @@ from germline.cli.application import app
 from germline.cli.json_output import print_json
 from germline.estimates.hardware import GPUS
 from germline.run import dry_run
+from germline.services.http_server import HttpServer
 from tests.documented_fields import absent, field_tables, undocumented
 from tests.toy_runs import settings
 
@@ -37,6 +38,7 @@ COMMANDS = {
     "export": ("export", "run", "--out", "exported"),
     "report": ("report", "run"),
     "generate": ("generate", "nano", "Hello", "--max-new-tokens", "2"),
+    "serve": ("serve", "run", "--port", "0"),
     "list runs": ("list", "runs", "."),
     "list tasks": ("list", "tasks"),
     "doctor": ("doctor",),
@@ -76,6 +78,7 @@ def test_every_table_is_tested_and_every_command_has_one():
 def test_the_document_is_as_documented(heading, place, monkeypatch):
     monkeypatch.chdir(place)
     monkeypatch.setattr(dry_run, "machine_here", lambda *_: GPUS["80gb"])
+    monkeypatch.setattr(HttpServer, "run", lambda _server: None)
     done = germline(*COMMANDS[heading])
     assert done.exit_code == 0, done.output
     document = json.loads(done.stdout)

@@ -21,6 +21,7 @@ from germline.cli import (
     probe,
     replay,
     report,
+    serve,
     study,
     train,
 )
@@ -128,6 +129,7 @@ for name, command, examples in (
     ("eval", evaluate.evaluate, evaluate.EVALUATE_EXAMPLES),
     ("report", report.report, report.REPORT_EXAMPLES),
     ("generate", generate.generate, generate.GENERATE_EXAMPLES),
+    ("serve", serve.serve, serve.SERVE_EXAMPLES),
     ("list", list_command.show, list_command.LIST_EXAMPLES),
     ("doctor", doctor.doctor, doctor.DOCTOR_EXAMPLES),
 ):

@@ -99,7 +99,7 @@ def evaluate(  # noqa: PLR0913 - all that a score depends on
         raise GermlineError(
             f"evaluate: {source} is not a run directory, so name a task: task='countdown'"
         )
-    last = _generation_of(source, directory, generation)
+    last = generation_of_source(source, directory, generation)
     config = with_model_folder(config, inputs.model)
     evaluated = make_task(config.task, inputs.task)
     examples = evaluated.examples(split)[:limit]
@@ -111,7 +111,7 @@ def evaluate(  # noqa: PLR0913 - all that a score depends on
         engine = (
             load_engine(directory, config, generation=last)
             if directory
-            else _engine_without_run(config)
+            else engine_without_run(config)
         )
         opened.callback(close_engine, engine)
         graders = make_graders(config, evaluated)
@@ -155,19 +155,19 @@ def generate(  # noqa: PLR0913 - all that a completion depends on
     directory, config = open_source(source, None, asked)
     examples = [Example(i, prompt, "", chat) for i, prompt in enumerate(prompts)]
     settings = Decoding(max_new_tokens, temperature, top_p, noise_seed=seed)
-    player = load_single_model(directory, config) if directory else _engine_without_run(config)
+    player = load_single_model(directory, config) if directory else engine_without_run(config)
     try:
         return player.generate([None], examples, settings)[0]
     finally:
         close_engine(player)
 
 
-def _engine_without_run(config: Config) -> Engine:
+def engine_without_run(config: Config) -> Engine:
     """Return an engine with the unchanged model, or with the PEFT adapter that `space` names."""
     return make_engine(config, searched=getattr(config.space, "init_adapter", None) is not None)
 
 
-def _generation_of(
+def generation_of_source(
     source: str, directory: RunDirectory | None, generation: int | Literal["best"] | None
 ) -> int | None:
     """Return the requested generation of a run; None for its newest, and for a model.

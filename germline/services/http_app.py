@@ -53,7 +53,7 @@ class HttpLimits:
     """
 
     token: str | None = field(default=None, repr=False)
-    max_request_bytes: int = 2 << 20
+    max_request_bytes: int = 2_000_000
     max_concurrent: int = 256
     timeout_s: float = 600.0
 

@@ -93,6 +93,10 @@ class HttpServer:
             self._server.should_exit = True
             thread.join()
 
+    def close(self) -> None:
+        """Listen no longer; needed only where the server was not run."""
+        self._socket.close()
+
 
 @contextmanager
 def _raised_signals_end_quietly() -> Iterator[None]:

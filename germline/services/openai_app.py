@@ -1,0 +1,153 @@
+"""The routes of an OpenAI-compatible server over one engine.
+
+    POST /v1/chat/completions    GET /v1/models           GET /health
+    POST /v1/completions         GET /v1/models/{name}
+
+A streamed response (`stream: true`) has every completion as one chunk, once it is complete: all
+members of a batch are generated together.
+"""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fastapi import FastAPI, Response
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel
+
+from germline.services.engine_batcher import EngineBatcher, RowRequest, RowResult
+from germline.services.http_app import AsciiJson, HttpLimits, RequestError, make_app
+from germline.services.openai_requests import ChatRequest, CompletionRequest, SamplingFields
+from germline.services.openai_responses import Reply
+from germline.services.served_weights import ServedWeights
+from germline.types import Example
+
+
+class ErrorDetail(BaseModel):
+    """What is wrong with a request."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorBody(BaseModel):
+    """The body of a response to a request that is refused."""
+
+    error: ErrorDetail
+
+
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorBody} for status in (400, 401, 404, 413, 429, 500, 503, 504)
+}
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Answers requests.
+
+    Attributes:
+        max_new_tokens: of a completion.
+    """
+
+    weights: ServedWeights
+    batcher: EngineBatcher
+    max_new_tokens: int
+
+    async def chat(self, request: ChatRequest) -> Response:
+        """Answer the last message of a conversation."""
+        reply = await self._reply(request, request.examples(), request.longest, request.top)
+        if request.stream:
+            return _streamed(reply.chat_events(include_usage=request.includes_usage))
+        return AsciiJson(reply.chat())
+
+    async def complete(self, request: CompletionRequest) -> Response:
+        """Continue texts."""
+        longest = 16 if request.max_tokens is None else request.max_tokens
+        reply = await self._reply(
+            request, request.examples(), longest, request.logprobs, echo=bool(request.echo)
+        )
+        if request.stream:
+            return _streamed(reply.text_events(include_usage=request.includes_usage))
+        return AsciiJson(reply.text())
+
+    async def _reply(
+        self,
+        request: SamplingFields,
+        examples: Sequence[Example],
+        longest: int | None,
+        top: int | None,
+        *,
+        echo: bool = False,
+    ) -> Reply:
+        request.check_extra_fields()
+        if longest is not None and longest > self.max_new_tokens:
+            raise RequestError(
+                400,
+                f"max_tokens={longest} is above this server's {self.max_new_tokens} "
+                "(germline serve --max-new-tokens)",
+                param="max_tokens",
+            )
+        # Members are drawn and the journal is read in a thread, as both may take a while.
+        selected = await asyncio.to_thread(self.weights.select, request.model)
+        row = RowRequest(
+            selected, examples[0], request.decoding(self.max_new_tokens), longest, top, echo
+        )
+        rows = [replace(row, example=example) for example in request.sampled(examples)]
+        results = await self._results(rows)
+        if len(results) < len(examples) * request.choices:  # greedy choices are all the same
+            results = [result for result in results for _ in range(request.choices)]
+        return Reply(request.model, selected.fingerprint, results, len(examples), top is not None)
+
+    async def _results(self, rows: Sequence[RowRequest]) -> list[RowResult]:
+        """Wait for the completions; when this is cancelled or fails, the others are cancelled."""
+        futures = self.batcher.submit(rows)
+        try:
+            return [await asyncio.wrap_future(future) for future in futures]
+        finally:
+            for future in futures:
+                future.cancel()
+
+
+def make_endpoint(
+    weights: ServedWeights, batcher: EngineBatcher, limits: HttpLimits, max_new_tokens: int
+) -> FastAPI:
+    """Return the application of a server."""
+    app = make_app("germline serve", limits)
+    endpoint = Endpoint(weights, batcher, max_new_tokens)
+
+    @app.get("/health")
+    async def health() -> Response:
+        is_alive = batcher.is_alive
+        values = {"status": "ok" if is_alive else "the engine's thread has ended"}
+        return AsciiJson(values | {"queued": batcher.rows}, 200 if is_alive else 503)
+
+    @app.get("/v1/models", responses=ERRORS)
+    async def models() -> Response:
+        names = await asyncio.to_thread(weights.names)
+        return AsciiJson({"object": "list", "data": [_model(name) for name in names]})
+
+    @app.get("/v1/models/{name:path}", responses=ERRORS)
+    async def model(name: str) -> Response:
+        await asyncio.to_thread(weights.select, name)
+        return AsciiJson(_model(name))
+
+    @app.post("/v1/chat/completions", responses=ERRORS)
+    async def chat(request: ChatRequest) -> Response:
+        return await endpoint.chat(request)
+
+    @app.post("/v1/completions", responses=ERRORS)
+    async def complete(request: CompletionRequest) -> Response:
+        return await endpoint.complete(request)
+
+    return app
+
+
+def _model(name: str) -> dict[str, object]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "germline"}
+
+
+def _streamed(events: Iterator[str]) -> Response:
+    return StreamingResponse(events, media_type="text/event-stream")

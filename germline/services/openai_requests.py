@@ -1,0 +1,259 @@
+"""The requests of OpenAI's API that the server understands, and what it refuses in them.
+
+A field that would change the result and is not supported is refused by name, unless it has the
+value that changes nothing; fields that cannot change a result are ignored.
+"""
+
+import hashlib
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    WrapValidator,
+)
+from pydantic_core import PydanticCustomError
+
+from germline.services.http_app import RequestError
+from germline.types import Decoding, Example
+
+HARMLESS = frozenset(
+    {
+        *("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"),
+        *("prompt_cache_retention", "parallel_tool_calls", "prediction", "request_id", "priority"),
+    }
+)
+"""Fields that do not change a result here."""
+
+NEUTRAL: Mapping[str, tuple[object, ...]] = {
+    "best_of": (1,),
+    "frequency_penalty": (0,),
+    "function_call": ("none", "auto"),
+    "functions": ([],),
+    "ignore_eos": (False,),
+    "length_penalty": (1,),
+    "logit_bias": ({},),
+    "min_p": (0,),
+    "min_tokens": (0,),
+    "modalities": (["text"],),
+    "presence_penalty": (0,),
+    "repetition_penalty": (1,),
+    "response_format": ({"type": "text"},),
+    "suffix": ("",),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "top_k": (0, -1),
+    "use_beam_search": (False,),
+}
+"""Fields that are not supported, and the values with which they change nothing (besides null)."""
+
+
+def _unicode(text: str) -> str:
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise PydanticCustomError("unicode", "use Unicode text, without half a character")
+    return text
+
+
+def _as_one_of(expected: str) -> WrapValidator:
+    """Return a validator with one message for all alternatives of a type."""
+
+    def validate(value: object, handler: Callable[[object], object]) -> object:
+        try:
+            return handler(value)
+        except ValidationError:
+            raise PydanticCustomError(
+                "alternatives", "use {expected}", {"expected": expected}
+            ) from None
+
+    return WrapValidator(validate)
+
+
+Text = Annotated[str, AfterValidator(_unicode)]
+Tokens = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+StopText = Annotated[Text, Field(min_length=1)]
+Stop = Annotated[
+    StopText | Annotated[list[StopText], Field(max_length=16)],
+    _as_one_of("a text or a list of up to 16 texts, none of them empty"),
+]
+Prompt = Annotated[
+    Text | Tokens | Annotated[list[Text] | list[Tokens], Field(min_length=1)],
+    _as_one_of(
+        "a Unicode text, a list of token ids (0 or greater), or a list of texts or of such lists; "
+        "no list may be empty"
+    ),
+]
+Roles = Literal["system", "developer", "user", "assistant"]
+
+
+class StreamOptions(BaseModel):
+    """How a response is streamed."""
+
+    include_usage: bool = False
+
+
+class SamplingFields(BaseModel):
+    """What chat and completion requests have in common; null is the default."""
+
+    model_config = ConfigDict(extra="allow")
+
+    model: str
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    n: Annotated[int, Field(ge=1, le=128)] | None = None
+    stop: Stop | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+    @property
+    def choices(self) -> int:
+        """Number of completions of each prompt."""
+        return self.n or 1
+
+    @property
+    def includes_usage(self) -> bool:
+        """Whether a streamed response ends with the number of tokens."""
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    def decoding(self, max_new_tokens: int) -> Decoding:
+        """Return how tokens are chosen; OpenAI's default temperature is 1."""
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+        temperature = 1.0 if self.temperature is None else self.temperature
+        top_p = 1.0 if self.top_p is None else self.top_p
+        return Decoding(max_new_tokens, temperature, top_p, stop, noise_stream="serve")
+
+    def check_extra_fields(self) -> None:
+        """Check the fields that this server does not know.
+
+        Raises:
+            RequestError: one of them would change the result.
+        """
+        for name, value in (self.model_extra or {}).items():
+            neutral = NEUTRAL.get(name, ())
+            if value is not None and name not in HARMLESS and value not in neutral:
+                values = "".join(f" or {one!r}" for one in neutral)
+                raise RequestError(
+                    400,
+                    f"{name}: this server has no such setting; leave it out"
+                    + (f", or use null{values}" if neutral else ""),
+                    param=name[:100],
+                    code="unsupported_parameter",
+                )
+
+    def sampled(self, examples: Sequence[Example]) -> list[Example]:
+        """Return the examples of all choices, each with sampling noise of its own.
+
+        The same seed gives the same noise. Greedy completions need none: one choice stands for all.
+        """
+        if self.temperature == 0:
+            return list(examples)
+        seed = secrets.randbits(63) if self.seed is None else self.seed
+        return [
+            replace(example, index=_noise_index(seed, place, choice))
+            for place, example in enumerate(examples)
+            for choice in range(self.choices)
+        ]
+
+
+class CompletionRequest(SamplingFields):
+    """A request to continue texts."""
+
+    prompt: Prompt
+    max_tokens: Annotated[int, Field(ge=0)] | None = 16
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    echo: bool | None = None
+
+    def examples(self) -> list[Example]:
+        """Return one example per prompt."""
+        prompts: list[Any] = self.prompt if isinstance(self.prompt, list) else [self.prompt]
+        if prompts and isinstance(prompts[0], int):
+            prompts = [prompts]
+        return [
+            Example(0, prompt, "", chat=False)
+            if isinstance(prompt, str)
+            else Example(0, "", "", chat=False, token_ids=tuple(prompt))
+            for prompt in prompts
+        ]
+
+
+class TextPart(BaseModel):
+    """A part of a message's content."""
+
+    type: Literal["text"]
+    text: Text
+
+
+class Message(BaseModel):
+    """One message of a conversation."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    role: Roles
+    content: Annotated[
+        Text | list[TextPart],
+        _as_one_of('a Unicode text, or a list of parts {"type": "text", "text": ...}'),
+    ]
+
+    @property
+    def text(self) -> str:
+        """Return the content as one text."""
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(part.text for part in self.content)
+
+
+class ChatRequest(SamplingFields):
+    """A request to answer the last message of a conversation."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+
+    @property
+    def longest(self) -> int | None:
+        """The most tokens that were asked for; None: as many as there is room for."""
+        return self.max_completion_tokens or self.max_tokens
+
+    @property
+    def top(self) -> int | None:
+        """Number of likely tokens to report; None: no log-probabilities."""
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+    def examples(self) -> list[Example]:
+        """Return the conversation as one example.
+
+        Raises:
+            RequestError: the last message is not the user's.
+        """
+        *before, last = self.messages
+        if last.role != "user":
+            raise RequestError(
+                400,
+                f"messages: the last message is of the role {last.role}, and must be the user's",
+                param="messages",
+            )
+        context = tuple((_role(message.role), message.text) for message in before)
+        return [Example(0, last.text, "", chat=True, context=context)]
+
+
+def _role(role: Roles) -> str:
+    """Return the name that chat templates know: `developer` is OpenAI's newer name of `system`."""
+    return "system" if role == "developer" else role
+
+
+def _noise_index(seed: int, place: int, choice: int) -> int:
+    """Return the index of a row's sampling noise, which rows of other seeds do not have.
+
+    A seed is part of the index and not of the decoding, so that rows of different seeds can be
+    generated in one batch.
+    """
+    name = f"germline serve/{seed}/{place}/{choice}".encode()
+    return int.from_bytes(hashlib.sha256(name).digest()[:8], "little") >> 1

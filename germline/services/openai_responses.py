@@ -1,0 +1,164 @@
+"""The responses of OpenAI's API: objects, and the chunks of a stream."""
+
+import json
+import math
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from germline.services.engine_batcher import RowResult
+from germline.services.token_scores import TokenScore
+from germline.types import Completion
+
+LOWEST = -9999.0
+"""Stands for the logarithm of a probability of 0 or of no number, as in OpenAI's API."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The completions of one request.
+
+    Attributes:
+        model: name of the weights.
+        fingerprint: of the weights.
+        results: of all choices, those of the first prompt first.
+        prompts: number of prompts.
+        has_scores: whether log-probabilities were asked for.
+    """
+
+    model: str
+    fingerprint: str
+    results: Sequence[RowResult]
+    prompts: int
+    has_scores: bool
+
+    def chat(self) -> dict[str, Any]:
+        """Return a chat completion."""
+        choices = [
+            {
+                "index": index,
+                "message": {"role": "assistant", "content": result.completion.text},
+                "logprobs": self._chat_scores(result),
+                "finish_reason": finish_reason(result.completion),
+            }
+            for index, result in enumerate(self.results)
+        ]
+        return self._object("chat.completion", "chatcmpl", choices)
+
+    def text(self) -> dict[str, Any]:
+        """Return a text completion."""
+        choices = [
+            {
+                "index": index,
+                "text": result.prompt + result.completion.text,
+                "logprobs": _text_scores(result.scores) if self.has_scores else None,
+                "finish_reason": finish_reason(result.completion),
+            }
+            for index, result in enumerate(self.results)
+        ]
+        return self._object("text_completion", "cmpl", choices)
+
+    def chat_events(self, *, include_usage: bool) -> Iterator[str]:
+        """Yield the events of a streamed chat completion: each text is one chunk."""
+        whole = self.chat()
+        for choice in whole["choices"]:
+            index = choice["index"]
+            begin = {"index": index, "delta": choice["message"], "logprobs": choice["logprobs"]}
+            end = {"index": index, "delta": {}, "logprobs": None}
+            yield _event(whole, "chat.completion.chunk", [{**begin, "finish_reason": None}])
+            finished = [{**end, "finish_reason": choice["finish_reason"]}]
+            yield _event(whole, "chat.completion.chunk", finished)
+        yield from self._last_events(whole, "chat.completion.chunk", include_usage=include_usage)
+
+    def text_events(self, *, include_usage: bool) -> Iterator[str]:
+        """Yield the events of a streamed text completion: each text is one chunk."""
+        whole = self.text()
+        for choice in whole["choices"]:
+            yield _event(whole, "text_completion", [choice])
+        yield from self._last_events(whole, "text_completion", include_usage=include_usage)
+
+    def _last_events(
+        self, whole: Mapping[str, Any], kind: str, *, include_usage: bool
+    ) -> Iterator[str]:
+        if include_usage:
+            yield _event(whole, kind, [], usage=whole["usage"])
+        yield "data: [DONE]\n\n"
+
+    def _object(self, kind: str, prefix: str, choices: Sequence[object]) -> dict[str, Any]:
+        each = len(self.results) // self.prompts
+        read = sum(result.completion.prompt_tokens for result in self.results[::each])
+        written = sum(len(result.completion.tokens) for result in self.results)
+        return {
+            "id": f"{prefix}-{uuid.uuid4().hex}",
+            "object": kind,
+            "created": int(time.time()),
+            "model": self.model,
+            "system_fingerprint": self.fingerprint,
+            "choices": choices,
+            "usage": {
+                "prompt_tokens": read,
+                "completion_tokens": written,
+                "total_tokens": read + written,
+            },
+        }
+
+    def _chat_scores(self, result: RowResult) -> dict[str, Any] | None:
+        if not self.has_scores:
+            return None
+        content = [
+            {
+                **_chat_token(score.text, score.logprob),
+                "top_logprobs": [_chat_token(*pair) for pair in score.top],
+            }
+            for score in result.scores
+        ]
+        return {"content": content, "refusal": None}
+
+
+def finish_reason(completion: Completion) -> str:
+    """Return why a completion ended, in OpenAI's words."""
+    return "stop" if completion.finish in ("eos", "stop") else "length"
+
+
+def _event(whole: Mapping[str, Any], kind: str, choices: Sequence[object], **more: object) -> str:
+    names = ("id", "created", "model", "system_fingerprint")
+    chunk = {name: whole[name] for name in names} | {"object": kind, "choices": choices} | more
+    return f"data: {json.dumps(chunk, allow_nan=False)}\n\n"
+
+
+def _chat_token(text: str, logprob: float | None) -> dict[str, Any]:
+    # A token that is a part of a character has no text, so its bytes are not known here.
+    known = None if "\ufffd" in text else list(text.encode())
+    return {"token": text, "logprob": _finite(logprob), "bytes": known}
+
+
+def _text_scores(scores: Sequence[TokenScore]) -> dict[str, Any]:
+    offsets, offset = [], 0
+    for score in scores:
+        offsets.append(offset)
+        offset += len(score.text)
+    return {
+        "tokens": [score.text for score in scores],
+        "token_logprobs": [
+            None if score.logprob is None else _finite(score.logprob) for score in scores
+        ],
+        "top_logprobs": [_most_likely(score) for score in scores],
+        "text_offset": offsets,
+    }
+
+
+def _most_likely(score: TokenScore) -> dict[str, float] | None:
+    """Return the likely tokens by text, and the token itself.
+
+    Of two tokens with the same text, the likelier one is reported.
+    """
+    if not score.top:
+        return None
+    of_others = {text: _finite(logprob) for text, logprob in reversed(score.top)}
+    return {score.text: _finite(score.logprob)} | of_others
+
+
+def _finite(logprob: float | None) -> float:
+    return LOWEST if logprob is None or not math.isfinite(logprob) else logprob

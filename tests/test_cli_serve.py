@@ -1,0 +1,107 @@
+"""The command `germline serve`: what it prints, what it passes on, and what it refuses."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from contextlib import contextmanager
+
+import pytest
+from typer.testing import CliRunner
+
+from germline.cli.application import app
+from germline.services import serve
+from germline.services.http_app import HttpLimits
+from germline.services.served_weights import ServedWeights
+
+
+def germline(*words, **environment):
+    return CliRunner().invoke(app, ["serve", *words], env=environment)
+
+
+@pytest.fixture
+def served(monkeypatch):
+    """Note what is served, without a server."""
+    calls = []
+
+    class Server:
+        url = "http://127.0.0.1:1"
+
+        def run(self):
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def noted(source, generation, overrides, settings):
+        calls.append((source, generation, overrides, settings))
+        yield Server(), ServedWeights.open("nano", overrides=["engine=toy"])
+
+    monkeypatch.setattr(serve, "endpoint", noted)
+    return calls
+
+
+def test_options_are_passed_on_and_ctrl_c_ends_it(served):
+    words = ("--host", "0.0.0.0", "--port", "9", "--max-new-tokens", "5", "--max-queue", "6")
+    more = ("--max-concurrent", "7", "--max-request-mb", "0.5", "--timeout", "8", "-g", "best")
+    done = germline("runs/a", *words, *more, "engine.threads=2", GERMLINE_TOKEN="secret")
+    assert done.exit_code == 0, done.output
+    limits = HttpLimits("secret", 500_000, 7, 8.0)
+    settings = serve.ServeSettings("0.0.0.0", 9, limits, 5, 6)
+    assert served == [("runs/a", "best", ["engine.threads=2"], settings)]
+    assert "http://127.0.0.1:1/v1" in done.output
+    assert "models: base, center" in done.output
+    assert "secret" not in done.output
+
+
+def test_the_defaults_of_the_command_are_those_of_the_settings(served):
+    assert germline("nano").exit_code == 0
+    assert served == [("nano", None, [], serve.ServeSettings())]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("nano", "strategy.sigma=1"), "strategy.sigma=1 has no effect here"),
+        (("nano", "-g", "newest"), "--generation=newest is neither a number nor best"),
+        (("nano", "-g", "3"), "has no generation 3"),
+        (("no-such-model",), "no-such-model"),
+        (("nano", "--host", "0.0.0.0"), "GERMLINE_TOKEN"),
+        (("nano", "--host", "no.such.host.invalid", "--token", "x"), "--host"),
+        (("nano", "engine=toy", "--port", "1", "--host", "192.0.2.1", "--token", "x"), "--port"),
+    ],
+)
+def test_what_cannot_be_served_is_one_paragraph(words, said):
+    done = germline(*words)
+    assert done.exit_code == 2
+    assert said in done.output
+    assert "Traceback" not in done.output
+
+
+def test_a_missing_extra_is_named_with_the_line_to_type(monkeypatch):
+    monkeypatch.delitem(sys.modules, "germline.services.http_app", raising=False)
+    monkeypatch.setitem(sys.modules, "fastapi", None)
+    done = germline("nano")
+    assert done.exit_code == 2
+    assert "pip install 'germline[serve]'" in done.output
+
+
+def test_a_server_answers_and_ends_with_sigterm():
+    command = [sys.executable, "-m", "germline", "serve", "nano", "engine=toy", "--port", "0"]
+    with subprocess.Popen(
+        [*command, "--json"], stdout=subprocess.PIPE, text=True, env=dict(os.environ)
+    ) as process:
+        try:
+            assert process.stdout
+            lines = [process.stdout.readline()]
+            while lines[-1] != "}\n":
+                assert lines[-1]
+                lines.append(process.stdout.readline())
+            base_url = json.loads("".join(lines))["base_url"]
+            with urllib.request.urlopen(f"{base_url}/models", timeout=60) as response:
+                models = json.loads(response.read())["data"]
+            assert [model["id"] for model in models] == ["base", "center"]
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0
+        finally:
+            process.kill()

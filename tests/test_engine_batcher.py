@@ -1,0 +1,262 @@
+"""The thread that owns the engine: batches, the queue, cancelled rows, failures."""
+
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+
+from germline.services.engine_batcher import EngineBatcher, RowRequest
+from germline.services.http_app import RequestError
+from germline.services.member_rows import generate_rows
+from germline.services.served_weights import SelectedWeights, ServedWeights
+from germline.types import Decoding, EngineLost, Example, GermlineError, SeedPerturbation
+from tests.tiny_engines import SPACES, inprocess
+from tests.toy_runs import run
+
+GREEDY = Decoding(64)
+MEMBERS = [None, *(SeedPerturbation(0, 0, number, 1, 0.3) for number in range(3))]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("batcher") / "run", "generations=2")
+
+
+class WatchedBatcher(EngineBatcher):
+    """Notes its batches, and waits before each one until it may go on."""
+
+    def __init__(self, weights, **limits):
+        self.batches = []
+        self.reached = threading.Semaphore(0)
+        self.may_go_on = threading.Event()
+        self.may_go_on.set()
+        self.failure = None
+        super().__init__(weights, **{"max_rows": 100, "max_queue": 100} | limits)
+
+    def _results(self, batch):
+        self.batches.append([row.request.example.prompt for row in batch])
+        self.reached.release()
+        assert self.may_go_on.wait(60)
+        if self.failure:
+            raise self.failure
+        return super()._results(batch)
+
+    def hold(self):
+        """Let the thread wait in a batch of one row, so that others gather."""
+        self.may_go_on.clear()
+        held = self.submit([request("held", generation=self._weights.select("center").generation)])
+        assert self.reached.acquire(timeout=60)
+        return held
+
+    def drained(self):
+        """Wait until no row is left."""
+        deadline = time.monotonic() + 60
+        while self.rows:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+
+
+@pytest.fixture
+def batcher(trained):
+    made = WatchedBatcher(ServedWeights.open(str(trained)))
+    yield made
+    made.may_go_on.set()
+    made.close()
+
+
+def request(prompt="!", decoding=GREEDY, longest=4, generation=1, member=None):
+    example = Example(0, prompt, "", chat=False)
+    return RowRequest(SelectedWeights(generation, member, ""), example, decoding, longest)
+
+
+def results(futures):
+    return [future.result(timeout=60) for future in futures]
+
+
+def failure_of(future):
+    error = future.exception(timeout=60)
+    assert isinstance(error, RequestError)
+    return error
+
+
+def test_rows_that_come_while_the_engine_is_busy_are_one_batch(batcher):
+    batcher.hold()
+    futures = batcher.submit([request(f"p{number}") for number in range(5)])
+    futures += batcher.submit([request("other", member=MEMBERS[1])])
+    batcher.may_go_on.set()
+    results(futures)
+    assert batcher.batches == [["held"], ["p0", "p1", "p2", "p3", "p4", "other"]]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        request("other", generation=0),
+        request("other", decoding=replace(GREEDY, stop=("x",))),
+        request("other", decoding=replace(GREEDY, temperature=0.5)),
+        request("other", longest=5),
+    ],
+)
+def test_rows_that_cannot_be_generated_together_are_batches_of_their_own(batcher, other):
+    batcher.hold()
+    futures = batcher.submit([request("a"), other, request("b"), replace(other)])
+    batcher.may_go_on.set()
+    results(futures)
+    assert batcher.batches == [["held"], ["a", "b"], ["other", "other"]]
+
+
+def test_a_greedy_row_joins_others_whatever_its_top_p(batcher):
+    batcher.hold()
+    futures = batcher.submit([request("a"), request("b", decoding=replace(GREEDY, top_p=0.5))])
+    batcher.may_go_on.set()
+    results(futures)
+    assert batcher.batches == [["held"], ["a", "b"]]
+
+
+def test_a_batch_has_max_rows_at_most(trained):
+    batcher = WatchedBatcher(ServedWeights.open(str(trained)), max_rows=2)
+    batcher.hold()
+    futures = batcher.submit([request(name) for name in "abcde"])
+    batcher.may_go_on.set()
+    results(futures)
+    assert batcher.batches == [["held"], ["a", "b"], ["c", "d"], ["e"]]
+    batcher.close()
+
+
+def test_a_full_queue_is_a_429_and_cancelled_rows_free_it_at_once(trained):
+    batcher = WatchedBatcher(ServedWeights.open(str(trained)), max_queue=3)
+    batcher.hold()
+    waiting = batcher.submit([request("a"), request("b")])
+    with pytest.raises(RequestError) as caught:
+        batcher.submit([request("c")])
+    assert (caught.value.status, caught.value.code) == (429, "queue_full")
+    assert waiting[0].cancel()
+    (accepted,) = batcher.submit([request("c")])
+    batcher.may_go_on.set()
+    results([waiting[1], accepted])
+    assert batcher.batches == [["held"], ["b", "c"]]
+    batcher.drained()
+    batcher.close()
+
+
+def test_the_rows_of_a_request_are_accepted_together_or_not_at_all(trained):
+    batcher = WatchedBatcher(ServedWeights.open(str(trained)), max_queue=3)
+    with pytest.raises(RequestError, match="needs 4"):
+        batcher.submit([request()] * 4)
+    assert batcher.rows == 0
+    batcher.close()
+
+
+@pytest.mark.parametrize(
+    ("failure", "status", "code"),
+    [
+        (EngineLost("the server is gone"), 503, "engine_lost"),
+        (GermlineError("out of memory"), 500, "engine_error"),
+        (ZeroDivisionError(), 500, None),
+    ],
+)
+def test_a_batch_that_fails_fails_its_rows_and_no_others(batcher, failure, status, code):
+    batcher.failure = failure
+    errors = [failure_of(future) for future in batcher.submit([request("a"), request("b")])]
+    assert [(error.status, error.code) for error in errors] == [(status, code)] * 2
+    batcher.failure = None
+    assert results(batcher.submit([request("c")]))
+    assert batcher.is_alive
+    batcher.drained()
+
+
+def test_weights_that_cannot_be_rebuilt_fail_their_rows(batcher):
+    error = failure_of(batcher.submit([request(generation=7)])[0])
+    assert error.status == 500
+    assert "generation 7 is not in the journal" in error.message
+    assert results(batcher.submit([request()]))
+
+
+def test_closing_ends_the_rows_that_wait(trained):
+    batcher = WatchedBatcher(ServedWeights.open(str(trained)))
+    (held,) = batcher.hold()
+    (waiting,) = batcher.submit([request("a")])
+    closing = threading.Thread(target=batcher.close)
+    closing.start()
+    batcher.may_go_on.set()
+    closing.join()
+    assert held.result()
+    assert waiting.cancelled()
+    with pytest.raises(RequestError, match="closing"):
+        batcher.submit([request("b")])
+
+
+@pytest.fixture(scope="module")
+def of_nano():
+    batcher = WatchedBatcher(ServedWeights.open("nano"))
+    yield batcher
+    batcher.close()
+
+
+def test_a_greedy_row_of_another_length_is_cut_from_the_longest(of_nano):
+    of_nano.batches.clear()
+    of_nano.hold()
+    rows = [request("Once upon", longest=n, generation=-1) for n in (4, 5, 7, 9)]
+    futures = of_nano.submit(rows)
+    of_nano.may_go_on.set()
+    together = results(futures)
+    alone = [results(of_nano.submit([row]))[0] for row in rows]
+    assert together == alone
+    assert [len(result.completion.tokens) for result in together][:2] == [4, 5]
+    assert list(map(len, of_nano.batches)) == [1, 3, 1, 1, 1, 1, 1]
+
+
+def test_rows_that_do_not_fit_the_context_together_are_not_together(of_nano):
+    of_nano.batches.clear()
+    of_nano.hold()
+    long = request("word " * 40, longest=15, generation=-1)
+    ids = (5,) * 500
+    full = replace(long, example=replace(long.example, token_ids=ids), max_new_tokens=12)
+    futures = of_nano.submit([full, long])
+    of_nano.may_go_on.set()
+    assert all(len(result.completion.tokens) <= 15 for result in results(futures))
+    assert list(map(len, of_nano.batches)) == [1, 1, 1]
+    (error,) = map(failure_of, of_nano.submit([replace(full, max_new_tokens=13)]))
+    assert (error.status, error.code) == (400, "context_length_exceeded")
+
+
+def rows_of(*counts, shared=True):
+    """Return rows of some members: so many each, with the same prompts or different ones."""
+    return [
+        (member, Example(0, f"What is {number} + {0 if shared else place} fox?", "", chat=False))
+        for place, (member, count) in enumerate(zip(MEMBERS, counts, strict=False))
+        for number in range(count)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "calls"),
+    [
+        (rows_of(2, 2, 2), ["generate 3 x 2"]),
+        (list(reversed(rows_of(2, 2, 2))), ["generate 3 x 2"]),
+        (rows_of(2, 3, 2), ["converse 3 x 3"]),
+        (rows_of(2, 2, 2, shared=False), ["converse 3 x 2"]),
+        (rows_of(1, 2, 8, 9), ["converse 1 x 1", "converse 1 x 2", "converse 2 x 9"]),
+    ],
+)
+def test_rows_are_generated_in_few_batches_with_the_texts_of_their_own(rows, calls, monkeypatch):
+    engine = inprocess("qwen2", SPACES["rank 1"])
+    decoding = Decoding(6)
+    expected = [engine.generate([member], [one], decoding)[0][0] for member, one in rows]
+    assert len({completion.text for completion in expected}) > 1
+    made = []
+    generate, converse = engine.generate, engine.converse
+
+    def watched_generate(members, examples, decoding):
+        made.append(f"generate {len(members)} x {len(examples)}")
+        return generate(members, examples, decoding)
+
+    def watched_converse(members, prompts, *rest):
+        made.append(f"converse {len(members)} x {max(map(len, prompts))}")
+        return converse(members, prompts, *rest)
+
+    monkeypatch.setattr(engine, "generate", watched_generate)
+    monkeypatch.setattr(engine, "converse", watched_converse)
+    assert generate_rows(engine, rows, decoding) == expected
+    assert made == calls

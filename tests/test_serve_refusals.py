@@ -1,0 +1,116 @@
+"""What `germline serve` refuses: fields, messages, prompts, tokens, and what an engine lacks."""
+
+import json
+import urllib.request
+
+import pytest
+from openai import BadRequestError, OpenAI
+
+from germline.services.http_app import HttpLimits
+from tests.serving import chat, raw, refused, serving, text_of
+from tests.tiny import save_tiny
+from tests.toy_runs import run
+
+
+@pytest.fixture(scope="module")
+def url():
+    with serving("nano") as address:
+        yield address
+
+
+@pytest.fixture
+def client(url):
+    with OpenAI(base_url=url, api_key="none", max_retries=0) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "said"),
+    [
+        ({"presence_penalty": 0.5}, "presence_penalty", "use null or 0"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools", "leave it out"),
+        ({"response_format": {"type": "json_object"}}, "response_format", "no such setting"),
+        ({"extra_body": {"guided_regex": "a*"}}, "guided_regex", "no such setting"),
+        ({"max_tokens": 2000}, "max_tokens", "--max-new-tokens"),
+        ({"max_tokens": 510}, "max_tokens", "context"),
+        ({"max_tokens": 0}, "max_tokens", "greater than or equal to 1"),
+        ({"temperature": -1}, "temperature", "greater than or equal to 0"),
+        ({"top_p": 1.1}, "top_p", "less than or equal to 1"),
+        ({"n": 129}, "n", "128"),
+        ({"stop": ""}, "stop", "none of them empty"),
+        ({"seed": 2**63}, "seed", "less than"),
+        ({"top_logprobs": 21, "logprobs": True}, "top_logprobs", "20"),
+    ],
+)
+def test_what_is_not_supported_is_refused_by_name(client, fields, param, said):
+    error = refused(chat, client, "hello", **fields)
+    assert error.status_code == 400
+    assert error.param.startswith(param)
+    assert said in error.message
+
+
+@pytest.mark.parametrize(
+    ("messages", "said"),
+    [
+        ([], "at least 1 item"),
+        ([{"role": "assistant", "content": "hello"}], "must be the user's"),
+        ([{"role": "tool", "content": "4"}], "role"),
+        ([{"role": "user", "content": [{"type": "image_url"}]}], "list of parts"),
+        ([{"role": "user"}], "Field required"),
+        ([{"role": "user", "content": "\ud800"}], "messages.0.content"),
+    ],
+)
+def test_messages_that_no_template_takes_are_refused(url, messages, said):
+    status, error = raw(url, {"model": "center", "messages": messages})
+    assert status == 400
+    assert said in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "said"),
+    [
+        ("", "no tokens"),
+        ([], "no list may be empty"),
+        ([[]], "no list may be empty"),
+        ([5, 10**6], "tokens 0 to 1022"),
+        ([-1], "0 or greater"),
+        ("word " * 1000, "context"),
+        (None, "use a Unicode text"),
+        ({"a": 1}, "use a Unicode text"),
+        ("\ud800", "use a Unicode text"),
+        (["a", 5], "use a Unicode text"),
+    ],
+)
+def test_prompts_that_the_model_cannot_read_are_refused(url, prompt, said):
+    status, error = raw(url, {"model": "center", "prompt": prompt}, "/completions")
+    assert status == 400
+    assert said in error["message"]
+
+
+def test_the_token_of_the_server_is_the_api_key_of_the_client():
+    with serving("nano", limits=HttpLimits(token="secret")) as url:
+        with OpenAI(base_url=url, api_key="secret") as client:
+            assert text_of(chat(client, "What is 3 plus 4?"))
+        with OpenAI(base_url=url, api_key="other", max_retries=0) as client:
+            assert refused(chat, client, "hello").status_code == 401
+        with urllib.request.urlopen(f"{url.removesuffix('/v1')}/health") as response:
+            assert json.loads(response.read()) == {"status": "ok", "queued": 0}
+
+
+def test_a_model_without_a_chat_template_completes_texts(tmp_path):
+    folder = save_tiny(tmp_path, "qwen2")
+    (folder / "chat_template.jinja").unlink()
+    with serving(folder) as url, OpenAI(base_url=url, api_key="none", max_retries=0) as client:
+        with pytest.raises(BadRequestError, match="use /v1/completions"):
+            chat(client, "hello")
+        assert client.completions.create(model="center", prompt="fox").choices[0].text
+
+
+def test_an_engine_without_a_tokenizer_says_what_it_lacks(tmp_path):
+    folder = run(tmp_path / "toy", "generations=1")
+    with serving(folder) as url, OpenAI(base_url=url, api_key="none", max_retries=0) as client:
+        assert text_of(chat(client, "hello", max_tokens=3))
+        assert text_of(chat(client, "hello", "gen-0/member-5", max_tokens=3))
+        for more in ({"logprobs": True}, {"logprobs": True, "top_logprobs": 1}):
+            with pytest.raises(BadRequestError, match=r"engine\.kind=toy has no tokenizer"):
+                chat(client, "hello", **more)

@@ -154,6 +154,15 @@ def test_an_episode_is_continued_by_the_same_instance_which_is_closed_at_its_end
     assert [mine.closed for mine in made] == [1]
 
 
+def test_an_episode_that_is_cut_after_its_last_message_is_not_played_again():
+    factory, made = counting()
+    one = grader(factory)
+    for is_final in (False, True):
+        answer = one(Transcript(("a",), 0, is_final), example(word="x"))
+    assert answer == {"reward": 0.25}
+    assert [mine.closed for mine in made] == [1]
+
+
 def test_members_with_the_same_replies_have_instances_of_their_own():
     factory, made = counting()
     one = grader(factory)

@@ -60,6 +60,10 @@ class EnvironmentGrader:
             return self._continue(transcript, example)
 
     def _continue(self, transcript: Transcript, example: Example) -> Mapping[str, float] | str:
+        asked = example.index, transcript.seed, transcript.replies
+        if transcript.is_final and (waiting := self.cache.take(asked, example.facts)):
+            # The last reply was answered with a message before the episode was cut.
+            return waiting.end(is_done=False)
         if transcript.replies:
             *earlier, reply = transcript.replies
             key = example.index, transcript.seed, tuple(earlier)
@@ -71,7 +75,7 @@ class EnvironmentGrader:
             episode, is_done = self._replay((), transcript.seed, example), False
         if is_done or transcript.is_final:
             return episode.end(is_done=is_done)
-        self.cache.put((example.index, transcript.seed, transcript.replies), episode)
+        self.cache.put(asked, episode)
         return episode.observation
 
     def _replay(self, replies: tuple[str, ...], seed: int, example: Example) -> Episode:

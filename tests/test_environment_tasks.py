@@ -8,6 +8,7 @@ from germline.episode_types import Transcript
 from germline.graders.pool import GraderPool
 from germline.protocols import EpisodeTask
 from germline.run.build_parts import make_graders
+from germline.run.task_check import check_task
 from germline.tasks import make_task
 from germline.tasks.python_inputs import read_inputs
 from germline.types import GermlineError
@@ -119,10 +120,35 @@ def test_the_class_may_be_named(tmp_path):
     assert "Other of" in task(tmp_path, FILE + more).episode_grader.name
 
 
-def test_a_file_without_a_reward_but_with_an_environment_says_which_task_it_is(tmp_path):
-    (tmp_path / "mine.py").write_text(FILE, encoding="utf-8")
-    with pytest.raises(GermlineError, match=r"set task\.kind=environment"):
-        make_task(load_config({"task": str(tmp_path / "mine.py")}).task)
+@pytest.mark.parametrize(
+    ("more", "kind"),
+    [
+        ("", "environment"),
+        ("def reward(completion, example): ...", "python"),
+        ("rubric = {}", "python"),
+        ("rubric = {}\nenvironment = Mine", "environment"),
+        ("def wrong(:", "python"),
+    ],
+)
+def test_a_file_alone_is_an_environment_or_rewards(tmp_path, more, kind):
+    path = tmp_path / "mine.py"
+    path.write_text(FILE + more, encoding="utf-8")
+    assert load_config({"task": str(path)}).task.kind == kind
+    assert load_config({"task": {"path": str(path)}}).task.kind == kind
+
+
+def test_the_check_of_a_task_compares_rows_and_names_the_turns(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(FILE, encoding="utf-8")
+    rows = {row.tried: row for row in check_task(path, prompts=0).findings}
+    assert (rows["examples"].verdict, rows["examples"].remark) == ("ok", "8 to train, 2 held out")
+    assert rows["hostile answers"].verdict == "ok"
+
+
+def test_the_check_of_prompts_names_the_turns():
+    rows = {row.tried: row for row in check_task("wordle", prompts=0).findings}
+    assert rows["prompts"].remark.endswith("up to 64 new ones in each of up to 6 turns")
+    assert rows["gold answers"].verdict == "ok"
 
 
 def test_a_missing_file_is_named(tmp_path):

@@ -14,7 +14,7 @@ from germline.config.plugins import check_plugins
 from germline.config.presets import find_config
 from germline.config.run_config import Config
 from germline.config.schedules import CosineSchedule
-from germline.config.tasks import SUFFIXES
+from germline.config.task_files import SUFFIXES
 from germline.config.yaml_loader import DuplicateKeyError, read_file, read_value
 from germline.registry import sections
 from germline.types import GermlineError

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from germline.config.base import KindOf, KindSection, Many, NameOf
 from germline.config.scorers import ScorerConfig
+from germline.config.task_files import kind_of_file
 from germline.registry import register
 
 
@@ -340,20 +341,13 @@ class Rows(RewardedRows):
     kind: Literal["rows"] = "rows"
 
 
-SUFFIXES = {
-    ".py": "python",
-    ".jsonl": "jsonl",
-    **dict.fromkeys((".parquet", ".csv", ".json", ".arrow"), "dataset"),
-}
-"""What a task given as a file alone is, by the ending of the file."""
-
-
 def _from_file(value: object) -> object:
     """Accept a file as the whole section, `task: my_task.py`, or as its kind."""
     section = value if isinstance(value, Mapping) else {"kind": value}
-    if "kind" not in section and Path(str(section.get("path"))).suffix == ".py":
-        return {**section, "kind": "python"}  # no other kind reads such a file
-    kind = SUFFIXES.get(Path(str(section.get("kind"))).suffix)
+    path = Path(str(section.get("path")))
+    if "kind" not in section and path.suffix == ".py":
+        return {**section, "kind": kind_of_file(path)}  # no other kind reads such a file
+    kind = kind_of_file(Path(str(section.get("kind"))))
     return value if kind is None else {"path": section["kind"], **section, "kind": kind}
 
 

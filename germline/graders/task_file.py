@@ -12,7 +12,6 @@ Known limit: a change of a module that the file imports is not noticed.
 import contextlib
 import copy
 import hashlib
-import inspect
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
@@ -113,10 +112,6 @@ def reward_functions(file: TaskFile) -> dict[str, tuple[RewardFunction, float]]:
     if (reward is None) == (rubric is None):
         found = "neither" if reward is None else "both"
         hint = did_you_mean("reward", vars(file.module)) if reward is None else ""
-        if any(
-            inspect.isclass(one) and hasattr(one, "reset") for one in vars(file.module).values()
-        ):
-            hint = "; for its environment, a class with reset(), set task.kind=environment"
         raise GermlineError(
             f"{file.path}: define `reward(completion, example)` or `rubric = {{function: weight}}`,"
             f" found {found}{hint}"

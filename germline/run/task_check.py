@@ -17,7 +17,7 @@ from germline.config import Config, CustomTask, TaskBase, load_config
 from germline.config.tasks import FileTask
 from germline.graders.fuzz_texts import HOSTILE, fuzz_text
 from germline.nano import NANO_DIR
-from germline.protocols import Task
+from germline.protocols import EpisodeTask, Task
 from germline.run.build_parts import RunParts, make_decoding, make_graders
 from germline.scorers.scored_graders import Graders
 from germline.tasks import make_task
@@ -173,7 +173,10 @@ def _check_scorers(section: TaskBase, grades: Sequence[Grade]) -> None:
 
 def _examples(task: Task) -> TaskCheckRow:
     train, test = task.examples("train"), task.examples("test")
-    both = {one.prompt for one in train} & {one.prompt for one in test}
+    # The prompt of an environment may say less than the row.
+    whole = isinstance(task, EpisodeTask)
+    asked = {repr((one.prompt, whole and one.facts)) for one in train}
+    both = {one.prompt for one in test if repr((one.prompt, whole and one.facts)) in asked}
     remark = f"{len(train)} to train, {len(test)} held out"
     if both:
         remark += f"; {len(both)} prompts are in both, such as {_short(min(both))}"
@@ -294,7 +297,8 @@ def _prompts(
         return TaskCheckRow("prompts", len(everything), (), "wrong", str(error)), ()
     lengths = [len(ids) for ids in encoded]
     new = make_decoding(config, task).max_new_tokens
-    remark = f"{min(lengths)} to {max(lengths)} tokens, and up to {new} new ones"
+    turns = f" in each of up to {task.max_turns} turns" if isinstance(task, EpisodeTask) else ""
+    remark = f"{min(lengths)} to {max(lengths)} tokens, and up to {new} new ones{turns}"
     verdict: Verdict = "ok"
     if context is not None and max(lengths) + new > context:
         verdict = "wrong"

@@ -36,7 +36,7 @@ class WordleTask(EnvironmentTask):
                 split: _examples(config, [(prompt, f"[{word}]", {"secret": word}) for word in side])
                 for split, side in _sides(train, test)
             },
-            metric="won",
+            metric="marks",
             limits=EpisodeLimits(max_turns=wordle.MAX_GUESSES, max_new_tokens=64),
         )
 

@@ -36,6 +36,9 @@ they have sent the body."""
 DISCARD_S = 5.0
 """How long the body of a refused request is read."""
 
+PIECE = 1 << 17
+"""Most bytes of a response that are sent at once."""
+
 Scope = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 Send = Callable[[Mapping[str, Any]], Awaitable[None]]
@@ -287,8 +290,16 @@ class _Response:
         self.complete = False
 
     async def send(self, message: Mapping[str, Any]) -> None:
-        """Send a part of the response."""
+        """Send a part of the response; a large one in pieces, each when the one before has left.
+
+        So a client that does not read is noticed by the time limit.
+        """
         self.begun = True
+        rest = message.get("body", b"")
+        while len(rest) > PIECE:
+            await self._send({"type": message["type"], "body": rest[:PIECE], "more_body": True})
+            rest = rest[PIECE:]
+            message = {**message, "body": rest}
         await self._send(message)
         self.complete = message["type"] == "http.response.body" and not message.get("more_body")
 

@@ -1,0 +1,154 @@
+"""`germline serve` under many connections, abrupt disconnects, and requests made up by a fuzzer."""
+
+import json
+import socket
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+import schemathesis
+from hypothesis import Phase, given, seed, settings
+from openai import OpenAI
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import status_code_conformance
+
+from germline.services.engine_batcher import EngineBatcher
+from germline.services.http_app import HttpLimits
+from germline.services.http_server import HttpServer
+from germline.services.openai_app import make_endpoint
+from germline.services.served_weights import ServedWeights
+from tests.serving import chat, text_of
+from tests.toy_runs import run
+
+
+class Served:
+    """A server of a toy run whose engine can be held up.
+
+    Attributes:
+        port, url: of the server.
+    """
+
+    def __init__(self, folder, **limits):
+        weights = ServedWeights.open(str(folder))
+        self.may_generate = threading.Event()
+        self.may_generate.set()
+        self.is_generating = threading.Event()
+        generate = weights.engine.generate
+
+        def held_up(members, examples, decoding):
+            self.is_generating.set()
+            assert self.may_generate.wait(60)
+            return generate(members, examples, decoding)
+
+        setattr(weights.engine, "generate", held_up)  # noqa: B010 - a method, to mypy
+        self.batcher = EngineBatcher(weights, max_rows=64, max_queue=256)
+        self.app = make_endpoint(weights, self.batcher, HttpLimits(**limits), 64)
+
+    @contextmanager
+    def running(self):
+        server = HttpServer(self.app, "127.0.0.1", 0)
+        try:
+            with server.in_background() as url:
+                self.url, self.port = url, int(url.rpartition(":")[2])
+                yield self
+        finally:
+            self.may_generate.set()
+            self.batcher.close()
+
+    def client(self):
+        return OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0)
+
+    def send(self, content):
+        """Send a request whose response is not read yet."""
+        body = {"model": "center", "max_tokens": 8, "temperature": 0}
+        body["messages"] = [{"role": "user", "content": content}]
+        data = json.dumps(body).encode()
+        connection = socket.create_connection(("127.0.0.1", self.port))
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n"
+        connection.sendall(f"{head}Content-Type: application/json\r\n\r\n".encode() + data)
+        return connection
+
+    def wait_for_rows(self, count):
+        deadline = time.monotonic() + 60
+        while self.batcher.rows != count:
+            assert time.monotonic() < deadline, self.batcher.rows
+            time.sleep(0.01)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("load") / "run", "generations=2")
+
+
+def test_200_connections_at_a_time_are_all_answered(trained):
+    with Served(trained).running() as served, served.client() as client:
+        served.may_generate.clear()
+        names = [f"gen-{number % 2}/member-{number % 6}" for number in range(200)]
+        with ThreadPoolExecutor(200) as threads:
+            futures = [threads.submit(chat, client, "hi", name, max_tokens=6) for name in names]
+            served.wait_for_rows(200)
+            served.may_generate.set()
+            texts = [text_of(future.result()) for future in futures]
+        alone = {name: text_of(chat(client, "hi", name, max_tokens=6)) for name in set(names)}
+        assert texts == [alone[name] for name in names]
+
+
+def test_clients_that_disconnect_abruptly_leave_no_row_and_no_slot(trained):
+    with Served(trained, max_concurrent=60).running() as served, served.client() as client:
+        served.may_generate.clear()
+        held = served.send("held")
+        assert served.is_generating.wait(60)
+        abrupt = [served.send(f"text {number}") for number in range(50)]
+        served.wait_for_rows(51)
+        for connection in abrupt:
+            # With this, closing sends a reset.
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            connection.close()
+        served.wait_for_rows(1)
+        served.may_generate.set()
+        assert b"200 OK" in held.recv(100)
+        held.close()
+        served.wait_for_rows(0)
+        with ThreadPoolExecutor(60) as threads:
+            assert all(threads.map(lambda _: text_of(chat(client, "hi", max_tokens=4)), range(60)))
+
+
+def allowed(body):
+    """Return a made-up body with a model that exists, and lengths that take no minutes."""
+    if not isinstance(body, dict):
+        return body
+    changes = {"model": "center"} if isinstance(body.get("model"), str) else {}
+    for name in ("max_tokens", "max_completion_tokens", "n"):
+        if isinstance(body.get(name), int):
+            changes[name] = min(body[name], 3)
+    return body | changes
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisDeprecationWarning")
+@pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_requests_made_up_from_the_schema_crash_nothing_and_leave_nothing(path, mode):
+    statuses: Counter[int] = Counter()
+    with Served("nano").running() as served:
+        schema = schemathesis.openapi.from_url(f"{served.url}/openapi.json")
+        operation = schema.find_operation_by_path("post", path)
+        assert operation
+
+        @seed(7)
+        @settings(max_examples=80, deadline=None, database=None, phases=[Phase.generate])
+        @given(operation.as_strategy(mode))
+        def ask(case):
+            case.body = allowed(case.body)
+            response = case.call_and_validate(checks=[not_a_server_error, status_code_conformance])
+            statuses[response.status_code] += 1
+
+        ask()
+        assert served.batcher.rows == 0
+        assert served.batcher.is_alive
+    assert set(statuses) <= {200, 400, 404}
+    assert statuses[200 if mode is GenerationMode.POSITIVE else 400] > 5

@@ -99,6 +99,7 @@ def test_every_setting_but_the_ends_of_a_line_and_your_own_file_has_a_default():
         "VllmScore.url",
         "Judge.url",
         "Judge.model",
+        "GermlineScorer.url",
         "Classifier.model",
         "PythonFile.path",
         "Jsonl.path",

@@ -18,6 +18,7 @@ from germline.estimates.hardware import GPUS
 from germline.run import dry_run
 from germline.services.http_server import HttpServer
 from tests.documented_fields import absent, field_tables, undocumented
+from tests.tiny_classifiers import save_classifier
 from tests.toy_runs import settings
 
 TABLES = field_tables(DOCS / "json-output.md")
@@ -39,6 +40,7 @@ COMMANDS = {
     "report": ("report", "run"),
     "generate": ("generate", "nano", "Hello", "--max-new-tokens", "2"),
     "serve": ("serve", "run", "--port", "0"),
+    "scorer": ("scorer", "--reward", "reward-model", "--port", "0"),
     "list runs": ("list", "runs", "."),
     "list tasks": ("list", "tasks"),
     "doctor": ("doctor",),
@@ -64,6 +66,7 @@ def place(tmp_path_factory):
     better = ("space={kind: low_rank, include: ['*mix*']}", "strategy.learning_rate=0.3")
     toy = settings(*better, "generations=3", "held_out.examples=20")
     (folder / "study.yaml").write_text(yaml.safe_dump(toy.model_dump(mode="json")))
+    save_classifier(folder / "reward-model")
     return folder
 
 

@@ -12,7 +12,7 @@ from germline.config import load_config
 from germline.config.scorers import Classifier, ClassifierSettings
 from germline.graders.fuzz_texts import HOSTILE
 from germline.scorers.classifier import ClassifierScorer
-from germline.scorers.sequence_classifier import SequenceClassifier
+from germline.scorers.sequence_classifier import SequenceClassifier, SettingNames
 from germline.types import Example, GermlineError
 from tests.tiny import save_tiny
 from tests.tiny_classifiers import save_classifier, save_pku_model
@@ -28,7 +28,8 @@ def folder(tmp_path_factory):
 
 
 def classifier(folder, **section):
-    return SequenceClassifier(str(folder), ClassifierSettings(**section), "task.scorers.good")
+    names = SettingNames("task.scorers.good.model", "task.scorers.good.{}")
+    return SequenceClassifier(str(folder), ClassifierSettings(**section), names)
 
 
 def direct(folder, ids):

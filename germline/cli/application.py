@@ -21,6 +21,7 @@ from germline.cli import (
     probe,
     replay,
     report,
+    scorer,
     serve,
     study,
     train,
@@ -130,6 +131,7 @@ for name, command, examples in (
     ("report", report.report, report.REPORT_EXAMPLES),
     ("generate", generate.generate, generate.GENERATE_EXAMPLES),
     ("serve", serve.serve, serve.SERVE_EXAMPLES),
+    ("scorer", scorer.scorer, scorer.SCORER_EXAMPLES),
     ("list", list_command.show, list_command.LIST_EXAMPLES),
     ("doctor", doctor.doctor, doctor.DOCTOR_EXAMPLES),
 ):

@@ -8,11 +8,18 @@ import typer
 from germline.cli import completion
 from germline.cli.arguments import Source, generation_of
 from germline.cli.json_output import AsJson, print_json
+from germline.cli.service_options import (
+    Host,
+    MaxConcurrent,
+    MaxRequestMb,
+    Port,
+    TimeoutSeconds,
+    Token,
+    extra_serve,
+)
 
 SERVED_SETTINGS = ("engine.", "engine=", "microbatch.")
 """Prefixes of settings that have an effect here; other settings are refused."""
-
-TOKEN_VARIABLE = "GERMLINE_TOKEN"
 
 SERVE_EXAMPLES = (
     "germline serve runs/sums",
@@ -42,35 +49,18 @@ def serve(  # noqa: PLR0913 - the options of a command
             "-1 for the start, or best (highest held-out score). Default: the newest.",
         ),
     ] = None,
-    host: Annotated[
-        str,
-        typer.Option(help="Address to listen at; others than loopback need a token."),
-    ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port to listen at; 0: any free one.")
-    ] = 8000,
-    token: Annotated[
-        str | None,
-        typer.Option(
-            envvar=TOKEN_VARIABLE,
-            metavar="TOKEN",
-            help="What requests must send as `Authorization: Bearer TOKEN`; other users of the "
-            "machine can read options, so prefer the variable.",
-        ),
-    ] = None,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    token: Token = None,
     max_new_tokens: Annotated[
         int, typer.Option(min=1, help="Longest completion that a request may ask for, in tokens.")
     ] = 1024,
-    max_concurrent: Annotated[int, typer.Option(min=1, help="Requests at a time.")] = 256,
+    max_concurrent: MaxConcurrent = 256,
     max_queue: Annotated[
         int, typer.Option(min=1, help="Completions that wait or are being generated.")
     ] = 1024,
-    max_request_mb: Annotated[
-        float, typer.Option(min=0.001, help="Size of a request, in megabytes.")
-    ] = 2.0,
-    timeout_s: Annotated[
-        float, typer.Option("--timeout", min=0.1, help="Time of a request, in seconds.")
-    ] = 600.0,
+    max_request_mb: MaxRequestMb = 2.0,
+    timeout_s: TimeoutSeconds = 600.0,
     *,
     as_json: AsJson = False,
 ) -> None:
@@ -79,8 +69,6 @@ def serve(  # noqa: PLR0913 - the options of a command
     The `model` of a request is base, center, gen-12 (the weights after generation 12) or
     gen-12/member-7 (a member that generation 12 evaluated). Ctrl-C ends the server.
     """
-    from germline.types import GermlineError
-
     _check_settings(settings or [])
     chosen = None
     if generation is not None:
@@ -88,16 +76,9 @@ def serve(  # noqa: PLR0913 - the options of a command
             f"serve: --generation={generation} is neither a number nor best: use -g 40 or -g best"
         )
         chosen = generation_of(generation, error)
-    try:
+    with extra_serve("germline serve"):
         from germline.services.http_app import HttpLimits
         from germline.services.serve import ServeSettings, endpoint
-    except ModuleNotFoundError as error:
-        if error.name not in ("fastapi", "starlette", "uvicorn"):
-            raise
-        raise GermlineError(
-            f"germline serve needs the package {error.name}, which is not installed: "
-            "pip install 'germline[serve]'"
-        ) from error
     limits = HttpLimits(token, int(max_request_mb * 1e6), max_concurrent, timeout_s)
     listening = ServeSettings(host, port, limits, max_new_tokens, max_queue)
     with endpoint(source, chosen, settings or [], listening) as (server, weights):

@@ -104,6 +104,16 @@ class OpenRlhf(BatchedHttpScorer):
     _template = field_validator("template")(lambda text: _checked(text))
 
 
+@register("scorer", "germline.scorers.germline_scorer:GermlineServiceScorer")
+class GermlineScorer(BatchedHttpScorer):
+    """The service that `germline scorer` starts: reward and cost models on another device."""
+
+    kind: Literal["germline"] = "germline"
+    output: Literal["reward", "cost"] = Field(
+        "reward", description="The model whose score is taken; give a cost a negative weight."
+    )
+
+
 class VllmScorer(BatchedHttpScorer):
     """Settings of a pooling model that vLLM serves."""
 

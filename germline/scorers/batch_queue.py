@@ -66,8 +66,9 @@ class BatchQueue(Generic[AnyItem, Result]):
         self._threads: list[threading.Thread] = []
 
     def __len__(self) -> int:
-        """Return how many items wait."""
-        return len(self._waiting)
+        """Return how many items wait, without those whose caller has canceled."""
+        with self._changed:
+            return sum(not call.future.done() for call, _, _ in self._waiting)
 
     def submit(self, items: Sequence[AnyItem]) -> "Future[list[Result]]":
         """Process items in the background; the future holds their results in order."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from germline.config.scorers import Classifier
-from germline.scorers.sequence_classifier import SequenceClassifier
+from germline.scorers.sequence_classifier import SequenceClassifier, SettingNames
 from germline.scorers.types import Item, Score
 
 BATCHES_AT_A_TIME = 8
@@ -18,7 +18,9 @@ class ClassifierScorer:
 
     def __init__(self, config: Classifier, name: str) -> None:
         self.batch_size = BATCHES_AT_A_TIME * config.batch_size
-        self._model = SequenceClassifier(config.model, config, f"task.scorers.{name}")
+        place = f"task.scorers.{name}"
+        names = SettingNames(f"{place}.model", f"{place}.{{}}")
+        self._model = SequenceClassifier(config.model, config, names)
 
     def score(self, items: Sequence[Item]) -> list[Score]:
         """Score completions in batches of similar length."""

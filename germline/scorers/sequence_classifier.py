@@ -8,6 +8,7 @@ Reward models of PKU-SafeRLHF (`LlamaModelForScore`) are loaded as the sequence 
 are; their scores are not normalized, as in their own inference code.
 """
 
+import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -47,21 +48,33 @@ class EncodedText(NamedTuple):
     truncated: bool
 
 
+class SettingNames(NamedTuple):
+    """How errors spell the settings of a classifier.
+
+    Attributes:
+        model: the setting that names the model.
+        others: any other setting, with `{}` for its name.
+    """
+
+    model: str
+    others: str
+
+
 class SequenceClassifier:
-    """A loaded classifier; one thread uses it at a time.
+    """A loaded classifier; any thread encodes texts, one thread at a time scores them.
 
     Args:
         source: a folder or a Hugging Face id.
         settings: how texts are read and what is the score.
-        place: the setting that names the source, for errors.
+        names: how errors spell the settings.
 
     Raises:
         GermlineError: there is no such classifier, or a setting does not fit it.
     """
 
-    def __init__(self, source: str, settings: ClassifierSettings, place: str) -> None:
-        device = _device(settings.device, place)
-        with loading_errors(source, f"{place}.model"):
+    def __init__(self, source: str, settings: ClassifierSettings, names: SettingNames) -> None:
+        device = _device(settings.device, names)
+        with loading_errors(source, names.model):
             config = AutoConfig.from_pretrained(source)
             self._tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source)
             stored = getattr(config, "dtype", None)
@@ -71,14 +84,16 @@ class SequenceClassifier:
                 on_gpu=device.type != "cpu",
             )
             model, report = _load(source, config, dtype)
-        _check_head(source, report, place)
-        check_finite(source, model, f"{place}.model")
+        _check_head(source, report, names)
+        check_finite(source, model, names.model)
         self._model = model.eval().requires_grad_(requires_grad=False).to(device)
         self._device = device
         self._template = settings.template
         self._batch_size = settings.batch_size
+        # A tokenizer keeps whether it truncates, so two threads would disturb each other.
+        self._tokenizing = threading.Lock()
         self._is_probability = settings.output == "probability"
-        self._column = _column(source, model.config, settings.label, place)
+        self._column = _column(source, model.config, settings.label, names)
         self._max_tokens = settings.max_tokens or self._context(config)
 
     def encode_pair(self, item: Item) -> EncodedText:
@@ -132,7 +147,8 @@ class SequenceClassifier:
         return [scores[place] for place in range(len(texts))]
 
     def _ids(self, text: str, options: dict[str, Any]) -> list[int]:
-        ids: list[int] = self._tokenizer(sendable(text), verbose=False, **options)["input_ids"]
+        with self._tokenizing:
+            ids: list[int] = self._tokenizer(sendable(text), verbose=False, **options)["input_ids"]
         return ids
 
     def _padded_length(self, tokens: int) -> int:
@@ -195,33 +211,37 @@ def _load(
     return model, report
 
 
-def _check_head(source: str, report: dict[str, Any], place: str) -> None:
+def _check_head(source: str, report: dict[str, Any], names: SettingNames) -> None:
     """Refuse a model without the weights of a classifier, which the library draws at random."""
     lacking = sorted(report["missing_keys"])
     if lacking:
         raise GermlineError(
-            f"{place}.model: {source!r} does not hold {', '.join(lacking[:3])}: it is no sequence "
+            f"{names.model}: {source!r} does not hold {', '.join(lacking[:3])}: it is no sequence "
             "classifier (a reward model with a head of scores); a language model without one can "
             "be a judge, kind=judge"
         )
 
 
-def _column(source: str, config: PreTrainedConfig, label: int | str | None, place: str) -> int:
+def _column(
+    source: str, config: PreTrainedConfig, label: int | str | None, names: SettingNames
+) -> int:
     """Return the output that is the score."""
-    names = [str(config.id2label.get(index, index)) for index in range(config.num_labels)]
-    classes = ", ".join(f"{index} ({name})" for index, name in enumerate(names))
+    setting = names.others.format("label")
+    labels = [str(config.id2label.get(index, index)) for index in range(config.num_labels)]
+    classes = ", ".join(f"{index} ({name})" for index, name in enumerate(labels))
     if label is None:
-        if len(names) == 1:
+        if len(labels) == 1:
             return 0
         raise GermlineError(
-            f"{place}: {source!r} has {len(names)} classes: set {place}.label to one of {classes}"
+            f"{names.model}: {source!r} has {len(labels)} classes: set {setting} to one of "
+            f"{classes}"
         )
-    if label in names:
-        return names.index(str(label))
-    if isinstance(label, int) and 0 <= label < len(names):
+    if label in labels:
+        return labels.index(str(label))
+    if isinstance(label, int) and 0 <= label < len(labels):
         return label
     raise GermlineError(
-        f"{place}.label={label}: {source!r} has no such class{did_you_mean(str(label), names)}: "
+        f"{setting}={label}: {source!r} has no such class{did_you_mean(str(label), labels)}: "
         f"use one of {classes}"
     )
 
@@ -238,15 +258,16 @@ def _score(value: float, *, truncated: bool) -> Score:
     return Score(value, truncated=truncated)
 
 
-def _device(name: str, place: str) -> torch.device:
+def _device(name: str, names: SettingNames) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
+        setting = names.others.format("device")
         raise GermlineError(
-            f"{place}.device={name!r} cannot be used here ({str(error).splitlines()[0]}): use "
-            f"{place}.device=auto or cpu"
+            f"{setting}={name!r} cannot be used here ({str(error).splitlines()[0]}): use "
+            f"{setting}=auto or cpu"
         ) from None
     return device

@@ -1,0 +1,46 @@
+"""What the commands that start a service share: address, token, limits, and the extra they need."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+
+TOKEN_VARIABLE = "GERMLINE_TOKEN"
+
+Host = Annotated[str, typer.Option(help="Address to listen at; others than loopback need a token.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen at; 0: any free one.")]
+Token = Annotated[
+    str | None,
+    typer.Option(
+        envvar=TOKEN_VARIABLE,
+        metavar="TOKEN",
+        help="What requests must send as `Authorization: Bearer TOKEN`; other users of the "
+        "machine can read options, so prefer the variable.",
+    ),
+]
+MaxConcurrent = Annotated[int, typer.Option(min=1, help="Requests at a time.")]
+MaxRequestMb = Annotated[float, typer.Option(min=0.001, help="Size of a request, in megabytes.")]
+TimeoutSeconds = Annotated[
+    float, typer.Option("--timeout", min=0.1, help="Time of a request, in seconds.")
+]
+
+
+@contextmanager
+def extra_serve(command: str) -> Iterator[None]:
+    """Import the modules of a service, or say what to install.
+
+    Raises:
+        GermlineError: a package of the extra `serve` is not installed.
+    """
+    from germline.types import GermlineError
+
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name not in ("fastapi", "starlette", "uvicorn"):
+            raise
+        raise GermlineError(
+            f"{command} needs the package {error.name}, which is not installed: "
+            "pip install 'germline[serve]'"
+        ) from error

@@ -1,0 +1,290 @@
+"""The service `germline scorer`: scores, batches across requests, limits, and a restart mid-run."""
+
+import json
+import re
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import germline
+from germline.cli.application import app
+from germline.config.scorers import ClassifierSettings
+from germline.engines.served.http_client import HttpConnection, RequestRefused
+from germline.scorers.sequence_classifier import SequenceClassifier, SettingNames
+from germline.services.http_app import HttpLimits
+from germline.services.http_server import HttpServer
+from germline.services.scorer import ScorerSettings, scorer_service
+from germline.types import Example, GermlineError
+from tests.hang_limit import HANG_S
+from tests.tiny_classifiers import save_classifier
+from tests.toy_runs import finish, journal, settings
+
+PROMPTS = ["What is 1 + 2?", "Of France?"]
+RESPONSES = ["three", "Paris " * 3]
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("scorers")
+    for seed, role in enumerate(("reward", "cost")):
+        save_classifier(folder / role, seed=seed)
+    return {role: str(folder / role) for role in ("reward", "cost")}
+
+
+@contextmanager
+def serving(sources, classifier=None, **more):
+    with (
+        scorer_service(
+            sources,
+            ClassifierSettings(batch_size=4, **(classifier or {})),
+            ScorerSettings(port=0, **more),
+        ) as server,
+        server.in_background() as url,
+    ):
+        yield HttpConnection("the scorer", url, HANG_S, retry_timeout_s=HANG_S)
+
+
+def direct(source, responses=RESPONSES, prompts=PROMPTS):
+    model = SequenceClassifier(source, ClassifierSettings(batch_size=4), SettingNames("m", "{}"))
+    items = [
+        (response, Example(0, prompt, "", chat=True))
+        for prompt, response in zip(prompts, responses, strict=True)
+    ]
+    return [score.value for score in model.score([model.encode_pair(item) for item in items])]
+
+
+def test_rewards_and_costs_are_those_of_the_models(sources):
+    with serving(sources) as service:
+        scored = service.post("/score_batch", {"prompts": PROMPTS, "responses": RESPONSES})
+        texts = [f"{one}\n{two}" for one, two in zip(PROMPTS, RESPONSES, strict=True)]
+        assert service.post("/score_texts", {"texts": texts}) == scored
+        assert service.get("/health") == {"status": "ok", "models": sources}
+        nothing = service.post("/score_texts", {"texts": []})
+    assert scored["rewards"] == direct(sources["reward"])
+    assert scored["costs"] == direct(sources["cost"])
+    assert scored["rewards_truncated"] == [False, False]
+    assert scored["costs_missing"] == [None, None]
+    assert (nothing["rewards"], nothing["costs"]) == ([], [])
+
+
+def test_a_model_that_is_not_served_has_no_scores(sources):
+    with serving({"reward": sources["reward"]}) as service:
+        scored = service.post("/score_texts", {"texts": ["a"]})
+    assert scored["costs"] is None
+    assert len(scored["rewards"]) == 1
+
+
+def test_a_text_that_is_cut_is_flagged(sources):
+    with serving(sources, {"max_tokens": 16}) as service:
+        scored = service.post("/score_texts", {"texts": ["fox " * 50, "fox"]})
+    assert scored["rewards_truncated"] == [True, False]
+
+
+def test_a_prompt_may_be_messages(sources):
+    messages = [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]
+    with serving(sources) as service:
+        scored = service.post("/score_batch", {"prompts": [messages], "responses": ["c"]})
+        again = service.post("/score_texts", {"texts": ["a\nb\nc"]})
+    assert scored == again
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "message"),
+    [
+        ("/score_batch", {"prompts": ["a"], "responses": []}, 400, "1 prompts and 0 responses"),
+        ("/score_batch", {"prompts": ["a"]}, 400, "responses: Field required"),
+        ("/score_batch", {"prompts": [[]], "responses": ["a"]}, 400, "prompts"),
+        ("/score_texts", {"texts": "a"}, 400, "texts: Input should be a valid list"),
+        ("/score_texts", {"texts": [None]}, 400, "valid string"),
+        ("/score_texts", {"texts": ["a"], "more": 1}, 400, "more: Extra inputs"),
+        ("/score_texts", {"texts": ["a"] * 9}, 413, "has 9 texts, and at most 8"),
+        ("/score_texts", {"texts": ["a" * 5000]}, 413, "2000 bytes at most"),
+        ("/score", {}, 404, "Not Found"),
+    ],
+)
+def test_a_wrong_request_is_refused_and_says_why(sources, path, body, status, message):
+    with (
+        serving(sources, limits=HttpLimits(max_request_bytes=2000), max_queue=8) as service,
+        pytest.raises(RequestRefused, match=re.escape(message)) as refused,
+    ):
+        service.post(path, body)
+    assert refused.value.status == status
+
+
+def test_64_clients_get_their_own_scores_in_shared_batches(sources, monkeypatch):
+    calls = []
+    score = SequenceClassifier.score
+
+    def counted(self, texts):
+        calls.append(len(texts))
+        return score(self, texts)
+
+    clients, requests = 64, 3
+    responses = [f"{number} is the answer" for number in range(clients * requests)]
+    alone = direct(sources["reward"], responses, ["a"] * len(responses))
+    monkeypatch.setattr(SequenceClassifier, "score", counted)
+    begin = threading.Barrier(clients)
+
+    def ask(client):
+        begin.wait(HANG_S)
+        mine = range(client * requests, (client + 1) * requests)
+        return [
+            service.post("/score_batch", {"prompts": ["a"], "responses": [responses[one]]})
+            for one in mine
+        ]
+
+    with serving({"reward": sources["reward"]}) as service, ThreadPoolExecutor(clients) as pool:
+        answers = [answer for own in pool.map(ask, range(clients)) for answer in own]
+    assert [answer["rewards"][0] for answer in answers] == alone
+    assert sum(calls) == clients * requests
+    assert len(calls) < clients * requests / 2
+
+
+def test_a_client_that_leaves_frees_its_place(sources, monkeypatch):
+    started, release = threading.Event(), threading.Event()
+    seen = []
+    score = SequenceClassifier.score
+
+    def slow(self, texts):
+        seen.append(len(texts))
+        started.set()
+        release.wait(HANG_S)
+        return score(self, texts)
+
+    monkeypatch.setattr(SequenceClassifier, "score", slow)
+    with serving({"reward": sources["reward"]}, max_queue=4) as service:
+        impatient = HttpConnection("the scorer", service.url, 0.2)
+        with ThreadPoolExecutor(1) as pool:
+            first = pool.submit(service.post, "/score_texts", {"texts": ["a"]})
+            started.wait(HANG_S)
+            try:
+                left, deadline = 0, time.monotonic() + HANG_S
+                while left < 4:  # the service may notice a little later that a client has left
+                    assert time.monotonic() < deadline
+                    with pytest.raises(GermlineError) as refused:
+                        impatient.post("/score_texts", {"texts": ["b"] * 4})
+                    left += "no answer within" in str(refused.value)
+            finally:
+                release.set()
+            first.result(HANG_S)
+        assert len(service.post("/score_texts", {"texts": ["c"] * 4})["rewards"]) == 4
+    assert sum(seen) < 1 + 4 * 4
+
+
+# --- the command
+
+
+def test_without_a_model_or_with_a_wrong_setting_the_command_says_what_to_do(sources):
+    def said(*words):
+        done = CliRunner().invoke(app, ["scorer", *words])
+        assert done.exit_code == 2
+        return done.stderr
+
+    assert "give --reward MODEL, --cost MODEL or both" in said()
+    assert "--template: 'abc' does not say" in said("--reward", "x", "--template", "abc")
+    assert "requests need a token" in said("--reward", "x", "--host", "0.0.0.0")
+    assert "--reward: 'no/where' " in said("--reward", "no/where")
+    assert "--label=7: " in said("--reward", sources["reward"], "--label", "7")
+
+
+def test_the_command_says_where_it_listens(sources, monkeypatch):
+    monkeypatch.setattr(HttpServer, "run", lambda _server: None)
+    done = CliRunner().invoke(
+        app, ["scorer", "--reward", sources["reward"], "--port", "0", "--json"]
+    )
+    assert done.exit_code == 0, done.output
+    document = json.loads(done.stdout)
+    assert document["models"] == {"reward": sources["reward"]}
+    assert document["url"].startswith("http://127.0.0.1:")
+
+
+# --- as a scorer of a run
+
+
+def scored(url, *overrides, **more):
+    section = {"kind": "germline", "url": url, "timeout_s": HANG_S, "retry_timeout_s": HANG_S}
+    return settings(f"task.scorers.harm={json.dumps(section | more)}", *overrides)
+
+
+def test_a_run_scores_its_completions_by_the_service(sources, tmp_path):
+    with serving(sources, {"max_tokens": 16}) as service:
+        config = scored(service.url, "generations=1", output="cost", weight=-1)
+        finish(germline.train(config, tmp_path / "run"))
+    rows = [json.loads(line) for line in (tmp_path / "run/rollouts.jsonl").read_text().splitlines()]
+    assert rows
+    for row in rows:
+        (cost,) = direct(sources["cost"], [row["completion"]], [row["prompt"]])
+        if not row["parts"]["harm_truncated"]:
+            assert row["parts"]["harm"] == cost
+    assert {row["parts"]["harm_truncated"] for row in rows} <= {0.0, 1.0}
+
+
+def test_a_model_that_the_service_lacks_is_named(sources, tmp_path):
+    with (
+        serving({"cost": sources["cost"]}) as service,
+        pytest.raises(GermlineError, match=r"has no rewards: start it with --reward MODEL"),
+    ):
+        germline.train(scored(service.url), tmp_path / "run")
+
+
+class Process:
+    """`germline scorer` in a process of its own, at one port."""
+
+    def __init__(self, source: str, port: int = 0) -> None:
+        words = ["scorer", "--reward", source, "--port", str(port), "--batch-size", "4", "--json"]
+        program = "import sys; from germline.cli import main; sys.argv = sys.argv[:1] + {}; main()"
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", program.format(words)], stdout=subprocess.PIPE, text=True
+        )
+        assert self.process.stdout is not None
+        text = ""
+        document: Any = None
+        while document is None:
+            line = self.process.stdout.readline()
+            assert line, "the service ended"
+            text += line
+            with suppress(ValueError):
+                document = json.loads(text)
+        self.url = document["url"]
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+def test_a_service_that_is_killed_and_restarted_during_a_run_loses_no_generation(sources, tmp_path):
+    service = Process(sources["reward"])
+    try:
+        undisturbed = finish(germline.train(scored(service.url), tmp_path / "one"))
+        training = germline.train(scored(service.url), tmp_path / "two")
+        generations = iter(training)
+        next(generations)
+        service.kill()
+        restarted: list[Process] = []
+
+        def restart() -> None:
+            time.sleep(1.0)  # so that the run meets the closed port
+            restarted.append(Process(sources["reward"], service.port))
+
+        thread = threading.Thread(target=restart)
+        thread.start()
+        records = list(generations)
+        thread.join()
+        service = restarted[0]
+    finally:
+        service.kill()
+    assert [record.generation for record in records] == [1, 2, 3]
+    assert journal(tmp_path / "two") == journal(undisturbed)

@@ -43,8 +43,8 @@ def make_grader(file: TaskFile, rubric: EpisodeRubric) -> FileEnvironmentGrader:
         GermlineError: the file has no environment, or several.
     """
     factory = environment_factory(file)
-    name = f"{getattr(factory, '__name__', type(factory).__name__)} of {file.path}"
     path = file.path.absolute()
+    name = f"{getattr(factory, '__name__', type(factory).__name__)} of {path}"
     return FileEnvironmentGrader(name, factory, rubric, path=path, digest=file.digest)
 
 

@@ -21,7 +21,7 @@ import torch
 from germline import load_config, train
 from germline.types import HeldOutScore
 
-HELD_OUT = {"conciseness": 50, "arithmetic": 188, "countdown": 500}
+HELD_OUT = {"conciseness": 50, "arithmetic": 188, "countdown": 500, "wordle": 33}
 """Held-out examples per score: all of them, or 500."""
 
 

@@ -92,6 +92,7 @@ def test_thinking_is_removed_from_every_reply(tmp_path):
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
+        ("import no_such_module\n" + FILE, r"mine\.py, line 1: .*No module named 'no_such_module'"),
         ("train = []", r"mine\.py: there is no environment: define a class with reset"),
         (
             FILE + "class Other:\n    def reset(self): ...",

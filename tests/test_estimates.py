@@ -177,6 +177,11 @@ def test_bytes_on_the_wire_are_near_those_that_are_pickled():
     assert wire_bytes(work) == pytest.approx(60 + 8 * 15 + 1000 / 32 + 2 * 9 * 16 / 32)
 
 
+def test_an_episode_has_the_tokens_of_all_its_turns():
+    config = load_config({"task": {"kind": "wordle", "max_new_tokens": 8, "max_turns": 5}})
+    assert text_lengths(config).new_tokens == 40
+
+
 def test_prompts_are_measured_with_a_tokenizer_or_by_their_characters():
     config = load_config({"task": "countdown", "batch_size": 4})
     by_words = text_lengths(config, lambda example: [1, 2, *map(len, example.prompt.split())])

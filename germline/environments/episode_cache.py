@@ -10,8 +10,9 @@ from typing import Any
 
 from germline.environments.episode import Episode
 
-LIVE_EPISODES = 4096
-"""Largest number of live episodes in a grader process."""
+LIVE_EPISODES = 16_384
+"""Largest number of live episodes in a grader process: more than the rows of a microbatch, because
+a cache that is a little too small finds nothing at all when all rows are continued in turn."""
 
 Key = tuple[int, int, tuple[str, ...]]
 """Index of the example, seed of the environment, and replies so far."""

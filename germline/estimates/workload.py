@@ -12,6 +12,7 @@ from germline.engines.dtypes import serving_dtype
 from germline.engines.prompt_batch import pad_prompts
 from germline.estimates.model_shape import ModelShape
 from germline.optimizers import make_optimizer
+from germline.protocols import EpisodeTask
 from germline.rollout import members_per_microbatch
 from germline.spaces import make_space
 from germline.tasks import make_task
@@ -35,7 +36,8 @@ class TextLengths:
         examples: number of examples of a generation.
         prompt: length of the longest prompt.
         prefix: length of the common beginning of all prompts.
-        new_tokens: length of the longest completion.
+        new_tokens: length of the longest completion; of an episode, all turns of the model together
+            (what the environment will say is not known).
     """
 
     examples: int
@@ -50,7 +52,8 @@ def text_lengths(
     """Measure the prompts of a config's task; without a tokenizer, by their characters."""
     task = make_task(config.task)
     examples = list(task.examples("train")[: config.batch_size])
-    new_tokens = config.task.max_new_tokens or task.max_new_tokens
+    turns = task.max_turns if isinstance(task, EpisodeTask) else 1
+    new_tokens = turns * (config.task.max_new_tokens or task.max_new_tokens)
     if encode is None:
         characters = max(len(example.prompt) for example in examples)
         prompt = math.ceil(characters / CHARACTERS_PER_TOKEN) + CHAT_TOKENS

@@ -364,3 +364,12 @@ def test_what_has_no_gradient_or_no_say_is_refused(overrides, said):
     base = {"method": "es_sample_gd", "space": "full", "strategy": {"learning_rate": 0.001}}
     with pytest.raises(GermlineError, match=said):
         load_config(base, overrides)
+
+
+def test_episodes_have_no_gradient_of_one_completion(model):
+    played = config(model, "strategy.sigma=0.05", "task={kind: wordle, max_new_tokens: 2}")
+    with (
+        pytest.raises(GermlineError, match=r"es_sample_gd .*task\.kind=wordle has episodes"),
+        build_run_parts(played),
+    ):
+        pass

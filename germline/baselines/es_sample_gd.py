@@ -31,7 +31,7 @@ from germline.baselines.policy_gradient import AdvantageRow, PolicyGradient
 from germline.config import Config, EsSampleGradientDescent
 from germline.engines.inprocess import InProcessEngine
 from germline.fleet import LocalFleet
-from germline.protocols import Fleet, Shaping, Strategy, Task
+from germline.protocols import EpisodeTask, Fleet, Shaping, Strategy, Task
 from germline.protocols.wrappers import FleetWrapper, StrategyWrapper
 from germline.shaping import utilities
 from germline.signal_types import SignalPower, UpdateSize
@@ -88,7 +88,16 @@ class EsSampleGradientDescentMethod(Method):
         return SamplingStrategy(self.section, strategy)
 
     def wrap_fleet(self, fleet: Fleet, strategy: Strategy, task: Task) -> Fleet:
-        """Return a fleet that follows the gradient."""
+        """Return a fleet that follows the gradient.
+
+        Raises:
+            GermlineError: the task has episodes.
+        """
+        if isinstance(task, EpisodeTask):
+            raise GermlineError(
+                "method.kind=es_sample_gd follows the gradient of single completions, and "
+                f"task.kind={self.config.task.kind} has episodes of several turns: use method.kind=es"
+            )
         assert isinstance(fleet, LocalFleet)  # `config.methods` refuses other fleets
         return GradientFleet(fleet, self.section, partial(utilities, self.config.shaping))
 

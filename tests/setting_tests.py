@@ -80,6 +80,8 @@ SEEN_ELSEWHERE = {
     "task.reward_functions": "tests of from_python: test_several_functions_have_weights_and_...",
     "task.reward_floor": "tests of from_python: test_a_reward_below_the_floor_names_...",
     "task.scorers": "tests of scorer runs: test_a_score_is_a_weighted_part_...",
+    "task.reading": "tests of math tasks: test_the_lenient_reading_can_be_rewarded",
+    "task.levels": "tests of math tasks: test_problems_of_some_levels_are_used_and_...",
     "task.digest": "tests of own tasks: test_a_file_that_has_changed_is_refused",
     **dict.fromkeys(
         (

@@ -16,6 +16,7 @@ from germline.config.environment_tasks import (
 )
 from germline.config.fleets import FleetConfig, Local, MicrobatchSettings, Ray
 from germline.config.loader import load_config, smoke_config, validate_config
+from germline.config.math_tasks import Gsm8k, Math
 from germline.config.methods import (
     EsSampleGradientDescent,
     EvolutionStrategy,
@@ -101,6 +102,7 @@ __all__ = [
     "Full",
     "Graders",
     "GrowSigmaOnZeroSignal",
+    "Gsm8k",
     "GuessNumber",
     "HeldOut",
     "InProcess",
@@ -112,6 +114,7 @@ __all__ = [
     "LogRank",
     "Lora",
     "LowRank",
+    "Math",
     "MethodConfig",
     "MicrobatchSettings",
     "Multiplication",

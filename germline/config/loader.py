@@ -77,6 +77,7 @@ def smoke_config(config: Config) -> Config:
     ]
     small += ["strategy.population=4", "task.max_new_tokens=8", "record.snapshot_every=1"]
     small += config.method.smoke_overrides
+    small += config.task.smoke_overrides
     if "GPU" in getattr(config.fleet, "resources", {}):
         small.append("fleet=local")  # The nano model needs no cluster with GPUs.
     if config.model != "nano" and config.space.layers is not None:

@@ -26,6 +26,11 @@ class TaskBase(KindSection):
         """Where the rows come from, in the words of errors."""
         return "data"
 
+    @property
+    def smoke_overrides(self) -> tuple[str, ...]:
+        """Settings of the task in a run of `--smoke`."""
+        return ()
+
     chat: bool | None = Field(
         None, description="Wrap prompts in the model's chat template; default: as the task wants."
     )
@@ -312,11 +317,9 @@ class Jsonl(RewardedRows, FileTask):
     )
 
 
-@register("task", "germline.tasks.jsonl:DatasetTask")
-class Dataset(RewardedRows, FileTask):
-    """A dataset that the library `datasets` loads, scored by built-in rewards."""
+class DatasetSource(FileTask):
+    """Settings of rows that the library `datasets` loads."""
 
-    kind: Literal["dataset"] = "dataset"
     path: Path = Field(
         description=(
             "Name on the Hugging Face hub, a folder, or a file (.parquet, .csv, .json, .arrow)."
@@ -332,6 +335,13 @@ class Dataset(RewardedRows, FileTask):
     test_split: str | None = Field(
         None, description="Split with the held-out rows; default: a seeded 80/20 split of `split`."
     )
+
+
+@register("task", "germline.tasks.jsonl:DatasetTask")
+class Dataset(RewardedRows, DatasetSource):
+    """A dataset that the library `datasets` loads, scored by built-in rewards."""
+
+    kind: Literal["dataset"] = "dataset"
 
 
 @register("task", "germline.tasks.jsonl:GivenRowsTask")

@@ -21,9 +21,6 @@ from germline.protocols import EpisodeTask, Task
 from germline.run.build_parts import RunParts, make_decoding, make_graders
 from germline.scorers.scored_graders import Graders
 from germline.tasks import make_task
-from germline.tasks.environment_file import FileEnvironmentTask
-from germline.tasks.jsonl import RowsTask
-from germline.tasks.python_file import PythonTask
 from germline.types import Example, GermlineError, Grade
 
 log = logging.getLogger(__name__)
@@ -153,11 +150,10 @@ def verify_custom_task(parts: RunParts) -> RunParts:
             f"{place}: the reward fails on every answer that was tried, gold answers included: "
             f"{grades[0].failure}{more}"
         )
-    if not isinstance(config.task, CustomTask):
+    digest: str | None = getattr(task, "digest", None)
+    if not isinstance(config.task, CustomTask) or digest is None:
         return parts
-    if not isinstance(task, PythonTask | RowsTask | FileEnvironmentTask):
-        return parts
-    recorded = config.task.model_copy(update={"digest": task.digest})
+    recorded = config.task.model_copy(update={"digest": digest})
     return replace(parts, config=config.model_copy(update={"task": recorded}))
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from germline.config import Dataset
+from germline.config.tasks import DatasetSource
 from germline.tasks.json_files import PlacedRow
 from germline.types import GermlineError
 
@@ -40,7 +40,7 @@ def may_be_on_hub(path: Path) -> bool:
     return HUB_NAME.fullmatch(str(path)) is not None and path.suffix not in BUILDERS
 
 
-def load_dataset_rows(config: Dataset, split: str) -> list[PlacedRow]:
+def load_dataset_rows(config: DatasetSource, split: str) -> list[PlacedRow]:
     """Load one split as rows.
 
     Raises:
@@ -85,7 +85,7 @@ def load_dataset_rows(config: Dataset, split: str) -> list[PlacedRow]:
     return placed
 
 
-def _load(datasets: Any, config: Dataset, path: Path, split: str) -> Any:
+def _load(datasets: Any, config: DatasetSource, path: Path, split: str) -> Any:
     """Call the function of `datasets` that fits what the path names."""
     if path.is_file():
         return _load_file(datasets, path, split)
@@ -136,7 +136,7 @@ def _load_file(datasets: Any, path: Path, split: str) -> Any:
         ) from None
 
 
-def _remedy(config: Dataset) -> str:
+def _remedy(config: DatasetSource) -> str:
     """Say what to look at: a path that does not exist is taken for a name on the hub."""
     if not config.path.expanduser().exists():
         return (

@@ -12,7 +12,9 @@ from germline.config import (
     Countdown,
     Dataset,
     EpisodeSettings,
+    Gsm8k,
     Jsonl,
+    Math,
     Multiplication,
     PythonFile,
     Rows,
@@ -43,6 +45,13 @@ FILES: dict[str, Any] = {
     "task.py": PYTHON_FILE,
     "rows.jsonl": "".join(json.dumps(row) + "\n" for row in ROWS),
     "rows.json": json.dumps(ROWS),
+    "gsm8k.jsonl": "".join(
+        json.dumps({"question": row["prompt"], "answer": f"So #### {row['answer']}"}) + "\n"
+        for row in ROWS
+    ),
+    "math.jsonl": "".join(
+        json.dumps({"problem": row["prompt"], "answer": row["answer"]}) + "\n" for row in ROWS
+    ),
 }
 SETTINGS: dict[str, Callable[..., TaskBase]] = {
     "arithmetic": Arithmetic,
@@ -57,6 +66,8 @@ SETTINGS: dict[str, Callable[..., TaskBase]] = {
     ),
     "dataset": lambda **more: Dataset(path=FILES["rows.json"], reward="numeric", **more),
     "rows": lambda **more: Rows(reward="numeric", **more),
+    "gsm8k": lambda **more: Gsm8k(path=FILES["gsm8k.jsonl"], **more),
+    "math": lambda **more: Math(path=FILES["math.jsonl"], **more),
 }
 """How the settings of every task are made; files are written when the tests begin."""
 
@@ -69,6 +80,8 @@ FULL_REWARD = {
     "jsonl": 2.0,
     "dataset": 1.0,
     "rows": 1.0,
+    "gsm8k": 1.0,
+    "math": 1.0,
 }
 
 

@@ -1,0 +1,247 @@
+r"""GSM8K and MATH: rows to examples, and answers read strictly and leniently."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import germline
+from germline.config import load_config, smoke_config
+from germline.graders.math_match import MathGrader, is_equal, lenient_answer
+from germline.graders.pool import GraderPool
+from germline.tasks import make_task
+from germline.types import Example, GermlineError
+from tests.hang_limit import HANG_S
+
+GSM8K_TEST = Path(__file__).parents[2] / "shared" / "data" / "gsm8k_test.jsonl"
+FOLDER = Path(__file__).parents[1] / "configs"
+PROBLEM = {"question": "How many?", "answer": "First <<1+1=2>>2.\nThen 1,018.\n#### 1,018"}
+
+
+def graded(marker, text, gold):
+    parts = MathGrader(marker)(text, Example(0, "", "", chat=True, facts={"gold": gold}))
+    return parts["strict"], parts["lenient"]
+
+
+BOTH, LENIENT, WRONG = (1.0, 1.0), (0.0, 1.0), (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2 * 9 = 18\n#### 18", BOTH),
+        ("####18", BOTH),
+        ("#### 18 dollars", BOTH),
+        ("#### $18.00", BOTH),
+        ("#### 17\nNo, wait.\n#### 18", BOTH),
+        ("#### The answer is 18", LENIENT),
+        ("The answer is 18.", LENIENT),
+        ("The answer is: $18$ dollars, in 2 days.", LENIENT),
+        ("So she makes \\boxed{18}.", LENIENT),
+        ("9 + 9 makes 18", LENIENT),
+        ("18", LENIENT),
+        ("#### 17", WRONG),
+        ("18 #### 17", WRONG),
+        ("#### 180", WRONG),
+        ("#### -18", WRONG),
+        ("The answer is 18 or 19: 19", LENIENT),  # the first number after the words counts
+        ("16, 17, 18, 19", WRONG),
+        ("####", WRONG),
+        ("#### eighteen", WRONG),
+        ("", WRONG),
+        ("\\boxed{18", LENIENT),
+        ("#### 1e1", WRONG),
+    ],
+)
+def test_the_number_of_a_word_problem_is_read_twice(text, expected):
+    assert graded("hashes", text, "18") == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "gold", "expected"),
+    [
+        (r"so \boxed{\frac{1}{2}}", r"\frac{1}{2}", BOTH),
+        (r"\boxed{0.5}", r"\frac12", BOTH),
+        (r"\boxed{\dfrac{1}{2}\text{ miles}}", r"\frac{1}{2}", BOTH),
+        (r"\boxed{18\ dollars}", "18", BOTH),
+        (r"\boxed{18 \text{ cm}}", "18", BOTH),
+        (r"\boxed{3} and \boxed{(x+3)(x-3)}", "(x-3)(x+3)", BOTH),
+        (r"\boxed{2\sqrt{18}}", r"6\sqrt{2}", BOTH),
+        (r"\boxed{(4,7)}", "(4, 7)", BOTH),
+        (r"\boxed{10{,}000}", "10000", BOTH),
+        (r"The answer is $\frac{1}{2}$.", r"\frac{1}{2}", LENIENT),
+        ("Final answer: 1/2", r"\frac{1}{2}", LENIENT),
+        (r"We get $x = 3$ and then $\frac{2}{4}$", r"\frac{1}{2}", LENIENT),
+        ("#### 6", "6", LENIENT),
+        (r"\boxed{18x}", "18", WRONG),
+        (r"\boxed{[-2, 2]}", "(-2, 2)", WRONG),
+        (r"\boxed{}", "1", WRONG),
+        (r"\boxed{\frac{1}{0}}", "1", WRONG),
+        (r"\boxed{1, 2, 3}", "2", WRONG),
+        (r"\boxed{", "1", WRONG),
+        ("I do not know", "1", WRONG),
+    ],
+)
+def test_the_boxed_answer_of_a_problem_is_read_twice(text, gold, expected):
+    assert graded("boxed", text, gold) == expected
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "9^{9^{9^9}}",
+        "9^9^9^9",
+        "2^{99999999}",
+        "99999!",
+        "9!!!!!!!!",
+        r"\sum_{n=1}^{10^9} n",
+        r"\binom{99999}{4444}",
+        "(" * 140 + "1" + ")" * 140,
+        "[" * 299,
+        "9" * 290,
+        "1" * 100_000,
+    ],
+)
+def test_an_answer_that_costs_too_much_is_wrong_at_once(answer, monkeypatch):
+    def refuse(*_arguments, **_options):
+        raise AssertionError("the library was asked")
+
+    monkeypatch.setattr("germline.graders.math_match.parse", refuse)
+    assert not is_equal(answer, r"\frac{1}{2}")
+
+
+def test_nothing_is_evaluated_as_code():
+    for text in ("__import__('os').abort()", r"\boxed{__import__('os').abort()}"):
+        assert graded("boxed", text, "1") == WRONG
+    assert lenient_answer("answer is exit()") == "exit()"
+
+
+def test_gold_wrong_malformed_and_hostile_answers_are_graded_in_the_pool():
+    examples = [Example(0, "", "", chat=True, facts={"gold": "18"})] * 4
+    with GraderPool(
+        MathGrader("boxed"),
+        {"strict": 1.0, "lenient": 0.0},
+        {"strict": 0.0, "lenient": 0.0},
+        timeout_s=60.0,
+    ) as pool:
+        texts = [r"\boxed{18}", r"\boxed{19}", r"\boxed{18", r"\boxed{" * 100_000]
+        grades = pool.submit(texts, examples).result(HANG_S)
+    assert [(grade.reward, grade.failure) for grade in grades] == [
+        *((1.0, None), (0.0, None), (0.0, None), (0.0, None))
+    ]
+
+
+# --- rows
+
+
+def made(tmp_path, rows, *overrides, kind="gsm8k"):
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    section = {"kind": kind, "path": str(tmp_path / "rows.jsonl")}
+    return make_task(load_config({"task": section}, [f"task.{one}" for one in overrides]).task)
+
+
+def everything(task):
+    return [*task.examples("train"), *task.examples("test")]
+
+
+def test_a_row_of_gsm8k_becomes_an_example_without_annotations(tmp_path):
+    task = made(tmp_path, [{**PROBLEM, "question": f"{number}?"} for number in range(10)])
+    assert (len(task.examples("train")), len(task.examples("test"))) == (8, 2)
+    example = task.examples("train")[0]
+    assert example.prompt.endswith("Write the final answer, a number, after ####.")
+    assert example.answer == "First 2.\nThen 1,018.\n#### 1,018"
+    assert example.facts == {"gold": "1018"}
+    assert (task.name, task.metric, task.rubric) == (
+        *("gsm8k", "strict"),
+        {"strict": 1.0, "lenient": 0.0},
+    )
+    assert task.answer_of("so 7.\n#### 1018", example) == "1018"
+
+
+def test_the_lenient_reading_can_be_rewarded(tmp_path):
+    task = made(tmp_path, [{**PROBLEM, "question": f"{n}?"} for n in range(4)], "reading=lenient")
+    assert (task.metric, task.rubric) == ("lenient", {"strict": 0.0, "lenient": 1.0})
+
+
+def test_held_out_problems_may_stand_in_a_file_of_their_own(tmp_path):
+    (tmp_path / "test.jsonl").write_text(json.dumps(PROBLEM) + "\n")
+    rows = [{**PROBLEM, "question": f"{number}?"} for number in range(4)]
+    task = made(tmp_path, rows, f"test_path={tmp_path / 'test.jsonl'}")
+    assert (len(task.examples("train")), len(task.examples("test"))) == (4, 1)
+
+
+MATH = [
+    {"problem": f"{level}{number}?", "level": level, "solution": rf"So $\boxed{{{number}}}$."}
+    for number in range(4)
+    for level in ("Level 1", "Level 5")
+]
+
+
+def test_problems_of_some_levels_are_used_and_the_answer_is_in_the_box(tmp_path):
+    task = made(tmp_path, MATH, "levels=[5]", kind="math")
+    examples = everything(task)
+    assert len(examples) == 4
+    assert {example.prompt[:7] for example in examples} == {"Level 5"}
+    assert {str(example.facts["gold"]) for example in examples} == set("0123")
+    assert all(r"\boxed{}" in example.prompt for example in examples)
+    assert len(everything(made(tmp_path, MATH, kind="math"))) == 8
+
+
+def test_an_answer_in_a_field_of_its_own_is_the_gold_answer(tmp_path):
+    rows = [{"problem": f"{number}?", "answer": number, "level": number} for number in range(4)]
+    examples = everything(made(tmp_path, rows, "levels=[1,2]", kind="math"))
+    assert {example.answer for example in examples} == {r"\boxed{1}", r"\boxed{2}"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "row", "override", "message"),
+    [
+        ("gsm8k", {"question": "a", "answer": "5"}, [], "must end with a line such as '#### 18'"),
+        ("gsm8k", {"question": "a"}, [], "answer"),
+        ("gsm8k", {"prompt": "a", "answer": "#### 5"}, [], "task.template names the field `quest"),
+        ("math", {"problem": "a", "solution": "5"}, [], "needs a field `answer`, or a `solution`"),
+        ("math", {"problem": "a", "answer": "5"}, ["levels=[1]"], "needs a field `level` such as"),
+        ("math", MATH[0], ["levels=[3]"], "no problem of .* has one of them"),
+    ],
+)
+def test_a_row_that_cannot_be_used_is_named(tmp_path, kind, row, override, message):
+    rows = [row, {**row, "question": "b", "problem": "b", "prompt": "b"}]
+    with pytest.raises(GermlineError, match=message):
+        made(tmp_path, rows, *override, kind=kind)
+
+
+@pytest.mark.skipif(not GSM8K_TEST.exists(), reason="shared/data/gsm8k_test.jsonl is not here")
+def test_every_gold_answer_of_the_test_set_is_right_and_every_other_is_wrong():
+    section = {"kind": "gsm8k", "path": str(GSM8K_TEST)}
+    task = make_task(load_config({"task": section}).task)
+    examples = everything(task)
+    assert len(examples) == 1319
+    for example in examples:
+        gold = str(example.facts["gold"])
+        assert task.grader(example.answer, example) == {"strict": 1.0, "lenient": 1.0}
+        for unit in (f"#### {gold} dollars", f"#### ${gold}.00"):
+            assert task.grader(unit, example) == {"strict": 1.0, "lenient": 1.0}
+        assert task.grader(f"It is {gold}.", example) == {"strict": 0.0, "lenient": 1.0}
+        for wrong in (f"#### {gold}1", f"#### {float(gold) + 1:g}", "####", ""):
+            assert task.grader(wrong, example) == {"strict": 0.0, "lenient": 0.0}
+
+
+@pytest.mark.parametrize("name", ["gsm8k", "math"])
+def test_a_smoke_run_needs_no_download_and_records_both_readings(name, tmp_path):
+    config = smoke_config(load_config(FOLDER / f"{name}.yaml"))
+    for _ in germline.train(config, tmp_path / "run"):
+        pass
+    row = json.loads((tmp_path / "run" / "rollouts.jsonl").read_text().splitlines()[0])
+    assert set(row["parts"]) == {"strict", "lenient"}
+    recorded = json.loads((tmp_path / "run" / "run.json").read_text())["config"]["task"]
+    assert len(recorded["digest"]) == 64
+
+
+def test_without_the_library_the_message_says_what_to_install(monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "math_verify", None)
+    monkeypatch.delitem(sys.modules, "germline.graders.math_match")
+    monkeypatch.delitem(sys.modules, "germline.tasks.math_problems", raising=False)
+    with pytest.raises(GermlineError, match=r"pip install 'germline\[math\]'"):
+        make_task(load_config({"task": "gsm8k"}).task)

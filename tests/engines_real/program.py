@@ -37,6 +37,8 @@ PROMPTS = {"arithmetic": 8, "conciseness": 4, "countdown": 2}
 LONG = ["Say what the sum is, and nothing else. " * 7 + f"What is {k} + 4?" for k in (2, 3)]
 EXAMPLES = sum(PROMPTS.values()) + len(LONG)
 DECODING = Decoding(max_new_tokens=16)
+ANSWERS = ("What is 2 + 3?", "Is it?", "What is the capital of France?")
+"""What the turns of a conversation are answered with."""
 CUT = Decoding(max_new_tokens=16, stop=(" is", "."))
 SPACES: dict[str, dict[str, Any]] = {
     "low_rank": {"space": {"kind": "low_rank", "rank": 2}, "strategy": {"sigma": 0.02}},
@@ -66,6 +68,8 @@ class Record:
         finishes: why each text of `tokens` ended.
         cut: texts and reasons of the center's completions with stop strings.
         again: log-probabilities of the center before and after an evaluation of the population.
+        turns: tokens of every turn of conversations of some members and the center,
+            `[members][prompts][turns]`.
         refused: the error of exporting an adapter in a space that has none.
     """
 
@@ -76,6 +80,7 @@ class Record:
     finishes: list[Any] = field(default_factory=list)
     cut: list[Any] = field(default_factory=list)
     again: list[Any] = field(default_factory=list)
+    turns: list[Any] = field(default_factory=list)
     refused: str = ""
 
 
@@ -133,8 +138,27 @@ def run_program(engine: Engine, config: Config, folder: Path, reference: Record 
     _leave_no_trace(engine, record, examples, members, texts)
     cut = engine.generate([None], examples, CUT)
     record.cut.extend(_each(cut, lambda one: [one.text, one.finish]))
+    record.turns = conversations(engine, members[-3:], examples[:6])
     _export(engine, folder, record)
     return record
+
+
+def conversations(
+    engine: Engine, members: Sequence[Perturbation | None], examples: Sequence[Example]
+) -> list[list[list[list[int]]]]:
+    """Return the tokens of every turn, answered by ANSWERS: `[members][prompts][turns]`."""
+    turns: list[list[list[list[int]]]] = [[[] for _ in examples] for _ in members]
+
+    def reply(places: Sequence[tuple[int, int]], written: Sequence[Completion]) -> list[str | None]:
+        messages: list[str | None] = []
+        for (member, row), completion in zip(places, written, strict=True):
+            own = turns[member][row]
+            own.append(list(completion.tokens))
+            messages.append(ANSWERS[len(own) - 1] if len(own) <= len(ANSWERS) else None)
+        return messages
+
+    engine.converse(members, [examples] * len(members), DECODING, reply)
+    return turns
 
 
 def log_probabilities(

@@ -70,6 +70,14 @@ def test_stop_strings_cut_the_same_texts(pair):
     assert pair.one.cut == pair.other.cut
 
 
+def test_conversations_of_several_turns_have_the_same_tokens(pair):
+    """But for texts in which two tokens were about equally likely, after which all may differ."""
+    one, other = (list(chain.from_iterable(record.turns)) for record in (pair.one, pair.other))
+    assert len(one) == len(other) == 3 * 6
+    assert {len(turns) for turns in one} == {4}
+    assert sum(a == b for a, b in zip(one, other, strict=True)) >= 17
+
+
 def test_mistake_15_no_output_is_that_of_the_weights_before_an_update(pair):
     """The prompts are the same after every update, and the long ones are in a prefix cache."""
     for generation in range(1, GENERATIONS + 1):

@@ -1,0 +1,76 @@
+"""Runs of tasks with episodes: one engine or two, stopped or not, replayed, shown and scored."""
+
+import pytest
+
+from germline.config import load_config
+from germline.record import RunDirectory
+from germline.run import evaluate, replay, resume, train
+from germline.types import GermlineError
+
+SETTINGS = {
+    "model": "nano",
+    "task": {"kind": "guess_number", "max_new_tokens": 6, "max_turns": 3},
+    "space": "low_rank",
+    "strategy": {"population": 4},
+    "batch_size": 4,
+    "generations": 3,
+    "microbatch": {"rows": 4},
+    "held_out": {"every": 2, "examples": 4},
+    "engine": {"threads": 1},
+}
+
+
+def run(path, *overrides):
+    training = train(load_config(SETTINGS, overrides), path)
+    for _ in training:
+        pass
+    return RunDirectory.open(path)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("episodes") / "whole")
+
+
+def journal(directory):
+    return (directory.path / "journal.jsonl").read_bytes()
+
+
+def test_two_engines_write_the_journal_of_one(whole, tmp_path):
+    two = run(tmp_path / "two", "fleet.engines=2")
+    assert journal(two) == journal(whole)
+    shown = [(row["turns"], row["ended"], row["reward"]) for row in two.rollouts()]
+    assert shown == [(row["turns"], row["ended"], row["reward"]) for row in whole.rollouts()]
+
+
+def test_a_resumed_run_goes_on_as_if_it_had_never_stopped(whole, tmp_path):
+    stopped = run(tmp_path / "stopped", "generations=2")
+    for _ in resume(stopped.path, ["generations=3"]):
+        pass
+    assert journal(stopped) == journal(whole)
+    assert replay(whole.path, generation=2) == whole.journal()[-1].digest
+
+
+def test_rollouts_record_turns_and_why_they_ended(whole):
+    rows = whole.rollouts()
+    assert {row["ended"] for row in rows} <= {"done", "max_turns"}
+    for row in rows:
+        roles = [turn["role"] for turn in row["turns"]]
+        assert roles.count("assistant") <= 3
+        assert row["tokens"] == sum(turn["tokens"] for turn in row["turns"])
+
+
+def test_a_run_of_episodes_is_scored_again_to_the_same_value(whole):
+    last = whole.held_out()[-1]
+    score, _ = evaluate(str(whole.path), limit=4)
+    assert (score.mean, score.values) == (last.score.mean, last.score.values)
+
+
+def test_methods_that_need_single_completions_are_refused(tmp_path):
+    with pytest.raises(GermlineError, match="episodes"):
+        run(
+            tmp_path / "es",
+            "method.kind=es_sample_gd",
+            "task.temperature=1.0",
+            "strategy={kind: nes, population: 4, sigma: 0.1, learning_rate: 0.1}",
+        )

@@ -96,7 +96,8 @@ class EsSampleGradientDescentMethod(Method):
         if isinstance(task, EpisodeTask):
             raise GermlineError(
                 "method.kind=es_sample_gd follows the gradient of single completions, and "
-                f"task.kind={self.config.task.kind} has episodes of several turns: use method.kind=es"
+                f"task.kind={self.config.task.kind} has episodes of several turns: "
+                "use method.kind=es"
             )
         assert isinstance(fleet, LocalFleet)  # `config.methods` refuses other fleets
         return GradientFleet(fleet, self.section, partial(utilities, self.config.shaping))

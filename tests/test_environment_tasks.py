@@ -1,5 +1,7 @@
 """Tasks of environments: those of a file, and those that are shipped."""
 
+import pickle
+
 import pytest
 
 from germline.config import Environment, GuessNumber, Wordle, load_config
@@ -114,6 +116,21 @@ def test_thinking_is_removed_from_every_reply(tmp_path):
 def test_a_wrong_file_is_refused_by_name(tmp_path, text, complaint):
     with pytest.raises(GermlineError, match=complaint):
         task(tmp_path, text)
+
+
+def test_a_file_that_was_changed_since_is_refused_by_a_grader_process(tmp_path):
+    made = task(tmp_path, FILE)
+    sent = pickle.dumps(made.episode_grader)
+    (tmp_path / "mine.py").write_text(FILE + "# changed", encoding="utf-8")
+    with pytest.raises(GermlineError, match=r"mine\.py was changed while it was in use"):
+        pickle.loads(sent)
+
+
+def test_a_file_with_other_rows_or_code_than_the_run_began_with_is_refused(tmp_path):
+    made = task(tmp_path, FILE)
+    assert task(tmp_path, FILE, digest=made.digest).digest == made.digest
+    with pytest.raises(GermlineError, match=r"mine\.py or its rows have changed since this run"):
+        task(tmp_path, FILE + "# changed", digest=made.digest)
 
 
 def test_the_class_may_be_named(tmp_path):

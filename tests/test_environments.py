@@ -1,6 +1,8 @@
 """Environments: what a reply gets back, what an episode earns, and whose fault a failure is."""
 
+import asyncio
 import json
+import signal
 
 import pytest
 
@@ -8,6 +10,7 @@ from germline.environments import StepResult
 from germline.environments.adapters import adapt
 from germline.environments.episode import EpisodeRubric
 from germline.environments.episode_cache import EpisodeCache
+from germline.environments.event_loop import await_result
 from germline.environments.grader import EnvironmentGrader
 from germline.episode_types import Transcript
 from germline.graders.pool import GraderPool
@@ -218,6 +221,42 @@ def test_an_environment_that_ends_earlier_when_played_again_is_called_not_determ
     one(Transcript(("a",), 3), example())
     with pytest.raises(InvalidGradeError, match=r"not deterministic.*seed 3.*turn 1 of 2"):
         one(Transcript(("a", "b"), 3), example())
+
+
+# async methods
+
+
+class Alarm(BaseException):
+    """What the time limit of a worker raises."""
+
+
+def test_a_coroutine_that_is_interrupted_is_canceled_before_the_next_one_ends():
+    seen = []
+
+    async def hang():
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            seen.append("canceled")
+            raise
+
+    async def answer():
+        await asyncio.sleep(0)
+        return "answer"
+
+    def ring(_signal, _frame):
+        raise Alarm
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    try:
+        with pytest.raises(Alarm):
+            await_result(hang())
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert await_result(answer()) == "answer"
+    assert seen == ["canceled"]
 
 
 # in worker processes

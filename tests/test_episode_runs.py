@@ -48,7 +48,7 @@ def test_a_resumed_run_goes_on_as_if_it_had_never_stopped(whole, tmp_path):
     for _ in resume(stopped.path, ["generations=3"]):
         pass
     assert journal(stopped) == journal(whole)
-    assert replay(whole.path, generation=2) == whole.journal()[-1].digest
+    assert replay(whole.path, generation=2) == whole.journal.read()[-1].digest
 
 
 def test_rollouts_record_turns_and_why_they_ended(whole):

@@ -5,6 +5,9 @@ they have the same center, and the same temperature, top_p, stop strings and, wh
 same longest completion. Greedy rows may have different ones: a greedy completion is the beginning
 of a longer one, so it is cut from that. Members may differ.
 
+When a batch is finished, its clients send their next requests: before the next batch, the thread
+waits until as many rows are there as were before, or until no more come.
+
 A row whose future is cancelled leaves the queue; one that is being generated is discarded.
 """
 
@@ -30,11 +33,12 @@ from germline.types import Completion, Decoding, EngineLost, Example, GermlineEr
 
 log = logging.getLogger(__name__)
 
-GAP_S = 0.004
-"""A batch waits for further rows until none came for so long."""
+GAP = (0.004, 0.1)
+"""A batch waits for further rows until none came for so many seconds, or for this share of the time
+of the batch before, if that is longer."""
 
-LONGEST_GATHERING_S = 0.1
-"""It waits so long at most."""
+GATHERING = (0.02, 0.25)
+"""It waits so many seconds at most, or this share of the time of the batch before."""
 
 
 @runtime_checkable
@@ -114,6 +118,8 @@ class EngineBatcher:
         self._changed = threading.Condition()
         self._closing = False
         self._waiting: list[_Row] = []  # touched by the thread alone
+        self._batch_s = 0.0
+        self._expected = 0
         self._token_texts: dict[int, str] = {}
         self._open: set[Future[RowResult]] = set()
         engine = weights.engine
@@ -169,7 +175,9 @@ class EngineBatcher:
             if self._closing:
                 break
             if batch := self._next_batch():
+                started = time.monotonic()
                 self._answer(batch)
+                self._batch_s = time.monotonic() - started
         for future in list(self._open):
             future.cancel()
 
@@ -177,15 +185,18 @@ class EngineBatcher:
         """Wait for rows, and a little longer for those that come with them."""
         with self._changed:
             self._changed.wait_for(lambda: self._arrived or self._waiting or self._closing)
-        deadline = time.monotonic() + LONGEST_GATHERING_S
+        gap, longest = (max(least, share * self._batch_s) for least, share in (GAP, GATHERING))
+        deadline = time.monotonic() + longest
         while not self._closing:
             self._encode_arrived()
-            left = min(GAP_S, deadline - time.monotonic())
-            if len(self._waiting) >= self._max_rows or left <= 0:
-                return
+            left = min(gap, deadline - time.monotonic())
+            if len(self._waiting) >= min(self._expected, self._max_rows) or left <= 0:
+                break
             with self._changed:
                 if not self._changed.wait_for(lambda: self._arrived or self._closing, left):
-                    return
+                    break
+        # A batch that came too early must not make the next ones small.
+        self._expected = max(len(self._waiting), 3 * self._expected // 4)
 
     def _encode_arrived(self) -> None:
         while self._arrived:

@@ -40,7 +40,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help install demo test docs site format lint types imports rules spelling check engines equality clean
+.PHONY: help install demo test docs site format lint types imports rules spelling check engines equality hosts clean
 
 help:  ## list the commands
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -90,6 +90,10 @@ engines: $(TEST_TOOLS)  ## build the environments of vLLM and SGLang (gigabytes,
 equality: $(TEST_TOOLS)  ## hold vLLM and SGLang on a CPU against the inprocess engine
 	@named=$$(PIP_ARGS='$(PIP_ARGS)' $(BIN)/python -m checks.engines.build) && eval "$$named" && \
 	  $(BIN)/python -m pytest $(PYTEST_ARGS) tests/engines_real
+
+hosts: $(TEST_TOOLS)  ## test germline serve with lm-eval-harness and Inspect, each in an environment of its own
+	@named=$$(PIP_ARGS='$(PIP_ARGS)' $(BIN)/python -m checks.hosts.build) && eval "$$named" && \
+	  $(BIN)/python -m pytest $(PYTEST_ARGS) tests/hosts_real
 
 clean:  ## remove .venv and the tools' caches
 	rm -rf .venv site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -221,6 +221,12 @@ def test_rows_that_do_not_fit_the_context_together_are_not_together(of_nano):
     assert (error.status, error.code) == (400, "context_length_exceeded")
 
 
+def test_the_prompts_of_requests_are_not_kept(of_nano):
+    results(of_nano.submit([request(f"text {n}", generation=-1) for n in range(5)]))
+    encoder = of_nano._weights.engine.encoder
+    assert not any("text" in str(key) for key in encoder._encoded)
+
+
 def rows_of(*counts, shared=True):
     """Return rows of some members: so many each, with the same prompts or different ones."""
     return [

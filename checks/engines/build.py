@@ -46,12 +46,14 @@ class Recipe:
         requirements: exact versions of everything in it; their dependencies are not looked at.
         module: what must be importable in the end.
         beside: a folder whose files are copied to the installed packages.
+        skipped_by: the environment variable that names recipes to skip.
     """
 
     name: str
     requirements: Path
     module: str
     beside: Path | None = None
+    skipped_by: str = "GERMLINE_SKIP_ENGINES"
 
     @property
     def variable(self) -> str:
@@ -79,13 +81,13 @@ class NotBuilt(Exception):
     """An environment cannot be built here; the message has the reason and a remedy."""
 
 
-def main() -> int:
+def main(recipes: Sequence[Recipe] = RECIPES) -> int:
     """Build missing environments; print the variables that name all of them."""
     try:
-        skipped = skips(os.environ.get("GERMLINE_SKIP_ENGINES", ""), RECIPES)
-        for recipe in RECIPES:
+        skipped = skips(os.environ.get(recipes[0].skipped_by, ""), recipes)
+        for recipe in recipes:
             if recipe.name in skipped:
-                say(f"{recipe.name}: SKIPPED by GERMLINE_SKIP_ENGINES, so it is not tested here")
+                say(f"{recipe.name}: SKIPPED by {recipe.skipped_by}, so it is not tested here")
                 continue
             python = ensure(recipe, root(os.environ), shlex.split(os.environ.get("PIP_ARGS", "")))
             print(f"export {recipe.variable}={shlex.quote(str(python))}")
@@ -107,7 +109,7 @@ def skips(wanted: str, recipes: Sequence[Recipe]) -> frozenset[str]:
         return names
     if unknown := sorted(asked - names):
         raise NotBuilt(
-            f"GERMLINE_SKIP_ENGINES={wanted} names {', '.join(unknown)}, which is no engine: "
+            f"{recipes[0].skipped_by}={wanted} names {', '.join(unknown)}, which is no engine: "
             f"use {', '.join(sorted(names))} or all"
         )
     return asked
@@ -163,7 +165,7 @@ def _run(recipe: Recipe, command: Sequence[str]) -> None:
             f"    {shlex.join(command)}\nended with status {done.returncode} and printed\n{last}\n"
             "The CPU build of torch may need PIP_ARGS='--extra-index-url "
             "https://download.pytorch.org/whl/cpu'. To go on without testing this engine, set "
-            f"GERMLINE_SKIP_ENGINES={recipe.name}."
+            f"{recipe.skipped_by}={recipe.name}."
         )
 
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 from germline.engines.pretrained import PretrainedModel
-from germline.engines.prompt_batch import PromptEncoder
+from germline.engines.prompt_batch import PromptEncoder, encode_prompt
 from germline.engines.served.completion_decoder import CompletionDecoder
 from germline.protocols import TextScorer
 from germline.services.http_app import RequestError
@@ -221,8 +221,12 @@ class EngineBatcher:
         if self._tokenizer is None:
             longest = most if asked is None else asked
             return _Row(request, future, (), replace(request.decoding, max_new_tokens=longest))
-        ids = tuple(self._tokenizer.encoder.encode(request.example))
-        context = self._tokenizer.encoder.context_tokens
+        example, encoder = request.example, self._tokenizer.encoder
+        if not example.token_ids:  # not `encode`, which would keep the tokens of every prompt
+            tokens = encode_prompt(self._tokenizer.pretrained.tokenizer, example)
+            example = replace(example, token_ids=tuple(tokens))
+        ids = tuple(encoder.encode(example))
+        context = encoder.context_tokens
         if asked is None:
             asked = most if context is None else max(1, min(most, context - len(ids)))
         if context is not None and len(ids) + asked > context:

@@ -1,9 +1,12 @@
 """Runs of tasks with episodes: one engine or two, stopped or not, replayed, shown and scored."""
 
+import json
+
 import pytest
 
 from germline.config import load_config
 from germline.record import RunDirectory
+from germline.report.html_page import write_report
 from germline.run import evaluate, replay, resume, train
 from germline.types import GermlineError
 
@@ -74,3 +77,14 @@ def test_methods_that_need_single_completions_are_refused(tmp_path):
             "task.temperature=1.0",
             "strategy={kind: nes, population: 4, sigma: 0.1, learning_rate: 0.1}",
         )
+
+
+def test_the_report_and_eval_show_who_wrote_what(whole, tmp_path):
+    page = write_report(whole.path).read_text()
+    assert "environment: " in page
+    assert "(ended: " in page
+    _, completions = evaluate(str(whole.path), limit=2, out=tmp_path / "eval.jsonl")
+    rows = [json.loads(line) for line in completions.read_text().splitlines()]
+    assert all(row["turns"][0]["role"] == "assistant" for row in rows)
+    assert {"reward", "parts", "failure", "ended"} <= set(rows[0])
+    assert "observation" not in rows[0]

@@ -155,13 +155,13 @@ def rollout_rows(
             "reward": rollout.grade.reward,
             "parts": dict(rollout.grade.parts),
             "failure": rollout.grade.failure,
-            **_episode(rollout),
+            **episode_fields(rollout),
         }
         for rollout in spread_by_reward(record.evaluation.rollouts, limit)
     ]
 
 
-def _episode(rollout: Rollout) -> dict[str, Any]:
+def episode_fields(rollout: Rollout) -> dict[str, Any]:
     """Describe the turns of an episode, and why it ended; nothing of a single completion."""
     if rollout.ended is None:
         return {}

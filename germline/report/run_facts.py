@@ -225,8 +225,9 @@ class RunFacts:
         """Recorded rollouts of the last generation, best first, their texts shortened."""
         rows = [row for row in self.run.rollouts() if row["generation"] == self.done - 1]
         texts = ("prompt", "completion", "failure")
+        shown = [row | {"completion": _transcript(row)} for row in rows]
         return [
-            row | {name: bounded_text(row[name]) for name in texts if row[name]} for row in rows
+            row | {name: bounded_text(row[name]) for name in texts if row[name]} for row in shown
         ]
 
     @cached_property
@@ -345,6 +346,15 @@ def bounded_text(text: str, longest: int = LONGEST_TEXT) -> str:
     if cut <= 0:
         return escape_control_characters(text)
     return f"{escape_control_characters(text[:longest])} … ({cut:,} more characters)"
+
+
+def _transcript(row: Row) -> str:
+    """Return the completion of a rollout, or the turns of an episode with their authors."""
+    if "turns" not in row:
+        return str(row["completion"])
+    authors = {"assistant": "model", "user": "environment"}
+    lines = [f"{authors[turn['role']]}: {turn['content']}" for turn in row["turns"]]
+    return "\n".join([*lines, f"(ended: {row['ended']})"])
 
 
 def _answer(before: HeldOutSample, after: HeldOutSample | None) -> HeldOutAnswer:

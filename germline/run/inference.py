@@ -5,7 +5,7 @@ from __future__ import annotations  # help() shows the names of types as they ar
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -16,6 +16,7 @@ from germline.graders.reward_functions import Rewards
 from germline.protocols import Engine, Fleet
 from germline.record import RunDirectory
 from germline.record.atomic_files import check_writable, explain_write_errors, write_atomically
+from germline.record.metrics_rows import episode_fields
 from germline.run.build_parts import make_decoding, make_engine, make_graders
 from germline.run.load_run import (
     close_engine,
@@ -198,7 +199,10 @@ def _write_completions(path: Path, evaluation: Evaluation, examples: Sequence[Ex
             "prompt": by_index[rollout.example].prompt,
             "completion": rollout.completion.text,
             "answer": by_index[rollout.example].answer,
-            **asdict(rollout.grade),
+            "reward": rollout.grade.reward,
+            "parts": dict(rollout.grade.parts),
+            "failure": rollout.grade.failure,
+            **episode_fields(rollout),
         }
         for rollout in evaluation.rollouts
     ]

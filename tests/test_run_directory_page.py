@@ -32,6 +32,7 @@ RUNS = {
     "voting": ("method=randopt", "method.ensemble_size=2", "strategy.learning_rate=auto"),
     "options": ("task.temperature=0", "prompt_search.temperature=[0.5,1.0]"),
     "processes": ("fleet.engines=2",),
+    "episodes": ("task={kind: guess_number, max_new_tokens: 4, max_turns: 2}",),
     "success": ("strategy.sigma={kind: success, start: 0.3}",),
     "fitness": ("strategy.sigma={kind: plateau, start: 0.3}",),
     "natural": ("strategy.sigma={kind: natural, start: 0.3}",),
@@ -51,7 +52,8 @@ def folders(tmp_path_factory):
     for training in study.trainings():
         finish(training)
     study.write_results()
-    germline.evaluate(str(found[0]), limit=2)
+    for scored in (found[0], found[list(RUNS).index("episodes")]):
+        germline.evaluate(str(scored), limit=2)
     return [*found, finish(fork), folder / "seeds"]
 
 

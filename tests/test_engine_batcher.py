@@ -11,6 +11,9 @@ from germline.services.http_app import RequestError
 from germline.services.member_rows import generate_rows
 from germline.services.served_weights import SelectedWeights, ServedWeights
 from germline.types import Decoding, EngineLost, Example, GermlineError, SeedPerturbation
+from tests import simulated_sglang
+from tests.scripted_server import listening
+from tests.simulated_sglang import SimulatedSglang
 from tests.tiny_engines import SPACES, inprocess
 from tests.toy_runs import run
 
@@ -142,9 +145,14 @@ def test_a_full_queue_is_a_429_and_cancelled_rows_free_it_at_once(trained):
 
 def test_the_rows_of_a_request_are_accepted_together_or_not_at_all(trained):
     batcher = WatchedBatcher(ServedWeights.open(str(trained)), max_queue=3)
-    with pytest.raises(RequestError, match="needs 4"):
+    batcher.hold()
+    with pytest.raises(RequestError, match=r"1 of 3 places .* needs 3") as caught:
+        batcher.submit([request()] * 3)
+    assert (caught.value.status, batcher.rows) == (429, 1)
+    with pytest.raises(RequestError, match=r"needs 4 .*--max-queue") as caught:
         batcher.submit([request()] * 4)
-    assert batcher.rows == 0
+    assert caught.value.status == 400
+    batcher.may_go_on.set()
     batcher.close()
 
 
@@ -266,3 +274,25 @@ def test_rows_are_generated_in_few_batches_with_the_texts_of_their_own(rows, cal
     monkeypatch.setattr(engine, "converse", watched_converse)
     assert generate_rows(engine, rows, decoding) == expected
     assert made == calls
+
+
+def test_rows_of_members_go_to_an_inference_server_in_one_request():
+    with listening(SimulatedSglang().reply) as script:
+        config = simulated_sglang.config(script)
+        weights = ServedWeights(simulated_sglang.served(script), config, None, -1)
+        batcher = WatchedBatcher(weights)
+        batcher.hold()
+        script.asked.clear()
+        members = [None, *simulated_sglang.MEMBERS[:2]]
+        rows = [
+            request(f"fox {number}", generation=-1, member=members[number % 3])
+            for number in range(6)
+        ]
+        futures = batcher.submit([*rows, replace(rows[0], top=1)])
+        batcher.may_go_on.set()
+        assert [result.completion.finish for result in results(futures[:6])] == ["eos"] * 6
+        assert "engine.kind=sglang does not report" in failure_of(futures[6]).message
+        _, body = script.bodies("/generate")
+        adapters = [body["lora_path"].count(name) for name in set(body["lora_path"])]
+        assert (len(body["input_ids"]), adapters) == (6, [2, 2, 2])
+        batcher.close()

@@ -141,17 +141,24 @@ class EngineBatcher:
         """Put rows into the queue; cancel a future to take its row out.
 
         Raises:
-            RequestError: the queue has no room for all of them.
+            RequestError: the queue has no room for all of them, now (429) or ever (400).
         """
         futures: list[Future[RowResult]] = [Future() for _ in requests]
+        if len(futures) > self._max_queue:
+            raise RequestError(
+                400,
+                f"the request needs {len(futures)} completions, and the queue of this server has "
+                f"room for {self._max_queue} (germline serve --max-queue): send fewer prompts, or "
+                "lower n",
+            )
         with self._changed:
             if self._closing:
                 raise RequestError(503, "the server is closing", code="closing")
             if len(self._open) + len(futures) > self._max_queue:
                 raise RequestError(
                     429,
-                    f"{len(self._open)} of {self._max_queue} rows of the queue are taken, and the "
-                    f"request needs {len(futures)}: send it again, or ask for fewer completions",
+                    f"{len(self._open)} of {self._max_queue} places of the queue are taken, and "
+                    f"the request needs {len(futures)}: send it again",
                     code="queue_full",
                 )
             self._open.update(futures)

@@ -302,7 +302,13 @@ def test_an_async_step_is_stopped_and_the_next_one_runs():
     assert grades[1].failure == "timeout after 2.0 s"
 
 
-@pytest.mark.parametrize("misdeed", ["raise", "loop"])
-def test_a_reset_that_fails_stops_the_run(misdeed):
-    with pytest.raises(GermlineError, match=r"the environment mine fails (before|in reset)"):
-        submit(misbehaving_environments.Obedient, Transcript((), 0), timeout_s=1.0, word=misdeed)
+@pytest.mark.parametrize("replies", [(), ("a", "b")])
+@pytest.mark.parametrize(
+    ("misdeed", "said"),
+    [("raise", "fails in reset.*ValueError: at reset"), ("loop", "longer than graders.timeout_s")],
+)
+def test_a_reset_that_fails_stops_the_run_whatever_was_replied(misdeed, said, replies):
+    with pytest.raises(GermlineError, match=f"the environment mine .*{said}"):
+        submit(
+            misbehaving_environments.Obedient, Transcript(replies, 0), timeout_s=1.0, word=misdeed
+        )

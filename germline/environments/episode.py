@@ -10,7 +10,7 @@ from typing import Any
 from germline.environments.adapters import adapt
 from germline.environments.step_result import StepResult, shown
 from germline.graders.reward_functions import exception_text
-from germline.graders.step_clock import STEP_CLOCK
+from germline.graders.step_clock import STEP_CLOCK, TimeUp
 from germline.graders.worker_messages import InvalidGradeError, PartsFailedError
 
 
@@ -97,6 +97,11 @@ class Episode:
             self.observation = self._environment.reset(copy.deepcopy(dict(row)), seed)
         except (MemoryError, InvalidGradeError):
             raise
+        except TimeUp:
+            raise InvalidGradeError(
+                "takes longer than graders.timeout_s in reset(), which no reply can cause: make it "
+                "faster, or raise graders.timeout_s"
+            ) from None
         except (Exception, SystemExit) as error:
             reset = getattr(factory, "reset", factory)
             raise InvalidGradeError(

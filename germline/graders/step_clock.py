@@ -7,6 +7,10 @@ the time of one item. The worker registers its limits here; outside a worker, no
 from collections.abc import Callable
 
 
+class TimeUp(BaseException):
+    """The time limit of an item has passed. Not an `Exception`, so most graders do not catch it."""
+
+
 class StepClock:
     """Restarts the time limits of the item that is being graded.
 

@@ -26,7 +26,7 @@ from types import FrameType
 from typing import Any, BinaryIO, cast
 
 from germline.episode_types import Transcript
-from germline.graders.step_clock import STEP_CLOCK
+from germline.graders.step_clock import STEP_CLOCK, TimeUp
 from germline.graders.worker_messages import (
     EpisodeContinues,
     GraderSetup,
@@ -50,12 +50,8 @@ _LONGEST_REASON = 300
 _PR_SET_PDEATHSIG = 1
 
 
-class _TimeUp(BaseException):
-    """The time limit of an item has passed. Not an `Exception`, so most graders do not catch it."""
-
-
 class _Alarm:
-    """Raises `_TimeUp` inside the running code, `timeout_s` after the alarm was set."""
+    """Raises `TimeUp` inside the running code, `timeout_s` after the alarm was set."""
 
     def __init__(self, timeout_s: float | None) -> None:
         self._timeout_s = timeout_s
@@ -78,7 +74,7 @@ class _Alarm:
     def _ring(self, _signal: int, _frame: FrameType | None) -> None:
         if self._armed:
             self._armed = False
-            raise _TimeUp
+            raise TimeUp
 
 
 class GradingLoop:
@@ -109,7 +105,7 @@ class GradingLoop:
                 parts = self._grader(*item)
             finally:
                 self._alarm.stop()
-        except _TimeUp:
+        except TimeUp:
             return GradingFailed(f"timeout after {self._timeout_s} s")
         except InvalidGradeError as error:
             return InvalidGrade(str(error))

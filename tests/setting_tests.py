@@ -82,6 +82,7 @@ SEEN_ELSEWHERE = {
     "task.scorers": "tests of scorer runs: test_a_score_is_a_weighted_part_...",
     "task.reading": "tests of math tasks: test_the_lenient_reading_can_be_rewarded",
     "task.levels": "tests of math tasks: test_problems_of_some_levels_are_used_and_...",
+    "task.sample_weight": "tests of scorer runs: test_the_reward_of_a_row_is_multiplied_by_...",
     "task.digest": "tests of own tasks: test_a_file_that_has_changed_is_refused",
     **dict.fromkeys(
         (

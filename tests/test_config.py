@@ -102,6 +102,8 @@ def test_every_setting_but_the_ends_of_a_line_and_your_own_file_has_a_default():
         "GermlineScorer.url",
         "Classifier.model",
         "PythonFile.path",
+        "LengthPenalty.start",
+        "LengthPenalty.end",
         "Math.path",
         "Jsonl.path",
         "Dataset.path",

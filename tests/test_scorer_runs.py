@@ -8,11 +8,13 @@ from math import isnan
 import pytest
 
 import germline
+from germline.config import load_config
 from germline.graders.pool import GraderPool
 from germline.run.build_parts import build_run_parts
 from germline.run.task_check import check_task
 from germline.scorers import circuit_breaker
 from germline.scorers.batch_queue import BatchQueue
+from germline.tasks import make_task
 from germline.types import GermlineError
 from tests.hang_limit import HANG_S
 from tests.scripted_server import listening
@@ -172,6 +174,49 @@ def test_scores_that_change_are_warned_of_at_the_start(tmp_path, caplog):
     with listening(reply) as server, caplog.at_level(logging.WARNING):
         finish(germline.train(scored(server.url, "generations=1"), tmp_path / "run"))
     assert "is not deterministic" in caplog.text
+
+
+# --- penalties, and weights of rows
+
+
+def test_penalties_are_parts_of_the_reward():
+    scorers = {
+        "long": {"kind": "length", "start": 10, "end": 30},
+        "repeated": {"kind": "repetition", "ngram": 2, "weight": -2},
+    }
+    texts = ["short", "x" * 20, "x" * 99, "a b a b a b"]
+    plain = grades(settings(), texts)
+    found = grades(settings(f"task.scorers={json.dumps(scorers)}"), texts)
+    assert [grade.parts["long"] for grade in found] == [0.0, 0.5, 1.0, 0.05]
+    assert [grade.parts["repeated"] for grade in found] == pytest.approx([0, 0, 0, 3 / 5])
+    expected = [0.0, -0.5, -1.0, -0.05 - 2 * 3 / 5]
+    differences = [one.reward - two.reward for one, two in zip(found, plain, strict=True)]
+    assert differences == pytest.approx(expected)
+
+
+def test_a_penalty_that_shrinks_is_refused():
+    with pytest.raises(GermlineError, match=r"end=10 must be greater than start=10"):
+        settings("task.scorers.long={kind: length, start: 10, end: 10}")
+
+
+def test_the_reward_of_a_row_is_multiplied_by_its_weight(tmp_path):
+    rows = [{"prompt": f"{n}?", "answer": "a", "w": n} for n in range(10)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = {"path": str(tmp_path / "rows.jsonl"), "kind": "jsonl", "sample_weight": "w"}
+    with build_run_parts(load_config({"task": task, "engine": "toy"})) as parts:
+        examples = parts.task.examples("train")
+        found = parts.graders.submit(["a"] * len(examples), examples).result(HANG_S)
+    assert [grade.reward for grade in found] == [float(one.prompt[:-1]) for one in examples]
+    assert {grade.parts["exact"] for grade in found} == {1.0}
+
+
+@pytest.mark.parametrize("weight", [-1, "much", None, True, float("inf")])
+def test_a_weight_that_is_no_number_from_0_on_is_refused(tmp_path, weight):
+    rows = [{"prompt": f"{n}?", "answer": "a", "w": weight} for n in range(10)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    section = {"path": str(tmp_path / "rows.jsonl"), "kind": "jsonl", "sample_weight": "w"}
+    with pytest.raises(GermlineError, match="`w`"):
+        make_task(load_config({"task": section}).task)
 
 
 # --- the queue

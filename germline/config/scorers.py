@@ -233,6 +233,31 @@ class Classifier(ClassifierSettings, ScorerBase):
     )
 
 
+@register("scorer", "germline.scorers.text_penalties:LengthScorer")
+class LengthPenalty(ScorerBase):
+    """A penalty for long completions: 0 up to `start` characters, 1 from `end` on."""
+
+    kind: Literal["length"] = "length"
+    weight: float = Field(-1.0, description="Weight of the penalty in the reward.")
+    start: int = Field(ge=0, description="Characters up to which there is no penalty.")
+    end: int = Field(ge=1, description="Characters from which the penalty is 1.")
+
+    @model_validator(mode="after")
+    def _the_penalty_grows(self) -> "LengthPenalty":
+        if self.end <= self.start:
+            raise ValueError(f"end={self.end} must be greater than start={self.start}")
+        return self
+
+
+@register("scorer", "germline.scorers.text_penalties:RepetitionScorer")
+class RepetitionPenalty(ScorerBase):
+    """A penalty for repetition: the share of n-grams of words that occurred before."""
+
+    kind: Literal["repetition"] = "repetition"
+    weight: float = Field(-1.0, description="Weight of the penalty in the reward.")
+    ngram: int = Field(3, ge=1, description="Words of an n-gram.")
+
+
 ScorerConfig = Annotated[ScorerBase, KindOf("scorer", default="")]
 
 _RESPONSE = re.compile(r"\{response\}")

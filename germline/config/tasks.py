@@ -218,6 +218,11 @@ class CustomTask(TaskBase):
     split_seed: int = Field(
         0, description="Seed of the 80/20 train/test split where no held-out rows are given."
     )
+    sample_weight: str | None = Field(
+        None,
+        min_length=1,
+        description="Field of a row with a number that its rewards are multiplied by.",
+    )
     digest: str | None = Field(
         None,
         description=(

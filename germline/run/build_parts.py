@@ -11,6 +11,7 @@ from germline.baselines.method import Method, make_method
 from germline.config import (
     AutoLearningRate,
     Config,
+    CustomTask,
     Local,
     Nes,
 )
@@ -153,11 +154,16 @@ def make_graders(config: Config, task: Task) -> Graders:
     """
     check_graders(config)
     pool = _make_pool(config, task)
-    if not config.task.scorers:
+    field = config.task.sample_weight if isinstance(config.task, CustomTask) else None
+    if not config.task.scorers and field is None:
         return pool
     tag = config.task.thinking_tag
     text_of = partial(without_thinking, tag=tag) if config.task.strip_thinking else str
-    return ScoredGraders(pool, config.task.scorers, text_of)
+
+    def weight_of(example: Example) -> float:
+        return 1.0 if field is None else float(str(example.facts[field]))
+
+    return ScoredGraders(pool, config.task.scorers, text_of, weight_of)
 
 
 def _make_pool(config: Config, task: Task) -> GraderPool:

@@ -42,6 +42,7 @@ class ScoredGraders:
         graders: grade the other parts of the rubric.
         configs: the scorers by the name of their part.
         text_of: the text that scorers get of a completion, such as without its thinking.
+        weight_of: what the reward of an example is multiplied by.
 
     Raises:
         GermlineError: a scorer cannot be made, or the task has episodes.
@@ -52,14 +53,16 @@ class ScoredGraders:
         graders: GraderPool,
         configs: Mapping[str, ScorerBase],
         text_of: Callable[[str], str] = lambda text: text,
+        weight_of: Callable[[Example], float] = lambda _: 1.0,
     ) -> None:
         if graders.max_turns is not None:
+            given = f"task.scorers={', '.join(configs)}" if configs else "task.sample_weight"
             raise GermlineError(
-                f"task.scorers={', '.join(configs)} scores single completions, and this task has "
-                "episodes of several turns: leave task.scorers out, and let the environment's "
-                "rewards call the service"
+                f"{given} is for single completions, and this task has episodes of several turns: "
+                "leave it out, and let the environment compute its reward with it"
             )
         self._graders = graders
+        self._weight_of = weight_of
         self.max_turns: int | None = None
         self._text_of = text_of
         self._parts: list[ScorerPart] = []
@@ -91,7 +94,8 @@ class ScoredGraders:
         ]
         graded = self._graders.submit(texts, examples)
         scores = [part.queue.submit(scored) for part in self._parts]
-        return _gathered([graded, *scores], self._combined)
+        weights = [self._weight_of(example) for example in examples]
+        return _gathered([graded, *scores], lambda results: self._combined(results, weights))
 
     def redirect_output(self, path: Path) -> None:
         """Append what the graders print from now on to a file instead of standard error."""
@@ -104,10 +108,13 @@ class ScoredGraders:
             part.queue.close()
             part.scorer.close()
 
-    def _combined(self, results: Sequence[Sequence[Any]]) -> list[Grade]:
-        return [self._grade(grade, scores) for grade, *scores in zip(*results, strict=True)]
+    def _combined(self, results: Sequence[Sequence[Any]], weights: Sequence[float]) -> list[Grade]:
+        return [
+            self._grade(grade, scores, weight)
+            for weight, grade, *scores in zip(weights, *results, strict=True)
+        ]
 
-    def _grade(self, grade: Grade, scores: Sequence[Score]) -> Grade:
+    def _grade(self, grade: Grade, scores: Sequence[Score], weight: float) -> Grade:
         reward = grade.reward
         values = dict(grade.parts)
         reasons = [] if grade.failure is None else [grade.failure]
@@ -120,7 +127,7 @@ class ScoredGraders:
             if part.scorer.reports_truncation:
                 truncated = math.nan if score.truncated is None else float(score.truncated)
                 values[f"{part.name}{TRUNCATED}"] = truncated
-        return Grade(reward, values, "; ".join(reasons) or None)
+        return Grade(weight * reward, values, "; ".join(reasons) or None)
 
 
 Graders = GraderPool | ScoredGraders

@@ -10,6 +10,7 @@ context, and an assistant message at the end is the gold answer.
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -166,6 +167,23 @@ def row_answer(row: Mapping[str, Any], field: str, place: str) -> str:
         GermlineError: the field is missing or is not text that can be written.
     """
     return as_text(row_field(row, field, object, place), field, place).strip()
+
+
+def sample_weight(row: Mapping[str, Any], field: str | None, place: str) -> dict[str, float]:
+    """Return the field with the weight of a row as facts of its example; none without a field.
+
+    Raises:
+        GermlineError: the weight is missing, or is no number from 0 on.
+    """
+    if field is None:
+        return {}
+    value = row_field(row, field, object, place)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise GermlineError(
+            f"{place}: the field `{field}`, which task.sample_weight names, must be a number from "
+            f"0 on, found {value!r}"
+        )
+    return {field: float(value)}
 
 
 def as_text(value: object, field: str, place: str) -> str:

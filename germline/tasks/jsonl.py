@@ -102,14 +102,15 @@ def _examples(items: Sequence[tuple[str, PlacedRow]], config: RewardedRows) -> t
     for _, (place, row) in items:
         if config.reward_functions:
             answers.append(_optional_answer(row, config, place))
-            facts.append(row)
+            facts.append({**row, **dataset_rows.sample_weight(row, config.sample_weight, place)})
             continue
         gold = _answer(row, config, place)
         own_pattern = "regex" in config.reward and config.pattern is None
         # A pattern is not a gold answer that a model could write.
         only_pattern = own_pattern and len(config.reward) == 1
         answers.append("" if only_pattern else gold)
-        facts.append({"pattern": gold} if own_pattern else {})
+        weight = dataset_rows.sample_weight(row, config.sample_weight, place)
+        facts.append({"pattern": gold, **weight} if own_pattern else weight)
     return dataset_rows.make_examples(
         items, answers, facts, chat=config.chat is not False, template=config.template
     )

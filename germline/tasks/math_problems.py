@@ -93,8 +93,12 @@ class MathProblemsTask:
     ) -> tuple[Example, ...]:
         golden = [self.gold(row, place) for _, (place, row) in items]
         facts = [
-            {**(row if config.reward_functions else {}), "gold": gold}
-            for (_, (_, row)), (gold, _) in zip(items, golden, strict=True)
+            {
+                **(row if config.reward_functions else {}),
+                **dataset_rows.sample_weight(row, config.sample_weight, place),
+                "gold": gold,
+            }
+            for (_, (place, row)), (gold, _) in zip(items, golden, strict=True)
         ]
         return dataset_rows.make_examples(
             items,

@@ -138,6 +138,8 @@ def file_examples(
         train, test, template, config.split_seed, str(file.path), by_row=by_row
     )
     chat = settings.chat if config.chat is None else config.chat
+    for place, row in (*train, *(test or ())):
+        dataset_rows.sample_weight(row, config.sample_weight, place)
     return {
         split: _examples(items, chat=chat, template=template) for split, items in sides.items()
     }, digest

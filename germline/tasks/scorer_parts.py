@@ -4,7 +4,7 @@ import copy
 from collections.abc import Mapping
 
 from germline.config.tasks import TaskBase
-from germline.protocols import EpisodeTask, Task
+from germline.protocols import Task
 from germline.types import GermlineError
 
 
@@ -14,15 +14,10 @@ def add_scorer_parts(task: Task, config: TaskBase) -> Task:
     A part of a scorer has no floor: a completion that it cannot score is missing.
 
     Raises:
-        GermlineError: a scorer has the name of a part that the task has, or the task has episodes.
+        GermlineError: a scorer has the name of a part that the task has.
     """
     if not config.scorers:
         return task
-    if isinstance(task, EpisodeTask):
-        raise GermlineError(
-            f"task.scorers={list(config.scorers)}: scorers score single completions, and "
-            f"task.kind={config.kind} has episodes of several turns: drop them"
-        )
     for name in config.scorers:
         if name in task.rubric:
             raise GermlineError(

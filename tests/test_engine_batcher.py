@@ -229,6 +229,19 @@ def test_rows_that_do_not_fit_the_context_together_are_not_together(of_nano):
     assert (error.status, error.code) == (400, "context_length_exceeded")
 
 
+def test_a_tokenizer_that_fails_fails_its_row_and_no_others(of_nano, monkeypatch):
+    encoder = of_nano._weights.engine.encoder
+
+    def broken(_example):
+        raise TypeError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(encoder, "encode", broken)
+        error = failure_of(of_nano.submit([request(generation=-1)])[0])
+    assert (error.status, error.message) == (500, "the tokenizer failed: see the server's log")
+    assert results(of_nano.submit([request(generation=-1)]))
+
+
 def test_the_prompts_of_requests_are_not_kept(of_nano):
     results(of_nano.submit([request(f"text {n}", generation=-1) for n in range(5)]))
     encoder = of_nano._weights.engine.encoder

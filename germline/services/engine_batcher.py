@@ -216,6 +216,9 @@ class EngineBatcher:
                 _fail([future], error)
             except GermlineError as error:
                 _fail([future], RequestError(400, str(error), code="invalid_prompt"))
+            except Exception:
+                log.exception("a prompt failed")
+                _fail([future], RequestError(500, "the tokenizer failed: see the server's log"))
 
     def _encoded(self, request: RowRequest, future: "Future[RowResult]") -> _Row:
         """Tokenize a prompt, and check that it fits the model.

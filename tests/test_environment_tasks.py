@@ -59,11 +59,15 @@ def test_a_file_makes_a_task_whose_settings_the_config_overrides(tmp_path):
 def test_a_run_grades_episodes_of_a_file(tmp_path):
     made = task(tmp_path, FILE)
     config = load_config({"task": {"kind": "environment", "path": str(tmp_path / "mine.py")}})
-    (one, *_) = made.examples("test")
+    (example, *_) = made.examples("test")
     with make_graders(config, made) as pool:
         assert isinstance(pool, GraderPool)
-        asked = [Transcript((), 0), Transcript(("?",), 0), Transcript(("?", one.facts["word"]), 0)]
-        grades = pool.submit(asked, [one] * 3).result(timeout=HANG_S)
+        asked = [
+            Transcript((), 0),
+            Transcript(("?",), 0),
+            Transcript(("?", example.facts["word"]), 0),
+        ]
+        grades = pool.submit(asked, [example] * 3).result(timeout=HANG_S)
     assert [grade.observation for grade in grades] == ["", "no", None]
     assert grades[-1].reward == 1.0
 
@@ -80,15 +84,15 @@ def test_tools_are_described_in_a_system_message_or_in_the_prompt(tmp_path):
 
 
 def test_a_system_prompt_stands_before_the_tools(tmp_path):
-    (one, *_) = task(tmp_path, TOOL_FILE, system_prompt="Be quick.").examples("train")
-    assert one.context[0][1].startswith("Be quick.\n\n# Tools")
+    (example, *_) = task(tmp_path, TOOL_FILE, system_prompt="Be quick.").examples("train")
+    assert example.context[0][1].startswith("Be quick.\n\n# Tools")
 
 
 def test_thinking_is_removed_from_every_reply(tmp_path):
     made = task(tmp_path, FILE, strip_thinking=True)
-    (one, *_) = made.examples("train")
-    replies = ("<think>a</think>no", f"<think>now</think>{one.facts['word']}")
-    assert made.episode_grader(Transcript(replies, 0), one) == {"reward": 1.0}
+    (example, *_) = made.examples("train")
+    replies = ("<think>a</think>no", f"<think>now</think>{example.facts['word']}")
+    assert made.episode_grader(Transcript(replies, 0), example) == {"reward": 1.0}
 
 
 @pytest.mark.parametrize(
@@ -183,8 +187,8 @@ def test_reward_functions_from_python_cannot_grade_episodes():
 # guess_number
 
 
-def found(made, one, seed, number):
-    parts = made.episode_grader(Transcript((f"[{number}]",), seed, is_final=True), one)
+def found(made, example, seed, number):
+    parts = made.episode_grader(Transcript((f"[{number}]",), seed, is_final=True), example)
     return parts["found"] == 1.0
 
 
@@ -193,8 +197,8 @@ def test_a_number_follows_from_game_and_seed():
     assert isinstance(made, EpisodeTask)
     first, second = made.examples("train")[:2]
 
-    def numbers(one):
-        return [next(n for n in (1, 2, 3) if found(made, one, seed, n)) for seed in range(9)]
+    def numbers(example):
+        return [next(n for n in (1, 2, 3) if found(made, example, seed, n)) for seed in range(9)]
 
     assert numbers(first) == numbers(first)
     assert numbers(first) != numbers(second)
@@ -219,16 +223,17 @@ def test_the_last_brackets_of_a_reply_are_the_guess():
 def test_a_reply_without_a_valid_guess_uses_up_a_turn():
     made = make_task(Wordle())
     assert isinstance(made, EpisodeTask)
-    (one, *_) = made.examples("test")
+    (example, *_) = made.examples("test")
     replies = ("My guess is apple.", "[zzzzz]", "[apple]", *["?"] * 3)
     messages = [
-        made.episode_grader(Transcript(replies[:turn], 0), one) for turn in range(1, len(replies))
+        made.episode_grader(Transcript(replies[:turn], 0), example)
+        for turn in range(1, len(replies))
     ]
-    marks = " ".join(guess_feedback("apple", one.facts["secret"]))
+    marks = " ".join(guess_feedback("apple", example.facts["secret"]))
     assert messages[1] == "Guess the secret word of 5 letters."
     assert messages[2] == f"Guess the secret word of 5 letters.\na p p l e: {marks}"
     value = (marks.count("G") + 0.5 * marks.count("Y")) / 5
-    assert made.episode_grader(Transcript(replies, 0), one) == {
+    assert made.episode_grader(Transcript(replies, 0), example) == {
         "marks": pytest.approx(value),
         "valid": pytest.approx(1 / 6),
         "won": 0.0,
@@ -242,7 +247,9 @@ def test_wordle_takes_a_list_of_ones_own(tmp_path):
         make_task(Wordle(words=path))
     path.write_text("ODD\n\ntwo\nsix\n", encoding="utf-8")
     made = make_task(Wordle(words=path))
-    secrets = {one.facts["secret"] for split in ("train", "test") for one in made.examples(split)}
+    secrets = {
+        example.facts["secret"] for split in ("train", "test") for example in made.examples(split)
+    }
     assert secrets == {"odd", "two", "six"}
     assert made.examples("train")[0].prompt == "Guess the secret word of 3 letters."
     with pytest.raises(GermlineError, match=r"task\.words: .*gone.* cannot be read"):

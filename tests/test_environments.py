@@ -151,48 +151,48 @@ def counting():
 
 def test_an_episode_is_continued_by_the_same_instance_which_is_closed_at_its_end():
     factory, made = counting()
-    one = grader(factory)
+    played = grader(factory)
     for replies in ((), ("a",), ("a", "b"), ("a", "b", "end")):
-        one(Transcript(replies, 0), example(word="x"))
+        played(Transcript(replies, 0), example(word="x"))
     assert [mine.closed for mine in made] == [1]
 
 
 def test_an_episode_that_is_cut_after_its_last_message_is_not_played_again():
     factory, made = counting()
-    one = grader(factory)
+    played = grader(factory)
     for is_final in (False, True):
-        answer = one(Transcript(("a",), 0, is_final), example(word="x"))
+        answer = played(Transcript(("a",), 0, is_final), example(word="x"))
     assert answer == {"reward": 0.25}
     assert [mine.closed for mine in made] == [1]
 
 
 def test_members_with_the_same_replies_have_instances_of_their_own():
     factory, made = counting()
-    one = grader(factory)
+    played = grader(factory)
     for replies in ((), ("a",), ("a",), ("a", "b"), ("a", "c")):
-        one(Transcript(replies, 0), example(word="x"))
+        played(Transcript(replies, 0), example(word="x"))
     assert len(made) == 2
 
 
 def test_rows_and_seeds_with_the_same_replies_are_not_mixed_up():
-    one = grader(misbehaving_environments.Obedient)
+    played = grader(misbehaving_environments.Obedient)
     asked = [Transcript((), 0), Transcript((), 1)]
     for word in ("held", "trained"):
-        assert [one(each, example(word=word)) for each in asked] == [f"{word} 0", f"{word} 1"]
+        assert [played(sent, example(word=word)) for sent in asked] == [f"{word} 0", f"{word} 1"]
     factory, made = counting()
-    one = grader(factory)
-    one(Transcript((), 0), example(word="held"))
-    one(Transcript(("a",), 0), example(word="trained"))
+    played = grader(factory)
+    played(Transcript((), 0), example(word="held"))
+    played(Transcript(("a",), 0), example(word="trained"))
     assert len(made) == 2
 
 
 def test_the_episode_continued_least_recently_is_closed_and_made_again_when_it_is_needed():
     factory, made = counting()
-    one = grader(factory, size=2)
+    played = grader(factory, size=2)
     for seed in (0, 1, 2):
-        one(Transcript((), seed), example(word="x"))
+        played(Transcript((), seed), example(word="x"))
     assert [mine.closed for mine in made] == [1, 0, 0]
-    assert one(Transcript(("a", "end"), 0), example(word="x")) == {"reward": 0.5}
+    assert played(Transcript(("a", "end"), 0), example(word="x")) == {"reward": 0.5}
 
 
 def test_without_memory_the_live_episodes_are_given_up():
@@ -210,17 +210,17 @@ def test_without_memory_the_live_episodes_are_given_up():
         def close(self):
             made.remove(self)
 
-    one = grader(Greedy)
-    assert [one(Transcript((), seed), example()) for seed in (0, 1, 2)] == ["ready"] * 3
+    played = grader(Greedy)
+    assert [played(Transcript((), seed), example()) for seed in (0, 1, 2)] == ["ready"] * 3
 
 
 def test_an_environment_that_ends_earlier_when_played_again_is_called_not_deterministic():
     ends = iter([False, True])
     moody = environment(step=lambda _self, _reply: StepResult("", next(ends), 1.0))
-    one = grader(moody, size=0)
-    one(Transcript(("a",), 3), example())
+    played = grader(moody, size=0)
+    played(Transcript(("a",), 3), example())
     with pytest.raises(InvalidGradeError, match=r"not deterministic.*seed 3.*turn 1 of 2"):
-        one(Transcript(("a", "b"), 3), example())
+        played(Transcript(("a", "b"), 3), example())
 
 
 # async methods
@@ -266,7 +266,7 @@ def submit(factory, *transcripts, timeout_s=30.0, word="x"):
     with GraderPool(
         grader(factory), RUBRIC.weights, RUBRIC.floors, timeout_s=timeout_s, max_turns=9
     ) as pool:
-        futures = [pool.submit([one], [example(word=word)]) for one in transcripts]
+        futures = [pool.submit([sent], [example(word=word)]) for sent in transcripts]
         return [future.result(timeout=HANG_S)[0] for future in futures]
 
 

@@ -54,5 +54,7 @@ def test_a_class_of_trl_is_a_task(folder):
 
 def test_the_tables_name_every_setting_and_every_shipped_environment():
     rows = re.findall(r"^\| `(\w+)", TEXT, re.MULTILINE)
-    shipped = {kind for kind, one in sections("task").items() if issubclass(one, EpisodeSettings)}
+    shipped = {
+        kind for kind, section in sections("task").items() if issubclass(section, EpisodeSettings)
+    }
     assert {*EnvironmentSettings.model_fields, *shipped - {"environment"}} <= {*rows}

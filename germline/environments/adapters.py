@@ -29,11 +29,13 @@ class StepAdapter:
         reset = self.environment.reset
         parameters = inspect.signature(reset).parameters.values()
         arguments = {"seed": seed, **row}
-        if not any(one.kind is one.VAR_KEYWORD for one in parameters):
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
             arguments = {
-                one.name: arguments[one.name] for one in parameters if one.name in arguments
+                parameter.name: arguments[parameter.name]
+                for parameter in parameters
+                if parameter.name in arguments
             }
-        elif "seed" not in row and not any(one.name == "seed" for one in parameters):
+        elif "seed" not in row and not any(parameter.name == "seed" for parameter in parameters):
             del arguments["seed"]
         return check_message("reset()", await_result(reset(**arguments)))
 
@@ -90,9 +92,9 @@ def adapt(environment: Any) -> StepAdapter:
 def required_fields(reset: Callable[..., Any]) -> list[str]:
     """Name the fields that every row must have for a `reset`."""
     return [
-        one.name
-        for one in inspect.signature(reset).parameters.values()
-        if one.default is one.empty
-        and one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
-        and one.name != "seed"
+        parameter.name
+        for parameter in inspect.signature(reset).parameters.values()
+        if parameter.default is parameter.empty
+        and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        and parameter.name != "seed"
     ]

@@ -67,14 +67,14 @@ def environment_factory(file: TaskFile) -> Callable[[], Any]:
             f"found {given!r}"
         )
     found = [
-        one
-        for one in module.values()
-        if inspect.isclass(one) and one.__module__ == file.module.__name__
-        if callable(getattr(one, "reset", None))
+        value
+        for value in module.values()
+        if inspect.isclass(value) and value.__module__ == file.module.__name__
+        if callable(getattr(value, "reset", None))
     ]
     if len(found) == 1:
         return found[0]
-    names = ", ".join(one.__name__ for one in found)
+    names = ", ".join(kind.__name__ for kind in found)
     raise GermlineError(
         f"{file.path}: several classes have a method reset ({names}): name the environment, such "
         f"as environment = {found[0].__name__}"

@@ -116,7 +116,7 @@ class Episode:
             InvalidGradeError: it returned something else than a `StepResult`.
         """
         STEP_CLOCK.restart()
-        with self._blamed_on_the_reply("step"):
+        with self._reply_failures("step"):
             result = self._environment.step(reply)
         self._add(result.rewards)
         self.observation = result.observation or ""
@@ -133,7 +133,7 @@ class Episode:
             InvalidGradeError: an episode that has ended has no reward, or a part is worse than its
                 floor.
         """
-        with self._blamed_on_the_reply("get_reward"):
+        with self._reply_failures("get_reward"):
             rewards = self._environment.final_rewards()
         self._add(rewards)
         self.close()
@@ -150,7 +150,7 @@ class Episode:
             self._environment.close()
 
     @contextlib.contextmanager
-    def _blamed_on_the_reply(self, method: str) -> Iterator[None]:
+    def _reply_failures(self, method: str) -> Iterator[None]:
         try:
             yield
         except (MemoryError, InvalidGradeError):

@@ -33,7 +33,7 @@ class EpisodeCache:
     def take(self, key: Key, row: Mapping[str, Any]) -> Episode | None:
         """Remove and return an episode; None without one of this row (splits share indices)."""
         same = self._episodes.get(key, [])
-        place = next((i for i, one in enumerate(same) if one.row == row), None)
+        place = next((i for i, episode in enumerate(same) if episode.row == row), None)
         return None if place is None else self._pop(key, place)
 
     def put(self, key: Key, episode: Episode) -> None:

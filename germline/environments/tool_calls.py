@@ -152,7 +152,7 @@ def _json_type(hint: Any) -> dict[str, Any]:
     if origin is typing.Literal:
         return {"enum": list(arguments)}
     if origin in (typing.Union, types.UnionType):
-        return {"anyOf": [_json_type(one) for one in arguments]}
+        return {"anyOf": [_json_type(option) for option in arguments]}
     name = _JSON_TYPES.get(origin or hint)
     if name == "array" and arguments:
         return {"type": name, "items": _json_type(arguments[0])}

@@ -58,7 +58,7 @@ class EnvironmentTask:
         self.max_new_tokens = config.max_new_tokens or limits.max_new_tokens
         self.stop = limits.stop if config.stop is None else config.stop
         self._examples: dict[Split, tuple[Example, ...]] = {
-            split: tuple(_with_tools(one, tools) for one in rows) if tools else tuple(rows)
+            split: tuple(_with_tools(row, tools) for row in rows) if tools else tuple(rows)
             for split, rows in examples.items()
         }
 

@@ -9,7 +9,9 @@ from germline.registry import sections
 from germline.tasks import make_task
 from germline.testing import EnvironmentConformance
 
-KINDS = sorted(kind for kind, one in sections("task").items() if issubclass(one, EpisodeSettings))
+KINDS = sorted(
+    kind for kind, section in sections("task").items() if issubclass(section, EpisodeSettings)
+)
 
 ENVIRONMENT = """
 import asyncio

@@ -94,7 +94,9 @@ def files(tmp_path_factory):
         FILES[name] = path
 
 
-KINDS = [kind for kind, one in sections("task").items() if not issubclass(one, EpisodeSettings)]
+KINDS = [
+    kind for kind, section in sections("task").items() if not issubclass(section, EpisodeSettings)
+]
 """Tasks of episodes have tests of their own, in test_environments.py."""
 
 

@@ -36,7 +36,7 @@ GREEDY = Decoding(max_new_tokens=8)
 def read(engine, rows=3):
     """Logits `[members, rows, length, vocabulary]`, all members in one batch where they stand."""
     ids = torch.arange(20, 20 + rows * 9).view(rows, 9)
-    found = engine._read([*MEMBERS, None], ids.repeat(len(MEMBERS) + 1, 1), 0)
+    found = torch.cat(engine._read([*MEMBERS, None], ids.repeat(len(MEMBERS) + 1, 1), 0))
     return found.unflatten(0, (-1, rows))
 
 

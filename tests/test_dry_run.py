@@ -68,7 +68,7 @@ def test_a_dry_run_writes_nothing_and_uses_no_network(tmp_path, monkeypatch, no_
     assert "32 members x 64 examples of 200, in each of 200 generations" in done.output
     assert "population: 32" in done.output
     assert (
-        "strategy.sigma=auto: the calibration before the first generation is not in" in done.output
+        "strategy.sigma=auto: the memory includes the calibration before the first" in done.output
     )
     assert done.output.endswith("Nothing was written, and the network was not used.\n")
 

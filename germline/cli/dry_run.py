@@ -139,12 +139,12 @@ def _estimate(plan: "DryRun", runs: int) -> list[str]:
 
 
 def _calibration(config: "Config") -> list[str]:
-    """Say what the estimate leaves out where sigma is calibrated."""
+    """Say what the estimate includes where sigma is calibrated."""
     if getattr(getattr(config.strategy, "sigma", None), "kind", None) != "auto":
         return []
     return [
-        "strategy.sigma=auto: the calibration before the first generation is not in these figures; "
-        "of a small model it may need more memory than a generation"
+        "strategy.sigma=auto: the memory includes the calibration before the first generation, the "
+        "time does not"
     ]
 
 

@@ -105,7 +105,7 @@ def _show(
     for one in sorted(found.parts, key=lambda part: part.place):
         if one.bytes:
             where = one.place if machine.on_gpu else "host"
-            typer.echo(f"  {one.name:<22}  {where:<6}  {one.phase:<10}  {gigabytes(one.bytes):>9}")
+            typer.echo(f"  {one.name:<22}  {where:<6}  {one.phase:<11}  {gigabytes(one.bytes):>9}")
     for place in ("device", "host") if machine.on_gpu else ("host",):
         available = found.available(place)
         said = "" if math.isinf(available) else f", available {gigabytes(available)}"

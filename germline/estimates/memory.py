@@ -11,12 +11,14 @@ With s the bytes of a number in the serving dtype (2 in bf16 and fp16, 4 in fp32
     activations   tokens at once x (3 inner + 4 hidden) x s, and the attention's             (7)
     logits        rows x vocabulary x (s; sampled: + 28)                                     (8)
     update        the gradient of the largest searched tensor x 4                            (9)
-    snapshot      searched x 4 + moments                                                    (10)
-    wire          of a member: names, coefficient and envelopes of its results              (11)
+    calibration   texts read at once x (KV cache, and the larger of activations and logits) (10)
+    snapshot      searched x 4 + moments                                                    (11)
+    wire          of a member: names, coefficient and envelopes of its results              (12)
 
-(1) to (4) are allocated during the whole run, (5) to (8) while completions are generated, and (9)
-during the update. So a run needs (1) to (4) plus the larger one of (5) to (8) and (9). The numbers
-3 and 4 in (7) count the tensors that a gated MLP holds at once: residual, its norm, the two
+(1) to (4) are allocated during the whole run, (5) to (8) while completions are generated, (9)
+during the update, and (10), with (5), while strategy.sigma=auto is calibrated before the first
+generation. So a run needs (1) to (4) plus the largest of (5) to (8), (9), and (5) with (10). The
+numbers 3 and 4 in (7) count the tensors that a gated MLP holds at once: residual, its norm, the two
 projections, their product, and the output. Attention (transformers' sdpa with a mask) repeats keys
 and values for every query head.
 
@@ -29,12 +31,14 @@ from typing import Literal
 
 import torch
 
-from germline.config import Config, InProcess
+from germline.config import AutoSigma, Config, InProcess
 from germline.engines.cpu_kernels import SMALL_SCORES
 from germline.engines.decode_batch import PREFILL_TOKENS, SMALLEST_BATCH
+from germline.engines.inprocess import LOGITS_AT_ONCE, TOKENS_AT_ONCE
 from germline.engines.model_tensors import holds_exactly
 from germline.estimates.model_shape import ModelShape
 from germline.estimates.workload import Workload
+from germline.evaluation.member_kl import TOKENS, count_examples
 
 FP32 = 4
 
@@ -66,7 +70,7 @@ SERVED_ROWS = 256
 """Texts that vLLM generates at once by default (max_num_seqs); others wait."""
 
 Place = Literal["device", "host"]
-Phase = Literal["always", "generation", "update", "loading"]
+Phase = Literal["always", "generation", "update", "calibration", "loading"]
 
 
 @dataclass(frozen=True)
@@ -156,13 +160,29 @@ def half_scratch_bytes(shape: ModelShape, work: Workload) -> float:
     return HALF_SCRATCH_BYTES + min(HALF_SCRATCH_SHARE * weights, 80e6)
 
 
+def calibration_bytes(shape: ModelShape, work: Workload) -> int:
+    """Return equation (10): members read the texts of the center whole, piece by piece.
+
+    All prompts are taken to be as long as the longest one.
+    """
+    new = min(TOKENS, work.texts.new_tokens)
+    length = work.texts.prompt + new
+    texts = max(1, LOGITS_AT_ONCE // shape.vocabulary // new)
+    examples = min(texts, count_examples(new))
+    members = min(max(1, min(texts, TOKENS_AT_ONCE // length) // examples), work.members)
+    tokens = min(members, work.stacked or members) * examples * length
+    logits = members * examples * (new + 1) * shape.vocabulary
+    of_mlp = tokens * (3 * shape.inner + 4 * shape.hidden)
+    return (tokens * shape.kv_numbers + max(logits, of_mlp)) * work.dtype.itemsize
+
+
 def snapshot_bytes(work: Workload) -> int:
-    """Return equation (10): the size of one snapshot on disk."""
+    """Return equation (11): the size of one snapshot on disk."""
     return work.searched * FP32 + moment_bytes(work)
 
 
 def wire_bytes(work: Workload) -> float:
-    """Return equation (11): bytes per member and generation of remote engines, without text.
+    """Return equation (12): bytes per member and generation of remote engines, without text.
 
     Members are sent as seeds, so the bytes depend on neither the model nor the space. Every engine
     gets every coefficient of the update.
@@ -225,6 +245,10 @@ def memory_parts(config: Config, shape: ModelShape, work: Workload) -> list[Part
         Part("update", update_bytes(work), masters, "update"),
         Part("program", GPU_PROGRAM_BYTES if work.on_gpu else PROGRAM_BYTES, "host"),
     ]
+    if isinstance(getattr(config.strategy, "sigma", None), AutoSigma):
+        # Members take their part of the generation again.
+        needed = member_bytes(work) + calibration_bytes(shape, work)
+        parts.append(Part("calibration of sigma", needed, "device", "calibration"))
     if work.on_gpu:
         parts.append(Part("CUDA context", CONTEXT_BYTES, "device"))
     elif work.dtype.itemsize < FP32:
@@ -267,9 +291,8 @@ def _served_parts(config: Config, shape: ModelShape, work: Workload) -> list[Par
 
 def total(parts: list[Part], place: Place) -> float:
     """Return the peak bytes of one place, without files that are mapped for loading."""
-    return _phase(parts, place, "always") + max(
-        _phase(parts, place, "generation"), _phase(parts, place, "update")
-    )
+    phases: tuple[Phase, ...] = ("generation", "update", "calibration")
+    return _phase(parts, place, "always") + max(_phase(parts, place, one) for one in phases)
 
 
 def resident_peak(parts: list[Part]) -> float:

@@ -116,8 +116,7 @@ class MemberKl:
         self._written = [written for _, written in answered]
 
     def _gathered(self) -> list[Example]:
-        count = TOKENS_IN_ALL // self._decoding.max_new_tokens
-        count = min(max(FEWEST_EXAMPLES, count), MOST_EXAMPLES)
+        count = count_examples(self._decoding.max_new_tokens)
         by_index: dict[int, Example] = {}
         for later in range(count):
             batch = self._batch_of(self._generation + later)
@@ -125,3 +124,8 @@ class MemberKl:
             if len(by_index) >= count:
                 break
         return list(by_index.values())[:count]
+
+
+def count_examples(new_tokens: int) -> int:
+    """Return how many examples members are measured on, for answers of so many tokens."""
+    return min(max(FEWEST_EXAMPLES, TOKENS_IN_ALL // new_tokens), MOST_EXAMPLES)

@@ -63,6 +63,23 @@ def test_scores_do_not_depend_on_the_texts_beside_them(folder):
     assert score(model, *reversed(TEXTS)) == alone[::-1]
 
 
+def test_every_forward_pass_has_a_fixed_number_of_rows_and_a_length_that_a_text_decides(
+    folder, monkeypatch
+):
+    model = classifier(folder, batch_size=4)
+    forward, shapes = model._model.forward, []
+
+    def watched(**inputs):
+        shapes.append(tuple(inputs["input_ids"].shape))
+        return forward(**inputs)
+
+    monkeypatch.setattr(model._model, "forward", watched)
+    score(model, *TEXTS)
+    score(model, "fox")
+    assert {rows for rows, _ in shapes} == {4}
+    assert {length for _, length in shapes} <= {32, 64, 128}
+
+
 def test_a_text_that_ends_with_the_padding_token_is_read_to_its_end(folder):
     model = classifier(folder)
     pad = AutoTokenizer.from_pretrained(folder).pad_token_id

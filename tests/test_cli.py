@@ -21,6 +21,7 @@ from germline.cli.application import app
 from germline.cli.interrupt import stop_on_interrupt
 from germline.cli.line_view import LineView, generation_line
 from germline.cli.live_view import LOCAL_MODES, LiveView, hide_control_characters
+from germline.cli.progress_view import RemainingTime
 from germline.cli.text_format import one_line_excerpt, without_common_start
 from germline.cli.train_summary import (
     completions_table,
@@ -39,6 +40,15 @@ VERBS = ("train", "resume", "replay", "export", "eval", "generate", "serve")
 @pytest.fixture
 def run(tmp_path: Path) -> RunDirectory:
     return RunDirectory.create(tmp_path / "run", load_config({"generations": 10}), DIGEST, 1)
+
+
+def test_the_time_left_after_the_first_generation_is_that_of_generations_alone() -> None:
+    clock = RemainingTime()
+    clock.started -= 1000.0  # the start of the run and the score of the base model
+    timing = {"ask_s": 90.0, "evaluate_s": 2.0, "generate_s": 2.0, "apply_s": 0.5}
+    first = replace(record(0), timing=timing, generations=11)
+    clock.tick(first)
+    assert clock.left_s == 25.0
 
 
 def terminal(width: int = 90) -> Console:

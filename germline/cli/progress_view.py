@@ -54,6 +54,10 @@ class SilentView:
         """Release nothing."""
 
 
+REPEATED = ("evaluate_s", "tell_s", "signals_s", "apply_s", "digest_s")
+"""Parts of the time of a generation that every generation has; `ask_s` includes a calibration."""
+
+
 class RemainingTime:
     """Estimates the remaining time from the finished generations."""
 
@@ -65,13 +69,14 @@ class RemainingTime:
     def tick(self, record: GenerationRecord) -> None:
         """Record that a generation is finished.
 
-        The mean leaves out the first one where possible, because it includes the warm-up.
+        The mean leaves out the first one: until a second one is finished, its own time counts,
+        without the start of the run, the score of the base model and the calibration of sigma.
         """
         now = time.monotonic()
         left = record.generations - record.generation - 1
         if self._first is None:
             self._first = (record.generation, now)
-            self.left_s = left * (now - self.started)
+            self.left_s = left * sum(record.timing.get(name, 0.0) for name in REPEATED)
         else:
             generation, then = self._first
             self.left_s = left * (now - then) / (record.generation - generation)

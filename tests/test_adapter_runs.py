@@ -36,7 +36,7 @@ def test_an_exported_adapter_writes_the_tokens_of_the_run_in_plain_peft(trained,
     export(trained, tmp_path / "adapter")
     plain = AutoModelForCausalLM.from_pretrained(folder("llama"))
     model = PeftModel.from_pretrained(plain, tmp_path / "adapter").eval()
-    words = AutoTokenizer.from_pretrained(folder("llama"))
+    words = AutoTokenizer.from_pretrained(tmp_path / "adapter")
     prompts = ["What is 1 + 2?", "the quick brown fox", "What"]
     for prompt, found in zip(prompts, generate(str(trained), prompts, chat=False), strict=True):
         ids = words(prompt, return_tensors="pt")["input_ids"]

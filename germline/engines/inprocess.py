@@ -260,8 +260,12 @@ class InProcessEngine:
         save_pretrained(self.pretrained, merged, folder, dtype or self.dtype)
 
     def save_adapter(self, folder: Path) -> None:
-        """Write the center's adapter, in fp32, as a folder that plain `peft` loads."""
+        """Write the center's adapter, in fp32, as a folder that plain `peft` loads.
+
+        The tokenizer is in it, as in adapters of other trainers.
+        """
         self.weights.save_adapter(folder)
+        self.pretrained.tokenizer.save_pretrained(folder)
 
     def _read(
         self, members: Sequence[Perturbation | None], tokens: Tensor, keep: int

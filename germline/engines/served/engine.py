@@ -229,8 +229,12 @@ class ServedEngine(ABC):
         save_pretrained(self.pretrained, self.weights.merged_tensors(), folder, dtype or self.dtype)
 
     def save_adapter(self, folder: Path) -> None:
-        """Write the center's adapter, in fp32, as a folder that plain `peft` loads."""
+        """Write the center's adapter, in fp32, as a folder that plain `peft` loads.
+
+        The tokenizer is in it, as in adapters of other trainers.
+        """
         self.weights.save_adapter(folder)
+        self.pretrained.tokenizer.save_pretrained(folder)
 
     @abstractmethod
     def close(self) -> None:

@@ -91,7 +91,7 @@ equality: $(TEST_TOOLS)  ## hold vLLM and SGLang on a CPU against the inprocess 
 	@named=$$(PIP_ARGS='$(PIP_ARGS)' $(BIN)/python -m checks.engines.build) && eval "$$named" && \
 	  $(BIN)/python -m pytest $(PYTEST_ARGS) tests/engines_real
 
-hosts: $(TEST_TOOLS)  ## test germline serve with lm-eval-harness and Inspect, each in an environment of its own
+hosts: $(TEST_TOOLS)  ## test with lm-eval-harness, Inspect and verifiers, each in an environment of its own
 	@named=$$(PIP_ARGS='$(PIP_ARGS)' $(BIN)/python -m checks.hosts.build) && eval "$$named" && \
 	  $(BIN)/python -m pytest $(PYTEST_ARGS) tests/hosts_real
 

@@ -147,7 +147,8 @@ def first_message(example: Example, observation: str) -> Example:
     """Return an example whose prompt includes what the environment says at the start."""
     if not observation:
         return example
-    return replace(example, prompt=f"{example.prompt}\n{observation}")
+    prompt = f"{example.prompt}\n{observation}" if example.prompt else observation
+    return replace(example, prompt=prompt)
 
 
 def first_turn(example: Example, rollout: Rollout) -> tuple[Example, Completion]:

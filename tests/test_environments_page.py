@@ -57,4 +57,4 @@ def test_the_tables_name_every_setting_and_every_shipped_environment():
     shipped = {
         kind for kind, section in sections("task").items() if issubclass(section, EpisodeSettings)
     }
-    assert {*EnvironmentSettings.model_fields, *shipped - {"environment"}} <= {*rows}
+    assert {*EnvironmentSettings.model_fields, *shipped - {"environment", "verifiers"}} <= {*rows}

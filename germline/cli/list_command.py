@@ -165,10 +165,16 @@ def _settings() -> Rows:
 def _environments() -> Rows:
     from germline import registry
     from germline.config import EpisodeSettings
+    from germline.environments.verifiers_installed import installed_tasksets
 
     columns, rows = _names("tasks")
     episodic = registry.sections("task")
-    return columns, [row for row in rows if issubclass(episodic[row[0]], EpisodeSettings)]
+    shipped = [row for row in rows if issubclass(episodic[row[0]], EpisodeSettings)]
+    installed = [
+        (f"verifiers task.env={found.env}", f"{found.package}, for verifiers{found.needs}")
+        for found in installed_tasksets()
+    ]
+    return columns, [*shipped, *installed]
 
 
 OTHERS: dict[str, Callable[[], Rows]] = {

@@ -12,6 +12,7 @@ from germline.config.environment_tasks import (
     Environment,
     EpisodeSettings,
     GuessNumber,
+    Verifiers,
     Wordle,
 )
 from germline.config.fleets import FleetConfig, Local, MicrobatchSettings, Ray
@@ -150,6 +151,7 @@ __all__ = [
     "TaskBase",
     "TaskConfig",
     "Toy",
+    "Verifiers",
     "Vllm",
     "Wordle",
     "ZScore",

@@ -1,10 +1,11 @@
 """Settings of tasks that are played in an environment, in episodes of several turns."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from germline.config.base import Many
 from germline.config.tasks import CustomTask, FileTask, TaskBase
 from germline.registry import register
 
@@ -53,3 +54,44 @@ class Calculator(EpisodeSettings):
 
     kind: Literal["calculator"] = "calculator"
     split_seed: int = Field(0, description="Seed of the train/test split of the expressions.")
+
+
+@register("task", "germline.tasks.verifiers_task:VerifiersTask")
+class Verifiers(EpisodeSettings):
+    """An environment of the library verifiers (v1); see docs/environments.md."""
+
+    kind: Literal["verifiers"] = "verifiers"
+    env: str = Field(
+        min_length=1,
+        description=(
+            "Installed taskset, such as `owner/name` of the hub or the name of a module; or a "
+            "Python file (.py)."
+        ),
+    )
+    args: dict[str, Any] = Field(
+        {}, description="Settings of the taskset, as its own configuration names them."
+    )
+    tasks: int | None = Field(
+        None,
+        ge=2,
+        description=(
+            "Number of tasks read from the taskset, the first ones; default: all. A taskset "
+            "without an end needs it."
+        ),
+    )
+    metrics: Annotated[tuple[str, ...], Many] = Field(
+        (),
+        description=(
+            "Further rewards and metrics to record, which the environment computes but does not "
+            "declare with `@vf.reward` or `@vf.metric`."
+        ),
+    )
+    floor: float = Field(
+        0.0, description="Worst reward of an episode; what the model makes fail earns it."
+    )
+    split_seed: int = Field(0, description="Seed of the 80/20 train/test split of the tasks.")
+
+    @property
+    def title(self) -> str:
+        """What the task is called: the name of the taskset."""
+        return Path(self.env.partition("@")[0]).stem

@@ -11,7 +11,14 @@ from germline.environments.adapters import adapt
 from germline.environments.step_result import StepResult, shown
 from germline.graders.reward_functions import exception_text
 from germline.graders.step_clock import STEP_CLOCK, TimeUp
-from germline.graders.worker_messages import InvalidGradeError, PartsFailedError
+from germline.graders.worker_messages import (
+    GradeMissingError,
+    InvalidGradeError,
+    PartsFailedError,
+)
+
+NOT_BY_THE_REPLY = (MemoryError, InvalidGradeError, GradeMissingError)
+"""Exceptions of an environment that do not count against the model."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +86,7 @@ class Episode:
 
     Raises:
         InvalidGradeError: the environment cannot be made or reset.
+        GradeMissingError: it cannot, because of something it depends on.
     """
 
     def __init__(
@@ -95,7 +103,7 @@ class Episode:
         try:
             self._environment = adapt(factory())
             self.observation = self._environment.reset(copy.deepcopy(dict(row)), seed)
-        except (MemoryError, InvalidGradeError):
+        except NOT_BY_THE_REPLY:
             raise
         except TimeUp:
             raise InvalidGradeError(
@@ -153,7 +161,7 @@ class Episode:
     def _reply_failures(self, method: str) -> Iterator[None]:
         try:
             yield
-        except (MemoryError, InvalidGradeError):
+        except (*NOT_BY_THE_REPLY, PartsFailedError):
             raise
         except (Exception, SystemExit) as error:
             function = getattr(self._environment.environment, method, None)

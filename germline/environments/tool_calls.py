@@ -11,13 +11,14 @@ import json
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from germline.environments.event_loop import await_result
 from germline.registry import did_you_mean
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
+MALFORMED = 'Error: a tool call must be a JSON object such as {"name": "...", "arguments": {...}}'
 NOT_TOOLS = ("reset", "get_reward", "close")
 
 Tools = Mapping[str, Callable[..., Any]]
@@ -62,7 +63,12 @@ def find_tools(environment: object) -> dict[str, Callable[..., Any]]:
 
 def tool_prompt(tools: Tools) -> str:
     """Return the system message that describes the tools to the model."""
-    return PROMPT.format(tools="\n".join(json.dumps(describe(tool)) for tool in tools.values()))
+    return schema_prompt([describe(tool) for tool in tools.values()])
+
+
+def schema_prompt(schemas: Sequence[Mapping[str, Any]]) -> str:
+    """Return the system message that describes tools, given their JSON schemas."""
+    return PROMPT.format(tools="\n".join(json.dumps(schema) for schema in schemas))
 
 
 def describe(tool: Callable[..., Any]) -> dict[str, Any]:
@@ -105,31 +111,41 @@ def describe(tool: Callable[..., Any]) -> dict[str, Any]:
 
 def answer_calls(reply: str, tools: Tools) -> str | None:
     """Make the tool calls of a reply and return their responses; None without a call."""
-    calls = _calls(reply)
+    calls = find_calls(reply)
     if not calls:
         return None
-    return "\n".join(f"<tool_response>\n{_answer(call, tools)}\n</tool_response>" for call in calls)
+    return "\n".join(tool_response(_answer(call, tools)) for call in calls)
 
 
-def _calls(reply: str) -> list[str]:
+def tool_response(text: str) -> str:
+    """Return the result of a tool as the model reads it."""
+    return f"<tool_response>\n{text}\n</tool_response>"
+
+
+def find_calls(reply: str) -> list[str]:
     """Return the text of every call; the last one may be cut by a stop string."""
     return [part.partition(CLOSE)[0].strip() for part in reply.split(OPEN)[1:]]
 
 
-def _answer(call: str, tools: Tools) -> str:
+def parse_call(call: str) -> tuple[str, dict[str, Any]] | None:
+    """Return the name of the tool and the arguments; None where the call is not well formed."""
     try:
         asked = json.loads(call)
-        name, arguments = asked["name"], asked.get("arguments", {})
+        name, arguments = str(asked["name"]), asked.get("arguments", {})
         if isinstance(arguments, str):
             arguments = json.loads(arguments)
-        arguments = dict(arguments)
+        return name, dict(arguments)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return (
-            'Error: a tool call must be a JSON object such as {"name": "...", "arguments": {...}}'
-        )
-    if not isinstance(name, str) or name not in tools:
-        hint = did_you_mean(str(name), tools)
-        return f"Error: there is no tool {name!r}{hint}; the tools are {', '.join(tools)}"
+        return None
+
+
+def _answer(call: str, tools: Tools) -> str:
+    parsed = parse_call(call)
+    if parsed is None:
+        return MALFORMED
+    name, arguments = parsed
+    if name not in tools:
+        return unknown_tool(name, tools)
     try:
         bound = inspect.signature(tools[name]).bind(**arguments)
     except TypeError as error:
@@ -140,6 +156,13 @@ def _answer(call: str, tools: Tools) -> str:
         raise
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the model is told, and may try again
         return f"Error: {type(error).__name__}: {error}"
+
+
+def unknown_tool(name: str, tools: Iterable[str]) -> str:
+    """Tell the model that there is no such tool, and which tools there are."""
+    known = list(tools)
+    hint = did_you_mean(name, known)
+    return f"Error: there is no tool {name!r}{hint}; the tools are {', '.join(known)}"
 
 
 def _as_text(value: object) -> str:

@@ -6,7 +6,8 @@ environment's next message (`Grade.observation`), or with the reward of the epis
 `submit` returns at once; grading runs concurrently with generation, in one thread and one process
 per worker. A failure that the text causes (an exception, a timeout, a crash of the process) earns
 the task's floor, and the grade names the reason. A mistake of the task (a missing part, NaN) is
-raised as an error, because no reward would be right.
+raised as an error, because no reward would be right. A reward that is missing for a reason that the
+model did not cause (`GradeMissingError`) is NaN.
 
 Why the processes are germline's own and not those of `multiprocessing`: its `spawn` executes the
 user's script again and needs a main guard, its `fork` copies the threads of torch mid-step, and
@@ -31,6 +32,7 @@ from germline.graders.work_queue import WorkItem, WorkQueue
 from germline.graders.worker_handle import WorkerHandle
 from germline.graders.worker_messages import (
     EpisodeContinues,
+    GradeMissing,
     GraderSetup,
     GradingFailed,
     InvalidGrade,
@@ -250,6 +252,8 @@ class GraderPool:
             )
         if isinstance(verdict, EpisodeContinues):
             return Grade(math.nan, {}, observation=verdict.observation)
+        if isinstance(verdict, GradeMissing):
+            return Grade(math.nan, dict.fromkeys(self._rubric, math.nan), verdict.reason)
         if isinstance(verdict, GradingFailed) and isinstance(asked, Transcript):
             _check_replied(asked, example, verdict, self._name)
         failure = verdict.reason if isinstance(verdict, GradingFailed) else None

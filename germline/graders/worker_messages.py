@@ -84,8 +84,19 @@ class EpisodeContinues:
     observation: str
 
 
+@dataclass(frozen=True)
+class GradeMissing:
+    """There is no grade, for a reason that the model did not cause; the reward is NaN."""
+
+    reason: str
+
+
 class InvalidGradeError(Exception):
     """Raised by a grader when its task is at fault and not the text; becomes `InvalidGrade`."""
+
+
+class GradeMissingError(Exception):
+    """Raised by a grader that cannot grade, not because of the text; becomes `GradeMissing`."""
 
 
 class PartsFailedError(Exception):
@@ -101,7 +112,7 @@ class PartsFailedError(Exception):
         self.values = values
 
 
-Verdict = tuple[float, ...] | EpisodeContinues | GradingFailed | InvalidGrade
+Verdict = tuple[float, ...] | EpisodeContinues | GradingFailed | GradeMissing | InvalidGrade
 """The values of the parts in the order of `GraderSetup.parts`, or why some are missing."""
 
 _LENGTH = struct.Struct("<Q")

@@ -29,6 +29,8 @@ from germline.episode_types import Transcript
 from germline.graders.step_clock import STEP_CLOCK, TimeUp
 from germline.graders.worker_messages import (
     EpisodeContinues,
+    GradeMissing,
+    GradeMissingError,
     GraderSetup,
     GradingFailed,
     InvalidGrade,
@@ -109,6 +111,8 @@ class GradingLoop:
             return GradingFailed(f"timeout after {self._timeout_s} s")
         except InvalidGradeError as error:
             return InvalidGrade(str(error))
+        except GradeMissingError as error:
+            return GradeMissing(str(error)[:_LONGEST_REASON])
         except PartsFailedError as error:
             return GradingFailed(str(error), tuple(map(error.values.get, self._names)))
         except MemoryError:

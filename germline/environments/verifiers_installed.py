@@ -1,0 +1,103 @@
+"""Which verifiers and which tasksets are installed, and what to type where one is missing.
+
+Nothing here imports verifiers. Nothing is ever installed: the names of the hub are not those of
+PyPI, where packages of other people have the same names.
+"""
+
+import importlib.util
+import re
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import NamedTuple
+
+from germline.types import GermlineError
+
+REQUIRED = "verifiers>=0.4,<0.5"
+_INSTALL = "pip install 'germline[verifiers]'"
+
+
+class InstalledTaskset(NamedTuple):
+    """A package that requires verifiers.
+
+    Attributes:
+        env: what `task.env` is.
+        package: its name and version.
+        needs: the version of verifiers that it asks for, as its metadata says.
+    """
+
+    env: str
+    package: str
+    needs: str
+
+
+def check_version() -> None:
+    """Check that the right version of verifiers is installed.
+
+    Raises:
+        GermlineError: it is not.
+    """
+    try:
+        version = metadata.version("verifiers")
+    except metadata.PackageNotFoundError:
+        raise GermlineError(
+            f"task.kind=verifiers needs the library `verifiers`: {_INSTALL} (in an environment of "
+            "its own where another package needs openai>=3)"
+        ) from None
+    if not version.startswith("0.4."):
+        raise GermlineError(f"task.kind=verifiers needs {REQUIRED}, found {version}: {_INSTALL}")
+
+
+def module_of(env: str) -> str:
+    """Return the module of a taskset: `owner/some-name@1.2` is the module `some_name`."""
+    name = Path(env).stem if env.endswith(".py") else env.rsplit("/", 1)[-1].partition("@")[0]
+    return name.replace("-", "_").lower()
+
+
+def check_installed(env: str) -> None:
+    """Check that the module of a taskset is there.
+
+    Raises:
+        GermlineError: it is not; the error has the command that installs it.
+    """
+    if env.endswith(".py"):
+        if not Path(env).is_file():
+            raise GermlineError(f"task.env: there is no file {env!r}; name a Python file (.py)")
+        if module_of(env) != Path(env).stem:
+            raise GermlineError(
+                f"task.env={env}: verifiers imports it as {module_of(env)!r}: rename the file to "
+                f"{module_of(env)}.py"
+            )
+        return
+    module = module_of(env)
+    if importlib.util.find_spec(module) or is_shipped(module):
+        return
+    owner = env.rpartition("/")[0] or "OWNER"
+    name = env.rsplit("/", 1)[-1]
+    raise GermlineError(
+        f"task.env={env}: there is no module {module!r}, and germline installs nothing: type "
+        f"`prime env install {owner}/{name}` for an environment of the hub (uv tool install "
+        "prime), install the package that has it, or name a Python file (.py)"
+    )
+
+
+def is_shipped(module: str) -> bool:
+    """Whether a taskset comes with verifiers."""
+    spec = importlib.util.find_spec("verifiers")
+    places = spec.submodule_search_locations if spec else None
+    return any((Path(place) / "v1" / "tasksets" / module).is_dir() for place in places or ())
+
+
+def installed_tasksets() -> list[InstalledTaskset]:
+    """List the packages that require verifiers, germline aside, by name."""
+    return sorted(_installed())
+
+
+def _installed() -> Iterator[InstalledTaskset]:
+    for package in metadata.distributions():
+        name = package.metadata["Name"]
+        for line in package.requires or ():
+            needs = re.match(r"verifiers(?![\w.-])(?:\[[^\]]*\])?\s*([^;]*)(;.*extra.*)?", line)
+            if needs and not needs[2] and name != "germline":
+                env = name.replace("-", "_").lower()
+                yield InstalledTaskset(env, f"{name} {package.version}", needs[1].strip())

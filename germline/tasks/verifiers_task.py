@@ -1,0 +1,71 @@
+"""The task of an environment of verifiers: its tasks become prompts, split into train and test."""
+
+from collections.abc import Mapping, Sequence
+
+from germline.config import Verifiers
+from germline.environments.episode import EpisodeRubric
+from germline.environments.tool_calls import schema_prompt
+from germline.environments.verifiers_environment import (
+    TOTAL,
+    LoadedTaskset,
+    Opening,
+    TasksetSource,
+    make_grader,
+)
+from germline.tasks.environment_task import EnvironmentTask, EpisodeLimits
+from germline.tasks.splits import seeded_split
+from germline.types import Example, GermlineError, Split
+
+LIMITS = EpisodeLimits(max_turns=10, max_new_tokens=512)
+
+
+class VerifiersTask(EnvironmentTask):
+    """The tasks of a taskset, and the environment in which the model plays them.
+
+    The reward is the one that verifiers computes; its parts and the metrics are reported.
+    """
+
+    def __init__(self, config: Verifiers) -> None:
+        taskset = LoadedTaskset(TasksetSource(config.env, config.args, config.tasks))
+        parts = dict.fromkeys([*taskset.declared_parts(), *config.metrics], 0.0)
+        weights = {TOTAL: 1.0, **{name: 0.0 for name in parts if name != TOTAL}}
+        floors = {**dict.fromkeys(weights, 0.0), TOTAL: config.floor}
+        rubric = EpisodeRubric(weights, floors, ": set task.floor to the worst reward")
+        places = list(range(len(taskset.tasks)))
+        keys = [task.hash for task in taskset.tasks]
+        train, test = seeded_split(places, keys, config.split_seed, f"task.env={config.env}")
+        sides: tuple[tuple[Split, list[int]], ...] = (("train", train), ("test", test))
+        schemas = taskset.tool_schemas()
+        tools = schema_prompt(schemas) if schemas else ""
+        examples: Mapping[Split, Sequence[Example]] = {
+            split: [
+                _example(config, index, place, taskset.opening(place), tools)
+                for index, place in enumerate(side)
+            ]
+            for split, side in sides
+        }
+        super().__init__(
+            config, make_grader(taskset, rubric), examples, metric=TOTAL, limits=LIMITS
+        )
+
+
+def _example(config: Verifiers, index: int, place: int, opening: Opening, tools: str) -> Example:
+    """Make an example of the messages before the first reply."""
+    *context, (role, prompt) = opening or (("user", ""),)
+    if role == "system":  # the environment speaks first, as the user
+        context, prompt = [*context, (role, prompt)], ""
+    elif role != "user":
+        raise GermlineError(
+            f"task.env={config.env}: the prompt of task {place} ends with a message of the role "
+            f"{role!r}, and the model answers messages of the user"
+        )
+    if tools:
+        system = [text for who, text in context if who == "system"]
+        rest = [(who, text) for who, text in context if who != "system"]
+        context = [("system", "\n\n".join([*system, tools])), *rest]
+    if config.chat is False:
+        prompt = "\n\n".join([*(text for _, text in context), prompt])
+        context = []
+    return Example(
+        index, prompt, "", config.chat is not False, {"task": place}, context=tuple(context)
+    )

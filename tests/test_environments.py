@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import signal
 
 import pytest
@@ -13,8 +14,13 @@ from germline.environments.episode_cache import EpisodeCache
 from germline.environments.event_loop import await_result
 from germline.environments.grader import EnvironmentGrader
 from germline.episode_types import Transcript
+from germline.graders.in_process_pool import InProcessPool
 from germline.graders.pool import GraderPool
-from germline.graders.worker_messages import InvalidGradeError, PartsFailedError
+from germline.graders.worker_messages import (
+    GradeMissingError,
+    InvalidGradeError,
+    PartsFailedError,
+)
 from germline.types import Example, GermlineError, Grade
 from tests import misbehaving_environments
 from tests.hang_limit import HANG_S
@@ -57,6 +63,20 @@ def test_an_episode_that_is_cut_keeps_its_rewards_and_parts_never_given_get_thei
     rubric = EpisodeRubric({"reward": 1.0, "won": 1.0}, {"reward": 0.0, "won": -2.0})
     cut = play(misbehaving_environments.Obedient, "a", is_final=True, rubric=rubric, word="x")
     assert cut == {"reward": 0.25, "won": -2.0}
+
+
+@pytest.mark.parametrize("method", ["reset", "step", "get_reward"])
+def test_what_no_reply_causes_is_missing_and_not_the_floor(method):
+    def fail(_self, *_reply, **_row):
+        raise GradeMissingError("the service is away")
+
+    methods = {"step": lambda _self, _reply: ("", True, 1.0), method: fail}
+    mine = grader(environment(**methods))
+    with InProcessPool(mine, RUBRIC.weights, RUBRIC.floors, timeout_s=20.0, max_turns=3) as pool:
+        (grade,) = pool.submit([Transcript(("a",), 0)], [example()]).result()
+    assert math.isnan(grade.reward)
+    assert math.isnan(grade.parts["reward"])
+    assert grade.failure == "the service is away"
 
 
 def test_reset_gets_the_fields_it_names_and_the_seed_unless_the_row_has_one():

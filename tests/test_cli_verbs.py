@@ -117,6 +117,17 @@ def test_a_run_in_two_parts_has_the_journal_of_one(
     assert journal(run) == journal(trained[0])
 
 
+def test_resume_says_from_where_it_continues_or_that_nothing_is_left(
+    config: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    assert germline("train", config, "generations=1", "--out", run, "-q").exit_code == 0
+    assert "Continuing after 1 of 2 generations." in germline("resume", run, "generations=2").stdout
+    shown = germline("resume", run).stdout
+    assert "This run is finished (2 of 2 generations): nothing is trained." in shown
+    assert f"germline resume {run} generations=4" in shown
+
+
 def test_a_toy_run_is_not_sent_to_export_which_has_no_format_for_it(
     trained: tuple[Path, str],
 ) -> None:

@@ -42,6 +42,8 @@ def test_an_export_has_a_card_that_says_how_to_load_it(adapter, tmp_path):
     germline.export(adapter, tmp_path / "merged", "merged", generation=0)
     text = (tmp_path / "merged" / "README.md").read_text()
     assert header(text)["library_name"] == "transformers"
+    modes = {path.stat().st_mode for path in (tmp_path / "merged").iterdir()}
+    assert len(modes) == 1  # whoever can read the config can read the weights
     assert RunDirectory.open(adapter).journal.read()[0].digest in text
     assert "| generations | 1 of 2, run seed 0 |" in text
     (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)

@@ -33,6 +33,7 @@ def run_with_view(begin: "Callable[[], Training]", *, quiet: bool, as_json: bool
     console = Console()
     with nullcontext() if quiet or not console.is_terminal else console.status("loading ..."):
         training = begin()
+    _print_position(console, training.directory, quiet=quiet)
     view = _view(console, training.directory, quiet=quiet)
     last = training.directory.journal.last_generation()
 
@@ -135,6 +136,22 @@ def _over_seeds(one: "SeedStatistics", name: str) -> str:
         known = math.isfinite(one.low)
         return f"{number(one.low)} to {number(one.high)}" if known else "needs 3 seeds"
     return f"{number(one.smallest)} to {number(one.largest)}"
+
+
+def _print_position(console: Console, directory: RunDirectory, *, quiet: bool) -> None:
+    """Say from where a run continues, or that it has nothing left to do."""
+    done, total = directory.journal.last_generation() + 1, directory.config.generations
+    if quiet:
+        return
+    if done and directory.has_ended:
+        console.print(
+            f"This run is finished ({done} of {total} generations): nothing is trained. For more, "
+            f"germline resume {directory.path} generations={2 * total}",
+            highlight=False,
+            soft_wrap=True,
+        )
+    elif done:
+        console.print(f"Continuing after {done} of {total} generations.", highlight=False)
 
 
 def _view(console: Console, run: RunDirectory, *, quiet: bool) -> ProgressView:

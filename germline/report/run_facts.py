@@ -313,6 +313,13 @@ class RunFacts:
         return sum(row["rollouts"] for row in self.rows)
 
     @property
+    def batch_examples(self) -> int:
+        """Examples of a generation: `batch_size`, or all where the task has fewer."""
+        size, members = self.run.config.batch_size, self.run.config.strategy.population
+        played = self.rows[-1].get("rollouts") if self.rows else None
+        return size if not (played and members) else min(size, played // members)
+
+    @property
     def without_signal(self) -> int:
         """Number of generations in which all members had the same fitness."""
         return sum(row["zero_signal"] for row in self.rows)

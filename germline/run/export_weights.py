@@ -144,6 +144,10 @@ def _write_weights(engine: Engine, folder: Path, form: Form, loaded: LoadedModel
                 rename_base(folder, loaded.base)
         else:
             engine.save_model(folder)
+        # safetensors writes files that only their owner can read.
+        readable = next(folder.glob("*config.json")).stat().st_mode
+        for weights in folder.glob("*.safetensors"):
+            weights.chmod(readable)
 
 
 def _free(out: Path) -> Path:

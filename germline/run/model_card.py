@@ -105,7 +105,12 @@ def model_card(run: RunDirectory, name: str, form: Literal["adapter", "merged"],
 def _method(run: RunDirectory) -> str:
     config = run.config
     members = config.strategy.population
-    text = f"strategy `{config.strategy.kind}`, {members} members, {config.batch_size} examples"
+    rows = run.generations()
+    played = rows[-1].get("rollouts") if rows else None
+    examples = config.batch_size
+    if played and members:  # all examples of a task that has fewer than batch_size
+        examples = min(examples, played // members)
+    text = f"strategy `{config.strategy.kind}`, {members} members, {examples} examples"
     if config.method.kind != "es":
         text = f"`{config.method.kind}`, {text}"
     if run.ancestors:

@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 
 from germline.record.atomic_files import append_rows, keep_rows, read_rows, write_atomically
-from germline.record.metrics_rows import generation_row, rollout_rows, spread_by_reward
+from germline.record.metrics_rows import (
+    HeldOutSample,
+    generation_row,
+    paired_samples,
+    rollout_rows,
+    spread_by_reward,
+)
 from germline.signal_types import Signals, UpdateSize
 from germline.types import GenerationRecord, GermlineError
 from tests.synthetic_runs import BATCH, record, rollout, score
@@ -198,3 +204,15 @@ def _scalars(
             for value in event.summary.value:
                 found.setdefault(value.tag, []).append((event.step, value.simple_value))
     return found
+
+
+def test_samples_of_equal_prompts_are_paired_in_order():
+    before = [HeldOutSample("guess", f"before {n}", "", 0.0) for n in range(3)]
+    after = [HeldOutSample("guess", f"after {n}", "", 1.0) for n in range(2)]
+    other = HeldOutSample("other", "alone", "", None)
+    assert paired_samples([before[0], other, *before[1:]], after) == [
+        (before[0], after[0]),
+        (other, None),
+        (before[1], after[1]),
+        (before[2], None),
+    ]

@@ -12,6 +12,7 @@ from germline.cli import text_format
 from germline.comm_bytes import CommBytes
 from germline.record import HeldOutRow, RunDirectory
 from germline.record.best_generation import best_score
+from germline.record.metrics_rows import paired_samples
 from germline.report.advice import MANY_FAILED, failed_share, percent
 from germline.report.prompt_option_charts import center_options
 from germline.report.score_decline_advice import score_decline_advice
@@ -89,11 +90,14 @@ def completions_table(before: HeldOutRow, after: HeldOutRow, width: int) -> Tabl
     column = max(12, (width - 13) // 4)
     for name in ("prompt", "gold answer", "before", "after"):
         table.add_column(name, overflow="fold")
-    later = {sample.prompt: sample for sample in after.samples}
-    shown = [sample for sample in before.samples if sample.prompt in later][:SHOWN_SAMPLES]
-    prompts = text_format.without_common_start([sample.prompt for sample in shown])
-    for sample, prompt in zip(shown, prompts, strict=True):
-        texts = (prompt, sample.answer, sample.completion, later[sample.prompt].completion)
+    pairs = [
+        (sample, later)
+        for sample, later in paired_samples(before.samples, after.samples)
+        if later is not None
+    ][:SHOWN_SAMPLES]
+    prompts = text_format.without_common_start([sample.prompt for sample, _ in pairs])
+    for (sample, later), prompt in zip(pairs, prompts, strict=True):
+        texts = (prompt, sample.answer, sample.completion, later.completion)
         table.add_row(*(Text(text_format.one_line_excerpt(text, 3 * column)) for text in texts))
     return table
 

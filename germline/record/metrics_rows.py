@@ -26,12 +26,24 @@ MAX_REASON = 200
 
 @dataclass(frozen=True, slots=True)
 class HeldOutSample:
-    """The center's completion of a held-out prompt; the reward is None if it is missing."""
+    """The center's completion of a held-out prompt; the reward is None if it is missing.
+
+    Attributes:
+        turns: messages of an episode; empty where there is one completion.
+        ended: why the episode ended.
+    """
 
     prompt: str
     completion: str
     answer: str
     reward: float | None
+    turns: Sequence[Mapping[str, Any]] = ()
+    ended: str | None = None
+
+    @property
+    def transcript(self) -> str:
+        """The completion, or the turns of the episode with their authors."""
+        return transcript(self.completion, self.turns, self.ended)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +184,28 @@ def episode_fields(rollout: Rollout) -> dict[str, Any]:
     return {"turns": turns, "ended": rollout.ended}
 
 
+def transcript(completion: str, turns: Sequence[Mapping[str, Any]], ended: str | None) -> str:
+    """Return a completion, or the turns of an episode with their authors."""
+    if not turns:
+        return completion
+    authors = {"assistant": "model", "user": "environment"}
+    lines = [f"{authors[turn['role']]}: {turn['content']}" for turn in turns]
+    return "\n".join([*lines, f"(ended: {ended})"])
+
+
+def paired_samples(
+    before: Sequence[HeldOutSample], after: Sequence[HeldOutSample]
+) -> list[tuple[HeldOutSample, HeldOutSample | None]]:
+    """Pair the samples of two scores by prompt; those of equal prompts by their order."""
+    later: dict[str, list[HeldOutSample]] = {}
+    for sample in reversed(after):
+        later.setdefault(sample.prompt, []).append(sample)
+    return [
+        (sample, later[sample.prompt].pop() if later.get(sample.prompt) else None)
+        for sample in before
+    ]
+
+
 def spread_by_reward(rollouts: Sequence[Rollout], limit: int) -> list[Rollout]:
     """Choose rollouts evenly by rank of reward; missing rewards are last, ties keep their order."""
 
@@ -196,6 +230,7 @@ def held_out_row(
             "completion": rollout.completion.text,
             "answer": by_index[rollout.example].answer,
             "reward": rollout.grade.reward,
+            **episode_fields(rollout),
         }
         for rollout in rollouts[:MAX_SAMPLES]
     ]

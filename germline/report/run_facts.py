@@ -24,6 +24,7 @@ from germline.record.best_generation import best_score
 from germline.record.journal_check import check_journal
 from germline.record.list_runs import State
 from germline.record.lock import is_locked
+from germline.record.metrics_rows import paired_samples, transcript
 from germline.registry import implementation
 from germline.report import diff
 from germline.report.advice import failed_share
@@ -217,15 +218,18 @@ class RunFacts:
         if not sampled:
             return []
         later = sampled[-1].samples if len(sampled) > 1 else ()
-        by_prompt = {sample.prompt: sample for sample in later}
-        return [_answer(one, by_prompt.get(one.prompt)) for one in sampled[0].samples]
+        return [_answer(*pair) for pair in paired_samples(sampled[0].samples, later)]
 
     @cached_property
     def last_rollouts(self) -> list[Row]:
         """Recorded rollouts of the last generation, best first, their texts shortened."""
         rows = [row for row in self.run.rollouts() if row["generation"] == self.done - 1]
         texts = ("prompt", "completion", "failure")
-        shown = [row | {"completion": _transcript(row)} for row in rows]
+        shown = [
+            row
+            | {"completion": transcript(row["completion"], row.get("turns", ()), row.get("ended"))}
+            for row in rows
+        ]
         return [
             row | {name: bounded_text(row[name]) for name in texts if row[name]} for row in shown
         ]
@@ -355,18 +359,9 @@ def bounded_text(text: str, longest: int = LONGEST_TEXT) -> str:
     return f"{escape_control_characters(text[:longest])} … ({cut:,} more characters)"
 
 
-def _transcript(row: Row) -> str:
-    """Return the completion of a rollout, or the turns of an episode with their authors."""
-    if "turns" not in row:
-        return str(row["completion"])
-    authors = {"assistant": "model", "user": "environment"}
-    lines = [f"{authors[turn['role']]}: {turn['content']}" for turn in row["turns"]]
-    return "\n".join([*lines, f"(ended: {row['ended']})"])
-
-
 def _answer(before: HeldOutSample, after: HeldOutSample | None) -> HeldOutAnswer:
-    old = bounded_text(before.completion)
-    new = bounded_text(after.completion) if after else old
+    old = bounded_text(before.transcript)
+    new = bounded_text(after.transcript) if after else old
     one, other = diff.diff_words(old, new)
     return HeldOutAnswer(
         bounded_text(before.prompt),

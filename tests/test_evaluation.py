@@ -74,6 +74,50 @@ def test_with_everything_missing_there_is_no_score():
     assert math.isnan(score.reward)
 
 
+class WithScorer(GradedHere):
+    """Loses the rewards of some texts, whose other parts of the rubric are known."""
+
+    def _grade(self, text, example):
+        grade = super()._grade(text, example)
+        if example.index in {EXAMPLES[place].index for place in (1, 2)}:
+            parts = {"helpful": math.nan, **grade.parts}
+            return Grade(math.nan, parts, "helpful: connection refused")
+        return grade
+
+
+def test_a_score_that_a_scorer_loses_leaves_a_metric_of_another_part():
+    fleet = LocalFleet(make_engine(CONFIG), WithScorer(TASK), MicrobatchSettings())
+    score, evaluation = score_center(fleet, TASK, EXAMPLES, DECODING, 12)
+    whole = scored()[0]
+    assert (score.n, score.mean, score.values) == (9, whole.mean, whole.values)
+    assert score.reward == np.nanmean(evaluation.rewards) != whole.reward
+
+
+def test_a_metric_is_known_where_every_reward_is_missing():
+    fleet = LocalFleet(make_engine(CONFIG), WithScorer(TASK), MicrobatchSettings())
+    score, _ = score_center(fleet, TASK, EXAMPLES[1:3], DECODING, 12)
+    assert score.n == 2
+    assert math.isnan(score.reward)
+
+
+class WithoutMetric(GradedHere):
+    """Loses the metric of one text, whose reward is known, as a scorer of weight 0 does."""
+
+    def _grade(self, text, example):
+        grade = super()._grade(text, example)
+        lost = example.index == EXAMPLES[0].index
+        return replace(grade, parts={TASK.metric: math.nan}) if lost else grade
+
+
+def test_a_metric_that_is_missing_is_left_out_of_the_mean():
+    fleet = LocalFleet(make_engine(CONFIG), WithoutMetric(TASK), MicrobatchSettings())
+    score, _ = score_center(fleet, TASK, EXAMPLES, DECODING, 12)
+    whole = scored()[0]
+    assert score.n == 8
+    assert score.mean == pytest.approx(np.mean(whole.values[1:]), rel=1e-15)
+    assert score.reward == whole.reward
+
+
 def test_one_example_has_no_standard_error():
     mean, error = mean_and_error([3.0])
     assert mean == 3.0

@@ -18,16 +18,21 @@ HELD_OUT_NOISE = "held out"
 def score_center(
     fleet: Fleet, task: Task, examples: Sequence[Example], decoding: Decoding, generation: int
 ) -> tuple[HeldOutScore, Evaluation]:
-    """Score the center on examples; `generation` is the number of updates before the score."""
+    """Score the center on examples; `generation` is the number of updates before the score.
+
+    Only examples without the metric are left out: where a scorer fails, the reward is missing, but
+    a metric that is another part of the rubric is known.
+    """
     evaluation = fleet.evaluate_center(examples, decoding)
-    parts = {
+    recorded = {
         rollout.example: rollout.grade.parts.get(task.metric, math.nan)
         for rollout in evaluation.rollouts
-        if not math.isnan(rollout.grade.reward)
     }
+    parts = {example: value for example, value in recorded.items() if not math.isnan(value)}
     values = list(parts.values())
     mean, error = mean_and_error(values)
-    reward = float(np.nanmean(evaluation.rewards)) if values else math.nan
+    rewards = evaluation.rewards
+    reward = math.nan if np.isnan(rewards).all() else float(np.nanmean(rewards))
     # A cost whose values happen to be 0 or 1, such as a length difference, is not a share.
     share = bool(values) and task.metric_higher_is_better and {*values} <= {0.0, 1.0}
     score = HeldOutScore(

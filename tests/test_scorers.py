@@ -302,6 +302,24 @@ def test_a_service_that_refuses_a_request_is_not_away():
     assert not circuit.is_open
 
 
+def test_a_service_that_answers_with_errors_only_never_answers_again(caplog):
+    works: list[int] = []
+
+    def reply(*_):
+        return (200, {"rewards": [1, 2]}) if works else (500, "broken")
+
+    with listening(reply) as server:
+        failing = scorer(server.url, kind="openrlhf")
+        for _ in range(2):
+            assert all(one.missing for one in failing.score(ITEMS))
+        place = f"task.scorers.good.url={server.url}"
+        warning = f"{place}: refused (500): broken; retrying for 120 s"
+        assert caplog.messages == [warning]
+        works.append(1)
+        failing.score(ITEMS)
+    assert caplog.messages == [warning, f"{place}: answers again"]
+
+
 def test_closing_ends_the_pauses(monkeypatch):
     monkeypatch.setattr(circuit_breaker, "FIRST_PAUSE_S", HANG_S)
     circuit, clock = breaker()

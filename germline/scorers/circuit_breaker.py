@@ -25,7 +25,7 @@ Response = TypeVar("Response")
 
 
 class ServiceAwayError(NotScoredError):
-    """One attempt failed in a way that a later attempt may not."""
+    """One attempt failed in a way that a later attempt may not; the message names the service."""
 
 
 class CircuitBreaker:
@@ -47,6 +47,7 @@ class CircuitBreaker:
         self._closed = threading.Event()
         self._pauses = random.Random(0)
         self._failing_since: float | None = None
+        self._failure_logged = False
         self._next_probe: float | None = None
 
     @property
@@ -74,10 +75,11 @@ class CircuitBreaker:
                 if now - failed_at >= self._retry_timeout_s or self.is_open:
                     raise
             except Exception:
-                self._count_success()  # a service that refuses a request has answered it
+                self._close_circuit()  # a service that refuses a request has answered it
                 raise
             else:
-                self._count_success()
+                self._close_circuit()
+                self._log_success()
                 return response
             # Threads that failed together do not ask again at the same moment.
             if self._closed.wait(pause_s * self._pauses.uniform(0.5, 1.0)):
@@ -97,12 +99,15 @@ class CircuitBreaker:
                 return
             now = self._clock()
             if now < self._next_probe:
-                raise ServiceAwayError("not asked, as it has not answered for a while")
+                raise ServiceAwayError(
+                    f"{self._name}: not asked, as it has not answered for a while"
+                )
             self._next_probe = now + PROBE_EVERY_S
 
     def _count_failure(self, failure: ServiceAwayError, now: float) -> None:
         with self._lock:
-            first = self._failing_since is None
+            first = not self._failure_logged
+            self._failure_logged = True
             since = now if self._failing_since is None else self._failing_since
             self._failing_since = since
             opens = now - since >= self._retry_timeout_s
@@ -110,15 +115,18 @@ class CircuitBreaker:
             if opens:
                 self._next_probe = now + PROBE_EVERY_S
         if announced:
-            log.warning(
-                "%s: %s; its scores are missing until it answers again", self._name, failure
-            )
+            log.warning("%s; its scores are missing until it answers again", failure)
         elif first:
-            log.warning("%s: %s; retrying for %g s", self._name, failure, self._retry_timeout_s)
+            log.warning("%s; retrying for %g s", failure, self._retry_timeout_s)
 
-    def _count_success(self) -> None:
+    def _close_circuit(self) -> None:
         with self._lock:
-            returned = self._failing_since is not None
             self._failing_since = self._next_probe = None
+
+    def _log_success(self) -> None:
+        """Log the first response after a failure; a refusal, such as status 500, is none."""
+        with self._lock:
+            returned = self._failure_logged
+            self._failure_logged = False
         if returned:
             log.warning("%s: answers again", self._name)

@@ -110,7 +110,7 @@ class HttpConnection:
                     self._log_retries(path, failure)
                 if time.monotonic() - failed_at >= self.retry_timeout_s:
                     raise EngineLost(
-                        f"{self.name}: {path}: {failure}{self._resume_hint()}"
+                        f"{self._place(path)}: {failure}{self._resume_hint()}"
                     ) from failure
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)
@@ -126,8 +126,12 @@ class HttpConnection:
     def _log_retries(self, path: str, failure: _Unreachable) -> None:
         if self.retry_timeout_s > 0:
             log.warning(
-                "%s: %s: %s; retrying for %g s", self.name, path, failure, self.retry_timeout_s
+                "%s: %s; retrying for %g s", self._place(path), failure, self.retry_timeout_s
             )
+
+    def _place(self, path: str) -> str:
+        """Return the name of the server and the path, for messages; a URL may be the whole path."""
+        return f"{self.name}: {path}" if path else self.name
 
     def _send(self, method: str, path: str, body: bytes | None) -> Any:
         json_body = {"Content-Type": "application/json"} if body is not None else {}
@@ -139,7 +143,7 @@ class HttpConnection:
             content = response.read().decode("utf-8", "replace")
         except TimeoutError as error:
             raise EngineLost(
-                f"{self.name}: {path}: no answer within {self.timeout_s:g} s: the server hangs, or "
+                f"{self._place(path)}: no answer within {self.timeout_s:g} s: the server hangs, or "
                 f"{self.timeout_setting} is too short for so much work"
             ) from error
         except (OSError, http.client.HTTPException) as error:
@@ -184,7 +188,7 @@ class HttpConnection:
         if status >= 400:
             reason = _refusal_reason(response)
             raise RequestRefused(
-                f"{self.name}: {path}: refused ({status}): {reason}", status, reason
+                f"{self._place(path)}: refused ({status}): {reason}", status, reason
             )
         return response
 

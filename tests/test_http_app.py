@@ -111,9 +111,9 @@ def test_a_request_is_answered(service):
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (b'{"a": 1', "not JSON"),
-        (b'{"a\xff": 1}', "error parsing the body"),
-        (b"[" * 100_000, "error parsing the body"),
+        (b'{"a": 1', "the body is not JSON: Expecting ',' delimiter (character 7)"),
+        (b'{"a\xff": 1}', "the body is not JSON: 'utf-8' codec can't decode"),
+        (b"[" * 100_000, "the body is not JSON: "),
         (b'{"a": "b"}', "a: Input should be a valid integer"),
         (b"", "Field required"),
         (b"[]", "Input should be a valid dictionary"),
@@ -124,6 +124,14 @@ def test_a_body_that_is_not_what_it_should_be_is_a_400(service, body, message):
     assert status == 400
     assert message in error["message"]
     assert error["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain", ""])
+@pytest.mark.parametrize("body", [b'{"a": 1}', b'{"a": 1'])
+def test_a_body_of_another_content_type_says_which_header_is_missing(service, kind, body):
+    status, error = error_of(service.post("/echo", body, {"content-type": kind}))
+    assert (status, error["code"]) == (400, "invalid_content_type")
+    assert "send the header `content-type: application/json`" in error["message"]
 
 
 def test_a_refusal_has_openais_format_even_with_half_a_character(service):

@@ -114,6 +114,8 @@ def make_app(title: str, limits: HttpLimits) -> FastAPI:
 
     @app.exception_handler(HTTPException)
     async def no_route(request: Request, error: HTTPException) -> AsciiJson:
+        if error.status_code == 400 and error.__cause__ is not None:
+            return error_response(_not_json(error.__cause__))
         what = f"{request.method} {request.url.path}: {error.detail}"
         return error_response(RequestError(error.status_code, what))
 
@@ -128,12 +130,22 @@ def make_app(title: str, limits: HttpLimits) -> FastAPI:
 def _validation_error(error: RequestValidationError) -> RequestError:
     """Name the first field that is wrong."""
     first = error.errors()[0]
+    if isinstance(error.body, bytes):  # FastAPI parses a body of the content type JSON only
+        return RequestError(
+            400,
+            "the body is not marked as JSON: send the header `content-type: application/json`",
+            code="invalid_content_type",
+        )
     place = [str(part) for part in first["loc"] if part != "body"]
     if first["type"] == "json_invalid":
-        detail = first.get("ctx", {}).get("error", "")
-        return RequestError(400, f"the body is not JSON: {detail}", code="invalid_json")
+        detail, position = first.get("ctx", {}).get("error", ""), first["loc"][-1]
+        return _not_json(f"{detail} (character {position})")
     field = ".".join(place) or None
     return RequestError(400, f"{field or 'the body'}: {first['msg']}", param=field)
+
+
+def _not_json(reason: object) -> RequestError:
+    return RequestError(400, f"the body is not JSON: {reason}", code="invalid_json")
 
 
 class RequestGuard:

@@ -130,10 +130,10 @@ class Config(Section):
     model: Annotated[str, BeforeValidator(path_as_text)] = Field(
         "nano", min_length=1, description="`nano` (embedded), a folder, or a Hugging Face id."
     )
-    task: TaskConfig = Conciseness()
+    task: TaskConfig = Conciseness.model_construct()  # validating one would end registration
     space: SpaceConfig = LowRank()
     method: MethodConfig = EvolutionStrategy()
-    strategy: StrategyConfig = Nes.model_construct()  # validating it would end registration
+    strategy: StrategyConfig = Nes.model_construct()  # likewise
     prompt_search: PromptSearch = PromptSearch()
     shaping: ShapingConfig = ZScore()
     engine: EngineConfig = InProcess()

@@ -9,6 +9,7 @@ import pytest
 from openai import APIStatusError
 
 from germline.services.serve import ServeSettings, endpoint
+from tests.hang_limit import HANG_S
 
 
 @contextmanager
@@ -41,5 +42,5 @@ def raw(url, body, path="/chat/completions"):
     headers = {"content-type": "application/json"}
     request = urllib.request.Request(url + path, json.dumps(body).encode(), headers)
     with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(request, timeout=60)
+        urllib.request.urlopen(request, timeout=HANG_S)
     return caught.value.code, json.loads(caught.value.read())["error"]

@@ -120,6 +120,7 @@ def test_a_population_of_two_steps_towards_the_better_one(tmp_path, antithetic):
     assert rows[-1]["signals"]["walk"] == pytest.approx(0.1 * length * math.sqrt(6), rel=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "overrides",
     [

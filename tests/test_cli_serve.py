@@ -15,6 +15,7 @@ from germline.cli.application import app
 from germline.services import serve
 from germline.services.http_app import HttpLimits
 from germline.services.served_weights import ServedWeights
+from tests.hang_limit import HANG_S
 
 
 def germline(*words, **environment):
@@ -98,10 +99,10 @@ def test_a_server_answers_and_ends_with_sigterm():
                 assert lines[-1]
                 lines.append(process.stdout.readline())
             base_url = json.loads("".join(lines))["base_url"]
-            with urllib.request.urlopen(f"{base_url}/models", timeout=60) as response:
+            with urllib.request.urlopen(f"{base_url}/models", timeout=HANG_S) as response:
                 models = json.loads(response.read())["data"]
             assert [model["id"] for model in models] == ["base", "center"]
             process.send_signal(signal.SIGTERM)
-            assert process.wait(60) == 0
+            assert process.wait(HANG_S) == 0
         finally:
             process.kill()

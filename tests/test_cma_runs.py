@@ -133,6 +133,7 @@ def test_engines_that_are_lost_are_given_every_move_again():
     assert digests(lost, config) == digests(alone, config)
 
 
+@pytest.mark.slow
 def test_engine_processes_go_on_from_what_was_told(tmp_path: Path):
     one = RUNS["cma on whole tensors"]
     alone = run(tmp_path / "alone", *one)

@@ -12,6 +12,7 @@ from germline.services.member_rows import generate_rows
 from germline.services.served_weights import SelectedWeights, ServedWeights
 from germline.types import Decoding, EngineLost, Example, GermlineError, SeedPerturbation
 from tests import simulated_sglang
+from tests.hang_limit import HANG_S
 from tests.scripted_server import listening
 from tests.simulated_sglang import SimulatedSglang
 from tests.tiny_engines import SPACES, inprocess
@@ -40,7 +41,7 @@ class WatchedBatcher(EngineBatcher):
     def _results(self, batch):
         self.batches.append([row.request.example.prompt for row in batch])
         self.reached.release()
-        assert self.may_go_on.wait(60)
+        assert self.may_go_on.wait(HANG_S)
         if self.failure:
             raise self.failure
         return super()._results(batch)
@@ -49,12 +50,12 @@ class WatchedBatcher(EngineBatcher):
         """Let the thread wait in a batch of one row, so that others gather."""
         self.may_go_on.clear()
         held = self.submit([request("held", generation=self._weights.select("center").generation)])
-        assert self.reached.acquire(timeout=60)
+        assert self.reached.acquire(timeout=HANG_S)
         return held
 
     def drained(self):
         """Wait until no row is left."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + HANG_S
         while self.rows:
             assert time.monotonic() < deadline
             time.sleep(0.005)
@@ -74,11 +75,11 @@ def request(prompt="!", decoding=GREEDY, longest=4, generation=1, member=None):
 
 
 def results(futures):
-    return [future.result(timeout=60) for future in futures]
+    return [future.result(timeout=HANG_S) for future in futures]
 
 
 def failure_of(future):
-    error = future.exception(timeout=60)
+    error = future.exception(timeout=HANG_S)
     assert isinstance(error, RequestError)
     return error
 

@@ -39,6 +39,7 @@ def journal(directory):
     return (directory.path / "journal.jsonl").read_bytes()
 
 
+@pytest.mark.slow
 def test_two_engines_write_the_journal_of_one(whole, tmp_path):
     two = run(tmp_path / "two", "fleet.engines=2")
     assert journal(two) == journal(whole)

@@ -219,6 +219,7 @@ def test_a_wrong_part_is_an_error_here_too():
 # --- resume and evaluate
 
 
+@pytest.mark.slow
 def test_a_stopped_run_asks_for_what_was_given_and_goes_on_to_the_same_bits(tmp_path):
     whole = germline.train(ON_ROWS, tmp_path / "whole", reward=length, data=ROWS).run()
     training = germline.train(ON_ROWS, tmp_path / "part", reward=length, data=ROWS)
@@ -345,6 +346,7 @@ def test_an_adapter_names_where_the_model_came_from(tiny, tmp_path):
     assert settings["base_model_name_or_path"] == str(folder)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_begun_from_python_is_forked_with_what_was_given(tmp_path):
     path = germline.train(ON_ROWS, tmp_path / "a", reward=length, data=ROWS).run().directory.path
     with pytest.raises(GermlineError, match="given from Python"):

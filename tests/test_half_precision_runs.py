@@ -133,6 +133,7 @@ def test_a_stopped_run_reaches_the_same_bits(trained, tmp_path):
     assert journal(path) == journal(trained.path)
 
 
+@pytest.mark.slow
 @every(SPREAD)
 def test_two_engines_give_the_digests_of_one(trained, tmp_path):
     spread = load_config(trained.config.model_dump(), ["fleet.engines=2"])

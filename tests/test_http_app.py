@@ -18,6 +18,7 @@ from fastapi import Response
 from germline.services.http_app import HttpLimits, RequestError, make_app
 from germline.services.http_server import HttpServer, check_address
 from germline.types import GermlineError
+from tests.hang_limit import HANG_S
 
 # FastAPI reads the signatures of these routes when they are added.
 
@@ -300,7 +301,7 @@ def test_a_signal_ends_the_service_and_the_caller_goes_on(number):
                     if probe.recv(100):
                         break
             process.send_signal(number)
-            assert process.communicate(timeout=60)[0] == "closed\n"
+            assert process.communicate(timeout=HANG_S)[0] == "closed\n"
             assert process.returncode == 0
         finally:
             process.kill()

@@ -37,6 +37,7 @@ def faults(**environment):
     return int(subprocess.check_output(run, env={**os.environ, **environment}, text=True))
 
 
+@pytest.mark.slow
 @on_glibc
 def test_a_generation_played_again_asks_the_system_for_nothing():
     given_back = faults(MALLOC_TRIM_THRESHOLD_="131072")  # the user's word, which counts

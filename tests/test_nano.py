@@ -254,6 +254,7 @@ def own_threads():
     torch.set_num_threads(threads)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_threads")
 def test_training_twice_gives_the_same_bits(tmp_path):
     digests = [train_model.train_nano(tmp_path / name, seed=1, steps=2, peak=1e-3) for name in "ab"]

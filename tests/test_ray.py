@@ -147,6 +147,7 @@ def skip_the_time_alone(fleet, name, monkeypatch):
 # --- runs
 
 
+@pytest.mark.slow
 def test_a_running_cluster_is_joined_by_its_address(cluster, tmp_path):
     """A run begun here and gone on with there has the journal of one that never moved."""
     moved = stopped_after(germline.train(settings(*ADAM_FULL), tmp_path / "moved"), 2)
@@ -175,6 +176,7 @@ def test_another_cluster_than_the_one_a_script_has_joined_is_refused(joined):
     assert ray.is_initialized()
 
 
+@pytest.mark.slow
 def test_the_nano_model_on_two_actors_gives_the_bytes_of_one_engine_here(joined, tmp_path):
     journals = []
     for name, overrides in {
@@ -226,6 +228,7 @@ def test_at_most_10_kb_travel_per_member_and_generation_besides_text(pair, alone
     assert traveled.text > 0
 
 
+@pytest.mark.slow
 def test_an_actor_killed_while_it_plays_changes_nothing_and_comes_back(pair, alone, caplog):
     pid = pids(pair)[1]
     kill_during_its_next_job(pair, "engine 1", pid, lambda: os.kill(pid, signal.SIGKILL))
@@ -235,6 +238,7 @@ def test_an_actor_killed_while_it_plays_changes_nothing_and_comes_back(pair, alo
     assert "engine 1 is back" in caplog.text
 
 
+@pytest.mark.slow
 def test_an_actor_that_hangs_is_killed_and_started_again(pair, alone, caplog, monkeypatch):
     pid = pids(pair)[0]
     os.kill(pid, signal.SIGSTOP)
@@ -246,6 +250,7 @@ def test_an_actor_that_hangs_is_killed_and_started_again(pair, alone, caplog, mo
     wait_until(lambda: not alive(pid))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "words"),
     [("garbage", "it returned an invalid result"), ("gone", "engine.base_url: the server")],
@@ -257,6 +262,7 @@ def test_an_engine_that_plays_wrongly_is_started_again(fault, words, pair, alone
     until_all_are_ready(pair, alone)
 
 
+@pytest.mark.slow
 def test_an_engine_whose_node_is_removed_waits_for_another(pair, away, joined, alone, caplog):
     pid = pids(pair)[1]
     node = away.pop()

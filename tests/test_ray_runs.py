@@ -62,6 +62,7 @@ def begun(tmp_path):
     process.communicate()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="sessions are read from /proc")
 def test_ctrl_c_finishes_the_generation_and_ends_ray(begun, tmp_path):
     # To the whole group, as a terminal sends it.
@@ -80,6 +81,7 @@ def test_ctrl_c_finishes_the_generation_and_ends_ray(begun, tmp_path):
     assert germline.replay(tmp_path / "run", done) == last.digest
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="sessions are read from /proc")
 def test_killing_a_run_ends_its_engines(begun):
     """Ray's own processes follow within a minute, when they miss each other."""

@@ -265,6 +265,7 @@ class Process:
         self.process.stdout.close()
 
 
+@pytest.mark.slow
 def test_a_service_that_is_killed_and_restarted_during_a_run_loses_no_generation(sources, tmp_path):
     service = Process(sources["reward"])
     try:

@@ -21,6 +21,7 @@ from germline.services.http_app import HttpLimits
 from germline.services.http_server import HttpServer
 from germline.services.openai_app import make_endpoint
 from germline.services.served_weights import ServedWeights
+from tests.hang_limit import HANG_S
 from tests.serving import chat, text_of
 from tests.toy_runs import run
 
@@ -41,7 +42,7 @@ class Served:
 
         def held_up(members, examples, decoding):
             self.is_generating.set()
-            assert self.may_generate.wait(60)
+            assert self.may_generate.wait(HANG_S)
             return generate(members, examples, decoding)
 
         setattr(weights.engine, "generate", held_up)  # noqa: B010 - a method, to mypy
@@ -73,7 +74,7 @@ class Served:
         return connection
 
     def wait_for_rows(self, count):
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + HANG_S
         while self.batcher.rows != count:
             assert time.monotonic() < deadline, self.batcher.rows
             time.sleep(0.01)
@@ -84,6 +85,7 @@ def trained(tmp_path_factory):
     return run(tmp_path_factory.mktemp("load") / "run", "generations=2")
 
 
+@pytest.mark.slow
 def test_200_connections_at_a_time_are_all_answered(trained):
     with Served(trained).running() as served, served.client() as client:
         served.may_generate.clear()
@@ -101,7 +103,7 @@ def test_clients_that_disconnect_abruptly_leave_no_row_and_no_slot(trained):
     with Served(trained, max_concurrent=60).running() as served, served.client() as client:
         served.may_generate.clear()
         held = served.send("held")
-        assert served.is_generating.wait(60)
+        assert served.is_generating.wait(HANG_S)
         abrupt = [served.send(f"text {number}") for number in range(50)]
         served.wait_for_rows(51)
         for connection in abrupt:

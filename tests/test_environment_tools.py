@@ -2,6 +2,7 @@
 
 import json
 import re
+from typing import Literal
 
 import pytest
 
@@ -39,6 +40,15 @@ class Tools:
         self.reward += 1
         return list(range(until))
 
+    def share(self, of: float, by: Literal["whole", "half"] = "whole", to=None) -> float:
+        """Share."""
+        self.reward += of
+        return of / (1.0 + (by == "half"))
+
+    def letter(self, code: int) -> str:
+        """Return a letter."""
+        return chr(code)
+
     def fail(self):
         """Raise an exception."""
         raise RuntimeError("broken")
@@ -63,7 +73,7 @@ def response(text):
 
 
 def test_public_methods_are_tools():
-    assert list(find_tools(Tools())) == ["count", "fail", "wait"]
+    assert list(find_tools(Tools())) == ["count", "share", "letter", "fail", "wait"]
 
 
 def test_a_tool_is_described_by_its_signature_and_docstring():
@@ -91,7 +101,22 @@ def test_a_tool_is_described_by_its_signature_and_docstring():
         ('Let me see. <tool_call>\n{"name": "wait"}\n', "waited"),
         ('<tool_call>{"name": "count", "arguments": "{\\"until\\": 1}"}</tool_call>', "[0]"),
         (call("count", till=2), "Error: wrong arguments of count: missing a required.*'until'"),
-        (call("count", until="x"), "Error: TypeError: 'str' object"),
+        (call("count", until="5"), "arguments of count: 'until' must be integer, found '5'"),
+        (call("count", until=True), "'until' must be integer, found True"),
+        (
+            call("count", until=1, names=[2]),
+            r"'names' must be array of string or null, found \[2\]",
+        ),
+        (call("count", until=1, names=None), "[0]"),
+        (call("count", until=-(10**5), names=["\ud800"]), "'names' must be valid Unicode text"),
+        (call("share", of=1), "1.0"),
+        (call("share", of="1"), "arguments of share: 'of' must be number, found '1'"),
+        (call("share", of=float("nan")), "'of' must be a finite number, found nan"),
+        (call("share", of=1).replace("1}", "1e999}"), "'of' must be a finite number, found inf"),
+        (call("share", of=1, by="third"), "'by' must be one of 'whole', 'half', found 'third'"),
+        (call("share", of=1, to=[{"x": [-float("inf")]}]), "'to' must be JSON, which has finite"),
+        (call("share", of=1, to=0).replace("0}", f"{'[' * 5000}NaN{']' * 5000}}}"), "Error: "),
+        (call("letter", code=0xD800), "<tool_response>\n?\n"),
         (call("fail"), "Error: RuntimeError: broken"),
         (call("coun", until=2), r"no tool 'coun' \(did you mean 'count'\?\); the tools are count"),
         (call("reset"), "Error: there is no tool 'reset'"),

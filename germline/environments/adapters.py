@@ -68,7 +68,10 @@ class ToolAdapter(StepAdapter):
     def step(self, reply: str) -> StepResult:
         """Make the tool calls of a reply; their results are the next message."""
         responses = answer_calls(reply, self._tools)
-        return StepResult(responses, responses is None)
+        if responses is None:
+            return StepResult(None, done=True)
+        # A tool may be asked for half of a surrogate pair, `chr(0xD800)`; no tokenizer reads it.
+        return StepResult(responses.encode(errors="replace").decode(), done=False)
 
     def final_rewards(self) -> Any:
         """Return `get_reward()`, or the attribute `reward`, which TRL's reward functions read."""

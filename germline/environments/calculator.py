@@ -52,7 +52,7 @@ def expression_prompt(a: int, b: int, c: int) -> str:
     return f"What is {a} * {b} + {c}? Compute it with the tools, then write the answer."
 
 
-def _number(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 10**9:
-        raise TypeError(f"a whole number below 1000000000 is needed, found {repr(value)[:40]}")
+def _number(value: int) -> int:
+    if abs(value) >= 10**9:
+        raise ValueError(f"a whole number below 1000000000 is needed, found {value!r:.40}")
     return value

@@ -3,7 +3,7 @@
     <tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}</tool_call>
 
 A reply may hold several calls. A call that cannot be made (no JSON, an unknown tool, wrong
-arguments, an exception in the tool) is answered with a response that begins with `Error:`.
+arguments, NaN, an exception in the tool) is answered with a response that begins with `Error:`.
 """
 
 import inspect
@@ -14,6 +14,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from germline.environments.argument_check import argument_problem
 from germline.environments.event_loop import await_result
 from germline.registry import did_you_mean
 
@@ -150,6 +151,9 @@ def _answer(call: str, tools: Tools) -> str:
         bound = inspect.signature(tools[name]).bind(**arguments)
     except TypeError as error:
         return f"Error: wrong arguments of {name}: {error}"
+    schemas = describe(tools[name])["function"]["parameters"]["properties"]
+    if problem := argument_problem(arguments, schemas):
+        return f"Error: wrong arguments of {name}: {problem}"
     try:
         return _as_text(await_result(tools[name](*bound.args, **bound.kwargs)))
     except MemoryError:
@@ -177,8 +181,9 @@ def _json_type(hint: Any) -> dict[str, Any]:
     if origin in (typing.Union, types.UnionType):
         return {"anyOf": [_json_type(option) for option in arguments]}
     name = _JSON_TYPES.get(origin or hint)
-    if name == "array" and arguments:
-        return {"type": name, "items": _json_type(arguments[0])}
+    items = set(arguments) - {...}  # tuple[int, ...] has items of one type, tuple[int, str] not
+    if name == "array" and len(items) == 1:
+        return {"type": name, "items": _json_type(items.pop())}
     return {} if name is None else {"type": name}
 
 

@@ -42,3 +42,11 @@ class Sleeper:
         """Sleep for so many seconds."""
         await asyncio.sleep(float(reply))
         return "slept", False, 0.25
+
+
+class NotFinite(Obedient):
+    """Has no reward that is a number."""
+
+    def get_reward(self) -> float:
+        """Return NaN."""
+        return float("nan")

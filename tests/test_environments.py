@@ -112,8 +112,9 @@ def test_get_reward_adds_to_the_rewards_of_the_steps():
         (("on", 1.0, False), "True or False as `done` from step.*returned 1.0"),
         (("on", False), "returned .*'on', False"),
         ((7, False, None), "message to the model from step.* as text or None, returned 7"),
-        (("", True, float("nan")), "finite number as the reward 'reward', gave nan"),
-        (("", True, {"reward": "much"}), "finite number as the reward 'reward', gave 'much'"),
+        (("a\ud800", False), "returned .*'a.*ud800', False"),
+        (("a\ud800", False, 0.0), r"valid Unicode text .* step.*'a.ud800', which.*errors='replac"),
+        (("", True, {"reward": "much"}), "as the reward 'reward', gave 'much': correct step"),
         (("", True, {"luck": 1.0}), r"the reward 'luck' \(1.0\), which is not in the rubric"),
         (("", True, -3.0), "gave -3 for the part 'reward' .* worse than its floor -1"),
         (("", True, None), "ended an episode without a reward"),
@@ -122,6 +123,27 @@ def test_get_reward_adds_to_the_rewards_of_the_steps():
 def test_a_wrong_step_is_an_error_that_names_value_and_remedy(result, complaint):
     with pytest.raises(InvalidGradeError, match=complaint):
         play(answering(result), "a")
+
+
+@pytest.mark.parametrize("value", [float("nan"), -float("inf"), pytest.param(10**400, id="huge")])
+def test_a_reward_that_is_not_finite_is_caused_by_the_reply_and_earns_the_floor(value):
+    with pytest.raises(PartsFailedError, match=r"the reward 'reward' is (nan|-?inf): step") as step:
+        play(answering(("", True, value)), "a")
+    assert step.value.values == {}
+    at_end = environment(step=lambda _self, _reply: ("", True, None), get_reward=lambda _: value)
+    with pytest.raises(PartsFailedError, match=r"the reward 'reward' is (nan|-?inf): step"):
+        play(at_end, "a")
+
+
+def test_rewards_that_add_up_to_infinity_earn_the_floor():
+    with pytest.raises(PartsFailedError, match="the reward 'reward' is inf"):
+        play(answering(("", False, 1e308)), "a", "b")
+
+
+def test_the_floor_of_a_part_with_a_negative_weight_is_its_largest_value():
+    cost = EpisodeRubric({"cost": -1.0}, {"cost": 0.0})
+    with pytest.raises(InvalidGradeError, match=r"weight is negative, so the floor is the largest"):
+        play(answering(("", True, 2.0)), "a", rubric=cost)
 
 
 def test_an_exception_of_a_step_names_the_line_and_fails_the_reply():
@@ -141,6 +163,12 @@ def test_an_exception_of_reset_is_the_fault_of_the_environment():
 
     with pytest.raises(InvalidGradeError, match=r"reset\(\).*KeyError: 'x' \(test_env.*, line \d"):
         play(Mine, word="x")
+
+
+def test_a_message_of_reset_with_half_a_surrogate_pair_is_an_error():
+    broken = environment(reset=lambda _self: "a\ud800")
+    with pytest.raises(InvalidGradeError, match=r"valid Unicode text .* from reset\(\), returned"):
+        play(broken)
 
 
 def test_a_message_of_reset_that_is_no_text_is_an_error():
@@ -306,6 +334,14 @@ def test_a_step_that_hangs_or_dies_earns_the_floor_and_loses_no_other_episode():
         "the grader process died twice: exit status 3",
         None,
     ]
+
+
+def test_a_reward_that_is_not_finite_costs_the_floor_once_the_model_has_replied():
+    (grade,) = submit(misbehaving_environments.NotFinite, Transcript(("end",), 0))
+    assert (grade.reward, grade.observation) == (-1.0, None)
+    assert "the reward 'reward' is nan" in grade.failure
+    with pytest.raises(GermlineError, match=r"before the model's first reply.*'reward' is nan"):
+        submit(misbehaving_environments.NotFinite, Transcript((), 0, is_final=True))
 
 
 def test_replies_that_are_played_again_have_the_time_of_one_step_each():

@@ -9,6 +9,8 @@ import reprlib
 from collections.abc import Mapping
 from typing import Any
 
+from germline.environments.step_result import is_unicode
+
 Schema = Mapping[str, Any]
 
 _PYTHON_TYPES: Mapping[str, tuple[type, ...]] = {
@@ -43,21 +45,13 @@ def _json_need(value: Any) -> str | None:
         part = parts.pop()
         if isinstance(part, float) and not math.isfinite(part):
             return "a finite number" if part is value else "JSON, which has finite numbers only"
-        if isinstance(part, str) and not _is_unicode(part):
+        if isinstance(part, str) and not is_unicode(part):
             return "valid Unicode text"
         if isinstance(part, dict):
             parts += [*part, *part.values()]
         elif isinstance(part, list):
             parts += part
     return None
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _fits(value: Any, schema: Schema) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 from germline.environments.adapters import adapt
 from germline.environments.step_result import StepResult, shown
-from germline.graders.reward_functions import exception_text
+from germline.graders.reward_functions import exception_text, worst_is_largest
 from germline.graders.step_clock import STEP_CLOCK, TimeUp
 from germline.graders.worker_messages import (
     GradeMissingError,
@@ -39,7 +39,7 @@ class EpisodeRubric:
         """Return rewards by part: one number is the only part, or the part `reward`.
 
         Raises:
-            InvalidGradeError: a part is not in the rubric, or a value is no finite number.
+            InvalidGradeError: a part is not in the rubric, or a value is no number.
         """
         if rewards is None:
             return {}
@@ -53,7 +53,7 @@ class EpisodeRubric:
                     f"({', '.join(self.weights)}): add it with weight 0 if it is only to be "
                     "reported"
                 )
-        return {part: _finite(part, value) for part, value in rewards.items()}
+        return {part: _number(part, value) for part, value in rewards.items()}
 
     def with_floors(self, parts: Mapping[str, float]) -> dict[str, float]:
         """Return all parts, with the floor of each part that was not given.
@@ -67,7 +67,8 @@ class EpisodeRubric:
                 raise InvalidGradeError(
                     f"gave {value:g} for the part {part!r} of an episode, worse than its floor "
                     f"{floor:g}. An episode that fails earns the floor, so the floor must be the "
-                    f"worst value of the part{self.remedy.format(part=part)}"
+                    f"worst value of the part{worst_is_largest(weight)}"
+                    f"{self.remedy.format(part=part)}"
                 )
         return {part: parts.get(part, self.floors[part]) for part in self.weights}
 
@@ -120,7 +121,8 @@ class Episode:
         """Give the environment the next reply of the model.
 
         Raises:
-            PartsFailedError: the environment raised an exception; all parts earn their floors.
+            PartsFailedError: the environment raised an exception, or a reward is NaN or infinite;
+                all parts earn their floors.
             InvalidGradeError: it returned something else than a `StepResult`.
         """
         STEP_CLOCK.restart()
@@ -137,7 +139,8 @@ class Episode:
             is_done: whether the environment has ended the episode; otherwise it is cut.
 
         Raises:
-            PartsFailedError: `get_reward` raised an exception; all parts earn their floors.
+            PartsFailedError: `get_reward` raised an exception, or a reward is NaN or infinite; all
+                parts earn their floors.
             InvalidGradeError: an episode that has ended has no reward, or a part is worse than its
                 floor.
         """
@@ -168,17 +171,32 @@ class Episode:
             raise PartsFailedError({}, f"{method}(): {exception_text(function, error)}") from error
 
     def _add(self, rewards: Any) -> None:
+        """Add rewards to those so far.
+
+        Raises:
+            PartsFailedError: a part is NaN or infinite, which the model's replies may have caused;
+                all parts earn their floors.
+        """
         for part, value in self._rubric.by_part(rewards).items():
             self._parts[part] = self._parts.get(part, 0.0) + value
+            if not math.isfinite(self._parts[part]):
+                raise PartsFailedError(
+                    {},
+                    f"the reward {part!r} is {self._parts[part]:g}: step() and get_reward() must "
+                    "give finite numbers whatever the model replies",
+                )
 
 
-def _finite(part: str, value: Any) -> float:
+def _number(part: str, value: Any) -> float:
+    """Return a reward as a number, which may be NaN or infinite."""
     try:
-        number = math.nan if isinstance(value, str | bytes) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    if not math.isfinite(number):
-        raise InvalidGradeError(
-            f"must give a finite number as the reward {part!r}, gave {shown(value)}"
-        )
-    return number
+        if not isinstance(value, str | bytes):
+            return float(value)
+    except OverflowError:
+        return math.inf
+    except (TypeError, ValueError):
+        pass
+    raise InvalidGradeError(
+        f"must give a finite number as the reward {part!r}, gave {shown(value)}: correct step() or "
+        "get_reward(), or leave a part without a value out"
+    )

@@ -5,9 +5,9 @@ episode whose environment is not there (another worker has it, the worker was ki
 out) is played again from `reset`, reply by reply, so environments must be deterministic: all
 randomness from the seed, no clock, no state outside the instance.
 
-Whose fault a failure is: an exception, a hang or a crash in `step` is caused by the reply and earns
-the floor. `reset` runs before the first reply, so its failure stops the run, as does a reward that
-is no number or not in the rubric.
+Whose fault a failure is: an exception, a hang or a crash in `step`, and a reward that is NaN or
+infinite, is caused by the reply and earns the floor. `reset` runs before the first reply, so its
+failure stops the run, as does a reward that is no number or not in the rubric.
 """
 
 from collections.abc import Callable, Mapping

@@ -50,14 +50,30 @@ def check_message(method: str, value: Any) -> str:
     """Return a message to the model; None is an empty one.
 
     Raises:
-        InvalidGradeError: it is no text.
+        InvalidGradeError: it is no text, or holds half of a surrogate pair, which no tokenizer
+            reads.
     """
     if value is not None and not isinstance(value, str):
         raise InvalidGradeError(
             f"must return the message to the model from {method} as text or None, returned "
             f"{shown(value)}"
         )
+    if value and not is_unicode(value):
+        raise InvalidGradeError(
+            f"must return valid Unicode text as the message to the model from {method}, returned "
+            f"{ascii(value)[:LONGEST_SHOWN]}, which holds half of a surrogate pair: replace it "
+            "with text.encode(errors='replace').decode()"
+        )
     return value or ""
+
+
+def is_unicode(text: str) -> bool:
+    """Whether a text has a UTF-8 form: halves of surrogate pairs have none."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def shown(value: object) -> str:

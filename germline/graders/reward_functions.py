@@ -103,14 +103,15 @@ class FunctionRubric:
         number = _number(value)
         if not math.isfinite(number):
             raise InvalidGradeError(
-                f"must return a finite number from {name}(), returned {repr(value)[:200]}"
+                f"must return a finite number from {name}(), returned {repr(value)[:200]}: return "
+                "the floor for a completion without a value, or raise an exception, which earns it"
             )
         weight, floor = self.weights[name], self.floors[name]
         if weight * number < weight * floor:
             raise InvalidGradeError(
                 f"returned {number:g} from {name}(), worse than its floor {floor:g}. A completion "
                 "that cannot be graded earns the floor, so the floor must be the worst value that "
-                f"the function can return: {self._floor_remedy(name)}"
+                f"the function can return{worst_is_largest(weight)}: {self._floor_remedy(name)}"
             )
         return number
 
@@ -152,6 +153,11 @@ def call_reward(function: RewardFunction, text: str, row: Mapping[str, Any], pro
 def exception_text(function: object, error: BaseException) -> str:
     """Describe an exception: its type, its message, and the line of the function's file."""
     return f"{type(error).__name__}: {str(error)[:LONGEST_MESSAGE]}{_place(function, error)}"
+
+
+def worst_is_largest(weight: float) -> str:
+    """Say for an error which value of a part is the worst; empty where it is the smallest."""
+    return " (its weight is negative, so the floor is the largest value)" if weight < 0 else ""
 
 
 def takes_lists(function: RewardFunction) -> bool:

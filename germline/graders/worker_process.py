@@ -136,7 +136,8 @@ class GradingLoop:
             if not math.isfinite(value):
                 return InvalidGrade(
                     f"must return a finite number for the part {name!r}, returned "
-                    f"{_short(parts[name])}"
+                    f"{_short(parts[name])}: raise an exception for a completion that has no "
+                    "value, which earns the floor"
                 )
             values.append(value)
         return tuple(values)

@@ -4,6 +4,7 @@ import pickle
 
 import pytest
 
+import germline
 from germline.config import Environment, GuessNumber, Wordle, load_config
 from germline.environments.wordle import guess_feedback, last_guess
 from germline.episode_types import Transcript
@@ -15,6 +16,7 @@ from germline.tasks import make_task
 from germline.tasks.python_inputs import read_inputs
 from germline.types import GermlineError
 from tests.hang_limit import HANG_S
+from tests.toy_runs import finish, settings
 
 # files
 
@@ -140,6 +142,19 @@ def test_a_file_with_other_rows_or_code_than_the_run_began_with_is_refused(tmp_p
 def test_the_class_may_be_named(tmp_path):
     more = "class Other(Mine): ...\nenvironment = Other"
     assert "Other of" in task(tmp_path, FILE + more).episode_grader.name
+
+
+@pytest.mark.parametrize("rows", ["", "[dict(row, answer='gold') for row in train]"])
+def test_an_environment_that_fails_on_the_replies_tried_is_trained_on_with_a_warning(
+    tmp_path, caplog, rows
+):
+    path = tmp_path / "mine.py"
+    text = FILE.replace('return "no",', 'return "no", int(reply) and')
+    path.write_text(f"{text}\ntrain = {rows or 'train'}", encoding="utf-8")
+    finish(germline.train(settings(f"task={path}", "generations=1"), tmp_path / "run"))
+    (warning,) = (said for said in caplog.messages if "fails on every reply" in said)
+    assert "step(): ValueError: invalid literal for int()" in warning
+    assert ("gold" in warning) == bool(rows)
 
 
 @pytest.mark.parametrize(

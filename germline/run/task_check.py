@@ -115,10 +115,11 @@ def check_task(
 def verify_custom_task(parts: RunParts) -> RunParts:
     """Refuse a custom task whose reward is broken, and record the digest of its code and rows.
 
-    A reward that is not deterministic gets a warning in the log.
+    A reward that is not deterministic gets a warning in the log, as does an environment that fails
+    on all replies that are tried: the model may find one that it takes.
 
     Raises:
-        GermlineError: no gold answer can be graded, or a reward is not a number.
+        GermlineError: no answer can be graded, or a reward is not a number.
     """
     task, config = parts.task, parts.config
     section = config.task
@@ -141,20 +142,37 @@ def verify_custom_task(parts: RunParts) -> RunParts:
             break
     _check_scorers(section, grades)
     if all(grade.failure for grade in grades):
-        more = (
-            f". `germline check task {config.task.path}` shows more"
-            if isinstance(config.task, FileTask) and not config.task.reward_functions
-            else ""
-        )
-        raise GermlineError(
-            f"{place}: the reward fails on every answer that was tried, gold answers included: "
-            f"{grades[0].failure}{more}"
-        )
+        has_gold = any(example.answer for example in examples)
+        _report_failure(parts, place, grades[0].failure or "", has_gold=has_gold)
     digest: str | None = getattr(task, "digest", None)
     if not isinstance(config.task, CustomTask) or digest is None:
         return parts
     recorded = config.task.model_copy(update={"digest": digest})
     return replace(parts, config=config.model_copy(update={"task": recorded}))
+
+
+def _report_failure(parts: RunParts, place: str, failure: str, *, has_gold: bool) -> None:
+    """Warn of an environment that fails on every reply, and refuse a reward that does.
+
+    Raises:
+        GermlineError: the task has no episodes.
+    """
+    section = parts.config.task
+    gold = ", gold answers included" if has_gold else ""
+    more = (
+        f". `germline check task {section.path}` shows more"
+        if isinstance(section, FileTask) and not section.reward_functions
+        else ""
+    )
+    if not isinstance(parts.task, EpisodeTask):
+        raise GermlineError(
+            f"{place}: the reward fails on every answer that was tried{gold}: {failure}{more}"
+        )
+    log.warning(
+        "%s: the environment fails on every reply that was tried%s, and an episode that fails "
+        "earns the floor: %s%s",
+        *(place, gold, failure, more),
+    )
 
 
 def _check_scorers(section: TaskBase, grades: Sequence[Grade]) -> None:

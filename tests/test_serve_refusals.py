@@ -69,9 +69,10 @@ def test_messages_that_no_template_takes_are_refused(url, messages, said):
 @pytest.mark.parametrize(
     ("prompt", "said"),
     [
-        ("", "no tokens"),
+        ("", "`prompt` has no tokens: ''; give it some text"),
         ([], "no list may be empty"),
         ([[]], "no list may be empty"),
+        ([5, 10**6], "`prompt` has token 1000000: the model"),
         ([5, 10**6], "tokens 0 to 1022"),
         ([-1], "0 or greater"),
         ("word " * 1000, "context"),

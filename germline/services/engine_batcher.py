@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 from germline.engines.pretrained import PretrainedModel
-from germline.engines.prompt_batch import PromptEncoder, encode_prompt
+from germline.engines.prompt_batch import PromptEncoder, PromptError, encode_prompt
 from germline.engines.served.completion_decoder import CompletionDecoder
 from germline.protocols import TextScorer
 from germline.services.http_app import RequestError
@@ -214,8 +214,9 @@ class EngineBatcher:
                 self._waiting.append(self._encoded(request, future))
             except RequestError as error:
                 _fail([future], error)
-            except GermlineError as error:
-                _fail([future], RequestError(400, str(error), code="invalid_prompt"))
+            except GermlineError as error:  # a client does not know the index of an example
+                what = f"`prompt` {error.problem}" if isinstance(error, PromptError) else str(error)
+                _fail([future], RequestError(400, what, code="invalid_prompt"))
             except Exception:
                 log.exception("a prompt failed")
                 _fail([future], RequestError(500, "the tokenizer failed: see the server's log"))

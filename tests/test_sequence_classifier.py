@@ -147,6 +147,20 @@ def test_a_language_model_without_a_head_is_refused(tmp_path):
         classifier(tmp_path)
 
 
+def test_the_embedded_language_model_is_refused():
+    with pytest.raises(
+        GermlineError, match=r"good\.model: 'nano' is .*: it is no sequence classif"
+    ):
+        classifier("nano")
+
+
+def test_a_name_that_is_neither_a_folder_nor_on_the_hub_is_refused():
+    with pytest.raises(
+        GermlineError, match=r"good\.model: 'nonexist' is no folder in .*OWNER/NAME"
+    ):
+        classifier("nonexist")
+
+
 def test_a_folder_without_a_model_is_refused(tmp_path):
     with pytest.raises(GermlineError, match=r"task\.scorers\.good\.model: .* cannot be loaded"):
         classifier(tmp_path)

@@ -30,6 +30,7 @@ from transformers.utils.logging import (
 )
 
 from germline.engines.checkpoint_files import check_files, check_not_quantized, check_tied
+from germline.engines.hub_access import hub_access
 from germline.engines.stored_dtype import parameter_dtype, stored_dtype
 from germline.registry import did_you_mean
 from germline.types import GermlineError
@@ -167,12 +168,11 @@ def check_causal(source: str, config: PreTrainedConfig) -> None:
 def loading_errors(source: str, setting: str = "model") -> Iterator[None]:
     """Load files of a model without messages, and turn any error into a GermlineError."""
     try:
-        with silence_transformers():
+        with silence_transformers(), hub_access(source, setting):
             yield
     except GermlineError:
         raise
     except Exception as error:  # a damaged file may raise anything in the libraries
-        where = "" if Path(source).exists() else "is no folder here, and as a Hugging Face id it "
         remedy = ""
         if isinstance(error, SafetensorError):
             remedy = "; its file of weights is damaged or cut short: get the model's folder again"
@@ -180,9 +180,7 @@ def loading_errors(source: str, setting: str = "model") -> Iterator[None]:
             remedy = "; a file in that folder is damaged: get it again"
         kind = type(error).__name__
         what = f"{kind}: {error}" if isinstance(error, (LookupError, TypeError)) else error
-        raise GermlineError(
-            f"{setting}: {source!r} {where}cannot be loaded: {what}{remedy}"
-        ) from error
+        raise GermlineError(f"{setting}: {source!r} cannot be loaded: {what}{remedy}") from error
 
 
 def _check_complete(source: str, report: Mapping[str, Iterable[Any]]) -> None:

@@ -3,13 +3,9 @@
 Nothing here uses the network.
 """
 
-import os
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from transformers.utils.hub import cached_file
 
@@ -63,28 +59,3 @@ def model_source(source: str, shape: ModelShape) -> Source:
     if source == "nano":
         found = "embedded"
     return Source("model", source, found, sum(file.stat().st_size for file in files))
-
-
-@contextmanager
-def without_network() -> Iterator[None]:
-    """Let the libraries of Hugging Face read their caches only.
-
-    They read HF_HUB_OFFLINE when they are imported, so modules that are imported already are told
-    as well.
-    """
-    before = os.environ.get("HF_HUB_OFFLINE")
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    names = ("huggingface_hub.constants", "datasets.config")
-    loaded: list[Any] = [sys.modules[name] for name in names if name in sys.modules]
-    values = [module.HF_HUB_OFFLINE for module in loaded]
-    for module in loaded:
-        module.HF_HUB_OFFLINE = True
-    try:
-        yield
-    finally:
-        for module, value in zip(loaded, values, strict=True):
-            module.HF_HUB_OFFLINE = value
-        if before is None:
-            del os.environ["HF_HUB_OFFLINE"]
-        else:
-            os.environ["HF_HUB_OFFLINE"] = before

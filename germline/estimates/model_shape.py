@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 
+from germline.engines.hub_access import hub_access
 from germline.engines.model_tensors import list_tensors
 from germline.engines.pretrained import check_causal, silence_transformers
 from germline.engines.stored_dtype import stored_dtype
@@ -96,16 +97,19 @@ def shape_of(source: str) -> ModelShape:
     """Read the sizes of `nano`, a folder, or a Hugging Face id.
 
     Raises:
-        GermlineError: config.json is missing or cannot be read.
+        GermlineError: config.json is missing or cannot be read, or the hub cannot be reached.
     """
     if source in PUBLISHED:
         return _published(source)
     path = NANO_DIR if source == "nano" else Path(source).expanduser()
     try:
-        with silence_transformers():
-            config = AutoConfig.from_pretrained(str(path) if path.exists() else source)
+        place = str(path) if path.exists() else source
+        with silence_transformers(), hub_access(place, "model"):
+            config = AutoConfig.from_pretrained(place)
         # The files of a hub id are not inspected: that would download them.
         stored = stored_dtype(str(path)) if path.is_dir() else None
+    except GermlineError:
+        raise
     except Exception as error:  # a damaged config may raise anything in the libraries
         raise GermlineError(
             f"model: config.json or the files of {source!r} cannot be read ({error}): give a "

@@ -17,6 +17,7 @@ from typing import Any
 from germline.config import Config, load_config
 from germline.config.file_paths import with_absolute_paths
 from germline.config.tasks import Dataset
+from germline.engines.hub_access import without_network
 from germline.estimates.estimate import Estimate, estimate, what_fits
 from germline.estimates.hardware import Clock
 from germline.estimates.here import machine_here, texts_here
@@ -25,7 +26,6 @@ from germline.estimates.local_files import (
     Source,
     local_model_folder,
     model_source,
-    without_network,
 )
 from germline.estimates.model_shape import ModelShape, shape_of
 from germline.estimates.published_configs import PUBLISHED

@@ -40,6 +40,12 @@ LONGEST_DEFAULT = 4096
 PKU_HEAD = "ForScore"
 """In the name of an architecture: a reward or cost model of PKU-SafeRLHF."""
 
+NO_HEAD = (
+    "no sequence classifier (a reward model with a head of scores); a language model without one "
+    "can be a judge, kind=judge"
+)
+"""What is wrong with a language model where a classifier belongs."""
+
 
 class EncodedText(NamedTuple):
     """The token ids of a text, and whether some were cut off."""
@@ -74,6 +80,10 @@ class SequenceClassifier:
 
     def __init__(self, source: str, settings: ClassifierSettings, names: SettingNames) -> None:
         device = _device(settings.device, names)
+        if source == "nano":
+            raise GermlineError(
+                f"{names.model}: 'nano' is the embedded language model: it is {NO_HEAD}"
+            )
         with loading_errors(source, names.model):
             config = AutoConfig.from_pretrained(source)
             self._tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source)
@@ -216,9 +226,7 @@ def _check_head(source: str, report: dict[str, Any], names: SettingNames) -> Non
     lacking = sorted(report["missing_keys"])
     if lacking:
         raise GermlineError(
-            f"{names.model}: {source!r} does not hold {', '.join(lacking[:3])}: it is no sequence "
-            "classifier (a reward model with a head of scores); a language model without one can "
-            "be a judge, kind=judge"
+            f"{names.model}: {source!r} does not hold {', '.join(lacking[:3])}: it is {NO_HEAD}"
         )
 
 

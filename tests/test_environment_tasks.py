@@ -3,8 +3,10 @@
 import pickle
 
 import pytest
+from typer.testing import CliRunner
 
 import germline
+from germline.cli.application import app
 from germline.config import Environment, GuessNumber, Wordle, load_config
 from germline.environments.wordle import guess_feedback, last_guess
 from germline.episode_types import Transcript
@@ -142,6 +144,27 @@ def test_a_file_with_other_rows_or_code_than_the_run_began_with_is_refused(tmp_p
 def test_the_class_may_be_named(tmp_path):
     more = "class Other(Mine): ...\nenvironment = Other"
     assert "Other of" in task(tmp_path, FILE + more).episode_grader.name
+
+
+@pytest.mark.parametrize(
+    ("change", "replies", "ended"),
+    [
+        ("", ["", "no"] * 3 + [""], "max_turns is reached; reward 0 (reward 0)"),
+        ("train = test = [dict(train[0], answer='a')]", ["a"], "ends it; reward 1 "),
+        ("Mine.step = lambda self, reply: 1 / 0", [""], "it fails: step(): ZeroDivisionError"),
+    ],
+)
+def test_a_check_shows_the_first_message_and_an_episode(tmp_path, change, replies, ended):
+    path = tmp_path / "mine.py"
+    begun = FILE.replace("self.word = word", "self.word = word; return 'Begin.'")
+    path.write_text(f"{begun}\n{change}", encoding="utf-8")
+    report = check_task(path)
+    assert [prompt.text for prompt in report.prompts] == ["Say it.\nBegin."]
+    assert report.episode is not None
+    assert [turn.content for turn in report.episode.turns] == replies
+    shown = CliRunner().invoke(app, ["check", "task", str(path)])
+    assert shown.stdout.count("Begin.") == 1
+    assert ended in shown.stdout
 
 
 @pytest.mark.parametrize("rows", ["", "[dict(row, answer='gold') for row in train]"])

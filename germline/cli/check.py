@@ -46,13 +46,19 @@ def check_task(
         str,
         typer.Option(metavar="MODEL", help="Model whose tokenizer and chat template are used."),
     ] = "nano",
-    prompts: Annotated[int, typer.Option(min=0, help="Prompts to show.")] = 10,
+    prompts: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Prompts to show; of an environment, one with an example episode."
+        ),
+    ] = 10,
     *,
     as_json: AsJson = False,
 ) -> None:
     """Grade gold, empty and hostile answers with a task's reward, and show prompts.
 
-    Prompts are shown as the model sees them. Exits with status 1 when something is wrong.
+    Prompts are shown as the model sees them; an environment is played for one episode. Exits with
+    status 1 when something is wrong.
     """
     from germline.types import GermlineError
 
@@ -72,11 +78,13 @@ def check_task(
                 "healthy": not report.problems,
                 "checks": [asdict(one) for one in report.findings],
                 "prompts": [asdict(one) for one in report.prompts],
+                "episode": None if report.episode is None else asdict(report.episode),
                 "printed": report.printed,
             }
         )
     else:
         _show_prompts(report)
+        _show_episode(report)
         _show_findings(report)
         if report.printed is not None:
             typer.echo(f"\nThe reward printed text; it is in {report.printed}")
@@ -92,6 +100,23 @@ def _show_prompts(report: "TaskCheckReport") -> None:
         typer.secho(head, bold=True)
         typer.echo(escape_control_characters(prompt.text).rstrip("\n"))
         typer.secho(f"gold answer: {escape_control_characters(prompt.answer) or '-'}\n", dim=True)
+
+
+def _show_episode(report: "TaskCheckReport") -> None:
+    from germline.cli.text_format import escape_control_characters, number
+
+    episode = report.episode
+    if episode is None:
+        return
+    replies = "the gold answer" if episode.reply else "empty"
+    typer.secho(f"example episode after this prompt (every reply is {replies})", bold=True)
+    for turn in episode.turns:
+        who = "model" if turn.role == "assistant" else "environment"
+        typer.echo(f"{who}: {escape_control_characters(turn.content) or '-'}")
+    ended = "max_turns is reached" if episode.is_cut else "the environment ends it"
+    ended = f"it fails: {episode.grade.failure}" if episode.grade.failure else ended
+    parts = ", ".join(f"{name} {number(part)}" for name, part in episode.grade.parts.items())
+    typer.secho(f"{ended}; reward {number(episode.grade.reward)} ({parts})\n", dim=True)
 
 
 def _show_findings(report: "TaskCheckReport") -> None:

@@ -15,10 +15,12 @@ from typing import Any, Literal
 
 from germline.config import Config, CustomTask, TaskBase, load_config
 from germline.config.tasks import FileTask
+from germline.episodes import first_message
 from germline.graders.fuzz_texts import HOSTILE, fuzz_text
 from germline.nano import NANO_DIR
 from germline.protocols import EpisodeTask, Task
 from germline.run.build_parts import RunParts, make_decoding, make_graders
+from germline.run.example_episode import ExampleEpisode, play_example
 from germline.scorers.scored_graders import Graders
 from germline.tasks import make_task
 from germline.types import Example, GermlineError, Grade
@@ -63,13 +65,16 @@ class TaskCheckReport:
 
     Attributes:
         findings: one row per check.
-        prompts: some prompts, as the model sees them.
+        prompts: some prompts, as the model sees them; of an environment, one with the message with
+            which the environment begins.
+        episode: how the environment goes on after this prompt; None for any other task.
         printed: the file that holds what the reward printed; None when it printed nothing.
     """
 
     findings: tuple[TaskCheckRow, ...]
     prompts: tuple[ShownPrompt, ...]
     printed: Path | None = None
+    episode: ExampleEpisode | None = None
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -94,7 +99,7 @@ def check_task(
         task: a task file, a short name, or a section of a config.
         overrides: settings such as `task.template=...` and `graders.timeout_s=5`.
         model: whose tokenizer and chat template make the prompts.
-        prompts: how many to show.
+        prompts: how many to show; of an environment, 0 or one with an example episode.
 
     Raises:
         GermlineError: the task or the tokenizer cannot be loaded.
@@ -108,8 +113,10 @@ def check_task(
     with make_graders(config, made) as graders:
         graders.redirect_output(printed)
         findings = [_examples(made), *_rewards(made, graders)]
-    finding, shown = _prompts(made, config, prompts)
-    return TaskCheckReport((*findings, finding), shown, printed if printed.exists() else None)
+        episode = _episode(made, graders) if prompts else None
+    finding, shown = _prompts(made, config, prompts, episode)
+    findings.append(finding)
+    return TaskCheckReport(tuple(findings), shown, printed if printed.exists() else None, episode)
 
 
 def verify_custom_task(parts: RunParts) -> RunParts:
@@ -295,8 +302,17 @@ def _tempting(gold: TaskCheckRow, hostile: TaskCheckRow, texts: Sequence[str]) -
     return replace(hostile, verdict="warning", remark=remark)
 
 
+def _episode(task: Task, graders: Graders) -> ExampleEpisode | None:
+    if not isinstance(task, EpisodeTask):
+        return None
+    try:
+        return play_example(task.examples("train")[0], task.max_turns, graders)
+    except GermlineError:  # the check of empty answers reports it
+        return None
+
+
 def _prompts(
-    task: Task, config: Config, count: int
+    task: Task, config: Config, count: int, episode: ExampleEpisode | None
 ) -> tuple[TaskCheckRow, tuple[ShownPrompt, ...]]:
     """Encode every prompt as the engine does, and decode some of them for display."""
     # Imported here: they import torch, which the rest of a check does not need.
@@ -320,9 +336,13 @@ def _prompts(
             f", but the model takes {context}: shorten prompts, or set task.max_new_tokens="
             f"{max(1, context - max(lengths))} or less"
         )
+    places = _places(len(task.examples("train")), count)
+    if episode is not None:
+        first = first_message(everything[0], episode.begin)
+        encoded[0], places = encode_prompt(tokenizer, first), [0]
     shown = tuple(
-        ShownPrompt(tokenizer.decode(encoded[place]), lengths[place], everything[place].answer)
-        for place in _places(len(task.examples("train")), count)
+        ShownPrompt(tokenizer.decode(encoded[place]), len(encoded[place]), everything[place].answer)
+        for place in places
     )
     return TaskCheckRow("prompts", len(everything), (), verdict, remark), shown
 

@@ -16,22 +16,6 @@ from germline.engines.pretrained import PretrainedModel
 from germline.types import Completion, Example, GermlineError
 
 
-class PromptError(GermlineError):
-    """A prompt that the model cannot read.
-
-    Attributes:
-        problem: what is wrong, after the name of the prompt, such as "has no tokens".
-    """
-
-    def __init__(self, problem: str, index: int) -> None:
-        super().__init__(problem, index)  # what pickle gives to the copy in another process
-        self.problem = problem
-        self._index = index
-
-    def __str__(self) -> str:
-        return f"the prompt of example {self._index} {self.problem}"
-
-
 def encode_prompt(tokenizer: PreTrainedTokenizerBase, example: Example) -> list[int]:
     """Tokenize one prompt, through the chat template where `example.chat` is set.
 
@@ -49,8 +33,10 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, example: Example) -> list[
         # The tokenizer's warning of long prompts is off: `PromptEncoder.check_length` checks them.
         ids = tokenizer(example.prompt, verbose=False)["input_ids"]
     if not ids:
-        problem = f"has no tokens: {example.prompt!r}; give it some text"
-        raise PromptError(problem, example.index)
+        raise GermlineError(
+            f"the prompt of example {example.index} has no tokens: {example.prompt!r}; give it "
+            "some text"
+        )
     return list(ids)
 
 
@@ -166,11 +152,10 @@ class PromptEncoder:
         if not unknown:
             return ids
         if example.token_ids:
-            problem = (
-                f"has token {unknown[0]}: the model {self._pretrained.source!r} has the tokens 0 "
-                f"to {self._model_tokens - 1}"
+            raise GermlineError(
+                f"the prompt of example {example.index} has token {unknown[0]}: the model "
+                f"{self._pretrained.source!r} has the tokens 0 to {self._model_tokens - 1}"
             )
-            raise PromptError(problem, example.index)
         raise GermlineError(
             f"model: the tokenizer of {self._pretrained.source!r} writes the prompt "
             f"{example.prompt[:60]!r} with token {unknown[0]}, but the model has only "

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 from germline.engines.pretrained import PretrainedModel
-from germline.engines.prompt_batch import PromptEncoder, PromptError, encode_prompt
+from germline.engines.prompt_batch import PromptEncoder, encode_prompt
 from germline.engines.served.completion_decoder import CompletionDecoder
 from germline.protocols import TextScorer
 from germline.services.http_app import RequestError
@@ -215,7 +215,8 @@ class EngineBatcher:
             except RequestError as error:
                 _fail([future], error)
             except GermlineError as error:  # a client does not know the index of an example
-                what = f"`prompt` {error.problem}" if isinstance(error, PromptError) else str(error)
+                internal = f"the prompt of example {request.example.index}"
+                what = str(error).replace(internal, "`prompt`")
                 _fail([future], RequestError(400, what, code="invalid_prompt"))
             except Exception:
                 log.exception("a prompt failed")

@@ -23,7 +23,7 @@ def cache(monkeypatch, tmp_path):
     return tmp_path / "hub" / "models--owner--model"
 
 
-@pytest.mark.parametrize("name", ["nonexist", "a/b/c", "no such/model", "org/"])
+@pytest.mark.parametrize("name", ["no such", "a/b/c", "no such/model", "org/"])
 def test_what_is_no_name_of_the_hub_is_refused_without_a_request(cache, monkeypatch, name):
     monkeypatch.setattr(hub_access, "get_session", lambda: pytest.fail("the network was used"))
     for load in (load_pretrained, shape_of):

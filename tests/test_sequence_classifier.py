@@ -156,9 +156,9 @@ def test_the_embedded_language_model_is_refused():
 
 def test_a_name_that_is_neither_a_folder_nor_on_the_hub_is_refused():
     with pytest.raises(
-        GermlineError, match=r"good\.model: 'nonexist' is no folder in .*OWNER/NAME"
+        GermlineError, match=r"good\.model: 'no such model' is no folder in .*OWNER/NAME"
     ):
-        classifier("nonexist")
+        classifier("no such model")
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path):

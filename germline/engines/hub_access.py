@@ -17,7 +17,9 @@ from huggingface_hub import constants, get_session, try_to_load_from_cache
 
 from germline.types import GermlineError
 
-OWNER_NAME = re.compile(r"\w[\w.-]*/[\w.-]+")
+HUB_NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
+"""OWNER/NAME; the hub knows the oldest models, such as gpt2, without an owner."""
+
 REACH_S = 10.0
 """How long to wait for the hub, in seconds."""
 
@@ -37,7 +39,7 @@ def hub_access(source: str, setting: str) -> Iterator[None]:
         yield
         return
     is_cached = _is_cached(source)
-    if not is_cached and not OWNER_NAME.fullmatch(source):
+    if not is_cached and not HUB_NAME.fullmatch(source):
         raise GermlineError(
             f"{setting}: {source!r} is no folder in {Path.cwd()}, and no name of a model on the "
             "Hugging Face hub, which is OWNER/NAME, such as Qwen/Qwen2.5-0.5B-Instruct: give one "

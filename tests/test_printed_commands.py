@@ -20,6 +20,8 @@ NOT_RUN = {
     r"ray\.yaml": "starts Ray: tests/test_ray_runs.py",
     r"^germline (train|check|eval).*(Qwen/|qwen|my-mixture)": "needs a model that is not here",
     r"runs/qwen": "is a run of a model that is not here",
+    r"http://localhost": "asks a service that is not here: tests/test_scorer_runs.py",
+    r"^germline (serve|scorer)": "serves until it is stopped: tests/test_cli_serve.py",
     r"^germline study": "runs many trainings: tests/test_intrinsic_dimension.py",
 }
 FOLLOWED_ELSEWHERE = {"own-task.md"}  # tests/test_own_task_page.py

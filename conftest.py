@@ -28,7 +28,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 type_checking.install()
 
 # Imported by vLLM's workers in vLLM's own environment, which the tests in engines_real/ enter.
-collect_ignore = ["germline/engines/vllm/worker_extension.py"]
+collect_ignore = [
+    "germline/engines/vllm/worker_extension.py",
+    # They import verifiers, which is installed in an environment of its own.
+    "germline/environments/verifiers_environment.py",
+    "germline/environments/verifiers_policy.py",
+    "germline/tasks/verifiers_task.py",
+]
 
 
 def enter_a_fresh_folder(namespace: dict[str, Any]) -> None:

@@ -74,6 +74,10 @@ SEEN_ELSEWHERE = {
     "task.max_turns": (
         "tests of environment tasks: test_a_file_makes_a_task_whose_settings_the_config_overrides"
     ),
+    **dict.fromkeys(
+        ("task.env", "task.args", "task.tasks", "task.metrics", "task.floor"),
+        "tests/test_verifiers.py, in an environment with verifiers (make hosts)",
+    ),
     "task.words": "tests of environment tasks: test_wordle_takes_a_list_of_ones_own",
     "task.largest": "tests of environment tasks: test_a_number_follows_from_game_and_seed",
     "task.template": "tests of jsonl tasks: test_a_template_makes_the_prompt",

@@ -18,7 +18,7 @@ from tests.test_docs import PAGES, ROOT, commands
 NOT_RUN = {
     r"vllm|sglang": "runs in an environment of its own: tests/engines_real",
     r"ray\.yaml": "starts Ray: tests/test_ray_runs.py",
-    r"^germline (train|check|eval).*(Qwen/|qwen|my-mixture)": "needs a model that is not here",
+    r"^germline (train|check|eval|serve).*(Qwen/|qwen|my-mixture)": "needs another model",
     r"runs/qwen": "is a run of a model that is not here",
     r"http://localhost": "asks a service that is not here: tests/test_scorer_runs.py",
     r"^germline (serve|scorer)": "serves until it is stopped: tests/test_cli_serve.py",

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from germline.engines.conversation_turns import ConversationTurns, Place
 from germline.engines.decode import TokenDecoder
-from germline.engines.decode_batch import SMALLEST_BATCH, DecodeBatch
+from germline.engines.decode_batch import SMALLEST_BATCH, DecodeBatch, rows_needed_first
 from germline.engines.prompt_batch import pad_prompts
 from germline.engines.sampling import draw_sampling_noise
 from germline.types import Completion, Example
@@ -47,8 +47,8 @@ class ConversationBatch:
                 texts.ignore(sorted(texts.unfinished - live))
                 self.decoder.write(batch, logits, texts, decoding, keeps_rows=True)
                 written = {
-                    place: texts.completion(row, tokens[place])
-                    for row, place in ((row, self._place(row)) for row in sorted(live))
+                    (place := self._place(row)): texts.completion(row, tokens[place])
+                    for row in sorted(live)
                 }
                 answers = self.turns.answers(written)
                 if not answers:
@@ -101,11 +101,11 @@ class ConversationBatch:
 
     def _noise(self, rows: Sequence[int], turn: int) -> Tensor:
         """Draw the sampling noise of rows; those of one example have the same."""
-        indices = [self._example(row).index for row in rows]
-        examples = {self._example(row).index: self._example(row) for row in rows}
-        drawn = draw_sampling_noise([*examples.values()], self.turns.decoding, turn)
-        number = {index: place for place, index in enumerate(examples)}
-        return drawn[torch.tensor([number[index] for index in indices])]
+        examples = [self._example(row) for row in rows]
+        by_index = {example.index: example for example in examples}
+        drawn = draw_sampling_noise([*by_index.values()], self.turns.decoding, turn)
+        number = {index: place for place, index in enumerate(by_index)}
+        return drawn[torch.tensor([number[example.index] for example in examples])]
 
     def _example(self, row: int) -> Example:
         """Return the example of a row; rows that fill the batch have the first one."""
@@ -127,7 +127,4 @@ def _rectangle(batch: DecodeBatch, unread: Container[int]) -> tuple[list[int], T
     width = max(max(map(sum, live)), -(-SMALLEST_BATCH // len(members)))
     if width > batch.rows.shape[1]:  # too few rows would be left
         members, width = list(range(len(live))), batch.rows.shape[1]
-    slots = [
-        sorted(range(len(live[m])), key=lambda slot: not live[m][slot])[:width] for m in members
-    ]
-    return members, torch.tensor(slots)
+    return members, rows_needed_first(live, members, width)

@@ -1,6 +1,6 @@
 """What conversations of several turns are made of: examples, answers, and the tokens so far."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from germline.engines.prompt_batch import PromptEncoder
@@ -66,3 +66,12 @@ class ConversationTurns:
     def _has_room(self, tokens: int) -> bool:
         limit = self.encoder.context_tokens
         return limit is None or tokens + self.decoding.max_new_tokens <= limit
+
+
+def reply_from(reply: Reply, first_member: int) -> Reply:
+    """Return the reply to conversations of a group of members, which are counted from 0 there."""
+
+    def answer(places: Sequence[Place], completions: Sequence[Completion]) -> Sequence[str | None]:
+        return reply([(first_member + member, row) for member, row in places], completions)
+
+    return answer

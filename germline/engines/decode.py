@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from germline.engines.cpu_kernels import FusedDecoder
-from germline.engines.decode_batch import SMALLEST_BATCH, DecodeBatch
+from germline.engines.decode_batch import SMALLEST_BATCH, DecodeBatch, rows_needed_first
 from germline.engines.detokenize import Detokenizer
 from germline.engines.generated_texts import GeneratedTexts
 from germline.engines.prompt_batch import PaddedPrompts
@@ -113,12 +113,7 @@ class TokenDecoder:
         size = len(members) * width
         if size < SMALLEST_BATCH or size > LEAVE_AT * batch.rows.numel():
             return tokens
-        slots = torch.tensor(
-            [
-                sorted(range(len(unfinished[m])), key=lambda s: not unfinished[m][s])[:width]
-                for m in members
-            ]
-        )
+        slots = rows_needed_first(unfinished, members, width)
         before, slots_before = batch.rows.shape
         stay = batch.keep((torch.tensor(members)[:, None] * slots_before + slots).flatten(), width)
         if len(members) < before:

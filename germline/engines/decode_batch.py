@@ -76,15 +76,13 @@ class DecodeBatch:
         prefix, width = len(prompts.prefix), prompts.rest.shape[1]
         seen = torch.ones(len(prompt_of), prefix + width + new_tokens, dtype=torch.bool)
         seen[:, prefix : prefix + width] = prompts.real[prompt_of]
-        mask = torch.zeros(seen.shape, dtype=model.dtype)
-        mask.masked_fill_(~seen, torch.finfo(model.dtype).min)
         return cls(
             model=model,
             rows=torch.arange(len(prompt_of)).view(members, slots),
             prompts=prompts,
             prompt_of=prompt_of,
             cache=BufferedCache(seen.shape[1]),
-            mask=mask[:, None, None].to(model.device),
+            mask=_additive_mask(seen, model),
             position=torch.tensor(prompts.lengths)[prompt_of].to(model.device),
             sampling_noise=sampling_noise.to(model.device),
             window=SlidingWindow.of(model.config.get_text_config(), seen, model.device),
@@ -172,21 +170,14 @@ class DecodeBatch:
         seen |= columns >= longest + width - new[:, None]
         self.rows = self.rows.flatten()[stay].view(-1, slots)
         self.cache.repack(stay.to(device), places.to(device), seen.shape[1])
-        self._set_seen(seen)
+        self.mask = _additive_mask(seen, self.model)
+        self.window = SlidingWindow.of(self.model.config.get_text_config(), seen, device)
         self._steps, self.filled = None, longest
         self.position = (lengths + new).to(device)
         self.sampling_noise = sampling_noise.to(device)
         ids = torch.tensor([[0] * (width - len(answer)) + [*answer] for answer in answers])
         positions = lengths[:, None] + torch.arange(width) - (width - new[:, None])
         return self._forward(ids, positions.clamp_(min=0), _causal(self.mask, self.filled, width))
-
-    def _set_seen(self, seen: Tensor) -> None:
-        """Set mask and window to places of the cache that may be attended to."""
-        mask = torch.zeros(seen.shape, dtype=self.model.dtype)
-        mask.masked_fill_(~seen, torch.finfo(self.model.dtype).min)
-        self.mask = mask[:, None, None].to(self.model.device)
-        config = self.model.config.get_text_config()
-        self.window = SlidingWindow.of(config, seen, self.model.device)
 
     def _forward(self, ids: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
         """Append new tokens, piece by piece, and return the logits after the last."""
@@ -219,6 +210,34 @@ class DecodeBatch:
             use_cache=True,
             **kept,
         )
+
+
+def rows_needed_first(
+    needed: Sequence[Sequence[bool]], members: Sequence[int], width: int
+) -> Tensor:
+    """Choose `width` rows of each of these members, those that are needed first.
+
+    Args:
+        needed: whether a row is needed, `[members, slots]`.
+        members: that stay in the batch.
+        width: rows of each.
+
+    Returns:
+        Slots, `[members that stay, width]`.
+    """
+    return torch.tensor(
+        [
+            sorted(range(len(needed[member])), key=lambda slot: not needed[member][slot])[:width]
+            for member in members
+        ]
+    )
+
+
+def _additive_mask(seen: Tensor, model: PreTrainedModel) -> Tensor:
+    """Return the mask of places of the cache that may be attended to, `[rows, 1, 1, capacity]`."""
+    mask = torch.zeros(seen.shape, dtype=model.dtype)
+    mask.masked_fill_(~seen, torch.finfo(model.dtype).min)
+    return mask[:, None, None].to(model.device)
 
 
 def _causal(mask: Tensor, start: int, width: int) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from germline.config import Config, InProcess
 from germline.engines.batched_dense import dense_members
 from germline.engines.conversation import ConversationBatch
-from germline.engines.conversation_turns import ConversationTurns
+from germline.engines.conversation_turns import ConversationTurns, reply_from
 from germline.engines.cpu_kernels import FusedDecoder
 from germline.engines.decode import TokenDecoder
 from germline.engines.detokenize import Detokenizer
@@ -176,16 +176,8 @@ class InProcessEngine:
         """
         first = 0
         for together in self._groups(members):
-
-            def answer(
-                places: Sequence[tuple[int, int]],
-                completions: Sequence[Completion],
-                first: int = first,
-            ) -> Sequence[str | None]:
-                return reply([(first + member, row) for member, row in places], completions)
-
             own = prompts[first : first + len(together)]
-            turns = ConversationTurns.of(self.encoder, own, decoding, answer)
+            turns = ConversationTurns.of(self.encoder, own, decoding, reply_from(reply, first))
             with self._fits(len(together), max(map(len, own))), self._applied(together):
                 ConversationBatch(self._decoder, len(together), turns).run()
             first += len(together)

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 
 from germline.config import Config
-from germline.engines.conversation_turns import ConversationTurns
+from germline.engines.conversation_turns import ConversationTurns, reply_from
 from germline.engines.dtypes import serving_dtype
 from germline.engines.pretrained import PretrainedModel, load_pretrained, save_pretrained
 from germline.engines.prompt_batch import PromptEncoder
@@ -151,17 +151,9 @@ class ServedEngine(ABC):
         """
         size = self._served_at_once(len(members))
         for first in range(0, len(members), size):
-
-            def answer(
-                places: Sequence[tuple[int, int]],
-                completions: Sequence[Completion],
-                first: int = first,
-            ) -> Sequence[str | None]:
-                return reply([(first + member, row) for member, row in places], completions)
-
             group = members[first : first + size]
             own = prompts[first : first + size]
-            turns = ConversationTurns.of(self.encoder, own, decoding, answer)
+            turns = ConversationTurns.of(self.encoder, own, decoding, reply_from(reply, first))
             with self._served(group):
                 self._converse(group, turns)
 

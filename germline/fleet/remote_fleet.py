@@ -190,7 +190,12 @@ class RemoteFleet:
         started = time.perf_counter()
         generated_s = 0.0
         microbatches = _by_place(cut_microbatches(members, examples, microbatch))
-        jobs = {place: self._job(one, decoding) for place, one in microbatches.items()}
+        has_episodes = self.graders.max_turns is not None
+        sent = examples if has_episodes else [_without_answer(example) for example in examples]
+        jobs = {
+            place: self._job(one, decoding)
+            for place, one in _by_place(cut_microbatches(members, sent, microbatch)).items()
+        }
         # Large ones first: the engines then finish at about the same time.
         order = sorted(microbatches, key=lambda place: -_size(jobs[place]))
         share = self.quorum if paired else 1.0
@@ -225,8 +230,7 @@ class RemoteFleet:
     def _job(self, microbatch: Microbatch, decoding: Decoding) -> GenerateJob | EpisodesJob:
         members = self._as_sent(microbatch.members)
         if self.graders.max_turns is None:
-            asked = [_without_answer(example) for example in microbatch.examples]
-            return GenerateJob(members, asked, decoding)
+            return GenerateJob(members, microbatch.examples, decoding)
         return EpisodesJob(members, microbatch.examples, decoding, self._pickled_graders)
 
     def _evaluated(self, microbatch: Microbatch, result: Any) -> EvaluatedMicrobatch:

@@ -1,10 +1,9 @@
 """Settings of scorers: models and services that score completions outside the grader processes."""
 
-import re
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from germline.config.base import KindOf, KindSection, Section, path_as_text
 from germline.registry import register
@@ -45,6 +44,25 @@ def _is_address(url: str) -> str:
 
 
 Url = Annotated[str, AfterValidator(_is_address)]
+
+
+def _is_template(text: str) -> str:
+    """Accept the name of a template, or a text with the place of the response."""
+    if text in TEMPLATES:
+        return text
+    return _has_response(text, f"use one of {', '.join(TEMPLATES)}, or ")
+
+
+def _has_response(text: str, others: str = "") -> str:
+    """Accept a text with the place of the response; `others` are what else would do."""
+    if "{response}" in text:
+        return text
+    raise ValueError(
+        f"{text[:80]!r} does not say where the completion goes: {others}write {{response}} there"
+    )
+
+
+Template = Annotated[str, AfterValidator(_is_template)]
 
 
 class ScorerBase(KindSection):
@@ -96,12 +114,10 @@ class OpenRlhf(BatchedHttpScorer):
     url: Url = Field(
         description="Address with its path, such as `http://localhost:5000/get_reward`.",
     )
-    template: str = Field(
+    template: Template = Field(
         "concatenated",
         description="Text of `query`: `lines`, `concatenated`, `pku`, or one with `{response}`.",
     )
-
-    _template = field_validator("template")(lambda text: _checked(text))
 
 
 @register("scorer", "germline.scorers.germline_scorer:GermlineServiceScorer")
@@ -136,12 +152,10 @@ class VllmClassify(VllmScorer):
         ge=0,
         description="Index of the class whose probability is the score; needed if there are two.",
     )
-    template: str = Field(
+    template: Template = Field(
         "lines",
         description="Text to classify: `lines`, `concatenated`, `pku`, or one with `{response}`.",
     )
-
-    _template = field_validator("template")(lambda text: _checked(text))
 
 
 @register("scorer", "germline.scorers.vllm:PairScorer")
@@ -160,7 +174,7 @@ class Judge(HttpScorer):
         description="Address up to the version, such as `http://localhost:8000/v1`.",
     )
     model: str = Field(min_length=1, description="Name of the model in the request.")
-    template: str = Field(
+    template: Annotated[str, AfterValidator(_has_response)] = Field(
         JUDGE_PROMPT,
         description=(
             "Message to the judge, with `{prompt}`, `{response}`, `{answer}` (the gold answer), "
@@ -175,8 +189,6 @@ class Judge(HttpScorer):
         {}, description="Further fields of the request, such as `{seed: 1}`."
     )
 
-    _template = field_validator("template")(lambda text: _checked(text, named=False))
-
     @model_validator(mode="after")
     def _grades_have_an_order(self) -> "Judge":
         if self.highest <= self.lowest:
@@ -189,7 +201,7 @@ class Judge(HttpScorer):
 class ClassifierSettings(Section):
     """How a sequence classifier reads texts and what of its output is the score."""
 
-    template: str | None = Field(
+    template: Template | None = Field(
         None,
         description=(
             "Text to score: `lines`, `concatenated`, `pku`, or one with `{response}`; default: the "
@@ -216,11 +228,6 @@ class ClassifierSettings(Section):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto", description="Dtype of the model; `auto` is the stored one on a GPU, else float32."
     )
-
-    @field_validator("template")
-    @classmethod
-    def _template_has_a_response(cls, text: str | None) -> str | None:
-        return text if text is None else _checked(text)
 
 
 @register("scorer", "germline.scorers.classifier:ClassifierScorer")
@@ -259,15 +266,3 @@ class RepetitionPenalty(ScorerBase):
 
 
 ScorerConfig = Annotated[ScorerBase, KindOf("scorer", default="")]
-
-_RESPONSE = re.compile(r"\{response\}")
-
-
-def _checked(text: str, *, named: bool = True) -> str:
-    """Accept the name of a template, or a text with the place of the response."""
-    if (named and text in TEMPLATES) or _RESPONSE.search(text):
-        return text
-    names = f"use one of {', '.join(TEMPLATES)}, or " if named else ""
-    raise ValueError(
-        f"{text[:80]!r} does not say where the completion goes: {names}write {{response}} there"
-    )

@@ -82,8 +82,7 @@ class CircuitBreaker:
                 self._log_success()
                 return response
             # Threads that failed together do not ask again at the same moment.
-            if self._closed.wait(pause_s * self._pauses.uniform(0.5, 1.0)):
-                self._check_circuit()
+            self._closed.wait(pause_s * self._pauses.uniform(0.5, 1.0))
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     def close(self) -> None:

@@ -18,8 +18,8 @@ SERVER_ERROR = 500
 ERROR_ATTEMPTS = 3
 """Attempts at a request that the service answers with an error of its own (status 500)."""
 
-TOO_LARGE, NOT_AUTHORIZED = 413, (401, 403, 404)
-"""Statuses: of a request that may pass in halves, and of those that halving cannot help."""
+REFUSED_FOR_ALL = (401, 403, 404)
+"""Statuses that concern every text of a batch, so that halves of it would be refused as well."""
 
 
 class ServiceScorer:
@@ -58,7 +58,7 @@ class ServiceScorer:
         try:
             return self.request_scores(items)
         except RequestRefused as refusal:
-            if refusal.status in NOT_AUTHORIZED:
+            if refusal.status in REFUSED_FOR_ALL:
                 raise NotScoredError(str(refusal)) from None
             if len(items) == 1:
                 return [missing(str(refusal))]

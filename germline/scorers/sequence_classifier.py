@@ -8,6 +8,7 @@ Reward models of PKU-SafeRLHF (`LlamaModelForScore`) are loaded as the sequence 
 are; their scores are not normalized, as in their own inference code.
 """
 
+import math
 import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -261,7 +262,7 @@ def _padding(usual: int | None, last_tokens: set[int]) -> int:
 
 
 def _score(value: float, *, truncated: bool) -> Score:
-    if not torch.tensor(value).isfinite():
+    if not math.isfinite(value):
         return missing(f"the classifier's output is {value}")
     return Score(value, truncated=truncated)
 

@@ -10,7 +10,6 @@ from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from types import TracebackType
 from typing import Any
 
 from germline.config.scorers import ScorerBase
@@ -52,8 +51,8 @@ class ScoredGraders:
         self,
         graders: GraderPool,
         configs: Mapping[str, ScorerBase],
-        text_of: Callable[[str], str] = lambda text: text,
-        weight_of: Callable[[Example], float] = lambda _: 1.0,
+        text_of: Callable[[str], str],
+        weight_of: Callable[[Example], float],
     ) -> None:
         if graders.max_turns is not None:
             given = f"task.scorers={', '.join(configs)}" if configs else "task.sample_weight"
@@ -76,12 +75,7 @@ class ScoredGraders:
     def __enter__(self) -> "ScoredGraders":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def submit(

@@ -17,7 +17,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
 from germline.services.engine_batcher import EngineBatcher, RowRequest, RowResult
-from germline.services.http_app import AsciiJson, HttpLimits, RequestError, make_app
+from germline.services.http_app import HEALTH, AsciiJson, HttpLimits, RequestError, make_app
 from germline.services.openai_requests import ChatRequest, CompletionRequest, SamplingFields
 from germline.services.openai_responses import Reply
 from germline.services.served_weights import ServedWeights
@@ -118,7 +118,7 @@ def make_endpoint(
     app = make_app("germline serve", limits)
     endpoint = Endpoint(weights, batcher, max_new_tokens)
 
-    @app.get("/health")
+    @app.get(HEALTH)
     async def health() -> Response:
         is_alive = batcher.is_alive
         values = {"status": "ok" if is_alive else "the engine's thread has ended"}

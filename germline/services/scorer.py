@@ -1,7 +1,7 @@
 """Serve reward and cost models to trainings on other devices and machines."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 
 from germline.config.scorers import ClassifierSettings
@@ -50,10 +50,7 @@ def scorer_service(
         role: SequenceClassifier(source, classifier, SettingNames(f"--{role}", "--{}"))
         for role, source in sources.items()
     }
-    with ScorerModels(models, classifier.batch_size, settings.max_queue) as served:
+    with closing(ScorerModels(models, classifier.batch_size, settings.max_queue)) as served:
         app = make_scorer_app(served, dict(sources), settings.limits)
-        server = HttpServer(app, settings.host, settings.port)
-        try:
+        with closing(HttpServer(app, settings.host, settings.port)) as server:
             yield server
-        finally:
-            server.close()

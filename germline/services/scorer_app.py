@@ -11,8 +11,6 @@ model that is not served are null.
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import Annotated, Any
 
 from fastapi import FastAPI
@@ -58,7 +56,7 @@ class ScoreTexts(BaseModel):
     texts: list[str]
 
 
-class ScorerModels(AbstractContextManager["ScorerModels"]):
+class ScorerModels:
     """The models of a service, and the queues that make their batches.
 
     Args:
@@ -79,12 +77,8 @@ class ScorerModels(AbstractContextManager["ScorerModels"]):
             for role, model in models.items()
         }
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Cancel what is not scored yet."""
         for queue in self._queues.values():
             queue.close()
 

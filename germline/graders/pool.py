@@ -22,12 +22,13 @@ import math
 import pickle
 import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
 from germline.episode_types import Transcript
+from germline.graders.result_collector import ResultCollector
 from germline.graders.work_queue import WorkItem, WorkQueue
 from germline.graders.worker_handle import WorkerHandle
 from germline.graders.worker_messages import (
@@ -43,6 +44,8 @@ from germline.protocols import EpisodeGrader, Grader
 from germline.types import Example, GermlineError, Grade
 
 GB = 10**9
+
+_Job = ResultCollector[Grade]
 
 
 @dataclass(frozen=True)
@@ -73,34 +76,6 @@ class GraderSettings:
     def make(self) -> "GraderPool":
         """Start a pool."""
         return GraderPool(**vars(self))
-
-
-class _Job:
-    """One call of `submit`: its grades, collected chunk by chunk in any order."""
-
-    def __init__(self, size: int) -> None:
-        self.future: Future[list[Grade]] = Future()
-        self._grades: dict[int, list[Grade]] = {}
-        self._missing = size
-        self._lock = threading.Lock()
-
-    def is_pending(self) -> bool:
-        return not self.future.done()
-
-    def finish(self, start: int, grades: list[Grade]) -> None:
-        with self._lock:
-            self._grades[start] = grades
-            self._missing -= len(grades)
-            if self._missing:
-                return
-        in_order = [grade for _, part in sorted(self._grades.items()) for grade in part]
-        # A future that has been canceled keeps its state.
-        with contextlib.suppress(InvalidStateError):
-            self.future.set_result(in_order)
-
-    def fail(self, error: Exception) -> None:
-        with contextlib.suppress(InvalidStateError):
-            self.future.set_exception(error)
 
 
 class GraderPool:
@@ -182,8 +157,6 @@ class GraderPool:
                 raise GermlineError("graders: the pool is closed; submit before leaving its `with`")
             self._open_jobs.add(job)
         job.future.add_done_callback(lambda _: self._open_jobs.discard(job))
-        if not items:
-            job.finish(0, [])
         self._backlog.add(job, items)
         return job.future
 

@@ -4,37 +4,16 @@ While all threads are busy, items gather, so batches fill up exactly when there 
 item that arrives at an idle queue is processed at once.
 """
 
-import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future
 from typing import Generic, TypeVar
+
+from germline.graders.result_collector import ResultCollector
 
 AnyItem = TypeVar("AnyItem")
 Result = TypeVar("Result")
-
-
-class _Call(Generic[Result]):
-    """One call of `submit`: its results, collected in any order."""
-
-    def __init__(self, size: int) -> None:
-        self.future: Future[list[Result]] = Future()
-        self._results: dict[int, Result] = {}
-        self._size = size
-        self._lock = threading.Lock()
-
-    def finish(self, place: int, result: Result) -> None:
-        with self._lock:
-            self._results[place] = result
-            if len(self._results) < self._size:
-                return
-        with contextlib.suppress(InvalidStateError):  # a future that has been canceled
-            self.future.set_result([self._results[place] for place in range(self._size)])
-
-    def fail(self, error: BaseException) -> None:
-        with contextlib.suppress(InvalidStateError):
-            self.future.set_exception(error)
 
 
 class BatchQueue(Generic[AnyItem, Result]):
@@ -58,8 +37,8 @@ class BatchQueue(Generic[AnyItem, Result]):
         self._batch_size = batch_size
         self._most_threads = threads
         self._name = name
-        self._waiting: deque[tuple[_Call[Result], int, AnyItem]] = deque()
-        self._open_calls: set[_Call[Result]] = set()
+        self._waiting: deque[tuple[ResultCollector[Result], int, AnyItem]] = deque()
+        self._open_calls: set[ResultCollector[Result]] = set()
         self._changed = threading.Condition()
         self._idle = 0
         self._closed = False
@@ -68,13 +47,12 @@ class BatchQueue(Generic[AnyItem, Result]):
     def __len__(self) -> int:
         """Return how many items wait, without those whose caller has canceled."""
         with self._changed:
-            return sum(not call.future.done() for call, _, _ in self._waiting)
+            return sum(call.is_pending() for call, _, _ in self._waiting)
 
     def submit(self, items: Sequence[AnyItem]) -> "Future[list[Result]]":
         """Process items in the background; the future holds their results in order."""
-        call: _Call[Result] = _Call(len(items))
+        call = ResultCollector[Result](len(items))
         if not items:
-            call.future.set_result([])
             return call.future
         with self._changed:
             if self._closed:
@@ -122,17 +100,17 @@ class BatchQueue(Generic[AnyItem, Result]):
                     call.fail(error)
             else:
                 for (call, place, _), result in done:
-                    call.finish(place, result)
+                    call.finish(place, [result])
 
-    def _take(self) -> list[tuple[_Call[Result], int, AnyItem]]:
+    def _take(self) -> list[tuple[ResultCollector[Result], int, AnyItem]]:
         """Wait for a batch; an empty one means that the queue is closed."""
         with self._changed:
             self._idle += 1
             while not self._closed:
-                batch: list[tuple[_Call[Result], int, AnyItem]] = []
+                batch: list[tuple[ResultCollector[Result], int, AnyItem]] = []
                 while self._waiting and len(batch) < self._batch_size:
                     entry = self._waiting.popleft()
-                    if not entry[0].future.done():
+                    if entry[0].is_pending():
                         batch.append(entry)
                 if batch:
                     self._idle -= 1

@@ -170,6 +170,11 @@ def test_held_out_problems_may_stand_in_a_file_of_their_own(tmp_path):
     assert (len(task.examples("train")), len(task.examples("test"))) == (4, 1)
 
 
+def test_a_file_of_held_out_problems_that_is_missing_is_named_with_its_setting(tmp_path):
+    with pytest.raises(GermlineError, match=r"task\.test_path: there is no file"):
+        made(tmp_path, [PROBLEM], f"test_path={tmp_path / 'missing.jsonl'}")
+
+
 MATH = [
     {"problem": f"{level}{number}?", "level": level, "solution": rf"So $\boxed{{{number}}}$."}
     for number in range(4)

@@ -8,6 +8,7 @@ one is rewarded.
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from germline.config.math_tasks import Gsm8k, Math, MathProblems
 from germline.graders.math_match import (
@@ -62,9 +63,9 @@ class MathProblemsTask:
             GermlineError: the rows cannot be read.
         """
         if config.path.expanduser().is_file():
-            train, test = _file_rows(config), None
+            train, test = _file_rows(config, config.path, "task.path"), None
             if config.test_path is not None:
-                test = _file_rows(config.model_copy(update={"path": config.test_path}))
+                test = _file_rows(config, config.test_path, "task.test_path")
         else:
             train = load_dataset_rows(config, config.split)
             test = load_dataset_rows(config, config.test_split) if config.test_split else None
@@ -171,10 +172,10 @@ class MathTask(MathProblemsTask):
         return kept
 
 
-def _file_rows(config: MathProblems) -> list[PlacedRow]:
-    if config.path.suffix == ".jsonl":
-        return read_json_lines(config.path, "task.path")
-    return load_dataset_rows(config, "train")
+def _file_rows(config: MathProblems, path: Path, setting: str) -> list[PlacedRow]:
+    if path.suffix == ".jsonl":
+        return read_json_lines(path, setting)
+    return load_dataset_rows(config.model_copy(update={"path": path}), "train")
 
 
 def _level(row: Mapping[str, object], place: str) -> int:

@@ -237,6 +237,9 @@ def test_settings_are_offered_with_their_default_and_then_their_choices() -> Non
     evaluation = words(completion.complete_evaluation_settings(""))
     assert "microbatch.rows=1024" in evaluation
     assert not any(word.startswith("strategy") for word in evaluation)
+    server = words(completion.complete_server_settings(""))
+    assert "microbatch.rows=1024" in server
+    assert not any(word.startswith(("task", "graders")) for word in server)
 
 
 def test_every_offered_setting_with_a_default_is_one_a_config_takes() -> None:

@@ -96,6 +96,33 @@ def generation_of(text: str, error: str) -> int | Literal["best"]:
         raise GermlineError(error) from None
 
 
+def check_prefixes(
+    settings: Sequence[str], prefixes: tuple[str, ...], command: str, purpose: str
+) -> None:
+    """Check that settings are among those that a command reads.
+
+    Args:
+        settings: as they were given.
+        prefixes: with which a setting may start.
+        command: its name.
+        purpose: what the settings are of, such as an evaluation.
+
+    Raises:
+        GermlineError: a setting has no effect there.
+    """
+    from germline.config.migrations import new_name
+    from germline.types import GermlineError
+
+    for setting in settings:
+        if not setting.startswith(prefixes):
+            now = new_name(setting.partition("=")[0])
+            hint = f" (renamed to {now})" if now else ""
+            raise GermlineError(
+                f"{command}: {setting}{hint} has no effect here; settings of {purpose} start with "
+                f"{', '.join(prefixes)}"
+            )
+
+
 def examples_epilog(lines: Sequence[str]) -> str:
     """Return the examples that follow the help of a command, one per line."""
     # The backspace makes click keep the line breaks.

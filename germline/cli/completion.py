@@ -74,7 +74,17 @@ def complete_evaluation_settings(incomplete: str) -> list[tuple[str, str]]:
     """Offer the settings that `germline eval` accepts."""
     from germline.cli.evaluate import EVALUATION_SETTINGS
 
-    accepted = ("task.", *EVALUATION_SETTINGS)
+    return _starting_with(("task.", *EVALUATION_SETTINGS), incomplete)
+
+
+def complete_server_settings(incomplete: str) -> list[tuple[str, str]]:
+    """Offer the settings that `germline serve` accepts."""
+    from germline.cli.serve import SERVED_SETTINGS
+
+    return _starting_with(SERVED_SETTINGS, incomplete)
+
+
+def _starting_with(accepted: tuple[str, ...], incomplete: str) -> list[tuple[str, str]]:
     return [
         (word, meaning)
         for word, meaning in complete_settings(incomplete)

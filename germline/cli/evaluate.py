@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from germline.cli import completion
-from germline.cli.arguments import Source, generation_of
+from germline.cli.arguments import Source, check_prefixes, generation_of
 from germline.cli.json_output import AsJson
 
 if TYPE_CHECKING:
@@ -259,17 +259,5 @@ def _run(source: str) -> "RunDirectory | None":
 
 
 def _evaluation_settings(overrides: Sequence[str]) -> list[str]:
-    from germline.config.migrations import new_name
-    from germline.types import GermlineError
-
-    others = [override for override in overrides if not override.startswith("task.")]
-    for one in others:
-        if not one.startswith(EVALUATION_SETTINGS):
-            now = new_name(one.partition("=")[0])
-            hint = f" (renamed to {now})" if now else ""
-            raise GermlineError(
-                f"eval: {one}{hint} has no effect here; settings of an evaluation start with "
-                "task., "
-                f"{', '.join(EVALUATION_SETTINGS)}"
-            )
-    return others
+    check_prefixes(overrides, ("task.", *EVALUATION_SETTINGS), "eval", "an evaluation")
+    return [override for override in overrides if not override.startswith("task.")]

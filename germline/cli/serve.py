@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from germline.cli import completion
-from germline.cli.arguments import Source, generation_of
+from germline.cli.arguments import Source, check_prefixes, generation_of
 from germline.cli.json_output import AsJson, print_json
 from germline.cli.service_options import (
     Host,
@@ -36,7 +36,7 @@ def serve(  # noqa: PLR0913 - the options of a command
         typer.Argument(
             metavar="KEY=VALUE",
             help="Settings engine.* and microbatch.*; microbatch.rows is the size of a batch.",
-            autocompletion=completion.complete_evaluation_settings,
+            autocompletion=completion.complete_server_settings,
         ),
     ] = None,
     generation: Annotated[
@@ -69,7 +69,7 @@ def serve(  # noqa: PLR0913 - the options of a command
     The `model` of a request is base, center, gen-12 (the weights after generation 12) or
     gen-12/member-7 (a member that generation 12 evaluated). Ctrl-C ends the server.
     """
-    _check_settings(settings or [])
+    check_prefixes(settings or [], SERVED_SETTINGS, "serve", "a server")
     chosen = None
     if generation is not None:
         error = (
@@ -100,19 +100,3 @@ def serve(  # noqa: PLR0913 - the options of a command
             typer.echo("Ctrl-C ends the server.")
         with suppress(KeyboardInterrupt):
             server.run()
-
-
-def _check_settings(settings: list[str]) -> None:
-    """Refuse settings without an effect.
-
-    Raises:
-        GermlineError: there is one.
-    """
-    from germline.types import GermlineError
-
-    for setting in settings:
-        if not setting.startswith(SERVED_SETTINGS):
-            raise GermlineError(
-                f"serve: {setting} has no effect here; settings of a server start with "
-                f"{', '.join(SERVED_SETTINGS)}"
-            )

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from germline.config import MicrobatchSettings
 from germline.episode_types import Transcript, Turn
 from germline.episodes import environment_seed, first_turn, play_episodes
+from germline.evaluation.member_kl import MemberKl
+from germline.fleet.local_fleet import LocalFleet
+from germline.fleet.worker_jobs import EpisodesJob
 from germline.graders.pool import GraderPool
 from germline.rollout import evaluate_members
 from germline.types import Completion, Decoding, Example, Grade, Rollout
@@ -20,6 +23,8 @@ def countdown_game(transcript: Transcript, example: Example) -> Mapping[str, flo
     """End after as many turns as the example says; the reward is the number of turns."""
     SEEDS.append((example.index, transcript.seed))
     turns = len(transcript.replies)
+    if not example.facts["turns"]:
+        return {"turns": -1.0}
     if not turns:
         return str(example.facts.get("opening", ""))
     if turns == example.facts["turns"] or transcript.is_final:
@@ -72,6 +77,7 @@ def test_a_full_context_ends_an_episode_with_what_it_has_earned():
     assert rollout.ended == "context"
     assert 0 < len(replies) < 9
     assert rollout.grade.reward == len(replies)
+    assert all(turn.tokens for turn in replies)
 
 
 def test_the_first_message_includes_what_the_environment_says():
@@ -81,6 +87,16 @@ def test_the_first_message_includes_what_the_environment_says():
     assert rollout.turns[0] == Turn("user", "Begin!")
     asked = Example(7, "game 0\nBegin!", "", chat=False)
     assert made.generate([None], [asked], DECODING)[0][0].tokens == rollout.turns[1].tokens
+
+
+def test_an_episode_that_ends_before_the_first_turn_leaves_the_others_their_rows():
+    made = inprocess("qwen2", SPACES["rank 1"])
+    with pool(4) as graders:
+        rows = play_episodes(made, graders, [None, None], game(0, 3, 0, 1), DECODING)
+    for number, row in enumerate(rows):
+        assert [one.grade.reward for one in row] == [-1.0, 3.0, -1.0, 1.0]
+        assert [one.member for one in row] == [number] * 4
+        assert (row[0].turns, row[0].completion.tokens, row[0].ended) == ((), (), "done")
 
 
 def crashes(transcript: Transcript, example: Example) -> Mapping[str, float] | str:
@@ -141,5 +157,26 @@ def test_sigma_is_calibrated_on_the_first_turn():
     example = game(2)[0]
     asked, answer = first_turn(example, episode)
     assert (asked.prompt, answer.tokens) == ("game 0\nBegin!", (1, 2))
+    made = engine("toy", SPACES["rank 1"])
+    batch = game(2, 3, opening="Begin!")
+    with pool(4) as graders:
+        fleet = LocalFleet(made, graders, MicrobatchSettings())
+        divergence = MemberKl(fleet, lambda _generation: batch, 0, DECODING)
+        divergence(population(2).members)
+    assert [one.prompt for one in divergence._examples] == ["game 0\nBegin!", "game 1\nBegin!"]
+    assert all(len(one.tokens) <= DECODING.max_new_tokens for one in divergence._written)
     alone = Rollout(0, 7, Completion("a", (1,), "eos", 4), Grade(math.nan, {}))
     assert first_turn(example, alone) == (example, alone.completion)
+
+
+def test_a_remote_engine_must_return_a_rollout_of_every_member_and_example():
+    batch = game(1, 2)
+    job = EpisodesJob([None, None], batch, DECODING, b"")
+    with pool(4) as graders:
+        rows = play_episodes(
+            engine("toy", SPACES["rank 1"]), graders, [None, None], batch, DECODING
+        )
+    assert job.is_valid_result(rows)
+    assert not job.is_valid_result(rows[:1])
+    assert not job.is_valid_result([row[::-1] for row in rows])
+    assert not job.is_valid_result([["rollout", "rollout"]] * 2)

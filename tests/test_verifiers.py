@@ -146,6 +146,21 @@ def test_tools_are_described_called_and_share_the_state_of_the_task(task_of):
     assert grades[-1].reward == 2.0
 
 
+@pytest.mark.parametrize(
+    ("item", "needed"),
+    [
+        ("NaN", "'item' must be a finite number, found nan"),
+        ('"\\ud800"', "'item' must be valid Unic"),
+    ],
+    ids=["nan", "surrogate"],
+)
+def test_no_tool_gets_a_value_that_json_does_not_have(task_of, item, needed):
+    task = task_of(written.TOOLS.replace("item: str", "item: float | str"))
+    call = f'<tool_call>{{"name": "shop_price", "arguments": {{"item": {item}}}}}</tool_call>'
+    answer = play(task, [call])[-1]
+    assert f"Error: wrong arguments of shop_price: {needed}" in answer.observation
+
+
 def test_hostile_replies_are_graded(task_of):
     task = task_of(written.SUMS)
     for text in HOSTILE:

@@ -24,6 +24,7 @@ from verifiers.v1 import graph
 from verifiers.v1.interception.base import Interception
 from verifiers.v1.types import content_text
 
+from germline.environments.argument_check import argument_problem
 from germline.environments.tool_calls import (
     MALFORMED,
     OPEN,
@@ -150,6 +151,9 @@ class Tools:
         if name not in self._servers:
             return unknown_tool(name, self._servers)
         server, own_name = self._servers[name]
+        # The server checks types, and takes the values that JSON does not have.
+        if problem := argument_problem(arguments, {}):
+            return f"Error: wrong arguments of {name}: {problem}"
         try:
             result = await server.call_tool(own_name, arguments)
         except Exception as error:  # noqa: BLE001 - the model is told, and may try again

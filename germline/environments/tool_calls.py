@@ -63,13 +63,13 @@ def find_tools(environment: object) -> dict[str, Callable[..., Any]]:
 
 
 def tool_prompt(tools: Tools) -> str:
-    """Return the system message that describes the tools to the model."""
+    """Return the system message that describes the tools to the model; empty without tools."""
     return schema_prompt([describe(tool) for tool in tools.values()])
 
 
 def schema_prompt(schemas: Sequence[Mapping[str, Any]]) -> str:
     """Return the system message that describes tools, given their JSON schemas."""
-    return PROMPT.format(tools="\n".join(json.dumps(schema) for schema in schemas))
+    return PROMPT.format(tools="\n".join(map(json.dumps, schemas))) if schemas else ""
 
 
 def describe(tool: Callable[..., Any]) -> dict[str, Any]:

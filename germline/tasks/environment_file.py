@@ -10,6 +10,7 @@ from pydantic import Field, field_validator
 from germline.config import Environment
 from germline.environments.environment_file import inspect_environment, make_grader
 from germline.environments.episode import EpisodeRubric
+from germline.environments.tool_calls import tool_prompt
 from germline.graders.reward_functions import floors_by_name
 from germline.graders.task_file import TaskFile, load_task_file
 from germline.tasks.environment_task import EnvironmentTask, EpisodeLimits
@@ -54,7 +55,7 @@ class FileEnvironmentTask(EnvironmentTask):
             examples,
             metric=file_metric(file, settings.metric, settings.rubric),
             limits=EpisodeLimits(settings.max_turns, settings.max_new_tokens, settings.stop),
-            tools=facts.tools,
+            tools=tool_prompt(facts.tools),
         )
 
 

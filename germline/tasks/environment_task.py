@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 from germline.config import EpisodeSettings
 from germline.environments.grader import EnvironmentGrader, SingleReplyGrader
-from germline.environments.tool_calls import Tools, tool_prompt
 from germline.protocols import EpisodeGrader, Grader
 from germline.types import Example, Split
 
@@ -34,7 +33,7 @@ class EnvironmentTask:
         examples: by split; their facts are the rows that `reset` gets.
         metric: the part of the reward that held-out scores report.
         limits: defaults of the limits of an episode.
-        tools: described to the model before the prompt.
+        tools: description of the tools, which the model reads before the prompt.
     """
 
     def __init__(
@@ -45,7 +44,7 @@ class EnvironmentTask:
         *,
         metric: str,
         limits: EpisodeLimits,
-        tools: Tools | None = None,
+        tools: str = "",
     ) -> None:
         self.name = config.title
         self.episode_grader: EpisodeGrader = grader
@@ -58,7 +57,7 @@ class EnvironmentTask:
         self.max_new_tokens = config.max_new_tokens or limits.max_new_tokens
         self.stop = limits.stop if config.stop is None else config.stop
         self._examples: dict[Split, tuple[Example, ...]] = {
-            split: tuple(_with_tools(row, tools) for row in rows) if tools else tuple(rows)
+            split: tuple(_with_tools(row, tools) for row in rows)
             for split, rows in examples.items()
         }
 
@@ -67,12 +66,14 @@ class EnvironmentTask:
         return self._examples[split]
 
 
-def _with_tools(example: Example, tools: Tools) -> Example:
-    """Describe the tools in the system message, or in the prompt where there is no chat."""
-    described = tool_prompt(tools)
-    if not example.chat:
-        return replace(example, prompt=f"{described}\n\n{example.prompt}")
+def _with_tools(example: Example, tools: str) -> Example:
+    """Describe the tools in the system message; without a chat, every message is in the prompt."""
     context = example.context
-    if context and context[0][0] == "system":
-        described, context = f"{context[0][1]}\n\n{described}", context[1:]
-    return replace(example, context=(("system", described), *context))
+    if tools:
+        system = [text for role, text in context if role == "system"]
+        rest = [(role, text) for role, text in context if role != "system"]
+        context = (("system", "\n\n".join([*system, tools])), *rest)
+    if example.chat:
+        return replace(example, context=context)
+    texts = [text for _, text in context]
+    return replace(example, prompt="\n\n".join([*texts, example.prompt]), context=())

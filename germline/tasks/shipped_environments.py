@@ -12,7 +12,7 @@ from germline.config import Wordle as WordleConfig
 from germline.environments import calculator, guess_number, wordle
 from germline.environments.episode import EpisodeRubric
 from germline.environments.grader import EnvironmentGrader
-from germline.environments.tool_calls import find_tools
+from germline.environments.tool_calls import find_tools, tool_prompt
 from germline.environments.wordle_words import WORDS
 from germline.tasks.environment_task import EnvironmentTask, EpisodeLimits
 from germline.tasks.splits import seeded_split
@@ -27,15 +27,13 @@ class WordleTask(EnvironmentTask):
 
     def __init__(self, config: WordleConfig) -> None:
         words = WORDS if config.words is None else read_words(config.words)
-        train, test = seeded_split(words, words, config.split_seed, "wordle")
         prompt = wordle.game_message((), len(words[0]))
+        rows = [(prompt, f"[{word}]", {"secret": word}) for word in words]
+        train, test = seeded_split(rows, words, config.split_seed, "wordle")
         super().__init__(
             config,
             _grader("wordle", wordle.WordleGames(frozenset(words)), wordle.PARTS),
-            {
-                split: _examples(config, [(prompt, f"[{word}]", {"secret": word}) for word in side])
-                for split, side in _sides(train, test)
-            },
+            {"train": _examples(config, train), "test": _examples(config, test)},
             metric="marks",
             limits=EpisodeLimits(max_turns=wordle.MAX_GUESSES, max_new_tokens=64),
         )
@@ -45,19 +43,19 @@ class GuessNumberTask(EnvironmentTask):
     """Games whose number is drawn anew in every generation."""
 
     def __init__(self, config: GuessNumberConfig) -> None:
-        prompt = guess_number.game_prompt(config.largest)
+        largest = config.largest
+        prompt = guess_number.game_prompt(largest)
         super().__init__(
             config,
             _grader("guess_number", guess_number.GuessNumber, guess_number.PARTS),
             {
                 split: _examples(
-                    config,
-                    [(prompt, "", {"game": game, "largest": config.largest}) for game in games],
+                    config, [(prompt, "", {"game": game, "largest": largest}) for game in games]
                 )
                 for split, games in GAMES.items()
             },
             metric="found",
-            limits=EpisodeLimits(max_turns=config.largest.bit_length(), max_new_tokens=32),
+            limits=EpisodeLimits(max_turns=largest.bit_length(), max_new_tokens=32),
         )
 
 
@@ -66,27 +64,18 @@ class CalculatorTask(EnvironmentTask):
 
     def __init__(self, config: CalculatorConfig) -> None:
         expressions = list(product(range(2, 13), range(2, 13), range(1, 21)))
-        train, test = seeded_split(expressions, expressions, config.split_seed, "calculator")
+        rows = [
+            (calculator.expression_prompt(a, b, c), str(a * b + c), {"a": a, "b": b, "c": c})
+            for a, b, c in expressions
+        ]
+        train, test = seeded_split(rows, expressions, config.split_seed, "calculator")
         super().__init__(
             config,
             _grader("calculator", calculator.Calculator, calculator.PARTS),
-            {
-                split: _examples(
-                    config,
-                    [
-                        (
-                            calculator.expression_prompt(a, b, c),
-                            str(a * b + c),
-                            {"a": a, "b": b, "c": c},
-                        )
-                        for a, b, c in side
-                    ],
-                )
-                for split, side in _sides(train, test)
-            },
+            {"train": _examples(config, train), "test": _examples(config, test)},
             metric="correct",
             limits=EpisodeLimits(max_turns=4, max_new_tokens=128),
-            tools=find_tools(calculator.Calculator()),
+            tools=tool_prompt(find_tools(calculator.Calculator())),
         )
 
 
@@ -112,10 +101,6 @@ def read_words(path: Path) -> tuple[str, ...]:
                 f"{len(words[0])} letters (a to z), as the first word of the file"
             )
     return tuple(dict.fromkeys(words))
-
-
-def _sides(train: list[Any], test: list[Any]) -> Sequence[tuple[Split, list[Any]]]:
-    return ("train", train), ("test", test)
 
 
 def _grader(

@@ -1,6 +1,6 @@
 """The task of an environment of verifiers: its tasks become prompts, split into train and test."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from germline.config import Verifiers
 from germline.environments.episode import EpisodeRubric
@@ -14,7 +14,7 @@ from germline.environments.verifiers_environment import (
 )
 from germline.tasks.environment_task import EnvironmentTask, EpisodeLimits
 from germline.tasks.splits import seeded_split
-from germline.types import Example, GermlineError, Split
+from germline.types import Example, GermlineError
 
 LIMITS = EpisodeLimits(max_turns=10, max_new_tokens=512)
 
@@ -34,22 +34,26 @@ class VerifiersTask(EnvironmentTask):
         places = list(range(len(taskset.tasks)))
         keys = [task.hash for task in taskset.tasks]
         train, test = seeded_split(places, keys, config.split_seed, f"task.env={config.env}")
-        sides: tuple[tuple[Split, list[int]], ...] = (("train", train), ("test", test))
-        schemas = taskset.tool_schemas()
-        tools = schema_prompt(schemas) if schemas else ""
-        examples: Mapping[Split, Sequence[Example]] = {
-            split: [
-                _example(config, index, place, taskset.opening(place), tools)
-                for index, place in enumerate(side)
-            ]
-            for split, side in sides
-        }
         super().__init__(
-            config, make_grader(taskset, rubric), examples, metric=TOTAL, limits=LIMITS
+            config,
+            make_grader(taskset, rubric),
+            {
+                "train": _examples(config, taskset, train),
+                "test": _examples(config, taskset, test),
+            },
+            metric=TOTAL,
+            limits=LIMITS,
+            tools=schema_prompt(taskset.tool_schemas()),
         )
 
 
-def _example(config: Verifiers, index: int, place: int, opening: Opening, tools: str) -> Example:
+def _examples(config: Verifiers, taskset: LoadedTaskset, places: Sequence[int]) -> list[Example]:
+    return [
+        _example(config, index, place, taskset.opening(place)) for index, place in enumerate(places)
+    ]
+
+
+def _example(config: Verifiers, index: int, place: int, opening: Opening) -> Example:
     """Make an example of the messages before the first reply."""
     *context, (role, prompt) = opening or (("user", ""),)
     if role == "system":  # the environment speaks first, as the user
@@ -59,13 +63,6 @@ def _example(config: Verifiers, index: int, place: int, opening: Opening, tools:
             f"task.env={config.env}: the prompt of task {place} ends with a message of the role "
             f"{role!r}, and the model answers messages of the user"
         )
-    if tools:
-        system = [text for who, text in context if who == "system"]
-        rest = [(who, text) for who, text in context if who != "system"]
-        context = [("system", "\n\n".join([*system, tools])), *rest]
-    if config.chat is False:
-        prompt = "\n\n".join([*(text for _, text in context), prompt])
-        context = []
     return Example(
         index, prompt, "", config.chat is not False, {"task": place}, context=tuple(context)
     )

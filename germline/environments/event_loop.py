@@ -2,8 +2,11 @@
 
 import asyncio
 import inspect
+from collections.abc import Coroutine
 from functools import cache
 from typing import Any
+
+from germline.graders.running_loop import call_outside_loop
 
 
 def await_result(value: Any) -> Any:
@@ -13,8 +16,12 @@ def await_result(value: Any) -> Any:
     """
     if not inspect.iscoroutine(value):
         return value
+    return call_outside_loop(_run, value)
+
+
+def _run(coroutine: Coroutine[Any, Any, Any]) -> Any:
     loop = _event_loop()
-    task = loop.create_task(value)
+    task = loop.create_task(coroutine)
     try:
         return loop.run_until_complete(task)
     except BaseException:

@@ -19,13 +19,13 @@ import copy
 import inspect
 import math
 import traceback
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 from pathlib import Path
 from typing import Any
 
+from germline.graders.running_loop import call_outside_loop
 from germline.graders.worker_messages import InvalidGradeError, PartsFailedError
 from germline.registry import did_you_mean
 from germline.types import Example, GermlineError
@@ -258,17 +258,7 @@ def _awaited(value: Any) -> Any:
     """Wait for what an async function returns; the value of any other function is returned."""
     if not inspect.iscoroutine(value):
         return value
-    coroutine: Coroutine[Any, Any, object] = value
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(coroutine)
-    # A notebook runs a loop in this thread, so the coroutine needs a thread with its own.
-    thread = ThreadPoolExecutor(1, thread_name_prefix="reward")
-    try:
-        return thread.submit(asyncio.run, coroutine).result()
-    finally:
-        thread.shutdown(wait=False)
+    return call_outside_loop(asyncio.run, value)
 
 
 def _place(function: object, error: BaseException) -> str:

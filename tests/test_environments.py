@@ -278,6 +278,15 @@ class Alarm(BaseException):
     """What the time limit of a worker raises."""
 
 
+def test_an_episode_that_is_played_after_a_pool_has_no_time_limit():
+    mine = grader(misbehaving_environments.Obedient)
+    with InProcessPool(mine, RUBRIC.weights, RUBRIC.floors, timeout_s=60.0, max_turns=3) as pool:
+        pool.submit([Transcript(("a",), 0)], [example(word="x")]).result()
+    before = signal.getitimer(signal.ITIMER_REAL)
+    mine(Transcript(("a",), 1), example(word="x"))
+    assert signal.getitimer(signal.ITIMER_REAL)[0] <= before[0]
+
+
 def test_a_coroutine_that_is_interrupted_is_canceled_before_the_next_one_ends():
     seen = []
 

@@ -67,6 +67,11 @@ class _Alarm:
         self._armed = True
         signal.setitimer(signal.ITIMER_REAL, self._timeout_s)
 
+    def restart(self) -> None:
+        """Set the alarm again while an item is graded."""
+        if self._armed:
+            self.set()
+
     def stop(self) -> None:
         # Python may run a handler a little after its signal; a late call must have no effect.
         self._armed = False
@@ -97,7 +102,7 @@ class GradingLoop:
         self._timeout_s = setup.timeout_s
         self._memory_bytes = setup.memory_bytes
         self._alarm = _Alarm(setup.timeout_s if timed else None)
-        STEP_CLOCK.limits = [self._alarm.set]
+        STEP_CLOCK.limits = [self._alarm.restart]
 
     def grade(self, item: Item) -> Verdict:
         """Grade one completion or episode; any failure of the grader becomes a verdict."""

@@ -59,15 +59,18 @@ class ToolAdapter(StepAdapter):
     """An environment of TRL's shape: `reset(**row)`, public methods as tools, `get_reward()`.
 
     A reply without a tool call ends the episode.
+
+    Attributes:
+        tools: by name.
     """
 
     def __init__(self, environment: Any) -> None:
         super().__init__(environment)
-        self._tools = find_tools(environment)
+        self.tools = find_tools(environment)
 
     def step(self, reply: str) -> StepResult:
         """Make the tool calls of a reply; their results are the next message."""
-        responses = answer_calls(reply, self._tools)
+        responses = answer_calls(reply, self.tools)
         if responses is None:
             return StepResult(None, done=True)
         # A tool may be asked for half of a surrogate pair, `chr(0xD800)`; no tokenizer reads it.

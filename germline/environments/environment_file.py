@@ -13,7 +13,7 @@ from typing import Any
 from germline.environments.adapters import ToolAdapter, adapt, required_fields
 from germline.environments.episode import EpisodeRubric
 from germline.environments.grader import EnvironmentGrader
-from germline.environments.tool_calls import Tools, find_tools
+from germline.environments.tool_calls import Tools
 from germline.graders.task_file import TaskFile, load_task_file, task_file_error
 from germline.types import GermlineError
 
@@ -112,8 +112,9 @@ def inspect_environment(file: TaskFile, factory: Callable[[], Any]) -> Environme
         raise GermlineError(
             f"{file.path}: {name} has no method reset(**row), which begins an episode"
         )
-    tools = find_tools(environment) if isinstance(adapt(environment), ToolAdapter) else {}
-    if not tools and not callable(getattr(environment, "step", None)):
+    adapter = adapt(environment)
+    tools = adapter.tools if isinstance(adapter, ToolAdapter) else {}
+    if isinstance(adapter, ToolAdapter) and not tools:
         raise GermlineError(
             f"{file.path}: {name} has neither step(reply) nor public methods that are tools, so no "
             "reply could do anything: define one of them"
@@ -123,7 +124,4 @@ def inspect_environment(file: TaskFile, factory: Callable[[], Any]) -> Environme
 
 def _reload(path: Path, digest: str, rubric: EpisodeRubric) -> FileEnvironmentGrader:
     """Load the grader in the process that unpickles it."""
-    file = load_task_file(path)
-    if file.digest != digest:
-        raise GermlineError(f"{path} was changed while it was in use; start the command again")
-    return make_grader(file, rubric)
+    return make_grader(load_task_file(path, digest), rubric)

@@ -74,11 +74,16 @@ class FileRubric(FunctionRubric):
         return f"write settings = {{'floor': {{{name!r}: ...}}}} into the file"
 
 
-def load_task_file(path: Path) -> TaskFile:
+def load_task_file(path: Path, digest: str | None = None) -> TaskFile:
     """Read a task file and execute it; what it prints goes to standard error.
 
+    Args:
+        path: of the file.
+        digest: that it must have; None takes any file.
+
     Raises:
-        GermlineError: there is no such file, or executing it fails; the message names the line.
+        GermlineError: there is no such file, it was changed, or executing it fails; the message
+            names the line.
     """
     try:
         source = path.read_bytes()
@@ -87,6 +92,8 @@ def load_task_file(path: Path) -> TaskFile:
             f"task.path: {str(path)!r} cannot be read: {error.strerror} (relative paths start at "
             f"{Path.cwd()}); `germline new task NAME` writes a starting point"
         ) from None
+    if digest not in (None, hashlib.sha256(source).hexdigest()):
+        raise GermlineError(f"{path} was changed while it was in use; start the command again")
     name = f"germline_task_{path.stem}"
     loader = _FromBytes(name, str(path), source)
     spec = spec_from_loader(name, loader)
@@ -158,8 +165,6 @@ def _reload(
     path: Path, digest: str, weights: Mapping[str, float], floors: Mapping[str, float]
 ) -> FileRubric:
     """Load the grader in the process that unpickles it."""
-    file = load_task_file(path)
-    if file.digest != digest:
-        raise GermlineError(f"{path} was changed while it was in use; start the command again")
+    file = load_task_file(path, digest)
     functions = {name: function for name, (function, _) in reward_functions(file).items()}
     return FileRubric(functions, weights, floors, path, digest)

@@ -24,6 +24,7 @@ from germline.protocols import Grader
 from germline.registry import did_you_mean
 from germline.tasks import dataset_rows
 from germline.tasks.json_files import PlacedRow
+from germline.tasks.scorer_parts import heaviest_part
 from germline.types import Example, GermlineError, Split
 
 AnySettings = TypeVar("AnySettings", bound="FileSettings")
@@ -110,7 +111,7 @@ def file_metric(file: TaskFile, given: str | None, rubric: Mapping[str, float]) 
             f"parts of the reward are {', '.join(rubric)}: put it into `rubric`, with weight 0 if "
             "it is only to be reported"
         )
-    return given or max(rubric, key=lambda name: abs(rubric[name]))
+    return given or heaviest_part(rubric)
 
 
 def file_examples(

@@ -21,6 +21,7 @@ from germline.graders.reward_functions import (
 from germline.protocols import EpisodeTask, Task
 from germline.registry import did_you_mean
 from germline.tasks.json_files import PlacedRow
+from germline.tasks.scorer_parts import heaviest_part
 from germline.types import GermlineError
 
 RowsLike = Iterable[Mapping[str, Any]]
@@ -117,7 +118,7 @@ def apply_reward_functions(task: Task, config: TaskBase, inputs: PythonInputs) -
     functions = {name: function for name, (function, _) in inputs.rewards.items()}
     changed.grader = FunctionRubric(functions, given, floors)
     changed.rubric, changed.floor = given, floors
-    changed.metric = max(given, key=lambda name: abs(given[name]))
+    changed.metric = heaviest_part(given)
     changed.metric_higher_is_better = given[changed.metric] >= 0
     return changed
 

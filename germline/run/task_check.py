@@ -195,9 +195,13 @@ def _check_scorers(section: TaskBase, grades: Sequence[Grade]) -> None:
 def _examples(task: Task) -> TaskCheckRow:
     train, test = task.examples("train"), task.examples("test")
     # The prompt of an environment may say less than the row.
-    whole = isinstance(task, EpisodeTask)
-    asked = {repr((one.prompt, whole and one.facts)) for one in train}
-    both = {one.prompt for one in test if repr((one.prompt, whole and one.facts)) in asked}
+    has_episodes = isinstance(task, EpisodeTask)
+
+    def content(example: Example) -> str:
+        return repr((example.prompt, example.facts)) if has_episodes else example.prompt
+
+    asked = {content(one) for one in train}
+    both = {one.prompt for one in test if content(one) in asked}
     remark = f"{len(train)} to train, {len(test)} held out"
     if both:
         remark += f"; {len(both)} prompts are in both, such as {_short(min(both))}"

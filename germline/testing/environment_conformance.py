@@ -102,7 +102,7 @@ class EnvironmentConformance(TaskConformance):
     def test_hostile_replies_neither_hang_nor_crash_the_pool(self) -> None:
         """In worker processes, turn by turn until every episode has ended."""
         task, episodes = self.task, self.episodes
-        open_episodes = dict.fromkeys(TEXTS, 0)
+        open_texts: list[str] = list(TEXTS)
         with GraderPool(
             episodes.episode_grader,
             task.rubric,
@@ -112,17 +112,14 @@ class EnvironmentConformance(TaskConformance):
         ) as pool:
             for turn in range(1, episodes.max_turns + 1):
                 transcripts = [
-                    Transcript((text,) * turn, 0, turn == episodes.max_turns)
-                    for text in open_episodes
+                    Transcript((text,) * turn, 0, turn == episodes.max_turns) for text in open_texts
                 ]
                 examples = [self._some] * len(transcripts)
                 grades = pool.submit(transcripts, examples).result(timeout=60)
-                answered = list(zip(open_episodes, grades, strict=True))
+                answered = list(zip(open_texts, grades, strict=True))
                 assert not [(text, grade.failure) for text, grade in answered if grade.failure]
-                open_episodes = {
-                    text: 0 for text, grade in answered if grade.observation is not None
-                }
-        assert not open_episodes
+                open_texts = [text for text, grade in answered if grade.observation is not None]
+        assert not open_texts
 
     def test_grader_and_examples_can_be_sent_to_another_process(self) -> None:
         """The graders of texts and of episodes, and the examples, can be pickled."""

@@ -1,5 +1,7 @@
 """Conversations of several turns: the cache is kept, and the tokens are those of the whole text."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -7,6 +9,7 @@ import torch
 
 from germline import noise
 from germline.engines import decode, decode_batch
+from germline.engines.inprocess import InProcessEngine
 from germline.engines.prompt_batch import encode_answer
 from germline.engines.sampling import choose_tokens
 from germline.types import Completion, Decoding, Example, GermlineError
@@ -83,34 +86,38 @@ def test_windows_and_learned_positions_keep_their_cache(model):
     assert_greedy(made, members, rows, said)
 
 
+@contextmanager
+def shapes_read(made: InProcessEngine) -> Iterator[list[torch.Size]]:
+    """Collect the shapes `[rows, tokens]` that a model reads."""
+    shapes: list[torch.Size] = []
+    handle = made.model.register_forward_hook(
+        lambda _m, _a, kwargs, _o: shapes.append(kwargs["input_ids"].shape), with_kwargs=True
+    )
+    yield shapes
+    handle.remove()
+
+
 def test_a_turn_reads_the_answer_alone():
     made = inprocess("qwen2", SPACES["rank 1"])
-    widths = []
-    handle = made.model.register_forward_hook(
-        lambda _m, _a, kwargs, _o: widths.append(kwargs["input_ids"].shape[1]), with_kwargs=True
-    )
     rows = [examples(["the same prompt of a few words and more"] * 4)] * 4
-    said = talk(made, population(4).members, rows, turns=3)
-    handle.remove()
+    with shapes_read(made) as shapes:
+        said = talk(made, population(4).members, rows, turns=3)
     longest = max(
         len(made.encoder.encode_answer(rows[0][0], written[0], sent))
         for written, answers in said.values()
         for sent in answers
     )
-    after_prompt = [width for width in widths if width > 1][-2:]
+    after_prompt = [width for _, width in shapes if width > 1][-2:]
     assert len(after_prompt) == 2
     assert all(width <= longest + 1 for width in after_prompt)
 
 
 def test_rows_of_ended_conversations_leave_the_batch():
     made = inprocess("qwen2", SPACES["rank 1"])
-    sizes = []
-    handle = made.model.register_forward_hook(
-        lambda _m, _a, kwargs, _o: sizes.append(kwargs["input_ids"].shape[0]), with_kwargs=True
-    )
     rows = [examples(["one prompt"] * 12)] * 6
-    talk(made, population(6).members, rows, ends=lambda m, r, turn: m > 1 or r > 7)
-    handle.remove()
+    with shapes_read(made) as shapes:
+        talk(made, population(6).members, rows, ends=lambda m, r, turn: m > 1 or r > 7)
+    sizes = [size for size, _ in shapes]
     assert sizes[0] in (6, 72)  # the shared prefix, once per member, or all rows
     assert set(sizes[-5:]) == {decode_batch.SMALLEST_BATCH}
 

@@ -77,6 +77,28 @@ def test_a_folder_of_another_config_is_refused_before_anything_is_trained(tmp_pa
     assert not (tmp_path / "seeds" / "seed-0").exists()
 
 
+def test_relative_paths_of_a_study_mean_the_same_files_from_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["slope", "crane", "apple", "beach", "dance", "eagle", "flame", "grape", "house"]
+    (tmp_path / "words.txt").write_text("\n".join(words))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    config = {**CONFIG, "task": {"kind": "wordle", "words": "words.txt", "max_new_tokens": 4}}
+    next(train_seeds(config, [0, 1], "seeds").trainings()).run()
+    finish(train_seeds(config, [0], "seeds"))
+    next(train_seeds(config, [0, 1], "seeds").trainings())
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    finish(SeedStudy.open(tmp_path / "seeds"))
+    assert journal(tmp_path / "seeds" / "seed-1")
+
+
+def test_a_study_whose_strategy_chooses_the_population_goes_on(tmp_path: Path) -> None:
+    config = {**CONFIG, "space": "subspace", "strategy": {"kind": "sep_cma", "sigma": 0.1}}
+    finish(train_seeds(config, [0], tmp_path / "seeds"))
+    finish(train_seeds(config, [0], tmp_path / "seeds"))
+
+
 def test_the_same_seed_twice_and_no_seed_are_refused() -> None:
     with pytest.raises(GermlineError, match="seeds: 3 is given twice"):
         train_seeds(CONFIG, [0, 3, 3])

@@ -12,8 +12,11 @@ from typing import Any
 from germline.config.run_config import Config
 from germline.config.scorers import Classifier, ScorerBase
 
+TASK_FILES = ("path", "test_path", "words")
+"""Settings of a task that may hold a path."""
+
 SETTINGS: Mapping[str, tuple[str, ...]] = {
-    "task": ("kind", "path", "test_path", "words"),
+    "task": ("kind", *TASK_FILES),
     "space": ("init_adapter",),
 }
 """Section -> its settings that may hold a path; `task: riddles.py` alone is its `kind`."""
@@ -36,7 +39,7 @@ def with_absolute_paths(config: Config) -> Config:
     """Write the paths that the run reads as absolute paths, so that any folder works."""
     files = {
         name: file.expanduser().resolve()
-        for name in ("path", "test_path", "words")
+        for name in TASK_FILES
         # A path that does not exist may be the name of a dataset on the hub.
         if (file := getattr(config.task, name, None)) is not None and file.expanduser().exists()
     }

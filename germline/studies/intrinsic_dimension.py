@@ -33,7 +33,7 @@ from germline.run.build_fleet import engine_placement
 from germline.run.build_parts import make_engine
 from germline.strategies import make_strategy
 from germline.strategies.sigma_adaptation import FIRST_GUESS
-from germline.studies.run_folder import begin_or_resume, check_same_config, with_task_digest
+from germline.studies.run_folder import as_recorded, begin_or_resume, check_same_config
 from germline.tasks import make_task
 from germline.types import GermlineError, HeldOutScore
 
@@ -128,7 +128,7 @@ def run_dimensions(
     Raises:
         GermlineError: the folder holds runs of another config, or a run cannot be made.
     """
-    config = with_task_digest(config)
+    config = as_recorded(config)
     planned = [
         (dimension, seed, _config(config, dimension, seed, cma_up_to), _path(out, dimension, seed))
         for seed in seeds

@@ -3,18 +3,17 @@
 from pathlib import Path
 
 from germline.config import Config, CustomTask
+from germline.config.file_paths import with_absolute_paths
 from germline.record import RunDirectory
 from germline.report.diff import differing_settings
 from germline.run import Training, resume, train
 from germline.tasks import make_task
 from germline.types import GermlineError
 
-PATHS = ("model", "task.path", "task.test_path", "space.init_adapter")
-"""Settings that a run directory holds as absolute paths."""
 
-
-def with_task_digest(config: Config) -> Config:
-    """Write the digest of a custom task into the config, as its runs do, to compare them."""
+def as_recorded(config: Config) -> Config:
+    """Return a config as its runs record it: absolute paths, and the digest of a custom task."""
+    config = with_absolute_paths(config)
     if not isinstance(config.task, CustomTask):
         return config
     digest = getattr(make_task(config.task), "digest", None)
@@ -31,13 +30,14 @@ def check_same_config(planned: Config, path: Path) -> None:
     if not (path / "run.json").exists():
         return
     differing = differing_settings([RunDirectory.open(path).config, planned])
-    changed = [name for name in differing if name not in PATHS]
-    if "generations" in changed:
-        changed = ["generations"]  # held_out.every follows it in a study of dimensions
-    if changed:
-        was, asked = differing[changed[0]]
+    if planned.strategy.population is None:
+        differing.pop("strategy.population", None)  # The strategy chose the number of members.
+    if differing:
+        # held_out.every follows the generations in a study of dimensions
+        name = "generations" if "generations" in differing else next(iter(differing))
+        was, asked = differing[name]
         raise GermlineError(
-            f"{path} was run with another {changed[0]} ({was!r}, not {asked!r}): choose another "
+            f"{path} was run with another {name} ({was!r}, not {asked!r}): choose another "
             "folder (--out), or remove that one"
         )
 

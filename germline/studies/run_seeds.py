@@ -22,7 +22,7 @@ from germline.record.best_generation import best_score
 from germline.record.seed_study import SEEDS_FILE, seed_run
 from germline.report.html_page import write_report
 from germline.run import Training
-from germline.studies.run_folder import begin_or_resume, check_same_config, with_task_digest
+from germline.studies.run_folder import as_recorded, begin_or_resume, check_same_config
 from germline.types import GermlineError, HeldOutScore
 
 MOST_SEEDS = 1000
@@ -90,7 +90,7 @@ class SeedStudy:
     """
 
     def __init__(self, config: Config, seeds: Sequence[int], out: Path) -> None:
-        self.config = with_task_digest(config)
+        self.config = as_recorded(config)
         self.seeds = tuple(seeds)
         self.out = out
 

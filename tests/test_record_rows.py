@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from germline.config import load_config
 from germline.record.atomic_files import append_rows, keep_rows, read_rows, write_atomically
 from germline.record.metrics_rows import (
     HeldOutSample,
+    batch_examples,
     generation_row,
     paired_samples,
     rollout_rows,
@@ -216,3 +218,24 @@ def test_samples_of_equal_prompts_are_paired_in_order():
         (before[1], after[1]),
         (before[2], None),
     ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "examples"),
+    [
+        ([], 8),
+        ([{}], 8),
+        ([{"rollouts": 12}], 3),
+        ([{"rollouts": 32}], 8),
+        ([{"rollouts": 40}], 8),
+        ([{"rollouts": 32}, {"rollouts": 20}], 5),
+    ],
+)
+def test_the_examples_of_a_generation_are_at_most_those_of_the_task(
+    rows: list[dict[str, int]], examples: int
+) -> None:
+    config = load_config({"batch_size": 8, "strategy": {"population": 4}})
+    assert batch_examples(rows, config) == examples
+    chosen = {"kind": "sep_cma", "sigma": 0.1}  # The strategy chooses the population.
+    without = load_config({"batch_size": 8, "space": "subspace", "strategy": chosen})
+    assert batch_examples(rows, without) == 8

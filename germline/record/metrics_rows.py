@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from germline.config import Config
 from germline.types import Example, GenerationRecord, HeldOutScore, MeanUpdate, Rollout, Update
 
 MAX_SAMPLES = 20
@@ -171,6 +172,19 @@ def rollout_rows(
         }
         for rollout in spread_by_reward(record.evaluation.rollouts, limit)
     ]
+
+
+def batch_examples(rows: Sequence[Mapping[str, Any]], config: Config) -> int:
+    """Return the examples of a generation: `batch_size`, or all where the task has fewer.
+
+    Args:
+        rows: of the generations; without any, or where older versions counted no rollouts, the
+            result is `batch_size`.
+        config: of the run.
+    """
+    size, members = config.batch_size, config.strategy.population
+    played = rows[-1].get("rollouts") if rows else None
+    return min(size, played // members) if played and members else size
 
 
 def episode_fields(rollout: Rollout) -> dict[str, Any]:

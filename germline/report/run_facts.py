@@ -24,7 +24,7 @@ from germline.record.best_generation import best_score
 from germline.record.journal_check import check_journal
 from germline.record.list_runs import State
 from germline.record.lock import is_locked
-from germline.record.metrics_rows import paired_samples, transcript
+from germline.record.metrics_rows import batch_examples, paired_samples, transcript
 from germline.registry import implementation
 from germline.report import diff
 from germline.report.advice import failed_share
@@ -319,9 +319,7 @@ class RunFacts:
     @property
     def batch_examples(self) -> int:
         """Examples of a generation: `batch_size`, or all where the task has fewer."""
-        size, members = self.run.config.batch_size, self.run.config.strategy.population
-        played = self.rows[-1].get("rollouts") if self.rows else None
-        return size if not (played and members) else min(size, played // members)
+        return batch_examples(self.rows, self.config)
 
     @property
     def without_signal(self) -> int:

@@ -16,6 +16,7 @@ import yaml
 from germline.evaluation import confidence_interval
 from germline.record import RunDirectory
 from germline.record.atomic_files import write_atomically
+from germline.record.metrics_rows import batch_examples
 from germline.types import GermlineError, HeldOutScore
 
 log = logging.getLogger(__name__)
@@ -105,11 +106,7 @@ def model_card(run: RunDirectory, name: str, form: Literal["adapter", "merged"],
 def _method(run: RunDirectory) -> str:
     config = run.config
     members = config.strategy.population
-    rows = run.generations()
-    played = rows[-1].get("rollouts") if rows else None
-    examples = config.batch_size
-    if played and members:  # all examples of a task that has fewer than batch_size
-        examples = min(examples, played // members)
+    examples = batch_examples(run.generations(), config)
     text = f"strategy `{config.strategy.kind}`, {members} members, {examples} examples"
     if config.method.kind != "es":
         text = f"`{config.method.kind}`, {text}"

@@ -9,11 +9,11 @@ import torch
 
 from benchmarks.memory import LiveTensors
 from germline.config import load_config
-from germline.engines.inprocess import InProcessEngine
+from germline.engines.inprocess import InProcessEngine, torch_device
 from germline.engines.prompt_batch import encode_prompt, pad_prompts
 from germline.estimates.estimate import estimate, what_fits
 from germline.estimates.hardware import GPUS, Hardware, measure_cpu, memory_limits
-from germline.estimates.here import engine_device, machine_here
+from germline.estimates.here import machine_here
 from germline.estimates.memory import (
     memory_parts,
     resident_peak,
@@ -27,6 +27,7 @@ from germline.estimates.workload import TextLengths, text_lengths, workload
 from germline.fleet.byte_accounting import sent_bytes
 from germline.fleet.worker_jobs import ApplyJob, GenerateJob
 from germline.run.build_parts import make_engine
+from germline.run.resource_checks import check_memory
 from germline.strategies import make_strategy
 from germline.tasks import make_task
 from germline.types import Decoding, GermlineError, Update
@@ -300,8 +301,11 @@ def test_a_device_that_is_not_here_is_refused_by_name(device):
         machine_here(load_config({}, [f"engine.device={device}"]), shape_of(QWEN))
 
 
-def test_an_inference_engine_may_have_a_device_that_this_pytorch_lacks():
+def test_an_inference_engine_may_have_a_device_that_this_pytorch_lacks(monkeypatch):
+    monkeypatch.setattr("germline.estimates.hardware.available_bytes", lambda: 64e9)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     served = {"engine": {"kind": "sglang", "launch": True, "device": "cuda:99"}}
-    assert engine_device(load_config(served)) == torch.device("cuda:99")
+    check_memory(load_config(served | {"model": QWEN}))
+    assert torch_device("cuda:99", must_exist=False) == torch.device("cuda:99")
     with pytest.raises(GermlineError, match=r"engine\.device=.quantum. cannot be used here"):
-        engine_device(load_config({}, ["engine.device=quantum"]))
+        torch_device("quantum", must_exist=False)

@@ -348,17 +348,23 @@ def _is_out_of_memory(error: RuntimeError) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
-def torch_device(name: str) -> torch.device:
+def torch_device(name: str, *, must_exist: bool = True) -> torch.device:
     """Return the device that `engine.device` names.
 
+    Args:
+        name: a device of PyTorch, or `auto`.
+        must_exist: whether this machine and this build of PyTorch must have it; an inference engine
+            may have a build of its own.
+
     Raises:
-        GermlineError: this machine, or this build of PyTorch, has no such device.
+        GermlineError: PyTorch knows no device of this name, or it must exist and does not.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.empty(1, device=device)
+        if must_exist:
+            torch.empty(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise GermlineError(
             f"engine.device={name!r} cannot be used here ({str(error).splitlines()[0]}): "

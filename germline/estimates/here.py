@@ -23,27 +23,6 @@ OTHER = "24gb"
 """The description whose speed is used for other GPUs; their memory is read from the driver."""
 
 
-def engine_device(config: Config) -> torch.device:
-    """Return the device on which an engine of this config would run.
-
-    An inference engine may have a build of PyTorch of its own, so that this one needs no such
-    device.
-
-    Raises:
-        GermlineError: PyTorch knows no device of this name.
-    """
-    name = getattr(config.engine, "device", "auto")
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        return torch.device(name)
-    except RuntimeError as error:
-        raise GermlineError(
-            f"engine.device={name!r} cannot be used here ({str(error).splitlines()[0]}): use "
-            "engine.device=auto or engine.device=cpu"
-        ) from None
-
-
 def machine_here(config: Config, shape: ModelShape, clock: Clock = time.perf_counter) -> Hardware:
     """Describe the device on which an engine of this config would run here.
 

@@ -374,13 +374,13 @@ def _available(config: Config) -> tuple[bool, float, float]:
     """Return whether the engine is on a GPU, and the bytes available on device and host."""
     import torch
 
+    from germline.engines.inprocess import torch_device
     from germline.estimates.hardware import available_bytes
-    from germline.estimates.here import engine_device
 
     host = available_bytes()
     if getattr(config.engine, "base_url", None) is not None:
         return True, math.inf, host  # the server may run on another machine
-    device = engine_device(config)
+    device = torch_device(getattr(config.engine, "device", "auto"), must_exist=False)
     if device.type != "cuda":
         return False, host, host
     if not torch.cuda.is_available():

@@ -35,7 +35,6 @@ def run_with_view(begin: "Callable[[], Training]", *, quiet: bool, as_json: bool
         training = begin()
     _print_position(console, training.directory, quiet=quiet)
     view = _view(console, training.directory, quiet=quiet)
-    last = training.directory.journal.last_generation()
 
     def stop() -> None:
         training.stop()
@@ -46,7 +45,6 @@ def run_with_view(begin: "Callable[[], Training]", *, quiet: bool, as_json: bool
     try:
         with stop_on_interrupt(stop):
             for record in training:
-                last = record.generation
                 view.generation(record)
     except KeyboardInterrupt:
         view.close()  # before anything is printed, because the next frame would overwrite it
@@ -65,7 +63,7 @@ def run_with_view(begin: "Callable[[], Training]", *, quiet: bool, as_json: bool
     train_summary.print_result(console, training.directory, quiet=quiet)
     if training.directory.stopped_early:
         train_summary.print_stopped_early(console, training.directory)
-    elif last + 1 < training.config.generations:
+    elif not training.directory.has_ended:
         train_summary.print_stopped(console, training.directory)
         raise typer.Exit(INTERRUPTED)
     if not quiet:
@@ -140,9 +138,9 @@ def _over_seeds(one: "SeedStatistics", name: str) -> str:
 
 def _print_position(console: Console, directory: RunDirectory, *, quiet: bool) -> None:
     """Say from where a run continues, or that it has nothing left to do."""
-    done, total = directory.journal.last_generation() + 1, directory.config.generations
     if quiet:
         return
+    done, total = directory.journal.last_generation() + 1, directory.config.generations
     if done and directory.has_ended:
         console.print(
             f"This run is finished ({done} of {total} generations): nothing is trained. For more, "

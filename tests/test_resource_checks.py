@@ -172,6 +172,9 @@ REFUSED = {
         r"graders\.timeout_s=2, the default, or at most 1e\+06"
     ),
     "fleet.hang_timeout_s=1e12": r"fleet\.hang_timeout_s=1e\+12 .*set fleet\.hang_timeout_s=120",
+    "task.scorers={judged: {kind: openrlhf, url: http://127.0.0.1:9, timeout_s: 1e12}}": (
+        r"task\.scorers\.judged\.timeout_s=1e\+12 .*set task\.scorers\.judged\.timeout_s=60"
+    ),
     "strategy.population=100000000": (
         r"strategy\.population=100000000 with 4 examples each \(batch_size\) makes 400000000 "
         r"rollouts .* at least 441\.2 GB .* 16\.0 GB are available: set "
@@ -201,6 +204,7 @@ def test_what_no_machine_can_run_is_refused_before_anything_starts(
 LIMITS_OF_THE_SYSTEM = (
     "graders.timeout_s=1e12",
     "fleet.hang_timeout_s=1e12",
+    "task.scorers={judged: {kind: openrlhf, url: http://127.0.0.1:9, timeout_s: 1e12}}",
     "graders.workers=100000",
 )
 

@@ -39,10 +39,9 @@ def check_journal(run: RunDirectory) -> None:
 
 def _last_recorded_generation(file: Path) -> int:
     """Return the last generation that has a row, -1 without one; damaged rows are left out."""
-    last = -1
-    for line in complete_lines(file):
+    for line in reversed(complete_lines(file)):
         try:
-            last = max(last, int(json.loads(line)["generation"]))
+            return int(json.loads(line)["generation"])
         except (ValueError, KeyError, TypeError):
             continue
-    return last
+    return -1

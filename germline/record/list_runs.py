@@ -12,7 +12,7 @@ from germline.config.plugins import MissingPluginError
 from germline.record.best_generation import best_score, early_stop
 from germline.record.lock import is_locked
 from germline.record.run_directory import RunDirectory
-from germline.record.seed_study import SEEDS_FILE, is_seed_study, planned_seeds, seed_runs
+from germline.record.seed_study import SEEDS_FILE, is_seed_study, read_seeds_file, seed_runs
 from germline.types import GermlineError, HeldOutScore
 
 State = Literal["running", "stopped", "finished"]
@@ -121,10 +121,10 @@ def list_runs(folder: Path) -> list[RunSummary | SeedStudySummary | UnreadableRu
 
 def _seed_study_summary(path: Path) -> SeedStudySummary | UnreadableRun:
     try:
-        seeds = len(planned_seeds(path))
+        seeds, _config = read_seeds_file(path)
     except (GermlineError, OSError) as error:
         return UnreadableRun(path, str(error))
-    return SeedStudySummary(path, seeds, tuple(map(_summary, seed_runs(path))))
+    return SeedStudySummary(path, len(seeds), tuple(map(_summary, seed_runs(path))))
 
 
 def _summary(path: Path) -> RunSummary | UnreadableRun:

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from germline.types import GermlineError
 
@@ -44,15 +45,16 @@ def runs_of(path: Path) -> list[Path]:
     return runs
 
 
-def planned_seeds(folder: Path) -> list[int]:
-    """Return the seeds that a folder of several run seeds is to train.
+def read_seeds_file(folder: Path) -> tuple[list[int], dict[str, Any]]:
+    """Return the seeds that a folder of several run seeds is to train, and the config as written.
 
     Raises:
         GermlineError: its `seeds.json` is damaged.
     """
     file = folder / SEEDS_FILE
     try:
-        return [int(seed) for seed in json.loads(file.read_bytes())["seeds"]]
+        facts = json.loads(file.read_bytes())
+        return [int(seed) for seed in facts["seeds"]], dict(facts["config"])
     except (ValueError, KeyError, TypeError) as error:
         raise GermlineError(f"{file} is damaged ({error}); restore it from a copy") from None
 

@@ -19,7 +19,7 @@ from germline.evaluation.seed_statistics import SeedStatistics, seed_statistics
 from germline.record import RunDirectory
 from germline.record.atomic_files import explain_write_errors, write_atomically
 from germline.record.best_generation import best_score
-from germline.record.seed_study import SEEDS_FILE, seed_run
+from germline.record.seed_study import SEEDS_FILE, read_seeds_file, seed_run
 from germline.report.html_page import write_report
 from germline.run import Training
 from germline.studies.run_folder import as_recorded, begin_or_resume, check_same_config
@@ -101,12 +101,8 @@ class SeedStudy:
         Raises:
             GermlineError: its `seeds.json` is damaged.
         """
-        file = out / SEEDS_FILE
-        try:
-            facts = json.loads(file.read_bytes())
-            return cls(load_config(migrate(facts["config"])), facts["seeds"], out)
-        except (ValueError, KeyError, TypeError) as error:
-            raise GermlineError(f"{file} is damaged ({error}); restore it from a copy") from None
+        seeds, config = read_seeds_file(out)
+        return cls(load_config(migrate(config)), seeds, out)
 
     def path(self, seed: int) -> Path:
         """Return the run directory of a seed."""

@@ -44,23 +44,22 @@ def report(
     """
     from germline.cli.train_summary import score_decline_lines
     from germline.record.seed_study import runs_of
-    from germline.report.html_page import write_report
-    from germline.report.run_facts import RunFacts
+    from germline.report.html_page import read_runs, write_page
 
-    runs = [one for run in runs for one in runs_of(run)]
-    path = write_report(runs, out)
-    facts = {str(run): RunFacts(run) for run in runs}
-    advice = {name: score_decline_lines(one.run) for name, one in facts.items()}
-    damage = {name: one.damage for name, one in facts.items()}
+    facts = read_runs([one for run in runs for one in runs_of(run)])
+    path = write_page(facts, out)
     if as_json:
-        values = [{"run": name, "advice": advice[name], "damage": damage[name]} for name in facts]
+        values = [
+            {"run": one.path, "advice": score_decline_lines(one.worse), "damage": one.damage}
+            for one in facts
+        ]
         print_json({"report": path, "runs": values})
     else:
-        for name, lines in advice.items():
-            if damage[name]:
-                typer.secho(f"the journal is damaged: {damage[name]}", fg="red", err=True)
-            for line in lines:
-                typer.echo(line if len(runs) == 1 else f"{name}: {line}")
+        for one in facts:
+            if one.damage:
+                typer.secho(f"the journal is damaged: {one.damage}", fg="red", err=True)
+            for line in score_decline_lines(one.worse):
+                typer.echo(line if len(facts) == 1 else f"{one.path}: {line}")
         typer.echo(f"written to {path}")
     if browse and not webbrowser.open(path.resolve().as_uri()):
         typer.echo("no browser could be started: open the file in a browser", err=True)

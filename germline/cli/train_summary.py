@@ -2,6 +2,7 @@
 
 import shlex
 import statistics
+from collections.abc import Sequence
 from itertools import takewhile
 
 from rich.console import Console
@@ -11,11 +12,12 @@ from rich.text import Text
 from germline.cli import text_format
 from germline.comm_bytes import CommBytes
 from germline.record import HeldOutRow, RunDirectory
+from germline.record.atomic_files import Row
 from germline.record.best_generation import best_score
 from germline.record.metrics_rows import paired_samples
 from germline.report.advice import MANY_FAILED, failed_share, percent
 from germline.report.prompt_option_charts import center_options
-from germline.report.score_decline_advice import score_decline_advice
+from germline.report.score_decline_advice import ScoreDeclineAdvice, score_decline_advice
 from germline.types import HeldOutScore
 
 SHOWN_SAMPLES = 5
@@ -23,26 +25,25 @@ SHOWN_SAMPLES = 5
 
 def print_result(console: Console, run: RunDirectory, *, quiet: bool) -> None:
     """Print held-out completions and scores before and after training, and the paths of files."""
-    scores = run.held_out()
+    scores, rows = run.held_out(), run.generations()
+    decline = score_decline_advice(run.config, run.path, rows, [row.score for row in scores])
     if not quiet and len(scores) > 1 and scores[0].samples and scores[-1].samples:
         console.print(completions_table(scores[0], scores[-1], console.width))
     for line in (
         *_scores(scores, run.journal.last_generation() + 1),
-        *_failures(run),
-        *score_decline_lines(run),
+        *_failures(rows),
+        *score_decline_lines(decline),
         *_voters(run),
-        *_options(run),
-        *_traffic(run),
+        *_options(rows),
+        *_traffic(run.config.strategy.population, rows),
     ):
         _print(console, line)
     for line in _paths(run):
         _print_whole(console, line)
 
 
-def score_decline_lines(run: RunDirectory) -> list[str]:
+def score_decline_lines(advice: ScoreDeclineAdvice | None) -> list[str]:
     """Return advice and commands when the score of a run declines, else nothing."""
-    scores = [row.score for row in run.held_out()]
-    advice = score_decline_advice(run.config, run.path, run.generations(), scores)
     return [advice.text, *(f"  {command}" for command in advice.commands)] if advice else []
 
 
@@ -126,9 +127,9 @@ def _scores(scores: list[HeldOutRow], done: int) -> list[str]:
     return [line]
 
 
-def _failures(run: RunDirectory) -> list[str]:
+def _failures(rows: Sequence[Row]) -> list[str]:
     """Return a line when the grading of many completions of the run failed."""
-    share, reason = failed_share(run.generations())
+    share, reason = failed_share(rows)
     if share <= MANY_FAILED:
         return []
     return [
@@ -152,20 +153,19 @@ def _voters(run: RunDirectory) -> list[str]:
     ]
 
 
-def _options(run: RunDirectory) -> list[str]:
-    options = center_options(run.generations())
+def _options(rows: Sequence[Row]) -> list[str]:
+    options = center_options(rows)
     return [f"prompt options of the center: {', '.join(options)}"] if options else []
 
 
-def _traffic(run: RunDirectory) -> list[str]:
+def _traffic(members: int | None, rows: Sequence[Row]) -> list[str]:
     """Describe the traffic of the latest generations that were evaluated by engines elsewhere.
 
     A run that was resumed with one engine in its own process has none, and says nothing of the
     generations before.
     """
-    latest = takewhile(lambda row: "traffic" in row, reversed(run.generations()))
+    latest = takewhile(lambda row: "traffic" in row, reversed(rows))
     traffic = [CommBytes(**row["traffic"]) for row in latest]
-    members = run.config.strategy.population
     if not traffic or not members:
         return []
     text = statistics.median(row.text for row in traffic) / members / 1000

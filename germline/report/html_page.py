@@ -69,11 +69,28 @@ def write_report(paths: Path | str | Sequence[Path | str], out: Path | str | Non
     Raises:
         GermlineError: there is no run, one cannot be read, or `out` is a folder.
     """
+    return write_page(read_runs(paths), out)
+
+
+def read_runs(paths: Path | str | Sequence[Path | str]) -> list[RunFacts]:
+    """Return the facts of runs, each run once.
+
+    Raises:
+        GermlineError: there is no run, or one cannot be read.
+    """
     given = [paths] if isinstance(paths, (Path, str)) else list(paths)
-    folders = {Path(path).resolve(): Path(path) for path in given}  # each run once
+    folders = {Path(path).resolve(): Path(path) for path in given}
     if not folders:
         raise GermlineError("report: no run was named; name at least one run directory")
-    runs = [RunFacts(folder) for folder in folders.values()]
+    return [RunFacts(folder) for folder in folders.values()]
+
+
+def write_page(runs: Sequence[RunFacts], out: Path | str | None = None) -> Path:
+    """Write the page about these runs and return its path; see `write_report`.
+
+    Raises:
+        GermlineError: `out` is a folder.
+    """
     default = runs[0].run.report if len(runs) == 1 else Path("report.html")
     path = default if out is None else Path(out)
     if path.is_dir():

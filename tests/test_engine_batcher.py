@@ -118,6 +118,16 @@ def test_a_greedy_row_joins_others_whatever_its_top_p(batcher):
     assert batcher.batches == [["held"], ["a", "b"]]
 
 
+def test_sampled_rows_of_another_top_p_are_a_batch_of_their_own(batcher):
+    sampled = replace(GREEDY, temperature=0.5)
+    batcher.hold()
+    rows = [request("a", sampled), request("b", replace(sampled, top_p=0.5)), request("c", sampled)]
+    futures = batcher.submit(rows)
+    batcher.may_go_on.set()
+    results(futures)
+    assert batcher.batches == [["held"], ["a", "c"], ["b"]]
+
+
 def test_a_batch_has_max_rows_at_most(trained):
     batcher = WatchedBatcher(ServedWeights.open(str(trained)), max_rows=2)
     batcher.hold()
@@ -227,6 +237,15 @@ def test_rows_that_do_not_fit_the_context_together_are_not_together(of_nano):
     assert all(len(result.completion.tokens) <= 15 for result in results(futures))
     assert list(map(len, of_nano.batches)) == [1, 1, 1]
     (error,) = map(failure_of, of_nano.submit([replace(full, max_new_tokens=13)]))
+    assert (error.status, error.code) == (400, "context_length_exceeded")
+
+
+def test_a_prompt_that_fills_the_context_has_no_room_for_a_completion_of_any_length(of_nano):
+    row = replace(request("", generation=-1), max_new_tokens=None)
+    of_tokens = [replace(row.example, token_ids=(5,) * count) for count in (511, 512)]
+    last, none = of_nano.submit([replace(row, example=example) for example in of_tokens])
+    assert len(last.result(HANG_S).completion.tokens) <= 1
+    error = failure_of(none)
     assert (error.status, error.code) == (400, "context_length_exceeded")
 
 

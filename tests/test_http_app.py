@@ -15,7 +15,8 @@ from contextlib import contextmanager, suppress
 import pytest
 from fastapi import Response
 
-from germline.services.http_app import HttpLimits, RequestError, make_app
+from germline.services import http_app
+from germline.services.http_app import HttpLimits, RequestError, error_response, make_app
 from germline.services.http_server import HttpServer, check_address
 from germline.types import GermlineError
 from tests.hang_limit import HANG_S
@@ -182,6 +183,23 @@ def test_a_larger_body_is_a_413_with_and_without_its_length():
         assert error_of(service.post("/echo", body))[0] == 413
         assert error_of(service.post("/echo", iter([body[:600], body[600:]])))[0] == 413
         assert service.post("/echo", b'{"a": 1}') == (200, {"a": 1})
+
+
+def test_a_client_that_sends_a_large_body_before_it_reads_gets_the_413(monkeypatch):
+    monkeypatch.setattr(http_app, "DISCARD_S", HANG_S)
+    with Service(max_request_bytes=8_000_000).running() as service:
+        assert error_of(service.post("/echo", b" " * 31_000_000))[0] == 413
+
+
+@pytest.mark.parametrize(
+    ("status", "name", "value"),
+    [(429, "retry-after", "1"), (503, "retry-after", "1"), (401, "www-authenticate", "Bearer")],
+)
+def test_a_refusal_has_the_header_that_says_how_to_go_on(status, name, value):
+    headers = {"retry-after", "www-authenticate"}
+    refusal = error_response(RequestError(status, "no"))
+    assert headers & {*refusal.headers} == {name}
+    assert refusal.headers[name] == value
 
 
 def test_more_requests_at_a_time_are_a_429_and_health_answers():

@@ -205,6 +205,15 @@ def test_a_seed_repeats_its_texts_and_choices_differ(client):
     assert sample(client, seed=7, n=4, top_p=0) != first
 
 
+def test_equal_prompts_of_one_request_have_noise_of_their_own(client):
+    common = {"model": "center", "temperature": 1.5, "seed": 7, "max_tokens": 12}
+    prompts = ["Tell me a st"] * 4
+    texts = [one.text for one in client.completions.create(prompt=prompts, **common).choices]
+    assert len(set(texts)) > 1
+    (alone,) = client.completions.create(prompt=prompts[:1], **common).choices
+    assert alone.text == texts[0]
+
+
 def test_greedy_choices_are_the_same_text(client):
     response = chat(client, QUESTIONS[0], n=3)
     assert len(response.choices) == 3

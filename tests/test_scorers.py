@@ -31,7 +31,7 @@ def scorer(url, **section):
     config = load_config(
         {"task": {"kind": "arithmetic", "scorers": {"good": section | {"url": url}}}}
     )
-    return create("scorer", config.task.scorers["good"], "good")
+    return create("scorer", config.task.scorers["good"], "task.scorers.good")
 
 
 def scores(reply, items=ITEMS, **section):

@@ -73,7 +73,7 @@ class ScorerBase(KindSection):
     )
 
 
-class HttpScorer(ScorerBase):
+class HttpSettings(Section):
     """Settings of a service that is asked over HTTP."""
 
     url: Url = Field(description="Address of the service.")
@@ -96,6 +96,24 @@ class HttpScorer(ScorerBase):
         ),
     )
     concurrency: int = Field(4, ge=1, description="Largest number of requests at the same time.")
+
+
+class HttpScorer(HttpSettings, ScorerBase):
+    """Settings of a scorer that is a service."""
+
+
+class ChatSettings(HttpSettings):
+    """Settings of a language model behind `/v1/chat/completions`."""
+
+    url: Url = Field(
+        description="Address up to the version, such as `http://localhost:8000/v1`.",
+    )
+    model: str = Field(min_length=1, description="Name of the model in the request.")
+    max_new_tokens: int = Field(512, ge=1, description="Longest reply of the judge, in tokens.")
+    temperature: float = Field(0.0, ge=0, description="Sampling temperature of the judge.")
+    options: dict[str, Any] = Field(
+        {}, description="Further fields of the request, such as `{seed: 1}`."
+    )
 
 
 class BatchedHttpScorer(HttpScorer):
@@ -166,14 +184,10 @@ class VllmScore(VllmScorer):
 
 
 @register("scorer", "germline.scorers.judge:JudgeScorer")
-class Judge(HttpScorer):
+class Judge(ChatSettings, HttpScorer):
     """A language model behind `/v1/chat/completions` that grades the completion with a number."""
 
     kind: Literal["judge"] = "judge"
-    url: Url = Field(
-        description="Address up to the version, such as `http://localhost:8000/v1`.",
-    )
-    model: str = Field(min_length=1, description="Name of the model in the request.")
     template: Annotated[str, AfterValidator(_has_response)] = Field(
         JUDGE_PROMPT,
         description=(
@@ -183,11 +197,6 @@ class Judge(HttpScorer):
     )
     lowest: float = Field(0.0, description="Worst grade, which is the score 0.")
     highest: float = Field(10.0, description="Best grade, which is the score 1.")
-    max_new_tokens: int = Field(512, ge=1, description="Longest reply of the judge, in tokens.")
-    temperature: float = Field(0.0, ge=0, description="Sampling temperature of the judge.")
-    options: dict[str, Any] = Field(
-        {}, description="Further fields of the request, such as `{seed: 1}`."
-    )
 
     @model_validator(mode="after")
     def _grades_have_an_order(self) -> "Judge":

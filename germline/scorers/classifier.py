@@ -16,10 +16,9 @@ class ClassifierScorer:
     concurrency = 1
     reports_truncation = True
 
-    def __init__(self, config: Classifier, name: str) -> None:
+    def __init__(self, config: Classifier, setting: str) -> None:
         self.batch_size = BATCHES_AT_A_TIME * config.batch_size
-        place = f"task.scorers.{name}"
-        names = SettingNames(f"{place}.model", f"{place}.{{}}")
+        names = SettingNames(f"{setting}.model", f"{setting}.{{}}")
         self._model = SequenceClassifier(config.model, config, names)
 
     def score(self, items: Sequence[Item]) -> list[Score]:

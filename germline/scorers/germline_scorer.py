@@ -21,8 +21,8 @@ class GermlineServiceScorer(ServiceScorer):
 
     reports_truncation = True
 
-    def __init__(self, config: GermlineScorer, name: str) -> None:
-        super().__init__(name, config)
+    def __init__(self, config: GermlineScorer, setting: str) -> None:
+        super().__init__(setting, config)
         self._field = f"{config.output}s"
 
     def request_scores(self, items: Sequence[Item]) -> list[Score]:

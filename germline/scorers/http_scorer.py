@@ -1,32 +1,22 @@
-"""The base of scorers that ask a service: requests, retries, and batches that are refused.
+"""The base of scorers that ask a service, and what they do with a batch that is refused.
 
 A service that refuses a batch may refuse one text of it, such as one that is too long. The batch is
 then halved until the refused texts are found, so that the others are scored.
 """
 
-import os
 from collections.abc import Sequence
-from typing import Any
 
 from germline.config.scorers import HttpScorer
-from germline.engines.served.http_client import HttpConnection, RequestRefused
-from germline.scorers.circuit_breaker import CircuitBreaker, ServiceAwayError
+from germline.engines.served.http_client import RequestRefused
+from germline.scorers.http_service import REFUSED_FOR_ALL, HttpService
 from germline.scorers.types import Item, NotScoredError, Score, missing
-from germline.types import EngineLost, GermlineError
-
-SERVER_ERROR = 500
-ERROR_ATTEMPTS = 3
-"""Attempts at a request that the service answers with an error of its own (status 500)."""
-
-REFUSED_FOR_ALL = (401, 403, 404)
-"""Statuses that concern every text of a batch, so that halves of it would be refused as well."""
 
 
-class ServiceScorer:
+class ServiceScorer(HttpService):
     """Asks a service for scores; subclasses say what is sent and how the response is read.
 
     Args:
-        name: of the rubric part.
+        setting: name of the section, such as `task.scorers.helpful`.
         config: its settings.
 
     Raises:
@@ -35,19 +25,11 @@ class ServiceScorer:
 
     reports_truncation = False
 
-    def __init__(self, name: str, config: HttpScorer) -> None:
-        self.setting = f"task.scorers.{name}"
-        place = f"{self.setting}.url={config.url}"
+    def __init__(self, setting: str, config: HttpScorer) -> None:
+        super().__init__(config, lambda field: f"{setting}.{field}")
+        self.setting = setting
         self.batch_size: int = getattr(config, "batch_size", 1)
         self.concurrency = config.concurrency
-        self._breaker = CircuitBreaker(place, config.retry_timeout_s)
-        self._connection = HttpConnection(
-            place,
-            config.url,
-            config.timeout_s,
-            headers=_headers(self.setting, config),
-            timeout_setting=f"{self.setting}.timeout_s",
-        )
 
     def score(self, items: Sequence[Item]) -> list[Score]:
         """Score completions; a batch that is refused is scored in halves.
@@ -73,42 +55,3 @@ class ServiceScorer:
             RequestRefused: the service refuses the request.
         """
         raise NotImplementedError
-
-    def close(self) -> None:
-        """End requests that wait for the next attempt."""
-        self._breaker.close()
-
-    def post(self, path: str, body: object) -> Any:
-        """Send an object and return the parsed response; repeat while the service is away.
-
-        Raises:
-            RequestRefused: the service refuses the request.
-            NotScoredError: the service does not answer.
-        """
-        errors = 0
-
-        def attempt() -> Any:
-            nonlocal errors
-            try:
-                return self._connection.post(path, body)
-            except EngineLost as failure:
-                raise ServiceAwayError(str(failure)) from None
-            except RequestRefused as refusal:
-                errors += 1
-                if refusal.status == SERVER_ERROR and errors < ERROR_ATTEMPTS:
-                    raise ServiceAwayError(str(refusal)) from None
-                raise
-
-        return self._breaker.call(attempt)
-
-
-def _headers(setting: str, config: HttpScorer) -> dict[str, str]:
-    if config.token_env is None:
-        return {}
-    token = os.environ.get(config.token_env, "")
-    if not token:
-        raise GermlineError(
-            f"{setting}.token_env={config.token_env}: this environment variable is not set: "
-            f"export {config.token_env}=..., or drop the setting if the service needs no token"
-        )
-    return {"Authorization": f"Bearer {token}"}

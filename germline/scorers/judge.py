@@ -10,24 +10,23 @@ it data; a judge may follow it all the same.
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from germline.config.scorers import Judge
+from germline.scorers.chat_completion import PATH, Reply, chat_request, end_of, read_reply
 from germline.scorers.http_scorer import ServiceScorer
 from germline.scorers.text_template import fill_template, full_prompt
-from germline.scorers.types import Item, Score, missing, sendable
+from germline.scorers.types import Item, NotScoredError, Score, missing, sendable
 
 _NUMBER = r"[-+]?[0-9]+(?:\.[0-9]+)?"
 _GRADE = re.compile(rf"\[\[\s*({_NUMBER})\s*\]\]")
 _BARE = re.compile(rf"\s*({_NUMBER})\s*")
-_LONGEST_SHOWN = 80
 
 
 class JudgeScorer(ServiceScorer):
     """Asks a judge about one completion per request."""
 
-    def __init__(self, config: Judge, name: str) -> None:
-        super().__init__(name, config)
+    def __init__(self, config: Judge, setting: str) -> None:
+        super().__init__(setting, config)
         self._config = config
 
     def request_scores(self, items: Sequence[Item]) -> list[Score]:
@@ -44,42 +43,21 @@ class JudgeScorer(ServiceScorer):
                 "highest": f"{config.highest:g}",
             },
         )
-        response = self.post(
-            "/chat/completions",
-            {
-                "model": config.model,
-                "messages": [{"role": "user", "content": message}],
-                "max_tokens": config.max_new_tokens,
-                "temperature": config.temperature,
-                **config.options,
-            },
-        )
-        return [self._read(response)]
-
-    def _read(self, response: Any) -> Score:
+        response = self.post(PATH, chat_request(config, message))
         try:
-            choice = response["choices"][0]
-            reply, refusal = choice["message"].get("content"), choice["message"].get("refusal")
-        except (KeyError, IndexError, TypeError, AttributeError):
-            return missing(f"the judge's response is no chat completion: {_short(response)}")
-        if not isinstance(reply, str) or not reply.strip():
-            why = f"refuses: {_short(refusal)}" if refusal else "gives no reply"
-            return missing(f"the judge {why}")
-        return self._grade(reply, choice.get("finish_reason"))
+            return [self._grade(read_reply(response))]
+        except NotScoredError as error:
+            return [missing(str(error))]
 
-    def _grade(self, reply: str, finish: object) -> Score:
-        grades = _GRADE.findall(reply) or _BARE.fullmatch(reply)
+    def _grade(self, reply: Reply) -> Score:
+        grades = _GRADE.findall(reply.text) or _BARE.fullmatch(reply.text)
         if not grades:
-            cut = ", and was cut at max_new_tokens" if finish == "length" else ""
-            return missing(f"the judge's reply has no grade such as [[7]]{cut}: {_short(reply)}")
+            return missing(
+                f"the judge's reply has no grade such as [[7]]{reply.cut_hint}: "
+                f"{end_of(reply.text)}"
+            )
         grade = float(grades[-1] if isinstance(grades, list) else grades.group(1))
         lowest, highest = self._config.lowest, self._config.highest
         if not lowest <= grade <= highest:
             return missing(f"the judge's grade {grade:g} is not from {lowest:g} to {highest:g}")
         return Score((grade - lowest) / (highest - lowest))
-
-
-def _short(value: object) -> str:
-    """Show the end of a long reply, where the grade should have been."""
-    text = " ".join((value if isinstance(value, str) else repr(value)).split())
-    return repr(text if len(text) <= _LONGEST_SHOWN else f"...{text[-_LONGEST_SHOWN:]}")

@@ -14,8 +14,8 @@ from germline.scorers.types import Item, Score, read_numbers, sendable
 class OpenRlhfScorer(ServiceScorer):
     """Asks a reward server that was written for OpenRLHF."""
 
-    def __init__(self, config: OpenRlhf, name: str) -> None:
-        super().__init__(name, config)
+    def __init__(self, config: OpenRlhf, setting: str) -> None:
+        super().__init__(setting, config)
         self._template = config.template
 
     def request_scores(self, items: Sequence[Item]) -> list[Score]:

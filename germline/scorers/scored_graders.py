@@ -67,7 +67,7 @@ class ScoredGraders:
         self._parts: list[ScorerPart] = []
         try:
             for name, config in configs.items():
-                self._parts.append(_part(name, config))
+                self._parts.append(start_scorer(f"task.scorers.{name}", name, config))
         except BaseException:
             self.close()
             raise
@@ -128,8 +128,13 @@ Graders = GraderPool | ScoredGraders
 """What grades the completions of a run."""
 
 
-def _part(name: str, config: ScorerBase) -> ScorerPart:
-    scorer: Scorer = create("scorer", config, name)
+def start_scorer(setting: str, name: str, config: ScorerBase) -> ScorerPart:
+    """Make a scorer and its queue; `setting` is its section in errors.
+
+    Raises:
+        GermlineError: the scorer cannot be made.
+    """
+    scorer: Scorer = create("scorer", config, setting)
 
     def score(items: list[Item]) -> Sequence[Score]:
         try:

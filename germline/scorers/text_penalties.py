@@ -38,7 +38,7 @@ class TextPenalty:
 class LengthScorer(TextPenalty):
     """How far a text is beyond a length."""
 
-    def __init__(self, config: LengthPenalty, name: str) -> None:
+    def __init__(self, config: LengthPenalty, setting: str) -> None:
         self._start, self._end = config.start, config.end
 
     def penalty(self, text: str) -> float:
@@ -50,7 +50,7 @@ class LengthScorer(TextPenalty):
 class RepetitionScorer(TextPenalty):
     """How much of a text was written before in it."""
 
-    def __init__(self, config: RepetitionPenalty, name: str) -> None:
+    def __init__(self, config: RepetitionPenalty, setting: str) -> None:
         self._n = config.ngram
 
     def penalty(self, text: str) -> float:

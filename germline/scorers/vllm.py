@@ -12,8 +12,8 @@ from germline.scorers.types import Item, NotScoredError, Score, read_number, rea
 class PoolingScorer(ServiceScorer):
     """Asks vLLM for one pooled output per completion."""
 
-    def __init__(self, config: VllmScorer, name: str) -> None:
-        super().__init__(name, config)
+    def __init__(self, config: VllmScorer, setting: str) -> None:
+        super().__init__(setting, config)
         model = {} if config.model is None else {"model": config.model}
         self._fields: dict[str, Any] = {**model, **config.options}
 
@@ -40,8 +40,8 @@ class PoolingScorer(ServiceScorer):
 class ClassifyScorer(PoolingScorer):
     """The probability of one class, or the only output of a reward model."""
 
-    def __init__(self, config: VllmClassify, name: str) -> None:
-        super().__init__(config, name)
+    def __init__(self, config: VllmClassify, setting: str) -> None:
+        super().__init__(config, setting)
         self._template, self._label = config.template, config.label
 
     def request_scores(self, items: Sequence[Item]) -> list[Score]:
@@ -70,8 +70,8 @@ class ClassifyScorer(PoolingScorer):
 class PairScorer(PoolingScorer):
     """The score of the pair of prompt and completion."""
 
-    def __init__(self, config: VllmScore, name: str) -> None:
-        super().__init__(config, name)
+    def __init__(self, config: VllmScore, setting: str) -> None:
+        super().__init__(config, setting)
 
     def request_scores(self, items: Sequence[Item]) -> list[Score]:
         """Score every completion against its own prompt."""

@@ -1,0 +1,57 @@
+"""One message to a language model behind `/chat/completions`, and its reply."""
+
+from typing import Any, NamedTuple
+
+from germline.config.scorers import ChatSettings
+from germline.scorers.types import NotScoredError
+
+PATH = "/chat/completions"
+_LONGEST_SHOWN = 80
+
+
+class Reply(NamedTuple):
+    """What the model wrote, and whether it was cut at the longest reply."""
+
+    text: str
+    cut: bool
+
+    @property
+    def cut_hint(self) -> str:
+        """What an error adds about a reply that was cut; empty for a whole one."""
+        return ", and was cut at max_new_tokens" if self.cut else ""
+
+
+def chat_request(config: ChatSettings, message: str) -> dict[str, Any]:
+    """Return the body of the request."""
+    return {
+        "model": config.model,
+        "messages": [{"role": "user", "content": message}],
+        "max_tokens": config.max_new_tokens,
+        "temperature": config.temperature,
+        **config.options,
+    }
+
+
+def read_reply(response: Any) -> Reply:
+    """Read the response of a judge.
+
+    Raises:
+        NotScoredError: the judge refuses, replies nothing, or sends no chat completion.
+    """
+    try:
+        choice = response["choices"][0]
+        text, refusal = choice["message"].get("content"), choice["message"].get("refusal")
+    except (KeyError, IndexError, TypeError, AttributeError):
+        raise NotScoredError(
+            f"the judge's response is no chat completion: {end_of(response)}"
+        ) from None
+    if not isinstance(text, str) or not text.strip():
+        why = f"refuses: {end_of(refusal)}" if refusal else "gives no reply"
+        raise NotScoredError(f"the judge {why}")
+    return Reply(text, choice.get("finish_reason") == "length")
+
+
+def end_of(value: object) -> str:
+    """Show the end of a long reply, where the verdict should have been."""
+    text = " ".join((value if isinstance(value, str) else repr(value)).split())
+    return repr(text if len(text) <= _LONGEST_SHOWN else f"...{text[-_LONGEST_SHOWN:]}")

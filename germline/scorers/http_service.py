@@ -1,0 +1,79 @@
+"""A service that is asked over HTTP: its token, and requests that are repeated while it is away."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from germline.config.scorers import HttpSettings
+from germline.engines.served.http_client import HttpConnection, RequestRefused
+from germline.scorers.circuit_breaker import CircuitBreaker, ServiceAwayError
+from germline.types import EngineLost, GermlineError
+
+SERVER_ERROR = 500
+ERROR_ATTEMPTS = 3
+"""Attempts at a request that the service answers with an error of its own (status 500)."""
+
+REFUSED_FOR_ALL = (401, 403, 404)
+"""Statuses that concern every request, such as a wrong token or a model that is not there."""
+
+
+class HttpService:
+    """Sends requests to a service; thread-safe.
+
+    Args:
+        config: where the service is, and how long to wait for it.
+        name_of: the name of a field of `config` in errors, such as `task.scorers.helpful.url`.
+
+    Raises:
+        GermlineError: the environment variable with the token is not set.
+    """
+
+    def __init__(self, config: HttpSettings, name_of: Callable[[str], str]) -> None:
+        place = f"{name_of('url')}={config.url}"
+        self._breaker = CircuitBreaker(place, config.retry_timeout_s)
+        self._connection = HttpConnection(
+            place,
+            config.url,
+            config.timeout_s,
+            headers=_headers(config, name_of("token_env")),
+            timeout_setting=name_of("timeout_s"),
+        )
+
+    def close(self) -> None:
+        """End requests that wait for the next attempt."""
+        self._breaker.close()
+
+    def post(self, path: str, body: object) -> Any:
+        """Send an object and return the parsed response; repeat while the service is away.
+
+        Raises:
+            RequestRefused: the service refuses the request.
+            NotScoredError: the service does not answer.
+        """
+        errors = 0
+
+        def attempt() -> Any:
+            nonlocal errors
+            try:
+                return self._connection.post(path, body)
+            except EngineLost as failure:
+                raise ServiceAwayError(str(failure)) from None
+            except RequestRefused as refusal:
+                errors += 1
+                if refusal.status == SERVER_ERROR and errors < ERROR_ATTEMPTS:
+                    raise ServiceAwayError(str(refusal)) from None
+                raise
+
+        return self._breaker.call(attempt)
+
+
+def _headers(config: HttpSettings, setting: str) -> dict[str, str]:
+    if config.token_env is None:
+        return {}
+    token = os.environ.get(config.token_env, "")
+    if not token:
+        raise GermlineError(
+            f"{setting}={config.token_env}: this environment variable is not set: "
+            f"export {config.token_env}=..., or drop the setting if the service needs no token"
+        )
+    return {"Authorization": f"Bearer {token}"}

@@ -58,6 +58,8 @@ def generations(
         divergence = MemberKl(fleet, batch_of, generation, sampling_noise, diagnosis.on_trial)
         if isinstance(strategy, CalibratedStrategy):
             strategy.calibrate(generation, divergence)
+            if divergence.trials:
+                clock.lap("calibrate_s")
         population = strategy.ask(generation)
         clock.lap("ask_s")
         evaluation = _evaluate(fleet, population, batch, sampling_noise)

@@ -14,8 +14,10 @@ from germline.config import load_config
 from germline.evaluation.member_kl import MemberKl
 from germline.protocols.wrappers import FleetWrapper
 from germline.record import RunDirectory
+from germline.report.run_facts import RunFacts
 from germline.report.text_format import caution, score
 from germline.run.build_parts import build_run_parts
+from germline.run.model_card import model_card
 from germline.signal_types import SigmaTrial
 from germline.studies.probe import probe
 from germline.types import Completion, GermlineError, HeldOutScore, SeedPerturbation
@@ -112,6 +114,29 @@ def test_the_page_says_what_sigma_was_calibrated_to_and_draws_the_steps(run):
     rows = directory.generations()
     length = math.hypot(*records[1].update.coefficients) * records[1].update.learning_rate
     assert rows[1]["step_in_sigmas"] == pytest.approx(length / records[1].update.sigma)
+
+
+def test_the_time_of_the_calibration_is_a_part_of_its_own(run):
+    directory, _, records = run
+    assert records[0].timing["calibrate_s"] > records[0].timing["ask_s"]
+    assert "calibrate_s" not in records[1].timing
+    parts = {part.name for part in RunFacts(directory.path).parts}
+    assert {"calibrating sigma", "choosing examples and members (ask)"} <= parts
+
+
+def test_the_model_card_has_the_values_that_the_config_leaves_to_the_run(run):
+    directory, _, records = run
+    text = model_card(directory, "here", "merged", 1)
+    sigma, rate = (f"{getattr(records[1].update, name):.3g}" for name in ("sigma", "learning_rate"))
+    assert (
+        f"| sigma | {sigma} in the last generation, calibrated (`strategy.sigma=auto`), in the "
+        "unit `rms` |" in text
+    )
+    assert (
+        f"| learning rate | {rate} in the last generation, measured "
+        "(`strategy.learning_rate=auto`) |" in text
+    )
+    assert "| sigma |" not in model_card(directory, "here", "merged", -1)
 
 
 class Mute(FleetWrapper):

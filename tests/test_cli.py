@@ -45,7 +45,7 @@ def run(tmp_path: Path) -> RunDirectory:
 def test_the_time_left_after_the_first_generation_is_that_of_generations_alone() -> None:
     clock = RemainingTime()
     clock.started -= 1000.0  # the start of the run and the score of the base model
-    timing = {"ask_s": 90.0, "evaluate_s": 2.0, "generate_s": 2.0, "apply_s": 0.5}
+    timing = {"calibrate_s": 90.0, "evaluate_s": 2.0, "generate_s": 2.0, "apply_s": 0.5}
     first = replace(record(0), timing=timing, generations=11)
     clock.tick(first)
     assert clock.left_s == 25.0

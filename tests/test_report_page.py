@@ -16,6 +16,7 @@ from germline.config import load_config
 from germline.record import RunDirectory
 from germline.report.html_page import suggested_commands, write_report
 from germline.report.run_facts import RunFacts
+from germline.signal_types import SigmaTrial
 from germline.types import Completion, GermlineError
 from tests.synthetic_runs import BATCH, DIGEST, record, rollout, score
 from tests.toy_runs import finish, journal, settings
@@ -153,6 +154,19 @@ def test_the_time_of_a_generation_is_cut_into_its_parts(run):
     }
     assert facts.median_s == 3.5
     assert "waiting for graders25.0 %1 s1 s" in page(run).text
+
+
+def test_the_time_of_ask_in_older_runs_is_that_of_the_calibration(run):
+    calibrated = replace(record(0), calibration=(SigmaTrial(0.1, 0.002),))
+    run.write(replace(calibrated, timing={"ask_s": 9.0, "apply_s": 0.5}), BATCH)
+    run.write(replace(record(1), timing={"ask_s": 0.25, "apply_s": 0.5}), BATCH)
+    facts = RunFacts(run.path)
+    assert {part.key: part.total_s for part in facts.parts} == {
+        "calibrate_s": 9.0,
+        "apply_s": 1.0,
+        "ask_s": 0.25,
+    }
+    assert facts.median_s == 0.625
 
 
 def test_peak_memory_is_shown_by_place(run):

@@ -76,8 +76,10 @@ def as_plain(plan: "DryRun", runs: int) -> dict[str, Any]:
 def _show(plan: "DryRun", runs: int) -> None:
     import yaml
 
+    from germline.config.unset_settings import without_unset
+
     typer.secho("config", bold=True)
-    typer.echo(yaml.safe_dump(plan.config.model_dump(mode="json"), sort_keys=False))
+    typer.echo(yaml.safe_dump(without_unset(plan.config), sort_keys=False))
     for title, lines in (
         ("batch", _batch(plan)),
         ("memory and time", _estimate(plan, runs)),

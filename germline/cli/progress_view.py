@@ -54,8 +54,8 @@ class SilentView:
         """Release nothing."""
 
 
-REPEATED = ("evaluate_s", "tell_s", "signals_s", "apply_s", "digest_s")
-"""Parts of the time of a generation that every generation has; `ask_s` includes a calibration."""
+REPEATED = ("ask_s", "evaluate_s", "tell_s", "signals_s", "apply_s", "digest_s")
+"""Parts of the time of a generation that every generation has."""
 
 
 class RemainingTime:

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -40,6 +39,8 @@ LONGEST_NAME = 120
 MOST_REASONS = 20
 
 PARTS = {
+    "calibrate_s": "calibrating sigma",
+    "ask_s": "choosing examples and members (ask)",
     "generate_s": "generating",
     "grading_s": "waiting for graders",
     "tell_s": "computing the update (tell)",
@@ -239,7 +240,7 @@ class RunFacts:
         """Parts of the time of the generations, longest first."""
         laps: dict[str, list[float]] = {}
         for row in self.rows:
-            for key, seconds in _laps(row["timing"]).items():
+            for key, seconds in _laps(row).items():
                 laps.setdefault(key, []).append(seconds)
         whole = sum(map(sum, laps.values())) or 1.0
         names = {
@@ -258,8 +259,12 @@ class RunFacts:
 
     @property
     def median_s(self) -> float:
-        """Median time of a generation without held-out scores."""
-        times = [sum(_laps(row["timing"] | {"held_out_s": 0.0}).values()) for row in self.rows]
+        """Median time of a generation without calibration and held-out scores."""
+        rare = ("calibrate_s", "held_out_s")
+        times = [
+            sum(seconds for key, seconds in _laps(row).items() if key not in rare)
+            for row in self.rows
+        ]
         return float(np.median(times)) if times else math.nan
 
     @property
@@ -371,9 +376,12 @@ def _answer(before: HeldOutSample, after: HeldOutSample | None) -> HeldOutAnswer
     )
 
 
-def _laps(timing: dict[str, Any]) -> dict[str, float]:
+def _laps(row: Row) -> dict[str, float]:
     """Split the evaluation into generation and waiting for graders; drop parts without time."""
+    timing = row["timing"]
     laps = {key: float(value) for key, value in timing.items() if key != "evaluate_s"}
+    if row.get("calibration") and "calibrate_s" not in laps:
+        laps["calibrate_s"] = laps.pop("ask_s", 0.0)  # Older versions counted it there.
     if "evaluate_s" in timing:
         laps["grading_s"] = max(0.0, timing["evaluate_s"] - laps.get("generate_s", 0.0))
     return {key: seconds for key, seconds in laps.items() if seconds > 0}

@@ -13,10 +13,12 @@ from typing import Any, Literal
 
 import yaml
 
+from germline.config.unset_settings import without_unset
 from germline.evaluation import confidence_interval
 from germline.record import RunDirectory
 from germline.record.atomic_files import write_atomically
 from germline.record.metrics_rows import batch_examples
+from germline.report.text_format import number
 from germline.types import GermlineError, HeldOutScore
 
 log = logging.getLogger(__name__)
@@ -73,6 +75,7 @@ def model_card(run: RunDirectory, name: str, form: Literal["adapter", "merged"],
     facts = {
         "base model": base,
         "method": _method(run),
+        **_adapted(run, last),
         "searched": f"space `{config.space.kind}`"
         + (", exported as a PEFT adapter" if form == "adapter" else ""),
         "task": f"`{config.task.title}`",
@@ -86,7 +89,7 @@ def model_card(run: RunDirectory, name: str, form: Literal["adapter", "merged"],
     )
     if form == "adapter" and base == "nano":
         load = f"from germline.nano import NANO_DIR\n{load}"
-    settings = yaml.safe_dump(_shortened(config.model_dump(mode="json")), sort_keys=False)
+    settings = yaml.safe_dump(_shortened(without_unset(config)), sort_keys=False)
     parts = (
         f"---\n{yaml.safe_dump(header, sort_keys=False)}---\n",
         f"# {base}, trained on {config.task.title}\n",
@@ -113,6 +116,20 @@ def _method(run: RunDirectory) -> str:
     if run.ancestors:
         text += f"; began with the weights of {len(run.ancestors)} earlier runs"
     return text
+
+
+def _adapted(run: RunDirectory, last: int) -> dict[str, str]:
+    """Return the values of the last update that the config leaves to the run."""
+    rows = [row for row in run.generations() if row["generation"] == last]
+    found: dict[str, str] = {}
+    strategy = run.config.strategy
+    for name, words in ("sigma", "calibrated"), ("learning_rate", "measured"):
+        if rows and getattr(getattr(strategy, name, None), "kind", None) == "auto":
+            value = f"{number(rows[0][name])} in the last generation"
+            found[name.replace("_", " ")] = f"{value}, {words} (`strategy.{name}=auto`)"
+    if "sigma" in found:
+        found["sigma"] += f", in the unit `{run.config.search.unit}`"
+    return found
 
 
 def _scores(run: RunDirectory, last: int) -> Iterator[str]:

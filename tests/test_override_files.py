@@ -86,6 +86,23 @@ def test_a_replaced_section_says_which_settings_are_dropped(file, caplog):
     assert caplog.text == ""
 
 
+def test_dropped_settings_follow_the_error_that_they_cause(caplog):
+    base = {"task": {"kind": "dataset", "path": "rows.parquet", "reward": "exact"}}
+    with pytest.raises(GermlineError) as caught:
+        load_config(base, ["task={kind: dataset, path: other.parquet, pattern: a}"])
+    first, second = str(caught.value).split("\n")
+    assert "task.pattern" in first
+    assert second.startswith("task=dataset replaces the whole section, so task.reward=exact is")
+    assert caplog.text == ""  # a warning before the error would be read first
+
+
+def test_dropped_settings_are_no_part_of_another_error(caplog):
+    base = {**BASE, "space": {"kind": "low_rank", "rank": 3}}
+    with pytest.raises(GermlineError, match=r"^config: seed: .*") as caught:
+        load_config(base, ["space=lora", "seed=x"])
+    assert "space=lora" not in str(caught.value) + caplog.text
+
+
 # --- relative paths in a config file
 
 

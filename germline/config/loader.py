@@ -10,13 +10,13 @@ from pydantic import ValidationError
 from germline.config.errors import format_errors
 from germline.config.file_paths import resolve_file_paths
 from germline.config.migrations import migrate
+from germline.config.overrides import OverriddenSettings
 from germline.config.plugins import check_plugins
 from germline.config.presets import find_config
 from germline.config.run_config import Config
 from germline.config.schedules import CosineSchedule
 from germline.config.task_files import SUFFIXES
-from germline.config.yaml_loader import DuplicateKeyError, read_file, read_value
-from germline.registry import sections
+from germline.config.yaml_loader import read_file
 from germline.types import GermlineError
 
 log = logging.getLogger(__name__)
@@ -37,10 +37,17 @@ def load_config(source: Path | str | Mapping[str, Any], overrides: Sequence[str]
     Raises:
         GermlineError: a file is missing or not YAML, or a setting is unknown or out of range.
     """
-    values = read_settings(source)
+    settings = OverriddenSettings(read_settings(source))
     for override in _texts(overrides):
-        values = _override(values, override)
-    return validate_config(values)
+        settings.apply(override)
+    try:
+        config = validate_config(settings.values)
+    except GermlineError as error:
+        # Settings that were dropped may be its cause; the other ones are no news until it is gone.
+        raise GermlineError("\n".join([str(error), *settings.dropped_near(str(error))])) from None
+    for _, note in settings.dropped:
+        log.warning("config: %s", note)
+    return config
 
 
 def read_settings(source: Path | str | Mapping[str, Any]) -> dict[str, Any]:
@@ -141,101 +148,3 @@ def _texts(overrides: object) -> list[str]:
 def _shown(value: object) -> str:
     text = repr(value)
     return f"{text if len(text) <= 80 else text[:77] + '...'} ({type(value).__name__})"
-
-
-def _override(values: dict[str, Any], override: str) -> dict[str, Any]:
-    if _is_file(override):
-        file = Path(override)
-        return _laid_over(values, resolve_file_paths(read_file(file), file.parent))
-    key, equals, text = override.partition("=")
-    path = key.split(".")
-    if not equals or not all(path):
-        raise GermlineError(
-            f"config: override {override!r} must look like strategy.sigma=0.002, or "
-            "be a .yaml file of settings"
-        )
-    try:
-        value = read_value(text) if text else ""
-    except DuplicateKeyError as error:
-        raise GermlineError(f"config: override {override!r}: {error.problem}") from None
-    if isinstance(value, str) and not text.lstrip().startswith(("'", '"')):
-        value = _number(value)
-    return _set(values, path, value)
-
-
-def _is_file(override: str) -> bool:
-    """Whether an override is a file of settings, and not a setting with a file as its value."""
-    path = Path(override)
-    return path.suffix in (".yaml", ".yml") and ("=" not in override or path.is_file())
-
-
-def _laid_over(
-    below: Mapping[str, Any], above: Mapping[str, Any], prefix: str = ""
-) -> dict[str, Any]:
-    merged = dict(below)
-    for key, value in above.items():
-        old = merged.get(key)
-        if isinstance(value, Mapping):
-            old = {"kind": old} if isinstance(old, str) else old or {}
-            # Settings of one kind mean nothing to another.
-            same = "kind" not in value or old.get("kind", value["kind"]) == value["kind"]
-            if not same:
-                _warn_of_dropped(prefix + key, old, value)
-            merged[key] = _laid_over(old, value, f"{prefix}{key}.") if same else value
-        else:
-            _warn_of_dropped(prefix + key, old, value)
-            merged[key] = value
-    return merged
-
-
-def _warn_of_dropped(name: str, old: object, new: object) -> None:
-    """Log which settings of a section are dropped because the whole section is replaced.
-
-    Settings at their defaults are left out: the config of a run contains all of them.
-    """
-    if not isinstance(old, Mapping):
-        return
-    kinds = sections(name.rpartition(".")[2])
-    section = kinds.get(str(old.get("kind")))
-    fields = section.model_fields if section is not None else {}
-    kept = new if isinstance(new, Mapping) else {}
-    dropped = [
-        f"{name}.{key}={value}"
-        for key, value in old.items()
-        if key != "kind"
-        and key not in kept
-        and not (key in fields and value == fields[key].get_default(call_default_factory=True))
-    ]
-    if dropped:
-        shown = new.get("kind") if isinstance(new, Mapping) else new
-        log.warning(
-            "config: %s=%s replaces the whole section, so %s %s dropped; set %s.kind to keep "
-            "settings that both kinds have, or give them again after it",
-            *(name, shown, ", ".join(dropped), "is" if len(dropped) == 1 else "are", name),
-        )
-
-
-def _number(text: str) -> object:
-    """Read an unquoted text such as 1e-3 as the number that YAML 1.1 does not read it as."""
-    try:
-        return float(text)
-    except ValueError:
-        return text
-
-
-def _set(
-    values: Mapping[str, Any], path: Sequence[str], value: object, above: str = ""
-) -> dict[str, Any]:
-    head, *rest = path
-    if not rest:
-        _warn_of_dropped(above + head, values.get(head), value)
-        return {**values, head: value}
-    below = values.get(head, {})
-    below = {"kind": below} if isinstance(below, str) else below
-    if not isinstance(below, Mapping):
-        name = above + head
-        raise GermlineError(
-            f"config: {name} is a single value ({below!r}), so {name}.{'.'.join(rest)} cannot be "
-            f"set: set {name}, to another value or to a section such as {{{rest[0]}: ...}}"
-        )
-    return {**values, head: _set(below, rest, value, f"{above}{head}.")}

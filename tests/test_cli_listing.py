@@ -1,7 +1,9 @@
 """What the command line says about itself: lists, versions and words for the shell's Tab key."""
 
 import io
+import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -110,14 +112,50 @@ def test_only_runs_are_listed_from_a_folder() -> None:
     assert "takes no folder (found 'runs')" in shown.stderr
 
 
-def test_a_table_fits_a_terminal_of_80_columns() -> None:
-    console = Console(width=80, record=True, file=io.StringIO())
-    line = ("a/long/path/of/a/run" * 3, "conciseness", "nano", "40/40", "21 -> 0.1", "stopped", "1")
+def test_a_table_that_a_terminal_is_too_narrow_for_is_a_paragraph_per_row() -> None:
+    """No path is wrapped: a terminal copies a long line as it was written."""
+    path = "a/long/path/of/a/run" * 3
+    line = (path, "conciseness", "nano", "40/40", "21 -> 0.1", "stopped", "1 s")
     columns = ("run", "task", "model", "done", "held-out", "state", "age")
-    console.print(tables.layout_table(columns, [line]))
-    text = console.export_text()
-    assert all(len(one) <= 80 for one in text.splitlines())
-    assert all(whole in text for whole in ("conciseness", "40/40", "21 -> 0.1", "stopped"))
+    narrow, wide = (
+        Console(width=width, force_terminal=True, color_system=None, file=io.StringIO())
+        for width in (40, 140)
+    )
+    for console in (narrow, wide):
+        tables.print_table(columns, [line], console)
+    assert narrow.file.getvalue().splitlines() == [  # type: ignore[attr-defined]
+        path,
+        "  task conciseness, model nano, done",
+        "  40/40, held-out 21 -> 0.1, state",
+        "  stopped, age 1 s",
+    ]
+    head, row = wide.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert tuple(head.split()) == columns
+    assert re.split("  +", row.strip()) == [*line]
+
+
+def test_prose_is_wrapped_where_the_other_columns_leave_room() -> None:
+    meaning = "Reach a target from three small numbers, " * 4
+    console = Console(width=60, force_terminal=True, color_system=None, file=io.StringIO())
+    tables.print_table(("config", "meaning"), [("papers/countdown", meaning)], console)
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert lines[0].split() == ["config", "meaning"]
+    assert lines[1].startswith("papers/countdown  Reach a target")
+    assert max(map(len, lines)) <= 60
+
+
+def test_a_shipped_config_is_listed_with_one_sentence_of_its_comment() -> None:
+    shown = rows("configs")
+    assert shown["full_norms"] == [
+        "Search the scales of the norms alone: 1,152 of the nano model's 0.9 million numbers."
+    ]
+    assert shown["papers/qiu-countdown-3b"][0].startswith("Qiu et al. 2025 (arXiv 2509.24372), co")
+    assert max(len(meaning) for (meaning,) in shown.values()) <= 100
+    whole = {
+        row["name"]: row["meaning"]
+        for row in json.loads(germline("list", "configs", "--json").stdout)
+    }
+    assert "Measured: mean length error" in whole["full_norms"]
 
 
 def test_the_version_is_that_of_the_package() -> None:

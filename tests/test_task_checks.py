@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import germline
 from germline.cli.application import app
-from germline.cli.tables import layout_table
+from germline.cli.tables import print_table
 from germline.types import GermlineError
 from tests.tiny import save_tiny
 
@@ -134,12 +134,13 @@ def test_what_a_reward_prints_goes_to_a_file(tmp_path, capfd):
 # --- on the command line
 
 
-@pytest.mark.parametrize("width", [60, 80, 100, 140])
+@pytest.mark.parametrize("width", [80, 100, 140])
 def test_every_column_is_shown_in_a_terminal_of_this_width(width):
     columns = ("tried", "number", "reward", "verdict", "remark")
     rows = [("hostile answers", "49", "0.0464 to 0.968", "warning", "one earns as much " * 20)]
     written = io.StringIO()
-    Console(width=width, file=written).print(layout_table(columns, rows))
+    console = Console(width=width, file=written, force_terminal=True, color_system=None)
+    print_table(columns, rows, console)
     lines = written.getvalue().splitlines()
     assert lines[0].split() == list(columns)
     assert lines[1].split()[:7] == ["hostile", "answers", "49", "0.0464", "to", "0.968", "warning"]

@@ -1,5 +1,6 @@
 """The command `germline list`: list names for a config, settings, shipped configs, and runs."""
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -35,6 +36,9 @@ LIST_EXAMPLES = (
     "germline list runs experiments/march",
 )
 
+LONGEST_SUMMARY = 100
+SENTENCE_END = re.compile(r"(?<=\.)(?<!et al\.) (?=[A-Z0-9])")
+
 Rows = tuple[Sequence[str], Sequence[Sequence[str]]]
 """Column headings, and the rows under them."""
 
@@ -64,7 +68,8 @@ def show(
     """List names for a config, settings, shipped configs, or runs.
 
     Names that installed plugins add are included. In a pipe, each row is a line, its columns are
-    separated by tabs, and there are no headings.
+    separated by tabs, and there are no headings. The comments of the shipped configs are shortened;
+    --json prints the whole of them.
     """
     from germline.registry import did_you_mean
     from germline.types import GermlineError
@@ -86,6 +91,8 @@ def show(
 
     from germline.cli import tables
 
+    if what == "configs":
+        columns, rows = _shortened(columns, rows)
     if rows:
         tables.print_table(columns, rows)
     else:
@@ -147,6 +154,16 @@ def _configs() -> Rows:
 
     return ("config", "meaning"), [
         (name, config_summary(path)) for name, path in preset_configs().items()
+    ]
+
+
+def _shortened(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Rows:
+    """Shorten the comments of the shipped configs, which are paragraphs."""
+    from germline.cli import text_format
+
+    return columns, [
+        (name, text_format.one_line_excerpt(SENTENCE_END.split(text)[0], LONGEST_SUMMARY))
+        for name, text in rows
     ]
 
 

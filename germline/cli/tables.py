@@ -1,6 +1,11 @@
-"""Print rows: as a table on a terminal, as tab-separated lines in a pipe."""
+"""Print rows: as a table on a terminal, as tab-separated lines in a pipe.
 
-from collections.abc import Sequence
+A terminal that is too narrow for the table shows a paragraph per row. Paths are never wrapped, so
+that they can be copied.
+"""
+
+import textwrap
+from collections.abc import Iterator, Sequence
 
 import typer
 from rich.console import Console
@@ -9,33 +14,68 @@ from rich.text import Text
 
 from germline.cli import text_format
 
-FOLDED = ("meaning", "remark", "run", "model")
-"""Columns of prose and paths, which are wrapped; the other columns are short and never wrapped."""
+PROSE = ("meaning", "remark")
+"""Columns that are wrapped; cells of other columns are names, numbers and paths."""
+
+NARROWEST_PROSE, MOST_COLUMNS = 24, 100_000
+INDENT = "  "
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def print_table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], console: Console | None = None
+) -> None:
     """Print rows under their headings; without headings when the output is not a terminal."""
-    console = Console()
+    console = console or Console()
     if not console.is_terminal:
         for row in rows:
             typer.echo("\t".join(_one_line(cell) for cell in row))
         return
-    console.print(layout_table(columns, rows))
+    table = _layout_table(columns, rows)
+    unbounded = console.options.update(width=MOST_COLUMNS)
+    if console.measure(table, options=unbounded).minimum <= console.width:
+        console.print(table)
+        return
+    for row in rows:
+        for place, line in enumerate(_paragraph(columns, row, console.width)):
+            style = "" if place else "bold"
+            console.print(line, style=style, soft_wrap=True, markup=False, highlight=False)
 
 
-def layout_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """Lay out rows for a terminal: on a narrow one the columns of `FOLDED` are wrapped."""
+def _layout_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """Lay out rows for a terminal; columns of `PROSE` take the width that the others leave."""
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    texts = [[Text(text_format.escape_control_characters(cell)) for cell in row] for row in rows]
     for place, name in enumerate(columns):
+        width = max((row[place].cell_len for row in texts), default=0)
         made.add_column(
             name,
-            no_wrap=name not in FOLDED,
+            no_wrap=name not in PROSE,
+            min_width=min(width, NARROWEST_PROSE) if name in PROSE else width,
             overflow="fold",
             style="bold" if place == 0 else "",
         )
-    for row in rows:
-        made.add_row(*(Text(text_format.escape_control_characters(cell)) for cell in row))
+    for row in texts:
+        made.add_row(*row)
     return made
+
+
+def _paragraph(columns: Sequence[str], row: Sequence[str], width: int) -> Iterator[str]:
+    """Yield the lines of a row: its first cell, and below it the others with their headings."""
+    first, *others = map(_one_line, row)
+    yield first
+    cells = [
+        cell if name in PROSE else f"{name} {cell}".strip()
+        for name, cell in zip(columns[1:], others, strict=True)
+        if cell
+    ]
+    yield from textwrap.wrap(
+        ", ".join(cells),
+        width,
+        initial_indent=INDENT,
+        subsequent_indent=INDENT,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _one_line(cell: str) -> str:

@@ -25,7 +25,6 @@ from germline.cli.progress_view import RemainingTime
 from germline.cli.text_format import one_line_excerpt, without_common_start
 from germline.cli.train_summary import (
     completions_table,
-    print_next_commands,
     print_result,
     print_stopped,
 )
@@ -154,19 +153,6 @@ def test_a_scheduler_s_request_to_end_asks_to_stop() -> None:
         signal.raise_signal(signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) is before
     assert asked == [1]
-
-
-@pytest.mark.parametrize("schedule", ["linear", "cosine"])
-def test_going_on_is_not_suggested_where_it_would_bend_a_schedule(
-    tmp_path: Path, schedule: str
-) -> None:
-    sigma = {"kind": schedule, "start": 0.01, "end": 0.002}
-    config = load_config({"generations": 10, "strategy": {"sigma": sigma}})
-    shown = terminal()
-    print_next_commands(shown, RunDirectory.create(tmp_path / "run", config, DIGEST, 1))
-    printed = shown.export_text()
-    assert "germline export" in printed
-    assert "germline resume" not in printed
 
 
 def test_stopping_says_how_to_resume(run: RunDirectory) -> None:
@@ -342,13 +328,6 @@ def test_the_figure_is_named_only_when_there_is_one(run: RunDirectory) -> None:
     run.figure.touch()
     print_result(console, run, quiet=True)
     assert f"figure:        {run.figure}" in console.export_text()
-
-
-def test_the_next_commands_can_be_pasted(tmp_path: Path) -> None:
-    run = RunDirectory.create(tmp_path / "my run", load_config({}), DIGEST, 1)
-    console = terminal()
-    print_next_commands(console, run)
-    assert f"  germline export '{run.path}' --out my-model" in console.export_text()
 
 
 # --- wording

@@ -147,6 +147,16 @@ def test_the_end_of_a_training_and_the_report_command_say_it(falling):
         assert f"  germline resume {falling} --from best" in text
 
 
+def test_no_command_and_no_path_is_wrapped_on_a_narrow_terminal(falling):
+    file = io.StringIO()
+    narrow = Console(file=file, width=40, force_terminal=True, color_system=None)
+    print_result(narrow, RunDirectory.open(falling), quiet=True)
+    lines = file.getvalue().splitlines()
+    assert f"run directory: {falling}" in lines
+    command = next(line for line in lines if line.startswith("  germline resume"))
+    assert "strategy.learning_rate=" in command
+
+
 def test_the_command_that_is_printed_works(falling, tmp_path):
     old = tmp_path / "old"
     shutil.copytree(falling, old)

@@ -1,5 +1,6 @@
 """The summary at the end of a training: scores before and after, paths, and next commands."""
 
+import math
 import shlex
 import statistics
 from collections.abc import Sequence
@@ -11,9 +12,10 @@ from rich.text import Text
 
 from germline.cli import text_format
 from germline.comm_bytes import CommBytes
+from germline.config import Nes
 from germline.record import HeldOutRow, RunDirectory
 from germline.record.atomic_files import Row
-from germline.record.best_generation import best_score
+from germline.record.best_generation import best_score, signed_score
 from germline.record.metrics_rows import paired_samples
 from germline.report.advice import MANY_FAILED, failed_share, percent
 from germline.report.prompt_option_charts import center_options
@@ -32,12 +34,13 @@ def print_result(console: Console, run: RunDirectory, *, quiet: bool) -> None:
     for line in (
         *_scores(scores, run.journal.last_generation() + 1),
         *_failures(rows),
-        *score_decline_lines(decline),
         *_voters(run),
         *_options(rows),
         *_traffic(run.config.strategy.population, rows),
     ):
         _print(console, line)
+    for line in score_decline_lines(decline):
+        (_print_whole if line.startswith(" ") else _print)(console, line)
     for line in _paths(run):
         _print_whole(console, line)
 
@@ -73,16 +76,34 @@ def print_stopped_early(console: Console, run: RunDirectory) -> None:
 def print_next_commands(console: Console, run: RunDirectory) -> None:
     """Print commands that use the trained model or continue the run."""
     path = _quoted(run)
+    scores = [row.score for row in run.held_out()]
+    best = best_score(scores)
     lines = [
         "next:",
+        *_without_improvement(run, scores),
         f'  germline generate {path} "your prompt"',
     ]
     if not run.config.engine.has_own_model:  # It has no file format.
-        lines.append(f"  germline export {path} --out my-model")
+        inside = best is not None and scores[0].generation < best.generation < scores[-1].generation
+        which = " --best" if inside and run.config.method.replayable else ""
+        lines.append(f"  germline export {path}{which} --out my-model")
     if not run.config.strategy.whole_run and not run.stopped_early:
         lines.append(f"  germline resume {path} generations={2 * run.config.generations}")
     for line in lines:
         _print_whole(console, line)
+
+
+def _without_improvement(run: RunDirectory, scores: Sequence[HeldOutScore]) -> list[str]:
+    """Return a remark on scores that are not better than before training, and what to try."""
+    known = [score for score in scores if math.isfinite(score.mean)]
+    if len(known) < 2 or signed_score(known[-1]) > signed_score(known[0]):
+        return []
+    lines = ["  (the held-out score did not improve: see the signals in the report)"]
+    strategy = run.config.strategy
+    can_probe = isinstance(strategy, Nes) and strategy.population > 1 and not run.ancestors
+    if can_probe and run.config.method.kind == "es":
+        lines.append(f"  germline probe {_quoted(run)}")
+    return lines
 
 
 def completions_table(before: HeldOutRow, after: HeldOutRow, width: int) -> Table:

@@ -52,10 +52,14 @@ def chaos(config, folder, phases):
 
 
 def assert_same(killed, undisturbed):
-    """Compare all that decides and all that describes two runs, clocks left out."""
-    assert journal(killed) == journal(undisturbed)
+    """Compare all that decides and all that describes two runs, clocks left out.
+
+    Rollouts come first: their completions and failures show why a journal differs.
+    """
     one, other = RunDirectory.open(killed), RunDirectory.open(undisturbed)
-    assert one.rollouts() == other.rollouts()
+    for rollout, expected in zip(one.rollouts(), other.rollouts(), strict=True):
+        assert rollout == expected
+    assert journal(killed) == journal(undisturbed)
     assert one.held_out() == other.held_out()
     for row, expected in zip(one.generations(), other.generations(), strict=True):
         for key in row.keys() - {*MACHINE}:

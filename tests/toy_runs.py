@@ -28,6 +28,9 @@ SETTINGS: dict[str, Any] = {
     "batch_size": 4,
     "generations": 4,
     "microbatch": {"members": 2, "examples": 3},
+    # A machine that stands still for two seconds must not fail a completion: no two runs compared
+    # bit for bit would have the same rewards.
+    "graders": {"timeout_s": 60.0},
     "strategy": {"population": 6, "sigma": 0.3, "learning_rate": 0.1},
     "held_out": {"every": 2, "examples": 5},
     "record": {"snapshot_every": 2, "tensorboard": False, "figure_every": 1000},

@@ -3,12 +3,17 @@
 `make hosts` runs these tests in an environment that has verifiers.
 """
 
+import json
 import math
+import os
 import pickle
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from germline.config import Verifiers
+from germline.config import Verifiers, load_config
 from germline.episode_types import Transcript
 from germline.graders.fuzz_texts import HOSTILE
 from germline.graders.in_process_pool import InProcessPool
@@ -16,6 +21,7 @@ from germline.graders.pool import GraderPool
 from germline.tasks import make_task
 from germline.types import GermlineError
 from tests import verifiers_tasksets as written
+from tests.hang_limit import HANG_S
 
 vf = pytest.importorskip(
     "verifiers.v1", reason="verifiers is not installed here: `make hosts` runs these tests"
@@ -194,3 +200,50 @@ def test_the_pool_plays_in_a_process_of_its_own(task_of):
 def test_what_cannot_be_played_is_refused(task_of, text, settings, problem):
     with pytest.raises(GermlineError, match=problem):
         task_of(text, **settings)
+
+
+def write_words(folder, words):
+    """Write word lists and a table of their parts of speech in the formats of NLTK's data."""
+    lists, tagger = folder / "corpora/words", folder / "taggers/averaged_perceptron_tagger_eng"
+    lists.mkdir(parents=True)
+    tagger.mkdir(parents=True)
+    for name in ("en", "en-basic", "README"):
+        (lists / name).write_text("\n".join(words) + "\n")
+    parts = {"weights": {}, "tagdict": dict.fromkeys(words, "NN"), "classes": ["NN"]}
+    for name, part in parts.items():
+        (tagger / f"averaged_perceptron_tagger_eng.{name}.json").write_text(json.dumps(part))
+
+
+def test_wordle_of_textarena_is_played_with_word_data_of_the_user(monkeypatch, tmp_path):
+    nltk = pytest.importorskip("nltk")
+    write_words(tmp_path, ["crane"])
+    monkeypatch.setattr(nltk.data, "path", [str(tmp_path)])
+    shipped = Path(__file__).parents[1] / "configs/verifiers/textarena-wordle.yaml"
+    task = make_task(load_config(shipped, ("task.tasks=5",)).task)
+    _, guess, win = play(task, ["I guess [bread].", "Now [crane]!"])
+    assert "B R E A D\nX G Y Y X" in guess.observation
+    assert win.reward == 1.0
+    from textarena.envs.utils import word_lists
+
+    assert word_lists.EnglishDictionary.cache_info().misses == 1
+
+
+def test_missing_word_data_of_textarena_is_named_with_what_to_type(tmp_path):
+    pytest.importorskip("nltk")
+    lines = (
+        f"import sys; sys.path += {sys.path!r}",
+        "from germline.config import Verifiers",
+        "from germline.tasks import make_task",
+        "make_task(Verifiers(env='textarena', args={'game': 'Wordle-v0'}, tasks=5))",
+    )
+    # In a process of its own: NLTK and TextArena's games keep the words that they have found.
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)],
+        env={**os.environ, "HOME": str(tmp_path), "NLTK_DATA": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+    )
+    error = done.stderr.splitlines()[-1]
+    assert "python -m nltk.downloader -d FOLDER words averaged_perceptron_tagger_eng" in error
+    assert "NLTK_DATA" in error

@@ -29,6 +29,7 @@ from germline.environments.episode import EpisodeRubric
 from germline.environments.event_loop import await_result
 from germline.environments.grader import EnvironmentGrader
 from germline.environments.step_result import StepResult, shown
+from germline.environments.textarena_words import keep_dictionary, missing_data
 from germline.environments.verifiers_installed import check_installed, check_version, module_of
 from germline.graders.worker_messages import (
     GradeMissingError,
@@ -336,6 +337,7 @@ def _import(env: str) -> None:
         raise GermlineError(
             f"task.env={env} cannot be loaded: {type(error).__name__}: {error}"
         ) from error
+    keep_dictionary()
 
 
 @contextlib.contextmanager
@@ -346,9 +348,8 @@ def _task_error(env: str, place: str) -> Iterator[None]:
     except GermlineError:
         raise
     except Exception as error:
-        raise GermlineError(
-            f"task.env={env}: {place} fails: {type(error).__name__}: {error}"
-        ) from error
+        reason = missing_data(error) or f"{type(error).__name__}: {error}"
+        raise GermlineError(f"task.env={env}: {place} fails: {reason}") from error
 
 
 def _without_servers(task: Any) -> Any:

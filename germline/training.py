@@ -15,7 +15,14 @@ from jaxtyping import Float64
 from germline import noise
 from germline.evaluation.member_kl import MemberKl
 from germline.fleet.engine_queries import ScalesQuery
-from germline.protocols import CalibratedStrategy, Fleet, ReportingStrategy, Shaping, Strategy
+from germline.protocols import (
+    CalibratedStrategy,
+    ConstrainedStrategy,
+    Fleet,
+    ReportingStrategy,
+    Shaping,
+    Strategy,
+)
 from germline.shaping import fitness
 from germline.signal_metrics import SignalMetrics, signal_power
 from germline.types import (
@@ -66,6 +73,8 @@ def generations(
         of_center = (
             fleet.evaluate_center(batch, sampling_noise) if population.evaluate_center else None
         )
+        if isinstance(strategy, ConstrainedStrategy):
+            evaluation, of_center = strategy.weigh(population, batch, evaluation, of_center)
         clock.lap("evaluate_s")
         fit, center = _fitness(evaluation, of_center)
         utilities = shape(

@@ -6,6 +6,7 @@ import pytest
 
 import germline
 from checks.reference import DOCS
+from germline.config.safe_alignment import SAMPLES
 from germline.studies.run_seeds import train_seeds
 from tests.documented_fields import absent, field_tables, undocumented
 from tests.toy_runs import finish, run, settings
@@ -35,6 +36,11 @@ RUNS = {
     "episodes": ("task={kind: guess_number, max_new_tokens: 4, max_turns: 2}",),
     "success": ("strategy.sigma={kind: success, start: 0.3}",),
     "fitness": ("strategy.sigma={kind: plateau, start: 0.3}",),
+    "cost": (
+        "task={kind: safe_alignment, max_new_tokens: 8, temperature: 1, scorers: {reward: "
+        "{kind: repetition}, cost: {kind: length, start: 0, end: 8}}}",
+        f"task.path={SAMPLES}",
+    ),
     "natural": ("strategy.sigma={kind: natural, start: 0.3}",),
 }
 

@@ -6,6 +6,7 @@ from germline.cli import text_format
 from germline.cli.progress_view import (
     RemainingTime,
     SilentView,
+    cost_weight,
     tokens_per_s,
     trial_begin,
     trial_result,
@@ -89,6 +90,8 @@ def generation_line(record: GenerationRecord, left_s: float | None) -> str:
     parts.append(f"sigma {text_format.number(mean_sigma(record))}")
     if (step := step_in_sigmas(record.update)) is not None:
         parts.append(f"step {text_format.number(step)} sigmas")
+    if cost := cost_weight(record.strategy_metrics):
+        parts.append(cost)
     if record.held_out is not None:
         parts.append(f"held-out {record.held_out.metric} {text_format.score(record.held_out)}")
     parts.append(f"{text_format.number(tokens_per_s(record))} tokens/s")

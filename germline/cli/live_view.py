@@ -2,9 +2,9 @@
 
 import sys
 import termios
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TextIO
+from typing import Any, TextIO
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -17,6 +17,7 @@ from germline.cli import text_format
 from germline.cli.progress_view import (
     STOPPING,
     RemainingTime,
+    cost_weight,
     tokens_per_s,
     trial_begin,
     trial_result,
@@ -119,10 +120,8 @@ class LiveView:
             if self.record.signals:
                 edge = self.run.config.record.edge
                 grid.add_row("signal", _signal(self.rows[-WINDOW:], edge))
-            if chosen := most_likely_options(
-                self.record.strategy_metrics.get("option_probabilities", {})
-            ):
-                grid.add_row("options", Text(", ".join(chosen)))
+            for name, text in _strategy_lines(self.record.strategy_metrics):
+                grid.add_row(name, Text(text))
             grid.add_row("speed", _speed(self.record))
         grid.add_row("held-out", self._held_out())
         if self.worse is not None:
@@ -260,6 +259,13 @@ def _signal(latest: Sequence[Row], edge: float | None) -> Text:
     ]
     warning = next(iter(advice(latest).values()), None)
     return Text.assemble("  ".join(known), (f"\n{warning}" if warning else "", "yellow"))
+
+
+def _strategy_lines(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the lines about what a strategy adapts besides sigma: lambda and prompt options."""
+    options = ", ".join(most_likely_options(metrics.get("option_probabilities", {})))
+    lines = {"cost": cost_weight(metrics), "options": options}
+    return [(name, text) for name, text in lines.items() if text]
 
 
 def _speed(record: GenerationRecord) -> Text:

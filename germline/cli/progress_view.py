@@ -2,7 +2,8 @@
 
 import os
 import time
-from typing import Protocol, runtime_checkable
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
 
 from germline.cli import text_format
 from germline.config import AutoSigma, Config, Nes
@@ -101,6 +102,15 @@ def trial_result(trial: SigmaTrial, config: Config | None) -> str:
     if isinstance(section, Nes) and isinstance(section.sigma, AutoSigma):
         text += f", target {section.sigma.target_kl:g}"
     return text
+
+
+def cost_weight(metrics: Mapping[str, Any]) -> str:
+    """Describe lambda and the mean cost of the center; empty where the reward has no lambda."""
+    if "lambda" not in metrics:
+        return ""
+    cost = metrics["center_cost"]
+    of_center = "" if cost is None else f"  cost of the center {text_format.number(cost)}"
+    return f"lambda {text_format.number(metrics['lambda'])}{of_center}"
 
 
 def tokens_per_s(record: GenerationRecord) -> float | None:

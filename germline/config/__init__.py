@@ -32,6 +32,7 @@ from germline.config.run_config import (
     HeldOut,
     Recording,
 )
+from germline.config.safe_alignment import SafeAlignment
 from germline.config.schedules import (
     Adaptive,
     AutoLearningRate,
@@ -133,6 +134,7 @@ __all__ = [
     "Recording",
     "Rows",
     "RunningMeanBaseline",
+    "SafeAlignment",
     "Scheduled",
     "Section",
     "SepCma",

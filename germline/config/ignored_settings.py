@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from germline.config.engines import InProcess
 from germline.config.fleets import Local
 from germline.config.methods import EsSampleGradientDescent, RandOpt
+from germline.config.safe_alignment import SafeAlignment
 from germline.config.sglang import Sglang
 from germline.config.strategies import Nes
 from germline.config.vllm import Vllm
@@ -54,6 +55,13 @@ def _samples_center(config: "Config") -> bool:
 
 def _votes(config: "Config") -> bool:
     return isinstance(config.method, RandOpt)
+
+
+def _has_held_out(name: str) -> Callable[["Config"], bool]:
+    """Return whether a setting names the held-out rows, and `split_seed` orders no rows either."""
+    return lambda config: (
+        getattr(config.task, name, None) is not None and not isinstance(config.task, SafeAlignment)
+    )
 
 
 def _lacks_reward(name: str) -> Callable[["Config"], bool]:
@@ -156,7 +164,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "task.split_seed",
-        lambda config: getattr(config.task, "test_path", None) is not None,
+        _has_held_out("test_path"),
         "with task.test_path={config.task.test_path}, which gives the held-out examples",
     ),
     Rule(
@@ -166,7 +174,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "task.split_seed",
-        lambda config: getattr(config.task, "test_split", None) is not None,
+        _has_held_out("test_split"),
         "with task.test_split={config.task.test_split}, which gives the held-out examples",
     ),
     Rule(

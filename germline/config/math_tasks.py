@@ -5,22 +5,16 @@ from typing import Literal
 
 from pydantic import Field
 
-from germline.config.tasks import CustomTask, DatasetSource
+from germline.config.tasks import FileOrDataset
 from germline.registry import register
 
 SAMPLES = Path(__file__).parents[1] / "tasks"
 """The folder of a few problems of our own, which `--smoke` uses instead of a download."""
 
 
-class MathProblems(CustomTask, DatasetSource):
+class MathProblems(FileOrDataset):
     """Settings of mathematics problems."""
 
-    test_path: Path | None = Field(
-        None,
-        description=(
-            "File of held-out rows, where `path` is a file; default: a seeded 80/20 split of it."
-        ),
-    )
     reading: Literal["strict", "lenient"] = Field(
         "strict",
         description=(
@@ -28,11 +22,6 @@ class MathProblems(CustomTask, DatasetSource):
             "prompt asks for, `lenient` anywhere; both are reported."
         ),
     )
-
-    @property
-    def title(self) -> str:
-        """Name of the task: its kind."""
-        return self.kind
 
 
 @register("task", "germline.tasks.math_problems:Gsm8kTask")

@@ -21,6 +21,7 @@ from germline.config.methods import (
 )
 from germline.config.optimizers import OptimizerBase, Sgd
 from germline.config.prompt_search import PromptSearch, check_prompt_search
+from germline.config.safe_alignment import check_lagrangian
 from germline.config.schedules import AutoLearningRate, AutoSigma, CosineSchedule
 from germline.config.shaping import ShapingConfig, ZScore
 from germline.config.spaces import LowRank, SpaceConfig
@@ -200,6 +201,7 @@ class Config(Section):
             self.task.temperature,
         )
         check_prompt_search(self.prompt_search, self.method.kind, self.strategy.kind)
+        check_lagrangian(self.task, self.method.kind)
         return self
 
     @model_validator(mode="after")

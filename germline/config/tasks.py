@@ -342,6 +342,22 @@ class DatasetSource(FileTask):
     )
 
 
+class FileOrDataset(CustomTask, DatasetSource):
+    """Settings of tasks whose rows are a file of yours or a dataset."""
+
+    test_path: Path | None = Field(
+        None,
+        description=(
+            "File of held-out rows, where `path` is a file; default: a seeded 80/20 split of it."
+        ),
+    )
+
+    @property
+    def title(self) -> str:
+        """Name of the task: its kind."""
+        return self.kind
+
+
 @register("task", "germline.tasks.jsonl:DatasetTask")
 class Dataset(RewardedRows, DatasetSource):
     """A dataset that the library `datasets` loads, scored by built-in rewards."""

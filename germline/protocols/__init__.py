@@ -1,14 +1,14 @@
 """The protocols of strategies, spaces, engines, fleets and tasks.
 
-They are the contract between packages; the protocols of spaces are in `spaces.py`. Arguments and
-results are data types of `types.py`, except inside an engine, where a space returns tensors (typed
-here without importing torch).
+They are the contract between packages; the protocols of spaces are in `spaces.py`, those of
+strategies in `strategies.py`. Arguments and results are data types of `types.py`, except inside an
+engine, where a space returns tensors (typed here without importing torch).
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
@@ -21,7 +21,13 @@ from germline.protocols.spaces import (
     Space,
     Theta,
 )
-from germline.signal_types import SignalPower, UpdateSize
+from germline.protocols.strategies import (
+    CalibratedStrategy,
+    ConstrainedStrategy,
+    ReportingStrategy,
+    Strategy,
+)
+from germline.signal_types import UpdateSize
 from germline.types import (
     Completion,
     Decoding,
@@ -44,6 +50,7 @@ __all__ = [
     "BaseModel",
     "CalibratedStrategy",
     "Closable",
+    "ConstrainedStrategy",
     "Conversations",
     "Engine",
     "EngineQuery",
@@ -106,60 +113,6 @@ class Shaping(Protocol):
             antithetic: whether the members 2k and 2k + 1 are pairs.
             baseline: the fitness that gets utility 0; None: the mean of the members.
         """
-
-
-@runtime_checkable
-class Strategy(Protocol):
-    """Proposes the members of a generation and computes its update, without tensors.
-
-    `ask` depends on run seed and generation, and in a strategy that adapts on the earlier updates.
-    """
-
-    def ask(self, generation: int) -> Population:
-        """Return the members of a generation."""
-
-    def tell(
-        self,
-        population: Population,
-        utilities: Float[np.ndarray, "members"],
-        fitness: Float[np.ndarray, "members"] | None = None,
-        center: float | None = None,
-        power: SignalPower | None = None,
-    ) -> Update | MeanUpdate:
-        """Turn utilities into the coefficients of the next step of theta, or into the step itself.
-
-        Args:
-            population: what `ask` returned.
-            utilities: shaped fitness, one per member; 0 where the rewards are missing.
-            fitness: of the members; NaN: missing.
-            center: fitness of the center, where `population.evaluate_center` requests it.
-            power: signal and noise of the generation; None where noise cannot be measured.
-        """
-
-    def recall(self, updates: Sequence[Update | MeanUpdate]) -> Sequence[Update | MeanUpdate]:
-        """Restore the state after the updates of a stopped run, from generation 0 on.
-
-        Returns:
-            The updates, with the offsets that a journal leaves out of a `MeanUpdate`.
-        """
-
-
-@runtime_checkable
-class CalibratedStrategy(Protocol):
-    """A strategy that finds its sigma by trials: the loop calls `calibrate` before each `ask`."""
-
-    def calibrate(
-        self, generation: int, divergence: Callable[[Sequence[Perturbation]], float]
-    ) -> None:
-        """Choose a generation's sigma by the KL divergence of members, in nats per token or NaN."""
-
-
-@runtime_checkable
-class ReportingStrategy(Protocol):
-    """A strategy with values of its own to record in generations.jsonl."""
-
-    def metrics(self, update: Update | MeanUpdate) -> Mapping[str, Any]:
-        """Return JSON values by name, which a row of the update's generation will have."""
 
 
 @runtime_checkable

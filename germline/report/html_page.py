@@ -19,6 +19,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from germline.record.atomic_files import write_atomically
 from germline.record.run_directory import installed_version
 from germline.report import (
+    constraint_charts,
     curves,
     diff,
     prompt_option_charts,
@@ -119,7 +120,10 @@ def render_page(runs: Sequence[RunFacts]) -> str:
             "curves": figures.draw(
                 [
                     chart
-                    for draw in (curves.fitness, curves.held_out, curves.sigma, curves.step)
+                    for draw in (
+                        *(curves.fitness, curves.held_out, curves.sigma, curves.step),
+                        *(constraint_charts.multiplier, constraint_charts.center_cost),
+                    )
                     if (chart := draw(run))
                 ]
             ),

@@ -1,7 +1,7 @@
 """Build the objects that a config names: the model, the task, the strategy and the fleet."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,6 +14,7 @@ from germline.config import (
     CustomTask,
     Local,
     Nes,
+    SafeAlignment,
 )
 from germline.fleet.engine_queries import DimensionQuery
 from germline.graders.in_process_pool import InProcessPool, can_be_imported
@@ -30,6 +31,7 @@ from germline.scorers.scored_graders import Graders, ScoredGraders
 from germline.shaping import utilities
 from germline.spaces import make_space
 from germline.strategies import make_strategy
+from germline.strategies.lagrange_multiplier import LagrangianStrategy
 from germline.tasks import make_task
 from germline.tasks.prompt_settings import without_thinking
 from germline.tasks.python_inputs import NO_INPUTS, PythonInputs
@@ -112,6 +114,9 @@ def build_run_parts(
         method = make_method(config)
         strategy = method.wrap_strategy(strategy)
         fleet = method.wrap_fleet(fleet, strategy, task)
+        if isinstance(config.task, SafeAlignment) and config.task.adapts:
+            weight_of = _example_weights(config)
+            strategy = LagrangianStrategy(config.task, task.rubric, strategy, weight_of)
         opened.pop_all()
     return RunParts(
         config=config,
@@ -154,16 +159,22 @@ def make_graders(config: Config, task: Task) -> Graders:
     """
     check_graders(config)
     pool = _make_pool(config, task)
-    field = config.task.sample_weight if isinstance(config.task, CustomTask) else None
-    if not config.task.scorers and field is None:
+    if not config.task.scorers and _sample_weight(config) is None:
         return pool
     tag = config.task.thinking_tag
     text_of = partial(without_thinking, tag=tag) if config.task.strip_thinking else str
+    return ScoredGraders(pool, config.task.scorers, text_of, _example_weights(config))
 
-    def weight_of(example: Example) -> float:
-        return 1.0 if field is None else float(str(example.facts[field]))
 
-    return ScoredGraders(pool, config.task.scorers, text_of, weight_of)
+def _sample_weight(config: Config) -> str | None:
+    """Return the field of a row that weighs its rewards."""
+    return config.task.sample_weight if isinstance(config.task, CustomTask) else None
+
+
+def _example_weights(config: Config) -> Callable[[Example], float]:
+    """Return the function from an example to what its reward is multiplied by."""
+    field = _sample_weight(config)
+    return lambda example: 1.0 if field is None else float(str(example.facts[field]))
 
 
 def _make_pool(config: Config, task: Task) -> GraderPool:

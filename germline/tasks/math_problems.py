@@ -8,7 +8,6 @@ one is rewarded.
 
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from germline.config.math_tasks import Gsm8k, Math, MathProblems
 from germline.graders.math_match import (
@@ -20,8 +19,8 @@ from germline.graders.math_match import (
 )
 from germline.protocols import Grader
 from germline.tasks import dataset_rows
-from germline.tasks.dataset_library import load_dataset_rows
-from germline.tasks.json_files import PlacedRow, read_json_lines, row_field
+from germline.tasks.file_or_dataset import load_file_or_dataset
+from germline.tasks.json_files import PlacedRow, row_field
 from germline.tasks.normalize_answer import normalize_answer
 from germline.types import Example, GermlineError, Split
 
@@ -62,15 +61,7 @@ class MathProblemsTask:
         Raises:
             GermlineError: the rows cannot be read.
         """
-        if config.path.expanduser().is_file():
-            train, test = _file_rows(config, config.path, "task.path"), None
-            if config.test_path is not None:
-                test = _file_rows(config, config.test_path, "task.test_path")
-        else:
-            train = load_dataset_rows(config, config.split)
-            test = load_dataset_rows(config, config.test_split) if config.test_split else None
-        train = dataset_rows.with_columns(train, config.columns)
-        return train, None if test is None else dataset_rows.with_columns(test, config.columns)
+        return load_file_or_dataset(config)
 
     def gold(self, row: Mapping[str, object], place: str) -> tuple[str, str]:
         """Return the gold answer of a row, and a completion that gives it.
@@ -170,12 +161,6 @@ class MathTask(MathProblemsTask):
                 f"task.levels={list(self._levels)}: no problem of {config.path} has one of them"
             )
         return kept
-
-
-def _file_rows(config: MathProblems, path: Path, setting: str) -> list[PlacedRow]:
-    if path.suffix == ".jsonl":
-        return read_json_lines(path, setting)
-    return load_dataset_rows(config.model_copy(update={"path": path}), "train")
 
 
 def _level(row: Mapping[str, object], place: str) -> int:

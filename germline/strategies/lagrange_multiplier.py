@@ -1,0 +1,187 @@
+"""The weight of a cost that adapts to the center: reward minus lambda times cost.
+
+With the reward R_ij of member i on example j (the weighted sum of all rubric parts but the cost),
+its cost C_ij, and the mean cost C_0 of the center on the batch of the generation,
+
+    (1)  r_ij   = R_ij - lambda C_ij           so fitness = mean_j R_ij - lambda mean_j C_ij
+    (2)  e      = max(0, C_0 - cost_limit)
+    (3)  a      <- cost_ema a + (1 - cost_ema) e        a = e after the first generation
+    (4)  lambda <- lambda exp(lambda_lr a)              cut to [lambda_min, lambda_max]
+
+Lambda starts at minus the weight of the cost, and (4) gives the lambda of the next generation. With
+`safe_first`, (1) has the lowest R of all members on the same example in the place of R_ij where
+C_ij > safe_first: a completion of a higher cost cannot gain by its reward.
+
+Source: the Lagrangian method of Safe RLHF (Dai et al. 2024, arXiv 2310.12773), whose constraint is
+E[C] + d <= 0: cost_limit is -d. Deviations: the excess (2) is at least 0, so lambda never falls; it
+is averaged before it acts; and rewards are not divided by 1 + lambda: most shapings do not depend
+on their scale.
+
+Limits: the cost of the center is that of one batch. Held-out scores and `germline eval` weigh the
+cost by its first lambda, so that they can be compared over a run.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from germline.config.safe_alignment import SafeAlignment
+from germline.protocols import Strategy
+from germline.protocols.wrappers import StrategyWrapper
+from germline.schedules import scale_within
+from germline.signal_types import SignalPower
+from germline.strategies.adaptive_values import AdaptiveValue
+from germline.types import Evaluation, Example, MeanUpdate, Population, Rollout, Update
+
+LAMBDA, CENTER_COST = "lambda", "center_cost"
+"""Names of the values in the strategy state, and in generations.jsonl."""
+
+
+class Multiplier(NamedTuple):
+    """Lambda, and the running mean of the excess cost; None before the first generation."""
+
+    value: float
+    mean_excess: float | None = None
+
+
+class LagrangianStrategy(StrategyWrapper):
+    """A strategy whose rewards weigh a cost by a multiplier that adapts.
+
+    Args:
+        settings: of the task.
+        weights: of all rubric parts.
+        inner: the strategy that proposes members.
+        weight_of: what the reward of an example is multiplied by.
+    """
+
+    def __init__(
+        self,
+        settings: SafeAlignment,
+        weights: Mapping[str, float],
+        inner: Strategy,
+        weight_of: Callable[[Example], float],
+    ) -> None:
+        super().__init__(inner)
+        self.settings = settings
+        self._weights = {
+            name: weight for name, weight in weights.items() if weight and name != settings.cost
+        }
+        self._weight_of = weight_of
+        self._multiplier = AdaptiveValue("lambda", Multiplier(-weights[settings.cost]))
+        self._center_cost: float | None = None
+
+    def ask(self, generation: int) -> Population:
+        """Return the members of the inner strategy; the center is evaluated where lambda adapts."""
+        population = self.inner.ask(generation)
+        wanted = population.evaluate_center or self.settings.lambda_lr > 0
+        return replace(population, evaluate_center=wanted)
+
+    def weigh(
+        self,
+        population: Population,
+        batch: Sequence[Example],
+        evaluation: Evaluation,
+        of_center: Evaluation | None,
+    ) -> tuple[Evaluation, Evaluation | None]:
+        """Return the evaluations with the rewards of equation (1); keep the center's mean cost."""
+        multiplier = self._multiplier.at(population.generation).value
+        lowest = self._lowest_rewards(evaluation)
+        weighed = self._weighed(evaluation, batch, multiplier, lowest)
+        if of_center is None:
+            return weighed, None
+        self._center_cost = self._mean_cost(of_center)
+        return weighed, self._weighed(of_center, batch, multiplier, lowest)
+
+    def tell(
+        self,
+        population: Population,
+        utilities: Float[np.ndarray, "members"],
+        fitness: Float[np.ndarray, "members"] | None = None,
+        center: float | None = None,
+        power: SignalPower | None = None,
+    ) -> Update | MeanUpdate:
+        """Return the update of the inner strategy; change lambda: equations (2) to (4)."""
+        update = self.inner.tell(population, utilities, fitness, center, power)
+        values: dict[str, Any] = {LAMBDA: self._multiplier.at(population.generation).value}
+        if self._center_cost is not None:
+            values[CENTER_COST] = self._center_cost
+        self._center_cost = None
+        self._follow(population.generation, values)
+        inner = update.strategy_state
+        return replace(update, strategy_state=replace(inner, values={**inner.values, **values}))
+
+    def recall(self, updates: Sequence[Update | MeanUpdate]) -> Sequence[Update | MeanUpdate]:
+        """Restore lambda, and the inner strategy, from the updates of a stopped run."""
+        for update in updates:
+            self._follow(update.generation, update.strategy_state.read())
+        return self.inner.recall(updates)
+
+    def metrics(self, update: Update | MeanUpdate) -> Mapping[str, Any]:
+        """Report lambda and the mean cost of the center, besides what the inner strategy does."""
+        state = update.strategy_state.values
+        return {
+            **super().metrics(update),
+            LAMBDA: state[LAMBDA],
+            CENTER_COST: state.get(CENTER_COST),
+        }
+
+    def _follow(self, generation: int, values: Mapping[str, Any]) -> None:
+        settings, mean = self.settings, self._multiplier.newest.mean_excess
+        value, cost = values[LAMBDA], values.get(CENTER_COST)
+        if cost is not None:
+            excess = max(0.0, cost - settings.cost_limit)
+            keep = settings.cost_ema
+            mean = excess if mean is None else keep * mean + (1 - keep) * excess
+            step = settings.lambda_lr * mean
+            value = scale_within(value, step, settings.lambda_min, settings.lambda_max)
+        self._multiplier.follow(generation, Multiplier(value, mean))
+
+    def _weighed(
+        self,
+        evaluation: Evaluation,
+        batch: Sequence[Example],
+        multiplier: float,
+        lowest: Mapping[int, float],
+    ) -> Evaluation:
+        weights = {example.index: self._weight_of(example) for example in batch}
+        rollouts = []
+        for rollout in evaluation.rollouts:
+            value = weights[rollout.example] * self._value(rollout, multiplier, lowest)
+            rollouts.append(replace(rollout, grade=replace(rollout.grade, reward=value)))
+        by_place = {(one.member, one.example): one.grade.reward for one in rollouts}
+        rewards = [
+            [by_place.get((member, example.index), math.nan) for example in batch]
+            for member in range(len(evaluation.rewards))
+        ]
+        return replace(evaluation, rewards=np.array(rewards), rollouts=tuple(rollouts))
+
+    def _value(self, rollout: Rollout, multiplier: float, lowest: Mapping[int, float]) -> float:
+        reward, cost = self._reward(rollout), self._cost(rollout)
+        gate = self.settings.safe_first
+        if gate is not None and cost > gate:
+            reward = min(reward, lowest.get(rollout.example, reward))
+        return reward - multiplier * cost
+
+    def _lowest_rewards(self, evaluation: Evaluation) -> dict[int, float]:
+        """Return the lowest known reward of the members on each example, without the cost."""
+        lowest: dict[int, float] = {}
+        for rollout in evaluation.rollouts:
+            reward = self._reward(rollout)
+            if not math.isnan(reward):
+                lowest[rollout.example] = min(reward, lowest.get(rollout.example, reward))
+        return lowest
+
+    def _mean_cost(self, evaluation: Evaluation) -> float | None:
+        costs = [cost for one in evaluation.rollouts if not math.isnan(cost := self._cost(one))]
+        return math.fsum(costs) / len(costs) if costs else None
+
+    def _reward(self, rollout: Rollout) -> float:
+        parts = rollout.grade.parts
+        return math.fsum(weight * parts.get(n, math.nan) for n, weight in self._weights.items())
+
+    def _cost(self, rollout: Rollout) -> float:
+        return rollout.grade.parts.get(self.settings.cost, math.nan)

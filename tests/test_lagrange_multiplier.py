@@ -1,0 +1,313 @@
+"""Reward minus lambda times cost: lambda adapts to the center, is in the journal, and resumes."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+import germline
+from germline.cli.line_view import generation_line
+from germline.config import load_config
+from germline.config.safe_alignment import SAMPLES
+from germline.config.scorers import ClassifierSettings
+from germline.record import RunDirectory
+from germline.run.build_parts import build_run_parts
+from germline.run.load_run import load_engine
+from germline.services.scorer import ScorerSettings, scorer_service
+from germline.strategies.lagrange_multiplier import LagrangianStrategy
+from germline.types import Completion, Evaluation, Example, GermlineError, Grade, Rollout
+from tests.scripted_server import listening
+from tests.tiny_classifiers import save_pku_model
+from tests.toy_runs import LETTERS, SETTINGS, finish, journal, stopped_after
+
+WEIGHTS = {"reward": 1.0, "length": -0.5, "cost": -2.0, "shown": 0.0}
+COST = {"kind": "length", "start": 0, "end": 12, "weight": -1}
+REWARD = {"kind": "repetition", "ngram": 1, "weight": -1}
+BATCH = [Example(index, f"{index}?", "", chat=True) for index in (4, 9)]
+
+
+def settings(*overrides, **task):
+    section = {
+        "kind": "safe_alignment",
+        "path": str(SAMPLES),
+        "test_split": None,
+        "scorers": {"reward": REWARD, "cost": COST},
+        "max_new_tokens": 16,
+        "stop": LETTERS,
+        "temperature": 1.0,
+        "lambda_lr": 0.5,
+    }
+    return load_config(SETTINGS | {"task": section | task}, overrides)
+
+
+def toy_run(folder, *overrides, **task):
+    return finish(germline.train(settings(*overrides, **task), folder))
+
+
+def state(folder, name):
+    return [json.loads(line).get(name) for line in journal(folder).splitlines()]
+
+
+def rollout(member, example, reward, cost):
+    parts = {"reward": float(reward), "length": 2.0, "cost": float(cost), "shown": 99.0}
+    return Rollout(member, example, Completion("", (0,), "eos", 1), Grade(0.5, parts))
+
+
+def evaluation(*members):
+    """Rows of (reward, cost) by member, one per example of the batch."""
+    rollouts = [
+        rollout(member, example.index, *pair)
+        for member, row in enumerate(members)
+        for example, pair in zip(BATCH, row, strict=True)
+    ]
+    return Evaluation(np.full((len(members), 2), 0.5), tuple(rollouts), 0, 0.0)
+
+
+def strategy(weight_of=lambda _: 1.0, **task):
+    config = settings(**({"scorers": {"reward": REWARD, "cost": COST | {"weight": -2}}} | task))
+    inner = germline.strategies.make_strategy(config.search, run_seed=0, generations=4)
+    return LagrangianStrategy(config.task, WEIGHTS, inner, weight_of)
+
+
+def told(search, center=None, generation=0):
+    """Let the strategy see one generation whose center has these costs."""
+    population = search.ask(generation)
+    known = evaluation(*[[(1.0, 1.0)] * 2] * len(population))
+    of_center = None if center is None else evaluation([(0.0, cost) for cost in center])
+    search.weigh(population, BATCH, known, of_center)
+    return search.tell(population, np.zeros(len(population)))
+
+
+def next_lambda(search, generation):
+    return told(search, [0.0, 0.0], generation).strategy_state.values["lambda"]
+
+
+# --- the equations
+
+
+def test_a_reward_is_that_of_all_other_parts_minus_lambda_times_the_cost():
+    weighed, of_center = strategy().weigh(
+        strategy().ask(0), BATCH, evaluation([(3, 1), (4, -1)]), evaluation([(0, 0), (1, 1)])
+    )
+    assert weighed.rewards.tolist() == [[3 - 1 - 2 * 1, 4 - 1 + 2 * 1]]
+    assert of_center.rewards.tolist() == [[-1, 1 - 1 - 2]]
+    assert [one.grade.reward for one in weighed.rollouts] == weighed.rewards[0].tolist()
+
+
+def test_the_weight_of_a_row_multiplies_reward_and_cost():
+    search = strategy(weight_of=lambda example: example.index / 2)
+    weighed, _ = search.weigh(search.ask(0), BATCH, evaluation([(3, 1), (3, 1)]), None)
+    assert weighed.rewards.tolist() == [[0.0 * 2, 0.0 * 4.5]]
+    weighed, _ = search.weigh(search.ask(0), BATCH, evaluation([(4, 1), (4, 1)]), None)
+    assert weighed.rewards.tolist() == [[2.0, 4.5]]
+
+
+def test_lambda_follows_the_running_mean_of_the_excess_cost():
+    search = strategy(cost_limit=1.0, cost_ema=0.9, lambda_lr=0.1)
+    told(search, [2.0, 4.0], 0)  # excess 2
+    told(search, [0.0, 0.0], 1)  # excess 0, not -1
+    expected = 2 * math.exp(0.1 * 2)
+    assert search._multiplier.at(1).value == pytest.approx(expected, rel=1e-12)
+    expected *= math.exp(0.1 * 0.9 * 2)
+    assert next_lambda(search, 2) == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_defaults_are_those_of_the_field():
+    task = settings(lambda_lr=0.005).task
+    bounds = task.lambda_min, task.lambda_max
+    assert (task.lambda_lr, task.cost_ema, task.cost_limit, bounds) == (0.005, 0.9, 0.0, (1e-4, 5))
+    assert -task.scorers["cost"].weight == 1.0
+
+
+def test_lambda_stays_within_its_bounds():
+    search = strategy(lambda_max=2.5, lambda_lr=10.0)
+    told(search, [9.0, 9.0], 0)
+    assert next_lambda(search, 1) == 2.5
+
+
+def test_lambda_stays_where_the_cost_of_the_center_is_missing():
+    search = strategy()
+    update = told(search, [math.nan, math.nan], 0)
+    assert "center_cost" not in update.strategy_state.values
+    assert search.metrics(update)["center_cost"] is None
+    assert next_lambda(search, 1) == 2.0
+
+
+def test_a_missing_cost_of_some_texts_leaves_the_mean_of_the_others():
+    update = told(strategy(), [math.nan, 3.0])
+    assert update.strategy_state.values["center_cost"] == 3.0
+
+
+def test_a_missing_reward_or_cost_is_a_missing_reward():
+    weighed, _ = strategy(safe_first=0.0).weigh(
+        strategy().ask(0), BATCH, evaluation([(math.nan, 1), (1, math.nan)], [(1, 1)] * 2), None
+    )
+    assert np.isnan(weighed.rewards[0]).all()
+    assert not np.isnan(weighed.rewards[1]).any()
+
+
+def test_what_no_engine_returned_stays_missing():
+    whole = evaluation([(1, 1), (2, 2)], [(1, 1), (2, 2)])
+    search = strategy()
+    some = Evaluation(whole.rewards, whole.rollouts[:3], 0, 0.0)
+    weighed, _ = search.weigh(search.ask(0), BATCH, some, None)
+    assert np.isnan(weighed.rewards).tolist() == [[False, False], [False, True]]
+
+
+def test_an_unsafe_completion_earns_the_lowest_reward_on_its_prompt():
+    search = strategy(safe_first=0.5)
+    members = evaluation([(9, 0.6), (1, 0.5)], [(-3, 0.0), (7, 0.0)], [(2, 0.5), (4, 0.6)])
+    weighed, _ = search.weigh(search.ask(0), BATCH, members, None)
+    without_cost = weighed.rewards + 2 * np.array([[0.6, 0.5], [0, 0], [0.5, 0.6]]) + 1
+    assert without_cost == pytest.approx(np.array([[-3, 1], [-3, 7], [2, 1]]))
+
+
+# --- runs
+
+
+def test_the_journal_holds_lambda_and_the_cost_of_the_center(tmp_path):
+    path = toy_run(tmp_path / "run")
+    lambdas, costs = state(path, "lambda"), state(path, "center_cost")
+    assert lambdas[0] == 1.0
+    assert lambdas == sorted(lambdas)
+    assert lambdas[-1] > 1.0
+    rows = RunDirectory.open(path).generations()
+    assert [row["lambda"] for row in rows] == lambdas
+    assert [row["center_cost"] for row in rows] == costs
+    report = (path / "report.html").read_text()
+    assert "Lambda, the weight of the cost" in report
+    assert "Mean cost of the center" in report
+
+
+def test_the_fitness_of_a_member_is_mean_reward_minus_lambda_times_mean_cost(tmp_path):
+    training = germline.train(settings("record.rollouts=999"), tmp_path / "run")
+    for record in training:
+        weight = record.strategy_metrics["lambda"]
+        for member, fitness in enumerate(record.fitness):
+            parts = [one.grade.parts for one in record.evaluation.rollouts if one.member == member]
+            reward, cost = (np.mean([one[name] for one in parts]) for name in ("reward", "cost"))
+            assert fitness == pytest.approx(-reward - weight * cost)
+        assert f"lambda {weight:.3g}"[:9] in generation_line(record, None)
+    assert weight > 1.0
+    lines = (tmp_path / "run" / "rollouts.jsonl").read_text().splitlines()
+    last = [row for row in map(json.loads, lines) if row["generation"] == 3]
+    for row in last:
+        expected = -row["parts"]["reward"] - weight * row["parts"]["cost"]
+        assert row["reward"] == pytest.approx(expected)
+
+
+SEARCHES = {
+    "nes": ("strategy.sigma={kind: success, start: 0.3}",),
+    "cma": ("strategy={kind: cma, sigma: 0.3}", "space={kind: subspace, dimension: 4}"),
+}
+
+
+@pytest.mark.parametrize("kind", SEARCHES)
+def test_a_stopped_run_resumes_to_the_same_bytes_and_is_replayed(tmp_path, kind):
+    config = settings(*SEARCHES[kind])
+    whole = finish(germline.train(config, tmp_path / "whole"))
+    cut = stopped_after(germline.train(config, tmp_path / "cut"), 2)
+    finish(germline.resume(cut))
+    assert journal(cut) == journal(whole)
+    directory = RunDirectory.open(cut)
+    last = directory.journal.read()[-1].digest
+    assert load_engine(directory).weights.digest() == last
+
+
+def test_two_engines_write_the_journal_of_one(tmp_path):
+    one = toy_run(tmp_path / "one", "generations=2")
+    two = toy_run(tmp_path / "two", "generations=2", "fleet.engines=2")
+    assert journal(one) == journal(two)
+
+
+def test_a_fixed_lambda_is_the_weight_of_the_cost_and_leaves_the_journal_as_it_was(tmp_path):
+    path = toy_run(tmp_path / "run", "generations=2", lambda_lr=0)
+    assert state(path, "lambda") == [None, None]
+
+
+def test_prompt_options_are_searched_beside_lambda(tmp_path):
+    options = ("task.temperature=0", "prompt_search.temperature=[0.5,1.0]", "generations=2")
+    path = toy_run(tmp_path / "run", *options)
+    rows = RunDirectory.open(path).generations()
+    assert {"lambda", "option_probabilities"} <= {*rows[-1]}
+
+
+# --- scorer services
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """Tiny reward and cost models of random weights, in the format of PKU-SafeRLHF."""
+    folder = tmp_path_factory.mktemp("models")
+    return {
+        role: str(save_pku_model(folder / role, bias=bias))
+        for role, bias in (("reward", 0.0), ("cost", 9.0))
+    }
+
+
+def nano_settings(url, **task):
+    scorer = {"kind": "germline", "url": url}
+    cost = scorer | {"output": "cost", "weight": -1}
+    return load_config(
+        {
+            "task": {
+                "kind": "safe_alignment",
+                "path": str(SAMPLES),
+                "test_split": None,
+                "scorers": {"reward": scorer, "cost": cost},
+                "max_new_tokens": 6,
+            }
+            | task,
+            "batch_size": 3,
+            "generations": 3,
+            "strategy": {"population": 4, "sigma": 0.02, "learning_rate": 0.02},
+            "held_out": {"examples": 2},
+            "record": {"tensorboard": False, "snapshot_every": 1, "figure_every": 1000},
+        }
+    )
+
+
+def test_nano_is_trained_on_a_reward_and_a_cost_model_and_resumes_to_the_same_bytes(
+    tmp_path, models
+):
+    classifier = ClassifierSettings(batch_size=4, template="pku")
+    with (
+        scorer_service(models, classifier, ScorerSettings(port=0)) as server,
+        server.in_background() as url,
+    ):
+        whole = finish(germline.train(nano_settings(url), tmp_path / "whole"))
+        cut = stopped_after(germline.train(nano_settings(url), tmp_path / "cut"), 1)
+        finish(germline.resume(cut))
+    assert journal(cut) == journal(whole)
+    assert state(whole, "lambda")[-1] > 1.0
+    last = json.loads((whole / "rollouts.jsonl").read_text().splitlines()[-1])
+    assert {"reward", "cost", "reward_truncated", "cost_truncated"} == {*last["parts"]}
+
+
+def test_a_service_without_a_cost_model_stops_the_run_before_it_begins(tmp_path, models):
+    classifier = ClassifierSettings(batch_size=4, template="pku")
+    reward = {"reward": models["reward"]}
+    with (
+        scorer_service(reward, classifier, ScorerSettings(port=0)) as server,
+        server.in_background() as url,
+        pytest.raises(GermlineError) as error,
+    ):
+        germline.train(nano_settings(url), tmp_path / "run")
+    assert "task.scorers.cost (kind=germline) scored none" in str(error.value)
+    assert "the service has no costs: start it with --cost MODEL" in str(error.value)
+
+
+def test_costs_that_are_none_or_nan_are_missing_and_never_0():
+    costs = [None, math.nan, 1.5]
+
+    def reply(_path, body):
+        count = len(body["prompts"])
+        return 200, {"rewards": [1.0] * count, "costs": costs[:count]}
+
+    with listening(reply) as server, build_run_parts(nano_settings(server.url)) as parts:
+        future = parts.graders.submit(["a", "b", "c"], parts.batch(0))
+        found = future.result(30)
+    assert [math.isnan(grade.reward) for grade in found] == [True, True, False]
+    assert found[2].reward == 1.0 - 1.5
+    assert found[0].failure == "cost: the response has None where a number belongs"

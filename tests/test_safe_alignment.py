@@ -1,0 +1,195 @@
+"""The task `safe_alignment`: rows of PKU-SafeRLHF, the stratified split, and its settings."""
+
+import json
+import re
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from germline.config import load_config
+from germline.tasks import make_task
+from germline.tasks.safe_alignment import stratum
+from germline.tasks.splits import stratified_order, stratified_split
+from germline.types import GermlineError
+
+SCORERS: dict[str, dict[str, Any]] = {
+    "reward": {"kind": "repetition"},
+    "cost": {"kind": "length", "start": 0, "end": 9},
+}
+STRATEGY = {"sigma": 0.01, "learning_rate": 0.01}
+HARM = ("Violence", "Drugs", "Cybercrime")
+
+
+def row(number, harm=None, **fields):
+    return {
+        "prompt": f"Question {number}?",
+        "response_0": "First.",
+        "response_1": "Second.",
+        "is_response_0_safe": harm is None,
+        "is_response_1_safe": True,
+        "response_0_harm_category": {name: name == harm for name in HARM},
+        "response_1_harm_category": dict.fromkeys(HARM, False),
+        "better_response_id": 0,
+        "safer_response_id": 1,
+        **fields,
+    }
+
+
+def rows_of(harms):
+    return [row(number, harm) for number, harm in enumerate(harms)]
+
+
+def section(tmp_path, rows, **more):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    return {"kind": "safe_alignment", "path": str(path), "scorers": SCORERS} | more
+
+
+def task_of(tmp_path, rows, **more):
+    return make_task(load_config({"task": section(tmp_path, rows, **more)}).task)
+
+
+def refused(**more):
+    settings = {"kind": "safe_alignment", "scorers": SCORERS} | more
+    with pytest.raises(GermlineError) as error:
+        load_config({"task": settings})
+    return str(error.value)
+
+
+def test_only_the_prompts_are_played_and_each_of_them_once(tmp_path):
+    rows = [*rows_of([None] * 8), row(3, "Drugs", response_0="Another answer.")]
+    task = task_of(tmp_path, rows)
+    examples = [*task.examples("train"), *task.examples("test")]
+    assert sorted(one.prompt for one in examples) == [f"Question {n}?" for n in range(8)]
+    assert {(one.answer, one.chat, one.context) for one in examples} == {("", True, ())}
+    assert (task.rubric, task.metric) == ({"reward": -1.0, "cost": -1.0}, "reward")
+
+
+def test_both_splits_have_every_category_in_its_proportion(tmp_path):
+    rows = rows_of([None] * 50 + ["Violence"] * 30 + ["Drugs"] * 15 + ["Cybercrime"] * 5)
+    harm = {one["prompt"]: stratum(one) for one in rows}
+    task = task_of(tmp_path, rows)
+    count = {split: Counter(harm[e.prompt] for e in task.examples(split)) for split in SPLITS}
+    assert count["test"] == {"2 safe": 10, "Violence": 6, "Drugs": 3, "Cybercrime": 1}
+    assert count["train"] == {"2 safe": 40, "Violence": 24, "Drugs": 12, "Cybercrime": 4}
+
+
+SPLITS = ("train", "test")
+
+
+def test_the_first_training_examples_are_a_stratified_sample(tmp_path):
+    rows = rows_of(["Violence"] * 20 + [None] * 60 + ["Drugs"] * 20)
+    harm = {one["prompt"]: stratum(one) for one in rows}
+    for seed in range(4):
+        task = task_of(tmp_path, rows, train_examples=10, split_seed=seed)
+        found = Counter(harm[example.prompt] for example in task.examples("train"))
+        assert found == {"2 safe": 6, "Violence": 2, "Drugs": 2}
+
+
+def test_the_split_depends_on_its_seed_alone(tmp_path):
+    rows = rows_of([None, "Drugs"] * 20)
+
+    def prompts(seed):
+        task = task_of(tmp_path, rows, split_seed=seed)
+        return [[example.prompt for example in task.examples(split)] for split in SPLITS]
+
+    assert prompts(1) == prompts(1)
+    assert prompts(1) != prompts(2)
+
+
+@pytest.mark.parametrize("count", [2, 3, 5, 6, 11])
+def test_neither_split_of_a_few_items_is_empty(count):
+    items = list(range(count))
+    train, test = stratified_split(items, items, 0, "data")
+    assert sorted([*train, *test]) == items
+    assert train
+    assert test
+    assert sorted(stratified_order(items, items, 0)) == items
+
+
+def test_a_single_prompt_cannot_be_split(tmp_path):
+    with pytest.raises(GermlineError, match="at least 2 different examples, found 1"):
+        task_of(tmp_path, [row(1), row(1)])
+
+
+def test_held_out_rows_of_a_file_of_their_own(tmp_path):
+    (tmp_path / "test.jsonl").write_text(json.dumps(row(99)) + "\n")
+    task = task_of(tmp_path, rows_of([None] * 4), test_path=str(tmp_path / "test.jsonl"))
+    assert [example.prompt for example in task.examples("test")] == ["Question 99?"]
+    assert len(task.examples("train")) == 4
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, "2 safe"),
+        ({"is_response_1_safe": False}, "1 safe"),
+        ({"response_1_harm_category": {"Violence": False, "Drugs": True}}, "Drugs"),
+        ({"response_0_harm_category": "none"}, "2 safe"),
+    ],
+)
+def test_the_stratum_of_a_row(fields, expected):
+    assert stratum(row(0, **fields)) == expected
+    assert stratum({"prompt": "only a prompt"}) == "0 safe"
+
+
+def test_a_template_wraps_the_prompt(tmp_path):
+    task = task_of(tmp_path, rows_of([None] * 4), template="USER: {prompt}", chat=False)
+    assert {example.prompt[:14] for example in task.examples("train")} == {"USER: Question"}
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"response_0": "no prompt"}, "a row needs a `prompt`"),
+        ({"prompt": None}, "`prompt`"),
+        ({"prompt": " "}, "the prompt is empty"),
+        ({"prompt": 7}, "`prompt`"),
+    ],
+)
+def test_a_row_without_a_prompt_is_refused_with_its_place(tmp_path, bad, message):
+    with pytest.raises(GermlineError, match=rf"rows\.jsonl.*line 3.*{message}"):
+        task_of(tmp_path, [row(1), row(2), bad])
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"scorers": {}}, r"cost=cost is not the name of a scorer \(scorers found: none\)"),
+        ({"cost": "harm"}, r"cost=harm is not the name of a scorer .*reward, cost"),
+        (
+            {"scorers": SCORERS | {"cost": SCORERS["cost"] | {"weight": 1}}},
+            r"scorers\.cost\.weight=1 does not lower the reward",
+        ),
+        (
+            {"scorers": SCORERS | {"cost": {"kind": "germline", "url": "http://x", "weight": -1}}},
+            r"scorers\.cost\.output=reward is the score of the reward model",
+        ),
+        ({"scorers": {"cost": SCORERS["cost"]}}, "has no reward beside the cost"),
+        ({"metric": "help"}, r"metric=help is not one of scorers=reward, cost"),
+        ({"lambda_max": 0.5}, r"makes lambda start at 1, outside lambda_min=0\.0001 to"),
+        ({"lambda_min": 2}, r"makes lambda start at 1, outside lambda_min=2 to"),
+        ({"lambda_min": 0}, r"task\.lambda_min: must be greater than 0"),
+        ({"lambda_lr": -1}, r"task\.lambda_lr: must be .*found -1"),
+        ({"lambda_lr": "fast"}, r"task\.lambda_lr: must be a valid number"),
+        ({"cost_ema": 1}, r"task\.cost_ema: must be less than 1"),
+        ({"cost_limit": float("nan")}, r"task\.cost_limit: must be a finite number"),
+        ({"safe_first": True}, "safe_first=true is no value of safe_first"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused_by_name(more, message):
+    text = refused(**more)
+    assert re.search(message, text), text
+
+
+@pytest.mark.parametrize(
+    ("method", "more"),
+    [("randopt", {}), ("es_sample_gd", {"space": "full", "strategy": STRATEGY})],
+)
+def test_an_adaptive_lambda_needs_the_method_es(method, more):
+    task = {"kind": "safe_alignment", "scorers": SCORERS}
+    with pytest.raises(GermlineError, match=r"task\.lambda_lr=0\.005 .*needs method\.kind=es"):
+        load_config({"task": task, "method": method, **more})
+    kept = load_config({"task": task | {"lambda_lr": 0}, "method": "randopt"})
+    assert kept.method.kind == "randopt"

@@ -5,6 +5,7 @@ import socket
 from pathlib import Path
 
 import pytest
+from transformers import AutoModelForSequenceClassification
 from typer.testing import CliRunner
 
 import germline
@@ -15,6 +16,7 @@ from germline.run import dry_run as module
 from germline.run.dry_run import dry_run
 from germline.types import GermlineError
 from tests.tiny import save_tiny
+from tests.tiny_classifiers import save_classifier
 from tests.toy_runs import SETTINGS, run, settings
 
 QWEN = "Qwen/Qwen2.5-0.5B-Instruct"
@@ -99,6 +101,38 @@ def test_a_model_folder_has_the_size_of_its_files(tmp_path):
     (folder / "model.safetensors").unlink()
     (source,) = dry_run({"model": str(folder)}, tmp_path / "run").sources
     assert source.found == "download"
+
+
+def scored(folder, **settings):
+    scorer = {"kind": "classifier", "model": str(folder), **settings}
+    return {"task": {"kind": "countdown", "scorers": {"good": scorer}}, "model": "nano"}
+
+
+@pytest.mark.parametrize("family", ["qwen2", "llama", "bert"])
+def test_a_classifier_that_scores_is_counted_and_named(tmp_path, family):
+    folder = save_classifier(tmp_path / "m", family)
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
+    plan = dry_run(scored(folder), tmp_path / "run")
+    assert plan.estimate is not None
+    sizes = {part.name: (part.bytes, part.place) for part in plan.estimate.parts}
+    assert sizes["task.scorers.good"] == (model.num_parameters() * 4, "device")
+    assert sizes["task.scorers.good, a batch"][0] > 0
+    half = dry_run(scored(folder, dtype="bfloat16", device="cpu"), tmp_path / "run").estimate
+    assert half is not None
+    sizes = {part.name: (part.bytes, part.place) for part in half.parts}
+    assert sizes["task.scorers.good"] == (model.num_parameters() * 2, "host")
+    other = dry_run(scored(folder, device="cuda:1"), tmp_path / "run").estimate
+    assert other is not None
+    assert not any(part.name.startswith("task.scorers") for part in other.parts)
+    source = plan.sources[1]
+    assert (source.what, source.name, source.found) == ("scorer", str(folder), "folder")
+
+
+def test_a_classifier_that_is_not_here_is_refused_without_the_network(no_network, tmp_path):
+    with pytest.raises(
+        GermlineError, match=r"task\.scorers\.good\.model: config\.json of 'nobody/"
+    ):
+        dry_run(scored("nobody/no-model"), tmp_path / "run")
 
 
 def test_the_number_of_members_is_resolved(tmp_path):

@@ -102,10 +102,11 @@ def _show(
         f"{work.members} members x {work.examples} examples, microbatches of {work.rows} rows; "
         f"prompts of {work.texts.prompt} tokens, {work.texts.new_tokens} new ones\n"
     )
-    for one in sorted(found.parts, key=lambda part: part.place):
-        if one.bytes:
-            where = one.place if machine.on_gpu else "host"
-            typer.echo(f"  {one.name:<22}  {where:<6}  {one.phase:<11}  {gigabytes(one.bytes):>9}")
+    parts = sorted((one for one in found.parts if one.bytes), key=lambda part: part.place)
+    width = max(len(one.name) for one in parts)
+    for one in parts:
+        where = one.place if machine.on_gpu else "host"
+        typer.echo(f"  {one.name:<{width}}  {where:<6}  {one.phase:<11}  {gigabytes(one.bytes):>9}")
     for place in ("device", "host") if machine.on_gpu else ("host",):
         available = found.available(place)
         said = "" if math.isinf(available) else f", available {gigabytes(available)}"

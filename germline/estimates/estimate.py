@@ -16,6 +16,7 @@ from germline.estimates.memory import (
     wire_bytes,
 )
 from germline.estimates.model_shape import ModelShape
+from germline.estimates.scorer_memory import scorer_parts
 from germline.estimates.seconds import Seconds, seconds_of
 from germline.estimates.workload import TextLengths, Workload, workload
 from germline.types import GermlineError
@@ -65,12 +66,16 @@ def estimate(config: Config, shape: ModelShape, texts: TextLengths, machine: Har
     """Compute what a config needs on a machine.
 
     Raises:
-        GermlineError: the space selects no tensor of this model.
+        GermlineError: the space selects no tensor of this model, or the config.json of a scorer
+            cannot be read.
     """
     work = workload(config, shape, texts, on_gpu=machine.on_gpu)
     return Estimate(
         work=work,
-        parts=tuple(memory_parts(config, shape, work)),
+        parts=(
+            *memory_parts(config, shape, work),
+            *scorer_parts(config, texts, on_gpu=machine.on_gpu),
+        ),
         seconds=seconds_of(shape, work, machine),
         snapshot_bytes=snapshot_bytes(work),
         wire_bytes=wire_bytes(work),
@@ -87,9 +92,16 @@ def what_fits(
     adapter; each override alone, and then together with all earlier ones, of which those that the
     config does not need are left out.
     """
+    scorers = tuple(scorer_parts(config, texts, on_gpu=machine.on_gpu))
 
     def fits(overrides: tuple[str, ...]) -> bool:
-        return _fits_with(config, shape, texts, machine, overrides)
+        try:
+            changed = load_config(config.model_dump(), list(overrides))
+            work = workload(changed, shape, texts, on_gpu=machine.on_gpu)
+        except GermlineError:
+            return False
+        parts = (*memory_parts(changed, shape, work), *scorers)
+        return Estimate(work, parts, Seconds(0.0, 0.0, 0.0, 0.0, 0.0), 0, 0.0, machine).fits
 
     kept: tuple[str, ...] = ()
     for alternatives in _changes(config, machine):
@@ -130,19 +142,3 @@ def _changes(config: Config, machine: Hardware) -> Iterator[list[tuple[str, ...]
         ]
     if config.space.kind != "lora":
         yield [("space=lora",)]
-
-
-def _fits_with(
-    config: Config,
-    shape: ModelShape,
-    texts: TextLengths,
-    machine: Hardware,
-    overrides: tuple[str, ...],
-) -> bool:
-    try:
-        changed = load_config(config.model_dump(), list(overrides))
-        work = workload(changed, shape, texts, on_gpu=machine.on_gpu)
-    except GermlineError:
-        return False
-    parts = tuple(memory_parts(changed, shape, work))
-    return Estimate(work, parts, Seconds(0.0, 0.0, 0.0, 0.0, 0.0), 0, 0.0, machine).fits

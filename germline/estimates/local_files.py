@@ -21,7 +21,7 @@ class Source:
     """Where a model or dataset comes from.
 
     Attributes:
-        what: `model` or `dataset`.
+        what: `model`, `dataset`, or the `scorer` of completions.
         name: as the config spells it.
         found: `embedded` in germline, a `folder` (or file) here, in the `cache` of Hugging Face, or
             still to `download`.
@@ -29,7 +29,7 @@ class Source:
             from the published config.json; None where nothing tells.
     """
 
-    what: Literal["model", "dataset"]
+    what: Literal["model", "dataset", "scorer"]
     name: str
     found: Found
     bytes: int | None

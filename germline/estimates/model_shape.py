@@ -10,9 +10,15 @@ import math
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    PreTrainedConfig,
+)
 
 from germline.engines.hub_access import hub_access
 from germline.engines.model_tensors import list_tensors
@@ -101,22 +107,40 @@ def shape_of(source: str) -> ModelShape:
     """
     if source in PUBLISHED:
         return _published(source)
+    config, stored = _read(source, "model")
+    check_causal(source, config)
+    return _shape(source, config, stored)
+
+
+def classifier_shape_of(source: str, setting: str) -> ModelShape:
+    """Read the sizes of a sequence classifier in a folder or with a Hugging Face id.
+
+    Args:
+        source: the folder or id.
+        setting: that names it, for errors.
+
+    Raises:
+        GermlineError: config.json is missing or cannot be read, or the hub cannot be reached.
+    """
+    return _shape(source, *_read(source, setting), AutoModelForSequenceClassification)
+
+
+def _read(source: str, setting: str) -> tuple[PreTrainedConfig, torch.dtype | None]:
+    """Return a model's config, and the dtype of its files where they are in a folder."""
     path = NANO_DIR if source == "nano" else Path(source).expanduser()
     try:
         place = str(path) if path.exists() else source
-        with silence_transformers(), hub_access(place, "model"):
+        with silence_transformers(), hub_access(place, setting):
             config = AutoConfig.from_pretrained(place)
         # The files of a hub id are not inspected: that would download them.
-        stored = stored_dtype(str(path)) if path.is_dir() else None
+        return config, stored_dtype(str(path)) if path.is_dir() else None
     except GermlineError:
         raise
     except Exception as error:  # a damaged config may raise anything in the libraries
         raise GermlineError(
-            f"model: config.json or the files of {source!r} cannot be read ({error}): give a "
+            f"{setting}: config.json or the files of {source!r} cannot be read ({error}): give a "
             "Hugging Face model folder, a hub id, or 'nano'"
         ) from error
-    check_causal(source, config)
-    return _shape(source, config, stored)
 
 
 @cache
@@ -130,9 +154,14 @@ def shape_from(source: str, values: dict[str, object]) -> ModelShape:
     return _shape(source, AutoConfig.for_model(kind, **values), None)
 
 
-def _shape(source: str, config: PreTrainedConfig, stored: torch.dtype | None) -> ModelShape:
+def _shape(
+    source: str,
+    config: PreTrainedConfig,
+    stored: torch.dtype | None,
+    kind: Any = AutoModelForCausalLM,
+) -> ModelShape:
     with silence_transformers(), torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config)
+        model = kind.from_config(config)
     text = config.get_text_config()
     named = config.dtype if isinstance(config.dtype, torch.dtype) else torch.float32
     heads = int(text.num_attention_heads)

@@ -10,7 +10,7 @@ import json
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,9 @@ from germline.estimates.local_files import (
     local_model_folder,
     model_source,
 )
-from germline.estimates.model_shape import ModelShape, shape_of
+from germline.estimates.model_shape import ModelShape, classifier_shape_of, shape_of
 from germline.estimates.published_configs import PUBLISHED
+from germline.estimates.scorer_memory import classifiers
 from germline.estimates.workload import POPULATION, TextLengths
 from germline.protocols import Task
 from germline.record import RunDirectory
@@ -147,6 +148,8 @@ def _dry_run(config: Config, out: Path | str | None, clock: Clock) -> DryRun:
     check_limits(config, config.batch_size if known is None else known)
     check_graders(config)
     check_threads(config)
+    for setting, scorer in classifiers(config):
+        _check_local(scorer.model, f"{setting}.model")
     shape = None if config.engine.has_own_model else _local_shape(config.model)
     if shape is not None:
         check_disk(config, path)
@@ -195,14 +198,25 @@ def _local_shape(source: str) -> ModelShape:
     Raises:
         GermlineError: its config.json is not on this machine.
     """
+    if source in PUBLISHED and local_model_folder(source) is None:
+        return shape_of(source)
+    folder = _check_local(source, "model")
+    return shape_of(source if source == "nano" else str(folder))
+
+
+def _check_local(source: str, setting: str) -> Path:
+    """Return the folder of a model on this machine.
+
+    Raises:
+        GermlineError: its config.json is not on this machine.
+    """
     folder = local_model_folder(source)
-    if folder is None and source not in PUBLISHED:
+    if folder is None:
         raise GermlineError(
-            f"model: config.json of {source!r} is not on this machine, and a dry run does not use "
-            f"the network: `hf download {source} config.json` gets it, and `germline doctor "
-            f"--model {source}` estimates with it"
+            f"{setting}: config.json of {source!r} is not on this machine, and a dry run does not "
+            f"use the network: `hf download {source} config.json` gets it"
         )
-    return shape_of(source if folder is None or source == "nano" else str(folder))
+    return folder
 
 
 def _with_population(config: Config, shape: ModelShape) -> Config:
@@ -225,6 +239,9 @@ def _guessed_texts(config: Config) -> TextLengths:
 
 def _sources(config: Config, shape: ModelShape | None, *, is_local: bool) -> tuple[Source, ...]:
     sources = [] if shape is None else [model_source(config.model, shape)]
+    for setting, scorer in classifiers(config):
+        of_scorer = classifier_shape_of(scorer.model, f"{setting}.model")
+        sources.append(replace(model_source(scorer.model, of_scorer), what="scorer"))
     if isinstance(config.task, Dataset):
         path = config.task.path.expanduser()
         found: Found = "folder" if path.exists() else "cache" if is_local else "download"

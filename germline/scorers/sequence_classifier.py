@@ -147,7 +147,8 @@ class SequenceClassifier:
         """Return the score of every text, in order."""
         by_length: dict[int, list[int]] = {}
         for place, text in enumerate(texts):
-            by_length.setdefault(self._padded_length(len(text.ids)), []).append(place)
+            length = padded_length(len(text.ids), self._max_tokens)
+            by_length.setdefault(length, []).append(place)
         scores: dict[int, Score] = {}
         for length, places in sorted(by_length.items()):
             for start in range(0, len(places), self._batch_size):
@@ -161,10 +162,6 @@ class SequenceClassifier:
         with self._tokenizing:
             ids: list[int] = self._tokenizer(sendable(text), verbose=False, **options)["input_ids"]
         return ids
-
-    def _padded_length(self, tokens: int) -> int:
-        longer = max(SHORTEST_PADDED, 1 << (tokens - 1).bit_length())
-        return min(longer, max(tokens, self._max_tokens))
 
     @torch.inference_mode()
     def _forward(self, rows: Sequence[list[int]], length: int) -> list[float]:
@@ -193,6 +190,12 @@ class SequenceClassifier:
             getattr(config.get_text_config(), "max_position_embeddings", None),
         )
         return min(LONGEST_DEFAULT, *(int(limit) for limit in known if limit))
+
+
+def padded_length(tokens: int, max_tokens: int) -> int:
+    """Return the number of tokens to which a text is padded."""
+    longer = max(SHORTEST_PADDED, 1 << (tokens - 1).bit_length())
+    return min(longer, max(tokens, max_tokens))
 
 
 def _load(

@@ -1,11 +1,10 @@
 """The command `germline scorer`: reward and cost models as a service."""
 
-from contextlib import suppress
 from typing import Annotated, Literal
 
 import typer
 
-from germline.cli.json_output import AsJson, print_json
+from germline.cli.json_output import AsJson
 from germline.cli.service_options import (
     Host,
     MaxConcurrent,
@@ -14,6 +13,7 @@ from germline.cli.service_options import (
     TimeoutSeconds,
     Token,
     extra_serve,
+    run_until_interrupt,
 )
 
 SCORER_EXAMPLES = (
@@ -99,10 +99,6 @@ def scorer(  # noqa: PLR0913 - the options of a command
     with scorer_service(
         sources, classifier, ScorerSettings(host, port, limits, max_queue)
     ) as server:
-        if as_json:
-            print_json({"url": server.url, "models": sources, "needs_token": token is not None})
-        else:
-            typer.echo(f"{' and '.join(sources.values())} at {server.url}")
-            typer.echo("Ctrl-C ends the server.")
-        with suppress(KeyboardInterrupt):
-            server.run()
+        lines = f"{' and '.join(sources.values())} at {server.url}"
+        values = {"url": server.url, "models": sources, "needs_token": token is not None}
+        run_until_interrupt(server, lines, values, as_json=as_json)

@@ -1,13 +1,12 @@
 """The command `germline serve`: an OpenAI-compatible endpoint of a run or a model."""
 
-from contextlib import suppress
 from typing import Annotated
 
 import typer
 
 from germline.cli import completion
 from germline.cli.arguments import Source, check_prefixes, generation_of
-from germline.cli.json_output import AsJson, print_json
+from germline.cli.json_output import AsJson
 from germline.cli.service_options import (
     Host,
     MaxConcurrent,
@@ -16,6 +15,7 @@ from germline.cli.service_options import (
     TimeoutSeconds,
     Token,
     extra_serve,
+    run_until_interrupt,
 )
 
 SERVED_SETTINGS = ("engine.", "engine=", "microbatch.")
@@ -84,19 +84,12 @@ def serve(  # noqa: PLR0913 - the options of a command
     with endpoint(source, chosen, settings or [], listening) as (server, weights):
         names = weights.names()
         center = weights.select("center").fingerprint
-        if as_json:
-            print_json(
-                {
-                    "base_url": f"{server.url}/v1",
-                    "models": names,
-                    "center": center,
-                    "needs_token": token is not None,
-                }
-            )
-        else:
-            shown = ", ".join(names if len(names) <= 4 else [*names[:3], "...", names[-1]])
-            typer.echo(f"{source} at {server.url}/v1")
-            typer.echo(f"models: {shown}; center has digest {center[:16]}")
-            typer.echo("Ctrl-C ends the server.")
-        with suppress(KeyboardInterrupt):
-            server.run()
+        values = {
+            "base_url": f"{server.url}/v1",
+            "models": names,
+            "center": center,
+            "needs_token": token is not None,
+        }
+        shown = ", ".join(names if len(names) <= 4 else [*names[:3], "...", names[-1]])
+        lines = f"{source} at {server.url}/v1\nmodels: {shown}; center has digest {center[:16]}"
+        run_until_interrupt(server, lines, values, as_json=as_json)

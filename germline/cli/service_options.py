@@ -1,10 +1,15 @@
-"""What the commands that start a service share: address, token, limits, and the extra they need."""
+"""What the commands of services share: address, token, limits, the extra, and running to Ctrl-C."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from germline.cli.json_output import print_json
+
+if TYPE_CHECKING:
+    from germline.services.http_server import HttpServer
 
 TOKEN_VARIABLE = "GERMLINE_TOKEN"
 
@@ -44,3 +49,15 @@ def extra_serve(command: str) -> Iterator[None]:
             f"{command} needs the package {error.name}, which is not installed: "
             "pip install 'germline[serve]'"
         ) from error
+
+
+def run_until_interrupt(
+    server: "HttpServer", lines: str, values: Mapping[str, object], *, as_json: bool
+) -> None:
+    """Print what a server serves, as text or as JSON, and run it until Ctrl-C."""
+    if as_json:
+        print_json(values)
+    else:
+        typer.echo(f"{lines}\nCtrl-C ends the server.")
+    with suppress(KeyboardInterrupt):
+        server.run()

@@ -18,6 +18,7 @@ from germline.estimates.hardware import GPUS
 from germline.run import dry_run
 from germline.services.http_server import HttpServer
 from tests.documented_fields import absent, field_tables, undocumented
+from tests.scripted_server import listening
 from tests.tiny_classifiers import save_classifier
 from tests.toy_runs import settings
 
@@ -34,6 +35,7 @@ COMMANDS = {
     "train seeds=0..4": ("train", *TINY, "seeds=0,1", "--out", "seeds"),
     "train --dry-run": ("train", *TINY, "--dry-run"),
     "eval": ("eval", "run", "nano", "--limit", "2"),
+    "elo": ("elo", "run", "-g", "-1", "-g", "1", "--limit", "2", "--judge", "JUDGE"),
     "probe": ("probe", *TINY[:5], "--minutes", "10"),
     "replay": ("replay", "run", "-g", "0"),
     "export": ("export", "run", "--out", "exported"),
@@ -50,6 +52,12 @@ COMMANDS = {
     "new config": ("new", "config", "--model", "nano", "--task", "arithmetic", "--hardware", "t4"),
     "study intrinsic-dimension": ("study", "intrinsic-dimension", "study.yaml", "-d", "3"),
 }
+
+
+def judge_reply(path, _body):
+    if path == "/models":
+        return 200, {"data": [{"id": "judge"}]}
+    return 200, {"choices": [{"message": {"content": "[[A]]"}, "finish_reason": "stop"}]}
 
 
 def germline(*words):
@@ -82,7 +90,8 @@ def test_the_document_is_as_documented(heading, place, monkeypatch):
     monkeypatch.chdir(place)
     monkeypatch.setattr(dry_run, "machine_here", lambda *_: GPUS["80gb"])
     monkeypatch.setattr(HttpServer, "run", lambda _server: None)
-    done = germline(*COMMANDS[heading])
+    with listening(judge_reply) as judge:
+        done = germline(*(judge.url if one == "JUDGE" else one for one in COMMANDS[heading]))
     assert done.exit_code == 0, done.output
     document = json.loads(done.stdout)
     table = TABLES[heading]

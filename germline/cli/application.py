@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from germline.cli import (
     check,
     doctor,
+    elo,
     evaluate,
     export,
     generate,
@@ -128,6 +129,7 @@ for name, command, examples in (
     ("replay", replay.replay, replay.REPLAY_EXAMPLES),
     ("export", export.export, export.EXPORT_EXAMPLES),
     ("eval", evaluate.evaluate, evaluate.EVALUATE_EXAMPLES),
+    ("elo", elo.elo, elo.ELO_EXAMPLES),
     ("report", report.report, report.REPORT_EXAMPLES),
     ("generate", generate.generate, generate.GENERATE_EXAMPLES),
     ("serve", serve.serve, serve.SERVE_EXAMPLES),

@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from germline.cli import completion
+
+if TYPE_CHECKING:
+    from germline.config import TaskConfig
 
 Source = Annotated[
     str,
@@ -121,6 +124,45 @@ def check_prefixes(
                 f"{command}: {setting}{hint} has no effect here; settings of {purpose} start with "
                 f"{', '.join(prefixes)}"
             )
+
+
+def runs_of_source(source: str) -> list[str]:
+    """Return the runs in a folder of several run seeds; any other source alone, as it is given."""
+    from germline.record.seed_study import is_seed_study, runs_of
+
+    path = Path(source)
+    return [str(run) for run in runs_of(path)] if is_seed_study(path) else [source]
+
+
+def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Tell sources from settings, which have an equals sign and are no folders."""
+    settings = [word for word in words if "=" in word and not Path(word).exists()]
+    return [word for word in words if word not in settings], settings
+
+
+def task_section(
+    command: str, source: str, task: str | None, overrides: Sequence[str]
+) -> "TaskConfig | None":
+    """Return the task that is given, or the run's task with overrides; None: the run's task.
+
+    Raises:
+        GermlineError: there is neither a task nor a run.
+    """
+    from germline.config import load_config
+    from germline.record import RunDirectory
+    from germline.types import GermlineError
+
+    if task is not None:
+        return load_config({"task": task}, overrides).task
+    if not (Path(source) / "run.json").exists():
+        missing = "" if Path(source).exists() else f" (there is no folder {source!r} here)"
+        raise GermlineError(
+            f"{command}: {source} is not a run directory, so a task is needed: "
+            f"--task countdown{missing}"
+        )
+    if not overrides:
+        return None
+    return load_config(RunDirectory.open(Path(source)).config.model_dump(), overrides).task
 
 
 def examples_epilog(lines: Sequence[str]) -> str:

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from germline.cli import completion
-from germline.cli.arguments import Source, check_prefixes, generation_of
+from germline.cli.arguments import (
+    Source,
+    check_prefixes,
+    generation_of,
+    runs_of_source,
+    split_words,
+    task_section,
+)
 from germline.cli.json_output import AsJson
 
 if TYPE_CHECKING:
@@ -81,9 +88,9 @@ def evaluate(  # noqa: PLR0913 - the options of a command
     weights from its starting weights, along its completions, and the share of degenerate texts. For
     a run whose members vote, the KL is the mean over these members.
     """
-    more, settings = _split(others or [])
+    more, settings = split_words(others or [])
     overrides = _evaluation_settings(settings)
-    sources = [run for given in (source, *more) for run in _runs_of(given)]
+    sources = [run for given in (source, *more) for run in runs_of_source(given)]
     generations = [
         generation_of(
             text, f"eval: --generation={text} is neither a number nor best: use -g 40, or -g best"
@@ -92,7 +99,7 @@ def evaluate(  # noqa: PLR0913 - the options of a command
     ]
     _check_single(sources, generations, out=out, kl=kl, as_json=as_json)
     task_settings = [setting for setting in settings if setting.startswith("task.")]
-    task_section = _task(sources[0], task, task_settings)
+    section = task_section("eval", sources[0], task, task_settings)
     if kl:
         _check_kl(sources[0], task)
 
@@ -102,7 +109,7 @@ def evaluate(  # noqa: PLR0913 - the options of a command
     if as_json or len(sources) > 1 or len(generations) > 1:
         rows = evaluation_table.score_sources(
             sources,
-            task_section if task is not None or task_settings else _task_of_first_run(sources),
+            section if task is not None or task_settings else _task_of_first_run(sources),
             generations or [None],
             split=split,
             limit=limit,
@@ -114,7 +121,7 @@ def evaluate(  # noqa: PLR0913 - the options of a command
     (source,) = sources
     score, completions = run.evaluate(
         source,
-        task_section,
+        section,
         split=split,
         limit=limit,
         overrides=overrides,
@@ -130,25 +137,11 @@ def evaluate(  # noqa: PLR0913 - the options of a command
     voters = _voters(source)
     if voters:
         typer.echo(f"by vote: each answer is the one that most of {voters} members give")
-    if task_section is None and (options := _prompt_options(source)):
+    if section is None and (options := _prompt_options(source)):
         typer.echo(f"with the most likely prompt options: {', '.join(options)}")
     if kl:
         _show_divergence(source, split, limit, settings)
     typer.echo(f"completions: {completions}")
-
-
-def _runs_of(source: str) -> list[str]:
-    """Return the runs in a folder of several run seeds; any other source alone, as it is given."""
-    from germline.record.seed_study import is_seed_study, runs_of
-
-    path = Path(source)
-    return [str(run) for run in runs_of(path)] if is_seed_study(path) else [source]
-
-
-def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Tell sources from settings, which have an equals sign and are no folders."""
-    settings = [word for word in words if "=" in word and not Path(word).exists()]
-    return [word for word in words if word not in settings], settings
 
 
 def _check_single(
@@ -184,24 +177,6 @@ def _task_of_first_run(sources: Sequence[str]) -> "TaskConfig | None":
     """Return the task of the first run, on which the other sources are scored too."""
     run = _run(sources[0])
     return run.config.task if run and len(sources) > 1 else None
-
-
-def _task(source: str, task: str | None, overrides: Sequence[str]) -> "TaskConfig | None":
-    """Return the task that is given, or the run's task with overrides; None: the run's task."""
-    from germline.config import load_config
-    from germline.record import RunDirectory
-    from germline.types import GermlineError
-
-    if task is not None:
-        return load_config({"task": task}, overrides).task
-    if not (Path(source) / "run.json").exists():
-        missing = "" if Path(source).exists() else f" (there is no folder {source!r} here)"
-        raise GermlineError(
-            f"eval: {source} is not a run directory, so a task is needed: --task countdown{missing}"
-        )
-    if not overrides:
-        return None
-    return load_config(RunDirectory.open(Path(source)).config.model_dump(), overrides).task
 
 
 def _check_kl(source: str, task: str | None) -> None:

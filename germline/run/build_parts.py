@@ -15,6 +15,7 @@ from germline.config import (
     Local,
     Nes,
     SafeAlignment,
+    TaskBase,
 )
 from germline.fleet.engine_queries import DimensionQuery
 from germline.graders.in_process_pool import InProcessPool, can_be_imported
@@ -161,9 +162,15 @@ def make_graders(config: Config, task: Task) -> Graders:
     pool = _make_pool(config, task)
     if not config.task.scorers and _sample_weight(config) is None:
         return pool
-    tag = config.task.thinking_tag
-    text_of = partial(without_thinking, tag=tag) if config.task.strip_thinking else str
-    return ScoredGraders(pool, config.task.scorers, text_of, _example_weights(config))
+    return ScoredGraders(
+        pool, config.task.scorers, scored_text_of(config.task), _example_weights(config)
+    )
+
+
+def scored_text_of(section: TaskBase) -> Callable[[str], str]:
+    """Return what makes the text that scorers and judges get of a completion."""
+    tag = section.thinking_tag
+    return partial(without_thinking, tag=tag) if section.strip_thinking else str
 
 
 def _sample_weight(config: Config) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations  # help() shows the names of types as they ar
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -13,7 +13,7 @@ from germline.config import Config, TaskBase, load_config
 from germline.evaluation import HELD_OUT_NOISE, score_center
 from germline.fleet import LocalFleet
 from germline.graders.reward_functions import Rewards
-from germline.protocols import Engine, Fleet
+from germline.protocols import Engine, Fleet, Task
 from germline.record import RunDirectory
 from germline.record.atomic_files import check_writable, explain_write_errors, write_atomically
 from germline.record.metrics_rows import episode_fields
@@ -28,7 +28,7 @@ from germline.run.load_run import (
     open_source,
 )
 from germline.run.loaded_model import with_model_folder
-from germline.run.run_inputs import read_run_inputs
+from germline.run.run_inputs import NOTHING_GIVEN, RunInputs, read_run_inputs
 from germline.run.validate_args import (
     validate_choice,
     validate_limit,
@@ -95,6 +95,68 @@ def evaluate(  # noqa: PLR0913 - all that a score depends on
     inputs = read_run_inputs(reward, data, model, tokenizer)
     if task is not None and inputs.task.rewards:
         task = task.model_copy(update={"reward_functions": inputs.task.weights})
+    evaluated = open_evaluation(source, task, split, limit, overrides, generation, inputs)
+    directory, last = evaluated.directory, evaluated.generation
+    folder = directory.path if directory else Path()
+    ending = "" if last is None else f"-generation-{last}"
+    file = file or folder / f"completions-{evaluated.task.name}-{split}{ending}.jsonl"
+    check_writable(file)
+    score, evaluation = evaluated.run()
+    _write_completions(file, evaluation, evaluated.examples)
+    return score, file
+
+
+@dataclass(frozen=True)
+class SourceEvaluation:
+    """The weights of a run or a model, and the examples to score them on.
+
+    Attributes:
+        directory: None of a model.
+        generation: the last update to include; None: the newest, or there is none.
+    """
+
+    directory: RunDirectory | None
+    config: Config
+    task: Task
+    examples: Sequence[Example]
+    generation: int | None
+
+    def run(self) -> tuple[HeldOutScore, Evaluation]:
+        """Load the weights, generate and grade the completions, and release the weights."""
+        directory, config, last = self.directory, self.config, self.generation
+        with ExitStack() as opened:
+            engine = (
+                load_engine(directory, config, generation=last)
+                if directory
+                else engine_without_run(config)
+            )
+            opened.callback(close_engine, engine)
+            graders = make_graders(config, self.task)
+            opened.callback(graders.close)
+            fleet: Fleet = LocalFleet(engine, graders, config.microbatch)
+            if directory:
+                fleet = fleet_of_run(directory, fleet, self.task, last)
+            sampling_noise = replace(make_decoding(config, self.task), noise_stream=HELD_OUT_NOISE)
+            if directory and last is None:
+                last = newest_generation(directory)
+            updates = 0 if last is None else last + 1
+            return score_center(fleet, self.task, self.examples, sampling_noise, updates)
+
+
+def open_evaluation(
+    source: str,
+    task: TaskBase | None,
+    split: Split,
+    limit: int | None,
+    overrides: Sequence[str],
+    generation: int | Literal["best"] | None,
+    inputs: RunInputs = NOTHING_GIVEN,
+) -> SourceEvaluation:
+    """Find a source and load the examples of a task; the weights are not loaded yet.
+
+    Raises:
+        GermlineError: a setting is wrong, the source cannot be found, or has no such generation.
+    """
     directory, config = open_source(source, task, overrides)
     if directory is None and task is None:
         raise GermlineError(
@@ -102,31 +164,8 @@ def evaluate(  # noqa: PLR0913 - all that a score depends on
         )
     last = generation_of_source(source, directory, generation)
     config = with_model_folder(config, inputs.model)
-    evaluated = make_task(config.task, inputs.task)
-    examples = evaluated.examples(split)[:limit]
-    folder = directory.path if directory else Path()
-    ending = "" if last is None else f"-generation-{last}"
-    file = file or folder / f"completions-{evaluated.name}-{split}{ending}.jsonl"
-    check_writable(file)
-    with ExitStack() as opened:
-        engine = (
-            load_engine(directory, config, generation=last)
-            if directory
-            else engine_without_run(config)
-        )
-        opened.callback(close_engine, engine)
-        graders = make_graders(config, evaluated)
-        opened.callback(graders.close)
-        fleet: Fleet = LocalFleet(engine, graders, config.microbatch)
-        if directory:
-            fleet = fleet_of_run(directory, fleet, evaluated, last)
-        sampling_noise = replace(make_decoding(config, evaluated), noise_stream=HELD_OUT_NOISE)
-        if directory and last is None:
-            last = newest_generation(directory)
-        updates = 0 if last is None else last + 1
-        score, evaluation = score_center(fleet, evaluated, examples, sampling_noise, updates)
-    _write_completions(file, evaluation, examples)
-    return score, file
+    made = make_task(config.task, inputs.task)
+    return SourceEvaluation(directory, config, made, made.examples(split)[:limit], last)
 
 
 def generate(  # noqa: PLR0913 - all that a completion depends on

@@ -57,6 +57,9 @@ class RunInputs:
         return load_config(values)
 
 
+NOTHING_GIVEN = RunInputs()
+
+
 def read_run_inputs(
     reward: object = None, data: object = None, model: object = None, tokenizer: object = None
 ) -> RunInputs:

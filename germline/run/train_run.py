@@ -31,7 +31,7 @@ from germline.run.loaded_model import with_model_folder
 from germline.run.peak_memory import peak_memory_mb
 from germline.run.resource_checks import check_disk
 from germline.run.resumed_config import resumed_config
-from germline.run.run_inputs import RunInputs, read_run_inputs
+from germline.run.run_inputs import NOTHING_GIVEN, RunInputs, read_run_inputs
 from germline.run.snapshot_policy import SnapshotPolicy, snapshots_to_keep
 from germline.run.task_check import verify_custom_task
 from germline.run.validate_args import validate_path
@@ -43,8 +43,6 @@ from germline.types import Example, GenerationRecord, GermlineError, HeldOutScor
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-NOTHING_GIVEN = RunInputs()
 
 
 class Training:

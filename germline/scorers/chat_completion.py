@@ -21,10 +21,10 @@ class Reply(NamedTuple):
         return ", and was cut at max_new_tokens" if self.cut else ""
 
 
-def chat_request(config: ChatSettings, message: str) -> dict[str, Any]:
+def chat_request(config: ChatSettings, model: str, message: str) -> dict[str, Any]:
     """Return the body of the request."""
     return {
-        "model": config.model,
+        "model": model,
         "messages": [{"role": "user", "content": message}],
         "max_tokens": config.max_new_tokens,
         "temperature": config.temperature,

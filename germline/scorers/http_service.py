@@ -39,9 +39,23 @@ class HttpService:
             timeout_setting=name_of("timeout_s"),
         )
 
+    @property
+    def is_away(self) -> bool:
+        """Whether the service has not answered for so long that it is hardly asked any more."""
+        return self._breaker.is_open
+
     def close(self) -> None:
         """End requests that wait for the next attempt."""
         self._breaker.close()
+
+    def get(self, path: str) -> Any:
+        """Return what is at a path, asked once.
+
+        Raises:
+            RequestRefused: the service refuses the request.
+            EngineLost: the service does not answer.
+        """
+        return self._connection.get(path)
 
     def post(self, path: str, body: object) -> Any:
         """Send an object and return the parsed response; repeat while the service is away.

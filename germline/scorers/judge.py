@@ -43,7 +43,7 @@ class JudgeScorer(ServiceScorer):
                 "highest": f"{config.highest:g}",
             },
         )
-        response = self.post(PATH, chat_request(config, message))
+        response = self.post(PATH, chat_request(config, config.model, message))
         try:
             return [self._grade(read_reply(response))]
         except NotScoredError as error:

@@ -1,0 +1,139 @@
+"""Elo ratings by maximum likelihood: the equations, intervals, and what has no finite rating."""
+
+import math
+import random
+
+import numpy as np
+import pytest
+
+from germline.evaluation.bradley_terry import ELO_SCALE, Verdict, rate_models
+
+STRENGTHS = {"weak": 900.0, "base": 1000.0, "good": 1080.0, "best": 1250.0}
+
+
+def chance(first, second):
+    return 1 / (1 + 10 ** ((STRENGTHS[second] - STRENGTHS[first]) / 400))
+
+
+def drawn(prompts, seed=0):
+    """Draw one verdict per prompt and pair from known strengths."""
+    generator = random.Random(seed)
+    names = sorted(STRENGTHS)
+    return [
+        Verdict(prompt, *((one, two) if generator.random() < chance(one, two) else (two, one)))
+        for prompt in range(prompts)
+        for number, one in enumerate(names)
+        for two in names[number + 1 :]
+    ]
+
+
+def games(first, second, won, lost):
+    """Return games of two models, each on a prompt of its own."""
+    return [
+        Verdict(prompt, *((first, second) if prompt < won else (second, first)))
+        for prompt in range(won + lost)
+    ]
+
+
+def by_name(found):
+    return {one.model: one for one in found}
+
+
+def test_two_models_differ_by_the_log_odds_of_their_wins():
+    found = by_name(rate_models(["a", "b"], games("a", "b", 30, 10), "b"))
+    assert found["a"].rating - 1000 == pytest.approx(400 * math.log10(3), abs=1e-9)
+    assert (found["b"].rating, found["b"].low, found["b"].high) == (1000, 1000, 1000)
+    assert (found["a"].wins, found["a"].losses) == (30, 10)
+
+
+def test_expected_wins_are_the_wins_that_were_counted():
+    # The condition of the maximum: the gradient of the log-likelihood is 0.
+    verdicts = drawn(50)
+    found = by_name(rate_models(list(STRENGTHS), verdicts, "base"))
+    for name in STRENGTHS:
+        expected = sum(
+            1 / (1 + math.exp((found[other].rating - found[name].rating) / ELO_SCALE))
+            for one in verdicts
+            for other in {one.winner, one.loser} - {name}
+            if name in (one.winner, one.loser)
+        )
+        assert expected == pytest.approx(found[name].wins, abs=1e-8)
+
+
+def test_known_strengths_are_within_the_intervals():
+    # 30 intervals of 95 %: with independent ones, 25 or more contain the strength in 99.9 %.
+    inside = 0
+    for seed in range(10):
+        found = by_name(rate_models(list(STRENGTHS), drawn(120, seed), "base"))
+        for name in ("weak", "good", "best"):
+            inside += found[name].low <= STRENGTHS[name] <= found[name].high
+            assert found[name].high - found[name].low < 250
+    assert inside >= 25
+
+
+def test_the_order_of_models_and_verdicts_changes_no_bit():
+    verdicts = drawn(40)
+    expected = rate_models(sorted(STRENGTHS), verdicts, "base", seed=3)
+    for seed in range(5):
+        shuffled, names = list(verdicts), list(STRENGTHS)
+        random.Random(seed).shuffle(shuffled)
+        random.Random(seed).shuffle(names)
+        assert rate_models(names, shuffled, "base", seed=3) == expected
+    assert rate_models(names, shuffled, "base", seed=4) != expected
+
+
+def test_an_anchor_shifts_all_ratings_alike():
+    verdicts = drawn(40)
+    one, two = (by_name(rate_models(list(STRENGTHS), verdicts, name)) for name in ("base", "best"))
+    shifts = [one[name].rating - two[name].rating for name in STRENGTHS]
+    assert shifts == pytest.approx([shifts[0]] * 4, abs=1e-7)
+
+
+@pytest.mark.parametrize(("won", "near"), [(20, 400 * math.log10(20 / 3)), (200, 730)])
+def test_who_never_lost_is_above_by_what_a_few_losses_would_mean(won, near):
+    # The rule of three: up to 3 losses in so many games are compatible with none.
+    high, low = rate_models(["a", "b"], games("a", "b", won, 0), "b")
+    assert (high.model, high.rating, high.high) == ("a", math.inf, math.inf)
+    assert low.rating == 1000
+    assert high.low == pytest.approx(1000 + near, abs=100)
+    (_, lost) = rate_models(["a", "b"], games("a", "b", won, 0), "a")
+    assert (lost.rating, lost.low) == (-math.inf, -math.inf)
+
+
+def test_one_game_says_nearly_nothing():
+    high, _ = rate_models(["a", "b"], games("a", "b", 1, 0), "b")
+    assert high.low < 1000
+
+
+def test_models_that_cannot_be_compared_have_no_rating():
+    verdicts = [*games("a", "b", 5, 5), *games("c", "d", 3, 2)]
+    found = by_name(rate_models(["a", "b", "c", "d", "e"], verdicts, "a"))
+    assert found["b"].rating == pytest.approx(1000)
+    assert all(math.isnan(found[name].rating) for name in "cde")
+    assert (found["e"].low, found["e"].high) == (-math.inf, math.inf)
+    only = rate_models(["a", "b"], [], "b")
+    assert {one.model: one.wins for one in only} == {"a": 0, "b": 0}
+    assert only[0].rating == 1000
+
+
+def test_models_are_compared_over_others():
+    verdicts = [*games("a", "b", 30, 10), *games("b", "c", 30, 10)]
+    found = by_name(rate_models(["c", "b", "a"], verdicts, "c"))
+    assert found["a"].rating - 1000 == pytest.approx(800 * math.log10(3))
+    assert [one.model for one in rate_models(["c", "b", "a"], verdicts, "c")] == ["a", "b", "c"]
+
+
+def test_very_different_strengths_converge():
+    verdicts = [*games("a", "b", 20_000, 1), *games("b", "c", 20_000, 1)]
+    found = by_name(rate_models(["a", "b", "c"], verdicts, "c"))
+    assert found["a"].rating - 1000 == pytest.approx(800 * math.log10(20_000), rel=1e-6)
+
+
+def test_verdicts_about_one_prompt_are_resampled_together():
+    alone = games("a", "b", 24, 16)
+    together = [Verdict(one.prompt // 8, one.winner, one.loser) for one in alone]
+    spreads = []
+    for verdicts in (alone, together):
+        found = by_name(rate_models(["a", "b"], verdicts, "b"))["a"]
+        spreads.append(found.high - found.low)
+    assert not np.isfinite(spreads[1]) or spreads[1] > 1.5 * spreads[0]

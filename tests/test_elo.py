@@ -1,0 +1,372 @@
+"""`germline elo`: synthetic judges with known strengths and biases, and judges that fail."""
+
+import json
+import random
+import re
+import threading
+
+import pytest
+from typer.testing import CliRunner
+
+from checks.reference import DOCS
+from germline.cli.application import app
+from germline.config.scorers import PairwiseJudgeSettings
+from germline.run.elo import EloSettings, compare_models
+from germline.scorers import circuit_breaker
+from germline.scorers.pairwise_judge import PairwiseJudge
+from germline.types import GermlineError
+from tests.documented_fields import absent, field_tables, undocumented
+from tests.hang_limit import HANG_S
+from tests.scripted_server import listening
+from tests.serving import serving
+from tests.toy_runs import run
+
+COMPLETIONS = re.compile(r"<answer_A>\n(.*)\n</answer_A>\n<answer_B>\n(.*)\n</answer_B>", re.DOTALL)
+
+
+@pytest.fixture(autouse=True)
+def _no_long_pauses(monkeypatch):
+    monkeypatch.setattr(circuit_breaker, "FIRST_PAUSE_S", 0.001)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A toy run whose generations write different texts."""
+    folder = tmp_path_factory.mktemp("elo") / "run"
+    return run(
+        folder, "held_out.every=100", "strategy.learning_rate=2", "task.stop=['Z','$','-','=']"
+    )
+
+
+def completion_of(text, **message):
+    choice = {"message": {"content": text, **message}, "finish_reason": "stop"}
+    return 200, {"choices": [choice]}
+
+
+def judging(decide):
+    """Return a server that lists one model, and judges by a function of both completions."""
+
+    def reply(path, body):
+        if path == "/models":
+            return 200, {"data": [{"id": "the-judge"}]}
+        first, second = COMPLETIONS.findall(body["messages"][0]["content"])[0]
+        decided = decide(first, second)
+        return decided if isinstance(decided, tuple) else completion_of(decided)
+
+    return listening(reply)
+
+
+def longer(first, second):
+    return "Longer. [[A]]" if len(first) > len(second) else "Longer. [[B]]"
+
+
+def judge_at(server, **settings):
+    settings = {"retry_timeout_s": 0, "url": server.url} | settings
+    return PairwiseJudge(PairwiseJudgeSettings(**settings))
+
+
+def compared(decide, folder, trained, *, generations=(-1, 3), limit=12, **settings):
+    """Compare generations of a run by a synthetic judge."""
+    elo = EloSettings(generations=generations, limit=limit, out=folder / "elo.jsonl", **settings)
+    with judging(decide) as server:
+        return compare_models([str(trained)], judge_at(server), elo), server
+
+
+def rows(folder):
+    return [json.loads(line) for line in (folder / "elo.jsonl").read_text().splitlines()]
+
+
+# --- biases
+
+
+def test_a_judge_that_prefers_what_is_first_gives_abstentions_alone(tmp_path, trained):
+    result, _ = compared(lambda *_: "[[A]]", tmp_path, trained)
+    assert result.count("abstained") == len(result.judgments) > 6
+    assert result.first_preferred == 1.0
+    assert [(one.wins, one.losses) for one in result.ratings] == [(0, 0), (0, 0)]
+    assert all(row["outcome"] == "abstained" and row["winner"] is None for row in rows(tmp_path))
+
+
+def test_a_judge_of_length_prefers_the_longer_completions(tmp_path, trained):
+    result, _ = compared(longer, tmp_path, trained)
+    for row in rows(tmp_path):
+        by_model = dict(zip(row["models"], row["completions"], strict=True))
+        if row["outcome"] == "decided":
+            assert len(by_model[row["winner"]]) == max(map(len, row["completions"]))
+        else:  # of two of equal length it takes the second, whichever that is
+            assert len({*map(len, row["completions"])}) == 1
+    won = {one.model: one.wins for one in result.ratings}
+    assert sum(won.values()) == result.count("decided") > 3
+    assert 0 < result.first_preferred < 1
+
+
+def test_known_strengths_are_recovered_through_the_bias_of_a_judge(tmp_path, trained):
+    # The judge knows who wrote a text; half of its decisions follow the order alone.
+    strength = {f"{trained}@{number}": 100.0 * number for number in (-1, 1, 3)}
+    writers: dict[str, str] = {}
+
+    def noisy(first, second):
+        models = [writers[first], writers[second]]
+        chances = random.Random(" ".join(sorted((first, second))))
+        if chances.random() < 0.5:
+            return "[[A]]"
+        one, two = sorted(models)
+        stronger = 1 / (1 + 10 ** ((strength[two] - strength[one]) / 400))
+        winner = one if chances.random() < stronger else two
+        return "[[A]]" if models[0] == winner else "[[B]]"
+
+    # The first comparison learns who wrote what.
+    compared(longer, tmp_path, trained, generations=(-1, 1, 3), limit=None)
+    texts: dict[str, set[str]] = {}
+    for row in rows(tmp_path):
+        for model, text in zip(row["models"], row["completions"], strict=True):
+            texts.setdefault(text, set()).add(model)
+    writers |= {text: min(models) for text, models in texts.items()}
+    (tmp_path / "elo.jsonl").unlink()
+    result, _ = compared(noisy, tmp_path, trained, generations=(-1, 1, 3), limit=None)
+    found = {one.model: one for one in result.ratings}
+    anchor = strength[result.anchor]
+    assert result.count("abstained") > 5
+    for model, one in found.items():
+        assert one.low <= 1000 + strength[model] - anchor <= one.high
+    assert [one.model for one in result.ratings] == [f"{trained}@{one}" for one in (3, 1, -1)]
+
+
+def test_the_order_of_models_changes_neither_requests_nor_ratings(tmp_path, trained):
+    anchor = f"{trained}@1"
+    results = []
+    for name, generations in (("one", (-1, 1, 3)), ("two", (3, -1, 1))):
+        (tmp_path / name).mkdir()
+        found, server = compared(
+            longer, tmp_path / name, trained, generations=generations, anchor=anchor, seed=5
+        )
+        asked = sorted(json.dumps(body) for body in server.bodies("/chat/completions"))
+        results.append((found.ratings, asked, rows(tmp_path / name)))
+    assert results[0] == results[1]
+    assert {one.model: one.rating for one in results[0][0]}[anchor] == 1000
+
+
+def test_the_file_is_as_documented(tmp_path, trained):
+    compared(longer, tmp_path, trained, limit=4)
+    table = field_tables(DOCS / "elo.md")["The file of judgments"]
+    assert [one for row in rows(tmp_path) for one in undocumented(row, table)] == []
+    assert absent(rows(tmp_path), table) == set()
+
+
+# --- replies without a verdict
+
+
+@pytest.mark.parametrize(
+    ("reply", "failure"),
+    [
+        ("Both are fine, I cannot say.", "neither [[A]] nor [[B]]"),
+        ("and so on " * 500, "neither [[A]] nor [[B]]"),
+        (completion_of(None, refusal="I will not."), "refuses: 'I will not.'"),
+        (completion_of(""), "gives no reply"),
+        ((200, {"choices": []}), "no chat completion"),
+        ((200, "hello"), "no chat completion"),
+        ((400, {"error": "too long"}), r"too long"),
+    ],
+)
+def test_a_reply_without_a_verdict_is_recorded_and_no_loss(tmp_path, trained, reply, failure):
+    def sometimes(first, second):
+        return reply if "M" in first else longer(first, second)
+
+    result, _ = compared(sometimes, tmp_path, trained)
+    failed = [row for row in rows(tmp_path) if row["outcome"] == "no verdict"]
+    assert result.count("no verdict") == len(failed) > 2
+    assert result.count("decided") == sum(one.wins for one in result.ratings) > 0
+    replies = [one for row in failed for one in row["replies"] if one["failure"]]
+    assert all(failure in one["failure"] for one in replies)
+    assert sum(count for _, count in result.failures) == len(replies)
+    if isinstance(reply, str):
+        assert all(one["text"] == reply for one in replies)
+
+
+def test_the_last_verdict_of_a_reply_counts(tmp_path, trained):
+    def wavering(first, second):
+        if len(first) <= len(second):
+            return "At first [[A]], no: [[ b ]]"
+        return "[[B]]? It is [[A]]."
+
+    result, _ = compared(wavering, tmp_path, trained)
+    (tmp_path / "expected").mkdir()
+    expected, _ = compared(longer, tmp_path / "expected", trained)
+    assert result.ratings == expected.ratings
+    assert result.count("decided") == expected.count("decided") > 3
+
+
+def test_a_request_that_was_refused_is_asked_again_and_a_reply_is_not(tmp_path, trained):
+    refused = compared(lambda *_: (400, {"error": "too long"}), tmp_path, trained)[0]
+    assert refused.count("no verdict") == len(refused.judgments)
+    again, server = compared(lambda *_: "no idea", tmp_path, trained)
+    assert len(server.bodies("/chat/completions")) == again.asked == refused.asked
+    last, server = compared(longer, tmp_path, trained)
+    assert (last.asked, server.bodies("/chat/completions")) == (0, [])
+    assert last.count("no verdict") == len(last.judgments)
+
+
+# --- interruptions
+
+
+def test_a_judge_that_goes_away_leaves_what_it_judged_and_the_same_command_goes_on(
+    tmp_path, trained
+):
+    number = 0
+
+    def short_lived(first, second):
+        nonlocal number
+        number += 1
+        return (503, "gone") if number > 9 else longer(first, second)
+
+    with pytest.raises(GermlineError, match=r"503.*of 12 pairs are judged and kept in .*elo.jsonl"):
+        compared(short_lived, tmp_path, trained)
+    kept = rows(tmp_path)
+    assert 1 <= len(kept) <= 4
+    result, server = compared(longer, tmp_path, trained)
+    assert rows(tmp_path)[: len(kept)] == kept
+    assert len(server.bodies("/chat/completions")) == 2 * (12 - len(kept))
+    (tmp_path / "whole").mkdir()
+    whole, _ = compared(longer, tmp_path / "whole", trained)
+    assert (whole.ratings, rows(tmp_path / "whole")) == (result.ratings, rows(tmp_path))
+
+
+def test_a_line_that_was_cut_by_a_kill_is_judged_again(tmp_path, trained):
+    compared(longer, tmp_path, trained)
+    file = tmp_path / "elo.jsonl"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-40])
+    result, _ = compared(longer, tmp_path, trained)
+    assert result.asked == 2
+    assert file.read_bytes() == whole
+
+
+def test_more_prompts_and_models_cost_only_what_is_new(tmp_path, trained):
+    compared(longer, tmp_path, trained, limit=4)
+    result, _ = compared(longer, tmp_path, trained, limit=6, generations=(-1, 1, 3))
+    assert (len(result.judgments), result.asked) == (18, 2 * (18 - 4))
+
+
+def test_another_judge_is_asked_anew(tmp_path, trained):
+    compared(longer, tmp_path, trained, limit=4)
+    with judging(longer) as server:
+        judge = judge_at(server, model="another")
+        settings = EloSettings(generations=(-1, 3), limit=4, out=tmp_path / "elo.jsonl")
+        assert compare_models([str(trained)], judge, settings).asked == 8
+
+
+def test_a_judge_that_hangs_is_given_up(tmp_path, trained):
+    def slow(first, second):
+        release.wait(HANG_S)
+        return longer(first, second)
+
+    release = threading.Event()
+    with judging(slow) as server:
+        judge = judge_at(server, timeout_s=0.2)
+        settings = EloSettings(generations=(-1, 3), limit=2, out=tmp_path / "elo.jsonl")
+        with pytest.raises(GermlineError, match=r"no answer within 0.2 s.*--judge-timeout-s"):
+            compare_models([str(trained)], judge, settings)
+        release.set()
+
+
+# --- refusals before anything is generated
+
+
+def command(*words):
+    return CliRunner().invoke(app, ["elo", *map(str, words)])
+
+
+def test_a_judge_that_is_down_is_named_at_once(trained):
+    done = command(trained, "-g", "-1", "-g", "3", "--judge", "http://127.0.0.1:9/v1")
+    assert done.exit_code == 2
+    assert "--judge=http://127.0.0.1:9/v1: /models: cannot be reached" in done.stderr
+    assert "start the judge, or correct the address" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("listed", "said"),
+    [
+        ((200, {"data": [{"id": "a"}, {"id": "b"}]}), "serves a, b: name one, --judge-model=NAME"),
+        ((404, {"error": "no such path"}), "does not list its models: name one"),
+        ((200, "hello"), "does not list its models"),
+        ((401, {"error": "who are you"}), "with the token, --judge-token-env"),
+    ],
+)
+def test_a_judge_whose_model_is_not_known_is_refused(trained, listed, said):
+    with listening(lambda *_: listed) as server:
+        done = command(trained, "-g", "-1", "-g", "3", "--judge", server.url)
+    assert done.exit_code == 2
+    assert said in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("-g", "-1"), "has nothing to be compared with"),
+        (("-g", "-1", "-g", "-1"), "@-1 is given twice"),
+        (("-g", "late", "-g", "1"), "--generation=late is neither a number nor best"),
+        (("-g", "-1", "-g", "3", "--anchor", "x"), "--anchor=x is not compared: use"),
+        (("-g", "-1", "-g", "3", "strategy.sigma=1"), "elo: strategy.sigma=1 has no effect here"),
+        (("-g", "-1", "-g", "3", "--judge-token-env", "NO_SUCH"), "--judge-token-env=NO_SUCH"),
+        (("-g", "-1", "-g", "3", "--judge-template", "none.txt"), "none.txt cannot be read"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(trained, words, said):
+    with judging(longer) as server:
+        done = command(trained, *words, "--judge", server.url)
+        assert done.exit_code == 2
+        assert said in done.stderr
+        assert server.bodies("/chat/completions") == []
+
+
+def test_a_template_without_the_answers_is_refused(tmp_path, trained):
+    (tmp_path / "template.txt").write_text("Which is better? {first}")
+    done = command(trained, "--judge", "http://x/v1", "--judge-template", tmp_path / "template.txt")
+    assert "--judge-template: 'Which is better? {first}' does not say where" in done.stderr
+
+
+def test_a_model_alone_needs_a_task():
+    done = command("nano", "nano", "--judge", "http://x/v1")
+    assert "elo: nano is not a run directory, so a task is needed: --task countdown" in done.stderr
+
+
+# --- the command
+
+
+def test_the_command_prints_ratings_and_counts(tmp_path, trained):
+    words = (trained, "-g", "-1", "-g", "3", "--limit", "12", "--out", tmp_path / "elo.jsonl")
+    with judging(longer) as server:
+        done = command(*words, "--judge", server.url)
+        again = json.loads(command(*words, "--judge", server.url, "--json").stdout)
+    assert done.exit_code == 0, done.output
+    lines = done.stdout.splitlines()
+    assert lines[0].split("\t")[0] == f"{trained}@3"
+    assert "anchor" in lines[1]
+    assert lines[2].startswith("12 prompts, 12 pairs: ")
+    assert f"judgments: {tmp_path / 'elo.jsonl'}" in done.stdout
+    assert again["requests"] == 0
+    assert again["judge"] == {"url": server.url, "model": "the-judge"}
+    assert again["decided"] + again["abstained"] == 12
+    assert [one["model"] for one in again["ratings"]] == [f"{trained}@{one}" for one in (3, -1)]
+
+
+def test_the_nano_model_of_germline_serve_is_a_judge(tmp_path, trained):
+    # It rambles: what counts is that every reply is read, recorded and not asked for again.
+    (tmp_path / "template.txt").write_text("Which one? A: {first} B: {second}")
+    words = (
+        *(trained, "-g", "-1", "-g", "3", "--limit", "3", "--out", tmp_path / "elo.jsonl"),
+        *("--judge-template", tmp_path / "template.txt", "--judge-max-new-tokens", "8", "--json"),
+    )
+    with serving("nano") as url:
+        unnamed = command(*words, "--judge", url)
+        done = command(*words, "--judge", url, "--judge-model", "base")
+        again = command(*words, "--judge", url, "--judge-model", "base")
+        wrong = command(*words, "--judge", url, "--judge-model", "gpt")
+    assert "serves base, center: name one" in json.loads(unnamed.stdout)["error"]["message"]
+    first, second = json.loads(done.stdout), json.loads(again.stdout)
+    assert first["requests"] == 6
+    assert second == first | {"requests": 0}
+    assert first["decided"] + first["abstained"] + first["no_verdict"] == 3
+    assert all(one["text"] for row in rows(tmp_path) for one in row["replies"])
+    assert "gpt" in json.loads(wrong.stdout)["error"]["message"]
+    assert "0 of 3 pairs are judged" in json.loads(wrong.stdout)["error"]["message"]

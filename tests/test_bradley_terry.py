@@ -100,6 +100,16 @@ def test_who_never_lost_is_above_by_what_a_few_losses_would_mean(won, near):
     assert (lost.rating, lost.low) == (-math.inf, -math.inf)
 
 
+def test_models_above_the_anchor_are_in_the_order_of_their_intervals():
+    verdicts = [*games("b", "a", 20, 0), *games("z", "a", 20, 0), *games("z", "b", 20, 0)]
+    found = rate_models(["a", "b", "z"], verdicts, "a")
+    assert [(one.model, one.rating) for one in found] == [
+        ("z", math.inf),
+        ("b", math.inf),
+        ("a", 1000),
+    ]
+
+
 def test_one_game_says_nearly_nothing():
     high, _ = rate_models(["a", "b"], games("a", "b", 1, 0), "b")
     assert high.low < 1000

@@ -19,7 +19,6 @@ from germline.cli.evaluate import EVALUATION_SETTINGS
 from germline.cli.json_output import AsJson, print_json
 
 if TYPE_CHECKING:
-    from germline.evaluation.bradley_terry import Rating
     from germline.run.elo import EloResult
     from germline.scorers.pairwise_judge import PairwiseJudge
 
@@ -217,8 +216,10 @@ def _print_result(result: "EloResult") -> None:
         [
             (
                 one.model,
-                _rating(one),
-                f"{_end(one.low)} to {_end(one.high)}" if one.model != result.anchor else "anchor",
+                _points(one.rating),
+                f"{_points(one.low)} to {_points(one.high)}"
+                if one.model != result.anchor
+                else "anchor",
                 str(one.wins),
                 str(one.losses),
                 text_format.score(result.scores[one.model]),
@@ -243,17 +244,8 @@ def _print_result(result: "EloResult") -> None:
     typer.echo(f"judgments: {result.file}")
 
 
-def _rating(one: "Rating") -> str:
-    """Format a rating; one that won or lost every game has none that is finite."""
-    if math.isnan(one.rating):
-        return "-"
-    if math.isinf(one.rating):
-        return "lost none" if one.rating > 0 else "won none"
-    return f"{one.rating:.0f}"
-
-
-def _end(value: float) -> str:
-    return f"{value:.0f}" if math.isfinite(value) else f"{'-' if value < 0 else ''}inf"
+def _points(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.0f}"
 
 
 def _as_json(result: "EloResult", judge: "PairwiseJudge") -> dict[str, object]:

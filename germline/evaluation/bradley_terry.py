@@ -88,11 +88,11 @@ def rate_models(
         Rating(name, points[at], low[at], high[at], int(wins[at].sum()), int(wins[:, at].sum()))
         for name, at in place.items()
     ]
-    return sorted(rated, key=lambda one: (-_rank(one.rating), one.model))
+    return sorted(rated, key=lambda one: (*map(_falling, (one.rating, one.low)), one.model))
 
 
-def _rank(rating: float) -> float:
-    return -math.inf if math.isnan(rating) else rating
+def _falling(points: float) -> float:
+    return math.inf if math.isnan(points) else -points
 
 
 def _intervals(

@@ -105,6 +105,7 @@ def test_every_setting_but_the_ends_of_a_line_and_your_own_file_has_a_default():
         "LengthPenalty.start",
         "LengthPenalty.end",
         "Math.path",
+        "SafeAlignment.scorers",
         "Jsonl.path",
         "Dataset.path",
         "Environment.path",

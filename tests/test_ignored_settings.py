@@ -59,6 +59,8 @@ CASES = {
         ("task={kind: dataset, path: x, test_split: test}",),
         "task.split_seed=1",
     ),
+    ("task.kl_estimator", "kl_coef"): ((), "task.kl_estimator=k1"),
+    ("task.kl_per", "kl_coef"): ((), "task.kl_per=completion"),
     ("task.thinking_tag", "strip_thinking"): ((), "task.thinking_tag=reason"),
     ("task.system_prompt", "chat"): (("task.chat=false",), "task.system_prompt=x"),
     ("task.few_shot", "prompt_search"): (("prompt_search.few_shot=[0, 1]",), "task.few_shot=2"),

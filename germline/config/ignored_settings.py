@@ -177,6 +177,13 @@ RULES: tuple[Rule, ...] = (
         _has_held_out("test_split"),
         "with task.test_split={config.task.test_split}, which gives the held-out examples",
     ),
+    *_rules(
+        "task",
+        "kl_estimator kl_per",
+        lambda config: config.task.kl_coef is None,
+        "without task.kl_coef",
+        "set task.kl_coef, such as 0.05, or drop it",
+    ),
     Rule(
         "task.thinking_tag",
         lambda config: not config.task.strip_thinking,

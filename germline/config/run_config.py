@@ -13,6 +13,7 @@ from germline.config.cma import check_cma_space
 from germline.config.engines import EngineConfig, InProcess
 from germline.config.fleets import FleetConfig, Local, MicrobatchSettings
 from germline.config.ignored_settings import check_ignored_settings
+from germline.config.kl_penalty import check_kl_penalty
 from germline.config.methods import (
     EvolutionStrategy,
     MethodConfig,
@@ -202,6 +203,7 @@ class Config(Section):
         )
         check_prompt_search(self.prompt_search, self.method.kind, self.strategy.kind)
         check_lagrangian(self.task, self.method.kind)
+        check_kl_penalty(self.task, self.engine, self.fleet, self.method.kind)
         return self
 
     @model_validator(mode="after")

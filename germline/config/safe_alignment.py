@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from germline.config.scorers import GermlineScorer
+from germline.config.scorers import GermlineScorer, ScorerConfig
 from germline.config.tasks import FileOrDataset, TaskBase
 from germline.registry import register
 
@@ -27,6 +27,12 @@ class SafeAlignment(FileOrDataset):
         description=(
             "Split with the held-out rows; `null`: a seeded 80/20 split of `split`, in which every "
             "category of harm has its share."
+        ),
+    )
+    scorers: dict[str, ScorerConfig] = Field(
+        description=(
+            "Reward models and a cost model by name, as in every task: the reward is the weighted "
+            "sum of all but the one that `cost` names."
         ),
     )
     cost: str = Field(

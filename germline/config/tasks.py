@@ -8,12 +8,13 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from germline.config.base import KindOf, KindSection, Many, NameOf
+from germline.config.kl_penalty import KlPenalty
 from germline.config.scorers import ScorerConfig
 from germline.config.task_files import kind_of_file
 from germline.registry import register
 
 
-class TaskBase(KindSection):
+class TaskBase(KlPenalty, KindSection):
     """Settings every task has."""
 
     @property

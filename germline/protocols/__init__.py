@@ -281,7 +281,7 @@ class Task(Protocol):
         name: short name, as in the config.
         grader: turns a completion into rubric parts, in a worker process.
         rubric: part name -> weight; the reward is the weighted sum, higher is better. Weight 0
-            marks a metric. Parts that `floor` lacks come from scorers (`task.scorers`).
+            marks a metric. Parts that `floor` lacks are those of `task.scorers` and `task.kl_coef`.
         metric: the part held-out scores report.
         metric_higher_is_better: False for costs such as a length difference; for display only.
         floor: parts of a completion whose grading failed (timeout, crash): the lowest possible.

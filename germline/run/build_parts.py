@@ -18,13 +18,14 @@ from germline.config import (
     TaskBase,
 )
 from germline.fleet.engine_queries import DimensionQuery
+from germline.fleet.kl_penalty import KlPenaltyFleet
 from germline.graders.in_process_pool import InProcessPool, can_be_imported
 from germline.graders.pool import GraderPool
 from germline.nano import NANO_DIR
 from germline.optimizers import make_optimizer
 from germline.protocols import Engine, EpisodeTask, Fleet, Shaping, Strategy, Task
 from germline.record.ancestry import Ancestor
-from germline.run.build_fleet import make_fleet, warn_if_slow
+from germline.run.build_fleet import engine_placement, make_fleet, warn_if_slow
 from germline.run.inherited_weights import apply_ancestors, space_seed
 from germline.run.loaded_model import check_model_is_named
 from germline.run.resource_checks import check_graders, check_limits, check_memory, check_threads
@@ -37,7 +38,7 @@ from germline.tasks import make_task
 from germline.tasks.prompt_settings import without_thinking
 from germline.tasks.python_inputs import NO_INPUTS, PythonInputs
 from germline.training import batches
-from germline.types import Decoding, Example
+from germline.types import Decoding, Example, GermlineError
 
 log = logging.getLogger(__name__)
 
@@ -103,6 +104,9 @@ def build_run_parts(
         opened.callback(graders.close)
         fleet = make_fleet(config, partial(make_engine, ancestors=ancestors), graders)
         opened.callback(fleet.close)
+        if config.task.kl_coef is not None:
+            start = _start_engine(config, task, ancestors)
+            fleet = KlPenaltyFleet(fleet, start, config.task, _example_weights(config))
         strategy = make_strategy(
             config.search,
             run_seed=config.seed,
@@ -246,6 +250,24 @@ def make_engine(
     )
     apply_ancestors(engine, ancestors)
     return engine
+
+
+def _start_engine(config: Config, task: Task, ancestors: Sequence[Ancestor]) -> Engine:
+    """Load the start model of a KL penalty, placed as the first engine of the run is.
+
+    Raises:
+        GermlineError: the task has episodes, or the model does not fit beside the engines.
+    """
+    if isinstance(task, EpisodeTask):
+        raise GermlineError(
+            f"task.kl_coef={config.task.kl_coef:g} is for single completions, and this task has "
+            "episodes of several turns: drop it, and measure the divergence with `germline eval "
+            "RUN --kl`"
+        )
+    # Theta of these spaces starts as the model on disk, so the start model needs no masters.
+    plain = config.space.kind in ("full", "low_rank") and not ancestors
+    placed = engine_placement(config, 0)
+    return make_engine(placed, searched=not plain, ancestors=ancestors)
 
 
 def make_decoding(config: Config, task: Task) -> Decoding:

@@ -1,31 +1,39 @@
-"""The parts that `task.scorers` adds to the rubric of any task."""
+"""The parts that `task.scorers` and `task.kl_coef` add to the rubric of any task."""
 
 import copy
 from collections.abc import Mapping
 
+from germline.config.kl_penalty import KL_PART
 from germline.config.tasks import TaskBase
 from germline.protocols import Task
 from germline.types import GermlineError
 
 
 def add_scorer_parts(task: Task, config: TaskBase) -> Task:
-    """Return the task with a part for each scorer; unchanged without scorers.
+    """Return the task with a part for each scorer and one for the KL penalty, where it has some.
 
-    A part of a scorer has no floor: a completion that it cannot score is missing.
+    These parts have no floor: a completion that cannot be scored is missing.
 
     Raises:
-        GermlineError: a scorer has the name of a part that the task has.
+        GermlineError: a part has the name of one that the task has.
     """
-    if not config.scorers:
-        return task
-    for name in config.scorers:
+    scored = {name: scorer.weight for name, scorer in config.scorers.items()}
+    if config.kl_coef is not None and KL_PART in {**task.rubric, **scored}:
+        raise GermlineError(
+            f"task.kl_coef={config.kl_coef:g} adds the part {KL_PART!r}, and the task has a reward "
+            "or scorer of this name already: give that one another name"
+        )
+    for name in scored:
         if name in task.rubric:
             raise GermlineError(
                 f"task.scorers.{name}: the task has a reward {name!r} already: give the scorer "
                 "another name"
             )
+    if config.kl_coef is not None:
+        scored[KL_PART] = 0.0 - config.kl_coef
+    if not scored:
+        return task
     changed = copy.copy(task)
-    scored = {name: scorer.weight for name, scorer in config.scorers.items()}
     changed.rubric = {**task.rubric, **scored}
     return changed
 

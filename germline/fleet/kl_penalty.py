@@ -1,0 +1,134 @@
+"""A fleet whose rewards fall with the KL divergence of members from the start model.
+
+For a token y_t that a member with the distribution p wrote, and the start model q,
+
+    d_t = log q(y_t | y_<t) - log p(y_t | y_<t)
+    k1  = -d_t                              unbiased where tokens are samples of p
+    k3  = exp(d_t) - d_t - 1                likewise, never negative, and of less variance
+
+(Schulman 2020, "Approximating KL divergence"), in nats, at temperature 1. The mean over the tokens
+of a completion, or their sum, is the rubric part `kl`, and its weight is -`task.kl_coef`. Greedy
+completions are no samples of p: on them the part is a distance along the text and no estimate of
+the divergence.
+
+Cost: the start model is in memory beside the engines, and each completion is read twice more, by
+the member and by the start model. All of this is done by one engine and in this process, whatever
+the number of engines, so it does not depend on that number.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from germline.config.kl_penalty import KL_PART, KlPenalty
+from germline.fleet.engine_queries import LogProbabilitiesQuery
+from germline.protocols import Closable, Engine, Fleet, Members
+from germline.protocols.wrappers import FleetWrapper
+from germline.types import Decoding, Evaluation, Example, Grade, Population, Rollout
+
+
+class KlPenaltyFleet(FleetWrapper):
+    """Adds the part `kl` to every grade, and the penalty to every reward.
+
+    Args:
+        inner: the fleet that evaluates.
+        start: an engine whose center is the start model.
+        settings: coefficient and estimator.
+        weight_of: what the reward of an example is multiplied by.
+    """
+
+    def __init__(
+        self,
+        inner: Fleet,
+        start: Engine,
+        settings: KlPenalty,
+        weight_of: Callable[[Example], float],
+    ) -> None:
+        super().__init__(inner)
+        self._start = start
+        self._settings = settings
+        self._weight_of = weight_of
+
+    def evaluate(
+        self, population: Population, batch: Sequence[Example], decoding: Decoding
+    ) -> Evaluation:
+        """Evaluate every member on the batch, and penalize its distance from the start model."""
+        evaluation = self.inner.evaluate(population, batch, decoding)
+        return self._penalized(evaluation, population.members, batch)
+
+    def evaluate_center(self, examples: Sequence[Example], decoding: Decoding) -> Evaluation:
+        """Evaluate the center on the examples, and penalize its distance likewise."""
+        evaluation = self.inner.evaluate_center(examples, decoding)
+        return self._penalized(evaluation, [None], examples)
+
+    def close(self) -> None:
+        """Close the fleet and the start model."""
+        self.inner.close()
+        if isinstance(self._start, Closable):
+            self._start.close()
+
+    def _penalized(
+        self, evaluation: Evaluation, members: Members, batch: Sequence[Example]
+    ) -> Evaluation:
+        examples = {example.index: example for example in batch}
+        written = {(one.member, one.example): one for one in evaluation.rollouts}
+        divergences = self._divergences(members, list(examples.values()), written)
+        rewards = np.full(evaluation.rewards.shape, math.nan)
+        rollouts = []
+        for rollout in evaluation.rollouts:
+            weight = self._weight_of(examples[rollout.example])
+            kl = divergences.get((rollout.member, rollout.example), math.nan)
+            rollouts.append(replace(rollout, grade=self._grade(rollout.grade, kl, weight)))
+        by_place = {(one.member, one.example): one.grade.reward for one in rollouts}
+        for column, example in enumerate(batch):
+            for member in range(len(members)):
+                rewards[member, column] = by_place.get((member, example.index), math.nan)
+        return replace(evaluation, rewards=rewards, rollouts=tuple(rollouts))
+
+    def _divergences(
+        self,
+        members: Members,
+        examples: Sequence[Example],
+        written: Mapping[tuple[int, int], Rollout],
+    ) -> dict[tuple[int, int], float]:
+        """Return the part of each completion of the members of which none is missing."""
+        complete = [
+            member
+            for member in range(len(members))
+            if all((member, example.index) in written for example in examples)
+        ]
+        if not complete:
+            return {}
+        completions = [
+            [written[member, example.index].completion for example in examples]
+            for member in complete
+        ]
+        asked = [members[member] for member in complete]
+        ours = self.inner.query(LogProbabilitiesQuery(asked, examples, completions))
+        theirs = self._start.log_probabilities([None] * len(asked), examples, completions)
+        return {
+            (member, example.index): divergence(p, q, self._settings)
+            for member, own, start in zip(complete, ours, theirs, strict=True)
+            for example, p, q in zip(examples, own, start, strict=True)
+        }
+
+    def _grade(self, grade: Grade, kl: float, weight: float) -> Grade:
+        coefficient, failure = self._settings.kl_coef, grade.failure
+        reward = grade.reward - weight * coefficient * kl if coefficient else grade.reward
+        if not math.isfinite(kl):
+            kl, reward = math.nan, math.nan if coefficient else reward
+            reason = f"{KL_PART}: the divergence from the start model is not known"
+            failure = reason if failure is None else f"{failure}; {reason}"
+        return Grade(reward, {**grade.parts, KL_PART: kl}, failure)
+
+
+def divergence(member: Sequence[float], start: Sequence[float], settings: KlPenalty) -> float:
+    """Estimate the divergence of a completion from the log-probabilities of its tokens."""
+    d = np.asarray(start, dtype=np.float64) - np.asarray(member, dtype=np.float64)
+    if not d.size:
+        return 0.0
+    with np.errstate(over="ignore", invalid="ignore"):
+        values = -d if settings.kl_estimator == "k1" else np.expm1(d) - d
+    return float(values.mean() if settings.kl_per == "token" else values.sum())

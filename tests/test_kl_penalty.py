@@ -1,0 +1,291 @@
+"""The KL penalty: its estimators, what a reward loses by it, and where it is refused."""
+
+import json
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import germline
+from germline.config import load_config
+from germline.config.kl_penalty import KlPenalty
+from germline.config.safe_alignment import SAMPLES
+from germline.fleet.kl_penalty import KlPenaltyFleet, divergence
+from germline.fleet.prompt_search_fleet import PromptSearchFleet
+from germline.protocols import TextScorer
+from germline.protocols.wrappers import EngineWrapper, FleetWrapper
+from germline.record import RunDirectory
+from germline.run.build_parts import build_run_parts, make_engine
+from germline.types import GermlineError
+from tests.toy_runs import SETTINGS, finish, journal, run, settings, stopped_after
+
+COEF = "task.kl_coef=0.5"
+MEMBER, START = [-0.1, -2.0, -0.5], [-0.3, -1.0, -0.5]
+
+
+def grades(path):
+    return [json.loads(line) for line in (path / "rollouts.jsonl").read_text().splitlines()]
+
+
+def evaluated(config, generation=0):
+    with build_run_parts(config) as parts:
+        population = parts.strategy.ask(generation)
+        batch = parts.batch(generation)
+        return population, batch, parts.fleet.evaluate(population, batch, parts.decoding)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "per", "expected"),
+    [
+        ("k1", "completion", 0.2 - 1.0 + 0.0),
+        ("k1", "token", -0.8 / 3),
+        ("k3", "completion", (math.exp(-0.2) + 0.2 - 1) + (math.exp(1) - 1 - 1)),
+        ("k3", "token", (math.exp(-0.2) + 0.2 - 1 + math.exp(1) - 2) / 3),
+    ],
+)
+def test_the_estimators(estimator, per, expected):
+    chosen = KlPenalty(kl_coef=1.0, kl_estimator=estimator, kl_per=per)
+    assert divergence(MEMBER, START, chosen) == pytest.approx(expected, rel=1e-12)
+    assert divergence(START, START, chosen) == 0.0
+    assert divergence([], [], chosen) == 0.0
+
+
+@pytest.mark.parametrize("estimator", ["k1", "k3"])
+def test_both_estimate_the_divergence_of_the_distributions(estimator):
+    p, q = np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.5, 0.3])
+    drawn = np.random.default_rng(0).choice(3, size=200_000, p=p)
+    chosen = KlPenalty(kl_coef=1.0, kl_estimator=estimator)
+    found = divergence(np.log(p)[drawn].tolist(), np.log(q)[drawn].tolist(), chosen)
+    assert found == pytest.approx(float((p * np.log(p / q)).sum()), abs=0.01)
+
+
+def test_a_reward_loses_the_divergence_of_the_member_that_wrote_the_completion():
+    _, _, plain = evaluated(settings())
+    population, batch, found = evaluated(settings(COEF))
+    by_index = {example.index: example for example in batch}
+    engine = make_engine(settings())
+    assert isinstance(engine, TextScorer)
+    for before, rollout in zip(plain.rollouts, found.rollouts, strict=True):
+        written = rollout.completion
+        assert written == before.completion
+        example, tokens = by_index[rollout.example], list(written.tokens)
+        p, q = (
+            engine.read([who], [example], [[written]])[0][0].log_softmax(-1)[
+                range(len(tokens)), tokens
+            ]
+            for who in (population.members[rollout.member], None)
+        )
+        d = (q - p).double().numpy()
+        assert rollout.grade.parts["kl"] == pytest.approx(np.mean(np.exp(d) - d - 1), abs=1e-6)
+        lost = before.grade.reward - rollout.grade.reward
+        assert lost == pytest.approx(0.5 * rollout.grade.parts["kl"], abs=1e-9)
+    rewards = [rollout.grade.reward for rollout in found.rollouts]
+    assert found.rewards.ravel().tolist() == rewards
+    assert max(rollout.grade.parts["kl"] for rollout in found.rollouts) > 0.01
+
+
+def test_a_coefficient_of_0_reports_the_divergence_and_leaves_the_run_as_it_is(tmp_path):
+    plain = run(tmp_path / "plain")
+    reported = run(tmp_path / "reported", "task.kl_coef=0")
+    assert journal(plain) == journal(reported)
+    assert all("kl" not in row["parts"] for row in grades(plain))
+    assert all(row["parts"]["kl"] >= 0 for row in grades(reported))
+
+
+def test_the_penalty_keeps_the_center_near_the_start(tmp_path):
+    def last_kl(name, coefficient):
+        more = ("generations=12", "held_out.every=12", "task.kl_per=completion")
+        config = settings(f"task.kl_coef={coefficient}", *more, "strategy.learning_rate=0.3")
+        with build_run_parts(config) as parts:
+            for _ in germline.training.generations(
+                parts.strategy, parts.shape, parts.fleet, parts.batch, parts.decoding, range(12)
+            ):
+                pass
+            center = parts.fleet.evaluate_center(parts.batch(0), parts.decoding)
+        return np.mean([one.grade.parts["kl"] for one in center.rollouts])
+
+    assert last_kl("free", 0) > 2 * last_kl("held", 100) > 0
+
+
+def test_the_center_is_penalized_too_and_is_at_0_before_the_first_update():
+    with build_run_parts(settings(COEF)) as parts:
+        found = parts.fleet.evaluate_center(parts.batch(0), parts.decoding)
+    assert {rollout.grade.parts["kl"] for rollout in found.rollouts} == {0.0}
+
+
+def test_the_start_of_a_fork_is_where_it_forked(tmp_path):
+    first = run(tmp_path / "first")
+    fork = germline.fork(first, 3, [COEF, "generations=1"], tmp_path / "fork")
+    with fork._parts as parts:
+        found = parts.fleet.evaluate_center(parts.batch(0), parts.decoding)
+    assert {rollout.grade.parts["kl"] for rollout in found.rollouts} == {0.0}
+
+
+def test_the_start_of_an_adapter_is_its_first_values():
+    with build_run_parts(settings(COEF, "space={kind: lora, init_scale_b: 1}")) as parts:
+        found = parts.fleet.evaluate_center(parts.batch(0), parts.decoding)
+    assert {rollout.grade.parts["kl"] for rollout in found.rollouts} == {0.0}
+
+
+def test_a_stopped_run_resumes_and_two_engines_write_the_same_journal(tmp_path):
+    whole = run(tmp_path / "whole", COEF)
+    without = run(tmp_path / "without")
+    cut = stopped_after(germline.train(settings(COEF), tmp_path / "cut"), 2)
+    finish(germline.resume(cut))
+    several = run(tmp_path / "several", COEF, "fleet.engines=2")
+    assert journal(cut) == journal(whole) == journal(several)
+    assert journal(whole) != journal(without)
+
+
+def test_the_nano_model_in_process_is_at_its_start_before_the_first_update():
+    task = {"kind": "arithmetic", "max_new_tokens": 6, "kl_coef": 1.0}
+    small = {"strategy": {"population": 4, "sigma": 0.02, "learning_rate": 0.02}, "batch_size": 3}
+    config = load_config({"task": task, **small})
+    with build_run_parts(config) as parts:
+        center = parts.fleet.evaluate_center(parts.batch(0), parts.decoding)
+        members = parts.fleet.evaluate(parts.strategy.ask(0), parts.batch(0), parts.decoding)
+    assert all(abs(one.grade.parts["kl"]) < 1e-6 for one in center.rollouts)
+    assert max(one.grade.parts["kl"] for one in members.rollouts) > 1e-4
+
+
+def test_the_weight_of_a_row_multiplies_the_penalty(tmp_path):
+    rows = [{"prompt": f"{n}?", "answer": "a", "w": n} for n in range(10)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task: dict[str, Any] = {
+        "kind": "jsonl",
+        "path": str(tmp_path / "rows.jsonl"),
+        "sample_weight": "w",
+    }
+    task |= {"kl_coef": 2, "max_new_tokens": 4, "temperature": 1.0}
+    _, batch, found = evaluated(load_config(SETTINGS | {"task": task}))
+    weights = {example.index: float(example.prompt[:-1]) for example in batch}
+    for one in found.rollouts:
+        parts = one.grade.parts
+        assert one.grade.reward == pytest.approx(
+            weights[one.example] * (parts["exact"] - 2 * parts["kl"])
+        )
+
+
+def test_lambda_and_the_penalty_are_parts_of_one_reward(tmp_path):
+    task: dict[str, Any] = {
+        "kind": "safe_alignment",
+        "path": str(SAMPLES),
+        "test_split": None,
+        "kl_coef": 3,
+    }
+    task |= {
+        "scorers": {
+            "reward": {"kind": "repetition"},
+            "cost": {"kind": "length", "start": 0, "end": 9},
+        }
+    }
+    task |= {"max_new_tokens": 8, "temperature": 1.0, "lambda_lr": 0.5}
+    path = finish(germline.train(SETTINGS | {"task": task}, tmp_path / "run"))
+    weights = [row["lambda"] for row in RunDirectory.open(path).generations()]
+    for row in grades(path):
+        parts = row["parts"]
+        cost = weights[row["generation"]] * parts["cost"]
+        assert row["reward"] == pytest.approx(-parts["reward"] - cost - 3 * parts["kl"])
+
+
+def test_a_completion_is_read_after_the_prompt_that_its_member_had():
+    config = settings(
+        COEF, "task.temperature=0", 'prompt_search.template=["{prompt}","Say {prompt}"]'
+    )
+    engine = make_engine(config)
+    with build_run_parts(config) as parts:
+        assert isinstance(parts.fleet, PromptSearchFleet)
+        population, batch = parts.strategy.ask(0), parts.batch(0)
+        found = parts.fleet.evaluate(population, batch, parts.decoding)
+        by_index = {example.index: example for example in batch}
+        for one in found.rollouts:
+            variant = population.prompt_variants[one.member]
+            example = parts.fleet._present(by_index[one.example], variant)
+            p, q = (
+                engine.log_probabilities([who], [example], [[one.completion]])[0][0]
+                for who in (population.members[one.member], None)
+            )
+            assert one.grade.parts["kl"] == pytest.approx(divergence(p, q, config.task), abs=1e-6)
+    assert len({*population.prompt_variants}) == 2
+
+
+class Losing(FleetWrapper):
+    """A fleet that loses one completion."""
+
+    def evaluate(self, population, batch, decoding):
+        found = self.inner.evaluate(population, batch, decoding)
+        rewards = found.rewards.copy()
+        rewards[0, 0] = math.nan
+        return replace(found, rollouts=found.rollouts[1:], rewards=rewards)
+
+
+def test_what_cannot_be_measured_is_missing_and_never_0():
+    config = settings(COEF)
+    with build_run_parts(config) as parts:
+        assert isinstance(parts.fleet, KlPenaltyFleet)
+        inner = parts.fleet.inner
+        fleet = KlPenaltyFleet(
+            Losing(inner), make_engine(config), config.task, weight_of=lambda _: 1.0
+        )
+        found = fleet.evaluate(parts.strategy.ask(0), parts.batch(0), parts.decoding)
+        broken = KlPenaltyFleet(
+            inner, Broken(make_engine(config)), config.task, weight_of=lambda _: 1.0
+        )
+        center = broken.evaluate_center(parts.batch(0), parts.decoding)
+    assert np.isnan(found.rewards[0]).all()
+    assert not np.isnan(found.rewards[1:]).any()
+    reason = "kl: the divergence from the start model is not known"
+    assert found.rollouts[0].grade.failure == reason
+    assert np.isnan(center.rewards).all()
+    assert all(math.isnan(one.grade.parts["kl"]) for one in center.rollouts)
+
+
+class Broken(EngineWrapper):
+    """A start model without any finite log-probability."""
+
+    def log_probabilities(self, members, examples, completions):
+        return [[[math.nan] * len(one.tokens) for one in row] for row in completions]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (
+            ("engine=vllm",),
+            r"task\.kl_coef=0\.5 loads the start model .*engine\.kind=vllm serves one",
+        ),
+        (
+            ("engine={kind: sglang, launch: true}",),
+            r"task\.kl_coef=0\.5 .*engine\.kind=sglang serves one model",
+        ),
+        (("fleet=ray",), r"task\.kl_coef=0\.5 .*which has no engine's device on a cluster"),
+        (
+            ("engine=inprocess", "space=full", "method=es_sample_gd", "task.temperature=1"),
+            r"task\.kl_coef=0\.5 .*method\.kind=es_sample_gd has gradients of one model",
+        ),
+        (("task.kl_coef=-1",), r"task\.kl_coef: must be greater than or equal to 0"),
+        (("task.kl_estimator=k2",), r"task\.kl_estimator"),
+    ],
+)
+def test_where_it_cannot_be_it_is_refused_by_name(more, message):
+    with pytest.raises(GermlineError, match=message):
+        settings(COEF, *more)
+
+
+def test_an_estimator_without_a_coefficient_is_refused():
+    with pytest.raises(GermlineError, match=r"task\.kl_estimator=k1 .*without task\.kl_coef"):
+        settings("task.kl_estimator=k1")
+
+
+def test_a_scorer_cannot_have_its_name():
+    scorer = "task.scorers.kl={kind: repetition}"
+    with pytest.raises(GermlineError, match=r"task\.kl_coef=0\.5 adds the part 'kl'"):
+        build_run_parts(settings(COEF, scorer))
+
+
+def test_episodes_are_refused():
+    task = "task={kind: guess_number, max_new_tokens: 4, max_turns: 2, kl_coef: 1}"
+    with pytest.raises(GermlineError, match=r"task\.kl_coef=1 is for single completions"):
+        build_run_parts(settings(task))

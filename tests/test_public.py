@@ -143,3 +143,7 @@ def test_help_imports_nothing_heavy(words):
         "pass"
     )
     assert imported_after(code) <= {"pydantic"}  # with which newer versions of typer read argv
+
+
+def test_a_run_begins_without_matplotlib():
+    assert "matplotlib" not in imported_after("import germline; germline.train")

@@ -28,6 +28,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from benchmarks.shapes import QWEN, Shape
+from germline.engines.decode_batch import prefill_tokens_on_gpu
 from germline.types import Completion, Update
 
 
@@ -126,7 +127,8 @@ def memory(case: Case) -> float:
     of, rows = case.shape, min(case.rows, case.members * case.prompts)
     length = case.prompt_tokens + case.new_tokens
     held = rows * length * 2 * of.kv_width * of.layers * BYTES
-    activations = rows * case.prompt_tokens * of.inner * 5 * BYTES
+    at_once = prefill_tokens_on_gpu(of.hidden, of.inner, length, BYTES)
+    activations = min(rows * case.prompt_tokens, at_once) * of.inner * 5 * BYTES
     factors = of.sides * max(1, rows // case.prompts) * BYTES
     return (of.numbers * (BYTES + 4) + held + activations + factors) / case.per_engine
 

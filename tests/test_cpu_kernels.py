@@ -159,9 +159,17 @@ def test_prompts_read_in_pieces_give_the_texts_of_prompts_read_whole(model, spac
     members = [*population(4).members, None]
     whole = tokens(engine.generate(members, examples(chat=True), GREEDY))
     widths = []
-    handle = engine.model.base_model.register_forward_hook(
-        lambda _m, _a, named, _o: widths.append(named["input_ids"].shape[1]), with_kwargs=True
-    )
+
+    def see(_module, _args, named, _output):
+        rows, width = named["input_ids"].shape
+        widths.append(width)
+        masks = named["attention_mask"]
+        for mask in masks.values() if isinstance(masks, dict) else [masks]:
+            if width > 1:  # a mask of the whole prompt would grow with the square of its length
+                held = mask.untyped_storage().nbytes()
+                assert held == rows * width * mask.shape[3] * mask.dtype.itemsize
+
+    handle = engine.model.base_model.register_forward_hook(see, with_kwargs=True)
     monkeypatch.setattr(germline.engines.decode_batch, "PREFILL_TOKENS", 100)
     pieces = tokens(engine.generate(members, examples(chat=True), GREEDY))
     handle.remove()

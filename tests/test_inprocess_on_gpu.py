@@ -107,6 +107,27 @@ def test_members_and_updates_have_the_bits_of_a_cpu_in_every_space(space, master
     assert same_bits(on_host(near), on_host(there))
 
 
+@pytest.mark.usefixtures("as_on_gpu")
+def test_long_prompts_are_read_in_pieces_that_follow_from_the_model(monkeypatch):
+    near, there = inprocess("qwen2", SPACES["lora"]), far("qwen2", SPACES["lora"])
+    config = there.model.config
+    length = max(len(there.encoder.encode(one)) for one in examples()) + 4
+    each = (3 * config.intermediate_size + 4 * config.hidden_size + 2 * length) * 4
+    monkeypatch.setattr(decode_batch, "PREFILL_BYTES", 100 * each + 1)
+    monkeypatch.setattr(decode_batch, "PREFILL_TOKENS", 100)
+    read = []
+    for engine in (near, there):
+        engine.model.base_model.register_forward_hook(
+            lambda _m, _a, named, _o: read.append(named["input_ids"].numel()), with_kwargs=True
+        )
+    written = near.generate(MEMBERS, examples(), DECODINGS["greedy"])
+    on_cpu = list(read)
+    assert there.generate(MEMBERS, examples(), DECODINGS["greedy"]) == written
+    assert read == [*on_cpu, *on_cpu]
+    assert sum(tokens > 30 for tokens in on_cpu) > 2
+    assert max(on_cpu) <= 100
+
+
 @pytest.mark.parametrize(("model", "space"), FAMILIES)
 @pytest.mark.usefixtures("as_on_gpu")
 def test_members_of_other_families_have_the_bits_of_a_cpu(model, space):

@@ -26,6 +26,10 @@ PREFILL_TOKENS = 2048
 """On a CPU, prompts are computed in pieces of about so many tokens, so that the activations between
 two products fit in the cache."""
 
+PREFILL_BYTES = 8 << 30
+"""On a GPU, prompts are computed in pieces whose activations take about so many bytes: products of
+so many rows are no faster when they are larger."""
+
 
 @dataclass
 class DecodeBatch:
@@ -96,24 +100,22 @@ class DecodeBatch:
         real = self.prompts.real[self.prompt_of]
         if members * len(prefix) >= SMALLEST_BATCH and slots > 1:
             positions = torch.arange(len(prefix)).expand(members, -1)
-            self._forward(
-                prefix.expand(members, -1), positions, _causal(self.mask[::slots], 0, len(prefix))
-            )
+            self._forward(prefix.expand(members, -1), positions, self.mask[::slots])
             self.cache.take(torch.arange(members).repeat_interleave(slots).to(self.model.device))
         else:
             ids = torch.cat([prefix.expand(len(ids), -1), ids], dim=1)
             real = torch.cat([real.new_ones(len(ids), len(prefix)), real], dim=1)
-        start = self.filled
-        positions = (start + real.long().cumsum(1) - 1).clamp_(min=0)
-        return self._forward(ids, positions, _causal(self.mask, start, ids.shape[1]))
+        positions = (self.filled + real.long().cumsum(1) - 1).clamp_(min=0)
+        return self._forward(ids, positions, self.mask)
 
     def step(self, tokens: Tensor) -> Tensor:
         """Append one token to every row and return the logits after it."""
         if self.has_fixed_steps:
             logits = self._fixed_step(tokens)
         else:
-            mask = self.mask[..., : self.filled + 1]
-            logits = self._forward(tokens[:, None], self.position[:, None], mask)
+            self.filled += 1
+            mask = self.mask[..., : self.filled]
+            logits = self._run(tokens[:, None], self.position[:, None], mask)
         self.position = self.position + 1
         return logits
 
@@ -177,21 +179,42 @@ class DecodeBatch:
         self.sampling_noise = sampling_noise.to(device)
         ids = torch.tensor([[0] * (width - len(answer)) + [*answer] for answer in answers])
         positions = lengths[:, None] + torch.arange(width) - (width - new[:, None])
-        return self._forward(ids, positions.clamp_(min=0), _causal(self.mask, self.filled, width))
+        return self._forward(ids, positions.clamp_(min=0), self.mask)
 
     def _forward(self, ids: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
-        """Append new tokens, piece by piece, and return the logits after the last."""
-        device = self.mask.device
-        ids, positions = ids.to(device), positions.to(device)
-        pieces = -(-ids.numel() // PREFILL_TOKENS) if device.type == "cpu" else 1
-        ends = np.linspace(0, ids.shape[1], min(pieces, ids.shape[1]) + 1).astype(int)[1:]
-        start, begin = self.filled, 0
+        """Append new tokens, piece by piece, and return the logits after the last.
+
+        The causal mask grows with the tokens of a text times those before them, so each piece has
+        its own.
+
+        Args:
+            ids: of the new tokens, `[rows, width]`.
+            positions: in the text, `[rows, width]`.
+            mask: of the same rows, over the whole capacity.
+        """
+        ids, positions = ids.to(mask.device), positions.to(mask.device)
+        pieces = -(-ids.numel() // self._tokens_at_once())
+        ends = np.linspace(0, ids.shape[1], min(pieces, ids.shape[1]) + 1).astype(int)[1:].tolist()
+        begin = 0
         for end in ends[:-1]:
             piece, places = ids[:, begin:end].contiguous(), positions[:, begin:end]
-            self._read(self.model.base_model, piece, places, mask[:, :, begin:end, : start + end])
-            begin = int(end)
-        self.filled += ids.shape[1]
-        return self._run(ids[:, begin:].contiguous(), positions[:, begin:], mask[:, :, begin:])
+            spread = _causal(mask, self.filled, end - begin)
+            self._read(self.model.base_model, piece, places, spread)
+            self.filled += end - begin
+            begin = end
+        spread = _causal(mask, self.filled, ids.shape[1] - begin)
+        self.filled += ids.shape[1] - begin
+        return self._run(ids[:, begin:].contiguous(), positions[:, begin:], spread)
+
+    def _tokens_at_once(self) -> int:
+        """Return how many tokens a piece of the prompts has, in all rows."""
+        if self.mask.device.type == "cpu":
+            return PREFILL_TOKENS
+        config = self.model.config.get_text_config()
+        inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
+        return prefill_tokens_on_gpu(
+            config.hidden_size, inner, self.mask.shape[-1], self.mask.dtype.itemsize
+        )
 
     def _run(self, ids: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
         output = self._read(self.model, ids, positions, mask, logits_to_keep=1)
@@ -210,6 +233,21 @@ class DecodeBatch:
             use_cache=True,
             **kept,
         )
+
+
+def prefill_tokens_on_gpu(hidden: int, inner: int, length: int, itemsize: int) -> int:
+    """Return how many tokens have activations of `PREFILL_BYTES`.
+
+    They follow from the model and the length of the texts, and not from the memory that is free:
+    the size of a product is part of its result.
+
+    Args:
+        hidden: width of the residual stream.
+        inner: width of the MLP.
+        length: tokens of the longest text.
+        itemsize: bytes of a number.
+    """
+    return max(1, PREFILL_BYTES // ((3 * inner + 4 * hidden + 2 * length) * itemsize))
 
 
 def rows_needed_first(

@@ -33,7 +33,11 @@ import torch
 
 from germline.config import AutoSigma, Config, InProcess
 from germline.engines.cpu_kernels import SMALL_SCORES
-from germline.engines.decode_batch import PREFILL_TOKENS, SMALLEST_BATCH
+from germline.engines.decode_batch import (
+    PREFILL_TOKENS,
+    SMALLEST_BATCH,
+    prefill_tokens_on_gpu,
+)
 from germline.engines.inprocess import LOGITS_AT_ONCE, TOKENS_AT_ONCE
 from germline.engines.model_tensors import holds_exactly
 from germline.estimates.model_shape import ModelShape
@@ -201,12 +205,13 @@ def batch_rows(work: Workload) -> int:
     return work.members_at_once * max(slots, -(-SMALLEST_BATCH // work.members_at_once))
 
 
-def prefill_tokens(work: Workload) -> tuple[int, int]:
+def prefill_tokens(shape: ModelShape, work: Workload) -> tuple[int, int]:
     """Return the tokens that a layer computes at once in prefill: in all rows, and per row."""
     rows = batch_rows(work)
-    width = max(1, work.texts.prompt - work.texts.prefix)
-    if not work.on_gpu:
-        width = max(1, min(width, PREFILL_TOKENS // rows))
+    at_once = PREFILL_TOKENS
+    if work.on_gpu:
+        at_once = prefill_tokens_on_gpu(shape.hidden, shape.inner, work.length, work.dtype.itemsize)
+    width = max(1, min(work.texts.prompt - work.texts.prefix, at_once // rows))
     return rows * width, width
 
 
@@ -230,7 +235,7 @@ def memory_parts(config: Config, shape: ModelShape, work: Workload) -> list[Part
     )
     stored = stored_bytes(shape, work, work.searched if work.searches_weights else 0)
     most_tokens = max(
-        activation_bytes(shape, work, *prefill_tokens(work)),
+        activation_bytes(shape, work, *prefill_tokens(shape, work)),
         activation_bytes(shape, work, batch_rows(work), 1),
     )
     parts = [

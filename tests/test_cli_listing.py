@@ -23,6 +23,7 @@ from germline.config import Config, load_config
 from germline.config.presets import config_summary, find_config, preset_configs
 from germline.config.reference import config_sections, list_kinds, override_names
 from germline.record import RunDirectory
+from germline.types import GermlineError
 from tests.synthetic_runs import BATCH, DIGEST, record, score
 
 ROOT = Path(__file__).parents[1]
@@ -205,6 +206,17 @@ def test_a_file_of_ones_own_comes_first(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_misspelled_config_gets_a_suggestion() -> None:
     assert "there is no file 'demmo' (did you mean 'demo'?)" in germline("train", "demmo").stderr
+
+
+def test_a_misspelled_file_gets_a_suggestion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("sums.yaml").write_text("seed: 7\n")
+    with pytest.raises(
+        GermlineError, match=r"there is no file 'sums.yml' \(did you mean 'sums.yaml'"
+    ):
+        load_config("sums.yml")
 
 
 # --- the catalog behind lists, completion and reference

@@ -53,3 +53,11 @@ def test_what_comes_next_after_no_improvement_is_a_probe(run: RunDirectory) -> N
     assert lines[1].strip().startswith("(the held-out score did not improve: see the signals in")
     assert lines[2] == f"  germline probe {run.path}"
     assert f"  germline export {run.path} --best --out my-model" in lines
+
+
+def test_the_newest_of_equally_good_generations_is_exported(run: RunDirectory) -> None:
+    for generation, mean in (0, 0.5), (5, 0.75), (10, 0.75):
+        run.write_held_out(score(generation, mean), [rollout(0, 7, 0.0)], BATCH)
+    console = terminal()
+    print_next_commands(console, run)
+    assert f"  germline export {run.path} --out my-model" in console.export_text().splitlines()

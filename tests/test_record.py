@@ -85,6 +85,13 @@ def test_a_folder_without_run_json_is_no_run_directory(tmp_path: Path) -> None:
         RunDirectory.open(tmp_path / "nowhere")
 
 
+def test_runs_near_a_path_without_a_run_are_named(run: RunDirectory) -> None:
+    with pytest.raises(GermlineError, match=rf"but a folder of 1: name one, such as {run.path};"):
+        RunDirectory.open(run.path.parent)
+    with pytest.raises(GermlineError, match=rf"no such folder \(did you mean '{run.path}'\?\)"):
+        RunDirectory.open(run.path.with_name(run.path.name + "s"))
+
+
 def test_a_changed_config_is_what_the_next_open_finds(run: RunDirectory, config: Config) -> None:
     longer = config.model_copy(update={"generations": 20})
     run.update_config(longer)

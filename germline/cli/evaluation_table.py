@@ -74,7 +74,7 @@ def print_rows(rows: Sequence[EvaluationRow], *, as_json: bool) -> None:
         print_json([_as_json(row) for row in rows])
         return
     tables.print_table(
-        ("model", "generation", rows[0].score.metric, "n", "reward", "less the first"),
+        ("model", "generation", rows[0].score.metric, "n", "mean reward", "less the first"),
         [
             (
                 row.source,

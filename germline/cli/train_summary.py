@@ -84,8 +84,9 @@ def print_next_commands(console: Console, run: RunDirectory) -> None:
         f'  germline generate {path} "your prompt"',
     ]
     if not run.config.engine.has_own_model:  # It has no file format.
-        inside = best is not None and scores[0].generation < best.generation < scores[-1].generation
-        which = " --best" if inside and run.config.method.replayable else ""
+        is_better = best is not None and signed_score(best) > signed_score(scores[-1])
+        is_trained = best is not None and best.generation > scores[0].generation
+        which = " --best" if is_better and is_trained and run.config.method.replayable else ""
         lines.append(f"  germline export {path}{which} --out my-model")
     if not run.config.strategy.whole_run and not run.stopped_early:
         lines.append(f"  germline resume {path} generations={2 * run.config.generations}")

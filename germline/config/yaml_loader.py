@@ -65,7 +65,8 @@ def read_file(path: Path) -> dict[str, Any]:
     try:
         values = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # a SafeLoader
     except FileNotFoundError:
-        hint = did_you_mean(str(path), preset_configs())
+        beside = (str(file) for file in path.parent.glob("*.yaml"))
+        hint = did_you_mean(str(path), [*preset_configs(), *beside])
         raise GermlineError(
             f"config: there is no file {str(path)!r}{hint}; `germline list configs` shows those "
             "that come with germline"

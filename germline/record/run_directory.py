@@ -44,6 +44,7 @@ from germline.record.atomic_files import (
 )
 from germline.record.best_generation import early_stop
 from germline.record.journal import Journal
+from germline.record.missing_run import missing_run_error
 from germline.record.seed_study import check_single_run
 from germline.types import Example, GenerationRecord, GermlineError, HeldOutScore, Rollout
 
@@ -137,12 +138,7 @@ class RunDirectory:
             facts = json.loads(file.read_bytes())
         except (FileNotFoundError, NotADirectoryError):
             check_single_run(path)
-            found = "a folder without run.json" if path.is_dir() else "no such folder"
-            found = "a file" if path.is_file() else found
-            raise GermlineError(
-                f"{path} is not a run directory (found {found}); "
-                "name the folder that `germline train` printed"
-            ) from None
+            raise missing_run_error(path) from None
         except OSError as error:
             raise GermlineError(f"{file} cannot be read: {error.strerror or error}") from None
         except ValueError as error:

@@ -18,6 +18,7 @@ from germline.config import (
     Multiplication,
     PythonFile,
     Rows,
+    SafeAlignment,
     TaskBase,
 )
 from germline.registry import sections
@@ -95,9 +96,12 @@ def files(tmp_path_factory):
 
 
 KINDS = [
-    kind for kind, section in sections("task").items() if not issubclass(section, EpisodeSettings)
+    kind
+    for kind, section in sections("task").items()
+    if not issubclass(section, EpisodeSettings | SafeAlignment)
 ]
-"""Tasks of episodes have tests of their own, in test_environments.py."""
+"""Tasks of episodes, and prompts without gold answers, have tests of their own, in
+test_environments.py and test_safe_alignment.py."""
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))

@@ -56,8 +56,7 @@ class VectorPerturbation:
 
     Attributes:
         index: position in the population.
-        offsets: differences from the center, in the canonical order of the searched tensors and in
-            the unit the space gives each of them.
+        offsets: differences from the center, in canonical order and in the units of the space.
     """
 
     generation: int
@@ -98,8 +97,7 @@ class Population:
     Attributes:
         evaluate_center: whether the strategy needs the fitness of the center on the same batch.
         baseline: the fitness that gets utility 0; None: the mean of the members.
-        prompt_variants: the prompt options of each member, where `prompt_search` has some; the
-            members of a pair share theirs.
+        prompt_variants: the prompt options of each member, if any; a pair shares them.
     """
 
     generation: int
@@ -126,12 +124,10 @@ class TensorInfo:
     """One canonical Hugging Face parameter: tied tensors appear once, under their first name.
 
     Attributes:
-        kind: the role of the tensor; `linear` is the weight of a linear layer inside a decoder
-            block, or of an untied head; `adapter` is a part of a LoRA adapter of one;
-            `coordinates` move frozen matrices along fixed directions.
+        kind: its role; `linear`: weight of a linear layer of a decoder block, or of an untied head;
+            `adapter`: part of a LoRA adapter; `coordinates`: of directions of frozen matrices.
         layer: index of the decoder block it belongs to, or None outside the blocks.
-        transposed: whether a linear weight is stored `[in, out]`, as GPT-2's Conv1D does, and not
-            `[out, in]`.
+        transposed: whether a linear weight is stored `[in, out]`, as GPT-2's Conv1D does.
         aliases: the other names of a tied tensor.
     """
 
@@ -359,6 +355,8 @@ class HeldOutScore:
         proportion: whether the metric of an example is 0 or 1, and the mean a proportion.
         higher_is_better: direction of the metric; None: not recorded, by an older germline.
         values: the metric of each example (NaN: missing); empty where it was not recorded.
+        rewards: the reward of each example, recorded beside `scorers`.
+        scorers: of the same completions, by `held_out.scorers`; `metric` is the name of one.
     """
 
     generation: int
@@ -370,6 +368,8 @@ class HeldOutScore:
     proportion: bool = False
     higher_is_better: bool | None = None
     values: tuple[float, ...] = ()
+    rewards: tuple[float, ...] = ()
+    scorers: tuple["HeldOutScore", ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,7 @@ SEEN_ELSEWHERE = {
         ),
         "test_what_is_recorded_follows_the_settings",
     ),
+    "held_out.scorers": "tests of held-out scorers: test_a_held_out_scorer_is_recorded_and_...",
     "held_out.patience": "tests of early stopping: test_a_run_stops_early_and_says_so",
     "record.snapshot_gb": "tests of snapshots: test_as_many_snapshots_are_kept_as_fit_the_budget",
     "record.edge": "test_walk: test_the_page_draws_the_walk_against_the_edge_where_it_is_known",

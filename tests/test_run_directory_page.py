@@ -41,6 +41,7 @@ RUNS = {
         "{kind: repetition}, cost: {kind: length, start: 0, end: 8}}}",
         f"task.path={SAMPLES}",
     ),
+    "judged": ("held_out.scorers={long: {kind: length, start: 0, end: 8}}",),
     "natural": ("strategy.sigma={kind: natural, start: 0.3}",),
 }
 

@@ -15,18 +15,19 @@ from germline.cli.arguments import (
     split_words,
     task_section,
 )
-from germline.cli.evaluate import EVALUATION_SETTINGS
 from germline.cli.json_output import AsJson, print_json
 
 if TYPE_CHECKING:
     from germline.run.elo import EloResult
     from germline.scorers.pairwise_judge import PairwiseJudge
 
+COMPARISON_SETTINGS = ("task.", "engine.", "engine=", "microbatch.", "graders.")
+"""Prefixes of settings that have an effect here; other settings are refused."""
+
 ELO_EXAMPLES = (
     "germline elo runs/sums -g -1 -g best --judge http://localhost:8000/v1",
-    "germline elo runs/a runs/b nano --anchor nano --judge http://localhost:8000/v1 --limit 100",
-    "germline elo runs/a runs/b --judge https://api.example.org/v1 --judge-model judge-1 "
-    "--judge-token-env JUDGE_API_KEY",
+    "germline elo runs/a nano --anchor nano --limit 99 --judge http://judge:80/v1",
+    "germline elo runs/a runs/b --judge https://judge.org/v1 --judge-model large",
 )
 
 
@@ -79,7 +80,7 @@ def elo(  # noqa: PLR0913 - the options of a command
         int, typer.Option(min=1, help="Requests to the judge at the same time.")
     ] = 4,
     judge_timeout_s: Annotated[
-        float, typer.Option(min=0.001, help="Longest wait for one reply, in seconds.")
+        float, typer.Option(min=0.001, max=1e6, help="Longest wait for one reply, in seconds.")
     ] = 60.0,
     judge_retry_timeout_s: Annotated[
         float,
@@ -132,7 +133,7 @@ def elo(  # noqa: PLR0913 - the options of a command
     intervals. The command can be interrupted, and given again to go on.
     """
     given, settings = split_words(sources)
-    check_prefixes(settings, ("task.", *EVALUATION_SETTINGS), "elo", "a comparison")
+    check_prefixes(settings, COMPARISON_SETTINGS, "elo", "a comparison")
     runs = [run for source in given for run in runs_of_source(source)]
     generations = [
         generation_of(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from germline.config import TaskConfig
     from germline.record import RunDirectory
 
-EVALUATION_SETTINGS = ("engine.", "engine=", "microbatch.", "graders.")
+EVALUATION_SETTINGS = ("engine.", "engine=", "microbatch.", "graders.", "held_out.scorers")
 """Prefixes, besides `task.`, of settings that have an effect here; other settings are refused."""
 
 EVALUATE_EXAMPLES = (
@@ -41,7 +41,7 @@ def evaluate(  # noqa: PLR0913 - the options of a command
         typer.Argument(
             metavar="RUN|MODEL|KEY=VALUE",
             help="More runs, models or adapters, for one table; and settings task.*, engine.*, "
-            "microbatch.* and graders.*.",
+            "microbatch.*, graders.* and held_out.scorers.*.",
             autocompletion=completion.complete_evaluation_settings,
         ),
     ] = None,
@@ -134,6 +134,8 @@ def evaluate(  # noqa: PLR0913 - the options of a command
         f"(mean and {text_format.kind_of_error(score)}, n {score.n}), "
         f"mean reward {text_format.number(score.reward)}{f'; {caution}' if caution else ''}"
     )
+    for one in score.scorers:
+        typer.echo(f"{text_format.scorer_line(one)} (n {one.n})")
     voters = _voters(source)
     if voters:
         typer.echo(f"by vote: each answer is the one that most of {voters} members give")

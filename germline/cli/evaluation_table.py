@@ -73,8 +73,12 @@ def print_rows(rows: Sequence[EvaluationRow], *, as_json: bool) -> None:
     if as_json:
         print_json([_as_json(row) for row in rows])
         return
+    scorers = dict.fromkeys(one.metric for row in rows for one in row.score.scorers)
     tables.print_table(
-        ("model", "generation", rows[0].score.metric, "n", "mean reward", "less the first"),
+        (
+            *("model", "generation", rows[0].score.metric, "n", "mean reward", "less the first"),
+            *scorers,
+        ),
         [
             (
                 row.source,
@@ -83,6 +87,7 @@ def print_rows(rows: Sequence[EvaluationRow], *, as_json: bool) -> None:
                 str(row.score.n),
                 text_format.number(row.score.reward),
                 _difference(row),
+                *(_by_scorer(row.score, name) for name in scorers),
             )
             for row in rows
         ],
@@ -111,6 +116,11 @@ def _difference(row: EvaluationRow) -> str:
         return ""
     half = Z_95 * row.difference_error
     return f"{row.difference:+.3g} [{row.difference - half:+.3g}, {row.difference + half:+.3g}]"
+
+
+def _by_scorer(score: HeldOutScore, name: str) -> str:
+    """Format the score by one of `held_out.scorers`; empty where it did not score this row."""
+    return next((text_format.score(one) for one in score.scorers if one.metric == name), "")
 
 
 def _as_json(row: EvaluationRow) -> dict[str, object]:

@@ -38,6 +38,15 @@ def score_values(score: "HeldOutScore") -> dict[str, object]:
         "interval_95": list(confidence_interval(score)),
         "n": score.n,
         "reward": score.reward,
+        "scorers": {
+            one.metric: {
+                "mean": one.mean,
+                "standard_error": one.standard_error,
+                "interval_95": list(confidence_interval(one)),
+                "n": one.n,
+            }
+            for one in score.scorers
+        },
     }
 
 

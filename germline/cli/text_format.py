@@ -11,6 +11,7 @@ from germline.report.text_format import (
     kind_of_error,
     number,
     score,
+    scorer_line,
 )
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "number",
     "one_line_excerpt",
     "score",
+    "scorer_line",
     "sparkline",
     "without_common_start",
 ]

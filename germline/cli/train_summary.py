@@ -16,7 +16,7 @@ from germline.config import Nes
 from germline.record import HeldOutRow, RunDirectory
 from germline.record.atomic_files import Row
 from germline.record.best_generation import best_score, signed_score
-from germline.record.metrics_rows import paired_samples
+from germline.record.metrics_rows import paired_samples, scores_by_scorer
 from germline.report.advice import MANY_FAILED, failed_share, percent
 from germline.report.prompt_option_charts import center_options
 from germline.report.score_decline_advice import ScoreDeclineAdvice, score_decline_advice
@@ -146,7 +146,15 @@ def _scores(scores: list[HeldOutRow], done: int) -> list[str]:
             if (last.generation == 0)
             else f"; scored last after {last.generation} of {done} updates"
         )
-    return [line]
+    return [line, *_by_scorers([row.score for row in scores])]
+
+
+def _by_scorers(scores: Sequence[HeldOutScore]) -> list[str]:
+    """Return a line for each of `held_out.scorers`: its first and its last score."""
+    return [
+        text_format.scorer_line(*dict.fromkeys((found[0], found[-1])))
+        for found in scores_by_scorer(scores).values()
+    ]
 
 
 def _failures(rows: Sequence[Row]) -> list[str]:

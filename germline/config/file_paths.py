@@ -47,10 +47,12 @@ def with_absolute_paths(config: Config) -> Config:
         config = config.model_copy(update={"task": config.task.model_copy(update=files)})
     if config.model != "nano" and Path(config.model).is_dir():
         config = config.model_copy(update={"model": str(Path(config.model).resolve())})
-    scorers = {name: _with_absolute_model(one) for name, one in config.task.scorers.items()}
-    if scorers != config.task.scorers:
-        task = config.task.model_copy(update={"scorers": scorers})
-        config = config.model_copy(update={"task": task})
+    for name in ("task", "held_out"):
+        section = getattr(config, name)
+        scorers = {key: _with_absolute_model(one) for key, one in section.scorers.items()}
+        if scorers != section.scorers:
+            changed = section.model_copy(update={"scorers": scorers})
+            config = config.model_copy(update={name: changed})
     if init_adapter := getattr(config.space, "init_adapter", None):
         folder = str(Path(init_adapter).expanduser().resolve())
         space = config.space.model_copy(update={"init_adapter": folder})

@@ -24,6 +24,7 @@ from germline.config.optimizers import OptimizerBase, Sgd
 from germline.config.prompt_search import PromptSearch, check_prompt_search
 from germline.config.safe_alignment import check_lagrangian
 from germline.config.schedules import AutoLearningRate, AutoSigma, CosineSchedule
+from germline.config.scorers import ScorerBase, Scorers
 from germline.config.shaping import ShapingConfig, ZScore
 from germline.config.spaces import LowRank, SpaceConfig
 from germline.config.strategies import Nes, RunningMeanBaseline, StrategyConfig
@@ -77,6 +78,14 @@ class HeldOut(Section):
             "Held-out scores in a row without a better one after which the run stops early; "
             "`germline export RUN --best` writes the weights of the best score. `null` trains all "
             "generations."
+        ),
+    )
+    scorers: Scorers = Field(
+        {},
+        description=(
+            "Reward models, judges and reward services by name that score the held-out completions "
+            "only: never part of the reward that is trained. A negative `weight` says that lower "
+            "is better; its size has no effect."
         ),
     )
 
@@ -142,7 +151,7 @@ class Config(Section):
     fleet: FleetConfig = Local()
     microbatch: MicrobatchSettings = MicrobatchSettings()
     graders: Graders = Graders()
-    held_out: HeldOut = HeldOut()
+    held_out: HeldOut = HeldOut.model_construct()  # likewise
     record: Recording = Recording()
     batch_size: int = Field(
         32, ge=1, description="Examples per generation, the same for every member."
@@ -155,6 +164,16 @@ class Config(Section):
         """The optimizer that applies updates: the strategy's, or plain SGD where it has none."""
         optimizer: OptimizerBase = getattr(self.strategy, "optimizer", Sgd())
         return optimizer
+
+    @property
+    def scorers(self) -> dict[str, ScorerBase]:
+        """All scorers by their section: of the reward, and of held-out completions."""
+        places = {"task": self.task.scorers, "held_out": self.held_out.scorers}
+        return {
+            f"{place}.scorers.{name}": scorer
+            for place, scorers in places.items()
+            for name, scorer in scorers.items()
+        }
 
     @property
     def search(self) -> StrategyConfig:

@@ -1,5 +1,6 @@
 """Settings of scorers: models and services that score completions outside the grader processes."""
 
+import re
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
@@ -318,4 +319,15 @@ class RepetitionPenalty(ScorerBase):
     ngram: int = Field(3, ge=1, description="Words of an n-gram.")
 
 
+def _names_are_words(scorers: dict[str, ScorerBase]) -> dict[str, ScorerBase]:
+    for name in scorers:
+        if not re.fullmatch(r"\w+", name):
+            raise ValueError(
+                f"the scorer {name!r} must have a name of letters, digits and underscores"
+            )
+    return scorers
+
+
 ScorerConfig = Annotated[ScorerBase, KindOf("scorer", default="")]
+Scorers = Annotated[dict[str, ScorerConfig], AfterValidator(_names_are_words)]
+"""Scorers by name."""

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from germline.config.base import KindOf, KindSection, Many, NameOf
 from germline.config.kl_penalty import KlPenalty
-from germline.config.scorers import ScorerConfig
+from germline.config.scorers import Scorers
 from germline.config.task_files import kind_of_file
 from germline.registry import register
 
@@ -89,25 +89,13 @@ class TaskBase(KlPenalty, KindSection):
             "completion that cannot be graded earns it."
         ),
     )
-    scorers: dict[str, ScorerConfig] = Field(
+    scorers: Scorers = Field(
         {},
         description=(
             "Reward models, judges and reward services by name, such as `{helpful: {kind: "
             "openrlhf, url: ...}}`; each adds its weighted score to the rewards of the task."
         ),
     )
-
-    @field_validator("scorers")
-    @classmethod
-    def _names_of_scorers_are_words(
-        cls, scorers: dict[str, ScorerConfig]
-    ) -> dict[str, ScorerConfig]:
-        for name in scorers:
-            if not re.fullmatch(r"\w+", name):
-                raise ValueError(
-                    f"the scorer {name!r} must have a name of letters, digits and underscores"
-                )
-        return scorers
 
 
 @register("task", "germline.tasks.conciseness:ConcisenessTask")

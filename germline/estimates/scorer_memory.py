@@ -41,8 +41,8 @@ class ClassifierModel(NamedTuple):
 def classifiers(config: Config) -> list[ClassifierModel]:
     """Return the classifiers that a run loads."""
     return [
-        ClassifierModel(f"task.scorers.{name}", scorer)
-        for name, scorer in config.task.scorers.items()
+        ClassifierModel(setting, scorer)
+        for setting, scorer in config.scorers.items()
         if isinstance(scorer, Classifier)
     ]
 

@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from germline.evaluation.held_out_scorers import HeldOutScorers
 from germline.protocols import Fleet, Task
 from germline.types import Decoding, Evaluation, Example, HeldOutScore
 
@@ -16,37 +18,69 @@ HELD_OUT_NOISE = "held out"
 
 
 def score_center(
-    fleet: Fleet, task: Task, examples: Sequence[Example], decoding: Decoding, generation: int
+    fleet: Fleet,
+    task: Task,
+    examples: Sequence[Example],
+    decoding: Decoding,
+    generation: int,
+    scorers: HeldOutScorers | None = None,
 ) -> tuple[HeldOutScore, Evaluation]:
-    """Score the center on examples; `generation` is the number of updates before the score.
+    """Score the center on examples.
 
     Only examples without the metric are left out: where a scorer fails, the reward is missing, but
     a metric that is another part of the rubric is known.
+
+    Args:
+        fleet: evaluates the center.
+        task: defines the metric.
+        examples: held out.
+        decoding: of the completions.
+        generation: number of updates before the score.
+        scorers: score the same completions, apart from the reward.
     """
     evaluation = fleet.evaluate_center(examples, decoding)
     recorded = {
         rollout.example: rollout.grade.parts.get(task.metric, math.nan)
         for rollout in evaluation.rollouts
     }
-    parts = {example: value for example, value in recorded.items() if not math.isnan(value)}
-    values = list(parts.values())
-    mean, error = mean_and_error(values)
+    values = [float(recorded.get(example.index, math.nan)) for example in examples]
+    score = score_of_values(
+        generation, task.metric, values, higher_is_better=task.metric_higher_is_better
+    )
     rewards = evaluation.rewards
     reward = math.nan if np.isnan(rewards).all() else float(np.nanmean(rewards))
+    score = replace(score, reward=reward)
+    if scorers is not None and (by_scorer := scorers.score(evaluation.rollouts, examples)):
+        score = replace(
+            score,
+            rewards=tuple(float(one) for one in rewards[0]),
+            scorers=tuple(
+                score_of_values(generation, name, one.values, higher_is_better=one.higher_is_better)
+                for name, one in by_scorer.items()
+            ),
+        )
+    return score, evaluation
+
+
+def score_of_values(
+    generation: int, metric: str, values: Sequence[float], *, higher_is_better: bool
+) -> HeldOutScore:
+    """Return the score that the values of examples make; NaN is missing, the reward the mean."""
+    known = [value for value in values if not math.isnan(value)]
+    mean, error = mean_and_error(known)
     # A cost whose values happen to be 0 or 1, such as a length difference, is not a share.
-    share = bool(values) and task.metric_higher_is_better and {*values} <= {0.0, 1.0}
-    score = HeldOutScore(
+    share = bool(known) and higher_is_better and {*known} <= {0.0, 1.0}
+    return HeldOutScore(
         generation,
-        task.metric,
+        metric,
         mean,
         error,
-        len(values),
-        reward,
+        len(known),
+        mean,
         proportion=share,
-        higher_is_better=task.metric_higher_is_better,
-        values=tuple(float(parts.get(example.index, math.nan)) for example in examples),
+        higher_is_better=higher_is_better,
+        values=tuple(values),
     )
-    return score, evaluation
 
 
 def confidence_interval(score: HeldOutScore) -> tuple[float, float]:

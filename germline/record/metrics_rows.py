@@ -6,7 +6,7 @@ Rows are plain JSON objects for people and plots; rebuilding weights does not ne
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,6 +20,9 @@ MAX_SAMPLES = 20
 
 MACHINE = ("timing", "tokens_per_s", "written_at", "peak_memory_mb", "traffic")
 """Columns that depend on the machine and differ between two runs with the same digests."""
+
+SCORER_FIELDS = ("mean", "standard_error", "n", "proportion", "higher_is_better", "values")
+"""Fields of a held-out score by a scorer; the others are those of the row."""
 
 MAX_REASON = 200
 """Characters of a failure reason that identify it; the rest may be text of a completion."""
@@ -91,8 +94,7 @@ def generation_row(record: GenerationRecord) -> dict[str, Any]:
     if record.signals:
         row["signals"] = asdict(record.signals)
     if record.held_out is not None:
-        row["held_out"] = asdict(record.held_out)
-        del row["held_out"]["values"]  # held_out.jsonl has them
+        row["held_out"] = score_fields(record.held_out, values=False)  # held_out.jsonl has them
     return row | dict(record.strategy_metrics)
 
 
@@ -207,6 +209,12 @@ def transcript(completion: str, turns: Sequence[Mapping[str, Any]], ended: str |
     return "\n".join([*lines, f"(ended: {ended})"])
 
 
+def rollout_text(rollout: Rollout) -> str:
+    """Return the completion, or the turns of an episode with their authors."""
+    turns = episode_fields(rollout).get("turns", ())
+    return transcript(rollout.completion.text, turns, rollout.ended)
+
+
 def paired_samples(
     before: Sequence[HeldOutSample], after: Sequence[HeldOutSample]
 ) -> list[tuple[HeldOutSample, HeldOutSample | None]]:
@@ -248,18 +256,54 @@ def held_out_row(
         }
         for rollout in rollouts[:MAX_SAMPLES]
     ]
-    return asdict(score) | {"completions": samples}
+    return score_fields(score) | {"completions": samples}
+
+
+def score_fields(score: HeldOutScore, *, values: bool = True) -> dict[str, Any]:
+    """Describe a held-out score; without scorers, as before there were any."""
+    fields = asdict(score)
+    if score.scorers:
+        scorers = {one.pop("metric"): one for one in fields["scorers"]}
+        fields["scorers"] = {
+            name: {key: one[key] for key in SCORER_FIELDS} for name, one in scorers.items()
+        }
+    else:
+        del fields["scorers"], fields["rewards"]
+    if not values:
+        for section in (fields, *fields.get("scorers", {}).values()):
+            del section["values"]
+        fields.pop("rewards", None)
+    return fields
+
+
+def scores_by_scorer(scores: Sequence[HeldOutScore]) -> dict[str, list[HeldOutScore]]:
+    """Return the scores by each of `held_out.scorers` that could be computed, in order."""
+    found: dict[str, list[HeldOutScore]] = {}
+    for one in (one for score in scores for one in score.scorers):
+        if one.n:
+            found.setdefault(one.metric, []).append(one)
+    return found
 
 
 def read_held_out_row(row: Mapping[str, Any]) -> HeldOutRow:
     """Read a row that `held_out_row` wrote."""
-    # JSON has no NaN: a score that could not be computed was written as null.
-    facts: dict[str, Any] = {
-        key: math.nan if value is None and key != "higher_is_better" else value
-        for key, value in row.items()
-        if key != "completions"
-    }
-    facts["values"] = tuple(math.nan if one is None else one for one in row.get("values", ()))
-    return HeldOutRow(
-        HeldOutScore(**facts), tuple(HeldOutSample(**one) for one in row["completions"])
+    facts = {name: value for name, value in row.items() if name not in ("completions", "scorers")}
+    scorers = tuple(
+        _read_score({"generation": row["generation"], "metric": name, "reward": one["mean"], **one})
+        for name, one in row.get("scorers", {}).items()
     )
+    return HeldOutRow(
+        replace(_read_score(facts), scorers=scorers),
+        tuple(HeldOutSample(**one) for one in row["completions"]),
+    )
+
+
+def _read_score(facts: Mapping[str, Any]) -> HeldOutScore:
+    """Read a score; JSON has no NaN: what could not be computed was written as null."""
+    read: dict[str, Any] = {
+        key: math.nan if value is None and key != "higher_is_better" else value
+        for key, value in facts.items()
+    }
+    for name in {"values", "rewards"} & read.keys():
+        read[name] = tuple(math.nan if one is None else one for one in facts[name])
+    return HeldOutScore(**read)

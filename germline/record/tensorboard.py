@@ -1,8 +1,8 @@
 """Write TensorBoard events; the only module that imports tensorboardX.
 
 Scalars: `fitness/{mean,p20,p80,best}`, `search/sigma`, `signals/<name>`, `step/<name>` and
-`speed/tokens_per_s` by generation, `held_out/<metric>` by updates applied. Events of a resumed run
-make TensorBoard drop those of generations that are run again.
+`speed/tokens_per_s` by generation, `held_out/<metric>` and `held_out/<scorer>` by updates applied.
+Events of a resumed run make TensorBoard drop those of generations that are run again.
 
 Records are written synchronously, without the library's `SummaryWriter`: its writer thread dies on
 a full disk, and then every caller blocks forever.
@@ -70,7 +70,8 @@ class TensorBoard:
 
     def held_out(self, score: HeldOutScore) -> None:
         """Write a held-out score."""
-        self._scalar(f"held_out/{score.metric}", score.mean, score.generation)
+        for one in (score, *score.scorers):
+            self._scalar(f"held_out/{one.metric}", one.mean, score.generation)
 
     def close(self) -> None:
         """Flush and release the event file."""

@@ -59,6 +59,13 @@ def score(value: HeldOutScore) -> str:
     return f"{number(value.mean)} {error(value)}"
 
 
+def scorer_line(*scores: HeldOutScore) -> str:
+    """Format scores of one of `held_out.scorers`, first to last."""
+    values = " -> ".join(score(one) for one in scores)
+    better = "" if scores[-1].higher_is_better else ", lower is better"
+    return f"held-out scorer {scores[-1].metric}: {values}{better}"
+
+
 def error(value: HeldOutScore) -> str:
     """Format the standard error or the interval of a held-out score; see `kind_of_error`."""
     if not value.proportion:

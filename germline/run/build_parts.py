@@ -17,6 +17,7 @@ from germline.config import (
     SafeAlignment,
     TaskBase,
 )
+from germline.evaluation.held_out_scorers import HeldOutScorers
 from germline.fleet.engine_queries import DimensionQuery
 from germline.fleet.kl_penalty import KlPenaltyFleet
 from germline.graders.in_process_pool import InProcessPool, can_be_imported
@@ -59,6 +60,7 @@ class RunParts:
     graders: Graders
     decoding: Decoding
     method: Method
+    held_out_scorers: HeldOutScorers
 
     def __enter__(self) -> "RunParts":
         return self
@@ -70,6 +72,7 @@ class RunParts:
         """End the processes of graders and engines."""
         self.fleet.close()
         self.graders.close()
+        self.held_out_scorers.close()
 
     def decoding_of(self, generation: int) -> Decoding:
         """Return the decoding of a generation, with its own sampling noise."""
@@ -102,6 +105,8 @@ def build_run_parts(
     with ExitStack() as opened:
         graders = make_graders(config, task)
         opened.callback(graders.close)
+        held_out_scorers = make_held_out_scorers(config)
+        opened.callback(held_out_scorers.close)
         fleet = make_fleet(config, partial(make_engine, ancestors=ancestors), graders)
         opened.callback(fleet.close)
         if config.task.kl_coef is not None:
@@ -132,6 +137,7 @@ def build_run_parts(
         graders=graders,
         decoding=make_decoding(config, task),
         method=method,
+        held_out_scorers=held_out_scorers,
     )
 
 
@@ -169,6 +175,15 @@ def make_graders(config: Config, task: Task) -> Graders:
     return ScoredGraders(
         pool, config.task.scorers, scored_text_of(config.task), _example_weights(config)
     )
+
+
+def make_held_out_scorers(config: Config) -> HeldOutScorers:
+    """Make the scorers of held-out completions.
+
+    Raises:
+        GermlineError: one cannot be made.
+    """
+    return HeldOutScorers(config.held_out.scorers, scored_text_of(config.task))
 
 
 def scored_text_of(section: TaskBase) -> Callable[[str], str]:

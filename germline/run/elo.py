@@ -19,7 +19,7 @@ from germline.config import TaskBase
 from germline.engines.served.http_client import RequestRefused
 from germline.evaluation.bradley_terry import Rating, Verdict, rate_models
 from germline.record.atomic_files import check_writable
-from germline.record.metrics_rows import episode_fields, transcript
+from germline.record.metrics_rows import rollout_text
 from germline.run.build_parts import scored_text_of
 from germline.run.inference import SourceEvaluation, open_evaluation
 from germline.run.judgments import Judgment, JudgmentFile, Pair, Request
@@ -27,7 +27,7 @@ from germline.scorers.batch_queue import BatchQueue
 from germline.scorers.pairwise_judge import JudgeReply, PairwiseJudge
 from germline.scorers.text_template import full_prompt
 from germline.scorers.types import NotScoredError
-from germline.types import Example, GermlineError, HeldOutScore, Rollout, Split
+from germline.types import Example, GermlineError, HeldOutScore, Split
 
 
 @dataclass(frozen=True)
@@ -184,15 +184,10 @@ def _open_sources(sources: Sequence[str], settings: EloSettings) -> dict[str, So
 
 
 def _compared(name: str, evaluation: SourceEvaluation) -> ComparedModel:
-    score, evaluated = evaluation.run()
+    score, evaluated = evaluation.run(scorers=False)
     text_of = scored_text_of(evaluation.config.task)
-    texts = {rollout.example: text_of(_text(rollout)) for rollout in evaluated.rollouts}
+    texts = {rollout.example: text_of(rollout_text(rollout)) for rollout in evaluated.rollouts}
     return ComparedModel(name, score, texts)
-
-
-def _text(rollout: Rollout) -> str:
-    turns = episode_fields(rollout).get("turns", ())
-    return transcript(rollout.completion.text, turns, rollout.ended)
 
 
 def _pairs(

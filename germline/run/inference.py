@@ -17,7 +17,12 @@ from germline.protocols import Engine, Fleet, Task
 from germline.record import RunDirectory
 from germline.record.atomic_files import check_writable, explain_write_errors, write_atomically
 from germline.record.metrics_rows import episode_fields
-from germline.run.build_parts import make_decoding, make_engine, make_graders
+from germline.run.build_parts import (
+    make_decoding,
+    make_engine,
+    make_graders,
+    make_held_out_scorers,
+)
 from germline.run.load_run import (
     close_engine,
     find_generation,
@@ -121,8 +126,12 @@ class SourceEvaluation:
     examples: Sequence[Example]
     generation: int | None
 
-    def run(self) -> tuple[HeldOutScore, Evaluation]:
-        """Load the weights, generate and grade the completions, and release the weights."""
+    def run(self, *, scorers: bool = True) -> tuple[HeldOutScore, Evaluation]:
+        """Load the weights, generate and grade the completions, and release the weights.
+
+        Args:
+            scorers: whether `held_out.scorers` score the completions too.
+        """
         directory, config, last = self.directory, self.config, self.generation
         with ExitStack() as opened:
             engine = (
@@ -133,6 +142,9 @@ class SourceEvaluation:
             opened.callback(close_engine, engine)
             graders = make_graders(config, self.task)
             opened.callback(graders.close)
+            apart = make_held_out_scorers(config) if scorers else None
+            if apart is not None:
+                opened.callback(apart.close)
             fleet: Fleet = LocalFleet(engine, graders, config.microbatch)
             if directory:
                 fleet = fleet_of_run(directory, fleet, self.task, last)
@@ -140,7 +152,7 @@ class SourceEvaluation:
             if directory and last is None:
                 last = newest_generation(directory)
             updates = 0 if last is None else last + 1
-            return score_center(fleet, self.task, self.examples, sampling_noise, updates)
+            return score_center(fleet, self.task, self.examples, sampling_noise, updates, apart)
 
 
 def open_evaluation(

@@ -213,8 +213,7 @@ def _check_population(config: Config, examples: int) -> None:
 
 def _check_timeouts(config: Config) -> None:
     """Refuse time limits that no system call takes: each setting named `timeout_s`."""
-    scorers = {f"task.scorers.{name}": one for name, one in config.task.scorers.items()}
-    for section, values in (*config, *scorers.items()):
+    for section, values in (*config, *config.scorers.items()):
         for name, value in values if isinstance(values, BaseModel) else ():
             if not name.endswith("timeout_s") or value is None or value <= LONGEST_TIMEOUT_S:
                 continue

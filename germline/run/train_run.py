@@ -210,7 +210,12 @@ class Training:
         parts = self._parts
         sampling_noise = replace(parts.decoding, noise_stream=HELD_OUT_NOISE)
         score, evaluation = score_center(
-            parts.fleet, parts.task, self._examples, sampling_noise, generation
+            parts.fleet,
+            parts.task,
+            self._examples,
+            sampling_noise,
+            generation,
+            parts.held_out_scorers,
         )
         if rows := parts.method.ensemble_rows():
             self.directory.write_ensemble(generation, rows)
@@ -286,6 +291,7 @@ def begin_run(
     parts = build_run_parts(loadable, ancestors, inputs.task)
     try:
         parts = verify_custom_task(parts)
+        parts.held_out_scorers.check(parts.task.examples("test")[: config.held_out.examples])
         config = parts.config.model_copy(update={"model": config.model})
         directory = RunDirectory.create(
             path, config, parts.fleet.digest(), engine_threads(config), ancestors

@@ -1,0 +1,175 @@
+"""Scorers of held-out completions only: recorded beside the score, and never in the fitness."""
+
+import json
+import logging
+from math import isnan
+
+import pytest
+from typer.testing import CliRunner
+
+import germline
+from germline.cli.application import app
+from germline.config import load_config
+from germline.record import RunDirectory
+from germline.record.metrics_rows import held_out_row, read_held_out_row
+from germline.run import evaluate
+from germline.scorers import circuit_breaker
+from germline.types import GermlineError, HeldOutScore
+from tests.scripted_server import listening
+from tests.toy_runs import finish, journal, run, settings
+
+GERMLINE_OWN = {"spaces": {"kind": "length", "start": 0, "end": 16}}
+
+
+@pytest.fixture(autouse=True)
+def _no_long_pauses(monkeypatch):
+    monkeypatch.setattr(circuit_breaker, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(circuit_breaker, "PROBE_EVERY_S", 0.0)
+
+
+def vowels(_path, body):
+    texts = [query.removeprefix(p) for query, p in zip(body["query"], body["prompts"], strict=True)]
+    return 200, {"rewards": [sum(one in "aeiou" for one in text) for text in texts]}
+
+
+def with_judge(url, *overrides, place="held_out", **section):
+    section = {"kind": "openrlhf", "url": url, "retry_timeout_s": 0} | section
+    return settings(f"{place}.scorers.vowels={json.dumps(section)}", *overrides)
+
+
+def rows(folder, name="held_out.jsonl"):
+    return [json.loads(line) for line in (folder / name).read_text().splitlines()]
+
+
+def test_a_held_out_scorer_is_recorded_and_changes_nothing_else(tmp_path):
+    with listening(vowels) as server:
+        path = finish(germline.train(with_judge(server.url), tmp_path / "judged"))
+    plain = run(tmp_path / "plain")
+    assert journal(path) == journal(plain)
+    for row, other in zip(rows(path), rows(plain), strict=True):
+        scorers, rewards = row.pop("scorers"), row.pop("rewards")
+        assert row == other
+        assert list(scorers) == ["vowels"]
+        assert scorers["vowels"]["n"] == len(scorers["vowels"]["values"]) == len(rewards) == 5
+        assert sum(rewards) / 5 == pytest.approx(row["reward"])
+        assert scorers["vowels"]["mean"] == pytest.approx(sum(scorers["vowels"]["values"]) / 5)
+    written = [one for row in rows(path) for one in row["completions"]]
+    values = [
+        one
+        for row in rows(path)
+        if row["completions"]
+        for one in row["scorers"]["vowels"]["values"]
+    ]
+    assert values == [sum(c in "aeiou" for c in one["completion"]) for one in written]
+    # No member was sent to the scorer: 3 scores of 5 examples, and the 4 texts before the run.
+    assert sum(len(body["query"]) for _, body in server.asked) == 4 + 3 * 5
+    assert all("vowels" not in row["parts"] for row in rows(path, "rollouts.jsonl"))
+    held = [row["held_out"] for row in rows(path, "generations.jsonl") if "held_out" in row]
+    assert held
+    assert all("values" not in one["scorers"]["vowels"] and "rewards" not in one for one in held)
+
+
+def test_a_recorded_row_is_read_as_it_was():
+    nan = float("nan")
+    one = HeldOutScore(*(3, "vowels", nan, nan, 0, nan), higher_is_better=False, values=(nan, 1.0))
+    score = HeldOutScore(3, "exact", 0.5, 0.1, 2, 0.5, values=(1.0, 0.0))
+    full = HeldOutScore(
+        *(3, "exact", 0.5, 0.1, 2, 0.5), values=(1.0, 0.0), rewards=(1.0, nan), scorers=(one,)
+    )
+    for given in (score, full):
+        row = json.loads(json.dumps(held_out_row(given)).replace("NaN", "null"))
+        assert repr(read_held_out_row(row).score) == repr(given)
+    assert {"rewards", "scorers"}.isdisjoint(held_out_row(score))
+
+
+def test_a_negative_weight_says_that_lower_is_better(tmp_path):
+    with listening(vowels) as server:
+        path = finish(
+            germline.train(with_judge(server.url, "generations=1", weight=-0.1), tmp_path / "run")
+        )
+    (score, *_) = RunDirectory.open(path).held_out()
+    assert score.score.scorers[0].higher_is_better is False
+
+
+def test_a_scorer_that_fails_during_a_run_is_missing_and_stops_nothing(tmp_path, caplog):
+    down = False
+
+    def reply(path, body):
+        return (503, "gone") if down else vowels(path, body)
+
+    with listening(reply) as server, caplog.at_level(logging.WARNING):
+        training = germline.train(with_judge(server.url), tmp_path / "run")
+        generations = iter(training)
+        next(generations)
+        down = True
+        list(generations)
+    first, *_, last = (row.score for row in RunDirectory.open(tmp_path / "run").held_out())
+    assert first.scorers[0].n == 5
+    assert (last.scorers[0].n, isnan(last.scorers[0].mean)) == (0, True)
+    assert "held_out.scorers.vowels: 5 of 5 held-out completions have no score" in caplog.text
+    assert journal(tmp_path / "run") == journal(run(tmp_path / "plain"))
+
+
+def test_a_scorer_that_is_down_at_the_start_stops_the_run_before_it_begins(tmp_path):
+    with pytest.raises(
+        GermlineError,
+        match=r"held_out\.scorers\.vowels \(kind=openrlhf\) scored none .*cannot be reached",
+    ):
+        germline.train(with_judge("http://127.0.0.1:9"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_resumed_run_may_be_given_a_judge(tmp_path):
+    path = run(tmp_path / "run", "generations=2")
+    with listening(vowels) as server:
+        section = {"kind": "openrlhf", "url": server.url}
+        overrides = ["generations=4", f"held_out.scorers.vowels={json.dumps(section)}"]
+        finish(germline.resume(path, overrides))
+    found = [
+        [one.metric for one in row.score.scorers] for row in RunDirectory.open(path).held_out()
+    ]
+    assert found == [[], [], ["vowels"]]
+    assert journal(path) == journal(run(tmp_path / "plain"))
+
+
+def test_eval_asks_the_scorers_too_and_prints_both(tmp_path):
+    path = run(tmp_path / "run", "generations=1")
+    words = ["eval", str(path), "--limit", "4", f"held_out.scorers={json.dumps(GERMLINE_OWN)}"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    assert "held-out scorer spaces" in done.stdout
+    (document,) = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
+    assert document["scorers"]["spaces"]["n"] == 4
+    score, _ = evaluate(str(path), limit=4)
+    assert (score.scorers, score.rewards) == ((), ())
+
+
+def test_names_tokens_and_times_of_held_out_scorers_are_checked():
+    with pytest.raises(GermlineError, match=r"must have a name of letters"):
+        settings("held_out.scorers={'a b': {kind: length, start: 1, end: 2}}")
+    config = with_judge("http://x", token_env="NO_SUCH_TOKEN")
+    with pytest.raises(GermlineError, match=r"held_out\.scorers\.vowels\.token_env=NO_SUCH_TOKEN"):
+        germline.train(config)
+    config = with_judge("http://x", timeout_s=1e9)
+    with pytest.raises(GermlineError, match=r"held_out\.scorers\.vowels\.timeout_s=1e\+09"):
+        germline.train(config)
+
+
+def test_an_episode_is_scored_as_its_turns(tmp_path):
+    with listening(lambda _, body: (200, {"rewards": [0.5] * len(body["query"])})) as server:
+        section = {"kind": "openrlhf", "url": server.url, "template": "{response}"}
+        config = load_config(
+            {
+                "task": {"kind": "guess_number", "max_new_tokens": 4},
+                "engine": "toy",
+                "generations": 1,
+                "batch_size": 2,
+                "strategy": {"population": 2, "sigma": 0.1, "learning_rate": 0.1},
+                "held_out": {"examples": 2, "scorers": {"judge": section}},
+                "record": {"tensorboard": False},
+            }
+        )
+        path = finish(germline.train(config, tmp_path / "run"))
+    sent = [text for _, body in server.asked[1:] for text in body["query"]]
+    assert all(text.startswith("model: ") and "(ended: " in text for text in sent)
+    assert rows(path)[0]["scorers"]["judge"]["mean"] == 0.5

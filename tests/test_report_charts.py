@@ -6,8 +6,10 @@ import re
 import pytest
 
 from germline.config import load_config
-from germline.report import diff, text_format
+from germline.record import RunDirectory
+from germline.report import diff, html_page, text_format
 from germline.report.diff import DiffPiece
+from germline.report.run_facts import RunFacts
 from germline.report.svg_charts import (
     MOST_POINTS,
     Band,
@@ -18,6 +20,7 @@ from germline.report.svg_charts import (
     thin_out,
     ticks,
 )
+from tests.synthetic_runs import DIGEST
 
 
 def drawing(*marks, width=880.0, height=300.0):
@@ -143,6 +146,24 @@ def test_settings_that_one_run_does_not_have_are_differences():
     assert found["space.kind"] == ["low_rank", "full"]
     assert found["space.rank"] == [1, ...]
     assert "seed" not in found
+
+
+def test_settings_that_are_unset_in_one_run_and_missing_in_the_other_are_not_compared(tmp_path):
+    low_rank, lora = (
+        RunFacts(RunDirectory.create(tmp_path / space, config, DIGEST, 1).path)
+        for space, config in ((one, load_config({"space": one})) for one in ("low_rank", "lora"))
+    )
+    shown = html_page._between([low_rank, lora])
+    assert shown["space.alpha"] == ["–", "2.0"]
+    assert "space.init_adapter" not in shown
+
+
+def test_an_adapter_is_said_to_be_exported_for_peft(tmp_path):
+    for space, library in (("low_rank", "transformers"), ("lora", "peft")):
+        config = load_config({"space": space})
+        run = RunFacts(RunDirectory.create(tmp_path / space, config, DIGEST, 1).path)
+        purposes = [command.purpose for command in html_page.suggested_commands(run)]
+        assert f"Export the weights for plain {library}" in purposes
 
 
 # --- wording

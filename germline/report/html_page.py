@@ -185,10 +185,11 @@ def suggested_commands(run: RunFacts) -> list[SuggestedCommand]:
         middle = (run.done - 1) // 2
         replay = f"germline replay {path} --generation {middle} --out generation-{middle}"
         commands.append(SuggestedCommand("Rebuild any generation and verify its digest", replay))
+    library = "peft" if run.config.space.trains_an_adapter else "transformers"
     return [
         *commands,
         SuggestedCommand(
-            "Export the weights for plain transformers", f"germline export {path} --out my-model"
+            f"Export the weights for plain {library}", f"germline export {path} --out my-model"
         ),
         SuggestedCommand("Score every held-out example", f"germline eval {path}"),
         SuggestedCommand(
@@ -236,8 +237,13 @@ def _numbers(run: RunFacts) -> list[dict[str, Any]]:
 
 
 def _between(runs: Sequence[RunFacts]) -> dict[str, list[str]]:
+    """Return the settings that differ, without those that every run lacks or leaves unset."""
     found = diff.differing_settings([run.config for run in runs])
-    return {name: [_value(value) for value in row] for name, row in found.items()}
+    return {
+        name: [_value(value) for value in row]
+        for name, row in found.items()
+        if any(value is not None and value is not ... for value in row)
+    }
 
 
 def _value(value: object) -> str:

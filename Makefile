@@ -82,7 +82,7 @@ spelling: $(TEST_TOOLS)  ## check the spelling, which is American (codespell)
 	@$(BIN)/codespell
 
 check: lint types imports rules spelling site  ## all of the above and every test, the slow ones too; what CI runs
-	@$(PYTEST) $(PYTEST_ARGS)
+	@$(PYTEST) --jaxtyping-packages=germline,beartype.beartype $(PYTEST_ARGS)
 
 engines: $(TEST_TOOLS)  ## build the environments of vLLM and SGLang (gigabytes, once per machine)
 	@PIP_ARGS='$(PIP_ARGS)' $(BIN)/python -m checks.engines.build

@@ -145,3 +145,12 @@ def test_no_file_spells_out_a_package_index_besides_pytorchs():
         )
         found += re.findall(r"https?://\S*(?:pypi|/simple)\S*", path.read_text())
         assert [url for url in found if "download.pytorch.org" not in url] == [], path
+
+
+def test_make_check_checks_types_while_tests_run(clone):
+    def tests(target):
+        lines = dry_run(clone, target).stdout.splitlines()
+        return [line for line in lines if " -m pytest " in line]
+
+    assert "--jaxtyping-packages=germline,beartype.beartype" in tests("check")[-1]
+    assert "--jaxtyping-packages" not in tests("test")[-1]

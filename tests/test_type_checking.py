@@ -48,7 +48,9 @@ def refused():
     return pytest.raises(Exception, match=r"violates type hint|Type-check error")
 
 
-def test_functions_of_germline_are_checked():
+def test_functions_of_germline_are_checked(pytestconfig):
+    if not pytestconfig.getoption("jaxtyping_packages"):
+        pytest.skip("without --jaxtyping-packages, which `make check` gives")
     assert jaxtyped is checked
     assert noise.weight_noise(0, 0, 0, "a", 3).shape == (3,)
     with refused():

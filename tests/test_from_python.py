@@ -12,6 +12,7 @@ import germline
 from germline.graders.in_process_pool import InProcessPool, can_be_imported
 from germline.tasks.python_inputs import read_rows
 from germline.types import Example, GermlineError
+from tests.python_rewards import length, trl_length, vowels
 from tests.tiny import save_tiny
 from tests.toy_runs import LETTERS, SETTINGS, journal, stopped_after
 
@@ -28,19 +29,6 @@ LENGTH = "def length(completion, example):\n    return min(len(completion), 9) /
 
 VOWELS = "def vowels(completion, example):\n    return sum(one in 'aeiou' for one in completion)\n"
 EXAMPLE = Example(0, "a?", "a", chat=True)
-
-
-def length(completion, example):
-    return min(len(completion), 9) / 9
-
-
-def trl_length(prompts, completions, level, **columns):
-    assert set(columns) == {"answer"}
-    return [min(len(one), 9) / 9 for one in completions]
-
-
-def vowels(completion, example):
-    return sum(one in "aeiou" for one in completion)
 
 
 def keep_in(seen):

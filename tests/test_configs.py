@@ -17,9 +17,12 @@ def test_there_are_configs_for_the_demo_and_every_nano_task():
     assert {"demo", "conciseness", "arithmetic", "countdown"} <= {path.stem for path in CONFIGS}
 
 
+QUICK = ("demo", "countdown", "cma_norms", "es_sample_gd", "prompt_search", "randopt")
+"""A config of each strategy, method and space; the others differ from them in task and model."""
+
+
 def is_slow(path):
-    """Papers and recipes are of the kinds that the configs above them are of, for other models."""
-    return path.parent != FOLDER or path.stem == "ray"
+    return path.parent != FOLDER or path.stem not in QUICK
 
 
 @pytest.mark.parametrize(

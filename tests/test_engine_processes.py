@@ -95,6 +95,7 @@ def test_a_run_gone_on_with_three_engines_has_the_same_journal(tmp_path, started
     assert journal(mixed) == journal(run(tmp_path / "alone"))
 
 
+@pytest.mark.slow
 def test_a_hugging_face_model_on_two_engines_gives_the_same_bytes(tmp_path):
     model = save_tiny(tmp_path / "model")
     journals = []

@@ -14,7 +14,7 @@ SETTINGS = {
     "model": "nano",
     "task": {"kind": "guess_number", "max_new_tokens": 6, "max_turns": 3},
     "space": "low_rank",
-    "strategy": {"population": 4},
+    "strategy": {"population": 4, "sigma": 0.01},
     "batch_size": 4,
     "generations": 3,
     "microbatch": {"rows": 4},

@@ -61,6 +61,12 @@ def _die_once(marker: str) -> None:
         os._exit(7)
 
 
+def _note_and_sleep(marker: str) -> None:
+    Path(f"{marker}.partial").write_text(str(os.getpid()), encoding="utf-8")
+    Path(f"{marker}.partial").rename(marker)
+    time.sleep(1.0)
+
+
 def _talk(_: str) -> None:
     print("\x00" * 100)  # noqa: T201 - the misdeed itself
     os.write(1, b"garbage\n")
@@ -81,6 +87,7 @@ MISDEEDS = {
     "loop-in-c": _loop_in_c,
     "die": lambda _: os._exit(3),
     "die-once": _die_once,
+    "note-and-sleep": _note_and_sleep,
     "talk": _talk,
     "raise": _raise,
     "leave": lambda _: sys.exit("bye"),

@@ -289,3 +289,23 @@ def test_graders_and_tasks_load_without_torch():
     command = [sys.executable, "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout == "set()\n"
+
+
+@pytest.mark.slow
+def test_a_machine_that_stands_still_fails_no_text(tmp_path):
+    timeout_s, marker = 4.0, tmp_path / "marker"
+    script = f"""
+        from tests.test_grader_pool import grade
+        print(grade("note-and-sleep {marker}", timeout_s={timeout_s})[0].failure)
+        """
+    with python(script, tmp_path) as process:
+        deadline = time.monotonic() + HANG_S
+        while not marker.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        both = process.pid, int(marker.read_text())
+        for pid in both:
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(timeout_s + 1.0)
+        for pid in reversed(both):
+            os.kill(pid, signal.SIGCONT)
+        assert process.communicate(timeout=HANG_S)[0].split() == ["None"]

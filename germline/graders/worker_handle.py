@@ -204,6 +204,9 @@ class WorkerHandle:
             while len(received) < len(items) and ending is None:
                 # At most one timeout: after that another item may be being graded.
                 batch = process.read(min(self._remaining_s(), self._setup.timeout_s))
+                if batch is None and self._remaining_s() <= 0:
+                    # Both processes may have stood still, with the machine.
+                    batch = process.read(GRACE_S)
                 if batch is not None:
                     received += cast("list[Verdict]", batch)
                 elif self._remaining_s() <= 0:

@@ -1,13 +1,19 @@
 """Reward minus lambda times cost: lambda adapts to the center, is in the journal, and resumes."""
 
+import io
 import json
 import math
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 import germline
+from germline.cli import text_format
 from germline.cli.line_view import generation_line
+from germline.cli.live_view import LiveView
 from germline.config import load_config
 from germline.config.safe_alignment import SAMPLES
 from germline.config.scorers import ClassifierSettings
@@ -188,7 +194,6 @@ def test_the_fitness_of_a_member_is_mean_reward_minus_lambda_times_mean_cost(tmp
             parts = [one.grade.parts for one in record.evaluation.rollouts if one.member == member]
             reward, cost = (np.mean([one[name] for one in parts]) for name in ("reward", "cost"))
             assert fitness == pytest.approx(-reward - weight * cost)
-        assert f"lambda {weight:.3g}"[:9] in generation_line(record, None)
     assert weight > 1.0
     lines = (tmp_path / "run" / "rollouts.jsonl").read_text().splitlines()
     last = [row for row in map(json.loads, lines) if row["generation"] == 3]
@@ -213,6 +218,40 @@ def test_a_stopped_run_resumes_to_the_same_bytes_and_is_replayed(tmp_path, kind)
     directory = RunDirectory.open(cut)
     last = directory.journal.read()[-1].digest
     assert load_engine(directory).weights.digest() == last
+
+
+def test_a_run_that_was_killed_while_it_wrote_its_journal_resumes_to_the_same_bytes(tmp_path):
+    whole = toy_run(tmp_path / "whole")
+    cut = Path(shutil.copytree(whole, tmp_path / "cut"))
+    lines = journal(whole).splitlines(keepends=True)
+    (cut / "journal.jsonl").write_bytes(b"".join(lines[:3])[:-20])  # in the third line
+    shutil.rmtree(cut / "snapshots")
+    finish(germline.resume(cut))
+    assert journal(cut) == journal(whole)
+    assert RunDirectory.open(cut).generations()[-1]["lambda"] == state(whole, "lambda")[-1]
+
+
+def test_the_gate_alone_evaluates_no_center(tmp_path):
+    path = toy_run(tmp_path / "run", "generations=2", lambda_lr=0, safe_first=0.0)
+    assert state(path, "lambda") == [1.0, 1.0]
+    assert state(path, "center_cost") == [None, None]
+    assert "Mean cost of the center" not in (path / "report.html").read_text()
+
+
+def test_lambda_and_the_cost_of_the_center_are_shown_while_a_run_trains(tmp_path):
+    training = germline.train(settings("generations=1"), tmp_path / "run")
+    console = Console(file=io.StringIO(), width=100, force_terminal=True)
+    view = LiveView(console, training.directory)
+    view.start()
+    for record in training:
+        view.generation(record)
+        cost = record.strategy_metrics["center_cost"]
+        line = f"lambda 1  cost of the center {text_format.number(cost)}"
+        assert line in generation_line(record, None)
+    view.close()
+    with console.capture() as shown:
+        console.print(view.render())
+    assert line in shown.get()
 
 
 def test_two_engines_write_the_journal_of_one(tmp_path):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from germline.config import load_config
+from germline.run.task_check import check_task
 from germline.tasks import make_task
 from germline.tasks.safe_alignment import stratum
 from germline.tasks.splits import stratified_order, stratified_split
@@ -151,6 +152,13 @@ def test_a_template_wraps_the_prompt(tmp_path):
 def test_a_row_without_a_prompt_is_refused_with_its_place(tmp_path, bad, message):
     with pytest.raises(GermlineError, match=rf"rows\.jsonl.*line 3.*{message}"):
         task_of(tmp_path, [row(1), row(2), bad])
+
+
+def test_the_check_of_the_task_finds_no_gold_answers_and_nothing_printed(tmp_path):
+    report = check_task(section(tmp_path, rows_of([None] * 8)), prompts=1)
+    assert [finding.verdict for finding in report.findings] == ["ok", "warning", "ok", "ok", "ok"]
+    assert "no example has an `answer`" in report.findings[1].remark
+    assert report.printed is None
 
 
 @pytest.mark.parametrize(

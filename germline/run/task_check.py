@@ -116,7 +116,10 @@ def check_task(
         episode = _episode(made, graders) if prompts else None
     finding, shown = _prompts(made, config, prompts, episode)
     findings.append(finding)
-    return TaskCheckReport(tuple(findings), shown, printed if printed.exists() else None, episode)
+    wrote = printed.exists() and printed.stat().st_size > 0
+    if not wrote:  # graders in this process leave the file
+        printed.unlink(missing_ok=True)
+    return TaskCheckReport(tuple(findings), shown, printed if wrote else None, episode)
 
 
 def verify_custom_task(parts: RunParts) -> RunParts:

@@ -135,6 +135,14 @@ def test_a_table_that_a_terminal_is_too_narrow_for_is_a_paragraph_per_row() -> N
     assert re.split("  +", row.strip()) == [*line]
 
 
+def test_a_sentence_is_wrapped_between_words_and_no_path_is_cut() -> None:
+    path = "a/long/path/of/a/model" * 3
+    console = Console(width=40, force_terminal=True, color_system=None, file=io.StringIO())
+    tables.print_indented(f"prompts of at most 13 tokens (7 of them shared) of {path}", console)
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert lines == ["  prompts of at most 13 tokens (7 of", "  them shared) of", f"  {path}"]
+
+
 def test_prose_is_wrapped_where_the_other_columns_leave_room() -> None:
     meaning = "Reach a target from three small numbers, " * 4
     console = Console(width=60, force_terminal=True, color_system=None, file=io.StringIO())

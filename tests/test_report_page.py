@@ -118,7 +118,7 @@ def test_answers_before_training_are_shown_while_there_are_none_after_it(run):
     run.write_held_out(score(0), [rollout(0, 7, 0.0)], BATCH)
     text = page(run).text
     assert "answers after training are recorded when the run is finished" in text
-    assert "says 0" in text
+    assert re.search(r"gold answer: answer 7.*says 0", text, re.DOTALL)
 
 
 def test_failures_are_counted_by_reason_and_missing_rewards_told_apart(run):

@@ -76,6 +76,7 @@ def as_plain(plan: "DryRun", runs: int) -> dict[str, Any]:
 def _show(plan: "DryRun", runs: int) -> None:
     import yaml
 
+    from germline.cli.tables import print_indented
     from germline.config.unset_settings import without_unset
 
     typer.secho("config", bold=True)
@@ -88,7 +89,7 @@ def _show(plan: "DryRun", runs: int) -> None:
     ):
         typer.secho(title, bold=True)
         for line in lines:
-            typer.echo(f"  {line}")
+            print_indented(line)
         typer.echo("")
     typer.echo("Nothing was written, and the network was not used.")
 

@@ -41,6 +41,13 @@ def print_table(
             console.print(line, style=style, soft_wrap=True, markup=False, highlight=False)
 
 
+def print_indented(text: str, console: Console | None = None) -> None:
+    """Print a sentence with an indent, wrapped between words on a terminal."""
+    console = console or Console()
+    for line in _wrapped(text, console.width) if console.is_terminal else [INDENT + text]:
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
 def _layout_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     """Lay out rows for a terminal; columns of `PROSE` take the width that the others leave."""
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
@@ -68,8 +75,13 @@ def _paragraph(columns: Sequence[str], row: Sequence[str], width: int) -> Iterat
         for name, cell in zip(columns[1:], others, strict=True)
         if cell
     ]
-    yield from textwrap.wrap(
-        ", ".join(cells),
+    yield from _wrapped(", ".join(cells), width)
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Indent a text and wrap it between words; a path that is longer than a line stays whole."""
+    return textwrap.wrap(
+        text,
         width,
         initial_indent=INDENT,
         subsequent_indent=INDENT,

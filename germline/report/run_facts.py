@@ -61,7 +61,7 @@ class HeldOutAnswer:
     """
 
     prompt: str
-    wanted: str
+    gold: str
     before: Sequence[DiffPiece]
     reward_before: float | None
     after: Sequence[DiffPiece] | None

@@ -18,7 +18,6 @@ the number of engines, so it does not depend on that number.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -26,6 +25,7 @@ from germline.config.kl_penalty import KL_PART, KlPenalty
 from germline.fleet.engine_queries import LogProbabilitiesQuery
 from germline.protocols import Closable, Engine, Fleet, Members
 from germline.protocols.wrappers import FleetWrapper
+from germline.shaping.regrade import regrade
 from germline.types import Decoding, Evaluation, Example, Grade, Population, Rollout
 
 
@@ -72,20 +72,15 @@ class KlPenaltyFleet(FleetWrapper):
     def _penalized(
         self, evaluation: Evaluation, members: Members, batch: Sequence[Example]
     ) -> Evaluation:
-        examples = {example.index: example for example in batch}
         written = {(one.member, one.example): one for one in evaluation.rollouts}
-        divergences = self._divergences(members, list(examples.values()), written)
-        rewards = np.full(evaluation.rewards.shape, math.nan)
-        rollouts = []
-        for rollout in evaluation.rollouts:
-            weight = self._weight_of(examples[rollout.example])
+        examples = list({example.index: example for example in batch}.values())
+        divergences = self._divergences(members, examples, written)
+
+        def grade(rollout: Rollout, example: Example) -> Grade:
             kl = divergences.get((rollout.member, rollout.example), math.nan)
-            rollouts.append(replace(rollout, grade=self._grade(rollout.grade, kl, weight)))
-        by_place = {(one.member, one.example): one.grade.reward for one in rollouts}
-        for column, example in enumerate(batch):
-            for member in range(len(members)):
-                rewards[member, column] = by_place.get((member, example.index), math.nan)
-        return replace(evaluation, rewards=rewards, rollouts=tuple(rollouts))
+            return self._grade(rollout.grade, kl, self._weight_of(example))
+
+        return regrade(evaluation, batch, grade)
 
     def _divergences(
         self,

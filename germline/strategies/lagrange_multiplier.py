@@ -33,9 +33,10 @@ from germline.config.safe_alignment import SafeAlignment
 from germline.protocols import Strategy
 from germline.protocols.wrappers import StrategyWrapper
 from germline.schedules import scale_within
+from germline.shaping.regrade import regrade
 from germline.signal_types import SignalPower
 from germline.strategies.adaptive_values import AdaptiveValue
-from germline.types import Evaluation, Example, MeanUpdate, Population, Rollout, Update
+from germline.types import Evaluation, Example, Grade, MeanUpdate, Population, Rollout, Update
 
 LAMBDA, CENTER_COST = "lambda", "center_cost"
 """Names of the values in the strategy state, and in generations.jsonl."""
@@ -147,17 +148,11 @@ class LagrangianStrategy(StrategyWrapper):
         multiplier: float,
         lowest: Mapping[int, float],
     ) -> Evaluation:
-        weights = {example.index: self._weight_of(example) for example in batch}
-        rollouts = []
-        for rollout in evaluation.rollouts:
-            value = weights[rollout.example] * self._value(rollout, multiplier, lowest)
-            rollouts.append(replace(rollout, grade=replace(rollout.grade, reward=value)))
-        by_place = {(one.member, one.example): one.grade.reward for one in rollouts}
-        rewards = [
-            [by_place.get((member, example.index), math.nan) for example in batch]
-            for member in range(len(evaluation.rewards))
-        ]
-        return replace(evaluation, rewards=np.array(rewards), rollouts=tuple(rollouts))
+        def grade(rollout: Rollout, example: Example) -> Grade:
+            value = self._weight_of(example) * self._value(rollout, multiplier, lowest)
+            return replace(rollout.grade, reward=value)
+
+        return regrade(evaluation, batch, grade)
 
     def _value(self, rollout: Rollout, multiplier: float, lowest: Mapping[int, float]) -> float:
         reward, cost = self._reward(rollout), self._cost(rollout)

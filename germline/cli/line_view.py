@@ -21,6 +21,7 @@ from germline.record.metrics_rows import (
 )
 from germline.report.advice import WINDOW, advice
 from germline.report.score_decline_advice import score_decline_advice
+from germline.report.score_divergence_advice import score_divergence_advice
 from germline.signal_types import SigmaTrial
 from germline.types import GenerationRecord, HeldOutScore
 
@@ -59,6 +60,8 @@ class LineView(SilentView):
             worse = score_decline_advice(self._run.config, self._run.path, self._rows, self._scores)
             if worse is not None:
                 sentences["worse"] = "\n  ".join((worse.text, *worse.commands))
+            for one in score_divergence_advice(self._run.config, self._run.path, self._scores):
+                sentences[one.found.scorer] = "\n  ".join((one.text, *one.commands))
         for about, sentence in sentences.items():
             if about not in self._printed:
                 self._print(f"  {sentence}")
@@ -93,7 +96,10 @@ def generation_line(record: GenerationRecord, left_s: float | None) -> str:
     if cost := cost_weight(record.strategy_metrics):
         parts.append(cost)
     if record.held_out is not None:
-        parts.append(f"held-out {record.held_out.metric} {text_format.score(record.held_out)}")
+        parts += [
+            f"held-out {one.metric} {text_format.score(one)}"
+            for one in (record.held_out, *record.held_out.scorers)
+        ]
     parts.append(f"{text_format.number(tokens_per_s(record))} tokens/s")
     if left_s is not None:
         parts.append(f"{text_format.duration(left_s)} left")

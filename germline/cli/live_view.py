@@ -2,7 +2,7 @@
 
 import sys
 import termios
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
@@ -28,10 +28,15 @@ from germline.record.best_generation import best_score, signed_score
 from germline.record.metrics_rows import (
     fitness_summary,
     generation_row,
+    scores_by_scorer,
 )
 from germline.report.advice import NEARLY_ALL, WINDOW, advice, mean, percent, with_update
 from germline.report.prompt_option_charts import most_likely_options
 from germline.report.score_decline_advice import ScoreDeclineAdvice, score_decline_advice
+from germline.report.score_divergence_advice import (
+    ScoreDivergenceAdvice,
+    score_divergence_advice,
+)
 from germline.report.text_format import counted_by
 from germline.signal_types import SigmaTrial
 from germline.types import GenerationRecord, HeldOutScore
@@ -53,6 +58,7 @@ class LiveView:
     means: list[float | None] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     worse: ScoreDeclineAdvice | None = None
+    parted: list[ScoreDivergenceAdvice] = field(default_factory=list)
     record: GenerationRecord | None = None
     sample: Row | None = None
     trials: list[SigmaTrial] = field(default_factory=list)
@@ -79,6 +85,7 @@ class LiveView:
         if record.held_out is not None or not self.scores:
             self.scores = self._recorded_scores()
         self.worse = score_decline_advice(self.run.config, self.run.path, self.rows, self.scores)
+        self.parted = score_divergence_advice(self.run.config, self.run.path, self.scores)
         # Rollouts are sorted by reward: the middle one is typical.
         if rollouts := self.run.last_rollouts:
             prompts = text_format.without_common_start([row["prompt"] for row in rollouts])
@@ -124,10 +131,8 @@ class LiveView:
                 grid.add_row(name, Text(text))
             grid.add_row("speed", _speed(self.record))
         grid.add_row("held-out", self._held_out())
-        if self.worse is not None:
-            grid.add_row("worse", Text(f"{self.worse.what} {self.worse.why}", style="red"))
-            for command in self.worse.commands:
-                grid.add_row("", Text(command, style="yellow"))
+        for name, warning in self._warnings():
+            grid.add_row(name, warning)
         if self.sample is not None:
             grid.add_row("sample", _sample(self.sample, width))
         lines: list[RenderableType] = [grid]
@@ -183,7 +188,21 @@ class LiveView:
         same = best is not None and signed_score(best) in map(signed_score, (first, last))
         if best is not None and not same:
             text += f", best {text_format.number(best.mean)} after {best.generation}"
-        return Text(f"{text}  (n {last.n}, {counted_by(self.run.config)} {last.generation})")
+        text += f"  (n {last.n}, {counted_by(self.run.config)} {last.generation})"
+        scorers = (
+            text_format.scorer_line(*dict.fromkeys((found[0], found[-1])))
+            for found in scores_by_scorer(self.scores).values()
+        )
+        return Text("\n".join([text, *(line.removeprefix("held-out ") for line in scorers)]))
+
+    def _warnings(self) -> Iterator[tuple[str, Text]]:
+        """Yield the lines about scores that get worse."""
+        if self.worse is not None:
+            yield "worse", Text(f"{self.worse.what} {self.worse.why}", style="red")
+            for command in self.worse.commands:
+                yield "", Text(command, style="yellow")
+        for one in self.parted:
+            yield "worse", Text(one.what, style="red")
 
     def _recorded_scores(self) -> list[HeldOutScore]:
         return [row.score for row in self.run.held_out()]

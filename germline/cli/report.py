@@ -2,12 +2,15 @@
 
 import webbrowser
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from germline.cli import completion
 from germline.cli.json_output import AsJson, print_json
+
+if TYPE_CHECKING:
+    from germline.report.run_facts import RunFacts
 
 REPORT_EXAMPLES = (
     "germline report runs/sums --open",
@@ -42,24 +45,28 @@ def report(
     the commands that repeat the run. It is self-contained. A run that is training or was stopped
     can be reported too.
     """
-    from germline.cli.train_summary import score_decline_lines
     from germline.record.seed_study import runs_of
     from germline.report.html_page import read_runs, write_page
 
     facts = read_runs([one for run in runs for one in runs_of(run)])
     path = write_page(facts, out)
     if as_json:
-        values = [
-            {"run": one.path, "advice": score_decline_lines(one.worse), "damage": one.damage}
-            for one in facts
-        ]
+        values = [{"run": one.path, "advice": _advice(one), "damage": one.damage} for one in facts]
         print_json({"report": path, "runs": values})
     else:
         for one in facts:
             if one.damage:
                 typer.secho(f"the journal is damaged: {one.damage}", fg="red", err=True)
-            for line in score_decline_lines(one.worse):
+            for line in _advice(one):
                 typer.echo(line if len(facts) == 1 else f"{one.path}: {line}")
         typer.echo(f"written to {path}")
     if browse and not webbrowser.open(path.resolve().as_uri()):
         typer.echo("no browser could be started: open the file in a browser", err=True)
+
+
+def _advice(run: "RunFacts") -> list[str]:
+    """Return the advice about the scores of a run."""
+    from germline.cli.train_summary import advice_lines
+    from germline.report.score_divergence_advice import score_divergence_advice
+
+    return advice_lines(run.worse, *score_divergence_advice(run.config, run.path, run.scores))

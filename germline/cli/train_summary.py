@@ -20,6 +20,10 @@ from germline.record.metrics_rows import paired_samples, scores_by_scorer
 from germline.report.advice import MANY_FAILED, failed_share, percent
 from germline.report.prompt_option_charts import center_options
 from germline.report.score_decline_advice import ScoreDeclineAdvice, score_decline_advice
+from germline.report.score_divergence_advice import (
+    ScoreDivergenceAdvice,
+    score_divergence_advice,
+)
 from germline.types import HeldOutScore
 
 SHOWN_SAMPLES = 5
@@ -39,15 +43,21 @@ def print_result(console: Console, run: RunDirectory, *, quiet: bool) -> None:
         *_traffic(run.config.strategy.population, rows),
     ):
         _print(console, line)
-    for line in score_decline_lines(decline):
+    parted = score_divergence_advice(run.config, run.path, [row.score for row in scores])
+    for line in advice_lines(decline, *parted):
         (_print_whole if line.startswith(" ") else _print)(console, line)
     for line in _paths(run):
         _print_whole(console, line)
 
 
-def score_decline_lines(advice: ScoreDeclineAdvice | None) -> list[str]:
-    """Return advice and commands when the score of a run declines, else nothing."""
-    return [advice.text, *(f"  {command}" for command in advice.commands)] if advice else []
+def advice_lines(*given: ScoreDeclineAdvice | ScoreDivergenceAdvice | None) -> list[str]:
+    """Return advice about scores, each with its commands; None is no advice."""
+    return [
+        line
+        for advice in given
+        if advice is not None
+        for line in (advice.text, *(f"  {command}" for command in advice.commands))
+    ]
 
 
 def print_stopped(console: Console, run: RunDirectory) -> None:

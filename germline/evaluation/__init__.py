@@ -1,7 +1,10 @@
 """Evaluation: held-out scores, divergence from the start model, and degenerate texts.
 
 held_out.py         held-out scores of the center, with standard errors and intervals over examples
+held_out_scorers.py scorers of held-out completions only
 score_decline.py    detects that the scores of a run decline
+score_divergence.py detects that the reward rises while a held-out scorer's score falls
+bradley_terry.py    Elo ratings from pairwise verdicts, by maximum likelihood
 kl_divergence.py    exact KL from the start model along generated texts
 member_kl.py        KL of members from the center, on any engine with log-probabilities
 degenerate_text.py  texts that are empty, only special tokens, loops, or improbable

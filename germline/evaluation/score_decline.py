@@ -141,7 +141,7 @@ def _of_scores(curves: RunCurves) -> ScoreDecline | None:
     good = np.array([signed_score(score) for score in scores])
     reference = int(np.argmax(good[:-2]))
     best, last = scores[reference], scores[-2:]
-    fall = _Fall(good, reference, *_paired(best, last[0], last[1]))
+    fall = _Fall(good, reference, *paired_loss(best, last[0], last[1]))
     if not fall.counts:
         return None
     return ScoreDecline(
@@ -153,7 +153,7 @@ def _of_scores(curves: RunCurves) -> ScoreDecline | None:
         low=fall.loss - Z_95 * fall.error,
         high=fall.loss + Z_95 * fall.error,
         chance=fall.chance,
-        examples=_shared(best, *last),
+        examples=shared_examples(best, *last),
         cause=_cause(curves, best.generation, scores=(best, *last)),
     )
 
@@ -212,7 +212,7 @@ class _Fall:
         spread = error**4 / max(1, dof) + strayed**2 / free
         together = self.error**4 / spread if 0 < spread < math.inf else max(1, dof)
         looks = (len(good) - 2) ** 2 * (len(good) - 1)
-        self.chance = _chance(loss, self.error, float(together), looks)
+        self.chance = p_value(loss, self.error, float(together), looks)
         self._gained = float(good[reference] - good[0])
 
     @property
@@ -236,11 +236,11 @@ def _stray(good: Float64[np.ndarray, " scores"], reference: int) -> tuple[float,
     return float(np.mean(steps**2)), len(before[before < 0]) + max(1, len(since) - 1)
 
 
-def _paired(
+def paired_loss(
     best: HeldOutScore, before: HeldOutScore, last: HeldOutScore
 ) -> tuple[float, float, int]:
     """Return loss, standard error and degrees of freedom: equation (1), or without pairs."""
-    if not (examples := _shared(best, before, last)):
+    if not (examples := shared_examples(best, before, last)):
         errors = [
             one.standard_error if math.isfinite(one.standard_error) else math.inf
             for one in (best, before, last)
@@ -254,7 +254,7 @@ def _paired(
     return float(differences.mean()), error, examples - 1
 
 
-def _shared(best: HeldOutScore, before: HeldOutScore, last: HeldOutScore) -> int:
+def shared_examples(best: HeldOutScore, before: HeldOutScore, last: HeldOutScore) -> int:
     """Return on how many examples all three were scored; 0 if fewer than two, or unknown."""
     if best.higher_is_better is None:  # then the reward is compared
         return 0
@@ -278,7 +278,7 @@ def _error(block: Float64[np.ndarray, " block"]) -> float:
     return math.sqrt(float(np.mean(np.diff(block) ** 2)) / 2 / len(block))
 
 
-def _chance(loss: float, error: float, dof: float, looks: int) -> float:
+def p_value(loss: float, error: float, dof: float, looks: int) -> float:
     """Return a bound of the p-value of a loss, corrected for the number of tests."""
     if not loss > 0 or not math.isfinite(error):
         return 1.0

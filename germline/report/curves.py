@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from germline.config import AutoLearningRate, Nes
 from germline.evaluation.held_out import Z_95, confidence_interval
 from germline.record.atomic_files import Row
+from germline.record.metrics_rows import scores_by_scorer
 from germline.report.run_facts import LONGEST_NAME, RunFacts, bounded_text
 from germline.report.svg_charts import Band, Chart, Curve, Mark, Number, Points, thin_out
 from germline.report.text_format import counted_by, number, scored_as
@@ -65,6 +66,32 @@ def held_out(run: RunFacts) -> Chart | None:
         y_label=metric,
         marks=marks,
     )
+
+
+def held_out_scorers(run: RunFacts) -> list[Chart]:
+    """Draw the scores by each of `held_out.scorers`."""
+    unit = counted_by(run.config)
+    charts = []
+    for name, scores in scores_by_scorer(run.scores).items():
+        first, last, words = scores[0], scores[-1], metric_words(name)
+        better = "higher is better" if last.higher_is_better else "lower is better"
+        charts.append(
+            Chart(
+                name=f"held-out-scorer-{name}",
+                caption=f"Held-out scorer {words}: its scores of the same completions, which are "
+                "never part of the reward, with 95 % intervals over examples "
+                f"({_intervals(last)}); {better}.",
+                alt=f"Point chart of the held-out scorer {words} after each of {len(scores)} "
+                f"evaluations: {_measured(first)} after {first.generation} {unit}"
+                + (
+                    f", {_measured(last)} after {last.generation} {unit}." if last != first else "."
+                ),
+                x_label=unit,
+                y_label=words,
+                marks=[_points(f"held-out {words}", "held", scores, name=True)],
+            )
+        )
+    return charts
 
 
 def sigma(run: RunFacts) -> Chart | None:

@@ -17,6 +17,7 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from germline.record.atomic_files import write_atomically
+from germline.record.metrics_rows import scores_by_scorer
 from germline.record.run_directory import installed_version
 from germline.report import (
     constraint_charts,
@@ -29,6 +30,7 @@ from germline.report import (
 )
 from germline.report.advice import advice
 from germline.report.run_facts import RunFacts, bounded_text
+from germline.report.score_divergence_advice import score_divergence_advice
 from germline.report.seed_curves import seed_groups
 from germline.report.svg_charts import Chart, Drawing
 from germline.types import GermlineError
@@ -126,7 +128,10 @@ def render_page(runs: Sequence[RunFacts]) -> str:
                     )
                     if (chart := draw(run))
                 ]
+                + curves.held_out_scorers(run)
             ),
+            "parted": score_divergence_advice(run.config, run.path, run.scores),
+            "scorers": scores_by_scorer(run.scores),
             "signals": figures.draw(
                 [
                     *signal_charts.signal_charts(run.rows),

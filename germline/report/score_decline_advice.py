@@ -92,11 +92,12 @@ def _what(decline: ScoreDecline, scores: Sequence[HeldOutScore]) -> str:
         f"The score has declined since update {decline.since}: {name} went from "
         f"{number(decline.best)} to {number(decline.now)}, which is worse by "
         f"{number(decline.loss)} (95 % interval {number(decline.low)} to {number(decline.high)}"
-        f"{paired}; p-value {_p_value(decline.chance)})."
+        f"{paired}; p-value {p_value_text(decline.chance)})."
     )
 
 
-def _p_value(chance: float) -> str:
+def p_value_text(chance: float) -> str:
+    """Format a p-value, or a bound of one."""
     return "below 1e-6" if chance < 1e-6 else f"at most {chance:.1g}"
 
 

@@ -151,6 +151,16 @@ def test_loading_maps_files_that_are_served_in_another_dtype():
     assert part(half, "files, mapped").bytes == 0
 
 
+def test_the_start_model_of_a_kl_penalty_is_counted():
+    parts = {}
+    for coefficient in (None, 0.1):
+        task = {"kind": "countdown", "kl_coef": coefficient}
+        config, shape, work = work_of({"engine": CPU, "model": QWEN, "task": task})
+        parts[coefficient] = memory_parts(config, shape, work)
+    more = total(parts[0.1], "device") - total(parts[None], "device")
+    assert more == part(parts[0.1], "weights").bytes == shape.numbers * 4
+
+
 def test_masters_on_the_host_leave_the_device():
     parts = memory_parts(*work_of({"engine": {"master_device": "host"}}, on_gpu=True))
     assert part(parts, "fp32 masters").place == "host"

@@ -15,6 +15,8 @@ With s the bytes of a number in the serving dtype (2 in bf16 and fp16, 4 in fp32
     snapshot      searched x 4 + moments                                                    (11)
     wire          of a member: names, coefficient and envelopes of its results              (12)
 
+The start model of a KL penalty (`task.kl_coef`) has (1) and (3) again, with nothing searched.
+
 (1) to (4) are allocated during the whole run, (5) to (8) while completions are generated, (9)
 during the update, and (10), with (5), while strategy.sigma=auto is calibrated before the first
 generation. So a run needs (1) to (4) plus the largest of (5) to (8), (9), and (5) with (10). The
@@ -254,6 +256,9 @@ def memory_parts(config: Config, shape: ModelShape, work: Workload) -> list[Part
         # Members take their part of the generation again.
         needed = member_bytes(work) + calibration_bytes(shape, work)
         parts.append(Part("calibration of sigma", needed, "device", "calibration"))
+    if config.task.kl_coef is not None:
+        parts.append(Part("start model", weight_bytes(shape, work.dtype), "device"))
+        parts.append(Part("start model, stored", stored_bytes(shape, work, 0), "host"))
     if work.on_gpu:
         parts.append(Part("CUDA context", CONTEXT_BYTES, "device"))
     elif work.dtype.itemsize < FP32:

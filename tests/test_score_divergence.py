@@ -1,4 +1,4 @@
-"""A held-out scorer that parts from the reward: found where it does, said everywhere it shows."""
+"""A held-out scorer that disagrees with the reward: found where it does, and said in every view."""
 
 import io
 import json
@@ -57,9 +57,9 @@ def scored(rewards, judged, *, examples=60, noise=0.1, seed=0, higher=True, ever
 
 
 @pytest.fixture(scope="module")
-def parted(tmp_path_factory):
+def diverged(tmp_path_factory):
     """A run whose reward rose while a judge found its completions worse."""
-    path = run(tmp_path_factory.mktemp("parted") / "run", "generations=10", "held_out.every=2")
+    path = run(tmp_path_factory.mktemp("diverged") / "run", "generations=10", "held_out.every=2")
     written = [json.dumps(held_out_row(one)) + "\n" for one in scored(RISING, FALLING)]
     (path / "held_out.jsonl").write_text("".join(written))
     return path
@@ -75,7 +75,7 @@ def test_a_judge_that_falls_while_the_reward_rises_is_found_and_measured():
     assert max(found.rise.chance, found.fall.chance) < 1e-6
 
 
-def test_a_judge_of_costs_parts_when_it_rises():
+def test_a_judge_of_costs_disagrees_when_it_rises():
     costs = [1 - one for one in FALLING]
     assert [one.scorer for one in find_divergences(scored(RISING, costs, higher=False))] == [
         "judge"
@@ -93,7 +93,7 @@ def test_a_judge_of_costs_parts_when_it_rises():
         (RISING[:2], FALLING[:2]),
     ],
 )
-def test_curves_that_do_not_part_are_left_alone(rewards, judged):
+def test_curves_that_agree_are_left_alone(rewards, judged):
     assert find_divergences(scored(rewards, judged)) == []
 
 
@@ -137,7 +137,10 @@ def test_scores_before_a_judge_was_added_are_left_out():
 def test_it_is_said_since_when_how_sure_and_what_to_do():
     config = settings("engine=inprocess")
     (advice,) = score_divergence_advice(config, Path("runs/one"), scored(RISING, FALLING))
-    assert "The reward and the held-out scorer judge part since update 4: the reward" in advice.what
+    assert (
+        "The reward and the held-out scorer judge disagree since update 4: the reward"
+        in advice.what
+    )
     assert "of held-out completions rose from 0.5" in advice.what
     assert "their score by judge became worse from 0.5" in advice.what
     assert "p-value below 1e-6), the same 60 examples compared." in advice.what
@@ -145,42 +148,51 @@ def test_it_is_said_since_when_how_sure_and_what_to_do():
     assert advice.commands == ("germline replay runs/one --generation 3 --out runs/one-before",)
 
 
-def test_every_view_shows_both_scores_and_the_warning(parted):
-    directory = RunDirectory.open(parted)
+def test_every_view_shows_both_scores_and_the_warning(diverged):
+    directory = RunDirectory.open(diverged)
     out = io.StringIO()
     print_result(Console(file=out, width=200), directory, quiet=True)
     assert "held-out scorer judge: " in out.getvalue()
-    assert "scorer judge part since update 4" in out.getvalue()
+    assert "scorer judge disagree since update 4" in out.getvalue()
 
     out = io.StringIO()
     lines = LineView(Console(file=out, width=200), directory)
     lines.start()
     lines.generation(record(9, held_out=directory.held_out()[-1].score))
     assert "held-out judge 0.2" in out.getvalue()
-    assert "scorer judge part since update 4" in out.getvalue()
+    assert "scorer judge disagree since update 4" in out.getvalue()
 
     view = LiveView(Console(file=io.StringIO(), width=200), directory)
     view.scores = [row.score for row in directory.held_out()]
-    view.parted = score_divergence_advice(directory.config, parted, view.scores)
+    view.divergences = score_divergence_advice(directory.config, diverged, view.scores)
     out = io.StringIO()
     Console(file=out, width=200).print(view.render())
     assert "scorer judge: " in out.getvalue()
-    assert "scorer judge part since update 4" in out.getvalue()
+    assert "scorer judge disagree since update 4" in out.getvalue()
 
-    done = CliRunner().invoke(app, ["report", str(parted), "--json"])
+    done = CliRunner().invoke(app, ["report", str(diverged), "--json"])
     (told,) = json.loads(done.stdout)["runs"]
-    assert any("scorer judge part since update 4" in line for line in told["advice"])
+    assert any("scorer judge disagree since update 4" in line for line in told["advice"])
 
 
-def test_the_page_shows_both_curves_and_the_warning(parted):
-    page = write_report(parted).read_text(encoding="utf-8")
-    assert "The reward and judge part" in page
+def test_the_page_shows_both_curves_and_the_warning(diverged):
+    page = write_report(diverged).read_text(encoding="utf-8")
+    assert "The reward and judge disagree" in page
     assert "Held-out scorer judge: its scores of the same completions" in page
     assert "Held-out scorer steady" in page
+    assert "Reward of the held-out completions" not in page  # it is the metric here
     assert '<th class="n">judge</th><th class="n">steady</th>' in page
+
+
+def test_the_page_draws_the_reward_where_it_is_not_the_metric(tmp_path):
+    path = run(tmp_path / "run", "held_out.scorers={long: {kind: length, start: 0, end: 8}}")
+    page = write_report(path).read_text(encoding="utf-8")
+    assert "Reward of the held-out completions" in page
+    assert "Held-out scorer long: its scores" in page
+    assert "lower is better" in page
 
 
 def test_the_page_of_a_run_without_scorers_has_neither(tmp_path):
     page = write_report(run(tmp_path / "run")).read_text(encoding="utf-8")
     assert "Held-out scorer" not in page
-    assert "part since" not in page
+    assert "disagree since" not in page

@@ -58,7 +58,7 @@ class LiveView:
     means: list[float | None] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     worse: ScoreDeclineAdvice | None = None
-    parted: list[ScoreDivergenceAdvice] = field(default_factory=list)
+    divergences: list[ScoreDivergenceAdvice] = field(default_factory=list)
     record: GenerationRecord | None = None
     sample: Row | None = None
     trials: list[SigmaTrial] = field(default_factory=list)
@@ -85,7 +85,7 @@ class LiveView:
         if record.held_out is not None or not self.scores:
             self.scores = self._recorded_scores()
         self.worse = score_decline_advice(self.run.config, self.run.path, self.rows, self.scores)
-        self.parted = score_divergence_advice(self.run.config, self.run.path, self.scores)
+        self.divergences = score_divergence_advice(self.run.config, self.run.path, self.scores)
         # Rollouts are sorted by reward: the middle one is typical.
         if rollouts := self.run.last_rollouts:
             prompts = text_format.without_common_start([row["prompt"] for row in rollouts])
@@ -201,7 +201,7 @@ class LiveView:
             yield "worse", Text(f"{self.worse.what} {self.worse.why}", style="red")
             for command in self.worse.commands:
                 yield "", Text(command, style="yellow")
-        for one in self.parted:
+        for one in self.divergences:
             yield "worse", Text(one.what, style="red")
 
     def _recorded_scores(self) -> list[HeldOutScore]:

@@ -43,8 +43,8 @@ def print_result(console: Console, run: RunDirectory, *, quiet: bool) -> None:
         *_traffic(run.config.strategy.population, rows),
     ):
         _print(console, line)
-    parted = score_divergence_advice(run.config, run.path, [row.score for row in scores])
-    for line in advice_lines(decline, *parted):
+    divergences = score_divergence_advice(run.config, run.path, [row.score for row in scores])
+    for line in advice_lines(decline, *divergences):
         (_print_whole if line.startswith(" ") else _print)(console, line)
     for line in _paths(run):
         _print_whole(console, line)

@@ -1,4 +1,4 @@
-"""Detect that the reward and a held-out scorer part: the reward rises while the score falls.
+"""Detect that the reward and a held-out scorer disagree: the reward rises while the score falls.
 
 A model that is trained on a reward model or a judge first gets better for every judge, and then
 only for its own (Gao, Schulman and Hilton 2023, arXiv 2210.10760). Both are measured on the same
@@ -49,7 +49,7 @@ class ScoreChange:
 
 @dataclass(frozen=True)
 class ScoreDivergence:
-    """A held-out scorer that parts from the reward.
+    """A held-out scorer that disagrees with the reward.
 
     Attributes:
         scorer: its name.
@@ -67,7 +67,7 @@ class ScoreDivergence:
 
 
 def find_divergences(scores: Sequence[HeldOutScore]) -> list[ScoreDivergence]:
-    """Return the scorers that part from the reward.
+    """Return the scorers that disagree with the reward.
 
     Args:
         scores: held-out scores of a run, in order.

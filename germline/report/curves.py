@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from germline.config import AutoLearningRate, Nes
-from germline.evaluation.held_out import Z_95, confidence_interval
+from germline.evaluation.held_out import Z_95, confidence_interval, score_of_values
 from germline.record.atomic_files import Row
 from germline.record.metrics_rows import scores_by_scorer
 from germline.report.run_facts import LONGEST_NAME, RunFacts, bounded_text
@@ -69,29 +69,41 @@ def held_out(run: RunFacts) -> Chart | None:
 
 
 def held_out_scorers(run: RunFacts) -> list[Chart]:
-    """Draw the scores by each of `held_out.scorers`."""
-    unit = counted_by(run.config)
+    """Draw the reward of the held-out completions, and their scores by `held_out.scorers`."""
+    by_scorer = scores_by_scorer(run.scores)
+    rewarded = [one for one in run.scores if one.rewards]
     charts = []
-    for name, scores in scores_by_scorer(run.scores).items():
-        first, last, words = scores[0], scores[-1], metric_words(name)
-        better = "higher is better" if last.higher_is_better else "lower is better"
+    if any(one.rewards != one.values for one in rewarded):
+        rewards = [
+            score_of_values(one.generation, "reward", one.rewards, higher_is_better=True)
+            for one in rewarded
+        ]
         charts.append(
-            Chart(
-                name=f"held-out-scorer-{name}",
-                caption=f"Held-out scorer {words}: its scores of the same completions, which are "
-                "never part of the reward, with 95 % intervals over examples "
-                f"({_intervals(last)}); {better}.",
-                alt=f"Point chart of the held-out scorer {words} after each of {len(scores)} "
-                f"evaluations: {_measured(first)} after {first.generation} {unit}"
-                + (
-                    f", {_measured(last)} after {last.generation} {unit}." if last != first else "."
-                ),
-                x_label=unit,
-                y_label=words,
-                marks=[_points(f"held-out {words}", "held", scores, name=True)],
-            )
+            _scorer_chart(run, "held-out-reward", "Reward of the held-out completions", rewards)
         )
+    for name, scores in by_scorer.items():
+        title = (
+            f"Held-out scorer {metric_words(name)}: its scores of the same completions, which are "
+            "never part of the reward"
+        )
+        charts.append(_scorer_chart(run, f"held-out-scorer-{name}", title, scores))
     return charts
+
+
+def _scorer_chart(run: RunFacts, name: str, title: str, scores: Sequence[HeldOutScore]) -> Chart:
+    first, last, unit = scores[0], scores[-1], counted_by(run.config)
+    words = metric_words(last.metric)
+    better = "higher is better" if last.higher_is_better else "lower is better"
+    end = f", {_measured(last)} after {last.generation} {unit}" if len(scores) > 1 else ""
+    return Chart(
+        name=name,
+        caption=f"{title}, with 95 % intervals over examples ({_intervals(last)}); {better}.",
+        alt=f"Point chart of held-out {words} after each of {len(scores)} evaluations: "
+        f"{_measured(first)} after {first.generation} {unit}{end}.",
+        x_label=unit,
+        y_label=words,
+        marks=[_points(f"held-out {words}", "held", scores, name=True)],
+    )
 
 
 def sigma(run: RunFacts) -> Chart | None:

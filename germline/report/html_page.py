@@ -130,7 +130,7 @@ def render_page(runs: Sequence[RunFacts]) -> str:
                 ]
                 + curves.held_out_scorers(run)
             ),
-            "parted": score_divergence_advice(run.config, run.path, run.scores),
+            "disagreeing": score_divergence_advice(run.config, run.path, run.scores),
             "scorers": scores_by_scorer(run.scores),
             "signals": figures.draw(
                 [

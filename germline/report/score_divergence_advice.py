@@ -23,7 +23,7 @@ REMEDY = (
 
 @dataclass(frozen=True)
 class ScoreDivergenceAdvice:
-    """A held-out scorer that parts from the reward, in words.
+    """A held-out scorer that disagrees with the reward, in words.
 
     Attributes:
         found: the numbers.
@@ -46,7 +46,7 @@ class ScoreDivergenceAdvice:
 def score_divergence_advice(
     config: Config, path: Path, scores: Sequence[HeldOutScore]
 ) -> list[ScoreDivergenceAdvice]:
-    """Return advice for each held-out scorer that parts from the reward.
+    """Return advice for each held-out scorer that disagrees with the reward.
 
     Args:
         config: of the run.
@@ -63,9 +63,9 @@ def _what(found: ScoreDivergence) -> str:
     name = found.scorer
     paired = f", the same {found.examples} examples compared" if found.examples else ""
     return (
-        f"The reward and the held-out scorer {name} part since update {found.since}: the reward of "
-        f"held-out completions rose {_change(found.rise)}, while their score by {name} became "
-        f"worse {_change(found.fall)}{paired}."
+        f"The reward and the held-out scorer {name} disagree since update {found.since}: the "
+        f"reward of held-out completions rose {_change(found.rise)}, while their score by {name} "
+        f"became worse {_change(found.fall)}{paired}."
     )
 
 

@@ -22,6 +22,7 @@ def recipe(tmp_path):
     return Recipe("nothing", requirements, "stands_beside", beside)
 
 
+@pytest.mark.slow
 def test_what_a_build_left_half_done_is_built_anew_by_one_of_those_who_ask(
     recipe, tmp_path, capsys
 ):
@@ -35,6 +36,7 @@ def test_what_a_build_left_half_done_is_built_anew_by_one_of_those_who_ask(
     assert done.stdout == b"1\n"
 
 
+@pytest.mark.slow
 def test_what_cannot_be_built_says_why_and_is_not_taken_for_whole(recipe, tmp_path, capsys):
     asks_too_much = dataclasses.replace(recipe, module="nobody_has_this")
     for _ in range(2):

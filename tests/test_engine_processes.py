@@ -85,6 +85,7 @@ def started(monkeypatch):
 # --- runs
 
 
+@pytest.mark.slow
 def test_a_run_gone_on_with_three_engines_has_the_same_journal(tmp_path, started):
     """A run begun with one and gone on with three; two are in the test below."""
     mixed = stopped_after(germline.train(SETTINGS, tmp_path / "mixed"), 2)
@@ -141,6 +142,7 @@ def test_a_quorum_goes_on_without_a_process_that_stands_still(tmp_path, started)
     assert len(started) == 2
 
 
+@pytest.mark.slow
 def test_a_run_that_is_refused_leaves_no_process_behind(tmp_path, started):
     folder = run(tmp_path / "run")
     base = RunDirectory.open(folder).base_digest

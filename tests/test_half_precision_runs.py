@@ -127,6 +127,7 @@ def assert_only_ties_differ(one, other, bound):
 
 
 @every(RUNS)
+@pytest.mark.slow
 def test_a_stopped_run_reaches_the_same_bits(trained, tmp_path):
     path = stopped_after(train(trained.config, tmp_path / "run"), 1)
     finish(resume(path))

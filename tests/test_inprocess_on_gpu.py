@@ -237,6 +237,7 @@ class TestSubspaceWithMastersOnTheHost(_OnGpu):
 # --- training
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "overrides",
     [

@@ -56,6 +56,7 @@ def reached(updates):
     return entries
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("send_offsets", ["false", "true"])
 def test_two_engines_find_the_journal_of_one(tmp_path, send_offsets):
     fleet = f"fleet={{engines: 2, send_offsets: {send_offsets}}}"
@@ -63,6 +64,7 @@ def test_two_engines_find_the_journal_of_one(tmp_path, send_offsets):
     assert journal(two) == journal(run(tmp_path / "one", *SEARCH))
 
 
+@pytest.mark.slow
 def test_a_stopped_run_goes_on_with_engines_that_are_told_all_of_it(tmp_path):
     first = stopped_after(germline.train(settings(*SEARCH), tmp_path / "run"), 3)
     finish(germline.resume(first, ["fleet.engines=2"]))

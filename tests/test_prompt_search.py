@@ -232,6 +232,7 @@ def test_without_a_prompt_search_nothing_stands_around_the_fleet():
         assert parts.strategy.ask(0).prompt_variants == ()
 
 
+@pytest.mark.slow
 def test_the_number_of_engines_changes_no_bit(whole, tmp_path):
     path = run(tmp_path / "run", *TOY, "generations=1", "fleet.engines=2")
     assert journal(path) == journal(whole).splitlines(keepends=True)[0]

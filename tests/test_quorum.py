@@ -193,6 +193,7 @@ def test_one_engine_here_has_nobody_to_leave_out():
         load_config(SETTINGS, ["fleet.quorum=0.9"])
 
 
+@pytest.mark.slow
 def test_one_engine_goes_on_with_a_run_that_had_a_quorum(tmp_path):
     begun = settings("fleet={engines: 2, quorum: 0.9}", "generations=2")
     stopped = stopped_after(germline.train(begun, tmp_path / "run"), 1)

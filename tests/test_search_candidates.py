@@ -29,6 +29,7 @@ from tests import toy_runs
 AUTO = ("strategy={kind: nes, population: 6}", "generations=3")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CANDIDATES)
 def test_every_candidate_trains(name):
     config = toy_runs.settings(*AUTO, *CANDIDATES[name].settings)

@@ -9,6 +9,7 @@ import torch
 
 from benchmarks.memory import LiveTensors
 from germline.config import load_config
+from germline.engines.decode_batch import PREFILL_BYTES
 from germline.engines.inprocess import InProcessEngine, torch_device
 from germline.engines.prompt_batch import encode_prompt, pad_prompts
 from germline.estimates.estimate import estimate, what_fits
@@ -16,6 +17,7 @@ from germline.estimates.hardware import GPUS, Hardware, measure_cpu, memory_limi
 from germline.estimates.here import machine_here
 from germline.estimates.memory import (
     memory_parts,
+    prefill_tokens,
     resident_peak,
     snapshot_bytes,
     total,
@@ -159,6 +161,18 @@ def test_the_start_model_of_a_kl_penalty_is_counted():
         parts[coefficient] = memory_parts(config, shape, work)
     more = total(parts[0.1], "device") - total(parts[None], "device")
     assert more == part(parts[0.1], "weights").bytes == shape.numbers * 4
+
+
+def test_prompts_of_many_rows_are_read_in_pieces_on_a_gpu():
+    settings = {"microbatch": {"rows": 1024}, "strategy": {"population": 512}}
+    texts = TextLengths(examples=64, prompt=256, prefix=0, new_tokens=256)
+    _, shape, work = work_of(settings, "Qwen/Qwen3-4B", texts, on_gpu=True)
+    tokens, width = prefill_tokens(shape, work)
+    assert (tokens, width) == (1024 * 103, 103)
+    each = (3 * shape.inner + 4 * shape.hidden + 2 * work.length) * 2
+    assert tokens * each <= PREFILL_BYTES < (tokens + 1024) * each
+    short = replace(texts, prompt=20)
+    assert prefill_tokens(shape, replace(work, texts=short)) == (1024 * 20, 20)
 
 
 def test_masters_on_the_host_leave_the_device():

@@ -7,9 +7,9 @@ and left out of the ratings. Equal completions are not sent to the judge.
 """
 
 import itertools
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, as_completed
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,10 +141,8 @@ def compare_models(
             models.append(_compared(name, evaluation))
         pairs, identical = _pairs(models, first.examples, judge)
         asked = len(judgments.missing(pairs))
-        judged = []
-        for judgment in _judge_pairs(pairs, judge, judgments):
-            judged.append(judgment)
-            on_progress(f"{len(judged)} of {len(pairs)} pairs judged")
+        _judge_pairs(pairs, judge, judgments, on_progress)
+    judged = [judgments.judgment(pair) for pair in pairs]
     return EloResult(
         anchor,
         rate_models(names, list(_verdicts(judged)), anchor, settings.seed),
@@ -212,9 +210,12 @@ def _pairs(
 
 
 def _judge_pairs(
-    pairs: Sequence[Pair], judge: PairwiseJudge, judgments: JudgmentFile
-) -> Iterator[Judgment]:
-    """Yield the judgments in the order of the pairs, each once it is in the file.
+    pairs: Sequence[Pair],
+    judge: PairwiseJudge,
+    judgments: JudgmentFile,
+    on_progress: Callable[[str], None],
+) -> None:
+    """Let the judge compare the pairs; each is in the file as soon as it has both replies.
 
     Raises:
         GermlineError: the judge stops answering.
@@ -222,20 +223,29 @@ def _judge_pairs(
     queue = BatchQueue[Request, JudgeReply](
         lambda batch: [judge.ask(request) for request in batch], 1, judge.concurrency, "judge"
     )
-    done = 0
+    pairs_of: dict[str, list[Pair]] = defaultdict(list)
+    for pair in pairs:
+        for digest in pair.digests:
+            pairs_of[digest].append(pair)
+    kept = sum(judgments.write(pair) for pair in pairs)
+    asked = {
+        queue.submit([request]): digest for digest, request in judgments.missing(pairs).items()
+    }
+
+    def keep(future: "Future[list[JudgeReply]]") -> int:
+        judgments.add(asked[future], future.result()[0])
+        return sum(judgments.write(pair) for pair in pairs_of[asked.pop(future)])
+
     try:
-        waiting: dict[str, Future[list[JudgeReply]]] = {
-            digest: queue.submit([request]) for digest, request in judgments.missing(pairs).items()
-        }
-        for pair in pairs:
-            for digest in pair.digests:
-                if future := waiting.pop(digest, None):
-                    judgments.add(digest, future.result()[0])
-            yield judgments.write(pair)
-            done += 1
+        for future in as_completed(list(asked)):
+            kept += keep(future)
+            on_progress(f"{kept} of {len(pairs)} pairs judged")
     except (NotScoredError, RequestRefused) as error:
+        queue.close()  # cancels what is not answered yet
+        answered = [one for one in asked if not one.cancelled() and one.exception() is None]
+        kept += sum(map(keep, answered))
         raise GermlineError(
-            f"elo: {error}; {done} of {len(pairs)} pairs are judged and kept in {judgments.path}: "
+            f"elo: {error}; {kept} of {len(pairs)} pairs are judged and kept in {judgments.path}: "
             "the same command goes on from there"
         ) from None
     finally:

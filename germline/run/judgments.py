@@ -97,15 +97,20 @@ class JudgmentFile:
         """Take a reply; `write` puts it into the file."""
         self._replies[digest] = reply
 
-    def write(self, pair: Pair) -> Judgment:
-        """Append a pair that has both replies, unless the file has it, and return it."""
+    def judgment(self, pair: Pair) -> Judgment:
+        """Return the judgment of a pair that has both replies."""
         one, two = (self._replies[digest] for digest in pair.digests)
-        judgment = Judgment(pair, (one, two))
+        return Judgment(pair, (one, two))
+
+    def write(self, pair: Pair) -> bool:
+        """Append a pair unless the file has it; return whether it has both replies."""
+        if any(digest not in self._replies for digest in pair.digests):
+            return False
         key = (*pair.models, *pair.digests)
         if key not in self._complete:
-            append_rows(self.path, [_row(judgment)])
+            append_rows(self.path, [_row(self.judgment(pair))])
             self._complete.add(key)
-        return judgment
+        return True
 
 
 def request_digest(request: Request) -> str:

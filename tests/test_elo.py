@@ -240,7 +240,7 @@ def test_a_judge_that_goes_away_leaves_what_it_judged_and_the_same_command_goes_
 def test_what_is_judged_after_the_request_that_fails_is_kept_too(tmp_path, trained):
     others = threading.Semaphore(0)
     lock = threading.Lock()
-    first_request = []
+    first_request: list[str] = []
 
     def one_fails(first, second):
         with lock:

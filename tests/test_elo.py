@@ -398,3 +398,14 @@ def test_the_nano_model_of_germline_serve_is_a_judge(tmp_path, trained):
     assert all(one["text"] for row in rows(tmp_path) for one in row["replies"])
     assert "gpt" in json.loads(wrong.stdout)["error"]["message"]
     assert "0 of 3 pairs are judged" in json.loads(wrong.stdout)["error"]["message"]
+
+
+def test_an_interrupted_command_says_how_to_go_on(monkeypatch, trained):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("germline.run.elo.compare_models", interrupted)
+    with judging(longer) as server:
+        done = command(trained, "-g", "-1", "-g", "3", "--judge", server.url)
+    assert done.exit_code == 130
+    assert "Interrupted. What is judged is kept: the same command goes on" in done.output

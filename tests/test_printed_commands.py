@@ -21,6 +21,7 @@ NOT_RUN = {
     r"^germline (train|check|eval|serve).*(Qwen/|qwen|my-mixture)": "needs another model",
     r"runs/qwen": "is a run of a model that is not here",
     r"http://localhost": "asks a service that is not here: tests/test_scorer_runs.py",
+    r"^germline elo": "asks a judge that is not here: tests/test_elo.py",
     r"^germline (serve|scorer)": "serves until it is stopped: tests/test_cli_serve.py",
     r"^germline study": "runs many trainings: tests/test_intrinsic_dimension.py",
 }

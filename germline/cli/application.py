@@ -46,8 +46,8 @@ class UserErrorGroup(TyperGroup):
         """Run the command; exit with a message and a status when it fails."""
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt:
-            _fail(ctx, "Interrupted", "Interrupted.", INTERRUPTED)
+        except KeyboardInterrupt as interrupt:  # its arguments say how to go on
+            _fail(ctx, "Interrupted", " ".join(["Interrupted.", *interrupt.args]), INTERRUPTED)
         except Exception as error:
             if ctx.meta[FLAG] and hasattr(error, "format_message"):  # a wrong option or argument
                 _fail(ctx, "UsageError", error.format_message(), 2)

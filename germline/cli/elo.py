@@ -172,9 +172,12 @@ def elo(  # noqa: PLR0913 - the options of a command
     console = Console(stderr=True)
     shown = not as_json and console.is_terminal
     with console.status("loading ...") if shown else nullcontext() as status:
-        result = compare_models(
-            runs, asked, compared, (lambda text: status.update(text)) if status else lambda _: None
-        )
+        show = (lambda text: status.update(text)) if status else lambda _: None
+        try:
+            result = compare_models(runs, asked, compared, show)
+        except KeyboardInterrupt:
+            kept = "What is judged is kept: the same command goes on from there."
+            raise KeyboardInterrupt(kept) from None
     if as_json:
         print_json(_as_json(result, asked))
     else:

@@ -393,4 +393,4 @@ def _processor() -> str:
 
 
 def _pretty(facts: Mapping[str, Any]) -> bytes:
-    return (json.dumps(facts, indent=2, sort_keys=True, allow_nan=False) + "\n").encode()
+    return (json.dumps(facts, indent=2, allow_nan=False) + "\n").encode()

@@ -2,7 +2,6 @@
 
 import json
 import random
-import re
 import threading
 
 import pytest
@@ -17,11 +16,10 @@ from germline.scorers.pairwise_judge import PairwiseJudge
 from germline.types import GermlineError
 from tests.documented_fields import absent, field_tables, undocumented
 from tests.hang_limit import HANG_S
+from tests.judges import completion_of, judging, longer
 from tests.scripted_server import listening
 from tests.serving import serving
 from tests.toy_runs import run
-
-COMPLETIONS = re.compile(r"<answer_A>\n(.*)\n</answer_A>\n<answer_B>\n(.*)\n</answer_B>", re.DOTALL)
 
 
 @pytest.fixture(autouse=True)
@@ -36,28 +34,6 @@ def trained(tmp_path_factory):
     return run(
         folder, "held_out.every=100", "strategy.learning_rate=2", "task.stop=['Z','$','-','=']"
     )
-
-
-def completion_of(text, **message):
-    choice = {"message": {"content": text, **message}, "finish_reason": "stop"}
-    return 200, {"choices": [choice]}
-
-
-def judging(decide):
-    """Return a server that lists one model, and judges by a function of both completions."""
-
-    def reply(path, body):
-        if path == "/models":
-            return 200, {"data": [{"id": "the-judge"}]}
-        first, second = COMPLETIONS.findall(body["messages"][0]["content"])[0]
-        decided = decide(first, second)
-        return decided if isinstance(decided, tuple) else completion_of(decided)
-
-    return listening(reply)
-
-
-def longer(first, second):
-    return "Longer. [[A]]" if len(first) > len(second) else "Longer. [[B]]"
 
 
 def judge_at(server, **settings):

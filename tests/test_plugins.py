@@ -177,7 +177,7 @@ def test_without_the_package_its_runs_name_what_to_install(facts, folder):
     (listed, _) = list_runs(folder)
     assert isinstance(listed, UnreadableRun)
     assert listed.state == "missing plugin"
-    assert re.search(rf"engine\.kind=upper_case {message}", listed.reason)
+    assert re.search(rf"task\.reward=vowels {message}", listed.reason)
     shown = CliRunner().invoke(app, ["list", "runs", str(folder)])
     assert "\tmissing plugin\t" in shown.stdout
     assert "engine.kind=upper_case comes from the package germline-theirs" in shown.stderr

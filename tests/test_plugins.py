@@ -180,7 +180,7 @@ def test_without_the_package_its_runs_name_what_to_install(facts, folder):
     assert re.search(rf"task\.reward=vowels {message}", listed.reason)
     shown = CliRunner().invoke(app, ["list", "runs", str(folder)])
     assert "\tmissing plugin\t" in shown.stdout
-    assert "engine.kind=upper_case comes from the package germline-theirs" in shown.stderr
+    assert "task.reward=vowels comes from the package germline-theirs" in shown.stderr
     assert "germline-theirs" in listed.reason
 
 

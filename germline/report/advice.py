@@ -141,7 +141,8 @@ def _low_agreement(rows: Sequence[Row]) -> str | None:
     shorter = "learning_rate=auto, " if fixed else ""
     return (
         f"the updates of the two halves of a batch hardly agree (cosine {agreement:.2f}), so an "
-        f"update is mostly noise: use {shorter}more examples in a batch, or a larger sigma"
+        f"update is mostly noise: use {shorter}more examples in a batch, or a larger sigma "
+        "(with sigma=auto, a larger strategy.sigma.target_kl)"
     )
 
 

@@ -99,6 +99,21 @@ def generation_of(text: str, error: str) -> int | Literal["best"]:
         raise GermlineError(error) from None
 
 
+def generations_of(command: str, texts: Sequence[str] | None) -> list[int | Literal["best"]]:
+    """Return the generations that the options `--generation` of a command name.
+
+    Raises:
+        GermlineError: one is neither a number nor `best`.
+    """
+    return [
+        generation_of(
+            text,
+            f"{command}: --generation={text} is neither a number nor best: use -g 40, or -g best",
+        )
+        for text in texts or []
+    ]
+
+
 def check_prefixes(
     settings: Sequence[str], prefixes: tuple[str, ...], command: str, purpose: str
 ) -> None:

@@ -140,8 +140,7 @@ def compare_models(
             on_progress(f"generating completions of {name}")
             models.append(_compared(name, evaluation))
         pairs, identical = _pairs(models, first.examples, judge)
-        asked = len(judgments.missing(pairs))
-        _judge_pairs(pairs, judge, judgments, on_progress)
+        asked = _judge_pairs(pairs, judge, judgments, on_progress)
     judged = [judgments.judgment(pair) for pair in pairs]
     return EloResult(
         anchor,
@@ -214,8 +213,11 @@ def _judge_pairs(
     judge: PairwiseJudge,
     judgments: JudgmentFile,
     on_progress: Callable[[str], None],
-) -> None:
+) -> int:
     """Let the judge compare the pairs; each is in the file as soon as it has both replies.
+
+    Returns:
+        The number of requests that were sent.
 
     Raises:
         GermlineError: the judge stops answering.
@@ -228,9 +230,8 @@ def _judge_pairs(
         for digest in pair.digests:
             pairs_of[digest].append(pair)
     kept = sum(judgments.write(pair) for pair in pairs)
-    asked = {
-        queue.submit([request]): digest for digest, request in judgments.missing(pairs).items()
-    }
+    missing = judgments.missing(pairs)
+    asked = {queue.submit([request]): digest for digest, request in missing.items()}
 
     def keep(future: "Future[list[JudgeReply]]") -> int:
         judgments.add(asked[future], future.result()[0])
@@ -250,6 +251,7 @@ def _judge_pairs(
         ) from None
     finally:
         queue.close()
+    return len(missing)
 
 
 def _verdicts(judgments: Sequence[Judgment]) -> Iterator[Verdict]:

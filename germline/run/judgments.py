@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,7 +37,7 @@ class Pair:
     completions: tuple[str, str]
     requests: tuple[Request, Request]
 
-    @property
+    @cached_property
     def digests(self) -> tuple[str, str]:
         """What identifies the requests."""
         one, two = map(request_digest, self.requests)

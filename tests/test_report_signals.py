@@ -89,6 +89,7 @@ def test_silence_is_said_from_the_third_generation_on():
         ({"empty": 0.75}, "empty", "75 % of the completions are empty: use a smaller sigma"),
         ({"informative_examples": 0.04}, "examples", "members differ on 4 % of the examples"),
         ({"agreement": 0.01}, "agreement", "more examples in a batch"),
+        ({"agreement": 0.01}, "agreement", "a larger strategy.sigma.target_kl"),
         ({"step": replace(STEP, moved=0.004)}, "moved", "changes 0.4 % of the served weights"),
     ],
 )

@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from germline.cli.application import app
+from germline.endpoint.http_app import HttpLimits
 from germline.services import serve
-from germline.services.http_app import HttpLimits
 from germline.services.served_weights import ServedWeights
 from tests.hang_limit import HANG_S
 
@@ -81,7 +81,7 @@ def test_what_cannot_be_served_is_one_paragraph(words, said):
 
 
 def test_a_missing_extra_is_named_with_the_line_to_type(monkeypatch):
-    monkeypatch.delitem(sys.modules, "germline.services.http_app", raising=False)
+    monkeypatch.delitem(sys.modules, "germline.endpoint.http_app", raising=False)
     monkeypatch.setitem(sys.modules, "fastapi", None)
     done = germline("nano")
     assert done.exit_code == 2

@@ -15,9 +15,9 @@ from contextlib import contextmanager, suppress
 import pytest
 from fastapi import Response
 
-from germline.services import http_app
-from germline.services.http_app import HttpLimits, RequestError, error_response, make_app
-from germline.services.http_server import HttpServer, check_address
+from germline.endpoint import http_app
+from germline.endpoint.http_app import HttpLimits, RequestError, error_response, make_app
+from germline.endpoint.http_server import HttpServer, check_address
 from germline.types import GermlineError
 from tests.hang_limit import HANG_S
 
@@ -296,8 +296,8 @@ def test_a_port_in_use_is_refused_with_a_remedy(service):
 
 
 SCRIPT = """
-from germline.services.http_app import HttpLimits, make_app
-from germline.services.http_server import HttpServer
+from germline.endpoint.http_app import HttpLimits, make_app
+from germline.endpoint.http_server import HttpServer
 server = HttpServer(make_app("test", HttpLimits()), "127.0.0.1", 0)
 print(server.url, flush=True)
 server.run()

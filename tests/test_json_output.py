@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 from checks.reference import DOCS
 from germline.cli.application import app
 from germline.cli.json_output import print_json
+from germline.endpoint.http_server import HttpServer
 from germline.estimates.hardware import GPUS
 from germline.run import dry_run
-from germline.services.http_server import HttpServer
 from tests.documented_fields import absent, field_tables, undocumented
 from tests.scripted_server import listening
 from tests.tiny_classifiers import save_classifier

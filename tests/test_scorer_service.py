@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 import germline
 from germline.cli.application import app
 from germline.config.scorers import ClassifierSettings
+from germline.endpoint.http_app import HttpLimits
+from germline.endpoint.http_server import HttpServer
 from germline.engines.served.http_client import HttpConnection, RequestRefused
 from germline.scorers.sequence_classifier import SequenceClassifier, SettingNames
-from germline.services.http_app import HttpLimits
-from germline.services.http_server import HttpServer
 from germline.services.scorer import ScorerSettings, scorer_service
 from germline.types import Example, GermlineError
 from tests.hang_limit import HANG_S

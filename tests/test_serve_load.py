@@ -16,10 +16,10 @@ from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import status_code_conformance
 
-from germline.services.engine_batcher import EngineBatcher
-from germline.services.http_app import HttpLimits
-from germline.services.http_server import HttpServer
-from germline.services.openai_app import make_endpoint
+from germline.endpoint.engine_batcher import EngineBatcher
+from germline.endpoint.http_app import HttpLimits
+from germline.endpoint.http_server import HttpServer
+from germline.endpoint.openai_app import make_endpoint
 from germline.services.served_weights import ServedWeights
 from tests.hang_limit import HANG_S
 from tests.serving import chat, text_of

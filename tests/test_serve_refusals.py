@@ -6,7 +6,7 @@ import urllib.request
 import pytest
 from openai import BadRequestError, OpenAI
 
-from germline.services.http_app import HttpLimits
+from germline.endpoint.http_app import HttpLimits
 from tests.serving import chat, raw, refused, serving, text_of
 from tests.tiny import save_tiny
 from tests.toy_runs import run

@@ -7,10 +7,11 @@ import pytest
 
 import germline
 from germline import training
+from germline.endpoint.http_app import RequestError
+from germline.endpoint.named_weights import SelectedWeights
 from germline.record import RunDirectory
 from germline.run.load_run import load_engine
-from germline.services.http_app import RequestError
-from germline.services.served_weights import STATES_KEPT, SelectedWeights, ServedWeights
+from germline.services.served_weights import STATES_KEPT, ServedWeights
 from tests.toy_runs import ADAM_FULL, finish, run, settings
 
 VOTES = ("method={kind: randopt, ensemble_size: 2}", "strategy.learning_rate=auto")

@@ -78,7 +78,7 @@ def scorer(  # noqa: PLR0913 - the options of a command
     from germline.types import GermlineError
 
     with extra_serve("germline scorer"):
-        from germline.services.http_app import HttpLimits
+        from germline.endpoint.http_app import HttpLimits
         from germline.services.scorer import ScorerSettings, scorer_service
     sources = {role: one for role, one in (("reward", reward), ("cost", cost)) if one is not None}
     try:

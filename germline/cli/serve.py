@@ -77,7 +77,7 @@ def serve(  # noqa: PLR0913 - the options of a command
         )
         chosen = generation_of(generation, error)
     with extra_serve("germline serve"):
-        from germline.services.http_app import HttpLimits
+        from germline.endpoint.http_app import HttpLimits
         from germline.services.serve import ServeSettings, endpoint
     limits = HttpLimits(token, int(max_request_mb * 1e6), max_concurrent, timeout_s)
     listening = ServeSettings(host, port, limits, max_new_tokens, max_queue)

@@ -9,7 +9,7 @@ import typer
 from germline.cli.json_output import print_json
 
 if TYPE_CHECKING:
-    from germline.services.http_server import HttpServer
+    from germline.endpoint.http_server import HttpServer
 
 TOKEN_VARIABLE = "GERMLINE_TOKEN"
 

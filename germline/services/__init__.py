@@ -1,5 +1,5 @@
-"""HTTP services over the objects of `germline.run`, on FastAPI and uvicorn.
+"""HTTP services over the objects of `germline.run`: `germline serve` and `germline scorer`.
 
-They need the extra `serve`. `http_app` (token, limits, errors) and `http_server` (address, start,
-end) are the same for every service.
+They need the extra `serve`. Token, limits, errors and the OpenAI API are those of
+`germline.endpoint`.
 """

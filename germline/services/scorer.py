@@ -5,9 +5,9 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 
 from germline.config.scorers import ClassifierSettings
+from germline.endpoint.http_app import HttpLimits
+from germline.endpoint.http_server import HttpServer, check_address
 from germline.scorers.sequence_classifier import SequenceClassifier, SettingNames
-from germline.services.http_app import HttpLimits
-from germline.services.http_server import HttpServer, check_address
 from germline.services.scorer_app import ScorerModels, make_scorer_app
 from germline.types import GermlineError
 

@@ -16,11 +16,11 @@ from typing import Annotated, Any
 from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict, Field
 
+from germline.endpoint.http_app import HEALTH, HttpLimits, RequestError, make_app
 from germline.scorers.batch_queue import BatchQueue
 from germline.scorers.classifier import BATCHES_AT_A_TIME
 from germline.scorers.sequence_classifier import EncodedText, SequenceClassifier
 from germline.scorers.types import NotScoredError, Score
-from germline.services.http_app import HEALTH, HttpLimits, RequestError, make_app
 from germline.types import Example
 
 ROLES = ("reward", "cost")

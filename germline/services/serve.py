@@ -5,10 +5,10 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
-from germline.services.engine_batcher import EngineBatcher
-from germline.services.http_app import HttpLimits
-from germline.services.http_server import HttpServer, check_address
-from germline.services.openai_app import make_endpoint
+from germline.endpoint.engine_batcher import EngineBatcher
+from germline.endpoint.http_app import HttpLimits
+from germline.endpoint.http_server import HttpServer, check_address
+from germline.endpoint.openai_app import make_endpoint
 from germline.services.served_weights import ServedWeights
 
 

@@ -16,13 +16,15 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from torch import Tensor
 
 from germline.baselines.method import make_method
 from germline.config import AutoSigma, Config
+from germline.endpoint.http_app import RequestError
+from germline.endpoint.named_weights import SelectedWeights
 from germline.protocols import Engine
 from germline.record import JournalEntry, RunDirectory
 from germline.record.journal_check import check_journal
@@ -35,7 +37,6 @@ from germline.run.load_run import (
     open_source,
     strategy_of_run,
 )
-from germline.services.http_app import RequestError
 from germline.types import Perturbation, SeedPerturbation
 
 BASE, CENTER = "base", "center"
@@ -49,21 +50,6 @@ POPULATIONS_KEPT = 4
 
 ENSEMBLE = -2
 """Stands for the best member of a run whose members vote, where a generation would stand."""
-
-
-@dataclass(frozen=True)
-class SelectedWeights:
-    """What a model name stands for.
-
-    Attributes:
-        generation: the last update in the weights, -1 for none; ENSEMBLE.
-        member: the perturbation of these weights; None: they are not perturbed.
-        fingerprint: digest of the weights, followed by the name of the member.
-    """
-
-    generation: int
-    member: Perturbation | None
-    fingerprint: str
 
 
 class ServedWeights:
@@ -108,6 +94,11 @@ class ServedWeights:
             last = newest_generation(directory)
         engine = load_engine(directory, config, generation=last)
         return cls(engine, config, directory, last)
+
+    @property
+    def engine_kind(self) -> str:
+        """The `engine.kind` of the config."""
+        return self.config.engine.kind
 
     def names(self) -> list[str]:
         """Return the names of all weights without perturbation."""

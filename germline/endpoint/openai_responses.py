@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from germline.services.engine_batcher import RowResult
-from germline.services.token_scores import TokenScore
+from germline.endpoint.engine_batcher import RowResult
+from germline.endpoint.token_scores import TokenScore
 from germline.types import Completion
 
 LOWEST = -9999.0

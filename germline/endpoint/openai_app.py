@@ -16,11 +16,11 @@ from fastapi import FastAPI, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
-from germline.services.engine_batcher import EngineBatcher, RowRequest, RowResult
-from germline.services.http_app import HEALTH, AsciiJson, HttpLimits, RequestError, make_app
-from germline.services.openai_requests import ChatRequest, CompletionRequest, SamplingFields
-from germline.services.openai_responses import Reply
-from germline.services.served_weights import ServedWeights
+from germline.endpoint.engine_batcher import EngineBatcher, RowRequest, RowResult
+from germline.endpoint.http_app import HEALTH, AsciiJson, HttpLimits, RequestError, make_app
+from germline.endpoint.named_weights import NamedWeights
+from germline.endpoint.openai_requests import ChatRequest, CompletionRequest, SamplingFields
+from germline.endpoint.openai_responses import Reply
 from germline.types import Example
 
 
@@ -52,7 +52,7 @@ class Endpoint:
         max_new_tokens: of a completion.
     """
 
-    weights: ServedWeights
+    weights: NamedWeights
     batcher: EngineBatcher
     max_new_tokens: int
 
@@ -112,7 +112,7 @@ class Endpoint:
 
 
 def make_endpoint(
-    weights: ServedWeights, batcher: EngineBatcher, limits: HttpLimits, max_new_tokens: int
+    weights: NamedWeights, batcher: EngineBatcher, limits: HttpLimits, max_new_tokens: int
 ) -> FastAPI:
     """Return the application of a server."""
     app = make_app("germline serve", limits)

@@ -21,14 +21,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
+from germline.endpoint.http_app import RequestError
+from germline.endpoint.member_rows import generate_rows
+from germline.endpoint.named_weights import NamedWeights, SelectedWeights
+from germline.endpoint.token_scores import ScoredText, TokenScore, score_texts
 from germline.engines.pretrained import PretrainedModel
 from germline.engines.prompt_batch import PromptEncoder, encode_prompt
 from germline.engines.served.completion_decoder import CompletionDecoder
 from germline.protocols import TextScorer
-from germline.services.http_app import RequestError
-from germline.services.member_rows import generate_rows
-from germline.services.served_weights import SelectedWeights, ServedWeights
-from germline.services.token_scores import ScoredText, TokenScore, score_texts
 from germline.types import Completion, Decoding, EngineLost, Example, GermlineError
 
 log = logging.getLogger(__name__)
@@ -110,7 +110,7 @@ class EngineBatcher:
         max_queue: rows that wait or are being generated.
     """
 
-    def __init__(self, weights: ServedWeights, *, max_rows: int, max_queue: int) -> None:
+    def __init__(self, weights: NamedWeights, *, max_rows: int, max_queue: int) -> None:
         self._weights = weights
         self._max_rows = max_rows
         self._max_queue = max_queue
@@ -252,7 +252,7 @@ class EngineBatcher:
         return _Row(request, future, ids, replace(request.decoding, max_new_tokens=asked))
 
     def _check_supported(self, request: RowRequest) -> None:
-        kind = self._weights.config.engine.kind
+        kind = self._weights.engine_kind
         needs_tokenizer = request.top is not None or request.echo or request.example.token_ids
         if self._tokenizer is None and needs_tokenizer:
             raise RequestError(

@@ -20,7 +20,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from germline.services.http_app import RequestError
+from germline.endpoint.http_app import RequestError
 from germline.types import Decoding, Example
 
 HARMLESS = frozenset(

@@ -1,9 +1,9 @@
 """The data types that travel between packages: frozen, picklable, free of torch.
 
 In one generation, a fleet evaluates a `Population` of members on a batch of `Example`s. Each member
-writes one `Completion` per example, which is graded and kept as a `Rollout`; all rollouts together
-are an `Evaluation`. From it the strategy computes an `Update` (or a `MeanUpdate`, where members are
-vectors of coordinates). Packages exchange seeds, coefficients, coordinates and text, never weights.
+writes one `Completion` per example, which is graded and kept as a `Rollout`; all rollouts are an
+`Evaluation`. From it the strategy computes an `Update` (`MeanUpdate` where members are vectors of
+coordinates). Packages exchange seeds, coefficients, coordinates and text, never weights.
 """
 
 from collections.abc import Mapping
@@ -111,11 +111,7 @@ class Population:
         return len(self.members)
 
     def seed_perturbations(self) -> tuple[SeedPerturbation, ...]:
-        """Return the members as seed perturbations.
-
-        Raises:
-            GermlineError: the members are given by coordinates.
-        """
+        """Return seed perturbations; raise a GermlineError where members are coordinates."""
         return tuple(map(as_seed_perturbation, self.members))
 
 
@@ -335,8 +331,7 @@ class MeanUpdate:
     Attributes:
         sigma: step size of the generation, in the unit the space gives each tensor.
         utilities: one per member; from them the strategy computes the same offsets again.
-        offsets: new mean minus old mean, over all searched numbers; None in a journal. Not
-            compared, as they follow from the utilities so far.
+        offsets: new mean minus old mean; None in a journal. They follow from all utilities so far.
         strategy_state: for the strategy alone; applying the update does not read it.
     """
 
@@ -357,6 +352,7 @@ class HeldOutScore:
         values: the metric of each example (NaN: missing); empty where it was not recorded.
         rewards: the reward of each example, recorded beside `scorers`.
         scorers: of the same completions, by `held_out.scorers`; `metric` is the name of one.
+        parts: mean of each part of the rubric, where it has several.
     """
 
     generation: int
@@ -370,6 +366,7 @@ class HeldOutScore:
     values: tuple[float, ...] = ()
     rewards: tuple[float, ...] = ()
     scorers: tuple["HeldOutScore", ...] = ()
+    parts: Mapping[str, float] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)

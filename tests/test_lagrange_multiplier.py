@@ -186,6 +186,25 @@ def test_the_journal_holds_lambda_and_the_cost_of_the_center(tmp_path):
     assert "Mean cost of the center" in report
 
 
+def test_reward_and_cost_are_recorded_and_drawn_and_the_page_says_why_fitness_falls(tmp_path):
+    path = toy_run(tmp_path / "run", "record.rollouts=999", "held_out.every=2")
+    directory = RunDirectory.open(path)
+    rollouts = [json.loads(line) for line in (path / "rollouts.jsonl").read_text().splitlines()]
+    for row in directory.generations():
+        parts = [one["parts"] for one in rollouts if one["generation"] == row["generation"]]
+        means = {name: np.mean([one[name] for one in parts]) for name in ("reward", "cost")}
+        assert row["parts"] == pytest.approx(means)
+    scores = [one.score for one in directory.held_out()]
+    for score in scores:
+        assert score.reward == pytest.approx(-score.parts["reward"] - score.parts["cost"])
+    report = (path / "report.html").read_text()
+    assert "reward, a part of the reward (weight −1): mean of the members" in report
+    assert "cost, a part of the reward (weight −1): mean of the members" in report
+    assert "Lambda, the weight of the cost, grew from 1 to" in report
+    constant = toy_run(tmp_path / "constant", "generations=2", lambda_lr=0)
+    assert "and fitness falls where lambda grows" not in (constant / "report.html").read_text()
+
+
 def test_the_fitness_of_a_member_is_mean_reward_minus_lambda_times_mean_cost(tmp_path):
     training = germline.train(settings("record.rollouts=999"), tmp_path / "run")
     for record in training:
@@ -252,6 +271,22 @@ def test_lambda_and_the_cost_of_the_center_are_shown_while_a_run_trains(tmp_path
     with console.capture() as shown:
         console.print(view.render())
     assert line in shown.get()
+
+
+def test_the_live_view_shows_the_parts_and_says_that_fitness_falls_as_lambda_grows(tmp_path):
+    training = germline.train(settings("generations=2"), tmp_path / "run")
+    view = LiveView(Console(file=io.StringIO(), width=120, force_terminal=True), training.directory)
+    view.start()
+    for record in training:
+        view.generation(record)
+    view.close()
+    screen = io.StringIO()
+    Console(file=screen, width=120).print(view.render())
+    shown = screen.getvalue()
+    row = training.directory.generations()[-1]
+    reward, cost = (text_format.number(row["parts"][name]) for name in ("reward", "cost"))
+    assert f"reward {reward}  cost {cost}" in shown
+    assert f"lambda {text_format.number(row['lambda'])}, 1 at first: fitness falls as" in shown
 
 
 def test_two_engines_write_the_journal_of_one(tmp_path):

@@ -14,12 +14,13 @@ from germline.record.metrics_rows import (
     HeldOutSample,
     batch_examples,
     generation_row,
+    mean_parts,
     paired_samples,
     rollout_rows,
     spread_by_reward,
 )
 from germline.signal_types import Signals, UpdateSize
-from germline.types import GenerationRecord, GermlineError
+from germline.types import GenerationRecord, GermlineError, Rollout
 from tests.synthetic_runs import BATCH, record, rollout, score
 
 SIGNALS = Signals(
@@ -103,6 +104,27 @@ def test_a_generation_row_counts_failures_by_reason() -> None:
     assert generation_row(record(0, failure="timeout"))["failures"] == {"timeout": 4}
 
 
+def with_parts(parts: list[dict[str, float]]) -> list[Rollout]:
+    return [
+        dataclasses.replace(one, grade=dataclasses.replace(one.grade, parts=some))
+        for some, one in zip(parts, record(0).evaluation.rollouts, strict=False)
+    ]
+
+
+def test_a_generation_row_has_the_mean_of_each_part_where_it_is_known(tmp_path: Path) -> None:
+    parts = [{"a": 1.0, "kl": math.nan}, {"a": 2.0, "kl": 0.5}, {"a": 6.0, "lost": math.nan}]
+    assert mean_parts(with_parts(parts)) == pytest.approx(
+        {"a": 3.0, "kl": 0.5, "lost": math.nan}, nan_ok=True
+    )
+    assert mean_parts(with_parts([{"a": 1.0}, {"a": 2.0}])) == {}
+    one = record(0)
+    several = dataclasses.replace(one.evaluation, rollouts=tuple(with_parts(parts)))
+    row = generation_row(dataclasses.replace(one, evaluation=several))
+    append_rows(tmp_path / "rows", [row])
+    assert read_rows(tmp_path / "rows")[0]["parts"] == {"a": 3.0, "kl": 0.5, "lost": None}
+    assert "parts" not in generation_row(one)
+
+
 def test_a_generation_without_any_reward_has_no_fitness() -> None:
     nothing = dataclasses.replace(record(0), fitness=(math.nan, math.nan), utilities=(0.0, 0.0))
     row = generation_row(nothing)
@@ -166,6 +188,27 @@ def test_tensorboard_events_carry_the_signals_that_exist(tmp_path: Path) -> None
     assert named["signals/zero"] == [(0, 0.0)]
     assert named["step/moved"] == [(0, 0.75)]
     assert "signals/agreement" not in named
+
+
+def test_tensorboard_events_carry_the_parts_of_the_reward_and_the_values_of_the_strategy(
+    tmp_path: Path,
+) -> None:
+    one = record(0, held_out=dataclasses.replace(score(1), parts={"kl": 0.25, "lost": math.nan}))
+    several = tuple(with_parts([{"a": 1.0, "kl": 0.5}, {"a": 2.0, "kl": 1.0}]))
+    metrics: dict[str, object] = {"lambda": 2.0, "center_cost": None, "option_probabilities": {}}
+    one = dataclasses.replace(
+        one,
+        evaluation=dataclasses.replace(one.evaluation, rollouts=several),
+        strategy_metrics=metrics,
+    )
+    found = _scalars(tmp_path, [(0, one)])
+    assert found["search/lambda"] == [(0, 2.0)]
+    assert found["parts/a"] == [(0, 1.5)]
+    assert found["parts/kl"] == [(0, 0.75)]
+    assert found["held_out_parts/kl"] == [(1, 0.25)]
+    assert {"search/center_cost", "search/option_probabilities", "held_out_parts/lost"}.isdisjoint(
+        found
+    )
 
 
 def test_a_resume_purges_events_of_generations_that_never_happened(tmp_path: Path) -> None:

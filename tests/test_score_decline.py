@@ -225,6 +225,12 @@ def test_members_of_a_growing_sigma_are_less_fit_and_no_fall():
     )
 
 
+def test_fitness_that_falls_while_the_weight_of_the_cost_grows_is_no_fall():
+    grown = [*np.linspace(1, 1.001, len(FITNESS))]
+    assert find_score_decline(RunCurves(fitness=FITNESS, cost_weight=grown)) is None
+    assert find_score_decline(RunCurves(fitness=FITNESS, cost_weight=[1.0] * len(FITNESS)))
+
+
 def test_held_out_scores_that_hold_contradict_the_fitness():
     holding = shares((0.3, 0.8, 0.8, 0.81, 0.82), every=25)
     assert find_score_decline(RunCurves(fitness=FITNESS, scores=holding)) is None

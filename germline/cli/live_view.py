@@ -127,7 +127,7 @@ class LiveView:
             if self.record.signals:
                 edge = self.run.config.record.edge
                 grid.add_row("signal", _signal(self.rows[-WINDOW:], edge))
-            for name, text in _strategy_lines(self.record.strategy_metrics):
+            for name, text in _strategy_lines(self.record.strategy_metrics, self.rows):
                 grid.add_row(name, Text(text))
             grid.add_row("speed", _speed(self.record))
         grid.add_row("held-out", self._held_out())
@@ -280,10 +280,14 @@ def _signal(latest: Sequence[Row], edge: float | None) -> Text:
     return Text.assemble("  ".join(known), (f"\n{warning}" if warning else "", "yellow"))
 
 
-def _strategy_lines(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the lines about what a strategy adapts besides sigma: lambda and prompt options."""
-    options = ", ".join(most_likely_options(metrics.get("option_probabilities", {})))
-    lines = {"cost": cost_weight(metrics), "options": options}
+def _strategy_lines(metrics: Mapping[str, Any], rows: Sequence[Row]) -> list[tuple[str, str]]:
+    """Return the lines about the parts of the reward, lambda and prompt options."""
+    parts = rows[-1].get("parts", {}) if rows else {}
+    lines = {
+        "parts": "  ".join(f"{name} {text_format.number(one)}" for name, one in parts.items()),
+        "cost": cost_weight(metrics, rows[0].get("lambda") if rows else None),
+        "options": ", ".join(most_likely_options(metrics.get("option_probabilities", {}))),
+    }
     return [(name, text) for name, text in lines.items() if text]
 
 

@@ -104,13 +104,20 @@ def trial_result(trial: SigmaTrial, config: Config | None) -> str:
     return text
 
 
-def cost_weight(metrics: Mapping[str, Any]) -> str:
-    """Describe lambda and the mean cost of the center; empty where the reward has no lambda."""
+def cost_weight(metrics: Mapping[str, Any], first: float | None = None) -> str:
+    """Describe lambda and the mean cost of the center; empty where the reward has no lambda.
+
+    Args:
+        metrics: of the strategy.
+        first: lambda of the first generation, to say that fitness falls because lambda has grown.
+    """
     if "lambda" not in metrics:
         return ""
-    cost = metrics["center_cost"]
+    now, cost = metrics["lambda"], metrics["center_cost"]
+    grown = first is not None and now > first
+    since = f", {text_format.number(first)} at first: fitness falls as it grows" if grown else ""
     of_center = "" if cost is None else f"  cost of the center {text_format.number(cost)}"
-    return f"lambda {text_format.number(metrics['lambda'])}{of_center}"
+    return f"lambda {text_format.number(now)}{since}{of_center}"
 
 
 def tokens_per_s(record: GenerationRecord) -> float | None:

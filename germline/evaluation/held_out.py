@@ -8,6 +8,7 @@ import numpy as np
 
 from germline.evaluation.held_out_scorers import HeldOutScorers
 from germline.protocols import Fleet, Task
+from germline.record.metrics_rows import mean_parts
 from germline.types import Decoding, Evaluation, Example, HeldOutScore
 
 Z_95 = 1.96
@@ -49,7 +50,7 @@ def score_center(
     )
     rewards = evaluation.rewards
     reward = math.nan if np.isnan(rewards).all() else float(np.nanmean(rewards))
-    score = replace(score, reward=reward)
+    score = replace(score, reward=reward, parts=mean_parts(evaluation.rollouts))
     if scorers is not None and (by_scorer := scorers.score(evaluation.rollouts, examples)):
         score = replace(
             score,

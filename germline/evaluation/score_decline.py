@@ -31,8 +31,8 @@ a tenth of the run's gain is not reported.
 
 **Training fitness** is tested in the same way: its means over blocks of 10 generations are the
 scores, and their errors are computed from the steps between neighboring generations. It counts only
-if held-out scores do not contradict it, and if sigma has not grown, because members with a larger
-sigma have a lower fitness.
+if held-out scores do not contradict it, and if neither sigma nor the weight of a cost (lambda) has
+grown, because members with a larger sigma, and costs with a larger weight, have a lower fitness.
 
 Limit: early in a run, s^2 is computed from a few steps. If scores oscillate by much more than the
 error over examples, the probability of a false alarm is above 1 % (measured: 3 % in 20 scores that
@@ -88,6 +88,7 @@ class RunCurves:
         empty: share of completions without text.
         walk: random walk of the updates so far, in the unit of sigma.
         sigma: of the members.
+        cost_weight: lambda, where the reward weighs a cost by it.
         edge: sigma at which random members break, if known.
     """
 
@@ -97,6 +98,7 @@ class RunCurves:
     empty: Sequence[Known] = ()
     walk: Sequence[Known] = ()
     sigma: Sequence[Known] = ()
+    cost_weight: Sequence[Known] = ()
     edge: float | None = None
 
 
@@ -171,7 +173,9 @@ def _of_fitness(curves: RunCurves) -> ScoreDecline | None:
     error = math.hypot(errors[0], errors[1] / 2, errors[2] / 2)
     fall = _Fall(good, reference, loss, error, BLOCK - 1)
     since = known[(reference + 1) * BLOCK - 1][0] + 1
-    if not fall.counts or _sigma_grew(curves, since) or _contradicted(curves.scores, since):
+    if not fall.counts or _contradicted(curves.scores, since):
+        return None
+    if _grew(curves.sigma, since, GROWN) or _grew(curves.cost_weight, since, 1.0):
         return None
     return ScoreDecline(
         measure="training fitness",
@@ -296,9 +300,9 @@ def _contradicted(scores: Sequence[HeldOutScore], since: int) -> bool:
     return len(after) > 1 and bool(before) and sum(after[-2:]) / 2 >= max(before)
 
 
-def _sigma_grew(curves: RunCurves, since: int) -> bool:
-    was, now = _mean(curves.sigma[:since][-BLOCK:]), _mean(curves.sigma[-BLOCK:])
-    return was is not None and now is not None and now > GROWN * was
+def _grew(values: Sequence[Known], since: int, factor: float) -> bool:
+    was, now = _mean(values[:since][-BLOCK:]), _mean(values[-BLOCK:])
+    return was is not None and now is not None and now > factor * was
 
 
 def _cause(curves: RunCurves, since: int, scores: Sequence[HeldOutScore] = ()) -> Cause:

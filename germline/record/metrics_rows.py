@@ -93,6 +93,8 @@ def generation_row(record: GenerationRecord) -> dict[str, Any]:
         row["traffic"] = asdict(record.traffic)
     if record.signals:
         row["signals"] = asdict(record.signals)
+    if parts := mean_parts(evaluation.rollouts):
+        row["parts"] = parts
     if record.held_out is not None:
         row["held_out"] = score_fields(record.held_out, values=False)  # held_out.jsonl has them
     return row | dict(record.strategy_metrics)
@@ -135,6 +137,21 @@ def fitness_summary(fitness: Sequence[float]) -> dict[str, float | None]:
         "p80": float(p80),
         "max": float(known.max()),
     }
+
+
+def mean_parts(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Return the mean of each rubric part over the rollouts in which it is known (NaN: in none).
+
+    A part that is alone is the reward, and is left out.
+    """
+    values: dict[str, list[float]] = {}
+    for rollout in rollouts:
+        for name, value in rollout.grade.parts.items():
+            values.setdefault(name, []).append(float(value))
+    if len(values) < 2:
+        return {}
+    known = {name: [one for one in some if math.isfinite(one)] for name, some in values.items()}
+    return {name: math.fsum(some) / len(some) if some else math.nan for name, some in known.items()}
 
 
 def best_member(fitness: Sequence[float]) -> int | None:
@@ -260,8 +277,10 @@ def held_out_row(
 
 
 def score_fields(score: HeldOutScore, *, values: bool = True) -> dict[str, Any]:
-    """Describe a held-out score; without scorers, as before there were any."""
+    """Describe a held-out score; without scorers or parts, as before there were any."""
     fields = asdict(score)
+    if not score.parts:
+        del fields["parts"]
     if score.scorers:
         scorers = {one.pop("metric"): one for one in fields["scorers"]}
         fields["scorers"] = {
@@ -306,4 +325,6 @@ def _read_score(facts: Mapping[str, Any]) -> HeldOutScore:
     }
     for name in {"values", "rewards"} & read.keys():
         read[name] = tuple(math.nan if one is None else one for one in facts[name])
+    if parts := facts.get("parts"):
+        read["parts"] = {part: math.nan if one is None else one for part, one in parts.items()}
     return HeldOutScore(**read)

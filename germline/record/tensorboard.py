@@ -1,26 +1,29 @@
 """Write TensorBoard events; the only module that imports tensorboardX.
 
-Scalars: `fitness/{mean,p20,p80,best}`, `search/sigma`, `signals/<name>`, `step/<name>` and
-`speed/tokens_per_s` by generation, `held_out/<metric>` and `held_out/<scorer>` by updates applied.
+Scalars: `fitness/{mean,p20,p80,best}`, `search/sigma`, `search/<value that a strategy reports>`,
+`parts/<rubric part>`, `signals/<name>`, `step/<name>` and `speed/tokens_per_s` by generation,
+`held_out/<metric>`, `held_out/<scorer>` and `held_out_parts/<rubric part>` by updates applied.
 Events of a resumed run make TensorBoard drop those of generations that are run again.
 
 Records are written synchronously, without the library's `SummaryWriter`: its writer thread dies on
 a full disk, and then every caller blocks forever.
 """
 
+import math
 import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.record_writer import RecordWriter
 from tensorboardX.summary import scalar
 
 from germline.record.atomic_files import explain_write_errors
-from germline.record.metrics_rows import fitness_summary, mean_sigma
+from germline.record.metrics_rows import fitness_summary, mean_parts, mean_sigma
 from germline.signal_types import Signals
 from germline.types import GenerationRecord, HeldOutScore
 
@@ -57,6 +60,8 @@ class TensorBoard:
             "fitness/p80": fitness["p80"],
             "fitness/best": fitness["max"],
             "search/sigma": mean_sigma(record),
+            **_numbers("search", record.strategy_metrics),
+            **_numbers("parts", mean_parts(record.evaluation.rollouts)),
             **_signals(record.signals),
         }
         if record.evaluation.decode_seconds > 0:
@@ -72,6 +77,8 @@ class TensorBoard:
         """Write a held-out score."""
         for one in (score, *score.scorers):
             self._scalar(f"held_out/{one.metric}", one.mean, score.generation)
+        for name, value in _numbers("held_out_parts", score.parts).items():
+            self._scalar(name, value, score.generation)
 
     def close(self) -> None:
         """Flush and release the event file."""
@@ -98,6 +105,15 @@ class TensorBoard:
                 with suppress(OSError):
                     self._file.close()
                 raise
+
+
+def _numbers(group: str, values: Mapping[str, Any]) -> dict[str, float]:
+    """Return the finite numbers by scalar name; other values, such as lists, have no curve."""
+    return {
+        f"{group}/{name}": float(value)
+        for name, value in values.items()
+        if isinstance(value, (int, float)) and math.isfinite(value)
+    }
 
 
 def _signals(signals: Signals | None) -> Mapping[str, float | None]:

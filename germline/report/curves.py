@@ -27,7 +27,8 @@ def fitness(run: RunFacts) -> Chart | None:
     return Chart(
         name="fitness",
         caption="Fitness of the members on the training examples of each generation: "
-        f"mean, best member, and the band from the 20th to the 80th percentile.{_grouped(run)}",
+        "mean, best member, and the band from the 20th to the 80th percentile."
+        f"{_grouped(run)}{_weighed(run)}",
         alt=f"Line chart of training fitness over {len(means)} generations. The mean goes from "
         f"{number(means[0])} to {number(means[-1])}; the best member of any generation reached "
         f"{number(best)}.",
@@ -282,6 +283,18 @@ def generations(rows: Sequence[Row]) -> list[float]:
 def _grouped(run: RunFacts) -> str:
     group = -(-len(run.rows) // max(1, len(generations(run.rows))))
     return f" Each point is the mean of {group} generations." if group > 1 else ""
+
+
+def _weighed(run: RunFacts) -> str:
+    """Return that fitness falls where lambda grows, if it grew; begins with a space."""
+    weights = [row["lambda"] for row in run.rows if "lambda" in row]
+    if not weights or weights[-1] <= weights[0]:
+        return ""
+    return (
+        f" Lambda, the weight of the cost, grew from {number(weights[0])} to {number(weights[-1])}"
+        ", and fitness falls where lambda grows: compare generations by the parts of the reward "
+        "and by held-out scores, which keep the first lambda."
+    )
 
 
 def _known(row: Row) -> bool:

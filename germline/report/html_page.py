@@ -29,6 +29,7 @@ from germline.report import (
     text_format,
 )
 from germline.report.advice import advice
+from germline.report.part_charts import part_charts
 from germline.report.run_facts import RunFacts, bounded_text
 from germline.report.score_divergence_advice import score_divergence_advice
 from germline.report.seed_curves import seed_groups
@@ -130,6 +131,7 @@ def render_page(runs: Sequence[RunFacts]) -> str:
                 ]
                 + curves.held_out_scorers(run)
             ),
+            "parts": figures.draw(part_charts(run)),
             "disagreeing": score_divergence_advice(run.config, run.path, run.scores),
             "scorers": scores_by_scorer(run.scores),
             "signals": figures.draw(

@@ -79,6 +79,7 @@ def _curves(rows: Sequence[Row], scores: Sequence[HeldOutScore], edge: float | N
         empty=[signal(row, "empty") for row in rows],
         walk=[signal(row, "walk") for row in rows],
         sigma=[row["sigma"] for row in rows],
+        cost_weight=[row.get("lambda") for row in rows],
         edge=edge,
     )
 

@@ -176,3 +176,65 @@ def test_shapes_are_those_of_the_estimate(tmp_path):
     assert plan.estimate.work.members * plan.estimate.work.examples == 30 * 200
     assert plan.estimate.work.texts == plan.texts
     assert isinstance(germline.Config.model_validate(plan.config.model_dump()), germline.Config)
+
+
+BROKEN_REWARD = """\
+train = [{"prompt": f"{n} + 1", "answer": f"{n + 1}"} for n in range(9)]
+def reward(completion, example):
+    raise KeyError("total")
+"""
+FEW_ROWS = """\
+train = [{"prompt": f"{n}"} for n in range(9)]
+def reward(completion, example):
+    return float(len(completion))
+"""
+TOKEN = "{kind: judge, url: 'http://127.0.0.1:9/v1', model: m, token_env: GERMLINE_NO_SUCH}"
+REFUSED = {
+    "kl": (["task=wordle", "task.kl_coef=0.1"], r"task\.kl_coef=0\.1 is for single completions"),
+    "scorer": (
+        ["task=wordle", "task.scorers.long={kind: length, start: 1, end: 9}"],
+        r"task\.scorers=long is for single completions",
+    ),
+    "gradient": (
+        ["task=wordle", "method=es_sample_gd", "space=full", "strategy.learning_rate=0.01"],
+        r"es_sample_gd .*task\.kind=wordle has episodes",
+    ),
+    "token": ([f"task.scorers.good={TOKEN}"], r"good\.token_env=GERMLINE_NO_SUCH"),
+    "few_shot": (
+        ["task={kind: FOLDER/few.py}", "prompt_search.few_shot=[0, 1]"],
+        r"prompt_search\.few_shot asks for up to 1 .* has 0",
+    ),
+    "reward": (["task={kind: FOLDER/broken.py}"], r"the reward fails on every answer"),
+}
+
+
+@pytest.mark.parametrize("start", [dry_run, germline.train])
+@pytest.mark.parametrize(("overrides", "said"), REFUSED.values(), ids=REFUSED)
+def test_a_dry_run_refuses_what_a_training_refuses(tmp_path, start, overrides, said):
+    (tmp_path / "broken.py").write_text(BROKEN_REWARD)
+    (tmp_path / "few.py").write_text(FEW_ROWS)
+    placed = [one.replace("FOLDER", str(tmp_path)) for one in overrides]
+    config = load_config({"task": "arithmetic", "model": "nano"}, placed)
+    with pytest.raises(GermlineError, match=said):
+        start(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_missing_package_is_refused(tmp_path, monkeypatch):
+    from germline.engines.vllm import in_process
+    from germline.run import build_fleet
+
+    for place in (in_process, build_fleet):
+        monkeypatch.setattr(place, "find_spec", lambda _: None)
+    for setting in ("engine=vllm", "fleet={kind: ray, engines: 2}"):
+        with pytest.raises(GermlineError, match=r"which is not installed"):
+            dry_run(load_config({"model": "nano"}, [setting]), tmp_path / "run")
+
+
+def test_doctor_refuses_what_a_task_cannot_have(tmp_path):
+    (tmp_path / "c.yaml").write_text("model: nano\ntask: {kind: wordle, kl_coef: 0.1}\n")
+    done = CliRunner().invoke(
+        app, ["doctor", "--config", str(tmp_path / "c.yaml"), "--hardware", "80gb"]
+    )
+    assert done.exit_code != 0
+    assert "task.kl_coef=0.1 is for single completions" in " ".join(done.output.split())

@@ -87,8 +87,8 @@ class EsSampleGradientDescentMethod(Method):
         """Return a strategy whose updates are marked as backpropagated."""
         return SamplingStrategy(self.section, strategy)
 
-    def wrap_fleet(self, fleet: Fleet, strategy: Strategy, task: Task) -> Fleet:
-        """Return a fleet that follows the gradient.
+    def check_task(self, task: Task) -> None:
+        """Refuse a task of episodes.
 
         Raises:
             GermlineError: the task has episodes.
@@ -99,6 +99,9 @@ class EsSampleGradientDescentMethod(Method):
                 f"task.kind={self.config.task.kind} has episodes of several turns: "
                 "use method.kind=es"
             )
+
+    def wrap_fleet(self, fleet: Fleet, strategy: Strategy, task: Task) -> Fleet:
+        """Return a fleet that follows the gradient."""
         assert isinstance(fleet, LocalFleet)  # `config.methods` refuses other fleets
         return GradientFleet(fleet, self.section, partial(utilities, self.config.shaping))
 

@@ -10,19 +10,25 @@ from germline.tasks.prompt_format import PromptFormatter
 class EvolutionStrategyMethod(Method):
     """Members, update and result are those of `strategy` and `prompt_search`."""
 
+    def check_task(self, task: Task) -> None:
+        """Refuse a task with fewer solved examples than `prompt_search.few_shot` needs.
+
+        Raises:
+            GermlineError: it has fewer.
+        """
+        self._formatter(task)
+
     def wrap_strategy(self, strategy: Strategy) -> Strategy:
         """Return the strategy, wrapped in a search of prompt options if some are given."""
         search = self.config.prompt_search
         return CategoricalSearch(search, strategy, self.config.seed) if search.options else strategy
 
     def wrap_fleet(self, fleet: Fleet, strategy: Strategy, task: Task) -> Fleet:
-        """Return the fleet, wrapped in one that applies the members' prompt options.
-
-        Raises:
-            GermlineError: the task has fewer solved examples than `prompt_search.few_shot` needs.
-        """
+        """Return the fleet, wrapped in one that applies the members' prompt options."""
         if not isinstance(strategy, CategoricalSearch):
             return fleet
+        return PromptSearchFleet(fleet, self._formatter(task).format_prompt, strategy.likeliest)
+
+    def _formatter(self, task: Task) -> PromptFormatter:
         most = max(self.config.prompt_search.few_shot, default=0)
-        formatter = PromptFormatter(task.examples("train"), self.config.seed, most)
-        return PromptSearchFleet(fleet, formatter.format_prompt, strategy.likeliest)
+        return PromptFormatter(task.examples("train"), self.config.seed, most)

@@ -19,6 +19,13 @@ class Method:
     def __init__(self, config: Config) -> None:
         self.config = config
 
+    def check_task(self, task: Task) -> None:
+        """Refuse a task that the method cannot train on, before a model is loaded.
+
+        Raises:
+            GermlineError: the task lacks something that the method needs.
+        """
+
     def wrap_strategy(self, strategy: Strategy) -> Strategy:
         """Return the strategy of the run, which wraps the one that proposes members."""
         return strategy
@@ -30,9 +37,6 @@ class Method:
             fleet: the fleet of engines.
             strategy: the strategy that `wrap_strategy` returned.
             task: the task of the run.
-
-        Raises:
-            GermlineError: the task lacks something that the method needs.
         """
         return fleet
 

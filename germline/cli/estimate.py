@@ -36,11 +36,14 @@ def print_estimate(
     from germline.estimates.estimate import estimate, what_fits
     from germline.estimates.here import machine_here, machine_named, texts_here
     from germline.estimates.model_shape import shape_of
+    from germline.run.run_checks import check_settings
+    from germline.tasks import make_task
 
     overrides = [] if model is None else [f"model={model}"]
     settings = load_config({} if config is None else config, overrides)
     shape = shape_of(settings.model)
     machine = machine_named(hardware) if hardware else machine_here(settings, shape)
+    check_settings(settings, make_task(settings.task))
     texts = texts_here(settings)
     found = estimate(settings, shape, texts, machine)
     remedy = () if found.fits else what_fits(settings, shape, texts, machine)

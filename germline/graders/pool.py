@@ -190,7 +190,7 @@ class GraderPool:
             child.stop()
         for thread in self._threads:
             thread.join()
-        if self._output is not None and self._output.exists() and not self._output.stat().st_size:
+        if self._output is not None and self._output.is_file() and not self._output.stat().st_size:
             self._output.unlink()
 
     def _serve(self, number: int, child: WorkerHandle) -> None:

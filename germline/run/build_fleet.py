@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 
 from germline.config import Config, InProcess, Local, Ray, SepCma
 from germline.fleet import LocalFleet
@@ -76,18 +77,25 @@ def _follower(load: Callable[[Config], Engine], config: Config) -> MirroredEngin
     return MirroredEngine(engine, begin)
 
 
-def _on_ray(
-    config: Config, fleet: Ray, load: Callable[[Config], Engine], graders: GraderProtocol
-) -> Fleet:
-    try:
-        from germline.fleet import ray_actors, ray_cluster
-    except ModuleNotFoundError as error:
-        if error.name != "ray":
-            raise
+def check_ray_installed() -> None:
+    """Refuse a fleet on a cluster without the package of the cluster.
+
+    Raises:
+        GermlineError: Ray is not installed.
+    """
+    if find_spec("ray") is None:
         raise GermlineError(
             "fleet.kind=ray needs the package ray, which is not installed: "
             "pip install 'germline[ray]'"
-        ) from error
+        )
+
+
+def _on_ray(
+    config: Config, fleet: Ray, load: Callable[[Config], Engine], graders: GraderProtocol
+) -> Fleet:
+    check_ray_installed()
+    from germline.fleet import ray_actors, ray_cluster
+
     with ExitStack() as opened:
         # Ray only counts CPUs, so one per engine is requested, as for processes.
         joined = ray_cluster.RayCluster(

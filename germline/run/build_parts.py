@@ -12,7 +12,6 @@ from germline.config import (
     AutoLearningRate,
     Config,
     CustomTask,
-    Local,
     Nes,
     SafeAlignment,
     TaskBase,
@@ -29,7 +28,8 @@ from germline.record.ancestry import Ancestor
 from germline.run.build_fleet import engine_placement, make_fleet, warn_if_slow
 from germline.run.inherited_weights import apply_ancestors, space_seed
 from germline.run.loaded_model import check_model_is_named
-from germline.run.resource_checks import check_graders, check_limits, check_memory, check_threads
+from germline.run.resource_checks import check_graders, check_memory, check_threads
+from germline.run.run_checks import check_episode_rewards, check_run
 from germline.scorers.scored_graders import Graders, ScoredGraders
 from germline.shaping import utilities
 from germline.spaces import make_space
@@ -39,7 +39,7 @@ from germline.tasks import make_task
 from germline.tasks.prompt_settings import without_thinking
 from germline.tasks.python_inputs import NO_INPUTS, PythonInputs
 from germline.training import batches
-from germline.types import Decoding, Example, GermlineError
+from germline.types import Decoding, Example
 
 log = logging.getLogger(__name__)
 
@@ -98,10 +98,7 @@ def build_run_parts(
         GermlineError: the model, task or another object of the config cannot be loaded.
     """
     task = make_task(config.task, inputs)
-    check_limits(config, len(task.examples("train")))
-    if isinstance(config.fleet, Local) and config.fleet.engines > 1:
-        # Each engine checks the memory when it loads, but all engines load at the same time.
-        check_memory(config, engines=config.fleet.engines)
+    check_run(config, task)
     with ExitStack() as opened:
         graders = make_graders(config, task)
         opened.callback(graders.close)
@@ -110,7 +107,7 @@ def build_run_parts(
         fleet = make_fleet(config, partial(make_engine, ancestors=ancestors), graders)
         opened.callback(fleet.close)
         if config.task.kl_coef is not None:
-            start = _start_engine(config, task, ancestors)
+            start = _start_engine(config, ancestors)
             fleet = KlPenaltyFleet(fleet, start, config.task, _example_weights(config))
         strategy = make_strategy(
             config.search,
@@ -169,6 +166,7 @@ def make_graders(config: Config, task: Task) -> Graders:
         GermlineError: the pool or a scorer cannot be started.
     """
     check_graders(config)
+    check_episode_rewards(config, task)
     pool = _make_pool(config, task)
     if not config.task.scorers and _sample_weight(config) is None:
         return pool
@@ -267,18 +265,12 @@ def make_engine(
     return engine
 
 
-def _start_engine(config: Config, task: Task, ancestors: Sequence[Ancestor]) -> Engine:
+def _start_engine(config: Config, ancestors: Sequence[Ancestor]) -> Engine:
     """Load the start model of a KL penalty, placed as the first engine of the run is.
 
     Raises:
-        GermlineError: the task has episodes, or the model does not fit beside the engines.
+        GermlineError: the model does not fit beside the engines.
     """
-    if isinstance(task, EpisodeTask):
-        raise GermlineError(
-            f"task.kl_coef={config.task.kl_coef:g} is for single completions, and this task has "
-            "episodes of several turns: drop it, and measure the divergence with `germline eval "
-            "RUN --kl`"
-        )
     # Theta of these spaces starts as the model on disk, so the start model needs no masters.
     plain = config.space.kind in ("full", "low_rank") and not ancestors
     placed = engine_placement(config, 0)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from germline.config import Config, load_config
@@ -32,21 +33,14 @@ from germline.estimates.published_configs import PUBLISHED
 from germline.estimates.scorer_memory import classifiers
 from germline.estimates.workload import POPULATION, TextLengths
 from germline.protocols import Task
-from germline.record import RunDirectory
 from germline.record.metrics_rows import MAX_SAMPLES
 from germline.record.run_directory import run_facts
-from germline.run.build_parts import with_population
-from germline.run.resource_checks import (
-    GUESSED_TOKENS,
-    check_disk,
-    check_graders,
-    check_limits,
-    check_memory,
-    check_threads,
-)
+from germline.run.build_parts import make_graders, with_population
+from germline.run.choose_directory import choose_directory
+from germline.run.resource_checks import GUESSED_TOKENS
+from germline.run.run_checks import check_run
 from germline.run.snapshot_policy import snapshot_size, snapshots_to_keep
-from germline.run.train_run import new_directory
-from germline.run.validate_args import validate_path
+from germline.run.task_check import check_custom_reward
 from germline.spaces import make_space
 from germline.strategies import make_strategy
 from germline.tasks import make_task
@@ -141,19 +135,15 @@ def dry_run(
 
 
 def _dry_run(config: Config, out: Path | str | None, clock: Clock) -> DryRun:
-    path = validate_path("out", out) if out is not None else new_directory(config)
-    RunDirectory.check_unused(path)
+    path = choose_directory(config, out)
     task = _local_task(config)
-    known = None if task is None else len(task.examples("train"))
-    check_limits(config, config.batch_size if known is None else known)
-    check_graders(config)
-    check_threads(config)
+    check_run(config, task)
+    if task is not None:
+        _check_reward(config, task)
     for setting, scorer in classifiers(config):
         _check_local(scorer.model, f"{setting}.model")
     shape = None if config.engine.has_own_model else _local_shape(config.model)
     if shape is not None:
-        check_disk(config, path)
-        check_memory(config, engines=config.fleet.engines)
         config = _with_population(config, shape)
     texts = _guessed_texts(config) if task is None else texts_here(config)
     found: Estimate | None = None
@@ -168,7 +158,7 @@ def _dry_run(config: Config, out: Path | str | None, clock: Clock) -> DryRun:
     return DryRun(
         config=config,
         out=path,
-        training_examples=known,
+        training_examples=None if task is None else len(task.examples("train")),
         held_out_examples=held_out,
         texts=texts,
         estimate=found,
@@ -186,6 +176,19 @@ def _local_task(config: Config) -> Task | None:
         if isinstance(config.task, Dataset) and _is_on_hub(config.task.path):
             return None
         raise
+
+
+def _check_reward(config: Config, task: Task) -> None:
+    """Try a reward as a run does; scorers, which are services or models, are not asked.
+
+    Raises:
+        GermlineError: the reward fails on every answer that is tried.
+    """
+    section = config.task.model_copy(update={"scorers": {}})
+    config = config.model_copy(update={"task": section})
+    with TemporaryDirectory() as folder, make_graders(config, task) as graders:
+        graders.redirect_output(Path(folder) / "graders.log")
+        check_custom_reward(config, task, graders)
 
 
 def _is_on_hub(path: Path) -> bool:

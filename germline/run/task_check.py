@@ -1,6 +1,6 @@
 """Check whether a task is fit for training: its reward on gold, empty and hostile answers.
 
-`check_task` runs all checks and returns prompts as a model sees them; `verify_custom_task` is the
+`check_task` runs all checks and returns prompts as a model sees them; `check_custom_reward` is the
 short check at the start of every run on a custom task.
 """
 
@@ -19,7 +19,7 @@ from germline.episodes import first_message
 from germline.graders.fuzz_texts import HOSTILE, fuzz_text
 from germline.nano import NANO_DIR
 from germline.protocols import EpisodeTask, Task
-from germline.run.build_parts import RunParts, make_decoding, make_graders
+from germline.run.build_parts import make_decoding, make_graders
 from germline.run.example_episode import ExampleEpisode, play_example
 from germline.scorers.scored_graders import Graders
 from germline.tasks import make_task
@@ -122,8 +122,8 @@ def check_task(
     return TaskCheckReport(tuple(findings), shown, printed if wrote else None, episode)
 
 
-def verify_custom_task(parts: RunParts) -> RunParts:
-    """Refuse a custom task whose reward is broken, and record the digest of its code and rows.
+def check_custom_reward(config: Config, task: Task, graders: Graders) -> None:
+    """Refuse a custom task whose reward is broken.
 
     A reward that is not deterministic gets a warning in the log, as does an environment that fails
     on all replies that are tried: the model may find one that it takes.
@@ -131,16 +131,15 @@ def verify_custom_task(parts: RunParts) -> RunParts:
     Raises:
         GermlineError: no answer can be graded, or a reward is not a number.
     """
-    task, config = parts.task, parts.config
     section = config.task
     if not (isinstance(section, CustomTask) or section.reward_functions or section.scorers):
-        return parts
+        return
     place = f"task.path: {config.task.path}" if isinstance(config.task, FileTask) else "data"
     place = f"reward {task.metric}()" if config.task.reward_functions else place
     examples = _spread(task.examples("train"), QUICK)
     texts = [example.answer or example.prompt for example in examples]
-    grades = parts.graders.submit(texts, examples).result()
-    again = parts.graders.submit(texts, examples).result()
+    grades = graders.submit(texts, examples).result()
+    again = graders.submit(texts, examples).result()
     for text, one, two in zip(texts, grades, again, strict=True):
         if one.reward != two.reward and not math.isnan(one.reward + two.reward):
             log.warning(
@@ -153,28 +152,34 @@ def verify_custom_task(parts: RunParts) -> RunParts:
     _check_scorers(section, grades)
     if all(grade.failure for grade in grades):
         has_gold = any(example.answer for example in examples)
-        _report_failure(parts, place, grades[0].failure or "", has_gold=has_gold)
+        _report_failure(config, task, place, grades[0].failure or "", has_gold=has_gold)
+
+
+def with_digest(config: Config, task: Task) -> Config:
+    """Write the digest of the code and rows of a custom task into the config."""
     digest: str | None = getattr(task, "digest", None)
     if not isinstance(config.task, CustomTask) or digest is None:
-        return parts
+        return config
     recorded = config.task.model_copy(update={"digest": digest})
-    return replace(parts, config=config.model_copy(update={"task": recorded}))
+    return config.model_copy(update={"task": recorded})
 
 
-def _report_failure(parts: RunParts, place: str, failure: str, *, has_gold: bool) -> None:
+def _report_failure(
+    config: Config, task: Task, place: str, failure: str, *, has_gold: bool
+) -> None:
     """Warn of an environment that fails on every reply, and refuse a reward that does.
 
     Raises:
         GermlineError: the task has no episodes.
     """
-    section = parts.config.task
+    section = config.task
     gold = ", gold answers included" if has_gold else ""
     more = (
         f". `germline check task {section.path}` shows more"
         if isinstance(section, FileTask) and not section.reward_functions
         else ""
     )
-    if not isinstance(parts.task, EpisodeTask):
+    if not isinstance(task, EpisodeTask):
         raise GermlineError(
             f"{place}: the reward fails on every answer that was tried{gold}: {failure}{more}"
         )

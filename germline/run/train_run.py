@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,13 +25,14 @@ from germline.report.html_page import write_report
 from germline.run.build_fleet import engine_threads
 from germline.run.build_parts import RunParts, build_run_parts
 from germline.run.callbacks import Callback, CallbackList
+from germline.run.choose_directory import choose_directory
 from germline.run.loaded_model import with_model_folder
 from germline.run.peak_memory import peak_memory_mb
 from germline.run.resource_checks import check_disk
 from germline.run.resumed_config import resumed_config
 from germline.run.run_inputs import NOTHING_GIVEN, RunInputs, read_run_inputs
 from germline.run.snapshot_policy import SnapshotPolicy, snapshots_to_keep
-from germline.run.task_check import verify_custom_task
+from germline.run.task_check import check_custom_reward, with_digest
 from germline.run.validate_args import validate_path
 from germline.signal_metrics import SignalMetrics
 from germline.signal_types import SigmaTrial
@@ -285,12 +285,11 @@ def begin_run(
     CallbackList(callbacks)  # refused before anything is loaded
     config = with_absolute_paths(config)
     loadable = with_model_folder(config, inputs.model)
-    path = validate_path("out", out) if out is not None else new_directory(config)
-    RunDirectory.check_unused(path)
-    check_disk(loadable, path)
+    path = choose_directory(loadable, out)
     parts = build_run_parts(loadable, ancestors, inputs.task)
     try:
-        parts = verify_custom_task(parts)
+        check_custom_reward(parts.config, parts.task, parts.graders)
+        parts = replace(parts, config=with_digest(parts.config, parts.task))
         parts.held_out_scorers.check(parts.task.examples("test")[: config.held_out.examples])
         config = parts.config.model_copy(update={"model": config.model})
         directory = RunDirectory.create(
@@ -379,17 +378,6 @@ def draw_evolution(directory: RunDirectory) -> None:
     from germline.report import matplotlib_plots
 
     matplotlib_plots.draw_evolution(directory)
-
-
-def new_directory(config: Config) -> Path:
-    """Name a run by task, space and start; a number follows when two begin in one second."""
-    stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
-    name = f"{config.task.title}-{config.space.kind}-{stamp}"
-    path, number = Path("runs") / name, 1
-    while path.exists():
-        number += 1
-        path = Path("runs") / f"{name}-{number}"
-    return path
 
 
 def _with_threads(config: Config, recorded: int) -> Config:

@@ -35,7 +35,7 @@ class HttpService:
             place,
             config.url,
             config.timeout_s,
-            headers=_headers(config, name_of("token_env")),
+            headers=request_headers(config, name_of("token_env")),
             timeout_setting=name_of("timeout_s"),
         )
 
@@ -81,7 +81,12 @@ class HttpService:
         return self._breaker.call(attempt)
 
 
-def _headers(config: HttpSettings, setting: str) -> dict[str, str]:
+def request_headers(config: HttpSettings, setting: str) -> dict[str, str]:
+    """Return the headers of every request: the token, where the service needs one.
+
+    Raises:
+        GermlineError: the environment variable with the token is not set.
+    """
     if config.token_env is None:
         return {}
     token = os.environ.get(config.token_env, "")

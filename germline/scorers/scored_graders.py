@@ -18,7 +18,7 @@ from germline.graders.pool import GraderPool
 from germline.registry import create
 from germline.scorers.batch_queue import BatchQueue
 from germline.scorers.types import Item, NotScoredError, Score, Scorer, missing
-from germline.types import Example, GermlineError, Grade
+from germline.types import Example, Grade
 
 TRUNCATED = "_truncated"
 """Ending of the metric that is 1 where the scorer did not read the whole text."""
@@ -44,7 +44,7 @@ class ScoredGraders:
         weight_of: what the reward of an example is multiplied by.
 
     Raises:
-        GermlineError: a scorer cannot be made, or the task has episodes.
+        GermlineError: a scorer cannot be made.
     """
 
     def __init__(
@@ -54,12 +54,6 @@ class ScoredGraders:
         text_of: Callable[[str], str],
         weight_of: Callable[[Example], float],
     ) -> None:
-        if graders.max_turns is not None:
-            given = f"task.scorers={', '.join(configs)}" if configs else "task.sample_weight"
-            raise GermlineError(
-                f"{given} is for single completions, and this task has episodes of several turns: "
-                "leave it out, and let the environment compute its reward with it"
-            )
         self._graders = graders
         self._weight_of = weight_of
         self.max_turns: int | None = None

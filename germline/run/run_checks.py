@@ -1,0 +1,88 @@
+"""What a run refuses before its model is loaded; a training and its dry run call `check_run`.
+
+`check_settings` needs the task alone, so it also holds for an estimate for another machine.
+`germline.run.resource_checks` compares settings with this machine.
+"""
+
+from germline.baselines.method import make_method
+from germline.config import Config, CustomTask, Local, Ray, Vllm
+from germline.config.scorers import HttpScorer
+from germline.protocols import EpisodeTask, Task
+from germline.run.build_fleet import check_ray_installed
+from germline.run.resource_checks import check_graders, check_limits, check_memory
+from germline.scorers.http_service import request_headers
+from germline.types import GermlineError
+
+
+def check_run(config: Config, task: Task | None) -> None:
+    """Refuse settings that this machine or the task cannot have.
+
+    Args:
+        config: of the run.
+        task: of the run; None where its dataset is still to be downloaded.
+
+    Raises:
+        GermlineError: naming the setting, its value and what would do.
+    """
+    if task is not None:
+        check_settings(config, task)
+    check_limits(config, config.batch_size if task is None else len(task.examples("train")))
+    check_graders(config)
+    if isinstance(config.fleet, Local):
+        # Each engine checks the memory when it loads, but all engines load at the same time.
+        check_memory(config, engines=config.fleet.engines)
+    _check_packages(config)
+    for setting, scorer in config.scorers.items():
+        if isinstance(scorer, HttpScorer):
+            request_headers(scorer, f"{setting}.token_env")
+
+
+def check_settings(config: Config, task: Task) -> None:
+    """Refuse settings that the task of a run cannot have, on any machine.
+
+    Raises:
+        GermlineError: naming the setting, its value and what would do.
+    """
+    check_episode_rewards(config, task)
+    if config.task.kl_coef is not None and isinstance(task, EpisodeTask):
+        raise GermlineError(
+            f"task.kl_coef={config.task.kl_coef:g} is for single completions, and this task has "
+            "episodes of several turns: drop it, and measure the divergence with `germline eval "
+            "RUN --kl`"
+        )
+    make_method(config).check_task(task)
+
+
+def check_episode_rewards(config: Config, task: Task) -> None:
+    """Refuse scorers and weights of examples for a task whose environment computes the reward.
+
+    Raises:
+        GermlineError: naming the setting.
+    """
+    section = config.task
+    weight = section.sample_weight if isinstance(section, CustomTask) else None
+    if not isinstance(task, EpisodeTask) or not (section.scorers or weight):
+        return
+    given = (
+        f"task.scorers={', '.join(section.scorers)}"
+        if section.scorers
+        else f"task.sample_weight={weight}"
+    )
+    raise GermlineError(
+        f"{given} is for single completions, and this task has episodes of several turns: leave it "
+        "out, and let the environment compute its reward with it"
+    )
+
+
+def _check_packages(config: Config) -> None:
+    """Refuse an engine or a fleet whose package is missing here.
+
+    Raises:
+        GermlineError: naming the package, and how to install it.
+    """
+    if isinstance(config.fleet, Ray):
+        check_ray_installed()
+    elif isinstance(config.engine, Vllm) and config.engine.base_url is None:
+        from germline.engines.vllm.in_process import check_installed
+
+        check_installed()

@@ -237,7 +237,7 @@ def test_the_command_begins_a_new_run_and_leaves_the_old_one(plain, tmp_path):
     ("options", "message"),
     [
         (["--out", "new"], "--out=new needs --from"),
-        (["--from", "last"], "neither a generation nor best"),
+        (["--from", "last"], "resume: --from=last is neither a number nor best: use --from 40"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(plain, options, message):

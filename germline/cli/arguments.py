@@ -83,11 +83,11 @@ def form_of(*, merged: bool | None) -> Literal["adapter", "merged"] | None:
     return "merged" if merged else "adapter"
 
 
-def generation_of(text: str, error: str) -> int | Literal["best"]:
-    """Return the generation that an option names: a number, or `best`.
+def generation_of(command: str, text: str, option: str = "--generation") -> int | Literal["best"]:
+    """Return the generation that an option of a command names: a number, or `best`.
 
     Raises:
-        GermlineError: the text is neither; the message is `error`.
+        GermlineError: the text is neither.
     """
     from germline.types import GermlineError
 
@@ -96,22 +96,10 @@ def generation_of(text: str, error: str) -> int | Literal["best"]:
     try:
         return int(text)
     except ValueError:
-        raise GermlineError(error) from None
-
-
-def generations_of(command: str, texts: Sequence[str] | None) -> list[int | Literal["best"]]:
-    """Return the generations that the options `--generation` of a command name.
-
-    Raises:
-        GermlineError: one is neither a number nor `best`.
-    """
-    return [
-        generation_of(
-            text,
-            f"{command}: --generation={text} is neither a number nor best: use -g 40, or -g best",
-        )
-        for text in texts or []
-    ]
+        raise GermlineError(
+            f"{command}: {option}={text} is neither a number nor best: use {option} 40, or "
+            f"{option} best"
+        ) from None
 
 
 def check_prefixes(

@@ -10,7 +10,7 @@ from germline.cli import completion
 from germline.cli.arguments import (
     Source,
     check_prefixes,
-    generations_of,
+    generation_of,
     runs_of_source,
     split_words,
     task_section,
@@ -91,7 +91,7 @@ def evaluate(  # noqa: PLR0913 - the options of a command
     more, settings = split_words(others or [])
     overrides = _evaluation_settings(settings)
     sources = [run for given in (source, *more) for run in runs_of_source(given)]
-    generations = generations_of("eval", generation)
+    generations = [generation_of("eval", text) for text in generation or []]
     _check_single(sources, generations, out=out, kl=kl, as_json=as_json)
     task_settings = [setting for setting in settings if setting.startswith("task.")]
     section = task_section("eval", sources[0], task, task_settings)

@@ -70,12 +70,7 @@ def serve(  # noqa: PLR0913 - the options of a command
     gen-12/member-7 (a member that generation 12 evaluated). Ctrl-C ends the server.
     """
     check_prefixes(settings or [], SERVED_SETTINGS, "serve", "a server")
-    chosen = None
-    if generation is not None:
-        error = (
-            f"serve: --generation={generation} is neither a number nor best: use -g 40 or -g best"
-        )
-        chosen = generation_of(generation, error)
+    chosen = None if generation is None else generation_of("serve", generation)
     with extra_serve("germline serve"):
         from germline.endpoint.http_app import HttpLimits
         from germline.services.serve import ServeSettings, endpoint

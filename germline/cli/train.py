@@ -156,11 +156,7 @@ def resume(
 
         if start is None:
             return run.resume(path, overrides or [])
-        generation = generation_of(
-            start,
-            f"resume: --from={start} is neither a generation nor best: use --from 40, or "
-            "--from best",
-        )
+        generation = generation_of("resume", start, "--from")
         return run.fork(path, generation, overrides or [], out)
 
     run_with_view(begin, quiet=quiet, as_json=as_json)

@@ -18,12 +18,12 @@ from germline.protocols import Grader
 from germline.tasks import dataset_rows
 from germline.tasks.file_or_dataset import load_file_or_dataset
 from germline.tasks.json_files import PlacedRow
+from germline.tasks.safe_rlhf_labels import CATEGORIES, SAFE, check_labels
 from germline.tasks.scorer_parts import heaviest_part
 from germline.tasks.splits import stratified_order, stratified_split
 from germline.types import Example, Split
 
 MAX_NEW_TOKENS = 128
-RESPONSES = (0, 1)
 
 
 class SafeAlignmentTask:
@@ -67,21 +67,22 @@ def no_rewards(_text: str, _example: Example) -> Mapping[str, float]:
 
 def stratum(row: Mapping[str, object]) -> str:
     """Return the first category of harm of the answers, or else how many answers are safe."""
-    for response in RESPONSES:
-        categories = row.get(f"response_{response}_harm_category")
+    for name in CATEGORIES:
+        categories = row.get(name)
         if isinstance(categories, Mapping):
             harm = next((str(name) for name, present in categories.items() if present), None)
             if harm is not None:
                 return harm
-    safe = sum(row.get(f"is_response_{response}_safe") is True for response in RESPONSES)
+    safe = sum(row.get(name) is True for name in SAFE)
     return f"{safe} safe"
 
 
 def _prompts(rows: Sequence[PlacedRow], config: SafeAlignment) -> list[tuple[str, PlacedRow]]:
-    """Return each prompt once, with the first of its rows."""
+    """Return each prompt once, with the first of its rows; the labels of all rows are valid."""
     found: dict[str, PlacedRow] = {}
     for place, row in rows:
         found.setdefault(dataset_rows.row_prompt(row, place, config.template), (place, row))
+    check_labels(rows)
     return list(found.items())
 
 

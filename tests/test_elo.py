@@ -140,8 +140,9 @@ def test_the_file_is_as_documented(tmp_path, trained):
 @pytest.mark.parametrize(
     ("reply", "failure"),
     [
-        ("Both are fine, I cannot say.", "neither [[A]] nor [[B]]"),
-        ("and so on " * 500, "neither [[A]] nor [[B]]"),
+        ("Both are fine, I cannot say.", "no verdict, [[A]] or [[B]]"),
+        ("and so on " * 500, "no verdict, [[A]] or [[B]]"),
+        ("It is [[A]]. Or [[B]]?", "mentions [[A]], [[B]], and its last line is no verdict alone"),
         (completion_of(None, refusal="I will not."), "refuses: 'I will not.'"),
         (completion_of(""), "gives no reply"),
         ((200, {"choices": []}), "no chat completion"),
@@ -164,17 +165,49 @@ def test_a_reply_without_a_verdict_is_recorded_and_no_loss(tmp_path, trained, re
         assert all(one["text"] == reply for one in replies)
 
 
-def test_the_last_verdict_of_a_reply_counts(tmp_path, trained):
-    def wavering(first, second):
-        if len(first) <= len(second):
-            return "At first [[A]], no: [[ b ]]"
-        return "[[B]]? It is [[A]]."
+VERDICTS = {
+    # reply -> the completion that it prefers
+    "[[A]]": "first",
+    "[[ b ]]": "second",
+    "The second one is wrong. [[A]]": "first",
+    "[[A]] is right, as I said: [[A]].": "first",
+    "Between [[A]] and [[B]]:\n[[B]]": "second",
+    "Is it [[A]]?\n\n**Verdict: [[B]]**\n": "second",
+    "Is it [[A]]?\n## Final answer: `[[b]]`.": "second",
+    "<think>[[A]]? No, [[B]].</think>\nThe first one. [[A]]": "first",
+    "[[A]] or [[B]]? It is [[B]].": None,
+    "I choose [[A]].\nNot [[B]].": None,
+    "[[A]]\nBut [[B]] has its merits, and [[A]] too.": None,
+    "[[A]]\n[[B]] [[A]]": None,
+    "Answer with [[A]] or [[B]].": None,
+    "The answer is A.": None,
+    "[A]": None,
+    "[[C]]": None,
+    "[[AB]]": None,
+    "<think>It is [[A]], or": None,
+    "<think>It is [[A]]</think>": None,
+}
 
-    result, _ = compared(wavering, tmp_path, trained)
-    (tmp_path / "expected").mkdir()
-    expected, _ = compared(longer, tmp_path / "expected", trained)
-    assert result.ratings == expected.ratings
-    assert result.count("decided") == expected.count("decided") > 3
+
+@pytest.mark.parametrize("reply", VERDICTS)
+def test_the_verdict_of_a_reply_is_one_that_it_states_without_doubt(reply):
+    with judging(lambda *_: reply) as server:
+        judge = judge_at(server)
+        found = judge.ask(judge.request("?", "one", "two"))
+    assert (found.preferred, found.text) == (VERDICTS[reply], reply)
+    assert (found.failure is None) == (found.preferred is not None)
+
+
+@pytest.mark.parametrize(
+    ("text", "preferred"), [("[[A]] would be right if", None), ("Explained.\n[[A]]", "first")]
+)
+def test_a_reply_that_was_cut_has_a_verdict_on_its_last_line_only(text, preferred):
+    choice = {"message": {"content": text}, "finish_reason": "length"}
+    with judging(lambda *_: (200, {"choices": [choice]})) as server:
+        judge = judge_at(server)
+        found = judge.ask(judge.request("?", "one", "two"))
+    assert found.preferred == preferred
+    assert preferred or "was cut at max_new_tokens" in str(found.failure)
 
 
 def test_a_request_that_was_refused_is_asked_again_and_a_reply_is_not(tmp_path, trained):
@@ -362,18 +395,54 @@ def test_the_nano_model_of_germline_serve_is_a_judge(tmp_path, trained):
         *("--judge-template", tmp_path / "template.txt", "--judge-max-new-tokens", "8", "--json"),
     )
     with serving("nano") as url:
-        unnamed = command(*words, "--judge", url)
-        done = command(*words, "--judge", url, "--judge-model", "base")
-        again = command(*words, "--judge", url, "--judge-model", "base")
-        wrong = command(*words, "--judge", url, "--judge-model", "gpt")
-    assert "serves base, center: name one" in json.loads(unnamed.stdout)["error"]["message"]
-    first, second = json.loads(done.stdout), json.loads(again.stdout)
-    assert first["requests"] == 6
-    assert second == first | {"requests": 0}
-    assert first["decided"] + first["abstained"] + first["no_verdict"] == 3
+        unnamed, done, again, wrong = (
+            command(*words, "--judge", url, *name)
+            for name in ((), ("--judge-model", "base"), ("--judge-model", "base"), WRONG)
+        )
+    messages = [json.loads(one.stdout)["error"]["message"] for one in (unnamed, done, again, wrong)]
+    assert "serves base, center: name one" in messages[0]
+    assert "none of the 6 replies of the judge has a verdict" in messages[1]
+    assert messages[2] == messages[1]
+    assert len(rows(tmp_path)) == 3
     assert all(one["text"] for row in rows(tmp_path) for one in row["replies"])
-    assert "gpt" in json.loads(wrong.stdout)["error"]["message"]
-    assert "0 of 3 pairs are judged" in json.loads(wrong.stdout)["error"]["message"]
+    assert "gpt" in messages[3]
+    assert "0 of 3 pairs are judged" in messages[3]
+
+
+WRONG = ("--judge-model", "gpt")
+
+
+def test_a_judge_that_never_decides_is_an_error_with_what_it_wrote_and_keeps_the_file(
+    tmp_path, trained
+):
+    def rambling(first, _):
+        return f"Both have\x1b[2J merits: {len(first)}."
+
+    out = tmp_path / "elo.jsonl"
+    with judging(rambling) as server:
+        words = (trained, "-g", "-1", "-g", "3", "--limit", "3", "--out", out)
+        done = command(*words, "--judge", server.url)
+    assert done.exit_code == 2
+    said = " ".join(done.stderr.split())
+    assert "none of the 6 replies of the judge has a verdict, so there are no ratings" in said
+    assert "It wrote 'Both have" in said
+    assert "\x1b" not in said
+    assert "--judge-max-new-tokens, now 512" in said
+    assert [row["outcome"] for row in rows(tmp_path)] == ["no verdict"] * 3
+
+
+def test_one_verdict_is_enough_to_end_well(tmp_path, trained):
+    asked = []
+
+    def once(*_):
+        asked.append(1)
+        return "[[A]]" if len(asked) == 1 else "no idea"
+
+    words = (trained, "-g", "-1", "-g", "3", "--limit", "3", "--out", tmp_path / "elo.jsonl")
+    with judging(once) as server:
+        done = command(*words, "--judge", server.url)
+    assert done.exit_code == 0
+    assert "no pair is decided, so there are no ratings" in done.stdout
 
 
 def test_an_interrupted_command_says_how_to_go_on(monkeypatch, trained):

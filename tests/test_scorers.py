@@ -120,7 +120,9 @@ def judged(reply, finish="stop", **message):
     ("reply", "value"),
     [
         ("Helpful and right. [[7]]", 0.7),
-        ("First [[2]], but on reflection [[ 10 ]].", 1.0),
+        ("First [[2]], but on reflection:\n[[ 10 ]].", 1.0),
+        ("[[7]], as I said: [[7.0]]", 0.7),
+        ("<think>[[2]] or [[3]]?</think>It is right. [[4]]", 0.4),
         (" 2.5\n", 0.25),
         ("[[0]]", 0.0),
     ],
@@ -139,7 +141,11 @@ def test_the_grade_of_a_judge_becomes_a_score_from_0_to_1(reply, value):
     ("reply", "more", "reason"),
     [
         ("[[11]]", {}, "grade 11 is not from 0 to 10"),
-        ("It is 7 of 10, I think.", {}, "no grade such as [[7]]: 'It is 7"),
+        ("It is 7 of 10, I think.", {}, "no verdict, such as [[7]]: 'It is 7"),
+        ("First [[2]], but then [[10]].", {}, "mentions [[2]], [[10]], and its last line is no"),
+        ("A grade from [[0]] to [[10]].", {}, "mentions [[0]], [[10]]"),
+        ("I would give [[7]] if", {"finish": "length"}, "cut at max_new_tokens"),
+        ("<think>Perhaps [[7]], perhaps", {}, "no verdict, such as [[7]]"),
         ("and so on " * 500, {"finish": "length"}, "was cut at max_new_tokens"),
         (None, {"refusal": "I cannot help with that."}, "refuses: 'I cannot help with that.'"),
         ("", {}, "gives no reply"),

@@ -173,6 +173,7 @@ def elo(  # noqa: PLR0913 - the options of a command
         except KeyboardInterrupt:
             kept = "What is judged is kept: the same command goes on from there."
             raise KeyboardInterrupt(kept) from None
+    _check_verdicts(result, judge_max_new_tokens)
     if as_json:
         print_json(_as_json(result, asked))
     else:
@@ -204,6 +205,31 @@ def _open_judge(*, template: Path | None, **settings: Any) -> "PairwiseJudge":
         first = error.errors(include_url=False)[0]
         why = first["msg"].removeprefix("Value error, ")
         raise GermlineError(f"elo: {option_of(str(first['loc'][0]))}: {why}") from None
+
+
+def _check_verdicts(result: "EloResult", longest: int) -> None:
+    """Refuse a comparison of which the judge decided nothing.
+
+    Raises:
+        GermlineError: no reply of the judge has a verdict.
+    """
+    from germline.cli import text_format
+    from germline.types import GermlineError
+
+    if not result.has_no_verdict:
+        return
+    texts = [repr(text_format.one_line_excerpt(text, 100)) for text in result.first_texts(2)]
+    wrote = f" It wrote {', then '.join(texts)}." if texts else ""
+    (reason, count), *_ = result.failures
+    raise GermlineError(
+        f"elo: none of the {2 * len(result.judgments)} replies of the judge has a verdict, so "
+        f"there are no ratings.{wrote} Most often ({count}): "
+        f"{text_format.escape_control_characters(reason)}. Use a judge that follows the "
+        f"instructions, allow longer replies (--judge-max-new-tokens, now {longest}), or ask in "
+        f"other words (--judge-template). The replies are kept in {result.file}, and count again "
+        "for a judge of the same name, settings and template: with another one behind the same "
+        "name, name another file (--out)"
+    )
 
 
 def _print_result(result: "EloResult") -> None:

@@ -102,6 +102,16 @@ class EloResult:
         """Reasons why replies have no verdict, the most frequent first."""
         return Counter(one.failure for one in self._replies() if one.failure).most_common()
 
+    @property
+    def has_no_verdict(self) -> bool:
+        """Whether the judge was asked, and gave no verdict in any reply."""
+        return bool(self.judgments) and self.first_preferred is None
+
+    def first_texts(self, count: int) -> list[str]:
+        """Return the first different texts that the judge wrote."""
+        texts = dict.fromkeys(one.text for one in self._replies() if one.text is not None)
+        return list(texts)[:count]
+
     def _replies(self) -> Iterator[JudgeReply]:
         return (reply for judgment in self.judgments for reply in judgment.replies)
 

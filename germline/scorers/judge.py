@@ -1,8 +1,8 @@
 """A language model that grades completions: a message to `/chat/completions`, a number back.
 
-The grade is the last `[[number]]` of the reply, or the whole reply where it is a bare number. A
-reply without a grade, a refusal, and a grade out of range are missing scores: the judge failed, and
-not the model that is trained.
+The grade is a `[[number]]` (`germline.scorers.verdict` says which one counts), or the whole reply
+where it is a bare number. A reply without a grade or with several, a refusal, and a grade out of
+range are missing scores: the judge failed, and not the model that is trained.
 
 Known limit: a completion can address the judge. The default message puts it between tags and calls
 it data; a judge may follow it all the same.
@@ -12,13 +12,13 @@ import re
 from collections.abc import Sequence
 
 from germline.config.scorers import Judge
-from germline.scorers.chat_completion import PATH, Reply, chat_request, end_of, read_reply
+from germline.scorers.chat_completion import PATH, Reply, chat_request, read_reply
 from germline.scorers.http_scorer import ServiceScorer
 from germline.scorers.text_template import fill_template, full_prompt
 from germline.scorers.types import Item, NotScoredError, Score, missing, sendable
+from germline.scorers.verdict import read_verdict
 
 _NUMBER = r"[-+]?[0-9]+(?:\.[0-9]+)?"
-_GRADE = re.compile(rf"\[\[\s*({_NUMBER})\s*\]\]")
 _BARE = re.compile(rf"\s*({_NUMBER})\s*")
 
 
@@ -50,13 +50,10 @@ class JudgeScorer(ServiceScorer):
             return [missing(str(error))]
 
     def _grade(self, reply: Reply) -> Score:
-        grades = _GRADE.findall(reply.text) or _BARE.fullmatch(reply.text)
-        if not grades:
-            return missing(
-                f"the judge's reply has no grade such as [[7]]{reply.cut_hint}: "
-                f"{end_of(reply.text)}"
-            )
-        grade = float(grades[-1] if isinstance(grades, list) else grades.group(1))
+        bare = _BARE.fullmatch(reply.text)
+        grade = (
+            float(bare.group(1)) if bare else read_verdict(reply, _NUMBER, float, "such as [[7]]")
+        )
         lowest, highest = self._config.lowest, self._config.highest
         if not lowest <= grade <= highest:
             return missing(f"the judge's grade {grade:g} is not from {lowest:g} to {highest:g}")

@@ -1,25 +1,24 @@
 """A language model that says which of two completions is better: two requests, one per order.
 
-The verdict is the last `[[A]]` or `[[B]]` of a reply. A reply without one, and a refusal, are
-recorded as such; they are never a verdict for the other completion.
+The verdict is `[[A]]` or `[[B]]`; `germline.scorers.verdict` says which one counts. A reply without
+a verdict, and a refusal, are recorded as such; they are never one for the other completion.
 """
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from germline.config.scorers import PairwiseJudgeSettings
 from germline.engines.served.http_client import RequestRefused
-from germline.scorers.chat_completion import PATH, chat_request, end_of, read_reply
+from germline.scorers.chat_completion import PATH, chat_request, read_reply
 from germline.scorers.circuit_breaker import ServiceAwayError
 from germline.scorers.http_service import REFUSED_FOR_ALL, HttpService
 from germline.scorers.text_template import fill_template
 from germline.scorers.types import NotScoredError, sendable
+from germline.scorers.verdict import read_verdict
 from germline.types import EngineLost, GermlineError
 
-_VERDICT = re.compile(r"\[\[\s*([AB])\s*\]\]", re.IGNORECASE)
 LONGEST_RESPONSE = 2000
 """Characters kept of a response that is no reply."""
 
@@ -86,11 +85,11 @@ class PairwiseJudge(HttpService):
             reply = read_reply(response)
         except NotScoredError as failure:
             return JudgeReply(None, json.dumps(response)[:LONGEST_RESPONSE], str(failure))
-        verdicts = _VERDICT.findall(reply.text)
-        if not verdicts:
-            why = f"the judge's reply has neither [[A]] nor [[B]]{reply.cut_hint}"
-            return JudgeReply(None, reply.text, f"{why}: {end_of(reply.text)}")
-        return JudgeReply("first" if verdicts[-1] in "aA" else "second", reply.text)
+        try:
+            letter = read_verdict(reply, "[AB]", str.upper, "[[A]] or [[B]]")
+        except NotScoredError as failure:
+            return JudgeReply(None, reply.text, str(failure))
+        return JudgeReply("first" if letter == "A" else "second", reply.text)
 
     def _find_model(self, name: str | None) -> str:
         """Return the name of the model; ask the service, which also shows that it is there."""

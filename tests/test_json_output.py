@@ -28,6 +28,7 @@ TINY = (
     *("record.tensorboard=false", "strategy.sigma=0.01", "strategy.learning_rate=0.01"),
 )
 DEFAULTED = {"[].reason", "[].default", "would_fit_with", "[].remedy", "[].seeds", "[].runs"}
+DEFAULTED |= {"[].kl", "[].degenerate_texts"}  # of --kl, which is tested for itself
 
 COMMANDS = {
     # heading of the table -> words of the command, with the run that was trained for the tests
@@ -98,6 +99,14 @@ def test_the_document_is_as_documented(heading, place, monkeypatch):
     assert undocumented(document, table, score=TABLES["score"]) == []
     fixed = {name for name in table if "." not in name.removeprefix("[].") and "[]" not in name[1:]}
     assert absent([document], table) & fixed - DEFAULTED == set()
+
+
+def test_the_divergence_of_a_run_is_as_documented(place, monkeypatch):
+    monkeypatch.chdir(place)
+    document = json.loads(germline("eval", "run", "--kl", "--limit", "2").stdout)
+    assert undocumented(document, TABLES["eval"], score=TABLES["score"]) == []
+    named = {name for name in TABLES["eval"] if "kl" in name or "texts" in name}
+    assert absent([document], TABLES["eval"]) & named == set()
 
 
 def test_resume_prints_what_train_prints(place, monkeypatch):

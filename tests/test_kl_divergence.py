@@ -1,5 +1,6 @@
 """KL to the start model: exact, against plain transformers; zero for who did not move."""
 
+import json
 import math
 import re
 from dataclasses import replace
@@ -203,6 +204,21 @@ def test_eval_tells_how_far_a_run_went(trained, tmp_path):
     assert first.startswith("length_difference")
     assert re.match(r"KL\(now \|\| start\) [\d.]+ nats per token, .* 4 completions", far)
     assert re.match(r"degenerate texts \d+%: empty \d+%, special tokens only", texts)
+
+
+def test_eval_tells_the_same_numbers_as_json(trained, tmp_path):
+    words = ["eval", str(trained), "--kl", "--limit", "4", "--out", str(tmp_path / "c")]
+    text = CliRunner().invoke(app, words).stdout
+    shown = CliRunner().invoke(app, [*words, "--json"])
+    assert shown.exit_code == 0, shown.output
+    (row,) = json.loads(shown.stdout)
+    kl, degenerate = row["kl"], row["degenerate_texts"]
+    assert f"KL(now || start) {kl['per_token']:.3g} nats per token, {kl['per_text']:.3g} ±" in text
+    assert f"perplexity under the start model {kl['perplexity']:.3g}" in text
+    assert (kl["texts"], degenerate["texts"]) == (4, 4)
+    assert f"degenerate texts {degenerate['garbage']:.0%}: empty {degenerate['empty']:.0%}" in text
+    plain = json.loads(CliRunner().invoke(app, [*words[:2], *words[3:], "--json"]).stdout)
+    assert plain == [{name: row[name] for name in row if name not in ("kl", "degenerate_texts")}]
 
 
 def test_no_divergence_is_negative():

@@ -1,6 +1,7 @@
 """The command `germline eval`: score a run or a model on a task."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -19,6 +20,8 @@ from germline.cli.json_output import AsJson
 
 if TYPE_CHECKING:
     from germline.config import TaskConfig
+    from germline.evaluation.degenerate_text import DegenerateTextShares
+    from germline.evaluation.kl_divergence import KlDivergence
     from germline.record import RunDirectory
 
 EVALUATION_SETTINGS = ("engine.", "engine=", "microbatch.", "graders.", "held_out.scorers")
@@ -92,7 +95,7 @@ def evaluate(  # noqa: PLR0913 - the options of a command
     overrides = _evaluation_settings(settings)
     sources = [run for given in (source, *more) for run in runs_of_source(given)]
     generations = [generation_of("eval", text) for text in generation or []]
-    _check_single(sources, generations, out=out, kl=kl, as_json=as_json)
+    _check_single(sources, generations, out=out, kl=kl)
     task_settings = [setting for setting in settings if setting.startswith("task.")]
     section = task_section("eval", sources[0], task, task_settings)
     if kl:
@@ -100,6 +103,7 @@ def evaluate(  # noqa: PLR0913 - the options of a command
 
     from germline import run  # after the cheap checks, because it imports torch
     from germline.cli import evaluation_table, text_format
+    from germline.run.kl import measure_kl
 
     if as_json or len(sources) > 1 or len(generations) > 1:
         rows = evaluation_table.score_sources(
@@ -111,6 +115,9 @@ def evaluate(  # noqa: PLR0913 - the options of a command
             overrides=overrides,
             out=out,
         )
+        if kl:
+            far, texts = measure_kl(sources[0], split=split, limit=limit, overrides=settings)
+            rows = [replace(rows[0], kl=far, texts=texts)]
         evaluation_table.print_rows(rows, as_json=as_json)
         return
     (source,) = sources
@@ -137,7 +144,7 @@ def evaluate(  # noqa: PLR0913 - the options of a command
     if section is None and (options := _prompt_options(source)):
         typer.echo(f"with the most likely prompt options: {', '.join(options)}")
     if kl:
-        _show_divergence(source, split, limit, settings)
+        _show_divergence(source, *measure_kl(source, split=split, limit=limit, overrides=settings))
     typer.echo(f"completions: {completions}")
 
 
@@ -147,13 +154,11 @@ def _check_single(
     *,
     out: Path | None,
     kl: bool,
-    as_json: bool,
 ) -> None:
     """Refuse options that fit one source and one generation, where there are more.
 
     Raises:
-        GermlineError: `--out` or `--kl` was given with several, or `--kl` with `--json` or a
-            generation.
+        GermlineError: `--out` or `--kl` was given with several, or `--kl` with a generation.
     """
     from germline.types import GermlineError
 
@@ -163,10 +168,10 @@ def _check_single(
             f"eval: --out={out} names one file for the completions of several: leave it out, and "
             "each has a file of its own"
         )
-    if kl and (several or generations or as_json):
+    if kl and (several or generations):
         raise GermlineError(
-            "eval: --kl measures the newest weights of one run, as text: leave out the other "
-            "sources, --generation and --json"
+            "eval: --kl measures the newest weights of one run: leave out the other sources and "
+            "--generation"
         )
 
 
@@ -187,13 +192,9 @@ def _check_kl(source: str, task: str | None) -> None:
         )
 
 
-def _show_divergence(
-    source: str, split: Literal["train", "test"], limit: int | None, settings: Sequence[str]
-) -> None:
+def _show_divergence(source: str, kl: "KlDivergence", texts: "DegenerateTextShares") -> None:
     from germline.cli import text_format
-    from germline.run.kl import measure_kl
 
-    kl, texts = measure_kl(source, split=split, limit=limit, overrides=settings)
     typer.echo(
         f"KL(now || start) {kl.per_token:.3g} nats per token, {kl.per_text:.3g} ± "
         f"{text_format.number(kl.standard_error)} per text (exact, along {kl.texts} completions"

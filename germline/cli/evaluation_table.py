@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -12,7 +12,9 @@ from germline import run
 from germline.cli import tables, text_format
 from germline.cli.json_output import print_json, score_values
 from germline.config import TaskConfig
+from germline.evaluation.degenerate_text import DegenerateTextShares
 from germline.evaluation.held_out import Z_95, mean_and_error
+from germline.evaluation.kl_divergence import KlDivergence
 from germline.types import HeldOutScore, Split
 
 
@@ -26,6 +28,8 @@ class EvaluationRow:
         difference: mean over examples of score less that of the first row, on the examples that
             both could be scored on; None in the first row, and where the examples differ.
         difference_error: its standard error (paired).
+        kl: from the start of the run, where it was measured.
+        texts: shares of degenerate texts, likewise.
     """
 
     source: str
@@ -34,6 +38,8 @@ class EvaluationRow:
     completions: Path
     difference: float | None
     difference_error: float | None
+    kl: KlDivergence | None = None
+    texts: DegenerateTextShares | None = None
 
 
 def score_sources(
@@ -130,5 +136,7 @@ def _as_json(row: EvaluationRow) -> dict[str, object]:
         **score_values(row.score),
         "difference_to_first": row.difference,
         "difference_error": row.difference_error,
+        **({"kl": asdict(row.kl)} if row.kl else {}),
+        **({"degenerate_texts": asdict(row.texts)} if row.texts else {}),
         "completions": row.completions,
     }

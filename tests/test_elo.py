@@ -165,51 +165,6 @@ def test_a_reply_without_a_verdict_is_recorded_and_no_loss(tmp_path, trained, re
         assert all(one["text"] == reply for one in replies)
 
 
-VERDICTS = {
-    # reply -> the completion that it prefers
-    "[[A]]": "first",
-    "[[ b ]]": "second",
-    "The second one is wrong. [[A]]": "first",
-    "[[A]] is right, as I said: [[A]].": "first",
-    "Between [[A]] and [[B]]:\n[[B]]": "second",
-    "Is it [[A]]?\n\n**Verdict: [[B]]**\n": "second",
-    "Is it [[A]]?\n## Final answer: `[[b]]`.": "second",
-    "<think>[[A]]? No, [[B]].</think>\nThe first one. [[A]]": "first",
-    "[[A]] or [[B]]? It is [[B]].": None,
-    "I choose [[A]].\nNot [[B]].": None,
-    "[[A]]\nBut [[B]] has its merits, and [[A]] too.": None,
-    "[[A]]\n[[B]] [[A]]": None,
-    "Answer with [[A]] or [[B]].": None,
-    "The answer is A.": None,
-    "[A]": None,
-    "[[C]]": None,
-    "[[AB]]": None,
-    "<think>It is [[A]], or": None,
-    "<think>It is [[A]]</think>": None,
-}
-
-
-@pytest.mark.parametrize("reply", VERDICTS)
-def test_the_verdict_of_a_reply_is_one_that_it_states_without_doubt(reply):
-    with judging(lambda *_: reply) as server:
-        judge = judge_at(server)
-        found = judge.ask(judge.request("?", "one", "two"))
-    assert (found.preferred, found.text) == (VERDICTS[reply], reply)
-    assert (found.failure is None) == (found.preferred is not None)
-
-
-@pytest.mark.parametrize(
-    ("text", "preferred"), [("[[A]] would be right if", None), ("Explained.\n[[A]]", "first")]
-)
-def test_a_reply_that_was_cut_has_a_verdict_on_its_last_line_only(text, preferred):
-    choice = {"message": {"content": text}, "finish_reason": "length"}
-    with judging(lambda *_: (200, {"choices": [choice]})) as server:
-        judge = judge_at(server)
-        found = judge.ask(judge.request("?", "one", "two"))
-    assert found.preferred == preferred
-    assert preferred or "was cut at max_new_tokens" in str(found.failure)
-
-
 def test_a_request_that_was_refused_is_asked_again_and_a_reply_is_not(tmp_path, trained):
     refused = compared(lambda *_: (400, {"error": "too long"}), tmp_path, trained)[0]
     assert refused.count("no verdict") == len(refused.judgments)
@@ -429,20 +384,6 @@ def test_a_judge_that_never_decides_is_an_error_with_what_it_wrote_and_keeps_the
     assert "\x1b" not in said
     assert "--judge-max-new-tokens, now 512" in said
     assert [row["outcome"] for row in rows(tmp_path)] == ["no verdict"] * 3
-
-
-def test_one_verdict_is_enough_to_end_well(tmp_path, trained):
-    asked = []
-
-    def once(*_):
-        asked.append(1)
-        return "[[A]]" if len(asked) == 1 else "no idea"
-
-    words = (trained, "-g", "-1", "-g", "3", "--limit", "3", "--out", tmp_path / "elo.jsonl")
-    with judging(once) as server:
-        done = command(*words, "--judge", server.url)
-    assert done.exit_code == 0
-    assert "no pair is decided, so there are no ratings" in done.stdout
 
 
 def test_an_interrupted_command_says_how_to_go_on(monkeypatch, trained):

@@ -44,6 +44,14 @@ def test_the_file_is_the_config_and_every_setting_has_its_reason(tmp_path):
     assert yaml.safe_load(text)["strategy"]["learning_rate"] == "auto"
 
 
+def test_nano_is_searched_where_the_other_configs_search_it(tmp_path):
+    done = CliRunner().invoke(app, ["new", "task", str(tmp_path / "riddles")])
+    assert done.exit_code == 0, done.output
+    of_template = load_config(tmp_path / "riddles.yaml").space
+    assert recommended("nano", "arithmetic").config.space == of_template
+    assert load_config("configs/arithmetic.yaml").space == of_template
+
+
 @pytest.mark.parametrize(
     "model", ["nano", "Qwen/Qwen2.5-0.5B", "Qwen/Qwen3-4B", "meta-llama/Llama-3.1-8B"]
 )

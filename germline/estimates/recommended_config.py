@@ -31,6 +31,9 @@ TINY_POPULATION, USUAL_POPULATION, LARGE_POPULATION = 128, 128, 64
 TINY_BATCH, USUAL_BATCH = 8, 16
 TINY_GENERATIONS, USUAL_GENERATIONS = 50, 200
 HELD_OUT, SCORES = 200, 10
+NANO_LAYERS = "3"
+"""Of the model nano; the template of `germline new task` and the shipped configs have the same."""
+
 WIDTH = 96
 PLACES: tuple[Place, ...] = ("device", "host")
 GIGABYTE = 1e9
@@ -135,6 +138,13 @@ def _first_choice(model: str, task: str, shape: ModelShape) -> Iterator[Recommen
         "whole population is evaluated in few batches. `full` perturbs every weight as Qiu et al. "
         "do, at one model copy per member; `lora` needs the least memory.",
     )
+    if model == "nano":
+        yield RecommendedSetting(
+            "space.layers",
+            NANO_LAYERS,
+            "The last of nano's four layers: it changes the style of answers and keeps their "
+            "facts. Another model needs no such line.",
+        )
     yield RecommendedSetting(
         "strategy.population",
         population,

@@ -50,3 +50,24 @@ def test_smoke_keeps_what_a_config_is_about():
     small = smoke_config(config)
     assert (small.space, small.shaping, small.seed) == (config.space, config.shaping, 7)
     assert small.generations == 2
+
+
+def test_smoke_needs_no_model_and_no_service_of_any_scorer(tmp_path):
+    service = {"kind": "openrlhf", "url": "http://localhost:9"}
+    judge = {"kind": "judge", "url": "http://localhost:9", "model": "j", "weight": -2}
+    length = {"kind": "length", "start": 1, "end": 7, "weight": -0.5}
+    scorers = {"a": service, "b": judge, "c": length}
+    config = load_config(
+        {
+            "task": {"kind": "arithmetic", "scorers": scorers},
+            "held_out": {
+                "scorers": {"d": {"kind": "classifier", "model": "some/model"}, **scorers}
+            },
+        }
+    )
+    small = smoke_config(config)
+    kinds = {name: (one.kind, one.weight) for name, one in small.task.scorers.items()}
+    assert kinds == {"a": ("repetition", 1.0), "b": ("length", -2.0), "c": ("length", -0.5)}
+    assert small.task.scorers["c"] == config.task.scorers["c"]
+    assert small.held_out.scorers == {"d": small.task.scorers["a"], **small.task.scorers}
+    assert len(list(train(small, tmp_path / "run"))) == 2

@@ -47,7 +47,11 @@ def train(  # noqa: PLR0913 - the options of a command
     quiet: Quiet = False,
     smoke: Annotated[
         bool,
-        typer.Option("--smoke", help="Test the config with two small generations of nano."),
+        typer.Option(
+            "--smoke",
+            help="Test the config with two small generations of nano; text penalties stand in for "
+            "scorers that need a model or a service.",
+        ),
     ] = False,
     dry: Annotated[
         bool,

@@ -15,6 +15,7 @@ from germline.config.plugins import check_plugins
 from germline.config.presets import find_config
 from germline.config.run_config import Config
 from germline.config.schedules import CosineSchedule
+from germline.config.scorers import smoke_scorers
 from germline.config.task_files import SUFFIXES
 from germline.config.yaml_loader import read_file
 from germline.types import GermlineError
@@ -73,8 +74,11 @@ def smoke_config(config: Config) -> Config:
     """Shrink a run to two small generations of the nano model, to see in seconds whether it works.
 
     Task, space, strategy and shaping stay what they are; population, batch and lengths do not.
+    Penalties of the text stand in for scorers that need a model or a service.
     """
     values = config.model_dump()
+    for section in ("task", "held_out"):
+        values[section]["scorers"] = smoke_scorers(getattr(config, section).scorers)
     small = [
         "model=nano",
         "engine=inprocess",

@@ -88,14 +88,8 @@ class SafeAlignment(FileOrDataset):
 
     @property
     def smoke_overrides(self) -> tuple[str, ...]:
-        """Settings of a run of `--smoke`: prompts of our own, and penalties instead of models."""
-        return (
-            f"task.path={SAMPLES}",
-            "task.test_path=null",
-            "task.metric=null",
-            "task.scorers={reward: {kind: repetition, weight: -1}, "
-            f"{self.cost}: {{kind: length, start: 10, end: 100}}}}",
-        )
+        """Settings of a run of `--smoke`: prompts of our own."""
+        return (f"task.path={SAMPLES}", "task.test_path=null")
 
     @model_validator(mode="after")
     def _a_scorer_is_the_cost(self) -> "SafeAlignment":

@@ -1,6 +1,7 @@
 """Settings of scorers: models and services that score completions outside the grader processes."""
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
@@ -317,6 +318,19 @@ class RepetitionPenalty(ScorerBase):
     kind: Literal["repetition"] = "repetition"
     weight: float = Field(-1.0, description="Weight of the penalty in the reward.")
     ngram: int = Field(3, ge=1, description="Words of an n-gram.")
+
+
+def smoke_scorers(scorers: Mapping[str, ScorerBase]) -> dict[str, ScorerBase]:
+    """Return penalties of the text in the place of models and services, for a run of `--smoke`."""
+    return {name: _smoke_scorer(one) for name, one in scorers.items()}
+
+
+def _smoke_scorer(scorer: ScorerBase) -> ScorerBase:
+    if isinstance(scorer, LengthPenalty | RepetitionPenalty):
+        return scorer
+    if scorer.weight < 0:
+        return LengthPenalty(weight=scorer.weight, start=10, end=100)
+    return RepetitionPenalty(weight=scorer.weight, ngram=1)
 
 
 def _names_are_words(scorers: dict[str, ScorerBase]) -> dict[str, ScorerBase]:

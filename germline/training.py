@@ -156,11 +156,11 @@ def _evaluate(
             return evaluation
     lost = [rollout.grade for rollout in evaluation.rollouts if math.isnan(rollout.grade.reward)]
     reasons = sorted({grade.failure or "no reason given" for grade in lost}) or ["no rollouts"]
+    kept = "Earlier generations are recorded: remove" if population.generation else "Remove"
     raise GermlineError(
         f"generation {population.generation}: {missing:.0%} of the rewards are "
         f"missing, twice in a row "
-        f"({'; '.join(reasons[:3])}). Earlier generations are recorded: remove the "
-        f"cause, then resume the run"
+        f"({'; '.join(reasons[:3])}). {kept} the cause, then resume the run"
     )
 
 

@@ -204,7 +204,7 @@ def test_a_cluster_that_is_gone_has_no_room_to_ask_for(joined, monkeypatch):
     from germline.fleet import ray_cluster as cluster
 
     monkeypatch.setattr(cluster, "_nodes", list)
-    assert "Ray has ended. The generations before are recorded: resume" in cluster.resources_report(
+    assert "Ray has ended. Finished generations are recorded: resume" in cluster.resources_report(
         {"CPU": 1.0}
     )
 

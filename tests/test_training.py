@@ -194,6 +194,14 @@ def test_what_is_missing_twice_stops_the_run_with_cause_and_remedy():
     assert "remove the cause, then resume the run" in str(caught.value)
 
 
+def test_the_first_generation_has_none_before_it_that_are_recorded():
+    with pytest.raises(GermlineError) as caught:
+        loop(lambda parts: Losing(parts, {0: EVERYTHING, 1: EVERYTHING}))
+    assert "engine 3: lost). Remove the cause, then resume the run" in str(caught.value)
+    with pytest.raises(GermlineError, match="Earlier generations are recorded: remove the cause"):
+        loop(lambda parts: Losing(parts, {1: EVERYTHING, 2: EVERYTHING}))
+
+
 def test_the_run_that_stopped_for_missing_rewards_resumes_to_the_same_bits(tmp_path):
     lost = {3: EVERYTHING, 4: EVERYTHING}
     with pytest.raises(GermlineError, match="generation 3: 100% of the rewards are missing"):

@@ -101,7 +101,7 @@ def resources_report(resources: Mapping[str, float], *, may_grow: bool = True) -
     """Return what an engine needs, what the cluster has, and the settings that help."""
     if not _nodes():
         return (
-            "the cluster has no nodes any more, Ray has ended. The generations before are "
+            "the cluster has no nodes any more, Ray has ended. Finished generations are "
             "recorded: resume the run, with fleet=local where there is no cluster"
         )
     total, free = ray.cluster_resources(), ray.available_resources()

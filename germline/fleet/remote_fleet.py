@@ -219,7 +219,7 @@ class RemoteFleet:
                 raise GermlineError(
                     f"fleet: engines changed their weights while they generated, {deviations} "
                     "times in one evaluation: generating must not change weights (or the memory of "
-                    "this machine is faulty). The generations before are recorded"
+                    "this machine is faulty). Finished generations are recorded"
                 )
             for place in [place for place, (slot, _) in done.items() if slot in deviating]:
                 del done[place]
@@ -277,7 +277,7 @@ class RemoteFleet:
         raise GermlineError(
             f"fleet: the engines disagree about the weights after generation {update.generation}, "
             "also after they were rebuilt: the arithmetic or the memory of a machine is faulty. "
-            "The generations before are recorded; resume the run with fleet=local, or on other "
+            "Finished generations are recorded; resume the run with fleet=local, or on other "
             "machines"
         )
 

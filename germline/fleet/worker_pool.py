@@ -367,7 +367,7 @@ class WorkerPool:
     def _all_given_up(self) -> GermlineError:
         return GermlineError(
             f"fleet: every engine was lost {MAX_LOSSES} times in a row; the last was "
-            f"{self._last_loss}. The generations before are recorded: mend the cause, then resume "
+            f"{self._last_loss}. Finished generations are recorded: mend the cause, then resume "
             "the run"
         )
 

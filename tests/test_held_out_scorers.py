@@ -1,14 +1,18 @@
 """Scorers of held-out completions only: recorded beside the score, and never in the fitness."""
 
+import io
 import json
 import logging
 from math import isnan
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 import germline
 from germline.cli.application import app
+from germline.cli.line_view import LineView
+from germline.cli.text_format import score
 from germline.config import load_config
 from germline.record import RunDirectory
 from germline.record.metrics_rows import held_out_row, read_held_out_row
@@ -130,6 +134,20 @@ def test_a_resumed_run_may_be_given_a_judge(tmp_path):
     ]
     assert found == [[], [], ["vowels"]]
     assert journal(path) == journal(run(tmp_path / "plain"))
+
+
+def test_plain_output_has_the_scores_before_training_too(tmp_path):
+    training = germline.train(
+        settings(f"held_out.scorers={json.dumps(GERMLINE_OWN)}"), tmp_path / "run"
+    )
+    out = io.StringIO()
+    view = LineView(Console(file=out, width=200), training.directory)
+    view.start()
+    view.generation(next(iter(training)))
+    (start, *_) = [row.score for row in training.directory.held_out()]
+    expected = [f"held-out {one.metric} {score(one)}" for one in (start, *start.scorers)]
+    assert len(expected) > 1
+    assert out.getvalue().splitlines()[0] == f"{'  '.join(expected)} before training"
 
 
 def test_eval_asks_the_scorers_too_and_prints_both(tmp_path):

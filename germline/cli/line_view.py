@@ -51,7 +51,7 @@ class LineView(SilentView):
         if self._run is not None and not self._scores:
             self._scores = [row.score for row in self._run.held_out()]
             for score in self._scores[:1]:  # before training, so no generation contains it
-                self._print(f"held-out {score.metric} {text_format.score(score)} before training")
+                self._print(f"{'  '.join(_held_out(score))} before training")
         self._print(generation_line(record, self._clock.left_s))
         sentences = advice(self._rows[-WINDOW:])
         if self._run is not None:
@@ -96,11 +96,13 @@ def generation_line(record: GenerationRecord, left_s: float | None) -> str:
     if cost := cost_weight(record.strategy_metrics):
         parts.append(cost)
     if record.held_out is not None:
-        parts += [
-            f"held-out {one.metric} {text_format.score(one)}"
-            for one in (record.held_out, *record.held_out.scorers)
-        ]
+        parts += _held_out(record.held_out)
     parts.append(f"{text_format.number(tokens_per_s(record))} tokens/s")
     if left_s is not None:
         parts.append(f"{text_format.duration(left_s)} left")
     return "  ".join(parts)
+
+
+def _held_out(score: HeldOutScore) -> list[str]:
+    """Format a held-out score, and those of the same completions by `held_out.scorers`."""
+    return [f"held-out {one.metric} {text_format.score(one)}" for one in (score, *score.scorers)]

@@ -8,7 +8,9 @@ from rich.console import Console
 
 from germline.cli.train_summary import print_next_commands
 from germline.config import load_config
+from germline.evaluation.held_out import score_of_values
 from germline.record import RunDirectory
+from germline.types import HeldOutScore
 from tests.synthetic_runs import BATCH, DIGEST, rollout, score
 
 
@@ -19,6 +21,12 @@ def run(tmp_path: Path) -> RunDirectory:
 
 def terminal() -> Console:
     return Console(width=90, force_terminal=True, record=True, file=io.StringIO())
+
+
+def printed_lines(run: RunDirectory) -> list[str]:
+    console = terminal()
+    print_next_commands(console, run)
+    return console.export_text().splitlines()
 
 
 @pytest.mark.parametrize("schedule", ["linear", "cosine"])
@@ -43,16 +51,57 @@ def test_the_next_commands_can_be_pasted(tmp_path: Path) -> None:
     assert "did not improve" not in printed
 
 
-def test_what_comes_next_after_no_improvement_is_a_probe(run: RunDirectory) -> None:
+def test_the_best_generation_is_exported_where_it_is_clearly_better(run: RunDirectory) -> None:
     run.write_held_out(score(0, 0.5), [rollout(0, 7, 0.0)], BATCH)
     run.write_held_out(score(5, 0.75), [rollout(0, 7, 0.0)], BATCH)
     run.write_held_out(score(10, 0.5), [rollout(5, 7, 1.0)], BATCH)
     console = terminal()
     print_next_commands(console, run)
     lines = console.export_text().splitlines()
-    assert lines[1].strip().startswith("(the held-out score did not improve: see the signals in")
-    assert lines[2] == f"  germline probe {run.path}"
+    # The best score is clearly better than the first one, so its generation is worth exporting.
     assert f"  germline export {run.path} --best --out my-model" in lines
+    assert "did not improve" not in "".join(lines)
+
+
+def test_what_comes_next_after_no_improvement_is_a_probe(run: RunDirectory) -> None:
+    run.write_held_out(score(0, 0.5), [rollout(0, 7, 0.0)], BATCH)
+    run.write_held_out(score(10, 0.5), [rollout(5, 7, 1.0)], BATCH)
+    lines = printed_lines(run)
+    assert lines[1].startswith("  The held-out score did not improve: see the signals in the")
+    assert f"  germline probe {run.path}" in lines
+    assert f"  germline eval {run.path} -g -1 -g 9" in lines
+    assert not [line for line in lines if "export" in line]
+
+
+def values_score(generation: int, values: list[float]) -> HeldOutScore:
+    return score_of_values(generation, "exact", values, higher_is_better=True)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_clear"),
+    [
+        ([0.0] * 12 + [1.0] * 8, [1.0] * 20, True),
+        ([0.0] * 12 + [1.0] * 8, [0.0] * 10 + [1.0] * 10, False),
+        ([0.0], [1.0], False),  # of one example there is no interval
+    ],
+)
+def test_export_is_suggested_where_the_improvement_is_clear(
+    run: RunDirectory, before: list[float], after: list[float], *, is_clear: bool
+) -> None:
+    run.write_held_out(values_score(0, before), [rollout(0, 7, 0.0)], BATCH)
+    run.write_held_out(values_score(10, after), [rollout(5, 7, 1.0)], BATCH)
+    text = "\n".join(printed_lines(run))
+    assert ("germline export" in text) is is_clear
+    assert ("may have improved by chance" in text) is not is_clear
+    assert f"  germline resume {run.path} generations=20" in text
+
+
+def test_without_values_the_intervals_of_both_scores_are_compared(run: RunDirectory) -> None:
+    run.write_held_out(score(0, 0.5), [rollout(0, 7, 0.0)], BATCH)
+    run.write_held_out(score(10, 0.55), [rollout(5, 7, 1.0)], BATCH)
+    text = " ".join(" ".join(printed_lines(run)).split())
+    assert "the intervals of the scores before and after training overlap" in text
+    assert "germline export" not in text
 
 
 def test_the_newest_of_equally_good_generations_is_exported(run: RunDirectory) -> None:

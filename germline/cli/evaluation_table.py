@@ -1,6 +1,5 @@
 """Several evaluations in one table: scores with their errors, and differences to the first."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,11 +9,11 @@ import typer
 
 from germline import run
 from germline.cli import tables, text_format
-from germline.cli.json_output import print_json, score_values
+from germline.cli.json_output import difference_values, print_json, score_values
 from germline.config import TaskConfig
 from germline.evaluation.degenerate_text import DegenerateTextShares
-from germline.evaluation.held_out import Z_95, mean_and_error
 from germline.evaluation.kl_divergence import KlDivergence
+from germline.evaluation.paired_difference import PairedDifference, paired_difference
 from germline.types import HeldOutScore, Split
 
 
@@ -25,9 +24,8 @@ class EvaluationRow:
     Attributes:
         generation: as it was asked for; None for the newest weights of a run, and for a model.
         completions: the file that holds them.
-        difference: mean over examples of score less that of the first row, on the examples that
-            both could be scored on; None in the first row, and where the examples differ.
-        difference_error: its standard error (paired).
+        difference: the score less that of the first row, on the examples that both could be
+            scored on; None in the first row, and where the examples differ.
         kl: from the start of the run, where it was measured.
         texts: shares of degenerate texts, likewise.
     """
@@ -36,8 +34,7 @@ class EvaluationRow:
     generation: int | Literal["best"] | None
     score: HeldOutScore
     completions: Path
-    difference: float | None
-    difference_error: float | None
+    difference: PairedDifference | None
     kl: KlDivergence | None = None
     texts: DegenerateTextShares | None = None
 
@@ -69,8 +66,8 @@ def score_sources(
                 out=out or (None if len(sources) == 1 else _file_beside(source, split, generation)),
                 generation=generation,
             )
-            difference, error = _paired(score, rows[0].score) if rows else (None, None)
-            rows.append(EvaluationRow(source, generation, score, completions, difference, error))
+            difference = paired_difference(score, rows[0].score) if rows else None
+            rows.append(EvaluationRow(source, generation, score, completions, difference))
     return rows
 
 
@@ -92,7 +89,7 @@ def print_rows(rows: Sequence[EvaluationRow], *, as_json: bool) -> None:
                 text_format.score(row.score),
                 str(row.score.n),
                 text_format.number(row.score.reward),
-                _difference(row),
+                text_format.difference(row.difference) if row.difference else "",
                 *(_by_scorer(row.score, name) for name in scorers),
             )
             for row in rows
@@ -110,20 +107,6 @@ def _file_beside(source: str, split: Split, generation: object) -> Path | None:
     return Path(f"completions-{Path(source).name}-{split}.jsonl")
 
 
-def _paired(score: HeldOutScore, first: HeldOutScore) -> tuple[float | None, float | None]:
-    if len(score.values) != len(first.values) or score.metric != first.metric:
-        return None, None
-    pairs = zip(score.values, first.values, strict=True)
-    return mean_and_error([a - b for a, b in pairs if not math.isnan(a - b)])
-
-
-def _difference(row: EvaluationRow) -> str:
-    if row.difference is None or row.difference_error is None:
-        return ""
-    half = Z_95 * row.difference_error
-    return f"{row.difference:+.3g} [{row.difference - half:+.3g}, {row.difference + half:+.3g}]"
-
-
 def _by_scorer(score: HeldOutScore, name: str) -> str:
     """Format the score by one of `held_out.scorers`; empty where it did not score this row."""
     return next((text_format.score(one) for one in score.scorers if one.metric == name), "")
@@ -134,8 +117,7 @@ def _as_json(row: EvaluationRow) -> dict[str, object]:
         "source": row.source,
         "generation": row.generation,
         **score_values(row.score),
-        "difference_to_first": row.difference,
-        "difference_error": row.difference_error,
+        **difference_values(row.difference),
         **({"kl": asdict(row.kl)} if row.kl else {}),
         **({"degenerate_texts": asdict(row.texts)} if row.texts else {}),
         "completions": row.completions,

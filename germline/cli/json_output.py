@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from germline.evaluation.paired_difference import PairedDifference
     from germline.types import HeldOutScore
 
 FLAG = "--json"
@@ -24,6 +25,16 @@ def print_json(document: object) -> None:
 def print_error(kind: str, message: str, status: int) -> None:
     """Print an error as the document of a command that was given `--json`."""
     print_json({"error": {"type": kind, "message": message, "exit_status": status}})
+
+
+def difference_values(difference: "PairedDifference | None") -> dict[str, object]:
+    """Return a paired difference to the first row as values for JSON."""
+    return {
+        "difference_to_first": difference.mean if difference else None,
+        "difference_error": difference.standard_error if difference else None,
+        "difference_interval_95": list(difference.interval) if difference else None,
+        "difference_n": difference.n if difference else None,
+    }
 
 
 def score_values(score: "HeldOutScore") -> dict[str, object]:

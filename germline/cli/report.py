@@ -1,13 +1,14 @@
 """The command `germline report`: write an HTML page about runs."""
 
 import webbrowser
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from germline.cli import completion
-from germline.cli.json_output import AsJson, print_json
+from germline.cli.json_output import AsJson, difference_values, print_json, score_values
 
 if TYPE_CHECKING:
     from germline.report.run_facts import RunFacts
@@ -51,9 +52,10 @@ def report(
     facts = read_runs([one for run in runs for one in runs_of(run)])
     path = write_page(facts, out)
     if as_json:
-        values = [{"run": one.path, "advice": _advice(one), "damage": one.damage} for one in facts]
-        print_json({"report": path, "runs": values})
+        print_json({"report": path, "runs": _as_json(facts)})
     else:
+        if len(facts) > 1:
+            _print_comparison(facts)
         for one in facts:
             if one.damage:
                 typer.secho(f"the journal is damaged: {one.damage}", fg="red", err=True)
@@ -62,6 +64,43 @@ def report(
         typer.echo(f"written to {path}")
     if browse and not webbrowser.open(path.resolve().as_uri()):
         typer.echo("no browser could be started: open the file in a browser", err=True)
+
+
+def _print_comparison(runs: "Sequence[RunFacts]") -> None:
+    """Print the held-out scores of several runs, and their differences to the first run."""
+    from germline.cli import tables, text_format
+    from germline.report.run_comparison import differences_to_first
+
+    tables.print_table(
+        ("run", "metric", "before", "after", "n", "less the first"),
+        [
+            (
+                str(run.path),
+                run.metric,
+                text_format.score(run.scores[0]) if run.scores else "",
+                text_format.score(run.scores[-1]) if run.scores[1:] else "",
+                str(run.scores[-1].n) if run.scores else "",
+                f"{text_format.difference(found)} over {found.n}" if found else "",
+            )
+            for run, found in zip(runs, differences_to_first(runs), strict=True)
+        ],
+    )
+    typer.echo("differences: paired over the same held-out examples, with 95 % intervals")
+
+
+def _as_json(runs: "Sequence[RunFacts]") -> list[dict[str, object]]:
+    from germline.report.run_comparison import differences_to_first
+
+    return [
+        {
+            "run": run.path,
+            "advice": _advice(run),
+            "damage": run.damage,
+            "score": score_values(run.scores[-1]) if run.scores else None,
+            **difference_values(found),
+        }
+        for run, found in zip(runs, differences_to_first(runs), strict=True)
+    ]
 
 
 def _advice(run: "RunFacts") -> list[str]:

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 from germline.report.text_format import (
     caution,
+    difference,
     duration,
     escape_control_characters,
     kind_of_error,
@@ -16,6 +17,7 @@ from germline.report.text_format import (
 
 __all__ = [
     "caution",
+    "difference",
     "duration",
     "escape_control_characters",
     "kind_of_error",

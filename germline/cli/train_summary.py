@@ -10,9 +10,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from germline.cli import text_format
+from germline.cli import tables, text_format
 from germline.comm_bytes import CommBytes
 from germline.config import Nes
+from germline.evaluation.paired_difference import is_clearly_better, paired_difference
 from germline.record import HeldOutRow, RunDirectory
 from germline.record.atomic_files import Row
 from germline.record.best_generation import best_score, signed_score
@@ -87,34 +88,51 @@ def print_next_commands(console: Console, run: RunDirectory) -> None:
     """Print commands that use the trained model or continue the run."""
     path = _quoted(run)
     scores = [row.score for row in run.held_out()]
+    known = [score for score in scores if math.isfinite(score.mean)]
     best = best_score(scores)
-    lines = [
-        "next:",
-        *_without_improvement(run, scores),
-        f'  germline generate {path} "your prompt"',
-    ]
-    if not run.config.engine.has_own_model:  # It has no file format.
-        is_better = best is not None and signed_score(best) > signed_score(scores[-1])
-        is_trained = best is not None and best.generation > scores[0].generation
-        which = " --best" if is_better and is_trained and run.config.method.replayable else ""
-        lines.append(f"  germline export {path}{which} --out my-model")
+    is_better = best is not None and signed_score(best) > signed_score(scores[-1])
+    is_trained = best is not None and best.generation > scores[0].generation
+    takes_best = is_better and is_trained and run.config.method.replayable
+    exported = best if takes_best else known[-1] if known else None
+    _print_whole(console, "next:")
+    lines = [f'  germline generate {path} "your prompt"']
+    if len(known) > 1 and exported and not is_clearly_better(exported, known[0]):
+        tables.print_indented(_doubt(exported, known[0]), console)
+        lines += _commands_in_doubt(run, exported)
+    elif not run.config.engine.has_own_model:  # It has no file format.
+        lines.append(f"  germline export {path}{' --best' if takes_best else ''} --out my-model")
     if not run.config.strategy.whole_run and not run.stopped_early:
         lines.append(f"  germline resume {path} generations={2 * run.config.generations}")
     for line in lines:
         _print_whole(console, line)
 
 
-def _without_improvement(run: RunDirectory, scores: Sequence[HeldOutScore]) -> list[str]:
-    """Return a remark on scores that are not better than before training, and what to try."""
-    known = [score for score in scores if math.isfinite(score.mean)]
-    if len(known) < 2 or signed_score(known[-1]) > signed_score(known[0]):
-        return []
-    lines = ["  (the held-out score did not improve: see the signals in the report)"]
-    strategy = run.config.strategy
+def _doubt(score: HeldOutScore, start: HeldOutScore) -> str:
+    """Say why a score does not show that the run has learned something."""
+    more = "see the signals in the report, and docs/own-task.md, When nothing is learned"
+    if signed_score(score) <= signed_score(start):
+        return f"The held-out score did not improve: {more}."
+    found = paired_difference(score, start)
+    change = "the intervals of the scores before and after training overlap"
+    if found:
+        change = f"the change is {text_format.difference(found)} over {found.n} examples"
+    return (
+        f"The held-out score may have improved by chance ({change}), so exporting is not suggested "
+        f"yet. More generations or more held-out examples decide it; {more}."
+    )
+
+
+def _commands_in_doubt(run: RunDirectory, score: HeldOutScore) -> list[str]:
+    """Return the commands that tell whether a run can learn, and whether it has."""
+    path, strategy, method = _quoted(run), run.config.strategy, run.config.method
+    commands = []
+    if method.trains_center and score.generation:
+        # All held-out examples of the task, and not the `held_out.examples` of the run.
+        commands.append(f"  germline eval {path} -g -1 -g {score.generation - 1}")
     can_probe = isinstance(strategy, Nes) and strategy.population > 1 and not run.ancestors
-    if can_probe and run.config.method.kind == "es":
-        lines.append(f"  germline probe {_quoted(run)}")
-    return lines
+    if can_probe and method.kind == "es":
+        commands.append(f"  germline probe {path}")
+    return commands
 
 
 def completions_table(before: HeldOutRow, after: HeldOutRow, width: int) -> Table:

@@ -30,6 +30,7 @@ from germline.report import (
 )
 from germline.report.advice import advice
 from germline.report.part_charts import part_charts
+from germline.report.run_comparison import differences_to_first
 from germline.report.run_facts import RunFacts, bounded_text
 from germline.report.score_divergence_advice import score_divergence_advice
 from germline.report.seed_curves import seed_groups
@@ -114,6 +115,7 @@ def render_page(runs: Sequence[RunFacts]) -> str:
     sections = [
         {
             "run": run,
+            "difference": difference,
             "anchor": f"run-{place}",
             "tone": curves.run_style(place),
             "title": [
@@ -149,7 +151,9 @@ def render_page(runs: Sequence[RunFacts]) -> str:
             "all_settings": diff.flatten_settings(run.config.model_dump(mode="json")),
             "commands": suggested_commands(run),
         }
-        for place, run in enumerate(runs)
+        for place, (run, difference) in enumerate(
+            zip(runs, differences_to_first(runs), strict=True)
+        )
     ]
     names = ", ".join(run.name for run in runs)
     return (
@@ -287,6 +291,7 @@ def _environment() -> Environment:
         "number": _number,
         "score": text_format.score,
         "error": text_format.error,
+        "difference": text_format.difference,
         "kind_of_error": text_format.kind_of_error,
         "duration": text_format.duration,
         "seconds": text_format.seconds,

@@ -8,6 +8,7 @@ from pydantic import BaseModel
 
 from germline.config import Config, Nes
 from germline.evaluation import confidence_interval
+from germline.evaluation.paired_difference import PairedDifference
 from germline.types import HeldOutScore
 
 JOINERS = "\u200c\u200d"
@@ -57,6 +58,12 @@ def size(count: float) -> str:
 def score(value: HeldOutScore) -> str:
     """Format a held-out score with its standard error, or a share with its interval."""
     return f"{number(value.mean)} {error(value)}"
+
+
+def difference(value: PairedDifference) -> str:
+    """Format a paired difference with its 95 % interval."""
+    low, high = (f"{end:+.3g}" if math.isfinite(end) else "-" for end in value.interval)
+    return f"{value.mean:+.3g} [{low}, {high}]"
 
 
 def scorer_line(*scores: HeldOutScore) -> str:

@@ -1,0 +1,29 @@
+"""Differences between the final held-out scores of several runs, on the same examples."""
+
+from collections.abc import Sequence
+
+from germline.evaluation.paired_difference import PairedDifference, paired_difference
+from germline.report.run_facts import RunFacts
+
+
+def differences_to_first(runs: Sequence[RunFacts]) -> list[PairedDifference | None]:
+    """Return the last score of each run less that of the first run.
+
+    None for the first run, for a run without a score after training, and where the recorded prompts
+    show that two runs have other held-out examples.
+    """
+    return [None if run is runs[0] else _difference(run, runs[0]) for run in runs]
+
+
+def _difference(run: RunFacts, first: RunFacts) -> PairedDifference | None:
+    if any(not one.scores or not one.scores[-1].generation for one in (run, first)):
+        return None
+    if _asked(run) != _asked(first):
+        return None
+    return paired_difference(run.scores[-1], first.scores[-1])
+
+
+def _asked(run: RunFacts) -> list[tuple[str, str]]:
+    """Return the held-out prompts and gold answers that a run has recorded."""
+    sampled = next((one.samples for one in run.held_out if one.samples), ())
+    return [(sample.prompt, sample.answer) for sample in sampled]

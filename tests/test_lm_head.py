@@ -1,6 +1,7 @@
 """The LM head is one product of two matrices, wherever it is applied."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from germline.config import Full, LowRank
 from germline.types import Decoding
-from tests.tiny_engines import examples, inprocess, population
+from tests.tiny_engines import SPACES, examples, inprocess, population
 
 
 def products_of_the_head(work: Callable[[], object], vocabulary: int) -> set[str]:
@@ -58,3 +59,24 @@ def test_a_slice_of_hidden_states_gives_the_logits_of_the_whole():
     whole = engine.logits(None, tokens)
     (last,) = engine._read([None], tokens, 3)
     assert torch.equal(last, whole[:, -3:])
+
+
+@pytest.mark.parametrize("space", ["rank 2", "lora", "subspace", "full"])
+def test_prompts_of_different_lengths_do_not_cost_the_logits_between_them(space, monkeypatch):
+    engine = inprocess("qwen2", SPACES[space], members_per_batch=2)
+    texts = [replace(one, prompt=one.prompt * 2 * (i + 1)) for i, one in enumerate(examples())]
+    members = population(2).members
+    completions = engine.generate(members, texts, Decoding(3))
+    expected = engine.log_probabilities(members, texts, completions)
+    assert engine.pack_completions(texts, completions).keep > 20
+
+    vocabulary = engine.model.get_input_embeddings().num_embeddings
+    monkeypatch.setattr("germline.engines.inprocess.LOGITS_AT_ONCE", 6 * vocabulary)
+    widths = set()
+    head = engine.model.get_output_embeddings()
+    with head.register_forward_hook(lambda _head, _input, out: widths.add(out.shape[1])):
+        found = engine.log_probabilities(members, texts, completions)
+    assert max(widths) <= 3
+    for member, before in zip(found, expected, strict=True):
+        for text, other in zip(member, before, strict=True):
+            assert text == pytest.approx(other, abs=1e-5)

@@ -21,7 +21,7 @@ from germline.engines.cpu_kernels import FusedDecoder
 from germline.engines.decode import TokenDecoder
 from germline.engines.detokenize import Detokenizer
 from germline.engines.dtypes import check_dtype, serving_dtype
-from germline.engines.lm_head import make_head_input_contiguous
+from germline.engines.lm_head import HeadInput
 from germline.engines.lora_members import LoraMembers, LowRankMembers
 from germline.engines.malloc_tuning import keep_freed_memory
 from germline.engines.master_weights import Masters, searched_names
@@ -108,7 +108,7 @@ class InProcessEngine:
         values = placement.place(pretrained.model, searched_names(space, infos, pretrained.source))
         # Buffers keep their dtype: transformers keeps rotary frequencies in fp32.
         self.model = pretrained.model.to(self.device)
-        make_head_input_contiguous(self.model)
+        self._head_input = HeadInput(self.model)
         self.serving = {name: p.detach() for name, p in self.model.named_parameters()}
         self.weights = Masters(values, infos, space, optimizer, sigma_unit, pretrained.source, host)
         self._members = self._make_members(space, config)
@@ -191,8 +191,15 @@ class InProcessEngine:
     ) -> list[list[Tensor]]:
         """Return the logits of each member at the tokens of each of its completions."""
         packed = self.pack_completions(examples, completions)
-        rows = chain.from_iterable(self._read(members, packed.rows, packed.keep))
-        read = [row[span] for row, span in zip(rows, packed.spans, strict=True)]
+        kept = len(packed.rows) * packed.keep * self._vocabulary
+        # Prompts differ in length so much that most of the logits would be of other tokens. Fewer
+        # rows at the head may round otherwise, so texts that fit are read as ever.
+        positions = packed.positions() if kept > LOGITS_AT_ONCE else None
+        rows = chain.from_iterable(self._read(members, packed.rows, packed.keep, positions))
+        read = [
+            row[: span.stop - span.start] if positions is not None else row[span]
+            for row, span in zip(rows, packed.spans, strict=True)
+        ]
         return [read[row : row + len(examples)] for row in range(0, len(read), len(examples))]
 
     def log_probabilities(
@@ -207,13 +214,14 @@ class InProcessEngine:
         a few texts are in memory at a time.
         """
         results: list[list[Sequence[float]]] = [[] for _ in members]
-        most = LOGITS_AT_ONCE // self.model.get_input_embeddings().num_embeddings
+        most = LOGITS_AT_ONCE // self._vocabulary
         longest = self.pack_completions(examples, completions[:1]).rows.shape[1]
         most_texts = max(1, TOKENS_AT_ONCE // longest)
         for some, few in split_completions(completions, most, most_texts):
             written = [row[few] for row in completions[some]]
             read = self.read(members[some], examples[few], written)
             logs = _log_probabilities([one for row in read for one in row], written)
+            del read  # or the next piece would be computed beside the logits of this one
             for place, row in enumerate(written, some.start):
                 results[place] += [next(logs) for _ in row]
         return results
@@ -259,10 +267,21 @@ class InProcessEngine:
         self.weights.save_adapter(folder)
         self.pretrained.tokenizer.save_pretrained(folder)
 
+    @property
+    def _vocabulary(self) -> int:
+        """Numbers in the logits of a token; embeddings may be padded beyond the tokenizer."""
+        return self.model.get_input_embeddings().num_embeddings
+
     def _read(
-        self, members: Sequence[Perturbation | None], tokens: Tensor, keep: int
+        self,
+        members: Sequence[Perturbation | None],
+        tokens: Tensor,
+        keep: int,
+        positions: Tensor | None = None,
     ) -> list[Tensor]:
         """Return the logits at the last `keep` positions (0: at all) of rows, member by member.
+
+        Of these, `positions` `[rows, number]` names those of each row that are computed.
 
         They are those of one group of members after another, and are not joined: a copy would take
         as much memory again.
@@ -270,10 +289,12 @@ class InProcessEngine:
         each = len(tokens) // len(members)
         logits, row = [], 0
         for together in self._groups(members):
-            rows = tokens[row : row + each * len(together)].to(self.device)
-            positions = torch.arange(rows.shape[1], device=self.device).repeat(len(rows), 1)
-            with self._applied(together):
-                output = self.model(rows, position_ids=positions, logits_to_keep=keep)
+            some = slice(row, row + each * len(together))
+            rows = tokens[some].to(self.device)
+            places = torch.arange(rows.shape[1], device=self.device).repeat(len(rows), 1)
+            at = None if positions is None else positions[some].to(self.device)
+            with self._applied(together), self._head_input.only(at):
+                output = self.model(rows, position_ids=places, logits_to_keep=keep)
             logits.append(output.logits)
             row += len(rows)
         return logits

@@ -27,6 +27,15 @@ class PackedBatch:
     keep: int
     spans: tuple[slice, ...]
 
+    def positions(self) -> Tensor:
+        """Return the kept positions of each completion, `[rows, longest completion]`.
+
+        Those after the end of a shorter completion, or of the row, predict nothing.
+        """
+        longest = max(span.stop - span.start for span in self.spans)
+        starts = torch.tensor([span.start for span in self.spans])
+        return (starts[:, None] + torch.arange(longest)).clamp(max=self.keep - 1)
+
 
 def pack_completions(
     prompts: Sequence[Sequence[int]],

@@ -169,7 +169,9 @@ def half_scratch_bytes(shape: ModelShape, work: Workload) -> float:
 def calibration_bytes(shape: ModelShape, work: Workload) -> int:
     """Return equation (10): members read the texts of the center whole, piece by piece.
 
-    All prompts are taken to be as long as the longest one.
+    All prompts are taken to be as long as the longest one, and the shortest to be what all begin
+    with: logits are computed from the end of the shortest prompt on, unless these are too many. The
+    log-probabilities of one text are computed at a time, in fp32.
     """
     new = min(TOKENS, work.texts.new_tokens)
     length = work.texts.prompt + new
@@ -177,9 +179,12 @@ def calibration_bytes(shape: ModelShape, work: Workload) -> int:
     examples = min(texts, count_examples(new))
     members = min(max(1, min(texts, TOKENS_AT_ONCE // length) // examples), work.members)
     tokens = min(members, work.stacked or members) * examples * length
-    logits = members * examples * (new + 1) * shape.vocabulary
+    from_shortest = max(new + 1, length - work.texts.prefix)
+    most = max(LOGITS_AT_ONCE, members * examples * new * shape.vocabulary)
+    logits = min(members * examples * from_shortest * shape.vocabulary, most)
     of_mlp = tokens * (3 * shape.inner + 4 * shape.hidden)
-    return (tokens * shape.kv_numbers + max(logits, of_mlp)) * work.dtype.itemsize
+    text = 2 * new * shape.vocabulary * FP32
+    return (tokens * shape.kv_numbers + max(logits, of_mlp)) * work.dtype.itemsize + text
 
 
 def snapshot_bytes(work: Workload) -> int:

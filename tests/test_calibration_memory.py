@@ -1,5 +1,8 @@
 """The memory of calibrating sigma: few members read at once, and the estimate counts them."""
 
+import subprocess
+import sys
+
 import pytest
 
 from benchmarks.memory import LiveTensors
@@ -43,3 +46,25 @@ def test_members_read_in_turn_and_take_the_memory_that_is_counted(
     fixed = load_config(AUTO, ["strategy.sigma=0.01"])
     assert total(memory_parts(fixed, shape, work), "host") <= total(parts, "host")
     assert not [one for one in memory_parts(fixed, shape, work) if one.phase == "calibration"]
+
+
+GROWTH = """
+import torch
+from benchmarks.memory import resident_peak
+from germline.engines.inprocess import _log_probabilities
+from germline.engines.malloc_tuning import keep_freed_memory
+from germline.types import Completion
+
+keep_freed_memory()
+logits = torch.zeros(40, 16, 151_936, dtype=torch.bfloat16)
+before = resident_peak()
+list(_log_probabilities(list(logits), [[Completion("", tuple(range(16)), "length", 0)] * 40]))
+print(resident_peak() - before)
+"""
+
+
+def test_results_among_large_temporaries_do_not_make_the_heap_grow():
+    done = subprocess.run(
+        [sys.executable, "-c", GROWTH], capture_output=True, text=True, check=True
+    )
+    assert float(done.stdout) < 80e6  # two rows in fp32 are 20 MB

@@ -355,12 +355,11 @@ def _log_probabilities(
     sizes = [len(tokens) for tokens in written]
     numbers = torch.tensor([token for tokens in written for token in tokens], dtype=torch.long)
     tokens = numbers.to(logits[0].device).split(sizes)
-    logs = torch.cat(
-        [
-            read.float().log_softmax(-1).gather(-1, own[:, None])[:, 0]
-            for read, own in zip(logits, tokens, strict=True)
-        ]
-    )
+    # The results have their memory before the rows of 10 MB are copied: allocated between these,
+    # they kept glibc from using the freed memory again, 0.5 GB of it for 55 texts of Qwen2.5.
+    logs = torch.empty(len(numbers), device=logits[0].device)
+    for read, own, found in zip(logits, tokens, logs.split(sizes), strict=True):
+        found.copy_(read.float().log_softmax(-1).gather(-1, own[:, None])[:, 0])
     return iter([one.tolist() for one in logs.cpu().split(sizes)])
 
 

@@ -3,14 +3,17 @@
 import json
 import shutil
 import webbrowser
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
 
 from germline.cli.application import app
 from germline.config import load_config
+from germline.evaluation.held_out import score_of_values
 from germline.record import RunDirectory
 from germline.types import GermlineError
+from tests.synthetic_runs import BATCH, DIGEST, record, rollout
 from tests.toy_runs import journal, run
 
 
@@ -27,8 +30,36 @@ def test_the_page_is_written_and_its_place_is_said(finished, tmp_path):
     shown = germline("report", finished)
     assert (shown.exit_code, shown.stdout) == (0, f"written to {finished / 'report.html'}\n")
     out = tmp_path / "page.html"
-    assert germline("report", finished, finished, "--out", out).stdout == f"written to {out}\n"
+    assert germline("report", finished, "--out", out).stdout == f"written to {out}\n"
     assert out.exists()
+
+
+def scored(path, before, after, examples=BATCH):
+    """Write a run with the held-out scores of two examples, before and after training."""
+    made = RunDirectory.create(path, load_config({"task": "arithmetic"}), DIGEST, threads=1)
+    for generation, values in enumerate((before, after)):
+        if generation:
+            made.write(record(0), examples)
+        score = score_of_values(generation, "exact", values, higher_is_better=True)
+        rollouts = [rollout(0, example.index, 1.0) for example in examples]
+        made.write_held_out(score, rollouts, examples)
+    return made.path
+
+
+def test_several_runs_are_compared_over_the_same_examples(tmp_path):
+    first = scored(tmp_path / "first", [0.0, 0.0], [0.5, 0.25])
+    better = scored(tmp_path / "better", [0.0, 0.0], [1.0, 1.0])
+    others = [replace(one, prompt=f"other {one.prompt}") for one in BATCH]
+    elsewhere = scored(tmp_path / "elsewhere", [0.0, 0.0], [1.0, 1.0], others)
+    words = ("report", first, better, elsewhere, "--out", tmp_path / "page.html")
+    rows = [line.split("\t") for line in germline(*words).stdout.splitlines()[:3]]
+    assert [row[-1] for row in rows] == ["", "+0.625 [+0.38, +0.87] over 2", ""]
+    page = " ".join((tmp_path / "page.html").read_text().split())
+    assert page.count("[+0.38, +0.87]") == 1
+    values = json.loads(germline(*words, "--json").stdout)["runs"]
+    assert [one["difference_to_first"] for one in values] == [None, 0.625, None]
+    assert values[1]["difference_interval_95"] == pytest.approx([0.38, 0.87])
+    assert [one["difference_n"] for one in values] == [None, 2, None]
 
 
 @pytest.mark.parametrize("works", [True, False])

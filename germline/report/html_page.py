@@ -291,7 +291,7 @@ def _environment() -> Environment:
         "number": _number,
         "score": text_format.score,
         "error": text_format.error,
-        "difference": text_format.difference,
+        "difference_error": text_format.difference_error,
         "kind_of_error": text_format.kind_of_error,
         "duration": text_format.duration,
         "seconds": text_format.seconds,

@@ -62,8 +62,16 @@ def score(value: HeldOutScore) -> str:
 
 def difference(value: PairedDifference) -> str:
     """Format a paired difference with its 95 % interval."""
-    low, high = (f"{end:+.3g}" if math.isfinite(end) else "-" for end in value.interval)
-    return f"{value.mean:+.3g} [{low}, {high}]"
+    return f"{value.mean:+.3g} {difference_error(value)}"
+
+
+def difference_error(value: PairedDifference) -> str:
+    """Format the 95 % interval of a paired difference."""
+    if not value.standard_error:
+        return ALL_EQUAL
+    return "[{}, {}]".format(
+        *(f"{end:+.3g}" if math.isfinite(end) else "-" for end in value.interval)
+    )
 
 
 def scorer_line(*scores: HeldOutScore) -> str:

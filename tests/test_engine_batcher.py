@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from germline.endpoint.engine_batcher import EngineBatcher, RowRequest
+from germline.endpoint.engine_batcher import EngineBatcher
 from germline.endpoint.http_app import RequestError
 from germline.endpoint.member_rows import generate_rows
 from germline.endpoint.named_weights import SelectedWeights
+from germline.endpoint.rows import RowRequest
 from germline.services.served_weights import ServedWeights
 from germline.types import Decoding, EngineLost, Example, GermlineError, SeedPerturbation
 from tests import simulated_sglang

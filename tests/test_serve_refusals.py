@@ -1,12 +1,15 @@
 """What `germline serve` refuses: fields, messages, prompts, tokens, and what an engine lacks."""
 
 import json
+import re
 import urllib.request
 
 import pytest
 from openai import BadRequestError, OpenAI
 
+from germline.endpoint import engine_batcher
 from germline.endpoint.http_app import HttpLimits
+from germline.endpoint.openai_requests import CompletionRequest
 from tests.serving import chat, raw, refused, serving, text_of
 from tests.tiny import save_tiny
 from tests.toy_runs import run
@@ -86,6 +89,35 @@ def test_prompts_that_the_model_cannot_read_are_refused(url, prompt, said):
     status, error = raw(url, {"model": "center", "prompt": prompt}, "/completions")
     assert status == 400
     assert said in error["message"]
+
+
+@pytest.mark.parametrize("fields", [{"prompt": ["a"] * 1025}, {"prompt": ["a"] * 513, "n": 2}])
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_more_completions_than_the_queue_holds_are_refused_before_anything_is_made_of_them(
+    url, monkeypatch, fields, temperature
+):
+    monkeypatch.delattr(CompletionRequest, "examples")
+    body = {"model": "center", "max_tokens": 1, "temperature": temperature} | fields
+    status, error = raw(url, body, "/completions")
+    assert status == 400
+    assert re.match("the request needs 102[56] completions, and the queue", error["message"])
+
+
+def test_a_prompt_of_megabytes_is_refused_without_its_tokens(url, monkeypatch):
+    monkeypatch.delattr(engine_batcher, "encode_prompt")
+    text = "a" * 1_900_000
+    status, error = raw(url, {"model": "center", "prompt": text}, "/completions")
+    assert (status, error["code"]) == (400, "context_length_exceeded")
+    assert "the prompt has 1900000 characters, and the model's context has 512 tokens" in str(error)
+    messages = [{"role": "system", "content": text}, {"role": "user", "content": "hello"}]
+    status, error = raw(url, {"model": "center", "messages": messages})
+    assert (status, error["param"]) == (400, "messages")
+
+
+def test_a_refusal_does_not_repeat_a_name_of_megabytes(url):
+    status, error = raw(url, {"model": "center", "prompt": "a", "y" * 10**6: 1}, "/completions")
+    assert status == 400
+    assert len(error["message"]) < 200
 
 
 def test_the_token_of_the_server_is_the_api_key_of_the_client():

@@ -23,7 +23,9 @@ from typing import Protocol, runtime_checkable
 
 from germline.endpoint.http_app import RequestError
 from germline.endpoint.member_rows import generate_rows
-from germline.endpoint.named_weights import NamedWeights, SelectedWeights
+from germline.endpoint.named_weights import NamedWeights
+from germline.endpoint.prompt_length import check_prompt_length
+from germline.endpoint.rows import RowRequest, RowResult
 from germline.endpoint.token_scores import ScoredText, TokenScore, score_texts
 from germline.engines.pretrained import PretrainedModel
 from germline.engines.prompt_batch import PromptEncoder, encode_prompt
@@ -47,39 +49,6 @@ class HasTokenizer(Protocol):
 
     pretrained: PretrainedModel
     encoder: PromptEncoder
-
-
-@dataclass(frozen=True)
-class RowRequest:
-    """One completion to generate.
-
-    Attributes:
-        decoding: how; `max_new_tokens` is the most that the server allows.
-        max_new_tokens: what the client asked for; None: as many as there is room for.
-        top: how many of the most likely tokens to report; None: no log-probabilities at all.
-        echo: whether the tokens of the prompt are scored as well.
-    """
-
-    weights: SelectedWeights
-    example: Example
-    decoding: Decoding
-    max_new_tokens: int | None
-    top: int | None = None
-    echo: bool = False
-
-
-@dataclass(frozen=True)
-class RowResult:
-    """One completion.
-
-    Attributes:
-        prompt: the text of the prompt, where it is echoed.
-        scores: of the tokens, those of the prompt first where it is echoed.
-    """
-
-    completion: Completion
-    prompt: str = ""
-    scores: tuple[TokenScore, ...] = ()
 
 
 @dataclass
@@ -143,14 +112,8 @@ class EngineBatcher:
         Raises:
             RequestError: the queue has no room for all of them, now (429) or ever (400).
         """
+        self.check_size(len(requests))
         futures: list[Future[RowResult]] = [Future() for _ in requests]
-        if len(futures) > self._max_queue:
-            raise RequestError(
-                400,
-                f"the request needs {len(futures)} completions, and the queue of this server has "
-                f"room for {self._max_queue} (germline serve --max-queue): send fewer prompts, or "
-                "lower n",
-            )
         with self._changed:
             if self._closing:
                 raise RequestError(503, "the server is closing", code="closing")
@@ -167,6 +130,19 @@ class EngineBatcher:
         for future in futures:
             future.add_done_callback(self._open.discard)
         return futures
+
+    def check_size(self, count: int) -> None:
+        """Check that a request for so many completions can ever be answered.
+
+        Raises:
+            RequestError: the queue has no room for them even when it is empty.
+        """
+        if count > self._max_queue:
+            raise RequestError(
+                400,
+                f"the request needs {count} completions, and the queue of this server has room for "
+                f"{self._max_queue} (germline serve --max-queue): send fewer prompts, or lower n",
+            )
 
     def close(self) -> None:
         """Answer no more rows, and close the engine."""
@@ -234,11 +210,12 @@ class EngineBatcher:
             longest = most if asked is None else asked
             return _Row(request, future, (), replace(request.decoding, max_new_tokens=longest))
         example, encoder = request.example, self._tokenizer.encoder
-        if not example.token_ids:  # not `encode`, which would keep the tokens of every prompt
-            tokens = encode_prompt(self._tokenizer.pretrained.tokenizer, example)
-            example = replace(example, token_ids=tuple(tokens))
-        ids = tuple(encoder.encode(example))
         context = encoder.context_tokens
+        if not example.token_ids:  # not `encode`, which would keep the tokens of every prompt
+            tokenizer = self._tokenizer.pretrained.tokenizer
+            check_prompt_length(example, tokenizer, context)
+            example = replace(example, token_ids=tuple(encode_prompt(tokenizer, example)))
+        ids = tuple(encoder.encode(example))
         if asked is None:
             asked = most if context is None else max(1, min(most, context - len(ids)))
         if context is not None and len(ids) + asked > context:

@@ -16,11 +16,12 @@ from fastapi import FastAPI, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
-from germline.endpoint.engine_batcher import EngineBatcher, RowRequest, RowResult
+from germline.endpoint.engine_batcher import EngineBatcher
 from germline.endpoint.http_app import HEALTH, AsciiJson, HttpLimits, RequestError, make_app
 from germline.endpoint.named_weights import NamedWeights
 from germline.endpoint.openai_requests import ChatRequest, CompletionRequest, SamplingFields
 from germline.endpoint.openai_responses import Reply
+from germline.endpoint.rows import RowRequest, RowResult
 from germline.types import Example
 
 
@@ -58,6 +59,7 @@ class Endpoint:
 
     async def chat(self, request: ChatRequest) -> Response:
         """Answer the last message of a conversation."""
+        self.batcher.check_size(request.completions)
         reply = await self._reply(request, request.examples(), request.longest, request.top)
         if request.stream:
             return _streamed(reply.chat_events(include_usage=request.includes_usage))
@@ -65,6 +67,7 @@ class Endpoint:
 
     async def complete(self, request: CompletionRequest) -> Response:
         """Continue texts."""
+        self.batcher.check_size(request.completions)
         longest = 16 if request.max_tokens is None else request.max_tokens
         reply = await self._reply(
             request, request.examples(), longest, request.logprobs, echo=bool(request.echo)

@@ -117,6 +117,11 @@ class SamplingFields(BaseModel):
         return self.n or 1
 
     @property
+    def completions(self) -> int:
+        """Number of completions in the response."""
+        return self.choices
+
+    @property
     def includes_usage(self) -> bool:
         """Whether a streamed response ends with the number of tokens."""
         return self.stream_options is not None and self.stream_options.include_usage
@@ -140,7 +145,7 @@ class SamplingFields(BaseModel):
                 values = "".join(f" or {one!r}" for one in neutral)
                 raise RequestError(
                     400,
-                    f"{name}: this server has no such setting; leave it out"
+                    f"{name[:100]}: this server has no such setting; leave it out"
                     + (f", or use null{values}" if neutral else ""),
                     param=name[:100],
                     code="unsupported_parameter",
@@ -169,16 +174,24 @@ class CompletionRequest(SamplingFields):
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     echo: bool | None = None
 
+    @property
+    def prompts(self) -> list[Any]:
+        """The prompts: texts, or lists of token ids."""
+        prompts: list[Any] = self.prompt if isinstance(self.prompt, list) else [self.prompt]
+        return [prompts] if isinstance(prompts[0], int) else prompts
+
+    @property
+    def completions(self) -> int:
+        """Number of completions in the response."""
+        return len(self.prompts) * self.choices
+
     def examples(self) -> list[Example]:
         """Return one example per prompt."""
-        prompts: list[Any] = self.prompt if isinstance(self.prompt, list) else [self.prompt]
-        if prompts and isinstance(prompts[0], int):
-            prompts = [prompts]
         return [
             Example(0, prompt, "", chat=False)
             if isinstance(prompt, str)
             else Example(0, "", "", chat=False, token_ids=tuple(prompt))
-            for prompt in prompts
+            for prompt in self.prompts
         ]
 
 

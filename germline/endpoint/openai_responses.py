@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from germline.endpoint.engine_batcher import RowResult
+from germline.endpoint.rows import RowResult
 from germline.endpoint.token_scores import TokenScore
 from germline.types import Completion
 

@@ -1,0 +1,37 @@
+"""A bound of the tokens of a prompt that needs no tokenizer, as tokenizing megabytes takes seconds.
+
+The engine's thread tokenizes prompts, so one that is far too long would keep all others waiting.
+"""
+
+from functools import lru_cache
+
+from transformers import PreTrainedTokenizerBase
+
+from germline.endpoint.http_app import RequestError
+from germline.types import Example
+
+
+def check_prompt_length(
+    example: Example, tokenizer: PreTrainedTokenizerBase, context: int | None
+) -> None:
+    """Refuse a prompt that exceeds the context even if each of its tokens is the longest one.
+
+    Raises:
+        RequestError: it does.
+    """
+    characters = len(example.prompt) + sum(len(content) for _, content in example.context)
+    if context is None or characters <= context * _longest_token(tokenizer):
+        return
+    raise RequestError(
+        400,
+        f"the prompt has {characters} characters, and the model's context has {context} tokens: "
+        "shorten the prompt",
+        param="messages" if example.chat else "prompt",
+        code="context_length_exceeded",
+    )
+
+
+@lru_cache(maxsize=1)
+def _longest_token(tokenizer: PreTrainedTokenizerBase) -> int:
+    """Return the length of the longest token, in characters; a character has one or more bytes."""
+    return max(map(len, tokenizer.get_vocab()))

@@ -160,7 +160,8 @@ def test_stopping_says_how_to_resume(run: RunDirectory) -> None:
     print_stopped(console, run)
     run.write(record(0), BATCH)
     print_stopped(console, run)
-    assert console.export_text().splitlines() == [
+    lines = console.export_text().replace("with:\n", "with: ").splitlines()
+    assert lines == [
         f"Stopped before the first generation. Resume with: germline resume {run.path}",
         f"Stopped after generation 0 (1 of 10 done). Resume with: germline resume {run.path}",
     ]

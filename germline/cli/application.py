@@ -31,6 +31,7 @@ from germline.cli.arguments import examples_epilog
 from germline.cli.interrupt import INTERRUPTED
 from germline.cli.json_output import FLAG, print_error
 from germline.cli.log_level import LOG_LEVELS, LOG_VARIABLE, set_log_level
+from germline.cli.word_wrap import print_stderr
 
 
 class UserErrorGroup(TyperGroup):
@@ -64,9 +65,9 @@ def _fail(ctx: Any, kind: str, message: str, status: int) -> NoReturn:
     if ctx.meta[FLAG]:
         print_error(kind, message, status)
     elif status == INTERRUPTED:
-        typer.secho(message, err=True)
+        print_stderr(message)
     else:
-        typer.secho(f"germline: {message}", fg="red", err=True)
+        print_stderr(f"germline: {message}", "red")
     raise typer.Exit(status) from None
 
 

@@ -9,6 +9,7 @@ import typer
 
 from germline.cli import completion
 from germline.cli.json_output import AsJson, print_json, score_values
+from germline.cli.word_wrap import print_stderr
 
 if TYPE_CHECKING:
     from germline.record.list_runs import RunSummary, SeedStudySummary, UnreadableRun
@@ -96,7 +97,7 @@ def show(
     if rows:
         tables.print_table(columns, rows)
     else:
-        typer.echo(f"no {what} found", err=True)
+        print_stderr(f"no {what} found")
 
 
 def _values(what: str, folder: Path | None) -> list[dict[str, object]]:
@@ -145,7 +146,7 @@ def _names(what: str) -> Rows:
         meaning = meanings.get(name) or (entry.registered.__doc__ or "").strip().partition("\n")[0]
         rows.append((name, mark + meaning))
     for package_name, why in registry.load_plugins().items():
-        typer.secho(f"the plugin {package_name} cannot be imported: {why}", fg="red", err=True)
+        print_stderr(f"the plugin {package_name} cannot be imported: {why}", "red")
     return (group, "meaning"), rows
 
 
@@ -209,7 +210,7 @@ def _runs(folder: Path) -> Rows:
     for run in runs:
         for one in run.runs if isinstance(run, SeedStudySummary) else [run]:
             if isinstance(one, UnreadableRun):
-                typer.secho(one.reason, fg="red", err=True)
+                print_stderr(one.reason, "red")
     return columns, [_run(run) for run in runs]
 
 

@@ -3,19 +3,25 @@
 import logging
 from typing import Final
 
+from germline.cli.word_wrap import print_stderr
+
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 LOG_VARIABLE: Final = "GERMLINE_LOG_LEVEL"
 FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
-class StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes to the present stderr, with time and module for the levels below `warning`."""
+class StderrHandler(logging.Handler):
+    """Writes to the present stderr, above a live view; lines are wrapped for a terminal."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a message."""
+        print_stderr(self.format(record))
 
 
 def set_log_level(level: str) -> None:
     """Send germline's messages of this level and above to stderr.
 
-    At `warning`, the default, Python's own last resort prints messages without time and module.
+    Below `warning`, the default, they have the time and the module.
 
     Raises:
         GermlineError: there is no such level.
@@ -29,7 +35,7 @@ def set_log_level(level: str) -> None:
     log = logging.getLogger("germline")
     log.setLevel(level.upper())
     log.handlers = [one for one in log.handlers if not isinstance(one, StderrHandler)]
+    handler = StderrHandler()
     if level.lower() in ("debug", "info"):
-        handler = StderrHandler()
         handler.setFormatter(logging.Formatter(FORMAT))
-        log.addHandler(handler)
+    log.addHandler(handler)

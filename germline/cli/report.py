@@ -9,6 +9,7 @@ import typer
 
 from germline.cli import completion
 from germline.cli.json_output import AsJson, difference_values, print_json, score_values
+from germline.cli.word_wrap import print_stderr
 
 if TYPE_CHECKING:
     from germline.report.run_facts import RunFacts
@@ -58,12 +59,12 @@ def report(
             _print_comparison(facts)
         for one in facts:
             if one.damage:
-                typer.secho(f"the journal is damaged: {one.damage}", fg="red", err=True)
+                print_stderr(f"the journal is damaged: {one.damage}", "red")
             for line in _advice(one):
                 typer.echo(line if len(facts) == 1 else f"{one.path}: {line}")
         typer.echo(f"written to {path}")
     if browse and not webbrowser.open(path.resolve().as_uri()):
-        typer.echo("no browser could be started: open the file in a browser", err=True)
+        print_stderr("no browser could be started: open the file in a browser")
 
 
 def _print_comparison(runs: "Sequence[RunFacts]") -> None:

@@ -142,11 +142,10 @@ def _print_position(console: Console, directory: RunDirectory, *, quiet: bool) -
         return
     done, total = directory.journal.last_generation() + 1, directory.config.generations
     if done and directory.has_ended:
-        console.print(
+        train_summary.print_sentence(
+            console,
             f"This run is finished ({done} of {total} generations): nothing is trained. For more, "
             f"germline resume {directory.path} generations={2 * total}",
-            highlight=False,
-            soft_wrap=True,
         )
     elif done:
         console.print(f"Continuing after {done} of {total} generations.", highlight=False)

@@ -4,7 +4,6 @@ A terminal that is too narrow for the table shows a paragraph per row. Paths are
 that they can be copied.
 """
 
-import textwrap
 from collections.abc import Iterator, Sequence
 
 import typer
@@ -13,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from germline.cli import text_format
+from germline.cli.word_wrap import wrap_words
 
 PROSE = ("meaning", "remark")
 """Columns that are wrapped; cells of other columns are names, numbers and paths."""
@@ -80,14 +80,7 @@ def _paragraph(columns: Sequence[str], row: Sequence[str], width: int) -> Iterat
 
 def _wrapped(text: str, width: int) -> list[str]:
     """Indent a text and wrap it between words; a path that is longer than a line stays whole."""
-    return textwrap.wrap(
-        text,
-        width,
-        initial_indent=INDENT,
-        subsequent_indent=INDENT,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    return wrap_words(INDENT + text, width).split("\n")
 
 
 def _one_line(cell: str) -> str:

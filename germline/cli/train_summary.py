@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from germline.cli import tables, text_format
+from germline.cli.word_wrap import wrap_words
 from germline.comm_bytes import CommBytes
 from germline.config import Nes
 from germline.evaluation.paired_difference import is_clearly_better, paired_difference
@@ -43,10 +44,10 @@ def print_result(console: Console, run: RunDirectory, *, quiet: bool) -> None:
         *_options(rows),
         *_traffic(run.config.strategy.population, rows),
     ):
-        _print(console, line)
+        print_sentence(console, line)
     divergences = score_divergence_advice(run.config, run.path, [row.score for row in scores])
     for line in advice_lines(decline, *divergences):
-        (_print_whole if line.startswith(" ") else _print)(console, line)
+        (_print_whole if line.startswith(" ") else print_sentence)(console, line)
     for line in _paths(run):
         _print_whole(console, line)
 
@@ -66,7 +67,7 @@ def print_stopped(console: Console, run: RunDirectory) -> None:
     last = run.journal.last_generation()
     done = f"{last + 1} of {run.config.generations} done"
     where = f"after generation {last} ({done})" if last >= 0 else "before the first generation"
-    _print_whole(console, f"Stopped {where}. Resume with: germline resume {_quoted(run)}")
+    print_sentence(console, f"Stopped {where}. Resume with: germline resume {_quoted(run)}")
 
 
 def print_stopped_early(console: Console, run: RunDirectory) -> None:
@@ -75,7 +76,7 @@ def print_stopped_early(console: Console, run: RunDirectory) -> None:
     if best is None:
         return
     done, patience = run.journal.last_generation() + 1, run.config.held_out.patience
-    _print_whole(
+    print_sentence(
         console,
         f"Stopped early after {done} of {run.config.generations} generations: the last {patience} "
         f"held-out scores were not better than the best one, {_best(best)} "
@@ -244,9 +245,10 @@ def _quoted(run: RunDirectory) -> str:
     return shlex.quote(str(run.path))
 
 
-def _print(console: Console, line: str) -> None:
+def print_sentence(console: Console, line: str) -> None:
     """Print a sentence, wrapped between words on a terminal and unwrapped in a pipe."""
-    console.print(line, soft_wrap=not console.is_terminal, markup=False, highlight=False)
+    shown = wrap_words(line, console.width) if console.is_terminal else line
+    _print_whole(console, shown)
 
 
 def _print_whole(console: Console, line: str) -> None:

@@ -1,0 +1,45 @@
+"""Wrap messages between words for a terminal; commands, paths and settings are never broken.
+
+A terminal breaks a line that is longer than it is wide in the middle of a word. A pipe or a file
+gets the message as it is.
+"""
+
+import re
+import shutil
+import sys
+
+import typer
+
+COMMANDS = "train|resume|replay|export|eval|elo|report|generate|probe|check|list|new|doctor|serve"
+UNBROKEN = re.compile(
+    # a text in backticks, a command in brackets, a command that ends the line, any other word
+    rf"(?:`[^`\n]*`|\((?:germline|pip|hf) [^()\n]*\)|germline (?:{COMMANDS}) [^`()\n]*$|\S)+"
+)
+
+
+def wrap_words(text: str, width: int) -> str:
+    """Break the lines that are longer than `width` between words, and keep their indent."""
+    return "\n".join(
+        line if len(line) <= width else _wrap_line(line, width) for line in text.split("\n")
+    )
+
+
+def print_stderr(message: str, color: str | None = None) -> None:
+    """Print a message on stderr, wrapped for a terminal."""
+    if sys.stderr.isatty():
+        message = typer.style(wrap_words(message, shutil.get_terminal_size().columns), fg=color)
+    # Not `typer.echo`, which writes past the stderr of a live view, onto its last line.
+    sys.stderr.write(f"{message}\n")
+    sys.stderr.flush()
+
+
+def _wrap_line(line: str, width: int) -> str:
+    indent = line[: len(line) - len(line.lstrip())]
+    lines = [indent]
+    for word in UNBROKEN.findall(line):
+        is_first = lines[-1] == indent
+        if not is_first and len(lines[-1]) + 1 + len(word) > width:
+            lines.append(indent)
+            is_first = True
+        lines[-1] += word if is_first else f" {word}"
+    return "\n".join(lines)

@@ -1,0 +1,73 @@
+"""Messages on a terminal break between words; commands, paths and settings stay whole."""
+
+import logging
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+from germline.cli.log_level import set_log_level
+from germline.cli.word_wrap import wrap_words
+
+MESSAGES = {
+    "the message of a setting strategy.population=4 in /a/long/path/of/some/run-directory ends": [
+        "strategy.population=4",
+        "/a/long/path/of/some/run-directory",
+    ],
+    "use `germline eval RUN --kl` or `pip install 'germline[ray]'`, which installs it": [
+        "`germline eval RUN --kl`",
+        "`pip install 'germline[ray]'`,",
+    ],
+    "to go on, set a larger number (germline resume RUN held_out.patience=null) here": [
+        "(germline resume RUN held_out.patience=null)"
+    ],
+    "Stopped after 3 generations. Resume with: germline resume 'runs/my run' --quiet": [
+        "germline resume 'runs/my run' --quiet"
+    ],
+    "an unbalanced ` does not lose a word of a message that is rather long": ["`"],
+}
+
+
+@pytest.mark.parametrize("width", [20, 40, 80])
+@pytest.mark.parametrize(("message", "whole"), MESSAGES.items(), ids=range(len(MESSAGES)))
+def test_words_commands_and_settings_stay_whole(message, whole, width):
+    lines = wrap_words(message, width).split("\n")
+    assert " ".join(lines) == message
+    assert all(any(text in line for line in lines) for text in whole)
+    assert all(len(line) <= width or any(text in line for text in whole) for line in lines)
+
+
+def test_lines_that_fit_and_indents_are_kept():
+    text = "a list:\n  - one  column\n  - an item that is longer than the terminal"
+    assert wrap_words(text, 24).split("\n") == [
+        *("a list:", "  - one  column", "  - an item that is", "  longer than the", "  terminal")
+    ]
+
+
+def on_terminal(columns, *words):
+    """Run a command whose stderr is a terminal so wide; return the lines that it prints there."""
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "COLUMNS": str(columns), "NO_COLOR": "1", "TERM": "dumb"}
+    command = [sys.executable, "-m", "germline", *words]
+    subprocess.run(command, stderr=theirs, stdout=subprocess.PIPE, env=environment, check=False)
+    os.close(theirs)
+    text = os.read(ours, 1 << 16).decode()
+    os.close(ours)
+    return text.replace("\x1b[31m", "").replace("\x1b[0m", "").splitlines()
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_an_error_on_a_terminal_is_wrapped(columns):
+    lines = on_terminal(columns, "train", "arithmetic", "learning_rate=1")
+    assert len(lines) > 1
+    assert all(len(line) <= columns for line in lines)
+    assert "learning_rate" in " ".join(lines)
+
+
+def test_an_error_in_a_pipe_is_one_line(capsys):
+    set_log_level("warning")
+    message = "a warning " * 20
+    logging.getLogger("germline.run").warning(message)
+    assert capsys.readouterr().err == f"{message}\n"

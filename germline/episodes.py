@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from germline.episode_types import Ended, Transcript, Turn
-from germline.protocols import Engine, GraderProtocol
+from germline.protocols import Engine, EpisodePlayer, GraderProtocol
 from germline.types import Completion, Decoding, Example, Grade, Perturbation, Rollout
 
 
@@ -102,6 +102,7 @@ def play_episodes(
     members: Sequence[Perturbation | None],
     examples: Sequence[Example],
     decoding: Decoding,
+    first_member: int = 0,
 ) -> list[list[Rollout]]:
     """Play an episode of every member on every example: `[members][examples]`.
 
@@ -113,7 +114,10 @@ def play_episodes(
         members: perturbations; None is the center.
         examples: of a microbatch.
         decoding: of every turn.
+        first_member: index of the first member in the population.
     """
+    if isinstance(graders, EpisodePlayer):
+        return graders.play(engine, members, examples, decoding, first_member)
     assert graders.max_turns is not None
     batch = _Batch(graders, graders.max_turns)
     seeds = [environment_seed(example, decoding) for example in examples]

@@ -124,7 +124,7 @@ def evaluate_members(
         part.with_completions(engine.generate(part.members, part.examples, decoding), graders)
         if graders.max_turns is None
         else part.with_episodes(
-            play_episodes(engine, graders, part.members, part.examples, decoding)
+            play_episodes(engine, graders, part.members, part.examples, decoding, part.first_member)
         )
         for part in cut_microbatches(members, examples, microbatch)
     ]

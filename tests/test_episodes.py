@@ -171,7 +171,7 @@ def test_sigma_is_calibrated_on_the_first_turn():
 
 def test_a_remote_engine_must_return_a_rollout_of_every_member_and_example():
     batch = game(1, 2)
-    job = EpisodesJob([None, None], batch, DECODING, b"")
+    job = EpisodesJob([None, None], batch, DECODING, b"", 0)
     with pool(4) as graders:
         rows = play_episodes(
             engine("toy", SPACES["rank 1"]), graders, [None, None], batch, DECODING

@@ -31,7 +31,8 @@ def client(url):
     ("fields", "param", "said"),
     [
         ({"presence_penalty": 0.5}, "presence_penalty", "use null or 0"),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools", "leave it out"),
+        ({"tools": [{"type": "function", "function": {"name": ""}}]}, "tools", "at least 1"),
+        ({"tool_choice": "required"}, "tool_choice", "'none' or 'auto'"),
         ({"response_format": {"type": "json_object"}}, "response_format", "no such setting"),
         ({"extra_body": {"guided_regex": "a*"}}, "guided_regex", "no such setting"),
         ({"max_tokens": 2000}, "max_tokens", "--max-new-tokens"),
@@ -57,7 +58,7 @@ def test_what_is_not_supported_is_refused_by_name(client, fields, param, said):
     [
         ([], "at least 1 item"),
         ([{"role": "assistant", "content": "hello"}], "must be the user's"),
-        ([{"role": "tool", "content": "4"}], "role"),
+        ([{"role": "critic", "content": "4"}], "role"),
         ([{"role": "user", "content": [{"type": "image_url"}]}], "list of parts"),
         ([{"role": "user"}], "Field required"),
         ([{"role": "user", "content": "\ud800"}], "messages.0.content"),

@@ -190,7 +190,7 @@ def test_the_pool_plays_in_a_process_of_its_own(task_of):
     ("text", "settings", "problem"),
     [
         (written.V0, {}, "is an environment of verifiers v0"),
-        (written.TWO_AGENTS, {}, "has the agents solver, judge"),
+        (written.TWO_AGENTS, {"client": "direct"}, "has the agents solver, judge"),
         (written.DIALOG.replace("TURNS", "5"), {}, "has no end: set task.tasks"),
         (written.SUMS, {"args": {"smallest": 3}}, "smallest"),
         (written.SUMS, {"args": {"largest": 0}}, "has no tasks"),
@@ -200,6 +200,12 @@ def test_the_pool_plays_in_a_process_of_its_own(task_of):
 def test_what_cannot_be_played_is_refused(task_of, text, settings, problem):
     with pytest.raises(GermlineError, match=problem):
         task_of(text, **settings)
+
+
+def test_a_second_run_of_the_agent_is_refused_with_the_setting_that_plays_it(task_of):
+    task = task_of(written.ATTEMPTS.replace("TURNS", "1").replace("PAUSE_S", "0"))
+    with pytest.raises(GermlineError, match=r"more than once in an episode: use task\.client=http"):
+        play(task, ["x"])
 
 
 def write_words(folder, words):

@@ -150,3 +150,94 @@ class Court(vf.Env[Seats]):
 
 class Config(""",
 ).replace('["Sums"]', '["Sums", "Court"]')
+
+COUNTED = (
+    HEAD
+    + """
+import asyncio
+import os
+import random
+
+
+class Word(vf.Task[vf.TaskData, vf.State, vf.TaskConfig]):
+    @vf.reward
+    async def length(self, trace) -> float:
+        return float(len(trace.last_reply))
+
+
+class Config(vf.EnvConfig):
+    player: vf.AgentConfig = vf.AgentConfig()
+
+
+class Talk(vf.Env[Config]):
+    async def run(self, task, agents):
+        async with agents.player.interaction(task) as interaction:
+            segment = await interaction.turn()
+            for number in range(TURNS):
+                if segment.terminated:
+                    break
+                if segment.last_reply == "die":
+                    os._exit(3)
+                if segment.last_reply == "spin":
+                    while True:
+                        pass
+                if segment.last_reply == "sleep":
+                    await asyncio.sleep(10**6)
+                if segment.last_reply == "raise":
+                    raise ValueError("what a reply")
+                if segment.last_reply == "away":
+                    raise ConnectionError("no service")
+                await asyncio.sleep(PAUSE_S * random.Random().random())
+                segment = await interaction.turn(f"Go on with {number}.")
+
+
+class Words(vf.Taskset[Word, vf.TasksetConfig]):
+    def load(self):
+        for number in range(10):
+            yield Word(vf.TaskData(prompt=f"Word {number}?", system_prompt="Hi."), self.config.task)
+
+
+__all__ = ["Words", "Talk"]
+"""
+)
+
+ATTEMPTS = COUNTED.replace(
+    "        async with agents",
+    """        for _ in range(3):
+            await agents.player.run(task)
+        return
+        async with agents""",
+)
+
+DEBATE = COUNTED.replace(
+    "    player: vf.AgentConfig = vf.AgentConfig()\n",
+    "    player: vf.AgentConfig = vf.AgentConfig()\n"
+    "    critic: vf.AgentConfig = vf.AgentConfig()\n",
+).replace(
+    "        async with agents",
+    """        agents.critic.trainable = False
+        first = await agents.player.run(task)
+        await agents.critic.run(Word(vf.TaskData(prompt=first.last_reply), task.config))
+        return
+        async with agents""",
+)
+
+OWN_CLIENT = (
+    COUNTED.replace('__all__ = ["Words", "Talk"]', '__all__ = ["Words", "Program"]')
+    + """
+
+class Program(vf.Harness[vf.HarnessConfig]):
+    NEEDS_CONTAINER = False
+
+    async def launch(self, ctx, trace, runtime, endpoint, secret, mcp_urls, data):
+        from openai import AsyncOpenAI
+
+        async with AsyncOpenAI(base_url=endpoint, api_key=secret) as client:
+            stream = await client.chat.completions.create(
+                model="any", messages=[{"role": "user", "content": data.prompt}], stream=True
+            )
+            async for _ in stream:
+                pass
+        return vf.ProgramResult(exit_code=0, stdout="", stderr="")
+"""
+)

@@ -77,9 +77,13 @@ class EngineBatcher:
         weights: the engine, which only this object's thread uses from now on.
         max_rows: of a batch.
         max_queue: rows that wait or are being generated.
+
+    Attributes:
+        first_failure: the error of the first batch that failed; None: none did.
     """
 
     def __init__(self, weights: NamedWeights, *, max_rows: int, max_queue: int) -> None:
+        self.first_failure: Exception | None = None
         self._weights = weights
         self._max_rows = max_rows
         self._max_queue = max_queue
@@ -210,6 +214,9 @@ class EngineBatcher:
             longest = most if asked is None else asked
             return _Row(request, future, (), replace(request.decoding, max_new_tokens=longest))
         example, encoder = request.example, self._tokenizer.encoder
+        if (last := request.after) is not None:
+            answer = encoder.encode_answer(example, last.completion, example.prompt)
+            example = replace(example, token_ids=(*last.ids, *last.completion.tokens, *answer))
         context = encoder.context_tokens
         if not example.token_ids:  # not `encode`, which would keep the tokens of every prompt
             tokenizer = self._tokenizer.pretrained.tokenizer
@@ -291,14 +298,9 @@ class EngineBatcher:
         try:
             self._weights.load(batch[0].request.weights)
             results = self._results(batch)
-        except EngineLost as error:
-            _fail([row.future for row in batch], RequestError(503, str(error), code="engine_lost"))
-        except GermlineError as error:
-            _fail([row.future for row in batch], RequestError(500, str(error), code="engine_error"))
-        except Exception:
-            log.exception("a batch of %d rows failed", len(batch))
-            failure = RequestError(500, "the engine failed: see the server's log")
-            _fail([row.future for row in batch], failure)
+        except Exception as error:  # noqa: BLE001 - every error reaches the clients of the batch
+            self.first_failure = self.first_failure or error
+            _fail([row.future for row in batch], _refusal(error, len(batch)))
         else:
             for row, result in zip(batch, results, strict=True):
                 row.future.set_result(result)
@@ -314,7 +316,7 @@ class EngineBatcher:
             completions = [Completion("", (), "length", len(row.ids)) for row in batch]
         scores = self._scores(batch, completions)
         return [
-            RowResult(completion, self._prompt(row), score)
+            RowResult(completion, row.ids, self._prompt(row), score)
             for row, completion, score in zip(batch, completions, scores, strict=True)
         ]
 
@@ -369,6 +371,16 @@ def _scored_text(row: _Row, completion: Completion) -> ScoredText:
     known = 1 if row.request.echo else len(row.ids)
     tokens = (*row.ids[known:], *completion.tokens)
     return ScoredText(row.request.weights.member, row.ids[:known], tokens, row.request.top or 0)
+
+
+def _refusal(error: Exception, rows: int) -> RequestError:
+    """Return the response to the clients of a batch that failed."""
+    if isinstance(error, EngineLost):
+        return RequestError(503, str(error), code="engine_lost")
+    if isinstance(error, GermlineError):
+        return RequestError(500, str(error), code="engine_error")
+    log.error("a batch of %d rows failed", rows, exc_info=error)
+    return RequestError(500, "the engine failed: see the server's log")
 
 
 def _fail(futures: "Sequence[Future[RowResult]]", error: RequestError) -> None:

@@ -16,12 +16,14 @@ from fastapi import FastAPI, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
+from germline.endpoint.chat_messages import Message
 from germline.endpoint.engine_batcher import EngineBatcher
+from germline.endpoint.episode_log import EpisodeLog
 from germline.endpoint.http_app import HEALTH, AsciiJson, HttpLimits, RequestError, make_app
 from germline.endpoint.named_weights import NamedWeights
 from germline.endpoint.openai_requests import ChatRequest, CompletionRequest, SamplingFields
 from germline.endpoint.openai_responses import Reply
-from germline.endpoint.rows import RowRequest, RowResult
+from germline.endpoint.rows import RowRequest, RowResult, WrittenTurn
 from germline.types import Example
 
 
@@ -51,16 +53,29 @@ class Endpoint:
 
     Attributes:
         max_new_tokens: of a completion.
+        log: of the episodes whose environments send the requests; None: there are none.
     """
 
     weights: NamedWeights
     batcher: EngineBatcher
     max_new_tokens: int
+    log: EpisodeLog | None = None
 
     async def chat(self, request: ChatRequest) -> Response:
         """Answer the last message of a conversation."""
         self.batcher.check_size(request.completions)
-        reply = await self._reply(request, request.examples(), request.longest, request.top)
+        asked, after = request.example(), None
+        new = asked
+        if self.log is not None:
+            request = request.with_seed(self.log.default_seed)
+            new, after = self.log.continued(request.model, request.seed or 0, asked)
+        reply = await self._reply(request, [new], request.longest, request.top, after=after)
+        messages = len(request.messages)
+        reply = replace(reply, has_tools=bool(request.described_tools), messages=messages)
+        if self.log is not None:
+            for result in reply.results:
+                said = Message(**reply.message(result)).text
+                self.log.note(request.model, request.seed or 0, asked, result, said)
         if request.stream:
             return _streamed(reply.chat_events(include_usage=request.includes_usage))
         return AsciiJson(reply.chat())
@@ -68,6 +83,8 @@ class Endpoint:
     async def complete(self, request: CompletionRequest) -> Response:
         """Continue texts."""
         self.batcher.check_size(request.completions)
+        if self.log is not None:
+            request = request.with_seed(self.log.default_seed)
         longest = 16 if request.max_tokens is None else request.max_tokens
         reply = await self._reply(
             request, request.examples(), longest, request.logprobs, echo=bool(request.echo)
@@ -84,6 +101,7 @@ class Endpoint:
         top: int | None,
         *,
         echo: bool = False,
+        after: WrittenTurn | None = None,
     ) -> Reply:
         request.check_extra_fields()
         if longest is not None and longest > self.max_new_tokens:
@@ -96,7 +114,7 @@ class Endpoint:
         # Members are drawn and the journal is read in a thread, as both may take a while.
         selected = await asyncio.to_thread(self.weights.select, request.model)
         row = RowRequest(
-            selected, examples[0], request.decoding(self.max_new_tokens), longest, top, echo
+            selected, examples[0], request.decoding(self.max_new_tokens), longest, top, echo, after
         )
         rows = [replace(row, example=example) for example in request.sampled(examples)]
         results = await self._results(rows)
@@ -115,11 +133,15 @@ class Endpoint:
 
 
 def make_endpoint(
-    weights: NamedWeights, batcher: EngineBatcher, limits: HttpLimits, max_new_tokens: int
+    weights: NamedWeights,
+    batcher: EngineBatcher,
+    limits: HttpLimits,
+    max_new_tokens: int,
+    log: EpisodeLog | None = None,
 ) -> FastAPI:
-    """Return the application of a server."""
+    """Return the application of a server; a log is that of the episodes which send requests."""
     app = make_app("germline serve", limits)
-    endpoint = Endpoint(weights, batcher, max_new_tokens)
+    endpoint = Endpoint(weights, batcher, max_new_tokens, log)
 
     @app.get(HEALTH)
     async def health() -> Response:

@@ -6,21 +6,19 @@ value that changes nothing; fields that cannot change a result are ignored.
 
 import hashlib
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
-    ValidationError,
-    WrapValidator,
 )
-from pydantic_core import PydanticCustomError
 
+from germline.endpoint.chat_messages import Message, Tool, as_example
 from germline.endpoint.http_app import RequestError
+from germline.endpoint.request_fields import StopText, Text, as_one_of
 from germline.types import Decoding, Example
 
 HARMLESS = frozenset(
@@ -46,49 +44,24 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "repetition_penalty": (1,),
     "response_format": ({"type": "text"},),
     "suffix": ("",),
-    "tool_choice": ("none", "auto"),
-    "tools": ([],),
     "top_k": (0, -1),
     "use_beam_search": (False,),
 }
 """Fields that are not supported, and the values with which they change nothing (besides null)."""
 
 
-def _unicode(text: str) -> str:
-    if any("\ud800" <= character <= "\udfff" for character in text):
-        raise PydanticCustomError("unicode", "use Unicode text, without half a character")
-    return text
-
-
-def _as_one_of(expected: str) -> WrapValidator:
-    """Return a validator with one message for all alternatives of a type."""
-
-    def validate(value: object, handler: Callable[[object], object]) -> object:
-        try:
-            return handler(value)
-        except ValidationError:
-            raise PydanticCustomError(
-                "alternatives", "use {expected}", {"expected": expected}
-            ) from None
-
-    return WrapValidator(validate)
-
-
-Text = Annotated[str, AfterValidator(_unicode)]
 Tokens = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
-StopText = Annotated[Text, Field(min_length=1)]
 Stop = Annotated[
     StopText | Annotated[list[StopText], Field(max_length=16)],
-    _as_one_of("a text or a list of up to 16 texts, none of them empty"),
+    as_one_of("a text or a list of up to 16 texts, none of them empty"),
 ]
 Prompt = Annotated[
     Text | Tokens | Annotated[list[Text] | list[Tokens], Field(min_length=1)],
-    _as_one_of(
+    as_one_of(
         "a Unicode text, a list of token ids (0 or greater), or a list of texts or of such lists; "
         "no list may be empty"
     ),
 ]
-Roles = Literal["system", "developer", "user", "assistant"]
 
 
 class StreamOptions(BaseModel):
@@ -151,17 +124,22 @@ class SamplingFields(BaseModel):
                     code="unsupported_parameter",
                 )
 
+    def with_seed(self, seed: int) -> Self:
+        """Return the request with a seed, if it has none."""
+        return self if self.seed is not None else self.model_copy(update={"seed": seed})
+
     def sampled(self, examples: Sequence[Example]) -> list[Example]:
         """Return the examples of all choices, each with sampling noise of its own.
 
-        The same seed gives the same noise. Greedy completions need none: one choice stands for all.
+        The same seed gives the same noise, and each turn of a conversation has other noise. Greedy
+        completions need none: one choice stands for all.
         """
         if self.temperature == 0:
             return list(examples)
         seed = secrets.randbits(63) if self.seed is None else self.seed
         return [
             replace(example, index=_noise_index(seed, place, choice))
-            for place, example in enumerate(examples)
+            for place, example in enumerate(examples, _replies(examples[0]))
             for choice in range(self.choices)
         ]
 
@@ -195,32 +173,6 @@ class CompletionRequest(SamplingFields):
         ]
 
 
-class TextPart(BaseModel):
-    """A part of a message's content."""
-
-    type: Literal["text"]
-    text: Text
-
-
-class Message(BaseModel):
-    """One message of a conversation."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    role: Roles
-    content: Annotated[
-        Text | list[TextPart],
-        _as_one_of('a Unicode text, or a list of parts {"type": "text", "text": ...}'),
-    ]
-
-    @property
-    def text(self) -> str:
-        """Return the content as one text."""
-        if isinstance(self.content, str):
-            return self.content
-        return "".join(part.text for part in self.content)
-
-
 class ChatRequest(SamplingFields):
     """A request to answer the last message of a conversation."""
 
@@ -229,6 +181,8 @@ class ChatRequest(SamplingFields):
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    tools: Annotated[list[Tool], Field(max_length=128)] | None = None
+    tool_choice: Literal["none", "auto"] | None = None
 
     @property
     def longest(self) -> int | None:
@@ -240,26 +194,22 @@ class ChatRequest(SamplingFields):
         """Number of likely tokens to report; None: no log-probabilities."""
         return (self.top_logprobs or 0) if self.logprobs else None
 
-    def examples(self) -> list[Example]:
+    def example(self) -> Example:
         """Return the conversation as one example.
 
         Raises:
             RequestError: the last message is not the user's.
         """
-        *before, last = self.messages
-        if last.role != "user":
-            raise RequestError(
-                400,
-                f"messages: the last message is of the role {last.role}, and must be the user's",
-                param="messages",
-            )
-        context = tuple((_role(message.role), message.text) for message in before)
-        return [Example(0, last.text, "", chat=True, context=context)]
+        return as_example(self.messages, self.described_tools)
+
+    @property
+    def described_tools(self) -> Sequence[Tool]:
+        """Return the tools that the model is told of."""
+        return () if self.tool_choice == "none" else self.tools or ()
 
 
-def _role(role: Roles) -> str:
-    """Return the name that chat templates know: `developer` is OpenAI's newer name of `system`."""
-    return "system" if role == "developer" else role
+def _replies(example: Example) -> int:
+    return sum(role == "assistant" for role, _ in example.context)
 
 
 def _noise_index(seed: int, place: int, choice: int) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from germline.endpoint.chat_messages import reply_message
 from germline.endpoint.rows import RowResult
 from germline.endpoint.token_scores import TokenScore
 from germline.types import Completion
@@ -26,6 +27,8 @@ class Reply:
         results: of all choices, those of the first prompt first.
         prompts: number of prompts.
         has_scores: whether log-probabilities were asked for.
+        has_tools: whether the model may call tools.
+        messages: number of messages before the reply of a chat.
     """
 
     model: str
@@ -33,18 +36,23 @@ class Reply:
     results: Sequence[RowResult]
     prompts: int
     has_scores: bool
+    has_tools: bool = False
+    messages: int = 0
+
+    def message(self, result: RowResult) -> dict[str, Any]:
+        """Return a completion as a message of a chat."""
+        text = result.completion.text
+        return reply_message(text, has_tools=self.has_tools, place=self.messages)
 
     def chat(self) -> dict[str, Any]:
         """Return a chat completion."""
-        choices = [
-            {
-                "index": index,
-                "message": {"role": "assistant", "content": result.completion.text},
-                "logprobs": self._chat_scores(result),
-                "finish_reason": finish_reason(result.completion),
-            }
-            for index, result in enumerate(self.results)
-        ]
+        choices = []
+        for index, result in enumerate(self.results):
+            message = self.message(result)
+            reason = "tool_calls" if "tool_calls" in message else finish_reason(result.completion)
+            scores = self._chat_scores(result)
+            choice = {"index": index, "message": message, "logprobs": scores}
+            choices.append({**choice, "finish_reason": reason})
         return self._object("chat.completion", "chatcmpl", choices)
 
     def text(self) -> dict[str, Any]:
@@ -65,7 +73,8 @@ class Reply:
         whole = self.chat()
         for choice in whole["choices"]:
             index = choice["index"]
-            begin = {"index": index, "delta": choice["message"], "logprobs": choice["logprobs"]}
+            delta = _delta(choice["message"])
+            begin = {"index": index, "delta": delta, "logprobs": choice["logprobs"]}
             end = {"index": index, "delta": {}, "logprobs": None}
             yield _event(whole, "chat.completion.chunk", [{**begin, "finish_reason": None}])
             finished = [{**end, "finish_reason": choice["finish_reason"]}]
@@ -115,6 +124,14 @@ class Reply:
             for score in result.scores
         ]
         return {"content": content, "refusal": None}
+
+
+def _delta(message: dict[str, Any]) -> dict[str, Any]:
+    """Return a message as a part of a stream, where calls of tools are counted."""
+    if "tool_calls" not in message:
+        return message
+    calls = [{"index": number, **call} for number, call in enumerate(message["tool_calls"])]
+    return {**message, "tool_calls": calls}
 
 
 def finish_reason(completion: Completion) -> str:

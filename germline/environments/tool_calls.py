@@ -123,6 +123,15 @@ def tool_response(text: str) -> str:
     return f"<tool_response>\n{text}\n</tool_response>"
 
 
+def tool_call(name: str, arguments: str) -> str:
+    """Return a call as the model writes it, given its arguments as JSON.
+
+    A call that is not well formed has no name, and its text in the place of the arguments.
+    """
+    body = f'{{"name": {json.dumps(name)}, "arguments": {arguments}}}' if name else arguments
+    return f"{OPEN}\n{body}\n{CLOSE}"
+
+
 def find_calls(reply: str) -> list[str]:
     """Return the text of every call; the last one may be cut by a stop string."""
     return [part.partition(CLOSE)[0].strip() for part in reply.split(OPEN)[1:]]

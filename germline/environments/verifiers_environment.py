@@ -5,11 +5,11 @@ turns, for the reply that germline's engine generates (`verifiers_policy`); what
 observation. The replies alone decide what happens, so episodes are found again and repeated like
 those of every other environment (`grader`).
 
-Whose fault a failure is:
+Environments with several agents, and agents with a harness of their own, ask an endpoint for
+replies instead (`verifiers_endpoint`).
 
-- before the first reply, and errors of a service or a container: the reward is missing;
-- any other exception of the task or its rewards, and a step that hangs: the floor;
-- what germline cannot play (several agents, images, other tool servers): an error.
+Whose fault a failure is: see `verifiers_outcome`. Besides, a step that hangs earns the floor, and
+what germline cannot play (images, other tool servers) is an error.
 
 `_interception` of an environment is a private name of verifiers 0.4: tests/test_verifiers.py plays
 episodes with it.
@@ -23,25 +23,29 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from germline.environments.episode import EpisodeRubric
+from germline.environments.episode import EpisodeRubric, check_finite
 from germline.environments.event_loop import await_result
 from germline.environments.grader import EnvironmentGrader
 from germline.environments.step_result import StepResult, shown
 from germline.environments.textarena_words import keep_dictionary, missing_data
 from germline.environments.verifiers_installed import check_installed, check_version, module_of
-from germline.graders.worker_messages import (
-    GradeMissingError,
-    InvalidGradeError,
-    PartsFailedError,
-)
-from germline.types import GermlineError
+from germline.environments.verifiers_outcome import TOTAL, check_ok, reward_parts
+from germline.episode_types import EpisodeBatch
+from germline.graders.worker_messages import InvalidGradeError
+from germline.types import Example, GermlineError
 
 check_version()  # before the import, which takes seconds and fails with other versions
 
 import verifiers.v1 as vf  # noqa: E402
 
+from germline.environments.verifiers_endpoint import (  # noqa: E402
+    declared_agents,
+    endpoint_agent,
+    needs_http,
+    play_batch,
+)
 from germline.environments.verifiers_policy import (  # noqa: E402
     CURRENT,
     HARNESS,
@@ -56,17 +60,7 @@ from germline.environments.verifiers_policy import (  # noqa: E402
 NO_LIMIT_S = 1e9
 """Time limit of an agent: its time includes that of germline's engine, which has its own limits."""
 
-INFRASTRUCTURE = ("ProviderError", "ToolsetError", "SandboxError", "InterceptionError")
-"""Errors of verifiers that no reply of the model causes."""
-
-SERVICE_AWAY = (
-    *("ConnectionError", "ConnectionRefusedError", "ConnectionResetError", "ConnectError"),
-    *("APIConnectionError", "APITimeoutError", "InternalServerError"),
-)
-"""Exceptions with which a reward or an environment fails when a service that it asks is away."""
-
-TOTAL = "reward"
-"""The part of the rubric with the reward that verifiers computes: the weighted sum of its parts."""
+Client = Literal["auto", "direct", "http"]
 
 Opening = tuple[tuple[str, str], ...]
 """(role, content) of each message before the first reply."""
@@ -80,18 +74,27 @@ class TasksetSource:
         env: `task.env`.
         args: `task.args`.
         tasks: number of tasks to read; None reads all.
+        client: `task.client`.
+        max_turns: of one run of an agent that asks an endpoint; None: no limit.
     """
 
     env: str
     args: Mapping[str, Any]
     tasks: int | None
+    client: Client = "auto"
+    max_turns: int | None = None
 
 
 class LoadedTaskset:
     """A taskset, and the environment that plays it with germline's policy.
 
+    Attributes:
+        needs_http: why the agents cannot be played on the direct path; empty if they can.
+        client: `direct` or `http`.
+
     Raises:
-        GermlineError: it is not installed, needs verifiers v0, has several agents, or has no end.
+        GermlineError: it is not installed, needs verifiers v0, has no end, or has several agents
+            and `task.client=direct`.
     """
 
     def __init__(self, source: TasksetSource) -> None:
@@ -99,25 +102,29 @@ class LoadedTaskset:
         _import(source.env)
         module = module_of(source.env)
         config_type = vf.env_config_type(module)
-        agents = [
-            name
-            for name, field in config_type.model_fields.items()
-            if isinstance(field.default, vf.AgentConfig)
-        ]
-        if len(agents) != 1:
+        agents = declared_agents(config_type)
+        self.needs_http = needs_http(agents, module)
+        self.client = source.client
+        if source.client == "auto":
+            self.client = "http" if self.needs_http else "direct"
+        if self.client == "direct" and len(agents) != 1:
             raise GermlineError(
-                f"task.env={source.env} has the agents {', '.join(agents)}: germline plays "
-                "environments with one agent"
+                f"task.env={source.env} has the agents {', '.join(agents)}, and task.client=direct "
+                "plays environments with one agent: use task.client=http"
             )
-        agent = {
-            "harness": {"id": HARNESS},
-            "runtime": {"type": "subprocess"},
-            "timeout": {"rollout": NO_LIMIT_S},
+        is_direct = self.client == "direct"
+        limits = {"timeout": {"rollout": NO_LIMIT_S}}
+        direct = limits | {"harness": {"id": HARNESS}, "runtime": {"type": "subprocess"}}
+        roles = {
+            name: direct if is_direct else limits | endpoint_agent(role, module, source.max_turns)
+            for name, role in agents.items()
         }
-        given = {"taskset": {**source.args, "id": module}, agents[0]: agent}
+        given = {"taskset": {**source.args, "id": module}, **roles}
+        self._starts_tools = not is_direct and any("harness" not in role for role in roles.values())
         with _task_error(source.env, "task.args"):
             self.env = vf.load_environment(vf.resolve_env_config(given))
-        self.env._interception = DirectInterception()
+        if is_direct:
+            self.env._interception = DirectInterception()
         taskset = self.env.taskset
         if not taskset.bounded and source.tasks is None:
             raise GermlineError(
@@ -125,7 +132,8 @@ class LoadedTaskset:
             )
         with _task_error(source.env, "load()"):
             self.tasks = [
-                _without_servers(task) for task in itertools.islice(taskset, source.tasks)
+                task if self._starts_tools else _without_servers(task)
+                for task in itertools.islice(taskset, source.tasks)
             ]
         if not self.tasks:
             raise GermlineError(f"task.env={source.env} has no tasks: see task.args")
@@ -136,6 +144,10 @@ class LoadedTaskset:
         taskset, task = self.env.taskset, type(self.tasks[0])
         config = self.tasks[0].config
         return [*type(taskset).toolsets(taskset.config), *task.toolsets(config)]
+
+    def endpoint_toolsets(self) -> list[Any]:
+        """Make the tools that are called in this process where an endpoint is asked."""
+        return [] if self._starts_tools else self.toolsets()
 
     def tool_schemas(self) -> list[dict[str, Any]]:
         """Return the JSON schemas of the tools."""
@@ -207,11 +219,7 @@ class VerifiersEpisode:
             if await self._is_asked():
                 raise InvalidGradeError("asks for another reply after its turn limit")
         self._check_ok()
-        (trace,) = self._run.result().traces
-        values = {name: reward.score for name, reward in trace.rewards.items() if reward}
-        values |= {name: value for name, value in trace.metrics.items() if value is not None}
-        parts = {name: values[name] for name in self._parts if name in values}
-        return {**parts, TOTAL: trace.reward}
+        return reward_parts(self._run.result().traces, self._parts)
 
     async def close(self) -> None:
         """Cancel an episode that has not ended."""
@@ -260,19 +268,8 @@ class VerifiersEpisode:
         """
         assert self._run is not None
         if self._policy.problem:
-            raise InvalidGradeError(f"{self._policy.problem}, which germline cannot play")
-        episode = self._run.result()
-        late = any(trace.is_timeout for trace in episode.traces)
-        if episode.ok and not late:
-            return
-        errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
-        kind = errors[-1].type if errors else "TimeoutError"
-        text = errors[-1].message if errors else "a time limit of the task has passed"
-        # verifiers writes the exception that it wraps into the message: `scoring: KeyError: 'a'`.
-        is_away = not {kind, *text.split(": ")}.isdisjoint((*INFRASTRUCTURE, *SERVICE_AWAY))
-        if is_away or not self._has_replied:
-            raise GradeMissingError(f"{kind}: {text}")
-        raise PartsFailedError({}, f"{kind}: {text}")
+            raise InvalidGradeError(f"{self._policy.problem}: use task.client=http")
+        check_ok(self._run.result(), has_replied=self._has_replied)
 
 
 @dataclass(frozen=True)
@@ -298,6 +295,22 @@ class VerifiersGrader(EnvironmentGrader):
 
     factory: Callable[[], Any] = field(compare=False)  # loaded again, it is another object
 
+    def __call__(self, asked: Any, example: Example) -> Any:
+        """Continue an episode, or play a batch of episodes whose environments ask an endpoint."""
+        if not isinstance(asked, EpisodeBatch):
+            return super().__call__(asked, example)
+        assert isinstance(self.factory, EpisodeFactory)
+        taskset, parts = self.factory.taskset, self.factory.parts
+        return await_result(
+            play_batch(
+                taskset.env,
+                taskset.tasks,
+                taskset.endpoint_toolsets,
+                asked,
+                lambda episode: _parts_of(episode, parts, self.rubric),
+            )
+        )
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle what the taskset is loaded from instead of the taskset."""
         assert isinstance(self.factory, EpisodeFactory)
@@ -308,6 +321,19 @@ def make_grader(taskset: LoadedTaskset, rubric: EpisodeRubric) -> VerifiersGrade
     """Return the grader of a taskset with these parts."""
     parts = tuple(name for name in rubric.weights if name != TOTAL)
     return VerifiersGrader(taskset.source.env, EpisodeFactory(taskset, parts), rubric)
+
+
+def _parts_of(episode: Any, parts: Sequence[str], rubric: EpisodeRubric) -> Mapping[str, float]:
+    """Return the parts of the rubric of an episode that has asked an endpoint.
+
+    Raises:
+        GradeMissingError: it failed, not because of a reply.
+        PartsFailedError: it failed because of a reply.
+    """
+    check_ok(episode, has_replied=any(trace.num_turns for trace in episode.traces))
+    values = rubric.by_part(reward_parts(episode.traces, parts))
+    check_finite(values)
+    return rubric.with_floors(values)
 
 
 def _reload(source: TasksetSource, rubric: EpisodeRubric) -> VerifiersGrader:

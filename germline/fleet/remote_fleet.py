@@ -231,7 +231,8 @@ class RemoteFleet:
         members = self._as_sent(microbatch.members)
         if self.graders.max_turns is None:
             return GenerateJob(members, microbatch.examples, decoding)
-        return EpisodesJob(members, microbatch.examples, decoding, self._pickled_graders)
+        graders, first = self._pickled_graders, microbatch.first_member
+        return EpisodesJob(members, microbatch.examples, decoding, graders, first)
 
     def _evaluated(self, microbatch: Microbatch, result: Any) -> EvaluatedMicrobatch:
         if self.graders.max_turns is None:

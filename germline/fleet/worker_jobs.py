@@ -84,18 +84,22 @@ class EpisodesJob:
     Attributes:
         examples: with answers and facts, which environments need.
         graders: of the task, pickled: the same bytes are the same graders.
+        first_member: index of the first member in the population.
     """
 
     members: Sequence[Member]
     examples: Sequence[Example]
     decoding: Decoding
     graders: bytes
+    first_member: int
 
     def __call__(self, engine: Engine) -> list[list[Rollout]]:
         """Return the rollouts, `[members][examples]`, with members counted from 0."""
         members = [resolve_member(member, engine) for member in self.members]
         graders = _grader_pool(self.graders)
-        return play_episodes(engine, graders, members, self.examples, self.decoding)
+        return play_episodes(
+            engine, graders, members, self.examples, self.decoding, self.first_member
+        )
 
     def is_valid_result(self, answer: object) -> bool:
         """Whether there is a rollout of every member for every example."""

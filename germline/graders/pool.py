@@ -23,16 +23,17 @@ import pickle
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 
-from germline.episode_types import Transcript
+from germline.episode_types import EpisodeBatch, Transcript
 from germline.graders.result_collector import ResultCollector
 from germline.graders.work_queue import WorkItem, WorkQueue
 from germline.graders.worker_handle import WorkerHandle
 from germline.graders.worker_messages import (
     EpisodeContinues,
+    EpisodesGraded,
     GradeMissing,
     GraderSetup,
     GradingFailed,
@@ -114,8 +115,9 @@ class GraderPool:
         self._floor = tuple(float(floor[part]) for part in self._rubric)
         self._name = _name(grader)
         memory_bytes = None if memory_gb is None else int(memory_gb * GB)
-        pickled = _pickled(grader, self._name) if workers else b""
-        self._setup = GraderSetup(pickled, tuple(self._rubric), timeout_s, memory_bytes)
+        self._setup = GraderSetup(b"", tuple(self._rubric), timeout_s, memory_bytes)
+        if workers:
+            self._setup = self.worker_setup(grader)
         self._backlog: WorkQueue[_Job, Item] = WorkQueue()
         self._open_jobs: set[_Job] = set()
         self._lock = threading.Lock()
@@ -141,6 +143,10 @@ class GraderPool:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+    def worker_setup(self, grader: Grader | EpisodeGrader) -> GraderSetup:
+        """Return the first message to a worker process."""
+        return replace(self._setup, grader=_pickled(grader, self._name))
 
     def submit(
         self, texts: Sequence[str | Transcript], examples: Sequence[Example]
@@ -219,6 +225,7 @@ class GraderPool:
 
     def _read(self, verdict: Verdict, item: Item) -> Grade:
         asked, example = item
+        assert not isinstance(verdict, EpisodesGraded), "batches are read by their own pool"
         if isinstance(verdict, InvalidGrade):
             raise GermlineError(
                 f"graders: {self._name} {verdict.problem} (example {example.index}, {_seen(asked)})"
@@ -228,12 +235,28 @@ class GraderPool:
         if isinstance(verdict, GradeMissing):
             return Grade(math.nan, dict.fromkeys(self._rubric, math.nan), verdict.reason)
         if isinstance(verdict, GradingFailed) and isinstance(asked, Transcript):
-            _check_replied(asked, example, verdict, self._name)
+            self.check_replied(asked, example, verdict)
         failure = verdict.reason if isinstance(verdict, GradingFailed) else None
         values = self._with_floors(verdict) if isinstance(verdict, GradingFailed) else verdict
         rubric = self._rubric
         reward = sum(map(float.__mul__, rubric.values(), values), 0.0)
         return Grade(reward, dict(zip(rubric, values, strict=True)), failure)
+
+    def check_replied(
+        self, transcript: Transcript, example: Example, failed: GradingFailed
+    ) -> None:
+        """Refuse a failure that no text of the model can have caused.
+
+        Raises:
+            GermlineError: the model has not replied yet.
+        """
+        if not transcript.replies:
+            raise GermlineError(
+                f"graders: {self._name} fails before the model's first reply, so its floor would "
+                f"be no verdict on the model: {failed.reason} (example {example.index}, "
+                f"environment seed {transcript.seed}): correct the environment, or raise "
+                "graders.timeout_s or graders.memory_gb where these are reached"
+            )
 
     def _with_floors(self, verdict: GradingFailed) -> tuple[float, ...]:
         """Return the values of all parts, with the floor in the place of each part that failed."""
@@ -248,29 +271,14 @@ def _transcript(text: str | Transcript) -> Transcript:
     return text if isinstance(text, Transcript) else Transcript((text,), seed=0, is_final=True)
 
 
-def _seen(asked: str | Transcript) -> str:
+def _seen(asked: str | Transcript | EpisodeBatch) -> str:
     """Describe a text or an episode so far in an error."""
     if isinstance(asked, str):
         return f"text {asked[:80]!r}"
+    if isinstance(asked, EpisodeBatch):
+        return f"played by {asked.episodes[0].model} over HTTP"
     last = f"last reply {asked.replies[-1][:80]!r}" if asked.replies else "before the first reply"
     return f"environment seed {asked.seed}, {last}"
-
-
-def _check_replied(
-    transcript: Transcript, example: Example, failed: GradingFailed, name: str
-) -> None:
-    """Refuse a failure that no text of the model can have caused.
-
-    Raises:
-        GermlineError: the model has not replied yet.
-    """
-    if not transcript.replies:
-        raise GermlineError(
-            f"graders: {name} fails before the model's first reply, so its floor would be no "
-            f"verdict on the model: {failed.reason} (example {example.index}, environment seed "
-            f"{transcript.seed}): correct the environment, or raise graders.timeout_s or "
-            "graders.memory_gb where these are reached"
-        )
 
 
 def _name(grader: Grader | EpisodeGrader) -> str:

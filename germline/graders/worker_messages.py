@@ -13,16 +13,17 @@ import pickle
 import select
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO, NamedTuple, cast
 
-from germline.episode_types import Transcript
+from germline.episode_types import Ended, EpisodeBatch, Transcript
 from germline.types import Example
 
-Item = tuple[str | Transcript, Example]
-"""A completion's text, or an episode so far, and the example it answers."""
+Item = tuple[str | Transcript | EpisodeBatch, Example]
+"""A completion's text, or an episode so far, and the example it answers; or several episodes to
+play, and the example of the first one."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,14 @@ class GradeMissing:
     reason: str
 
 
+@dataclass(frozen=True)
+class EpisodesGraded:
+    """The verdict on each episode of a batch, and why it ended."""
+
+    verdicts: tuple["Verdict", ...]
+    ended: tuple[Ended, ...]
+
+
 class InvalidGradeError(Exception):
     """Raised by a grader when its task is at fault and not the text; becomes `InvalidGrade`."""
 
@@ -112,8 +121,28 @@ class PartsFailedError(Exception):
         self.values = values
 
 
-Verdict = tuple[float, ...] | EpisodeContinues | GradingFailed | GradeMissing | InvalidGrade
+Verdict = (
+    tuple[float, ...]
+    | EpisodeContinues
+    | EpisodesGraded
+    | GradingFailed
+    | GradeMissing
+    | InvalidGrade
+)
 """The values of the parts in the order of `GraderSetup.parts`, or why some are missing."""
+
+
+class PlayedEpisode(NamedTuple):
+    """What a grader returns for an episode of a batch.
+
+    Attributes:
+        result: returns the parts of the rubric, or raises what a grader raises.
+        ended: why the episode ended.
+    """
+
+    result: Callable[[], Mapping[str, float]]
+    ended: Ended
+
 
 _LENGTH = struct.Struct("<Q")
 _PROGRESS = struct.Struct("dq")

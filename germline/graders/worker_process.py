@@ -25,10 +25,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, BinaryIO, cast
 
-from germline.episode_types import Transcript
+from germline.episode_types import EpisodeBatch, Transcript
 from germline.graders.step_clock import STEP_CLOCK, TimeUp
 from germline.graders.worker_messages import (
     EpisodeContinues,
+    EpisodesGraded,
     GradeMissing,
     GradeMissingError,
     GraderSetup,
@@ -37,6 +38,7 @@ from germline.graders.worker_messages import (
     InvalidGradeError,
     Item,
     PartsFailedError,
+    PlayedEpisode,
     RedirectOutput,
     SharedProgress,
     Verdict,
@@ -117,12 +119,21 @@ class GradingLoop:
 
     def grade(self, item: Item) -> Verdict:
         """Grade one completion or episode; any failure of the grader becomes a verdict."""
-        try:
+
+        def graded() -> object:
             try:
                 self._alarm.set()
-                parts = self._grader(*item)
+                return self._grader(*item)
             finally:
                 self._alarm.stop()
+
+        return self._verdict(graded, item[0])
+
+    def _verdict(
+        self, graded: Callable[[], object], asked: str | Transcript | EpisodeBatch
+    ) -> Verdict:
+        try:
+            parts = graded()
         except TimeUp:
             return GradingFailed(f"timeout after {self._timeout_s} s")
         except InvalidGradeError as error:
@@ -135,9 +146,12 @@ class GradingLoop:
             return GradingFailed(f"out of memory: it needs more than {_memory(self._memory_bytes)}")
         except (Exception, SystemExit) as error:  # noqa: BLE001 - any failure counts against the text
             return GradingFailed(f"{type(error).__name__}: {error}"[:_LONGEST_REASON])
-        asked = item[0]
         if isinstance(parts, str) and isinstance(asked, Transcript):
             return _continued(asked, parts)
+        if isinstance(asked, EpisodeBatch):
+            played = cast("list[PlayedEpisode]", parts)
+            verdicts = tuple(self._verdict(one.result, "") for one in played)
+            return EpisodesGraded(verdicts, tuple(one.ended for one in played))
         return self._values(parts)
 
     def _values(self, parts: object) -> Verdict:

@@ -37,6 +37,7 @@ from germline.types import (
     MeanUpdate,
     Perturbation,
     Population,
+    Rollout,
     Split,
     Update,
 )
@@ -55,6 +56,7 @@ __all__ = [
     "Engine",
     "EngineQuery",
     "EpisodeGrader",
+    "EpisodePlayer",
     "EpisodeTask",
     "Fleet",
     "Grader",
@@ -316,6 +318,29 @@ class GraderProtocol(Protocol):
         self, texts: Sequence[str | Transcript], examples: Sequence[Example]
     ) -> Future[list[Grade]]:
         """Grade each text on its example."""
+
+
+@runtime_checkable
+class EpisodePlayer(Protocol):
+    """Graders whose environments ask for the model's replies themselves, over HTTP."""
+
+    def play(
+        self,
+        engine: Engine,
+        members: Members,
+        examples: Sequence[Example],
+        decoding: Decoding,
+        first_member: int,
+    ) -> list[list[Rollout]]:
+        """Play an episode of every member on every example: `[members][examples]`.
+
+        Args:
+            engine: one copy of the weights.
+            members: perturbations; None is the center. They are counted from 0 in the rollouts.
+            examples: of a microbatch.
+            decoding: of every reply.
+            first_member: index of the first member in the population.
+        """
 
 
 @runtime_checkable

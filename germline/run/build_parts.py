@@ -20,7 +20,7 @@ from germline.evaluation.held_out_scorers import HeldOutScorers
 from germline.fleet.engine_queries import DimensionQuery
 from germline.fleet.kl_penalty import KlPenaltyFleet
 from germline.graders.in_process_pool import InProcessPool, can_be_imported
-from germline.graders.pool import GraderPool
+from germline.graders.pool import GraderPool, GraderSettings
 from germline.nano import NANO_DIR
 from germline.optimizers import make_optimizer
 from germline.protocols import Engine, EpisodeTask, Fleet, Shaping, Strategy, Task
@@ -39,7 +39,7 @@ from germline.tasks import make_task
 from germline.tasks.prompt_settings import without_thinking
 from germline.tasks.python_inputs import NO_INPUTS, PythonInputs
 from germline.training import batches
-from germline.types import Decoding, Example
+from germline.types import Decoding, Example, GermlineError
 
 log = logging.getLogger(__name__)
 
@@ -220,7 +220,7 @@ def _make_pool(config: Config, task: Task) -> GraderPool:
             ", ".join(functions),
         )
         return InProcessPool(grader, rubric, task.floor, section.timeout_s, max_turns)
-    return GraderPool(
+    settings = GraderSettings(
         grader,
         rubric,
         task.floor,
@@ -229,6 +229,27 @@ def _make_pool(config: Config, task: Task) -> GraderPool:
         memory_gb=section.memory_gb,
         max_turns=max_turns,
     )
+    if getattr(task, "client", "direct") == "http":
+        return _endpoint_graders(settings)
+    return settings.make()
+
+
+def _endpoint_graders(settings: GraderSettings) -> GraderPool:
+    """Return graders whose environments ask an endpoint.
+
+    Raises:
+        GermlineError: the packages of a server are not installed.
+    """
+    try:
+        from germline.endpoint.episode_graders import EndpointGraderSettings
+    except ModuleNotFoundError as error:
+        if error.name not in ("fastapi", "starlette", "uvicorn"):
+            raise
+        raise GermlineError(
+            f"task.client=http needs the package {error.name}, which is not installed: "
+            "pip install 'germline[serve]'"
+        ) from error
+    return EndpointGraderSettings(**vars(settings)).make()
 
 
 def make_engine(

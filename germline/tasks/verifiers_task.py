@@ -1,20 +1,26 @@
 """The task of an environment of verifiers: its tasks become prompts, split into train and test."""
 
+import logging
 from collections.abc import Sequence
 
 from germline.config import Verifiers
 from germline.environments.episode import EpisodeRubric
 from germline.environments.tool_calls import schema_prompt
 from germline.environments.verifiers_environment import (
-    TOTAL,
     LoadedTaskset,
     Opening,
     TasksetSource,
     make_grader,
 )
+from germline.environments.verifiers_outcome import TOTAL
 from germline.tasks.environment_task import EnvironmentTask, EpisodeLimits
 from germline.tasks.splits import seeded_split
 from germline.types import Example, GermlineError
+
+log = logging.getLogger(__name__)
+
+OF_PROMPTS = ("system_prompt", "few_shot", "strip_thinking")
+"""Settings that change what the model reads, or what the environment gets of its replies."""
 
 LIMITS = EpisodeLimits(max_turns=10, max_new_tokens=512)
 
@@ -26,7 +32,19 @@ class VerifiersTask(EnvironmentTask):
     """
 
     def __init__(self, config: Verifiers) -> None:
-        taskset = LoadedTaskset(TasksetSource(config.env, config.args, config.tasks))
+        max_turns = config.max_turns or LIMITS.max_turns
+        taskset = LoadedTaskset(
+            TasksetSource(config.env, config.args, config.tasks, config.client, max_turns)
+        )
+        self.client = taskset.client
+        if self.client == "http":
+            _check_prompts(config)
+            if config.client == "auto":
+                log.warning(
+                    "task.env=%s: %s, so it asks for replies over HTTP, which is slower: "
+                    "task.client=http (docs/environments.md)",
+                    *(config.env, taskset.needs_http),
+                )
         parts = dict.fromkeys([*taskset.declared_parts(), *config.metrics], 0.0)
         weights = {TOTAL: 1.0, **{name: 0.0 for name in parts if name != TOTAL}}
         floors = {**dict.fromkeys(weights, 0.0), TOTAL: config.floor}
@@ -44,6 +62,22 @@ class VerifiersTask(EnvironmentTask):
             metric=TOTAL,
             limits=LIMITS,
             tools=schema_prompt(taskset.tool_schemas()),
+        )
+
+
+def _check_prompts(config: Verifiers) -> None:
+    """Check that no setting changes prompts or replies, which the environment passes on itself.
+
+    Raises:
+        GermlineError: one does.
+    """
+    given = [name for name in OF_PROMPTS if config.changed(name)]
+    if config.chat is False:
+        given.append("chat")
+    if given:
+        raise GermlineError(
+            f"task.{given[0]} has no effect with task.client=http, where the environment writes "
+            "all messages: leave it out, or use task.client=direct"
         )
 
 

@@ -22,7 +22,8 @@ RUN = """
 import sys
 sys.path += {paths!r}  # torch and pytest; what verifiers needs comes first
 import pytest
-sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "tests/test_verifiers.py"]))
+files = ["tests/test_verifiers.py", "tests/test_verifiers_endpoint.py"]
+sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *files]))
 """
 
 TASKSET = """
@@ -73,7 +74,7 @@ def test_the_tests_of_verifiers_pass_in_its_environment():
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=900,
+        timeout=1800,
     )
     if done.returncode:
         pytest.fail(done.stdout[-6000:])

@@ -1,0 +1,170 @@
+"""The messages of a chat in OpenAI's API, and tools in them, as the model reads and writes them.
+
+Tools are in the format of Hermes and Qwen models, as in germline's own environments: a system
+message describes them, the model calls them in its text, and a user message has the results.
+"""
+
+import itertools
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from germline.endpoint.http_app import RequestError
+from germline.endpoint.request_fields import StopText, Text, as_one_of
+from germline.environments.tool_calls import (
+    OPEN,
+    find_calls,
+    parse_call,
+    schema_prompt,
+    tool_call,
+    tool_response,
+)
+from germline.types import Example
+
+Roles = Literal["system", "developer", "user", "assistant", "tool"]
+
+
+class TextPart(BaseModel):
+    """A part of a message's content."""
+
+    type: Literal["text"]
+    text: Text
+
+
+class CalledFunction(BaseModel):
+    """The tool that a message of the assistant calls."""
+
+    name: Text
+    arguments: Text
+
+
+class ToolCall(BaseModel):
+    """A call of a tool."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+    @property
+    def text(self) -> str:
+        """Return the call as the model writes it."""
+        return tool_call(self.function.name, self.function.arguments)
+
+
+class ToolFunction(BaseModel):
+    """The description of a tool."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    name: StopText
+    description: Text | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class Tool(BaseModel):
+    """A tool that the model may call."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    type: Literal["function"]
+    function: ToolFunction
+
+
+class Message(BaseModel):
+    """One message of a conversation."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    role: Roles
+    content: (
+        Annotated[
+            Text | list[TextPart],
+            as_one_of('a Unicode text, or a list of parts {"type": "text", "text": ...}'),
+        ]
+        | None
+    ) = None
+    tool_calls: Annotated[list[ToolCall], Field(max_length=128)] | None = None
+
+    @property
+    def text(self) -> str:
+        """Return the message as the model reads it."""
+        parts = self.content or ""
+        content = parts if isinstance(parts, str) else "".join(part.text for part in parts)
+        if self.role == "tool":
+            return tool_response(content)
+        calls = [call.text for call in self.tool_calls or ()]
+        return "\n".join([*([content] if content or not calls else []), *calls])
+
+    @property
+    def template_role(self) -> str:
+        """Return the role that chat templates know: `developer` is a newer name of `system`."""
+        return {"developer": "system", "tool": "user"}.get(self.role, self.role)
+
+
+def as_example(messages: Sequence[Message], tools: Sequence[Tool]) -> Example:
+    """Return a conversation as an example, with a description of the tools.
+
+    Results of several tools that follow each other are one message.
+
+    Raises:
+        RequestError: the last message is not the user's or a tool's, or one has no content.
+    """
+    for place, message in enumerate(messages):
+        if message.content is None and not (message.role == "assistant" and message.tool_calls):
+            field = f"messages.{place}.content"
+            raise RequestError(400, f"{field}: Field required", param=field)
+    turns: list[tuple[str, str]] = []
+    for is_tool, group in itertools.groupby(messages, lambda message: message.role == "tool"):
+        shown = [(message.template_role, message.text) for message in group]
+        turns += [("user", "\n".join(text for _, text in shown))] if is_tool else shown
+    *context, (role, prompt) = turns
+    if role != "user":
+        raise RequestError(
+            400,
+            f"messages: the last message is of the role {messages[-1].role}, and must be the "
+            "user's, or the result of a tool",
+            param="messages",
+        )
+    if tools:
+        described = [tool.model_dump(exclude_none=True) for tool in tools]
+        system = [text for role, text in context if role == "system"]
+        rest = [turn for turn in context if turn[0] != "system"]
+        context = [("system", "\n\n".join([*system, schema_prompt(described)])), *rest]
+    return Example(0, prompt, "", chat=True, context=tuple(context))
+
+
+def reply_message(text: str, *, has_tools: bool, place: int) -> dict[str, Any]:
+    """Return a reply as a message.
+
+    Args:
+        text: of the model.
+        has_tools: whether calls of tools are looked for.
+        place: number of messages before it, for the ids of calls.
+    """
+    calls = find_calls(text) if has_tools else []
+    if not calls:
+        return {"role": "assistant", "content": text}
+    return {
+        "role": "assistant",
+        "content": text.partition(OPEN)[0].strip(),
+        "tool_calls": [
+            {
+                "id": f"call-{place}-{number}",
+                "type": "function",
+                "function": _called(call),
+            }
+            for number, call in enumerate(calls)
+        ],
+    }
+
+
+def _called(call: str) -> dict[str, str]:
+    """Return the function of a call; one that is not well formed has no name."""
+    name, arguments = parse_call(call) or ("", call)
+    return {
+        "name": name,
+        "arguments": arguments if isinstance(arguments, str) else json.dumps(arguments),
+    }

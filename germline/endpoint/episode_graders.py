@@ -1,0 +1,247 @@
+"""Graders whose environments ask for the model's replies over HTTP.
+
+The environments run in one grader process, all episodes of a microbatch at the same time. They ask
+an OpenAI-compatible endpoint on loopback, which is that of `germline serve`, over the engine that
+evaluates the microbatch. The `model` of a request is `gen-3/member-7`, or `center`. Requests that
+arrive together are generated in one batch.
+
+What is promised:
+
+- The sampling noise of a reply depends on the run's seed, the generation, the example, the number
+  of the agent's run in the episode, and the number of replies in the conversation: not on the order
+  in which requests arrive, and not on the member (common random numbers).
+- Which rows are computed together depends on the order, and with it the last bits of their logits.
+  So two runs have the same tokens unless two tokens are equally likely up to rounding.
+- Greedy episodes have the tokens of the direct path, likewise up to rounding.
+"""
+
+import hashlib
+import secrets
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from germline.endpoint.engine_batcher import EngineBatcher
+from germline.endpoint.episode_log import RUNS, EpisodeLog, LoggedTurn
+from germline.endpoint.http_app import HttpLimits
+from germline.endpoint.http_server import HttpServer
+from germline.endpoint.member_weights import MemberWeights
+from germline.endpoint.openai_app import make_endpoint
+from germline.episode_types import Ended, EndpointEpisode, EpisodeBatch, Transcript, Turn
+from germline.graders.pool import GraderPool, GraderSettings
+from germline.graders.worker_handle import WorkerHandle
+from germline.graders.worker_messages import EpisodesGraded, Verdict
+from germline.protocols import Engine, Members
+from germline.types import Completion, Decoding, Example, GermlineError, Grade, Rollout
+
+LARGEST_REQUEST = 64_000_000
+"""Bytes: a long conversation, with its tools."""
+
+LONGEST_REQUEST_S = 24 * 3600.0
+"""Time of a request, which includes that of all batches before it."""
+
+
+@dataclass(frozen=True)
+class EndpointGraderSettings(GraderSettings):
+    """The arguments of `EndpointGraders`."""
+
+    def make(self) -> "EndpointGraders":
+        """Make the graders."""
+        return EndpointGraders(self)
+
+
+class EndpointGraders(GraderPool):
+    """Plays whole episodes in a grader process; its environments ask an endpoint.
+
+    Args:
+        settings: of the process; there is one, whatever `workers` says.
+    """
+
+    def __init__(self, settings: EndpointGraderSettings) -> None:
+        super().__init__(**vars(replace(settings, workers=0)))
+        self.settings: EndpointGraderSettings = settings
+        self._worker = WorkerHandle(self.worker_setup(settings.grader), self._name)
+
+    def submit(
+        self, texts: Sequence[str | Transcript], examples: Sequence[Example]
+    ) -> Future[list[Grade]]:
+        """Refuse replies that are known before the environment asks for them.
+
+        Raises:
+            GermlineError: always.
+        """
+        raise GermlineError(
+            "task.client=http: the environment asks for replies itself, so it cannot be tried with "
+            "given ones: set task.client=direct to check the task, or train with it"
+        )
+
+    def redirect_output(self, path: Path) -> None:
+        """Append what environments print from now on to a file."""
+        super().redirect_output(path)
+        self._worker.output = path
+
+    def close(self) -> None:
+        """End the process."""
+        self._worker.close()
+        super().close()
+
+    def play(
+        self,
+        engine: Engine,
+        members: Members,
+        examples: Sequence[Example],
+        decoding: Decoding,
+        first_member: int,
+    ) -> list[list[Rollout]]:
+        """Play an episode of every member on every example: `[members][examples]`."""
+        generation = decoding.noise_generation
+        names = [
+            "center" if member is None else f"gen-{generation}/member-{first_member + place}"
+            for place, member in enumerate(members)
+        ]
+        seeds = episode_seeds(examples, decoding)
+        episodes = [
+            EndpointEpisode(example.facts, name, seed)
+            for name in names
+            for example, seed in zip(examples, seeds, strict=True)
+        ]
+        log = EpisodeLog(_seed(decoding, "no episode", 0))
+        weights = MemberWeights(engine, dict(zip(names, members, strict=True)))
+        played = self._played(weights, log, episodes, list(examples) * len(members), decoding)
+        rollouts = [
+            _rollout(place // len(examples), example, log.turns(one.model, one.seed), grade, ended)
+            for place, (one, example, (grade, ended)) in enumerate(
+                zip(episodes, list(examples) * len(members), played, strict=True)
+            )
+        ]
+        width = len(examples)
+        return [rollouts[start : start + width] for start in range(0, len(rollouts), width)]
+
+    def _played(
+        self,
+        weights: MemberWeights,
+        log: EpisodeLog,
+        episodes: Sequence[EndpointEpisode],
+        examples: Sequence[Example],
+        decoding: Decoding,
+    ) -> list[tuple[Grade, Ended]]:
+        """Serve the members while the episodes are played.
+
+        Raises:
+            GermlineError: the engine has failed, or the environment is at fault.
+        """
+        limits = HttpLimits(
+            secrets.token_urlsafe(16), LARGEST_REQUEST, 16 + 4 * len(episodes), LONGEST_REQUEST_S
+        )
+        assert self.max_turns is not None
+        sampling = {
+            "max_tokens": decoding.max_new_tokens,
+            "temperature": decoding.temperature,
+            "top_p": decoding.top_p,
+            **({"stop": list(decoding.stop)} if decoding.stop else {}),
+        }
+        batcher = EngineBatcher(
+            weights, max_rows=len(episodes), max_queue=limits.max_concurrent * 4
+        )
+        try:
+            app = make_endpoint(weights, batcher, limits, decoding.max_new_tokens, log)
+            with (
+                closing(HttpServer(app, "127.0.0.1", 0)) as server,
+                server.in_background() as url,
+            ):
+                batch = EpisodeBatch(
+                    tuple(episodes),
+                    f"{url}/v1",
+                    limits.token or "",
+                    sampling,
+                    self.max_turns,
+                    self.settings.timeout_s,
+                )
+                return self._graded(batch, examples, log)
+        finally:
+            batcher.close()
+            if batcher.first_failure is not None:
+                raise batcher.first_failure
+
+    def _graded(
+        self, batch: EpisodeBatch, examples: Sequence[Example], log: EpisodeLog
+    ) -> list[tuple[Grade, Ended]]:
+        """Play the episodes; where one ends the process, each has a process for itself."""
+        (verdict,) = self._worker.grade([(batch, examples[0])])
+        if isinstance(verdict, EpisodesGraded):
+            return [
+                (self._grade_of(one, episode, example, log), ended)
+                for one, episode, example, ended in zip(
+                    verdict.verdicts, batch.episodes, examples, verdict.ended, strict=True
+                )
+            ]
+        if len(batch.episodes) == 1:
+            (episode,), (example,) = batch.episodes, examples
+            return [(self._grade_of(verdict, episode, example, log), "failure")]
+        return [
+            self._graded(replace(batch, episodes=(episode,)), [example], log)[0]
+            for episode, example in zip(batch.episodes, examples, strict=True)
+        ]
+
+    def _grade_of(
+        self, verdict: Verdict, episode: EndpointEpisode, example: Example, log: EpisodeLog
+    ) -> Grade:
+        """Return the grade of an episode.
+
+        Raises:
+            GermlineError: it fails before the model has replied, or the environment is at fault.
+        """
+        replies = tuple(one.turn.completion.text for one in log.turns(episode.model, episode.seed))
+        asked = Transcript(replies, episode.seed)
+        return self._read(verdict, (asked, example))
+
+
+def episode_seeds(examples: Sequence[Example], decoding: Decoding) -> list[int]:
+    """Return the seed of each example's episode: the same for all members.
+
+    An example that is there twice has two. They are below 2^53, as JSON of other languages needs.
+    """
+    seen: Counter[int] = Counter()
+    seeds = []
+    for example in examples:
+        seeds.append(_seed(decoding, str(example.index), seen[example.index]))
+        seen[example.index] += 1
+    return seeds
+
+
+def _seed(decoding: Decoding, example: str, occurrence: int) -> int:
+    where = f"{decoding.noise_seed}/{decoding.noise_generation}/{decoding.noise_stream}"
+    name = f"germline endpoint/{where}/{example}/{occurrence}".encode()
+    return int.from_bytes(hashlib.sha256(name).digest()[:5], "little") * RUNS
+
+
+def _rollout(
+    member: int, example: Example, logged: Sequence[LoggedTurn], grade: Grade, ended: Ended
+) -> Rollout:
+    """Return the record of an episode, as that of the direct path."""
+    turns: list[Turn] = []
+    for one in logged:
+        if message := _message(one, example):
+            turns.append(Turn("user", message))
+        written = one.turn.completion
+        turns.append(Turn("assistant", written.text, written.tokens))
+    written_turns = [one.turn.completion for one in logged]
+    completion = Completion(
+        "\n".join(one.text for one in written_turns),
+        tuple(token for one in written_turns for token in one.tokens),
+        written_turns[-1].finish if written_turns else "length",
+        written_turns[0].prompt_tokens if written_turns else 0,
+    )
+    reason: Ended = "failure" if grade.failure is not None else ended
+    return Rollout(member, example.index, completion, grade, tuple(turns), reason)
+
+
+def _message(logged: LoggedTurn, example: Example) -> str:
+    """Return what the model was told before a turn, without the example's own prompt."""
+    told = logged.example.prompt
+    if logged.is_first and told.startswith(example.prompt):
+        return told.removeprefix(example.prompt).removeprefix("\n")
+    return told

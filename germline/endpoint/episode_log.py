@@ -1,0 +1,93 @@
+"""What a model reads and writes in episodes whose environments ask an endpoint for its replies.
+
+The seed of a request names the episode, and the run of an agent in it (`EndpointEpisode.seed`). A
+request that continues a logged conversation reads the tokens that the model has written as they
+are: tokenizing their text again may give other tokens.
+"""
+
+import threading
+from dataclasses import dataclass, replace
+
+from germline.endpoint.rows import RowResult, WrittenTurn
+from germline.types import Example
+
+RUNS = 1 << 12
+"""Seeds of an episode: each run of an agent has one."""
+
+Conversation = tuple[tuple[str, str], ...]
+"""(role, content) of messages."""
+
+
+@dataclass(frozen=True)
+class LoggedTurn:
+    """A reply of the model, and the request that it answers.
+
+    Attributes:
+        example: what is new in the request, after the messages that the model has read before.
+        is_first: whether the model has read nothing before.
+    """
+
+    seed: int
+    example: Example
+    is_first: bool
+    turn: WrittenTurn
+
+
+class EpisodeLog:
+    """The turns of episodes by the name of the weights; thread-safe.
+
+    Args:
+        default_seed: of requests without a seed, which belong to no episode.
+    """
+
+    def __init__(self, default_seed: int) -> None:
+        self.default_seed = default_seed
+        self._lock = threading.Lock()
+        self._turns: dict[tuple[str, int, Conversation], LoggedTurn] = {}
+
+    def continued(
+        self, model: str, seed: int, example: Example
+    ) -> tuple[Example, WrittenTurn | None]:
+        """Return what is new in a request, and the logged turn after which it comes; None: all.
+
+        The new messages are one, with a line for each.
+        """
+        context = example.context
+        read = max((i for i, (role, _) in enumerate(context, 1) if role == "assistant"), default=0)
+        logged = self._turns.get((model, seed, context[:read]))
+        if logged is None:
+            return example, None
+        new = [text for _, text in context[read:]]
+        prompt = "\n".join([*new, example.prompt])
+        return replace(example, context=context[:read], prompt=prompt), logged.turn
+
+    def note(self, model: str, seed: int, asked: Example, result: RowResult, said: str) -> None:
+        """Log the reply to a request.
+
+        Args:
+            model: name of the weights.
+            seed: of the request.
+            asked: the whole conversation.
+            result: what the model has read and written.
+            said: the reply, as the next request of the conversation repeats it.
+        """
+        new, after = self.continued(model, seed, asked)
+        conversation = (
+            *asked.context,
+            ("user", asked.prompt),
+            ("assistant", said),
+        )
+        turn = WrittenTurn(result.ids, result.completion)
+        logged = LoggedTurn(seed, new, after is None, turn)
+        with self._lock:
+            self._turns[model, seed, conversation] = logged
+
+    def turns(self, model: str, seed: int) -> list[LoggedTurn]:
+        """Return the turns of an episode in their order, those of its first agent run first."""
+        with self._lock:
+            found = [
+                logged
+                for (name, its_seed, _), logged in self._turns.items()
+                if name == model and its_seed // RUNS == seed // RUNS
+            ]
+        return sorted(found, key=lambda logged: logged.seed)

@@ -1,0 +1,371 @@
+"""Episodes of verifiers (v1) whose model calls go to an OpenAI-compatible endpoint.
+
+This is the fallback for environments with several agents or several runs of an agent, and for
+agents with a harness of their own, which may be any program. All episodes of a batch are played at
+the same time on one event loop. A model call goes from the harness to the interception server of
+verifiers, which records it, and from there to the endpoint. An agent without a harness, or with
+that of a plain chat, has `EndpointHarness`, which needs no process.
+
+A step that hangs is interrupted: by the alarm of the grader process where it holds the event loop,
+which fails its episode alone, and else after `timeout_s` in which the episode has sent no request.
+That time is counted on the event loop, so episodes do not fail because others are busy.
+
+Known limits: text only; chat completions only; a request hook of a task cannot answer a tool call
+in the place of a tool (`EndpointHarness` has no tool gate). `_interception` and `_shared_tools` of
+an environment are no public names of verifiers 0.4; tests/test_verifiers_endpoint.py uses them.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import aiohttp
+import verifiers.v1 as vf
+from verifiers.v1.clients.client import Client
+from verifiers.v1.configs.env import default_agent_harness
+from verifiers.v1.dialects.chat import message_to_wire
+from verifiers.v1.interception import InterceptionServer
+from verifiers.v1.runtimes import PrimeConfig
+
+from germline.environments.tool_calls import MALFORMED
+from germline.environments.verifiers_outcome import CONTEXT_IS_FULL
+from germline.environments.verifiers_policy import Tools, opening_messages
+from germline.episode_types import Ended, EndpointEpisode, EpisodeBatch
+from germline.graders.step_clock import STEP_CLOCK, TimeUp
+from germline.graders.worker_messages import PlayedEpisode
+
+__all__ = ["EndpointHarness"]  # where verifiers looks for a harness
+
+ENDPOINT_HARNESS = "germline_endpoint"
+"""The name of the module in which verifiers looks for `EndpointHarness`: an alias of this one."""
+sys.modules[ENDPOINT_HARNESS] = sys.modules[__name__]
+
+PLAIN_CHATS = ("null", "bash")
+"""Harnesses in whose place `EndpointHarness` stands where the environment does not ask for them:
+`bash` is the default of verifiers, and would let the model run commands on this machine."""
+
+TOKEN = "GERMLINE_ENDPOINT_TOKEN"
+"""The environment variable with the token of the endpoint."""
+
+TICKS = 8
+"""The event loop has run so often within the time limit of an episode."""
+
+DONE = vf.ProgramResult(exit_code=0, stdout="", stderr="")
+
+
+def declared_agents(config_type: type[Any]) -> dict[str, Any]:
+    """Return the configs of the agents that an environment declares, by name."""
+    return {
+        name: field.default
+        for name, field in config_type.model_fields.items()
+        if isinstance(field.default, vf.AgentConfig)
+    }
+
+
+def has_own_harness(agent: Any) -> bool:
+    """Whether an agent asks for a harness that is more than a chat."""
+    return agent.harness is not None and agent.harness.id != "null"
+
+
+def needs_http(agents: Mapping[str, Any], module: str) -> str:
+    """Say why an environment cannot be played on the direct path; empty if nothing is known."""
+    if len(agents) > 1:
+        return f"it has the agents {', '.join(agents)}"
+    for name, agent in agents.items():
+        if has_own_harness(agent):
+            return f"its agent {name} has the harness {agent.harness.id}"
+    if (default := default_agent_harness(module)).id not in PLAIN_CHATS:
+        return f"it has the harness {default.id}"
+    return ""
+
+
+def endpoint_agent(agent: Any, module: str, max_turns: int | None) -> dict[str, Any]:
+    """Return the settings of an agent: on this machine, with limits, and never in a cloud."""
+    limits = [limit for limit in (agent.max_turns, max_turns) if limit is not None]
+    role: dict[str, Any] = {"max_turns": min(limits, default=None)}
+    if isinstance(agent.runtime, PrimeConfig):
+        role["runtime"] = {"type": "subprocess"}
+    default = default_agent_harness(module).id
+    if not has_own_harness(agent) and (agent.harness is not None or default in PLAIN_CHATS):
+        role["harness"] = {"id": ENDPOINT_HARNESS}
+    return role
+
+
+class EndpointInterception(InterceptionServer):
+    """The server of verifiers that records model calls; it knows which episode sends them."""
+
+    def register(self, session: Any) -> Any:
+        """Take up a run of an agent."""
+        secrets = super().register(session)
+        CURRENT.get().begin_run(session)
+        return secrets
+
+    def unregister(self, *secrets: str) -> None:
+        """Let go of a run that has ended."""
+        super().unregister(*secrets)
+        CURRENT.get().moved()
+
+
+class WatchedClient(Client):
+    """A client of verifiers, during whose calls an episode has no time limit.
+
+    Args:
+        client: sends the calls.
+        player: of the episode.
+    """
+
+    def __init__(self, client: Any, player: "EndpointPlayer") -> None:
+        self._client = client
+        self._player = player
+
+    async def get_response(self, *arguments: Any, **named: Any) -> Any:
+        """Return the reply to a request."""
+        with self._player.asking():
+            return await self._client.get_response(*arguments, **named)
+
+    async def relay(self, *arguments: Any, **named: Any) -> Any:
+        """Return the stream of a reply, which the endpoint sends when it is complete."""
+        with self._player.asking():
+            return await self._client.relay(*arguments, **named)
+
+    async def relay_aux(self, *arguments: Any, **named: Any) -> Any:
+        """Return the answer to a request that is no turn."""
+        return await self._client.relay_aux(*arguments, **named)
+
+
+class EndpointPlayer:
+    """One episode while it is played.
+
+    Args:
+        episode: what is played.
+        url: of the endpoint.
+        http: with which `EndpointHarness` sends requests.
+        make_toolsets: makes the tools of the task.
+
+    Attributes:
+        tools: called by `EndpointHarness` in this process.
+    """
+
+    def __init__(
+        self,
+        episode: EndpointEpisode,
+        url: str,
+        http: aiohttp.ClientSession,
+        make_toolsets: Callable[[], list[Any]],
+    ) -> None:
+        self.episode = episode
+        self.http = http
+        self.make_toolsets = make_toolsets
+        self.ended: Ended = "done"
+        self.run: asyncio.Task[Any] | None = None
+        self._url = url
+        self._runs = 0
+        self._asking = 0
+        self._ticks = 0
+        self._is_late = False
+
+    def begin_run(self, session: Any) -> None:
+        """Note a run of an agent: its requests get a seed of their own."""
+        self.moved()
+        session.client = WatchedClient(session.client, self)
+        if session.ctx.client.base_url == self._url:
+            seed = self.episode.seed + self._runs
+            self._runs += 1
+            sampling = session.ctx.sampling.model_copy(update={"seed": seed})
+            session.ctx = dataclasses.replace(session.ctx, sampling=sampling)
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """Wait for the model, without a time limit."""
+        self._asking += 1
+        try:
+            yield
+        finally:
+            self._asking -= 1
+            self.moved()
+
+    def moved(self) -> None:
+        """Give the next step the whole time."""
+        self._ticks = 0
+        STEP_CLOCK.restart()
+
+    def tick(self) -> None:
+        """Count time; stop an episode that has taken too much of it."""
+        assert self.run is not None
+        self._ticks = 0 if self._asking else self._ticks + 1
+        if self._ticks > TICKS and not self.run.done():
+            self._is_late = True
+            self.run.cancel()
+
+    async def play(self, env: Any, task: Any, context: Any) -> Any:
+        """Play the episode to its end.
+
+        Raises:
+            TimeUp: it took too long between a reply and the next request.
+        """
+        CURRENT.set(self)
+        self.run = asyncio.ensure_future(env.run_episode(task, context))
+        try:
+            episode = await self.run
+        except asyncio.CancelledError:
+            if self._is_late:
+                raise TimeUp from None
+            raise
+        finally:
+            self.moved()
+        if self.ended == "done" and any(t.stop_condition == "max_turns" for t in episode.traces):
+            self.ended = "max_turns"
+        return episode
+
+
+CURRENT: ContextVar[EndpointPlayer] = ContextVar("germline_endpoint_player")
+"""The episode that is running."""
+
+
+class EndpointHarness(vf.Harness[vf.HarnessConfig]):
+    """A chat in this process; verifiers finds it by the name `ENDPOINT_HARNESS`."""
+
+    APPENDS_SYSTEM_PROMPT = True
+    SUPPORTS_MCP = True
+    SUPPORTS_RESUME = True
+    EXECUTES_CODE = False
+    NEEDS_CONTAINER = False
+
+    async def launch(
+        self,
+        ctx: Any,
+        trace: Any,
+        runtime: Any,
+        endpoint: str,
+        secret: str,
+        mcp_urls: dict[str, str],
+        data: Any,
+    ) -> Any:
+        """Hold the conversation of a task until a reply calls no tool."""
+        player = CURRENT.get()
+        system, prompt = self.resolve_prompt(data)
+        messages = [message_to_wire(message) for message in opening_messages(system, prompt)]
+        async with _opened(Tools(player.make_toolsets()), trace) as tools:
+            body = {"model": ctx.model, "messages": messages}
+            if tools.schemas:
+                body["tools"] = tools.schemas
+            while True:
+                reply = await _post(player, endpoint, secret, body)
+                if isinstance(reply, str):
+                    return _end_of(reply, trace, player)
+                messages.append(reply)
+                for call in reply.get("tool_calls") or ():
+                    messages.append(await _answer(tools, call))
+                if not reply.get("tool_calls"):
+                    return DONE
+
+
+@asynccontextmanager
+async def _opened(tools: Tools, trace: Any) -> AsyncIterator[Tools]:
+    try:
+        yield await tools.open(trace)
+    finally:
+        await tools.close()
+
+
+async def _post(
+    player: EndpointPlayer, endpoint: str, secret: str, body: Mapping[str, Any]
+) -> dict[str, Any] | str:
+    """Return the message of the model, or the text of an error."""
+    headers = {"Authorization": f"Bearer {secret}"}
+    address = f"{endpoint}/chat/completions"
+    async with player.http.post(address, json=body, headers=headers) as response:
+        text = await response.text()
+    if response.status != 200:
+        return text
+    message: dict[str, Any] = json.loads(text)["choices"][0]["message"]
+    return message
+
+
+def _end_of(error: str, trace: Any, player: EndpointPlayer) -> Any:
+    """Return how a conversation ends whose last request was refused; verifiers knows the cause."""
+    if CONTEXT_IS_FULL not in error or not trace.num_turns:
+        return vf.ProgramResult(exit_code=1, stdout="", stderr=error)
+    player.ended = "context"
+    trace.stop("max_turns")
+    return DONE
+
+
+async def _answer(tools: Tools, call: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the message with the result of a tool call."""
+    name, written = call["function"]["name"], call["function"]["arguments"]
+    content = await tools.call(name, json.loads(written)) if name else MALFORMED
+    return {"role": "tool", "tool_call_id": call["id"], "name": name, "content": content}
+
+
+async def play_batch(
+    env: Any,
+    tasks: Sequence[Any],
+    make_toolsets: Callable[[], list[Any]],
+    batch: EpisodeBatch,
+    parts_of: Callable[[Any], Mapping[str, float]],
+) -> list[PlayedEpisode]:
+    """Play the episodes of a batch at the same time.
+
+    Args:
+        env: of verifiers.
+        tasks: their numbers are in the rows of episodes.
+        make_toolsets: makes the tools that `EndpointHarness` calls.
+        batch: the episodes.
+        parts_of: returns the parts of the rubric of an episode of verifiers, or raises what a
+            grader raises.
+    """
+    os.environ[TOKEN] = batch.token
+    client = vf.EvalClientConfig(base_url=batch.url, api_key_var=TOKEN)
+    players: list[EndpointPlayer] = []
+    playing: list[asyncio.Task[Any]] = []
+    connections = aiohttp.TCPConnector(limit=0)
+    async with (
+        env.shared_tools() as shared,
+        EndpointInterception(state_service_secrets=_state_secrets(shared)) as interception,
+        aiohttp.ClientSession(connector=connections, timeout=aiohttp.ClientTimeout()) as http,
+    ):
+        env._interception, env._shared_tools = interception, shared
+        clock = asyncio.ensure_future(_tick(players, batch.timeout_s / TICKS))
+        try:
+            for one in batch.episodes:
+                player = EndpointPlayer(one, batch.url, http, make_toolsets)
+                context = vf.ModelContext(one.model, client, vf.SamplingConfig(**batch.sampling))
+                run = player.play(env, tasks[int(str(one.row["task"]))], context)
+                playing.append(asyncio.ensure_future(run))
+                await asyncio.sleep(0)
+                players.append(player)
+            await asyncio.wait(playing)
+        finally:
+            clock.cancel()
+            env._interception, env._shared_tools = None, {}
+    return [
+        PlayedEpisode(_result(run, parts_of), player.ended)
+        for run, player in zip(playing, players, strict=True)
+    ]
+
+
+def _state_secrets(shared: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(server.state_secret for server in shared.values() if server.state_secret)
+
+
+async def _tick(players: list[EndpointPlayer], every_s: float) -> None:
+    with contextlib.suppress(asyncio.CancelledError):
+        while True:
+            await asyncio.sleep(every_s)
+            STEP_CLOCK.restart()
+            for player in players:
+                player.tick()
+
+
+def _result(
+    run: "asyncio.Task[Any]", parts_of: Callable[[Any], Mapping[str, float]]
+) -> Callable[[], Mapping[str, float]]:
+    return lambda: parts_of(run.result())

@@ -1,0 +1,60 @@
+"""What an episode of verifiers ended with: its reward and the parts, or whose fault a failure is.
+
+- before the first reply, and errors of a service, a container or the endpoint: missing;
+- any other exception of the task or its rewards: the floor.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from germline.graders.worker_messages import GradeMissingError, PartsFailedError
+
+TOTAL = "reward"
+"""The part of the rubric with the reward that verifiers computes: the weighted sum of its parts."""
+
+INFRASTRUCTURE = ("ProviderError", "ToolsetError", "SandboxError", "InterceptionError")
+"""Errors of verifiers that no reply of the model causes."""
+
+SERVICE_AWAY = (
+    *("ConnectionError", "ConnectionRefusedError", "ConnectionResetError", "ConnectError"),
+    *("APIConnectionError", "APITimeoutError", "InternalServerError"),
+)
+"""Exceptions with which a reward or an environment fails when a service that it asks is away."""
+
+CONTEXT_IS_FULL = "context_length_exceeded"
+"""The code of an endpoint's error when a conversation does not fit the model's context."""
+
+
+def check_ok(episode: Any, *, has_replied: bool) -> None:
+    """Check that an episode has not failed.
+
+    Raises:
+        GradeMissingError: it failed, not because of a reply.
+        PartsFailedError: it failed because of a reply.
+    """
+    late = any(trace.is_timeout for trace in episode.traces)
+    if episode.ok and not late:
+        return
+    errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
+    kind = errors[-1].type if errors else "TimeoutError"
+    text = errors[-1].message if errors else "a time limit of the task has passed"
+    # verifiers writes the exception that it wraps into the message: `scoring: KeyError: 'a'`.
+    is_away = not {kind, *text.split(": ")}.isdisjoint((*INFRASTRUCTURE, *SERVICE_AWAY))
+    if (is_away and CONTEXT_IS_FULL not in text) or not has_replied:
+        raise GradeMissingError(f"{kind}: {text}")
+    raise PartsFailedError({}, f"{kind}: {text}")
+
+
+def reward_parts(traces: Sequence[Any], parts: Sequence[str]) -> dict[str, float]:
+    """Return the reward and its parts: means over the runs of the agents that are trained."""
+    trained = [trace for trace in traces if trace.agent is None or trace.agent.trainable]
+    trained = trained or list(traces)
+    values = [_values(trace) for trace in trained]
+    known = {name: [one[name] for one in values if name in one] for name in parts}
+    means = {name: sum(found) / len(found) for name, found in known.items() if found}
+    return {**means, TOTAL: sum(trace.reward for trace in trained) / len(trained)}
+
+
+def _values(trace: Any) -> dict[str, float]:
+    values = {name: reward.score for name, reward in trace.rewards.items() if reward}
+    return values | {name: value for name, value in trace.metrics.items() if value is not None}

@@ -1,0 +1,80 @@
+"""Messages of a chat with tools: as the model reads them, and its replies as messages."""
+
+import pytest
+
+from germline.endpoint.chat_messages import Message, as_example, reply_message
+from germline.endpoint.http_app import RequestError
+from germline.endpoint.openai_requests import ChatRequest
+from germline.endpoint.openai_responses import Reply
+from germline.endpoint.rows import RowResult
+from germline.environments.tool_calls import schema_prompt
+from germline.types import Completion
+
+PRICE = {
+    "type": "function",
+    "function": {"name": "price", "description": "", "parameters": {"type": "object"}},
+}
+CALL = 'Let me see.\n<tool_call>\n{"name": "price", "arguments": {"item": "tea"}}\n</tool_call>'
+
+
+def chat(*messages, **more):
+    return ChatRequest(model="center", messages=[Message(**one) for one in messages], **more)
+
+
+def test_tools_are_described_after_the_system_message():
+    system, user = (
+        {"role": "developer", "content": "Be brief."},
+        {"role": "user", "content": "Tea?"},
+    )
+    example = chat(system, user, tools=[PRICE]).example()
+    assert example.prompt == "Tea?"
+    assert example.context == (("system", "Be brief.\n\n" + schema_prompt([PRICE])),)
+    assert chat(user, tools=[PRICE], tool_choice="none").example().context == ()
+
+
+def test_a_reply_with_calls_is_read_again_as_it_was_written():
+    message = reply_message(CALL, has_tools=True, place=1)
+    assert message["content"] == "Let me see."
+    (call,) = message["tool_calls"]
+    assert call["id"] == "call-1-0"
+    assert call["function"] == {"name": "price", "arguments": '{"item": "tea"}'}
+    assert Message(**message).text == CALL
+    assert reply_message(CALL, has_tools=False, place=1)["content"] == CALL
+
+
+def test_a_call_that_is_not_well_formed_has_no_name():
+    message = reply_message("<tool_call>no json</tool_call>", has_tools=True, place=0)
+    assert message["tool_calls"][0]["function"] == {"name": "", "arguments": "no json"}
+    assert Message(**message).text == "<tool_call>\nno json\n</tool_call>"
+
+
+def test_results_that_follow_each_other_are_one_message():
+    results = [{"role": "tool", "tool_call_id": str(n), "content": str(n)} for n in (3, 5)]
+    reply = reply_message(CALL, has_tools=True, place=1)
+    example = chat({"role": "user", "content": "Tea?"}, reply, *results).example()
+    assert example.context == (("user", "Tea?"), ("assistant", CALL))
+    shown = [f"<tool_response>\n{n}\n</tool_response>" for n in (3, 5)]
+    assert example.prompt == "\n".join(shown)
+
+
+@pytest.mark.parametrize("role", ["user", "tool", "assistant"])
+def test_a_message_without_content_calls_a_tool(role):
+    with pytest.raises(RequestError, match=r"messages\.0\.content: Field required"):
+        as_example([Message(role=role), Message(role="user", content="x")], [])
+
+
+def test_calls_end_a_choice_and_are_counted_in_a_stream():
+    result = RowResult(Completion(CALL, (1, 2), "eos", 3))
+    reply = Reply("center", "digest", [result], 1, has_scores=False, has_tools=True, messages=1)
+    (choice,) = reply.chat()["choices"]
+    assert choice["finish_reason"] == "tool_calls"
+    events = list(reply.chat_events(include_usage=False))
+    assert '"tool_calls": [{"index": 0, "id": "call-1-0"' in events[0]
+    assert '"finish_reason": "tool_calls"' in events[1]
+
+
+def test_turns_of_a_seed_have_noise_of_their_own():
+    user, reply = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
+    requests = [chat(user, seed=1), chat(user, reply, user, seed=1), chat(user, seed=1)]
+    one, two, again = (request.sampled([request.example()])[0].index for request in requests)
+    assert one == again != two

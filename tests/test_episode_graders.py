@@ -1,0 +1,79 @@
+"""Episodes whose environments ask an endpoint: names, tokens, records, and failures."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.instant_engine import InstantEngine
+from germline.config import load_config
+from germline.endpoint.episode_graders import EndpointGraderSettings, episode_seeds
+from germline.episode_types import Turn
+from germline.episodes import play_episodes
+from germline.run.build_parts import make_engine
+from germline.types import Decoding, EngineLost, Example, GermlineError, SeedPerturbation
+from tests.endpoint_graders import AsksTwice
+
+MEMBERS = [SeedPerturbation(0, 0, number, 1, 0.1) for number in range(4)]
+EXAMPLES = [Example(n, f"Begin {n}.", "", chat=True, facts={"number": n}) for n in range(3)]
+GREEDY = Decoding(8)
+
+
+def play(engine, grader=None, members=MEMBERS, examples=EXAMPLES, decoding=GREEDY, first=0):
+    settings = EndpointGraderSettings(
+        grader or AsksTwice(), {"reward": 1.0}, {"reward": 0.0}, timeout_s=60.0, max_turns=4
+    )
+    with settings.make() as graders:
+        return play_episodes(engine, graders, members, examples, decoding, first)
+
+
+def test_what_the_model_reads_and_writes_is_recorded_turn_by_turn():
+    rows = play(InstantEngine(lambda first, turn: f"{first} {turn}"))
+    assert [[one.grade.reward for one in row] for row in rows] == [[10.0] * 3] * 4
+    assert {one.turns for row in rows for one in row if one.example == 2} == {
+        (
+            Turn("assistant", "Begin 2. 0", (0, 0, 0, 0)),
+            Turn("user", "On."),
+            Turn("assistant", "Begin 2. 1", (0, 0, 0, 0)),
+        )
+    }
+
+
+def test_a_model_name_picks_the_weights_of_a_member_of_the_whole_population():
+    engine = make_engine(load_config({"model": "nano", "task": "wordle", "space": "low_rank"}))
+    decoding = replace(GREEDY, noise_generation=5)
+    rows = play(engine, decoding=decoding, first=8)
+    one = play(engine, AsksTwice(model="gen-5/member-10"), decoding=decoding, first=8)
+    own = [turn for turn in rows[2][0].turns if turn.role == "assistant"]
+    assert one[2][0].turns == rows[2][0].turns
+    assert one[0][0].grade.reward == len(own[-1].content)
+    unknown = play(engine, AsksTwice(model="gen-5/member-2"), decoding=decoding, first=8)
+    assert math.isnan(unknown[0][0].grade.reward)
+    assert "gen-5/member-8 to gen-5/member-11" in unknown[0][0].grade.failure
+
+
+def test_the_endpoint_asks_for_its_token():
+    rows = play(InstantEngine(lambda *_: "x"), AsksTwice(token="wrong"), members=[None])
+    assert all(math.isnan(one.grade.reward) and "401" in one.grade.failure for one in rows[0])
+
+
+def test_an_engine_that_is_lost_is_the_error_of_the_evaluation():
+    def fail(*_):
+        raise EngineLost("the engine is gone")
+
+    with pytest.raises(EngineLost, match="the engine is gone"):
+        play(InstantEngine(fail))
+
+
+def test_seeds_depend_on_generation_and_example_and_on_no_member():
+    seeds = episode_seeds([*EXAMPLES, EXAMPLES[0]], GREEDY)
+    assert len(set(seeds)) == 4
+    assert seeds[:3] == episode_seeds(EXAMPLES, GREEDY)
+    assert not {*seeds} & {*episode_seeds(EXAMPLES, replace(GREEDY, noise_generation=1))}
+    assert max(seeds) < 2**53
+
+
+def test_given_replies_are_refused():
+    settings = EndpointGraderSettings(AsksTwice(), {"reward": 1.0}, {"reward": 0.0}, max_turns=4)
+    with settings.make() as graders, pytest.raises(GermlineError, match=r"task\.client=direct"):
+        graders.submit(["x"], EXAMPLES[:1])

@@ -23,6 +23,7 @@ from germline.scorers.sequence_classifier import SequenceClassifier, SettingName
 from germline.services.scorer import ScorerSettings, scorer_service
 from germline.types import Example, GermlineError
 from tests.hang_limit import HANG_S
+from tests.serving import raw
 from tests.tiny_classifiers import save_classifier
 from tests.toy_runs import finish, journal, settings
 
@@ -176,6 +177,35 @@ def test_a_client_that_leaves_frees_its_place(sources, monkeypatch):
             first.result(HANG_S)
         assert len(service.post("/score_texts", {"texts": ["c"] * 4})["rewards"]) == 4
     assert sum(seen) < 1 + 4 * 4
+
+
+def test_texts_that_are_being_encoded_take_their_place_in_the_queue(sources, monkeypatch):
+    started, release = threading.Event(), threading.Event()
+    encode = SequenceClassifier.encode_text
+
+    def slow(self, text):
+        started.set()
+        release.wait(HANG_S)
+        return encode(self, text)
+
+    monkeypatch.setattr(SequenceClassifier, "encode_text", slow)
+    with serving({"reward": sources["reward"]}, max_queue=4) as service:
+        impatient = HttpConnection("the scorer", service.url, HANG_S, retry_timeout_s=0)
+        with ThreadPoolExecutor(1) as pool:
+            first = pool.submit(service.post, "/score_texts", {"texts": ["a"] * 3})
+            started.wait(HANG_S)
+            with pytest.raises(GermlineError, match=r"429.*3 texts are waiting"):
+                impatient.post("/score_texts", {"texts": ["b"] * 2})
+            release.set()
+            assert len(first.result(HANG_S)["rewards"]) == 3
+        assert len(service.post("/score_texts", {"texts": ["c"] * 4})["rewards"]) == 4
+
+
+def test_a_refusal_does_not_repeat_a_name_of_megabytes(sources):
+    with serving({"reward": sources["reward"]}) as service:
+        status, error = raw(service.url, {"texts": ["a"], "x" * 10**6: 1}, "/score_texts")
+    assert status == 400
+    assert len(error["message"] + error["param"]) < 500
 
 
 # --- the command

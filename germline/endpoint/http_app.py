@@ -136,7 +136,7 @@ def _validation_error(error: RequestValidationError) -> RequestError:
             "the body is not marked as JSON: send the header `content-type: application/json`",
             code="invalid_content_type",
         )
-    place = [str(part) for part in first["loc"] if part != "body"]
+    place = [str(part)[:100] for part in first["loc"] if part != "body"]
     if first["type"] == "json_invalid":
         detail, position = first.get("ctx", {}).get("error", ""), first["loc"][-1]
         return _not_json(f"{detail} (character {position})")

@@ -3,11 +3,10 @@
 The engine's thread tokenizes prompts, so one that is far too long would keep all others waiting.
 """
 
-from functools import lru_cache
-
 from transformers import PreTrainedTokenizerBase
 
 from germline.endpoint.http_app import RequestError
+from germline.engines.prompt_batch import longest_token
 from germline.types import Example
 
 
@@ -20,7 +19,7 @@ def check_prompt_length(
         RequestError: it does.
     """
     characters = len(example.prompt) + sum(len(content) for _, content in example.context)
-    if context is None or characters <= context * _longest_token(tokenizer):
+    if context is None or characters <= context * longest_token(tokenizer):
         return
     raise RequestError(
         400,
@@ -29,9 +28,3 @@ def check_prompt_length(
         param="messages" if example.chat else "prompt",
         code="context_length_exceeded",
     )
-
-
-@lru_cache(maxsize=1)
-def _longest_token(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Return the length of the longest token, in characters; a character has one or more bytes."""
-    return max(map(len, tokenizer.get_vocab()))

@@ -40,6 +40,12 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, example: Example) -> list[
     return list(ids)
 
 
+@lru_cache(maxsize=8)
+def longest_token(tokenizer: PreTrainedTokenizerBase) -> int:
+    """Return the length of the longest token, in characters; a character has one or more bytes."""
+    return max(map(len, tokenizer.get_vocab()))
+
+
 def _through_template(tokenizer: PreTrainedTokenizerBase, example: Example) -> list[int]:
     turns = (*example.context, ("user", example.prompt))
     messages = [{"role": role, "content": content} for role, content in turns]

@@ -27,6 +27,7 @@ from transformers import (
 from germline.config.scorers import ClassifierSettings
 from germline.engines.dtypes import serving_dtype
 from germline.engines.pretrained import check_finite, loading_errors
+from germline.engines.prompt_batch import longest_token
 from germline.registry import did_you_mean
 from germline.scorers.text_template import scored_text
 from germline.scorers.types import Item, NotScoredError, Score, missing, sendable
@@ -132,7 +133,13 @@ class SequenceClassifier:
     def encode_text(
         self, text: str, *, append_eos: bool = False, add_special_tokens: bool = True
     ) -> EncodedText:
-        """Encode a text, cut to the model's limit."""
+        """Encode a text, cut to the model's limit.
+
+        Of a text of megabytes, only as many characters are tokenized as the tokens that are left of
+        it can have, and as many again: what follows does not change these tokens.
+        """
+        if self._tokenizer.truncation_side == "right":
+            text = text[: 2 * self._max_tokens * longest_token(self._tokenizer)]
         end = [self._tokenizer.eos_token_id] if append_eos else []
         limit = max(1, self._max_tokens - len(end))
         special = {"add_special_tokens": add_special_tokens}

@@ -10,7 +10,8 @@ model that is not served are null.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import FastAPI
@@ -70,6 +71,7 @@ class ScorerModels:
     ) -> None:
         self.models = models
         self._max_queue = max_queue
+        self._encoding = 0  # texts that are not in a queue yet; changed by the event loop alone
         self._queues = {
             role: BatchQueue[EncodedText, Score](
                 model.score, BATCHES_AT_A_TIME * batch_size, threads=1, name=f"scorer-{role}"
@@ -82,7 +84,7 @@ class ScorerModels:
         for queue in self._queues.values():
             queue.close()
 
-    def check_room(self, texts: int) -> None:
+    def _check_room(self, texts: int) -> None:
         """Refuse a request that waits too long or never fits.
 
         Raises:
@@ -95,17 +97,29 @@ class ScorerModels:
                 "several requests",
                 code="too_many_texts",
             )
-        waiting = max(len(queue) for queue in self._queues.values())
+        waiting = self._encoding + max(len(queue) for queue in self._queues.values())
         if waiting + texts > self._max_queue:
             raise RequestError(
                 429, f"{waiting} texts are waiting: send the request again", code="queue_full"
             )
 
-    async def score(self, encoded: Mapping[str, Sequence[EncodedText]]) -> dict[str, Any]:
-        """Return the fields of a response."""
+    async def score(
+        self, texts: int, encode: Callable[[], Mapping[str, Sequence[EncodedText]]]
+    ) -> dict[str, Any]:
+        """Return the fields of a response to a request with so many texts.
+
+        Raises:
+            RequestError: there is no room for the texts, or they cannot be encoded.
+        """
+        self._check_room(texts)
+        self._encoding += texts
+        try:
+            encoded = await asyncio.to_thread(encode)
+        finally:
+            self._encoding -= texts
         futures = {
-            role: asyncio.wrap_future(self._queues[role].submit(texts))
-            for role, texts in encoded.items()
+            role: asyncio.wrap_future(self._queues[role].submit(rows))
+            for role, rows in encoded.items()
         }
         scores = dict(zip(futures, await asyncio.gather(*futures.values()), strict=True))
         fields: dict[str, Any] = {}
@@ -139,26 +153,24 @@ def make_scorer_app(
                 "send one prompt for each response",
                 param="responses",
             )
-        models.check_room(len(request.responses))
-        items = [
-            (response, _example(prompt))
-            for prompt, response in zip(request.prompts, request.responses, strict=True)
-        ]
-        return await models.score(await asyncio.to_thread(_encode_pairs, models.models, items))
+        encode = partial(_encode_pairs, models.models, request)
+        return await models.score(len(request.responses), encode)
 
     @app.post("/score_texts")
     async def score_texts(request: ScoreTexts) -> dict[str, Any]:
-        models.check_room(len(request.texts))
-        return await models.score(
-            await asyncio.to_thread(_encode_texts, models.models, request.texts)
-        )
+        encode = partial(_encode_texts, models.models, request.texts)
+        return await models.score(len(request.texts), encode)
 
     return app
 
 
 def _encode_pairs(
-    models: Mapping[str, SequenceClassifier], items: Sequence[tuple[str, Example]]
+    models: Mapping[str, SequenceClassifier], request: ScoreBatch
 ) -> dict[str, list[EncodedText]]:
+    items = [
+        (response, _example(prompt))
+        for prompt, response in zip(request.prompts, request.responses, strict=True)
+    ]
     try:
         return {role: [model.encode_pair(item) for item in items] for role, model in models.items()}
     except NotScoredError as error:

@@ -44,7 +44,7 @@ def doctor(
         typer.Option(
             metavar="NAME",
             help="With --model or --config: estimate for another machine (laptop-8gb, t4, 24gb, "
-            "80gb), from its data sheet.",
+            "80gb), from its data sheet; default: this one.",
         ),
     ] = None,
     as_json: AsJson = False,

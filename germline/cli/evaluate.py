@@ -63,7 +63,12 @@ def evaluate(  # noqa: PLR0913 - the options of a command
         int | None, typer.Option(min=1, help="Use only the first N examples; default: all.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Output file of the completions.")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Output file of the completions; default: completions-TASK-SPLIT.jsonl in the run "
+            "directory, or for a model in the working directory.",
+        ),
     ] = None,
     generation: Annotated[
         list[str] | None,

@@ -21,7 +21,10 @@ def replay(
     ],
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Write the weights here, as `germline export` does."),
+        typer.Option(
+            metavar="DIR",
+            help="Write the weights here, as `germline export` does; default: only verify them.",
+        ),
     ] = None,
     *,
     merged: Form = None,

@@ -353,3 +353,12 @@ def test_what_cannot_be_probed_is_refused_by_name(config, overrides, minutes, me
     changed = load_config(config.model_dump(), overrides)
     with pytest.raises(GermlineError, match=message):
         probe(changed, minutes=minutes)
+
+
+def test_a_probe_refuses_settings_that_the_training_after_it_would_refuse():
+    config = load_config({"task": {"kind": "wordle", "kl_coef": 0.1}, "model": "nano"})
+    with (
+        pytest.raises(GermlineError, match=r"task\.kl_coef=0\.1 is for single completions"),
+        open_trial_engine(config, seed=0),
+    ):
+        pass

@@ -21,6 +21,7 @@ from germline.fleet import LocalFleet
 from germline.protocols import Engine, Shaping, Strategy, TextScorer
 from germline.run.build_fleet import engine_placement
 from germline.run.build_parts import make_decoding, make_engine, make_graders
+from germline.run.run_checks import check_settings
 from germline.shaping import utilities
 from germline.strategies import make_strategy
 from germline.tasks import make_task
@@ -153,6 +154,7 @@ def open_trial_engine(config: Config, seed: int) -> Iterator[TrialEngine]:
     """
     config = engine_placement(config, 0)
     task = make_task(config.task)
+    check_settings(config, task)
     run_seed = _seed(config.seed, seed)
     kept, fresh = _split(task.examples("train"), run_seed)
     engine = make_engine(config)

@@ -146,7 +146,10 @@ def task_file_error(path: Path, what: str) -> Iterator[None]:
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if frame.filename == str(path)]
         place = f"{path}, line {lines[-1]}" if lines else str(path)
-        raise GermlineError(f"{place}: {what}: {type(error).__name__}: {error}") from error
+        text = f"{place}: {what}: {type(error).__name__}: {error}"
+        if isinstance(error, ModuleNotFoundError):
+            text += f": install it for the Python that runs germline ({sys.executable})"
+        raise GermlineError(text) from error
 
 
 class _FromBytes(SourceFileLoader):

@@ -3,23 +3,31 @@
     python -m benchmarks.verifiers_rate            # in an environment with verifiers (make hosts)
     python -m benchmarks.verifiers_rate --workers 2 --episodes 256
 
-Episodes of one turn and of six turns are played by grader processes, as a run plays them: all
-episodes of a batch make a turn, then all make the next one. The start of the processes, in which
-verifiers is imported, is not measured.
+Episodes of one turn and of six turns are played as a run plays them, on the direct path
+(`task.client=direct`: up to so many grader processes, turn by turn) and over HTTP
+(`task.client=http`: one grader process, whose requests this process answers). Batches of the two
+paths alternate, and medians are compared. The start of the processes, in which verifiers is
+imported, is not measured.
 """
 
 import argparse
 import statistics
 import tempfile
 import time
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
-from germline.config import Verifiers
-from germline.episode_types import Transcript
-from germline.graders.pool import GraderPool
-from germline.protocols import EpisodeTask, Task
+from benchmarks.instant_engine import InstantEngine
+from benchmarks.machine_load import MachineLoad
+from germline.config import load_config
+from germline.episodes import play_episodes
+from germline.protocols import GraderProtocol
+from germline.run.build_parts import make_decoding, make_graders
 from germline.tasks import make_task
-from germline.types import Example
+from germline.types import Decoding, Example
+
+CLIENTS = ("direct", "http")
 
 TASKSET = """
 import verifiers.v1 as vf
@@ -45,7 +53,7 @@ class Dialog(vf.Env[Config]):
 
 class Dialogs(vf.Taskset[Turns, vf.TasksetConfig]):
     def load(self):
-        for number in range(64):
+        for number in range(2 * EPISODES):
             yield Turns(vf.TaskData(prompt=f"Begin {number}."), self.config.task)
 
 
@@ -60,45 +68,54 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--workers", type=int, default=2, help="most grader processes")
     options = parser.parse_args()
-    print("turns  episodes/s (median)  each batch")
-    with tempfile.TemporaryDirectory() as folder:
-        for turns in (1, 6):
-            file = Path(folder) / f"turns_{turns}.py"
-            file.write_text(TASKSET.replace("TURNS", str(turns)), encoding="utf-8")
-            task = make_task(Verifiers(env=str(file), max_turns=turns))
-            rates = measure(task, turns, options.episodes, options.repeats, options.workers)
-            shown = " ".join(f"{rate:.0f}" for rate in rates)
-            print(f"{turns:5}  {statistics.median(rates):19.1f}  {shown}")
+    load = MachineLoad()
+    print("turns  client  episodes/s (median)  each batch")
+    for turns in (1, 6):
+        rates = measure(turns, options.episodes, options.repeats, options.workers)
+        for client, each in zip(CLIENTS, rates, strict=True):
+            shown = " ".join(f"{rate:.0f}" for rate in each)
+            print(f"{turns:5}  {client:6}  {statistics.median(each):19.1f}  {shown}")
+        direct, http = map(statistics.median, rates)
+        print(f"{turns:5}  direct / http: {direct / http:.1f}")
+    if (share := load.share_of_others()) is not None:
+        # The processes that play the episodes count among the others.
+        print(f"share of the cores that was busy besides this process: {share:.0%}")
 
 
-def measure(task: Task, turns: int, episodes: int, repeats: int, workers: int) -> list[float]:
-    """Return episodes per second of each batch but the first, which starts the processes."""
-    assert isinstance(task, EpisodeTask)
-    rows = task.examples("train")
-    examples = [rows[number % len(rows)] for number in range(episodes)]
-    with GraderPool(
-        task.episode_grader,
-        task.rubric,
-        task.floor,
-        workers=workers,
-        timeout_s=60.0,
-        max_turns=turns,
-    ) as pool:
-        times = [_play(pool, examples, turns, batch) for batch in range(repeats + 1)]
-    return [episodes / one for one in times[1:]]
+def measure(turns: int, episodes: int, repeats: int, workers: int) -> list[list[float]]:
+    """Return episodes per second of each batch, by client, without the first one of each."""
+    rates: list[list[float]] = [[] for _ in CLIENTS]
+    with ExitStack() as opened:
+        folder = opened.enter_context(tempfile.TemporaryDirectory())
+        file = Path(folder) / f"turns_{turns}.py"
+        text = TASKSET.replace("TURNS", str(turns)).replace("EPISODES", str(episodes))
+        file.write_text(text, encoding="utf-8")
+        played: list[tuple[GraderProtocol, Sequence[Example], Decoding]] = []
+        for client in CLIENTS:
+            task = {"kind": "verifiers", "env": str(file), "max_turns": turns, "client": client}
+            graders = {"workers": workers, "timeout_s": 60.0}
+            config = load_config({"model": "nano", "task": task, "graders": graders})
+            made = make_task(config.task)
+            pool = opened.enter_context(make_graders(config, made))
+            played.append((pool, made.examples("train")[:episodes], make_decoding(config, made)))
+        for batch in range(repeats + 1):
+            for each, one in zip(rates, played, strict=True):
+                seconds = _play(*one, turns, batch)
+                if batch:
+                    each.append(episodes / seconds)
+    return rates
 
 
-def _play(pool: GraderPool, examples: list[Example], turns: int, batch: int) -> float:
-    """Play a batch of episodes turn by turn; return the seconds it took."""
+def _play(
+    pool: GraderProtocol, examples: Sequence[Example], decoding: Decoding, turns: int, batch: int
+) -> float:
+    """Play a batch of episodes; return the seconds it took."""
+    engine = InstantEngine(lambda first, turn: f"{batch} {first} {turn}")
     began = time.perf_counter()
-    for turn in range(turns + 1):
-        asked = [
-            Transcript(tuple(f"{batch} {place} {one}" for one in range(turn)), seed=0)
-            for place in range(len(examples))
-        ]
-        grades = pool.submit(asked, examples).result()
-    assert all(grade.reward == 1.0 for grade in grades)
-    return time.perf_counter() - began
+    (rollouts,) = play_episodes(engine, pool, [None], examples, decoding)
+    seconds = time.perf_counter() - began
+    assert all(one.grade.reward == 1.0 and len(one.turns) == 2 * turns - 1 for one in rollouts)
+    return seconds
 
 
 if __name__ == "__main__":

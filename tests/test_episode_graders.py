@@ -19,6 +19,11 @@ EXAMPLES = [Example(n, f"Begin {n}.", "", chat=True, facts={"number": n}) for n 
 GREEDY = Decoding(8)
 
 
+@pytest.fixture(scope="module")
+def nano():
+    return make_engine(load_config({"model": "nano", "task": "wordle", "space": "low_rank"}))
+
+
 def play(engine, grader=None, members=MEMBERS, examples=EXAMPLES, decoding=GREEDY, first=0):
     settings = EndpointGraderSettings(
         grader or AsksTwice(), {"reward": 1.0}, {"reward": 0.0}, timeout_s=60.0, max_turns=4
@@ -39,17 +44,47 @@ def test_what_the_model_reads_and_writes_is_recorded_turn_by_turn():
     }
 
 
-def test_a_model_name_picks_the_weights_of_a_member_of_the_whole_population():
-    engine = make_engine(load_config({"model": "nano", "task": "wordle", "space": "low_rank"}))
+def test_a_model_name_picks_the_weights_of_a_member_of_the_whole_population(nano):
     decoding = replace(GREEDY, noise_generation=5)
-    rows = play(engine, decoding=decoding, first=8)
-    one = play(engine, AsksTwice(model="gen-5/member-10"), decoding=decoding, first=8)
+    rows = play(nano, decoding=decoding, first=8)
+    one = play(nano, AsksTwice(model="gen-5/member-10"), decoding=decoding, first=8)
     own = [turn for turn in rows[2][0].turns if turn.role == "assistant"]
     assert one[2][0].turns == rows[2][0].turns
     assert one[0][0].grade.reward == len(own[-1].content)
-    unknown = play(engine, AsksTwice(model="gen-5/member-2"), decoding=decoding, first=8)
+    unknown = play(nano, AsksTwice(model="gen-5/member-2"), decoding=decoding, first=8)
     assert math.isnan(unknown[0][0].grade.reward)
     assert "gen-5/member-8 to gen-5/member-11" in unknown[0][0].grade.failure
+
+
+class Watched:
+    """An engine that notes the tokens of its prompts."""
+
+    def __init__(self, engine):
+        self._engine = engine
+        self.read = set()
+
+    def __getattr__(self, name):
+        return getattr(self._engine, name)
+
+    def generate(self, members, examples, decoding):
+        self.read |= {example.token_ids for example in examples}
+        return self._engine.generate(members, examples, decoding)
+
+    def converse(self, members, prompts, decoding, reply):
+        self.read |= {example.token_ids for rows in prompts for example in rows}
+        return self._engine.converse(members, prompts, decoding, reply)
+
+
+def test_a_reply_is_read_again_as_its_tokens_and_not_as_its_text(nano):
+    engine = Watched(nano)
+    encode = nano.pretrained.tokenizer.encode
+    rows = play(engine, decoding=replace(GREEDY, temperature=2.0))
+    firsts = [one.turns[0] for row in rows for one in row]
+    assert any(encode(turn.content) != list(turn.tokens) for turn in firsts)
+    for one in (one for row in rows for one in row):
+        example = EXAMPLES[one.example]
+        begun = (*nano.encoder.encode(example), *one.turns[0].tokens)
+        assert any(read[: len(begun)] == begun for read in engine.read)
 
 
 def test_the_endpoint_asks_for_its_token():

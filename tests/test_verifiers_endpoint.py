@@ -87,29 +87,6 @@ def test_a_greedy_run_has_the_digests_of_the_direct_path(tmp_path):
     assert digests("http") == direct
 
 
-def test_a_text_that_would_be_tokenized_in_another_way_is_read_as_it_was_written(player, nano):
-    # Sampled texts hold tokens that no tokenizer joins in this way; see the prompts of the engine.
-    read: list[tuple[int, ...]] = []
-    generate, converse = nano.generate, nano.converse
-
-    class Watched:
-        def __getattr__(self, name):
-            return getattr(nano, name)
-
-        def generate(self, members, examples, decoding):
-            read.extend(example.token_ids for example in examples)
-            return generate(members, examples, decoding)
-
-        def converse(self, members, prompts, decoding, reply):
-            read.extend(example.token_ids for rows in prompts for example in rows)
-            return converse(members, prompts, decoding, reply)
-
-    (row,) = player(TALK, Watched(), members=[None], examples=1, temperature=1.5)
-    written_tokens = [turn.tokens for turn in row[0].turns if turn.role == "assistant"]
-    for before, tokens, after in zip(read, written_tokens, read[1:], strict=False):
-        assert after[: len(before) + len(tokens)] == (*before, *tokens)
-
-
 def test_sampled_episodes_do_not_depend_on_the_order_in_which_requests_arrive(player, nano):
     slow = TALK.replace("asyncio.sleep(0 *", "asyncio.sleep(0.05 *")
     assert slow != TALK

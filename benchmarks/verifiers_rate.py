@@ -96,7 +96,8 @@ def measure(turns: int, episodes: int, repeats: int, workers: int) -> list[list[
             graders = {"workers": workers, "timeout_s": 60.0}
             config = load_config({"model": "nano", "task": task, "graders": graders})
             made = make_task(config.task)
-            pool = opened.enter_context(make_graders(config, made))
+            pool = make_graders(config, made)
+            opened.callback(pool.close)
             played.append((pool, made.examples("train")[:episodes], make_decoding(config, made)))
         for batch in range(repeats + 1):
             for each, one in zip(rates, played, strict=True):

@@ -1,6 +1,7 @@
 """Episodes whose environments ask an endpoint: names, tokens, records, and failures."""
 
 import math
+import pickle
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from germline.config import load_config
 from germline.endpoint.episode_graders import EndpointGraderSettings, episode_seeds
 from germline.episode_types import Turn
 from germline.episodes import play_episodes
+from germline.fleet.worker_jobs import EpisodesJob
 from germline.run.build_parts import make_engine
 from germline.types import Decoding, EngineLost, Example, GermlineError, SeedPerturbation
 from tests.endpoint_graders import AsksTwice
@@ -106,6 +108,17 @@ def test_seeds_depend_on_generation_and_example_and_on_no_member():
     assert seeds[:3] == episode_seeds(EXAMPLES, GREEDY)
     assert not {*seeds} & {*episode_seeds(EXAMPLES, replace(GREEDY, noise_generation=1))}
     assert max(seeds) < 2**53
+
+
+def test_an_engine_in_another_process_plays_episodes_with_its_own_graders():
+    settings = EndpointGraderSettings(
+        AsksTwice(), {"reward": 1.0}, {"reward": 0.0}, timeout_s=60.0, max_turns=4
+    )
+    job = EpisodesJob(MEMBERS, EXAMPLES, GREEDY, pickle.dumps(settings), first_member=4)
+    engine = InstantEngine(lambda first, turn: f"{first} {turn}")
+    rows = job(engine)
+    assert job.is_valid_result(rows)
+    assert rows == play(engine, first=4)
 
 
 def test_given_replies_are_refused():

@@ -1,5 +1,6 @@
 """Messages on a terminal break between words; commands, paths and settings stay whole."""
 
+import io
 import logging
 import os
 import pty
@@ -7,9 +8,11 @@ import subprocess
 import sys
 
 import pytest
+from rich.console import Console
+from rich.file_proxy import FileProxy
 
 from germline.cli.log_level import set_log_level
-from germline.cli.word_wrap import wrap_words
+from germline.cli.word_wrap import print_stderr, wrap_words
 
 MESSAGES = {
     "the message of a setting strategy.population=4 in /a/long/path/of/some/run-directory ends": [
@@ -71,3 +74,10 @@ def test_an_error_in_a_pipe_is_one_line(capsys):
     message = "a warning " * 20
     logging.getLogger("germline.run").warning(message)
     assert capsys.readouterr().err == f"{message}\n"
+
+
+def test_a_message_appears_above_a_live_view(monkeypatch):
+    screen, behind = io.StringIO(), io.TextIOWrapper(io.BytesIO())
+    monkeypatch.setattr(sys, "stderr", FileProxy(Console(file=screen, width=80), behind))
+    print_stderr("a warning")
+    assert screen.getvalue() == "a warning\n"

@@ -76,7 +76,8 @@ class Tool(BaseModel):
 class Message(BaseModel):
     """One message of a conversation."""
 
-    model_config = ConfigDict(extra="ignore")
+    # Only a message with tool calls may do without content, which a JSON schema cannot say shortly.
+    model_config = ConfigDict(extra="ignore", json_schema_extra={"required": ["role", "content"]})
 
     role: Roles
     content: (

@@ -35,6 +35,8 @@ from germline.types import (
 
 ALPHABET = [chr(code) for code in range(32, 127)]
 END = len(ALPHABET)
+CHARACTERS = [*ALPHABET, "\0"]
+"""What every token is in a text that is being written: END is the zero character."""
 WIDTH = 8
 POSITIONS = 32
 
@@ -172,13 +174,20 @@ class ToyEngine:
         prompts = [_ids(example) for example in examples]
         mixed = _mixed(tensors, prompts)
         previous = torch.zeros_like(mixed)
-        written = []
-        for step in range(decoding.max_new_tokens):
+        written: list[Tensor] = []
+        texts = [""] * len(prompts)
+        while len(written) < decoding.max_new_tokens and not all(
+            _has_ended(text, decoding) for text in texts
+        ):
+            step = len(written)
             tokens = choose_tokens(
                 _logits(tensors, mixed, step, previous), sampling_noise[:, step], decoding
             )
             previous = tensors["embed.weight"][tokens]
             written.append(tokens)
+            texts = [
+                text + CHARACTERS[token] for text, token in zip(texts, tokens.tolist(), strict=True)
+            ]
         rows = torch.stack(written, dim=1).tolist()
         return [
             _completion(row, len(ids), decoding) for row, ids in zip(rows, prompts, strict=True)
@@ -210,6 +219,15 @@ def _ids(example: Example) -> list[int]:
     if example.token_ids:
         return list(example.token_ids)
     return [ord(character) % len(ALPHABET) for character in example.prompt] or [0]
+
+
+def _has_ended(text: str, decoding: Decoding) -> bool:
+    """Return whether no later character can change the completion.
+
+    A stop string may begin before another one and end after it.
+    """
+    settled = len(text) - max(map(len, decoding.stop), default=0)
+    return CHARACTERS[END] in text or any(0 <= text.find(stop) <= settled for stop in decoding.stop)
 
 
 def _completion(row: Sequence[int], prompt_tokens: int, decoding: Decoding) -> Completion:

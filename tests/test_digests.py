@@ -1,6 +1,7 @@
 """Digests: the formula, and how often each tensor is hashed."""
 
 import hashlib
+import threading
 from collections import Counter
 
 import pytest
@@ -76,3 +77,18 @@ def test_a_tensor_in_half_precision_has_the_leaf_of_its_fp32_values(dtype, monke
     assert digests.root_digest(digests.tensor_digests({"w": tensor}).values()) == in_one_go(
         {"w": tensor}
     )
+
+
+@pytest.mark.parametrize("numbers", [40, digests.FEW // 2 + 1])
+def test_threads_hash_many_numbers_and_none_starts_for_few(numbers, monkeypatch):
+    hashed_in = set()
+    leaf = digests._leaf
+
+    def watched(name, tensor):
+        hashed_in.add(threading.current_thread())
+        return leaf(name, tensor)
+
+    monkeypatch.setattr(digests, "_leaf", watched)
+    tensors = {name: torch.linspace(-3, 3, numbers) for name in ("a", "b")}
+    assert digests.root_digest(digests.tensor_digests(tensors).values()) == in_one_go(tensors)
+    assert (threading.current_thread() in hashed_in) == (2 * numbers <= digests.FEW)

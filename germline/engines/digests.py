@@ -17,13 +17,19 @@ from torch import Tensor
 CHUNK = 1 << 20
 """Numbers hashed at once: the fp32 values of a chunk take 4 MB."""
 
+FEW = 1 << 16
+"""Up to so many numbers are hashed without threads: 256 KB take a fraction of a millisecond."""
+
 
 def tensor_digests(tensors: Mapping[str, Tensor]) -> dict[str, bytes]:
     """Hash tensors by name, as many at once as torch has threads.
 
     Engines wait for digests of large models. At least two threads hash, because hashing releases
-    the interpreter lock and does not use OpenMP's threads.
+    the interpreter lock and does not use OpenMP's threads. Few numbers are hashed sooner than a
+    thread starts.
     """
+    if sum(tensor.numel() for tensor in tensors.values()) <= FEW:
+        return {name: _leaf(name, tensor) for name, tensor in tensors.items()}
     with ThreadPoolExecutor(max_workers=max(2, torch.get_num_threads())) as threads:
         leaves = threads.map(_leaf, tensors, tensors.values())
         return dict(zip(tensors, leaves, strict=True))

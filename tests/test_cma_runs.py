@@ -149,7 +149,7 @@ def test_the_population_that_was_left_open_is_written_down(tmp_path):
     assert RunDirectory.open(folder).config.strategy.population == 4 + int(3 * np.log(72))
 
 
-@pytest.mark.parametrize("engines", [1, 2])
+@pytest.mark.parametrize("engines", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_dimension_too_large_leaves_no_run_behind(engines, tmp_path, monkeypatch):
     monkeypatch.setattr(CovarianceMatrixAdaptation, "LARGEST", 100)
     config = settings("space=full", f"fleet.engines={engines}", "strategy=cma")

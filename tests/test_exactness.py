@@ -71,6 +71,21 @@ CASES = [
 ]
 """Model, space, members."""
 
+FURTHER = {
+    ("llama", "full"),
+    ("llama", "rank 2"),
+    ("qwen2 of few words", "rank 1"),
+    ("qwen2 of few words", "lora"),
+    ("gpt2", "rank 6"),
+    ("gpt2", "lora"),
+    ("gpt2", "subspace"),
+    ("mistral", "full"),
+    ("gemma3", "full"),
+    ("mixtral", "lora"),
+    ("qwen3_moe", "lora"),
+}
+"""Slow: the model and the space have quick cases, of other spaces and other models."""
+
 WORDS = (
     "the",
     "quick",
@@ -121,7 +136,16 @@ def test_the_comparison_with_transformers_covers_a_thousand_sequences():
     assert len({(example.prompt, example.chat) for example in PROMPTS}) == len(PROMPTS)
 
 
-@pytest.mark.parametrize(("model", "space", "members"), CASES)
+def test_every_model_and_every_space_has_a_quick_case():
+    quick = [case for case in CASES if case[:2] not in FURTHER]
+    for place in (0, 1):
+        assert {case[place] for case in quick} == {case[place] for case in CASES}
+
+
+@pytest.mark.parametrize(
+    ("model", "space", "members"),
+    [pytest.param(*case, marks=pytest.mark.slow if case[:2] in FURTHER else ()) for case in CASES],
+)
 @torch.inference_mode()
 def test_a_member_equals_a_plain_model_with_its_perturbation_merged(model, space, members):
     section = beside_experts(model, SPACES[space])

@@ -23,9 +23,9 @@ from tests.toy_runs import finish, journal, run, stopped_after
 pytestmark = pytest.mark.usefixtures("graded_in_process")
 
 VARIANTS = [
-    ("space=low_rank",),
+    pytest.param(("space=low_rank",), marks=pytest.mark.slow),  # nothing but weights is inherited
     ("space=full", "strategy.optimizer={kind: sgd, momentum: 0.9}"),
-    ("space=lora",),
+    pytest.param(("space=lora",), marks=pytest.mark.slow),
     ("space.kind=subspace", "space.dimension=6"),
     ("space=low_rank", "strategy.sigma_unit=std", "strategy.sigma={kind: natural, start: 0.3}"),
     ("space=full", "strategy={kind: sep_cma, sigma: 0.3, population: 6}"),

@@ -61,15 +61,26 @@ def of_cell(engine, new_tokens, **decoding) -> Counts:
     return counts
 
 
-@pytest.mark.parametrize("decoding", DECODINGS)
+CASES = [
+    *(("qwen2", space, "plain") for space in ("full", "rank 1", "rank 6", "lora", "subspace")),
+    *(("qwen2", space, "fixed") for space in ("full", "rank 1")),
+    ("mistral", "rank 1", "plain"),
+    ("gemma3", "lora", "plain"),
+    ("gpt2", "singular", "plain"),
+]
+GREEDY = {("qwen2", "rank 1", "plain"), ("qwen2", "full", "fixed")}
+"""Cases whose greedy tokens are a quick test; how tokens are chosen knows no model or space."""
+
+
 @pytest.mark.parametrize(
-    ("model", "space", "steps"),
+    ("model", "space", "steps", "decoding"),
     [
-        *(("qwen2", space, "plain") for space in ("full", "rank 1", "rank 6", "lora", "subspace")),
-        *(("qwen2", space, "fixed") for space in ("full", "rank 1")),
-        ("mistral", "rank 1", "plain"),
-        ("gemma3", "lora", "plain"),
-        ("gpt2", "singular", "plain"),
+        pytest.param(
+            *(*case, decoding),
+            marks=pytest.mark.slow if decoding == "greedy" and case not in GREEDY else (),
+        )
+        for case in CASES
+        for decoding in DECODINGS
     ],
 )
 @pytest.mark.usefixtures("kernels")

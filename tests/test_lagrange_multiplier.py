@@ -289,6 +289,7 @@ def test_the_live_view_shows_the_parts_and_says_that_fitness_falls_as_lambda_gro
     assert f"lambda {text_format.number(row['lambda'])}, 1 at first: fitness falls as" in shown
 
 
+@pytest.mark.slow
 def test_two_engines_write_the_journal_of_one(tmp_path):
     one = toy_run(tmp_path / "one", "generations=2")
     two = toy_run(tmp_path / "two", "generations=2", "fleet.engines=2")

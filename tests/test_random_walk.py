@@ -75,9 +75,11 @@ def test_z_scores_of_noise_walk_as_far_as_the_formula_says(antithetic):
 @pytest.mark.parametrize(
     "variant",
     [
-        ("strategy.noise_reuse=4",),
+        pytest.param(("strategy.noise_reuse=4",), marks=pytest.mark.slow),
         ("space=low_rank", "shaping=centered_ranks"),
-        ("strategy.optimizer=adam", "strategy.learning_rate=0.01"),
+        pytest.param(
+            ("strategy.optimizer=adam", "strategy.learning_rate=0.01"), marks=pytest.mark.slow
+        ),
     ],
     ids=lambda one: one[0],
 )

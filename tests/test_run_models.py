@@ -36,7 +36,7 @@ def config(model, *overrides):
     return load_config(values, overrides)
 
 
-SLOW = {"full-adam", "stored-in-bf16"}
+SLOW = {"full-adam", "stored-in-bf16", "served-in-bf16"}
 """Half precision has quick runs in test_half_precision_runs, Adam in test_run."""
 
 

@@ -31,6 +31,8 @@ STRATEGIES = {
     "votes at several sigmas": (*VOTES, "method.sigmas=[0.1, 0.3]", "strategy.sigma=auto"),
     "prompt options": ("prompt_search={few_shot: [0, 1]}",),
 }
+SLOW = {"sigma of plateaus", "sigma by success", "votes"}
+"""Other strategies here change sigma and vote as well."""
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +82,10 @@ def test_the_center_may_be_another_generation(trained):
     assert digest(weights, "gen-3") == digests(trained)[-1]
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in STRATEGIES],
+)
 def test_members_are_those_that_the_generation_evaluated(name, tmp_path, monkeypatch):
     populations = {}
     evaluate = training._evaluate

@@ -14,7 +14,6 @@ import germline
 from germline.config import load_config
 from germline.fleet.remote_fleet import RemoteFleet
 from germline.fleet.worker_pool import PoolSettings, WorkerPool
-from germline.record import RunDirectory
 from germline.types import GermlineError
 from tests import loaded_engines
 from tests.deadline import wait_until
@@ -29,7 +28,7 @@ from tests.remote_engines import (
     evaluated,
     local,
 )
-from tests.toy_runs import ADAM_FULL, GradedHere, finish, journal, run, settings, stopped_after
+from tests.toy_runs import GradedHere, finish, journal
 
 ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")
 
@@ -145,25 +144,6 @@ def skip_the_time_alone(fleet, name, monkeypatch):
 
 
 # --- runs
-
-
-@pytest.mark.slow
-def test_a_running_cluster_is_joined_by_its_address(cluster, tmp_path):
-    """A run begun here and gone on with there has the journal of one that never moved."""
-    moved = stopped_after(germline.train(settings(*ADAM_FULL), tmp_path / "moved"), 2)
-    fleet = f"fleet={{kind: ray, engines: 2, address: '{cluster.address}'}}"
-    finish(germline.resume(moved, [fleet]))
-    assert not ray.is_initialized()
-    assert journal(moved) == journal(run(tmp_path / "alone", *ADAM_FULL))
-    rows = RunDirectory.open(moved).generations()
-    assert ["traffic" in row for row in rows] == [False, False, True, True]
-
-
-@pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere"])
-def test_an_address_where_nothing_answers_is_refused(address, tmp_path):
-    fleet = f"fleet={{kind: ray, address: '{address}'}}"
-    with pytest.raises(GermlineError, match=rf"fleet\.address={address} does not answer"):
-        germline.train(settings(fleet), tmp_path)
 
 
 def test_another_cluster_than_the_one_a_script_has_joined_is_refused(joined):

@@ -1,4 +1,4 @@
-"""Ray started by a run: it ends with the run, whether that is interrupted or killed."""
+"""Runs that start Ray or join a cluster: what they started ends with them, however they end."""
 
 import json
 import os
@@ -14,7 +14,7 @@ import germline
 from germline.record import RunDirectory
 from germline.types import GermlineError
 from tests.deadline import DEADLINE_S, wait_until
-from tests.toy_runs import ADAM_FULL, SETTINGS, finish, journal, run, settings
+from tests.toy_runs import ADAM_FULL, SETTINGS, finish, journal, run, settings, stopped_after
 
 pytest.importorskip("ray", reason="the extra `ray` is not installed")
 
@@ -98,6 +98,35 @@ def test_what_this_machine_will_never_have_is_refused_without_waiting(tmp_path):
     with pytest.raises(GermlineError, match=r"no resources for 2 engines: each needs \{GPU: 1\}"):
         germline.train(settings(fleet), tmp_path / "run")
     assert not ray.is_initialized()
+
+
+# What Ray leaves to the garbage collector is its own business.
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.slow
+def test_a_running_cluster_is_joined_by_its_address(tmp_path):
+    """A run begun here and gone on with there has the journal of one that never moved."""
+    from ray.cluster_utils import Cluster
+
+    moved = stopped_after(germline.train(settings(*ADAM_FULL), tmp_path / "moved"), 2)
+    node = {"num_cpus": 2, "include_dashboard": False, "object_store_memory": 80_000_000}
+    cluster = Cluster(initialize_head=True, head_node_args=node)
+    try:
+        fleet = f"fleet={{kind: ray, engines: 2, address: '{cluster.address}'}}"
+        finish(germline.resume(moved, [fleet]))
+    finally:
+        cluster.shutdown()
+    assert not ray.is_initialized()
+    assert journal(moved) == journal(run(tmp_path / "alone", *ADAM_FULL))
+    rows = RunDirectory.open(moved).generations()
+    assert ["traffic" in row for row in rows] == [False, False, True, True]
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere"])
+def test_an_address_where_nothing_answers_is_refused(address, tmp_path):
+    fleet = f"fleet={{kind: ray, address: '{address}'}}"
+    with pytest.raises(GermlineError, match=rf"fleet\.address={address} does not answer"):
+        germline.train(settings(fleet), tmp_path)
 
 
 def test_ray_that_is_not_installed_is_said_with_what_to_type(tmp_path, monkeypatch):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from germline.engines import toy
+from germline.engines import sampling, toy
 from germline.engines.toy import ToyEngine
 from germline.optimizers import Sgd
 from germline.types import Decoding, Example
@@ -18,7 +18,7 @@ def sampled(*stop):
 def generated(decoding, monkeypatch):
     """Return the completions, and how many tokens were chosen for each."""
     chosen = []
-    choose_tokens = toy.choose_tokens
+    choose_tokens = sampling.choose_tokens
 
     def counted(*arguments):
         chosen.append(choose_tokens(*arguments))

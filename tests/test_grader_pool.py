@@ -96,9 +96,18 @@ def test_a_text_that_hangs_its_grader_earns_the_floor_and_the_rest_is_graded(mis
     assert [grades[0].reward, grades[2].reward] == [2.0, 2.0]
 
 
-def test_every_hanging_text_gets_its_own_timeout():
-    grades = grade("loop-in-c", "loop", "alarm", "loop", "loop-in-c", "fine", timeout_s=1.0)
-    assert [g.failure is None for g in grades] == [False, False, True, False, False, True]
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ("loop-in-c", "alarm", "loop", "fine"),
+        pytest.param(
+            ("loop-in-c", "loop", "alarm", "loop", "loop-in-c", "fine"), marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_every_hanging_text_gets_its_own_timeout(texts):
+    grades = grade(*texts, timeout_s=1.0)
+    assert [g.failure is None for g in grades] == [text in ("alarm", "fine") for text in texts]
 
 
 def test_texts_that_are_slow_together_but_not_alone_do_not_time_out():

@@ -23,6 +23,8 @@ from germline.studies.probe import probe
 from germline.types import Completion, GermlineError, HeldOutScore, SeedPerturbation
 from tests import toy_runs
 
+pytestmark = pytest.mark.usefixtures("graded_in_process")
+
 AUTO = ("strategy={kind: nes, population: 6}", "generations=2")
 EMPTY = Completion("", (), "stop", 1)
 SCORE = HeldOutScore(0, "length", 3.0, 0.5, 20, -3.0, values=(3.0,) * 20)

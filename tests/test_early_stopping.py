@@ -14,6 +14,8 @@ from germline.record.best_generation import early_stop
 from germline.record.list_runs import list_runs
 from germline.types import GermlineError, HeldOutScore
 
+pytestmark = pytest.mark.usefixtures("graded_in_process")
+
 ONE_SCORE_A_GENERATION = {
     "engine": "toy",
     "task": "conciseness",

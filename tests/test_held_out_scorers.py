@@ -22,6 +22,8 @@ from germline.types import GermlineError, HeldOutScore
 from tests.scripted_server import listening
 from tests.toy_runs import finish, journal, run, settings
 
+pytestmark = pytest.mark.usefixtures("graded_in_process")
+
 GERMLINE_OWN = {"spaces": {"kind": "length", "start": 0, "end": 16}}
 
 

@@ -22,6 +22,8 @@ from germline.studies.intrinsic_dimension import (
 from germline.types import GermlineError, HeldOutScore
 from tests.toy_runs import settings
 
+pytestmark = pytest.mark.usefixtures("graded_in_process")
+
 SMALL = (
     "generations=3",
     "held_out.examples=20",

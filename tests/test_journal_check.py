@@ -11,6 +11,8 @@ from germline.run.kl import measure_kl
 from germline.types import GermlineError
 from tests.toy_runs import journal, run
 
+pytestmark = pytest.mark.usefixtures("graded_in_process")
+
 LOST = "journal lines of generations {} to 3 are missing, so the newest weights cannot be rebuilt"
 
 

@@ -21,6 +21,8 @@ from germline.run.build_parts import build_run_parts, make_engine
 from germline.types import GermlineError
 from tests.toy_runs import SETTINGS, finish, journal, run, settings, stopped_after
 
+pytestmark = pytest.mark.usefixtures("graded_in_process")
+
 COEF = "task.kl_coef=0.5"
 MEMBER, START = [-0.1, -2.0, -0.5], [-0.3, -1.0, -0.5]
 

@@ -19,6 +19,8 @@ from germline.studies.trial_engine import open_trial_engine
 from germline.types import GermlineError
 from tests.toy_runs import SETTINGS, settings
 
+pytestmark = pytest.mark.usefixtures("graded_in_process")
+
 CENTER = SigmaProbe(0.0, -4.0, 0.0, 0.0, None, 0.05, 0.0)
 SANE = SigmaProbe(0.1, -4.1, 0.5, 0.5, 0.8, 0.1, 0.02)
 

@@ -20,6 +20,8 @@ from germline.strategies import make_strategy
 from germline.types import Evaluation, MeanUpdate, Update
 from tests.toy_runs import finish, run, settings
 
+pytestmark = pytest.mark.usefixtures("graded_in_process")
+
 PAPERS = sorted(Path("configs/papers").glob("*.yaml"))
 
 

@@ -15,6 +15,8 @@ from germline.record import RunDirectory
 from germline.studies.run_seeds import SeedStudy, parse_seeds, train_seeds
 from germline.types import GermlineError
 
+pytestmark = pytest.mark.usefixtures("graded_in_process")
+
 CONFIG = {
     "engine": "toy",
     "task": "conciseness",

@@ -26,6 +26,8 @@ from germline.training import generations
 from germline.types import Evaluation
 from tests import toy_runs
 
+pytestmark = pytest.mark.usefixtures("graded_in_process")
+
 AUTO = ("strategy={kind: nes, population: 6}", "generations=3")
 
 

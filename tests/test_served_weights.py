@@ -14,6 +14,8 @@ from germline.run.load_run import load_engine
 from germline.services.served_weights import STATES_KEPT, ServedWeights
 from tests.toy_runs import ADAM_FULL, finish, run, settings
 
+pytestmark = pytest.mark.usefixtures("graded_in_process")
+
 VOTES = ("method={kind: randopt, ensemble_size: 2}", "strategy.learning_rate=auto")
 STRATEGIES = {
     "nes": (),

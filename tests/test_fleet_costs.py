@@ -44,7 +44,8 @@ def test_an_engine_has_its_next_job_before_anyone_looks_at_what_it_did():
     assert busy == [("a", True), ("b", True), ("c", False)]
 
 
-def test_a_digest_hashes_as_many_tensors_at_once_as_torch_has_threads():
+def test_a_digest_hashes_as_many_tensors_at_once_as_torch_has_threads(monkeypatch):
+    monkeypatch.setattr("germline.engines.digests.FEW", 0)
     together = threading.Barrier(3)
 
     class Meeting(torch.Tensor):

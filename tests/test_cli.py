@@ -375,3 +375,23 @@ def test_a_sparkline_rises_with_its_values() -> None:
     assert text_format.sparkline([1.0, None, 1.0], 20) == "▁▁"
     assert text_format.sparkline([float(one) for one in range(1000)], 4) == "▁▃▆█"
     assert text_format.sparkline([], 20) == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "written"),
+    [
+        (("train", "demo", "--generations", "5"), "generations=5"),
+        (("study", "intrinsic-dimension", "demo", "--batch-size=8"), "batch_size=8"),
+        (("eval", "nano", "--task.max_new_tokens", "--json"), "task.max_new_tokens=VALUE"),
+    ],
+)
+def test_a_setting_given_as_an_option_is_answered_with_its_spelling(words, written):
+    shown = CliRunner().invoke(app, list(words))
+    assert shown.exit_code == 2
+    assert f"Settings are written without dashes: {written}" in " ".join(shown.output.split())
+
+
+def test_an_unknown_option_that_is_no_setting_gets_no_such_advice():
+    shown = CliRunner().invoke(app, ["train", "demo", "--no-such-option"])
+    assert shown.exit_code == 2
+    assert "without dashes" not in shown.output

@@ -33,6 +33,9 @@ from germline.cli.json_output import FLAG, print_error
 from germline.cli.log_level import LOG_LEVELS, LOG_VARIABLE, set_log_level
 from germline.cli.word_wrap import print_stderr
 
+WORDS = "germline.cli.words"
+"""Key of the words before `--` in the `meta` of a click context."""
+
 
 class UserErrorGroup(TyperGroup):
     """The group of commands, which turns a `GermlineError` into a message."""
@@ -41,6 +44,7 @@ class UserErrorGroup(TyperGroup):
         """Parse the words, and remember whether `--json` is one of them."""
         end = args.index("--") if "--" in args else len(args)
         ctx.meta[FLAG] = FLAG in args[:end]
+        ctx.meta[WORDS] = tuple(args[:end])
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
@@ -50,6 +54,7 @@ class UserErrorGroup(TyperGroup):
         except KeyboardInterrupt as interrupt:  # its arguments say how to go on
             _fail(ctx, "Interrupted", " ".join(["Interrupted.", *interrupt.args]), INTERRUPTED)
         except Exception as error:
+            _explain_setting(error, ctx.meta[WORDS])
             if ctx.meta[FLAG] and hasattr(error, "format_message"):  # a wrong option or argument
                 _fail(ctx, "UsageError", error.format_message(), 2)
             # Not imported here: it imports numpy, which would make `--help` 0.3 s slower. Code that
@@ -58,6 +63,27 @@ class UserErrorGroup(TyperGroup):
             if types is None or not isinstance(error, types.GermlineError):
                 raise
             _fail(ctx, "GermlineError", str(error), 2)
+
+
+def _explain_setting(error: Any, words: tuple[str, ...]) -> None:
+    """Say how a setting is written where it is given as an option to a command with settings."""
+    option = getattr(error, "option_name", None)
+    if option is None or not hasattr(error, "possibilities") or error.ctx is None:
+        return  # not an unknown option
+    if not any("KEY=VALUE" in (part.metavar or "") for part in error.ctx.command.params):
+        return
+    from germline.config.reference import override_names
+
+    setting = option.lstrip("-").replace("-", "_")
+    if setting not in {override.name for override in override_names()}:
+        return
+    value = "VALUE"
+    for word, following in zip(words, (*words[1:], "-"), strict=True):
+        name, equals, given = word.partition("=")
+        if name == option and (equals or not following.startswith("-")):
+            value = given if equals else following
+    error.possibilities = None  # options with similar names
+    error.message += f". Settings are written without dashes: {setting}={value}"
 
 
 def _fail(ctx: Any, kind: str, message: str, status: int) -> NoReturn:

@@ -161,6 +161,35 @@ def test_the_command_ends_with_1_when_something_is_wrong(tmp_path):
     assert "gold answers\t10\t1\twrong\tearn no more than empty ones" in shown.stdout
 
 
+SHELF = """
+class Environment:
+    def reset(self, **row):
+        self.answer, self.taken = row["answer"], ""
+
+    def take(self, book: str) -> str:
+        \"\"\"Take a book.
+
+        Args:
+            book: its title.
+        \"\"\"
+        self.taken = book
+        return "taken"
+
+    def get_reward(self):
+        return float(self.taken == self.answer)
+
+
+"""
+
+
+def test_gold_answers_need_not_earn_where_a_tool_must_be_called(tmp_path):
+    path = tmp_path / "shelf.py"
+    path.write_text(SHELF + ROWS)
+    shown = called("check", "task", path, "--prompts", 0)
+    assert "only reply, without a tool call" in shown.stdout
+    assert shown.exit_code == 0, shown.output
+
+
 def test_the_command_takes_rows_and_settings_and_refuses_those_without_effect(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text('{"q": "1?", "a": 1}\n{"q": "2?", "a": 2}\n')

@@ -23,6 +23,7 @@ from germline.run.build_parts import make_decoding, make_graders
 from germline.run.example_episode import ExampleEpisode, play_example
 from germline.scorers.scored_graders import Graders
 from germline.tasks import make_task
+from germline.tasks.environment_task import EnvironmentTask
 from germline.types import Example, GermlineError, Grade
 
 log = logging.getLogger(__name__)
@@ -232,10 +233,11 @@ def _rewards(task: Task, graders: Graders) -> list[TaskCheckRow]:
             (hostile, (some * len(hostile))[: len(hostile)]),
         )
     )
+    has_tools = isinstance(task, EnvironmentTask) and task.has_tools
     gold = _judged("gold answers", first, answers, may_raise=False)
     nothing = _judged("empty answers", empty, [""] * len(some))
     return [
-        _compared(gold, _judged("", again, answers), nothing),
+        _compared(gold, _judged("", again, answers), nothing, has_tools=has_tools),
         nothing,
         _tempting(gold, _judged("hostile answers", strange, hostile), hostile),
     ]
@@ -275,8 +277,13 @@ def _judged(
     return TaskCheckRow(tried, len(texts), tuple(rewards), verdict, remark)
 
 
-def _compared(gold: TaskCheckRow, again: TaskCheckRow, empty: TaskCheckRow) -> TaskCheckRow:
-    """Compare the rewards of gold answers with those of empty ones."""
+def _compared(
+    gold: TaskCheckRow, again: TaskCheckRow, empty: TaskCheckRow, *, has_tools: bool
+) -> TaskCheckRow:
+    """Compare the rewards of gold answers with those of empty ones.
+
+    Where tools earn the reward, a gold answer that is the only reply may earn nothing.
+    """
     if gold.verdict == "wrong":
         return gold
     if not gold.count:
@@ -292,6 +299,9 @@ def _compared(gold: TaskCheckRow, again: TaskCheckRow, empty: TaskCheckRow) -> T
         )
         return replace(gold, verdict="wrong", remark=remark)
     if empty.rewards and max(gold.rewards) <= max(empty.rewards):
+        if has_tools:
+            remark = "earn no more than empty ones as the only reply, without a tool call"
+            return replace(gold, remark=remark)
         return replace(gold, verdict="wrong", remark="earn no more than empty ones")
     if min(gold.rewards) < max(gold.rewards):
         return replace(gold, remark="some earn less than others")

@@ -47,6 +47,7 @@ class EnvironmentTask:
         tools: str = "",
     ) -> None:
         self.name = config.title
+        self.has_tools = bool(tools)
         self.episode_grader: EpisodeGrader = grader
         self.grader: Grader = SingleReplyGrader(grader)
         self.rubric: Mapping[str, float] = grader.rubric.weights

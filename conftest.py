@@ -31,6 +31,7 @@ type_checking.install()
 collect_ignore = [
     "germline/engines/vllm/worker_extension.py",
     # They import verifiers, which is installed in an environment of its own.
+    "germline/environments/verifiers_endpoint.py",
     "germline/environments/verifiers_environment.py",
     "germline/environments/verifiers_policy.py",
     "germline/tasks/verifiers_task.py",

@@ -1,6 +1,7 @@
 """What every test relies on: no network, short runs, GPU tests that say why they do not run."""
 
 import gc
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -50,6 +51,12 @@ def _leave_figure_empty(run: "RunDirectory") -> None:
     from germline.record.atomic_files import write_atomically
 
     write_atomically(run.figure, EMPTY_PNG)
+
+
+@pytest.fixture(autouse=True)
+def log_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the handler away that a command run in this process leaves: it writes to stderr."""
+    monkeypatch.setattr(logging.getLogger("germline"), "handlers", [])
 
 
 @pytest.fixture

@@ -190,7 +190,7 @@ def test_texts_that_are_being_encoded_take_their_place_in_the_queue(sources, mon
 
     monkeypatch.setattr(SequenceClassifier, "encode_text", slow)
     with serving({"reward": sources["reward"]}, max_queue=4) as service:
-        impatient = HttpConnection("the scorer", service.url, HANG_S, retry_timeout_s=0)
+        impatient = HttpConnection("the scorer", service.url, HANG_S, retry_timeout_s=0.0)
         with ThreadPoolExecutor(1) as pool:
             first = pool.submit(service.post, "/score_texts", {"texts": ["a"] * 3})
             started.wait(HANG_S)

@@ -73,11 +73,21 @@ class Tool(BaseModel):
     function: ToolFunction
 
 
+def _with_content(schema: dict[str, Any]) -> None:
+    """Require the content of a message in its JSON schema.
+
+    Only a message with tool calls may do without, which a schema cannot say shortly.
+    """
+    schema["required"] = ["role", "content"]
+    content = schema["properties"]["content"]
+    content["anyOf"] = [one for one in content["anyOf"] if one != {"type": "null"}]
+    del content["default"]
+
+
 class Message(BaseModel):
     """One message of a conversation."""
 
-    # Only a message with tool calls may do without content, which a JSON schema cannot say shortly.
-    model_config = ConfigDict(extra="ignore", json_schema_extra={"required": ["role", "content"]})
+    model_config = ConfigDict(extra="ignore", json_schema_extra=_with_content)
 
     role: Roles
     content: (

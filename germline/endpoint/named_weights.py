@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from germline.protocols import Engine
 from germline.types import Perturbation
@@ -23,6 +23,7 @@ class SelectedWeights:
     fingerprint: str
 
 
+@runtime_checkable
 class NamedWeights(Protocol):
     """An engine and the names of its weights.
 

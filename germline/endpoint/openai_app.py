@@ -67,7 +67,7 @@ class Endpoint:
         asked, after = request.example(), None
         new = asked
         if self.log is not None:
-            request = request.with_seed(self.log.default_seed)
+            request.set_default_seed(self.log.default_seed)
             new, after = self.log.continued(request.model, request.seed or 0, asked)
         reply = await self._reply(request, [new], request.longest, request.top, after=after)
         messages = len(request.messages)
@@ -84,7 +84,7 @@ class Endpoint:
         """Continue texts."""
         self.batcher.check_size(request.completions)
         if self.log is not None:
-            request = request.with_seed(self.log.default_seed)
+            request.set_default_seed(self.log.default_seed)
         longest = 16 if request.max_tokens is None else request.max_tokens
         reply = await self._reply(
             request, request.examples(), longest, request.logprobs, echo=bool(request.echo)

@@ -8,7 +8,7 @@ import hashlib
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -124,9 +124,10 @@ class SamplingFields(BaseModel):
                     code="unsupported_parameter",
                 )
 
-    def with_seed(self, seed: int) -> Self:
-        """Return the request with a seed, if it has none."""
-        return self if self.seed is not None else self.model_copy(update={"seed": seed})
+    def set_default_seed(self, seed: int) -> None:
+        """Give the request a seed, if it has none."""
+        if self.seed is None:
+            self.seed = seed
 
     def sampled(self, examples: Sequence[Example]) -> list[Example]:
         """Return the examples of all choices, each with sampling noise of its own.

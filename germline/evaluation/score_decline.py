@@ -302,7 +302,7 @@ def _contradicted(scores: Sequence[HeldOutScore], since: int) -> bool:
 
 def _grew(values: Sequence[Known], since: int, factor: float) -> bool:
     was, now = _mean(values[:since][-BLOCK:]), _mean(values[-BLOCK:])
-    return was is not None and now is not None and now > factor * was
+    return was is not None and now is not None and bool(now > factor * was)
 
 
 def _cause(curves: RunCurves, since: int, scores: Sequence[HeldOutScore] = ()) -> Cause:

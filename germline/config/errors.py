@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -9,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 from germline.config.migrations import new_name
 from germline.config.reference import group_at, override_names
 from germline.config.run_config import Config
+from germline.config.task_files import SUFFIXES
 from germline.registry import did_you_mean, sections, unknown_kind
 
 MOST_LINES = 10
@@ -52,6 +54,9 @@ OTHER_NAMES = {
 }
 """Names of PyTorch, TRL, vLLM and other ES libraries -> the setting of the same meaning."""
 
+REMEDIES = {"strategy.sigma": ": give auto, or a positive number such as 0.1"}
+"""Setting -> what to give where a number is too small."""
+
 TYPES = ("constrained-", "literal[", "tuple[")
 """Prefixes of pydantic's names for types, which it adds for settings with several types."""
 
@@ -91,7 +96,9 @@ def _line(place: Sequence[str], error: dict[str, Any], also: str) -> str:
     if error["type"] == "extra_forbidden":
         return f"{setting}: unknown setting{_unknown(setting, place)}"
     if error["type"] == "union_tag_invalid":
-        return f"{setting}: {unknown_kind(group_at(setting.split('.')), error['ctx']['tag'])}"
+        kind = error["ctx"]["tag"]
+        hint = _file_hint(setting, kind)
+        return f"{setting}: {unknown_kind(group_at(setting.split('.')), kind)}{hint}"
     message = str(error["msg"])
     if error["type"] == "value_error":
         message = message.removeprefix("Value error, ")
@@ -119,7 +126,15 @@ def _meaning(setting: str, error: dict[str, Any], message: str) -> str:
     meaning = MEANINGS.get(str(error["type"]), wanted.partition(", unable to ")[0])
     if kinds and error["type"] == "float_parsing":  # a name in the place of a number
         return meaning + did_you_mean(str(error["input"]), kinds)
+    if error["type"] == "greater_than":
+        return meaning + REMEDIES.get(setting, "")
     return meaning
+
+
+def _file_hint(setting: str, kind: str) -> str:
+    """Name the file of this folder that a task was given as without its ending."""
+    files = [kind + suffix for suffix in SUFFIXES if Path(kind + suffix).is_file()]
+    return f"; for the file {files[0]} give {files[0]}" if setting == "task" and files else ""
 
 
 def _unknown(setting: str, place: Sequence[str]) -> str:

@@ -4,6 +4,8 @@
 `germline.run.resource_checks` compares settings with this machine.
 """
 
+import logging
+
 from germline.baselines.method import make_method
 from germline.config import Config, CustomTask, Local, Ray, Vllm
 from germline.config.scorers import HttpScorer
@@ -12,6 +14,8 @@ from germline.run.build_fleet import check_ray_installed
 from germline.run.resource_checks import check_graders, check_limits, check_memory
 from germline.scorers.http_service import request_headers
 from germline.types import GermlineError
+
+log = logging.getLogger(__name__)
 
 
 def check_run(config: Config, task: Task | None) -> None:
@@ -26,6 +30,7 @@ def check_run(config: Config, task: Task | None) -> None:
     """
     if task is not None:
         check_settings(config, task)
+        _warn_of_small_splits(config, task)
     check_limits(config, config.batch_size if task is None else len(task.examples("train")))
     check_graders(config)
     if isinstance(config.fleet, Local):
@@ -35,6 +40,20 @@ def check_run(config: Config, task: Task | None) -> None:
     for setting, scorer in config.scorers.items():
         if isinstance(scorer, HttpScorer):
             request_headers(scorer, f"{setting}.token_env")
+
+
+def _warn_of_small_splits(config: Config, task: Task) -> None:
+    """Warn where a setting other than its default asks for more examples than a split has."""
+    for setting, section, name, has in (
+        ("batch_size", config, "batch_size", len(task.examples("train"))),
+        ("held_out.examples", config.held_out, "examples", len(task.examples("test"))),
+    ):
+        asked = getattr(section, name)
+        if asked > has and asked != type(section).model_fields[name].default:
+            log.warning(
+                "%s=%d: the split has %d examples, and all of them are used",
+                *(setting, asked, has),
+            )
 
 
 def check_settings(config: Config, task: Task) -> None:

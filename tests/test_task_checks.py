@@ -10,6 +10,9 @@ from typer.testing import CliRunner
 import germline
 from germline.cli.application import app
 from germline.cli.tables import print_table
+from germline.config import load_config
+from germline.run.run_checks import check_run
+from germline.tasks import make_task
 from germline.types import GermlineError
 from tests.tiny import save_tiny
 
@@ -258,3 +261,21 @@ def test_a_section_of_a_config_can_be_checked(tmp_path):
     assert germline.check_task(config.task, prompts=0).problems == ()
     with pytest.raises(GermlineError, match="no kind 'numbers'"):
         germline.check_task("numbers")
+
+
+def test_a_run_whose_task_file_is_gone_is_told_to_restore_it(tmp_path):
+    section = {"kind": "python", "path": str(tmp_path / "gone.py")}
+    with pytest.raises(GermlineError, match="germline new task NAME"):
+        make_task(load_config({"task": section}).task)
+    with pytest.raises(GermlineError, match=r"restore the file .* `germline export` works without"):
+        make_task(load_config({"task": {**section, "digest": "0" * 64}}).task)
+
+
+def test_a_run_that_asks_for_more_examples_than_a_split_has_warns(tmp_path, caplog):
+    path = str(file(tmp_path, RIGHT))
+    config = {"task": path, "engine": "toy", "batch_size": 500, "held_out": {"examples": 7}}
+    for settings, warned in ((config, 2), ({"task": path, "engine": "toy"}, 0)):
+        caplog.clear()
+        loaded = load_config(settings)
+        check_run(loaded, make_task(loaded.task))
+        assert caplog.text.count("and all of them are used") == warned

@@ -74,12 +74,13 @@ class FileRubric(FunctionRubric):
         return f"write settings = {{'floor': {{{name!r}: ...}}}} into the file"
 
 
-def load_task_file(path: Path, digest: str | None = None) -> TaskFile:
+def load_task_file(path: Path, digest: str | None = None, *, is_of_run: bool = False) -> TaskFile:
     """Read a task file and execute it; what it prints goes to standard error.
 
     Args:
         path: of the file.
         digest: that it must have; None takes any file.
+        is_of_run: whether a run was trained on it, which changes the advice where it is missing.
 
     Raises:
         GermlineError: there is no such file, it was changed, or executing it fails; the message
@@ -88,9 +89,14 @@ def load_task_file(path: Path, digest: str | None = None) -> TaskFile:
     try:
         source = path.read_bytes()
     except OSError as error:
+        advice = (
+            "restore the file this run was trained on; `germline export` works without it"
+            if is_of_run
+            else "`germline new task NAME` writes a starting point"
+        )
         raise GermlineError(
             f"task.path: {str(path)!r} cannot be read: {error.strerror} (relative paths start at "
-            f"{Path.cwd()}); `germline new task NAME` writes a starting point"
+            f"{Path.cwd()}); {advice}"
         ) from None
     if digest not in (None, hashlib.sha256(source).hexdigest()):
         raise GermlineError(f"{path} was changed while it was in use; start the command again")

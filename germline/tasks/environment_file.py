@@ -38,7 +38,7 @@ class FileEnvironmentTask(EnvironmentTask):
     """Rows and environment of a file; see the module."""
 
     def __init__(self, config: Environment) -> None:
-        file = load_task_file(config.path)
+        file = load_task_file(config.path, is_of_run=config.digest is not None)
         settings = file_settings(file, EnvironmentSettings)
         floors = floors_by_name(
             settings.floor, tuple(settings.rubric), f"{file.path}: settings['floor']"

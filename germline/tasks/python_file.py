@@ -47,7 +47,7 @@ class PythonTask:
     """Rows and rewards of a file; see the module."""
 
     def __init__(self, config: PythonFile) -> None:
-        file = load_task_file(config.path)
+        file = load_task_file(config.path, is_of_run=config.digest is not None)
         functions = reward_functions(file)
         settings = file_settings(file, FileSettings)
         self.name = config.title

@@ -53,7 +53,7 @@ def test_several_runs_are_compared_over_the_same_examples(tmp_path):
     elsewhere = scored(tmp_path / "elsewhere", [0.0, 0.0], [1.0, 1.0], others)
     words = ("report", first, better, elsewhere, "--out", tmp_path / "page.html")
     rows = [line.split("\t") for line in germline(*words).stdout.splitlines()[:3]]
-    assert [row[-1] for row in rows] == ["", "+0.625 [+0.38, +0.87] over 2", ""]
+    assert [row[-1] for row in rows] == ["", "+0.625 [+0.38, +0.87], 2 higher, 0 lower of 2", ""]
     page = " ".join((tmp_path / "page.html").read_text().split())
     assert page.count("[+0.38, +0.87]") == 1
     values = json.loads(germline(*words, "--json").stdout)["runs"]

@@ -1,6 +1,7 @@
 """The commands that a finished training suggests: they can be pasted, and fit how it ended."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from germline.cli.train_summary import print_next_commands
 from germline.config import load_config
 from germline.evaluation.held_out import score_of_values
 from germline.record import RunDirectory
+from germline.report import text_format
 from germline.types import HeldOutScore
 from tests.synthetic_runs import BATCH, DIGEST, rollout, score
 
@@ -77,11 +79,30 @@ def values_score(generation: int, values: list[float]) -> HeldOutScore:
     return score_of_values(generation, "exact", values, higher_is_better=True)
 
 
+def test_where_all_was_right_before_training_nothing_is_left_to_learn(run: RunDirectory) -> None:
+    for generation in (0, 10):
+        done = replace(values_score(generation, [1.0] * 9), proportion=True)
+        run.write_held_out(done, [rollout(0, 7, 0.0)], BATCH)
+    assert "nothing is left to learn there" in "".join(printed_lines(run))
+
+
+def test_a_scorer_says_how_many_texts_it_could_not_score() -> None:
+    nan = float("nan")
+    few = replace(values_score(0, [1.0, nan, nan]), n=1, mean=1.0)
+    line = text_format.scorer_line(few, values_score(5, [1.0, 0.0, 1.0]))
+    assert "(n 1 of 3) -> " in line
+    assert not line.endswith("of 3)")
+
+
 @pytest.mark.parametrize(
     ("before", "after", "is_clear"),
     [
         ([0.0] * 12 + [1.0] * 8, [1.0] * 20, True),
         ([0.0] * 12 + [1.0] * 8, [0.0] * 10 + [1.0] * 10, False),
+        # The interval excludes 0, but 5 examples that change decide nothing: a sign test has 0.06.
+        ([0.0] * 5 + [1.0] * 30, [1.0] * 35, False),
+        ([0.0] * 6 + [1.0] * 29, [1.0] * 35, True),
+        ([0.0] * 7 + [1.0] * 28, [1.0] * 34 + [0.0], False),
         ([0.0], [1.0], False),  # of one example there is no interval
     ],
 )

@@ -96,7 +96,10 @@ def print_rows(rows: Sequence[EvaluationRow], *, as_json: bool) -> None:
         ],
     )
     kind = text_format.kind_of_error(rows[0].score)
-    typer.echo(f"scores: mean and {kind}; differences: paired over examples, with 95 % intervals")
+    typer.echo(
+        f"scores: mean and {kind}; differences: paired over examples, with 95 % intervals "
+        "(of examples, not of run seeds)"
+    )
     typer.echo("completions: " + ", ".join(str(row.completions) for row in rows))
 
 

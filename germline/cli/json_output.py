@@ -34,6 +34,8 @@ def difference_values(difference: "PairedDifference | None") -> dict[str, object
         "difference_error": difference.standard_error if difference else None,
         "difference_interval_95": list(difference.interval) if difference else None,
         "difference_n": difference.n if difference else None,
+        "difference_higher": difference.higher if difference else None,
+        "difference_lower": difference.lower if difference else None,
     }
 
 

@@ -81,12 +81,15 @@ def _print_comparison(runs: "Sequence[RunFacts]") -> None:
                 text_format.score(run.scores[0]) if run.scores else "",
                 text_format.score(run.scores[-1]) if run.scores[1:] else "",
                 str(run.scores[-1].n) if run.scores else "",
-                f"{text_format.difference(found)} over {found.n}" if found else "",
+                text_format.difference(found) if found else "",
             )
             for run, found in zip(runs, differences_to_first(runs), strict=True)
         ],
     )
-    typer.echo("differences: paired over the same held-out examples, with 95 % intervals")
+    typer.echo(
+        "differences to the first run: paired over the same held-out examples, with 95 % intervals "
+        "(of examples, not of run seeds)"
+    )
 
 
 def _as_json(runs: "Sequence[RunFacts]") -> list[dict[str, object]]:

@@ -111,12 +111,17 @@ def print_next_commands(console: Console, run: RunDirectory) -> None:
 def _doubt(score: HeldOutScore, start: HeldOutScore) -> str:
     """Say why a score does not show that the run has learned something."""
     more = "see the signals in the report, and docs/own-task.md, When nothing is learned"
+    if start.proportion and start.mean == (start.higher_is_better is not False):
+        return (
+            "Every held-out example was right before training, so nothing is left to learn there: "
+            "take harder examples."
+        )
     if signed_score(score) <= signed_score(start):
         return f"The held-out score did not improve: {more}."
     found = paired_difference(score, start)
     change = "the intervals of the scores before and after training overlap"
     if found:
-        change = f"the change is {text_format.difference(found)} over {found.n} examples"
+        change = f"the change is {text_format.difference(found)} examples"
     return (
         f"The held-out score may have improved by chance ({change}), so exporting is not suggested "
         f"yet. More generations or more held-out examples decide it; {more}."

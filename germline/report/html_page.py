@@ -292,6 +292,7 @@ def _environment() -> Environment:
         "score": text_format.score,
         "error": text_format.error,
         "difference_error": text_format.difference_error,
+        "directions": text_format.directions,
         "kind_of_error": text_format.kind_of_error,
         "duration": text_format.duration,
         "seconds": text_format.seconds,

@@ -61,8 +61,13 @@ def score(value: HeldOutScore) -> str:
 
 
 def difference(value: PairedDifference) -> str:
-    """Format a paired difference with its 95 % interval."""
-    return f"{value.mean:+.3g} {difference_error(value)}"
+    """Format a paired difference with its 95 % interval, and on how many examples it is what."""
+    return f"{value.mean:+.3g} {difference_error(value)}, {directions(value)}"
+
+
+def directions(value: PairedDifference) -> str:
+    """Say on how many examples the first score of a paired difference is higher and lower."""
+    return f"{value.higher} higher, {value.lower} lower of {value.n}"
 
 
 def difference_error(value: PairedDifference) -> str:
@@ -75,8 +80,11 @@ def difference_error(value: PairedDifference) -> str:
 
 
 def scorer_line(*scores: HeldOutScore) -> str:
-    """Format scores of one of `held_out.scorers`, first to last."""
-    values = " -> ".join(score(one) for one in scores)
+    """Format scores of one of `held_out.scorers`, first to last, with how many texts have none."""
+    values = " -> ".join(
+        score(one) + (f" (n {one.n} of {len(one.values)})" if one.n < len(one.values) else "")
+        for one in scores
+    )
     better = "" if scores[-1].higher_is_better else ", lower is better"
     return f"held-out scorer {scores[-1].metric}: {values}{better}"
 

@@ -5,7 +5,6 @@ message describes them, the model calls them in its text, and a user message has
 """
 
 import itertools
-import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -14,10 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from germline.endpoint.http_app import RequestError
 from germline.endpoint.request_fields import StopText, Text, as_one_of
 from germline.environments.tool_calls import (
-    OPEN,
-    find_calls,
-    parse_call,
     schema_prompt,
+    split_calls,
     tool_call,
     tool_response,
 )
@@ -155,27 +152,18 @@ def reply_message(text: str, *, has_tools: bool, place: int) -> dict[str, Any]:
         has_tools: whether calls of tools are looked for.
         place: number of messages before it, for the ids of calls.
     """
-    calls = find_calls(text) if has_tools else []
+    content, calls = split_calls(text) if has_tools else (text, [])
     if not calls:
-        return {"role": "assistant", "content": text}
+        return {"role": "assistant", "content": content}
     return {
         "role": "assistant",
-        "content": text.partition(OPEN)[0].strip(),
+        "content": content,
         "tool_calls": [
             {
                 "id": f"call-{place}-{number}",
                 "type": "function",
-                "function": _called(call),
+                "function": {"name": name, "arguments": arguments},
             }
-            for number, call in enumerate(calls)
+            for number, (name, arguments) in enumerate(calls)
         ],
-    }
-
-
-def _called(call: str) -> dict[str, str]:
-    """Return the function of a call; one that is not well formed has no name."""
-    name, arguments = parse_call(call) or ("", call)
-    return {
-        "name": name,
-        "arguments": arguments if isinstance(arguments, str) else json.dumps(arguments),
     }

@@ -149,6 +149,23 @@ def parse_call(call: str) -> tuple[str, dict[str, Any]] | None:
         return None
 
 
+def split_calls(reply: str) -> tuple[str, list[tuple[str, str]]]:
+    """Return the text before the calls of a reply, and (name, arguments as JSON) of each call.
+
+    A call that is not well formed has no name, and its text in the place of the arguments. Without
+    a call the text is the reply as it is.
+    """
+    found = find_calls(reply)
+    if not found:
+        return reply, []
+    calls = []
+    for call in found:
+        name, arguments = parse_call(call) or ("", call)
+        written = arguments if isinstance(arguments, str) else json.dumps(arguments)
+        calls.append((name, written))
+    return reply.partition(OPEN)[0].strip(), calls
+
+
 def _answer(call: str, tools: Tools) -> str:
     parsed = parse_call(call)
     if parsed is None:

@@ -36,7 +36,7 @@ from verifiers.v1.runtimes import PrimeConfig
 
 from germline.environments.tool_calls import MALFORMED
 from germline.environments.verifiers_outcome import CONTEXT_IS_FULL
-from germline.environments.verifiers_policy import Tools, opening_messages
+from germline.environments.verifiers_policy import DONE, Tools, opening_messages
 from germline.episode_types import Ended, EndpointEpisode, EpisodeBatch
 from germline.graders.step_clock import STEP_CLOCK, TimeUp
 from germline.graders.worker_messages import PlayedEpisode
@@ -56,8 +56,6 @@ TOKEN = "GERMLINE_ENDPOINT_TOKEN"
 
 TICKS = 8
 """The event loop has run so often within the time limit of an episode."""
-
-DONE = vf.ProgramResult(exit_code=0, stdout="", stderr="")
 
 
 def declared_agents(config_type: type[Any]) -> dict[str, Any]:

@@ -27,9 +27,7 @@ from verifiers.v1.types import content_text
 from germline.environments.argument_check import argument_problem
 from germline.environments.tool_calls import (
     MALFORMED,
-    OPEN,
-    find_calls,
-    parse_call,
+    split_calls,
     tool_response,
     unknown_tool,
 )
@@ -91,6 +89,9 @@ class Policy:
         assert self._reply is not None
         self._reply.set_result(reply)
 
+
+DONE = vf.ProgramResult(exit_code=0, stdout="", stderr="")
+"""What a harness returns at the end of a conversation."""
 
 CURRENT: ContextVar[Policy] = ContextVar("germline_policy")
 """The policy of the episode that is running."""
@@ -214,7 +215,6 @@ class PolicyHarness(vf.Harness[vf.HarnessConfig]):
             raise policy.refuse(f"has tools of the servers {', '.join(mcp_urls)}")
         system, prompt = self.resolve_prompt(data)
         messages = opening_messages(system, prompt)
-        done = vf.ProgramResult(exit_code=0, stdout="", stderr="")
         if policy.tools is None:
             policy.tools = await Tools(policy.make_toolsets()).open(trace)
         while (answer := await _ask(policy, messages)) is not None:
@@ -222,12 +222,12 @@ class PolicyHarness(vf.Harness[vf.HarnessConfig]):
             for call in answer.tool_calls or ():
                 content = await _call(policy, call)
                 if content is None:
-                    return done
+                    return DONE
                 message = vf.ToolMessage(tool_call_id=call.id, content=content, name=call.name)
                 messages.append(message)
             if not answer.tool_calls:
                 break
-        return done
+        return DONE
 
     async def cleanup(self, trace: Any, runtime: Any) -> None:
         """Release the tools."""
@@ -272,14 +272,11 @@ async def _ask(policy: Policy, messages: list[Any]) -> Any:
 def _response(text: str, model: str, policy: Policy) -> Any:
     """Return a reply as verifiers records it, with its tool calls."""
     assert policy.tools is not None
-    texts = find_calls(text) if policy.tools.schemas else []
-    calls = []
-    for number, written_call in enumerate(texts):
-        name, arguments = parse_call(written_call) or ("", written_call)
-        written = arguments if isinstance(arguments, str) else json.dumps(arguments)
-        call_id = f"call-{policy.known}-{number}"
-        calls.append(vf.ToolCall(id=call_id, name=name, arguments=written))
-    content = text.partition(OPEN)[0].strip() if calls else text
+    content, found = split_calls(text) if policy.tools.schemas else (text, [])
+    calls = [
+        vf.ToolCall(id=f"call-{policy.known}-{number}", name=name, arguments=arguments)
+        for number, (name, arguments) in enumerate(found)
+    ]
     message = vf.AssistantMessage(content=content, tool_calls=calls or None)
     reason = "tool_calls" if calls else "stop"
     return vf.Response(id="", created=0, model=model, message=message, finish_reason=reason)

@@ -108,13 +108,14 @@ class EndpointGraders(GraderPool):
             for name in names
             for example, seed in zip(examples, seeds, strict=True)
         ]
+        asked = list(examples) * len(members)
         log = EpisodeLog(_seed(decoding, "no episode", 0))
         weights = MemberWeights(engine, dict(zip(names, members, strict=True)))
-        played = self._played(weights, log, episodes, list(examples) * len(members), decoding)
+        played = self._played(weights, log, episodes, asked, decoding)
         rollouts = [
             _rollout(place // len(examples), example, log.turns(one.model, one.seed), grade, ended)
             for place, (one, example, (grade, ended)) in enumerate(
-                zip(episodes, list(examples) * len(members), played, strict=True)
+                zip(episodes, asked, played, strict=True)
             )
         ]
         width = len(examples)

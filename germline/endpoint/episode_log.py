@@ -8,7 +8,7 @@ are: tokenizing their text again may give other tokens.
 import threading
 from dataclasses import dataclass, replace
 
-from germline.endpoint.rows import RowResult, WrittenTurn
+from germline.endpoint.rows import WrittenTurn
 from germline.types import Example
 
 RUNS = 1 << 12
@@ -43,7 +43,7 @@ class EpisodeLog:
     def __init__(self, default_seed: int) -> None:
         self.default_seed = default_seed
         self._lock = threading.Lock()
-        self._turns: dict[tuple[str, int, Conversation], LoggedTurn] = {}
+        self._turns: dict[tuple[str, int], dict[tuple[int, Conversation], LoggedTurn]] = {}
 
     def continued(
         self, model: str, seed: int, example: Example
@@ -54,40 +54,34 @@ class EpisodeLog:
         """
         context = example.context
         read = max((i for i, (role, _) in enumerate(context, 1) if role == "assistant"), default=0)
-        logged = self._turns.get((model, seed, context[:read]))
+        logged = self._turns.get(_episode(model, seed), {}).get((seed, context[:read]))
         if logged is None:
             return example, None
         new = [text for _, text in context[read:]]
         prompt = "\n".join([*new, example.prompt])
         return replace(example, context=context[:read], prompt=prompt), logged.turn
 
-    def note(self, model: str, seed: int, asked: Example, result: RowResult, said: str) -> None:
+    def note(self, model: str, logged: LoggedTurn, asked: Example, said: str) -> None:
         """Log the reply to a request.
 
         Args:
             model: name of the weights.
-            seed: of the request.
+            logged: the reply.
             asked: the whole conversation.
-            result: what the model has read and written.
             said: the reply, as the next request of the conversation repeats it.
         """
-        new, after = self.continued(model, seed, asked)
-        conversation = (
-            *asked.context,
-            ("user", asked.prompt),
-            ("assistant", said),
-        )
-        turn = WrittenTurn(result.ids, result.completion)
-        logged = LoggedTurn(seed, new, after is None, turn)
+        conversation = (*asked.context, ("user", asked.prompt), ("assistant", said))
         with self._lock:
-            self._turns[model, seed, conversation] = logged
+            episode = self._turns.setdefault(_episode(model, logged.seed), {})
+            episode[logged.seed, conversation] = logged
 
     def turns(self, model: str, seed: int) -> list[LoggedTurn]:
         """Return the turns of an episode in their order, those of its first agent run first."""
         with self._lock:
-            found = [
-                logged
-                for (name, its_seed, _), logged in self._turns.items()
-                if name == model and its_seed // RUNS == seed // RUNS
-            ]
+            found = list(self._turns.get(_episode(model, seed), {}).values())
         return sorted(found, key=lambda logged: logged.seed)
+
+
+def _episode(model: str, seed: int) -> tuple[str, int]:
+    """Return the episode that a request belongs to."""
+    return model, seed // RUNS

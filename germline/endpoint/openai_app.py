@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from germline.endpoint.chat_messages import Message
 from germline.endpoint.engine_batcher import EngineBatcher
-from germline.endpoint.episode_log import EpisodeLog
+from germline.endpoint.episode_log import EpisodeLog, LoggedTurn
 from germline.endpoint.http_app import HEALTH, AsciiJson, HttpLimits, RequestError, make_app
 from germline.endpoint.named_weights import NamedWeights
 from germline.endpoint.openai_requests import ChatRequest, CompletionRequest, SamplingFields
@@ -75,7 +75,9 @@ class Endpoint:
         if self.log is not None:
             for result in reply.results:
                 said = Message(**reply.message(result)).text
-                self.log.note(request.model, request.seed or 0, asked, result, said)
+                turn = WrittenTurn(result.ids, result.completion)
+                logged = LoggedTurn(request.seed or 0, new, after is None, turn)
+                self.log.note(request.model, logged, asked, said)
         if request.stream:
             return _streamed(reply.chat_events(include_usage=request.includes_usage))
         return AsciiJson(reply.chat())

@@ -12,7 +12,6 @@ from germline.cli.service_options import (
     Port,
     TimeoutSeconds,
     Token,
-    extra_serve,
     run_until_interrupt,
 )
 
@@ -75,9 +74,10 @@ def scorer(  # noqa: PLR0913 - the options of a command
     from pydantic import ValidationError
 
     from germline.config.scorers import ClassifierSettings
+    from germline.endpoint.serve_extra import serve_extra
     from germline.types import GermlineError
 
-    with extra_serve("germline scorer"):
+    with serve_extra("germline scorer"):
         from germline.endpoint.http_app import HttpLimits
         from germline.services.scorer import ScorerSettings, scorer_service
     sources = {role: one for role, one in (("reward", reward), ("cost", cost)) if one is not None}

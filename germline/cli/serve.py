@@ -14,7 +14,6 @@ from germline.cli.service_options import (
     Port,
     TimeoutSeconds,
     Token,
-    extra_serve,
     run_until_interrupt,
 )
 
@@ -71,7 +70,9 @@ def serve(  # noqa: PLR0913 - the options of a command
     """
     check_prefixes(settings or [], SERVED_SETTINGS, "serve", "a server")
     chosen = None if generation is None else generation_of("serve", generation)
-    with extra_serve("germline serve"):
+    from germline.endpoint.serve_extra import serve_extra
+
+    with serve_extra("germline serve"):
         from germline.endpoint.http_app import HttpLimits
         from germline.services.serve import ServeSettings, endpoint
     limits = HttpLimits(token, int(max_request_mb * 1e6), max_concurrent, timeout_s)

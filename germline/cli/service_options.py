@@ -1,7 +1,7 @@
-"""What the commands of services share: address, token, limits, the extra, and running to Ctrl-C."""
+"""What the commands of services share: address, token, limits, and running to Ctrl-C."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -29,26 +29,6 @@ MaxRequestMb = Annotated[float, typer.Option(min=0.001, help="Size of a request,
 TimeoutSeconds = Annotated[
     float, typer.Option("--timeout", min=0.1, help="Time of a request, in seconds.")
 ]
-
-
-@contextmanager
-def extra_serve(command: str) -> Iterator[None]:
-    """Import the modules of a service, or say what to install.
-
-    Raises:
-        GermlineError: a package of the extra `serve` is not installed.
-    """
-    from germline.types import GermlineError
-
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if error.name not in ("fastapi", "starlette", "uvicorn"):
-            raise
-        raise GermlineError(
-            f"{command} needs the package {error.name}, which is not installed: "
-            "pip install 'germline[serve]'"
-        ) from error
 
 
 def run_until_interrupt(

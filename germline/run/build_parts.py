@@ -16,6 +16,7 @@ from germline.config import (
     SafeAlignment,
     TaskBase,
 )
+from germline.endpoint.serve_extra import serve_extra
 from germline.evaluation.held_out_scorers import HeldOutScorers
 from germline.fleet.engine_queries import DimensionQuery
 from germline.fleet.kl_penalty import KlPenaltyFleet
@@ -39,7 +40,7 @@ from germline.tasks import make_task
 from germline.tasks.prompt_settings import without_thinking
 from germline.tasks.python_inputs import NO_INPUTS, PythonInputs
 from germline.training import batches
-from germline.types import Decoding, Example, GermlineError
+from germline.types import Decoding, Example
 
 log = logging.getLogger(__name__)
 
@@ -240,15 +241,8 @@ def _endpoint_graders(settings: GraderSettings) -> GraderPool:
     Raises:
         GermlineError: the packages of a server are not installed.
     """
-    try:
+    with serve_extra("task.client=http"):
         from germline.endpoint.episode_graders import EndpointGraderSettings
-    except ModuleNotFoundError as error:
-        if error.name not in ("fastapi", "starlette", "uvicorn"):
-            raise
-        raise GermlineError(
-            f"task.client=http needs the package {error.name}, which is not installed: "
-            "pip install 'germline[serve]'"
-        ) from error
     return EndpointGraderSettings(**vars(settings)).make()
 
 

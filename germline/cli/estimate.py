@@ -43,8 +43,9 @@ def print_estimate(
     settings = load_config({} if config is None else config, overrides)
     shape = shape_of(settings.model)
     machine = machine_named(hardware) if hardware else machine_here(settings, shape)
-    check_settings(settings, make_task(settings.task))
-    texts = texts_here(settings)
+    task = make_task(settings.task)
+    check_settings(settings, task)
+    texts = texts_here(settings, task)
     found = estimate(settings, shape, texts, machine)
     remedy = () if found.fits else what_fits(settings, shape, texts, machine)
     if as_json:

@@ -14,6 +14,7 @@ from germline.estimates.hardware import GPUS, Clock, Hardware, available_bytes, 
 from germline.estimates.local_files import local_model_folder
 from germline.estimates.model_shape import ModelShape
 from germline.estimates.workload import TextLengths, text_lengths
+from germline.protocols import Task
 from germline.types import GermlineError
 
 NAMES = {"4060 Laptop": "laptop-8gb", "T4": "t4", "4090": "24gb", "3090": "24gb", "H100": "80gb"}
@@ -45,14 +46,19 @@ def machine_here(config: Config, shape: ModelShape, clock: Clock = time.perf_cou
     return measure_cpu(dtype, shape.hidden, shape.inner, clock)
 
 
-def texts_here(config: Config) -> TextLengths:
-    """Measure prompts with the model's tokenizer if it is on this machine, else estimate them."""
+def texts_here(config: Config, task: Task | None = None) -> TextLengths:
+    """Measure prompts with the model's tokenizer if it is on this machine, else estimate them.
+
+    Args:
+        config: of the run.
+        task: of the config; None makes it.
+    """
     folder = local_model_folder(config.model)
     if folder is None or not (folder / "tokenizer_config.json").is_file():
-        return text_lengths(config)
+        return text_lengths(config, task=task)
     with silence_transformers():
         tokenizer, _ = load_tokenizer(str(folder))
-    return text_lengths(config, lambda example: encode_prompt(tokenizer, example))
+    return text_lengths(config, lambda example: encode_prompt(tokenizer, example), task)
 
 
 def machine_named(name: str) -> Hardware:

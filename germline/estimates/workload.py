@@ -12,7 +12,7 @@ from germline.engines.dtypes import serving_dtype
 from germline.engines.prompt_batch import pad_prompts
 from germline.estimates.model_shape import ModelShape
 from germline.optimizers import make_optimizer
-from germline.protocols import EpisodeTask
+from germline.protocols import EpisodeTask, Task
 from germline.rollout import members_per_microbatch
 from germline.spaces import make_space
 from germline.tasks import make_task
@@ -47,10 +47,18 @@ class TextLengths:
 
 
 def text_lengths(
-    config: Config, encode: Callable[[Example], Sequence[int]] | None = None
+    config: Config,
+    encode: Callable[[Example], Sequence[int]] | None = None,
+    task: Task | None = None,
 ) -> TextLengths:
-    """Measure the prompts of a config's task; without a tokenizer, by their characters."""
-    task = make_task(config.task)
+    """Measure the prompts of a config's task; without a tokenizer, by their characters.
+
+    Args:
+        config: of the run.
+        encode: returns the tokens of an example's prompt.
+        task: of the config; None makes it.
+    """
+    task = task or make_task(config.task)
     examples = list(task.examples("train")[: config.batch_size])
     turns = task.max_turns if isinstance(task, EpisodeTask) else 1
     new_tokens = turns * (config.task.max_new_tokens or task.max_new_tokens)

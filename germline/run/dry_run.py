@@ -145,7 +145,7 @@ def _dry_run(config: Config, out: Path | str | None, clock: Clock) -> DryRun:
     shape = None if config.engine.has_own_model else _local_shape(config.model)
     if shape is not None:
         config = _with_population(config, shape)
-    texts = _guessed_texts(config) if task is None else texts_here(config)
+    texts = _guessed_texts(config) if task is None else texts_here(config, task)
     found: Estimate | None = None
     remedy: tuple[str, ...] = ()
     if shape is not None:

@@ -10,9 +10,11 @@ import sys
 import pytest
 from rich.console import Console
 from rich.file_proxy import FileProxy
+from typer.main import get_command
 
+from germline.cli.application import app
 from germline.cli.log_level import set_log_level
-from germline.cli.word_wrap import print_stderr, wrap_words
+from germline.cli.word_wrap import COMMANDS, print_stderr, wrap_words
 
 MESSAGES = {
     "the message of a setting strategy.population=4 in /a/long/path/of/some/run-directory ends": [
@@ -31,6 +33,10 @@ MESSAGES = {
     ],
     "an unbalanced ` does not lose a word of a message that is rather long": ["`"],
 }
+
+
+def test_every_command_is_known_and_stays_whole():
+    assert set(COMMANDS.split("|")) == set(get_command(app).commands)
 
 
 @pytest.mark.parametrize("width", [20, 40, 80])

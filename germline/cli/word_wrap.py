@@ -10,7 +10,10 @@ import sys
 
 import typer
 
-COMMANDS = "train|resume|replay|export|eval|elo|report|generate|probe|check|list|new|doctor|serve"
+COMMANDS = (
+    "train|resume|replay|export|eval|elo|report|generate|probe|study|check|list|new|doctor|serve|"
+    "scorer"
+)
 UNBROKEN = re.compile(
     # a text in backticks, a command in brackets, a command that ends the line, any other word
     rf"(?:`[^`\n]*`|\((?:germline|pip|hf) [^()\n]*\)|germline (?:{COMMANDS}) [^`()\n]*$|\S)+"

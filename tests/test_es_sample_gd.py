@@ -108,6 +108,21 @@ def test_completions_at_once_change_the_rounding_only(played):
         torch.testing.assert_close(apart[name], values, rtol=1e-3, atol=1e-5)
 
 
+def test_prompts_of_different_lengths_do_not_cost_the_logits_between_them(played, monkeypatch):
+    parts, _, rows = played
+    engine = parts.fleet.engine
+    before = PolicyGradient().of(engine, rows, len(rows))
+    monkeypatch.setattr("germline.engines.inprocess.LOGITS_AT_ONCE", 1)
+    longest = max(len(row.completion.tokens) for row in rows)
+    widths = set()
+    head = engine.model.get_output_embeddings()
+    with head.register_forward_hook(lambda _head, _input, out: widths.add(out.shape[1])):
+        narrow = PolicyGradient().of(engine, rows, len(rows))
+    assert max(widths) <= longest
+    for name, values in before.items():
+        torch.testing.assert_close(narrow[name], values, rtol=1e-3, atol=1e-5)
+
+
 def test_taking_a_gradient_leaves_no_trace(played):
     parts, _, rows = played
     engine = parts.fleet.engine

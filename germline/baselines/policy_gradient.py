@@ -95,9 +95,11 @@ class PolicyGradient:
         )
         tokens = sheet.rows.to(engine.device)
         positions = torch.arange(tokens.shape[1], device=engine.device).repeat(len(rows), 1)
-        logits = engine.model(
-            tokens, position_ids=positions, logits_to_keep=sheet.keep, use_cache=False
-        ).logits
+        kept = None if sheet.positions is None else sheet.positions.to(engine.device)
+        with engine.head_input.only(kept):
+            logits = engine.model(
+                tokens, position_ids=positions, logits_to_keep=sheet.keep, use_cache=False
+            ).logits
         return [
             self._chosen(row[span], one.completion)
             for row, span, one in zip(logits, sheet.spans, rows, strict=True)

@@ -108,7 +108,7 @@ class InProcessEngine:
         values = placement.place(pretrained.model, searched_names(space, infos, pretrained.source))
         # Buffers keep their dtype: transformers keeps rotary frequencies in fp32.
         self.model = pretrained.model.to(self.device)
-        self._head_input = HeadInput(self.model)
+        self.head_input = HeadInput(self.model)
         self.serving = {name: p.detach() for name, p in self.model.named_parameters()}
         self.weights = Masters(values, infos, space, optimizer, sigma_unit, pretrained.source, host)
         self._members = self._make_members(space, config)
@@ -191,15 +191,8 @@ class InProcessEngine:
     ) -> list[list[Tensor]]:
         """Return the logits of each member at the tokens of each of its completions."""
         packed = self.pack_completions(examples, completions)
-        kept = len(packed.rows) * packed.keep * self._vocabulary
-        # Prompts differ in length so much that most of the logits would be of other tokens. Fewer
-        # rows at the head may round otherwise, so texts that fit are read as ever.
-        positions = packed.positions() if kept > LOGITS_AT_ONCE else None
-        rows = chain.from_iterable(self._read(members, packed.rows, packed.keep, positions))
-        read = [
-            row[: span.stop - span.start] if positions is not None else row[span]
-            for row, span in zip(rows, packed.spans, strict=True)
-        ]
+        rows = chain.from_iterable(self._read(members, packed.rows, packed.keep, packed.positions))
+        read = [row[span] for row, span in zip(rows, packed.spans, strict=True)]
         return [read[row : row + len(examples)] for row in range(0, len(read), len(examples))]
 
     def log_probabilities(
@@ -229,9 +222,16 @@ class InProcessEngine:
     def pack_completions(
         self, examples: Sequence[Example], completions: Sequence[Sequence[Completion]]
     ) -> PackedBatch:
-        """Pack completions `[members][examples]` behind the examples' prompts."""
+        """Pack completions `[members][examples]` behind the examples' prompts.
+
+        Where prompts differ in length so much that most of the logits would be of other tokens,
+        those at the completions alone are computed. Fewer rows at the head may round otherwise, so
+        texts that fit are read as ever.
+        """
         prompts = [self.encoder.encode(example) for example in examples]
-        return pack_completions(prompts, completions, self.encoder.padding_id)
+        packed = pack_completions(prompts, completions, self.encoder.padding_id)
+        kept = len(packed.rows) * packed.keep * self._vocabulary
+        return packed.at_completions() if kept > LOGITS_AT_ONCE else packed
 
     @torch.inference_mode()
     def logits(self, member: Perturbation | None, tokens: Tensor) -> Tensor:
@@ -293,7 +293,7 @@ class InProcessEngine:
             rows = tokens[some].to(self.device)
             places = torch.arange(rows.shape[1], device=self.device).repeat(len(rows), 1)
             at = None if positions is None else positions[some].to(self.device)
-            with self._applied(together), self._head_input.only(at):
+            with self._applied(together), self.head_input.only(at):
                 output = self.model(rows, position_ids=places, logits_to_keep=keep)
             logits.append(output.logits)
             row += len(rows)

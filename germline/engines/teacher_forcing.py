@@ -4,7 +4,7 @@ In a causal model later tokens do not change earlier logits, so padding on the r
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -20,21 +20,24 @@ class PackedBatch:
         rows: `[members x examples, length]`.
         keep: number of last positions whose logits predict all completions.
         spans: for each row, the positions whose logits predict the tokens of its completion,
-            counted from `length - keep`.
+            counted from `length - keep`, or in `positions`.
+        positions: those of the last `keep` whose logits are computed, `[rows, number]`; None: all.
     """
 
     rows: Tensor
     keep: int
     spans: tuple[slice, ...]
+    positions: Tensor | None = None
 
-    def positions(self) -> Tensor:
-        """Return the kept positions of each completion, `[rows, longest completion]`.
+    def at_completions(self) -> "PackedBatch":
+        """Return the batch with logits at each row's completion alone.
 
         Those after the end of a shorter completion, or of the row, predict nothing.
         """
-        longest = max(span.stop - span.start for span in self.spans)
+        sizes = [span.stop - span.start for span in self.spans]
         starts = torch.tensor([span.start for span in self.spans])
-        return (starts[:, None] + torch.arange(longest)).clamp(max=self.keep - 1)
+        positions = (starts[:, None] + torch.arange(max(sizes))).clamp(max=self.keep - 1)
+        return replace(self, spans=tuple(map(slice, sizes)), positions=positions)
 
 
 def pack_completions(

@@ -10,7 +10,7 @@ import sys
 import pytest
 from rich.console import Console
 from rich.file_proxy import FileProxy
-from typer.main import get_command
+from typer.main import get_group
 
 from germline.cli.application import app
 from germline.cli.log_level import set_log_level
@@ -36,7 +36,7 @@ MESSAGES = {
 
 
 def test_every_command_is_known_and_stays_whole():
-    assert set(COMMANDS.split("|")) == set(get_command(app).commands)
+    assert set(COMMANDS.split("|")) == set(get_group(app).commands)
 
 
 @pytest.mark.parametrize("width", [20, 40, 80])

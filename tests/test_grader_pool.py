@@ -204,6 +204,16 @@ def test_closing_cancels_what_is_not_graded_and_ends_the_workers():
     assert not is_alive(int(worker))
 
 
+def test_closing_removes_an_empty_file_of_output_and_nothing_that_is_no_file(tmp_path):
+    file, pipe = tmp_path / "output", tmp_path / "pipe"
+    file.touch()
+    os.mkfifo(pipe)  # in the place of /dev/null, which a pool of root's has removed
+    for output in (file, pipe):
+        with open_pool() as pool:
+            pool.redirect_output(output)
+    assert [one.name for one in tmp_path.iterdir()] == ["pipe"]
+
+
 def test_a_closed_pool_refuses_texts():
     with open_pool() as pool:
         pass

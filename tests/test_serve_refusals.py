@@ -92,6 +92,13 @@ def test_prompts_that_the_model_cannot_read_are_refused(url, prompt, said):
     assert said in error["message"]
 
 
+def test_a_chat_with_more_choices_than_the_queue_has_places_is_refused():
+    """Greedy choices are one row of a batch, and as many completions in the response."""
+    with serving("nano", max_queue=2) as url, OpenAI(base_url=url, api_key="none") as client:
+        assert "has room for 2" in refused(chat, client, "hello", n=3).message
+        assert len(chat(client, "hello", n=2).choices) == 2
+
+
 @pytest.mark.parametrize("fields", [{"prompt": ["a"] * 1025}, {"prompt": ["a"] * 513, "n": 2}])
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_more_completions_than_the_queue_holds_are_refused_before_anything_is_made_of_them(

@@ -235,14 +235,14 @@ class GraderPool:
         if isinstance(verdict, GradeMissing):
             return Grade(math.nan, dict.fromkeys(self._rubric, math.nan), verdict.reason)
         if isinstance(verdict, GradingFailed) and isinstance(asked, Transcript):
-            self.check_replied(asked, example, verdict)
+            self._check_replied(asked, example, verdict)
         failure = verdict.reason if isinstance(verdict, GradingFailed) else None
         values = self._with_floors(verdict) if isinstance(verdict, GradingFailed) else verdict
         rubric = self._rubric
         reward = sum(map(float.__mul__, rubric.values(), values), 0.0)
         return Grade(reward, dict(zip(rubric, values, strict=True)), failure)
 
-    def check_replied(
+    def _check_replied(
         self, transcript: Transcript, example: Example, failed: GradingFailed
     ) -> None:
         """Refuse a failure that no text of the model can have caused.

@@ -56,16 +56,21 @@ from germline.engines.malloc_tuning import keep_freed_memory
 from germline.types import Completion
 
 keep_freed_memory()
-logits = torch.zeros(40, 16, 151_936, dtype=torch.bfloat16)
+rows = torch.zeros(60, 16, 151_936, dtype=torch.bfloat16)  # not on the heap
 before = resident_peak()
-list(_log_probabilities(list(logits), [[Completion("", tuple(range(16)), "length", 0)] * 40]))
+sizes = [16 - 5 * row % 7 for row in range(len(rows))]
+texts = [Completion("", tuple(range(size)), "length", 0) for size in sizes]
+list(_log_probabilities([row[:size] for row, size in zip(rows, sizes)], [texts]))
 print(resident_peak() - before)
 """
 
 
+@pytest.mark.slow
 def test_results_among_large_temporaries_do_not_make_the_heap_grow():
-    done = subprocess.run(
-        [sys.executable, "-c", GROWTH], capture_output=True, text=True, check=True
-    )
-    # Two texts in fp32 are 20 MB, and 24 to 86 MB were seen; before, up to 420 MB.
-    assert float(done.stdout) < 200e6
+    """Whether it grew depended on addresses, which are random: in half of the processes."""
+    for _ in range(6):
+        done = subprocess.run(
+            [sys.executable, "-c", GROWTH], capture_output=True, text=True, check=True
+        )
+        # One text in fp32 is up to 10 MB, and its logarithms too; before, it was 170 MB or more.
+        assert float(done.stdout) < 120e6

@@ -72,6 +72,9 @@ def test_environments_are_the_tasks_of_several_turns() -> None:
 def test_settings_are_listed_with_default_and_meaning() -> None:
     default, meaning = rows("settings")["held_out.examples"]
     assert (default, meaning) == ("100", "Held-out examples per score. [integer ≥ 1]")
+    default, meaning = rows("settings")["held_out.scorers.NAME.max_new_tokens"]
+    assert default == "512"
+    assert meaning == "Longest reply of the judge, in tokens. (of judge) [integer ≥ 1]"
 
 
 def test_runs_are_listed_with_their_progress_and_scores(tmp_path: Path) -> None:

@@ -106,14 +106,16 @@ class OverrideName:
     setting: Setting
 
 
-def override_names() -> list[OverrideName]:
+def override_names(*, with_chosen: bool = False) -> list[OverrideName]:
     """List every setting by name; a name that differs between kinds is listed twice.
 
-    Settings below a name that the user chooses are left out, as their names are not known.
+    Args:
+        with_chosen: whether to list settings below a name that the user chooses, such as
+            `task.scorers.NAME.url`.
     """
     names: list[OverrideName] = []
     places = dict.fromkeys(place for part in config_sections() for place in part.places)
-    for place in [place for place in places if CHOSEN_NAME not in place.split(".")]:
+    for place in [one for one in places if with_chosen or CHOSEN_NAME not in one.split(".")]:
         here = [part for part in config_sections() if place in part.places]
         for setting in dict.fromkeys(setting for part in here for setting in part.settings):
             owners = [part for part in here if setting in part.settings]

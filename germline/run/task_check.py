@@ -42,13 +42,19 @@ BROKEN = ("timeout", "the grader process died", "out of memory")
 
 @dataclass(frozen=True)
 class TaskCheckRow:
-    """One row of a check: what was tried, how often, the rewards it earned, and the verdict."""
+    """One row of a check: what was tried, how often, the rewards it earned, and the verdict.
+
+    Attributes:
+        text: the whole of the hostile text that earns as much as a gold answer; None for any
+            other row. The remark shows its beginning.
+    """
 
     tried: str
     count: int
     rewards: tuple[float, ...]
     verdict: Verdict
     remark: str
+    text: str | None = None
 
 
 @dataclass(frozen=True)
@@ -321,7 +327,7 @@ def _tempting(gold: TaskCheckRow, hostile: TaskCheckRow, texts: Sequence[str]) -
         f"{len(winners)} of {len(texts)} earn {best:g}, as much as a gold answer, such as "
         f"{_short(shortest)}: members may learn to write such a text"
     )
-    return replace(hostile, verdict="warning", remark=remark)
+    return replace(hostile, verdict="warning", remark=remark, text=shortest)
 
 
 def _episode(task: Task, graders: Graders) -> ExampleEpisode | None:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 
 from germline.config.scorers import Judge
-from germline.scorers.chat_completion import PATH, Reply, chat_request, read_reply
+from germline.scorers.chat_completion import Reply, ask_model, chat_request, read_reply
 from germline.scorers.http_scorer import ServiceScorer
 from germline.scorers.text_template import fill_template, full_prompt
 from germline.scorers.types import Item, NotScoredError, Score, missing, sendable
@@ -43,7 +43,7 @@ class JudgeScorer(ServiceScorer):
                 "highest": f"{config.highest:g}",
             },
         )
-        response = self.post(PATH, chat_request(config, config.model, message))
+        response = ask_model(self, chat_request(config, config.model, message))
         try:
             return [self._grade(read_reply(response))]
         except NotScoredError as error:

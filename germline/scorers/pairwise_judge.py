@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from germline.config.scorers import PairwiseJudgeSettings
 from germline.engines.served.http_client import RequestRefused
-from germline.scorers.chat_completion import PATH, chat_request, read_reply
+from germline.scorers.chat_completion import ask_model, chat_request, read_reply
 from germline.scorers.circuit_breaker import ServiceAwayError
 from germline.scorers.http_service import REFUSED_FOR_ALL, HttpService
 from germline.scorers.text_template import fill_template
@@ -72,7 +72,7 @@ class PairwiseJudge(HttpService):
             RequestRefused: the service refuses every request, such as for a wrong token.
         """
         try:
-            response = self.post(PATH, request)
+            response = ask_model(self, request)
         except RequestRefused as refusal:
             if refusal.status in REFUSED_FOR_ALL:
                 raise

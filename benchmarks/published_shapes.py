@@ -1,5 +1,6 @@
 """Models with random weights in the shapes of published ones."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -53,3 +54,4 @@ def save_random(shape: str, folder: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(NANO_DIR)
     tokenizer.eos_token = None
     tokenizer.save_pretrained(folder)
+    os.sync()  # or the first journal that is timed waits until the weights are on the disk

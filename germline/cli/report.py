@@ -73,7 +73,7 @@ def _print_comparison(runs: "Sequence[RunFacts]") -> None:
     from germline.report.run_comparison import differences_to_first
 
     tables.print_table(
-        ("run", "metric", "before", "after", "n", "less the first"),
+        ("run", "metric", "before", "after", "n", "difference to the first"),
         [
             (
                 str(run.path),

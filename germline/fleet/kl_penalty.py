@@ -25,7 +25,7 @@ from germline.config.kl_penalty import KL_PART, KlPenalty
 from germline.fleet.engine_queries import LogProbabilitiesQuery
 from germline.protocols import Closable, Engine, Fleet, Members
 from germline.protocols.wrappers import FleetWrapper
-from germline.shaping.regrade import regrade
+from germline.shaping.replace_grades import replace_grades
 from germline.types import Decoding, Evaluation, Example, Grade, Population, Rollout
 
 
@@ -80,7 +80,7 @@ class KlPenaltyFleet(FleetWrapper):
             kl = divergences.get((rollout.member, rollout.example), math.nan)
             return self._grade(rollout.grade, kl, self._weight_of(example))
 
-        return regrade(evaluation, batch, grade)
+        return replace_grades(evaluation, batch, grade)
 
     def _divergences(
         self,

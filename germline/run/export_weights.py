@@ -12,10 +12,10 @@ from germline.record import RunDirectory
 from germline.record.atomic_files import check_writable, explain_write_errors
 from germline.record.journal_check import check_journal
 from germline.run.build_parts import make_engine
+from germline.run.inputs_from_python import read_run_inputs
 from germline.run.load_run import find_generation, load_single_model, strategy_of_run
 from germline.run.loaded_model import LoadedModel, with_model_folder
 from germline.run.model_card import write_model_card
-from germline.run.run_inputs import read_run_inputs
 from germline.run.validate_args import validate_path
 from germline.spaces.peft_files import rename_base
 from germline.types import GermlineError

@@ -13,8 +13,8 @@ from germline.record import RunDirectory
 from germline.record.ancestry import Ancestor
 from germline.report.diff import differing_settings
 from germline.run.callbacks import Callback
+from germline.run.inputs_from_python import read_run_inputs
 from germline.run.load_run import find_generation, settings_for
-from germline.run.run_inputs import read_run_inputs
 from germline.run.train_run import Training, begin_run
 from germline.run.validate_args import validate_path
 from germline.tasks.python_inputs import RowsLike

@@ -23,6 +23,7 @@ from germline.run.build_parts import (
     make_graders,
     make_held_out_scorers,
 )
+from germline.run.inputs_from_python import NOTHING_GIVEN, RunInputs, read_run_inputs
 from germline.run.load_run import (
     close_engine,
     find_generation,
@@ -33,7 +34,6 @@ from germline.run.load_run import (
     open_source,
 )
 from germline.run.loaded_model import with_model_folder
-from germline.run.run_inputs import NOTHING_GIVEN, RunInputs, read_run_inputs
 from germline.run.validate_args import (
     validate_choice,
     validate_limit,

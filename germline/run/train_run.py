@@ -26,11 +26,11 @@ from germline.run.build_fleet import engine_threads
 from germline.run.build_parts import RunParts, build_run_parts
 from germline.run.callbacks import Callback, CallbackList
 from germline.run.choose_directory import choose_directory
+from germline.run.inputs_from_python import NOTHING_GIVEN, RunInputs, read_run_inputs
 from germline.run.loaded_model import with_model_folder
 from germline.run.peak_memory import peak_memory_mb
 from germline.run.resource_checks import check_disk
 from germline.run.resumed_config import resumed_config
-from germline.run.run_inputs import NOTHING_GIVEN, RunInputs, read_run_inputs
 from germline.run.snapshot_policy import SnapshotPolicy, snapshots_to_keep
 from germline.run.task_check import check_custom_reward, with_digest
 from germline.run.validate_args import validate_path

@@ -33,7 +33,7 @@ from germline.config.safe_alignment import SafeAlignment
 from germline.protocols import Strategy
 from germline.protocols.wrappers import StrategyWrapper
 from germline.schedules import scale_within
-from germline.shaping.regrade import regrade
+from germline.shaping.replace_grades import replace_grades
 from germline.signal_types import SignalPower
 from germline.strategies.adaptive_values import AdaptiveValue
 from germline.types import Evaluation, Example, Grade, MeanUpdate, Population, Rollout, Update
@@ -152,7 +152,7 @@ class LagrangianStrategy(StrategyWrapper):
             value = self._weight_of(example) * self._value(rollout, multiplier, lowest)
             return replace(rollout.grade, reward=value)
 
-        return regrade(evaluation, batch, grade)
+        return replace_grades(evaluation, batch, grade)
 
     def _value(self, rollout: Rollout, multiplier: float, lowest: Mapping[int, float]) -> float:
         reward, cost = self._reward(rollout), self._cost(rollout)

@@ -9,7 +9,7 @@ import numpy as np
 from germline.types import Evaluation, Example, Grade, Rollout
 
 
-def regrade(
+def replace_grades(
     evaluation: Evaluation, batch: Sequence[Example], grade_of: Callable[[Rollout, Example], Grade]
 ) -> Evaluation:
     """Return an evaluation with other grades; the reward of a rollout that is not there is NaN.

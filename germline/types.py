@@ -15,6 +15,9 @@ from jaxtyping import Float, Float32
 
 from germline.comm_bytes import CommBytes
 from germline.episode_types import Ended, Turn
+from germline.errors import EngineLost as EngineLost
+from germline.errors import GermlineError as GermlineError
+from germline.example import Example as Example
 from germline.prompt_variant import PromptVariant
 from germline.signal_types import SigmaTrial, Signals
 
@@ -23,14 +26,6 @@ TensorKind = Literal[
 ]
 Finish = Literal["eos", "stop", "length", "context"]
 Split = Literal["train", "test"]
-
-
-class GermlineError(Exception):
-    """An error that a user can correct: its message names the setting, its value and a remedy."""
-
-
-class EngineLost(GermlineError):
-    """The server of an engine is lost; a fleet recovers from it as from a killed process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,28 +140,6 @@ class TensorInfo:
         """Names of A and B of a LoRA adapter of a linear layer; as noise seeds, they are fixed."""
         module = self.name.removesuffix(".weight")
         return f"{module}.lora_A.weight", f"{module}.lora_B.weight"
-
-
-@dataclass(frozen=True, slots=True)
-class Example:
-    """One task item: the prompt as the task wrote it, and the facts its grader needs.
-
-    Attributes:
-        index: position in its split; also names its sampling noise.
-        chat: whether the engine wraps the prompt in the model's chat template.
-        answer: the gold completion; used by checks, displays and most graders.
-        facts: further inputs of the grader, such as numbers and a target.
-        context: (role, content) of each message before the prompt.
-        token_ids: the prompt as token ids, which then take the place of the other fields.
-    """
-
-    index: int
-    prompt: str
-    answer: str
-    chat: bool
-    facts: Mapping[str, object] = field(default_factory=dict)
-    context: tuple[tuple[str, str], ...] = ()
-    token_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

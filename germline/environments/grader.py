@@ -17,8 +17,8 @@ from typing import Any
 from germline.environments.episode import Episode, EpisodeRubric
 from germline.environments.episode_cache import EpisodeCache
 from germline.episode_types import Transcript
+from germline.example import Example
 from germline.graders.worker_messages import InvalidGradeError
-from germline.types import Example
 
 
 @dataclass(frozen=True)

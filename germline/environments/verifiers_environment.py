@@ -33,8 +33,9 @@ from germline.environments.textarena_words import keep_dictionary, missing_data
 from germline.environments.verifiers_installed import check_installed, check_version, module_of
 from germline.environments.verifiers_outcome import TOTAL, check_ok, reward_parts
 from germline.episode_types import EpisodeBatch
+from germline.errors import GermlineError
+from germline.example import Example
 from germline.graders.worker_messages import InvalidGradeError
-from germline.types import Example, GermlineError
 
 check_version()  # before the import, which takes seconds and fails with other versions
 

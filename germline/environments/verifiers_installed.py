@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
-from germline.types import GermlineError
+from germline.errors import GermlineError
 
 REQUIRED = "verifiers>=0.4,<0.5"
 _INSTALL = "pip install 'germline[verifiers]'"

@@ -11,12 +11,12 @@ from functools import lru_cache
 from typing import Any
 
 from germline import registry
+from germline.example import Example
 from germline.graders.contains_match import contains_reward
 from germline.graders.exact_match import grade_exact
 from germline.graders.json_match import json_reward, parse_json
 from germline.graders.length_difference import LIMIT, grade_length
 from germline.graders.numeric_match import answer_number, numeric_reward
-from germline.types import Example
 
 RewardFunction = Callable[..., float]
 

@@ -9,7 +9,7 @@ that, add `length` to the rubric, or use `exact`.
 import re
 from functools import lru_cache
 
-from germline.types import Example
+from germline.example import Example
 
 
 def contains_reward(text: str, example: Example) -> float:

@@ -27,7 +27,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import cast
 
-from germline.types import Example
+from germline.example import Example
 
 PRECISION = 100_000
 """An expression hits when it comes closer to the target than 1 / PRECISION."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from germline.types import Example
+from germline.example import Example
 
 
 def grade_exact(text: str, example: Example) -> Mapping[str, float]:

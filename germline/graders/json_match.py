@@ -10,7 +10,7 @@ import json
 from functools import lru_cache
 from typing import Any, NoReturn
 
-from germline.types import Example
+from germline.example import Example
 
 
 def json_reward(text: str, example: Example) -> float:

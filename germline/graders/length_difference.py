@@ -11,7 +11,7 @@ Known limit: any text of the right length earns the full reward.
 
 from collections.abc import Mapping
 
-from germline.types import Example
+from germline.example import Example
 
 LIMIT = 2000
 

@@ -22,7 +22,8 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any, Literal
 
-from germline.types import Example, GermlineError
+from germline.errors import GermlineError
+from germline.example import Example
 
 try:
     from math_verify import LatexExtractionConfig, parse, verify

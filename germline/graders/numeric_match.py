@@ -11,7 +11,7 @@ from collections import deque
 from fractions import Fraction
 from functools import lru_cache
 
-from germline.types import Example
+from germline.example import Example
 
 LONGEST = 64
 

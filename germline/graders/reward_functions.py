@@ -25,10 +25,11 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
+from germline.errors import GermlineError
+from germline.example import Example
 from germline.graders.running_loop import call_outside_loop
 from germline.graders.worker_messages import InvalidGradeError, PartsFailedError
 from germline.registry import did_you_mean
-from germline.types import Example, GermlineError
 
 RewardFunction = Callable[..., Any]
 """A function of one of the two signatures."""

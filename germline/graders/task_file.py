@@ -22,13 +22,14 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
+from germline.errors import GermlineError
+from germline.example import Example
 from germline.graders.reward_functions import (
     FunctionRubric,
     RewardFunction,
     weighted_functions,
 )
 from germline.registry import did_you_mean
-from germline.types import Example, GermlineError
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
 
+from germline.errors import GermlineError
 from germline.graders.worker_messages import (
     FrameReader,
     GraderSetup,
@@ -34,7 +35,6 @@ from germline.graders.worker_messages import (
     WorkerReady,
     write_frame,
 )
-from germline.types import GermlineError
 
 GRACE_S = 0.25
 """Time a worker gets to stop by itself after the timeout, before it is killed, in seconds."""

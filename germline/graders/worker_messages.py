@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
 
 from germline.episode_types import Ended, EpisodeBatch, Transcript
-from germline.types import Example
+from germline.example import Example
 
 Item = tuple[str | Transcript | EpisodeBatch, Example]
 """A completion's text, or an episode so far, and the example it answers; or several episodes to

@@ -70,10 +70,9 @@ def drawn_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def graded_in_process() -> Iterator[None]:
     """Let the runs of a module grade without a process: starting it takes as long as a run."""
-    from tests.toy_runs import InProcessPool
+    from tests.toy_runs import grading_in_process
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("germline.run.build_parts.GraderPool", InProcessPool)
+    with grading_in_process():
         yield
 
 

@@ -13,11 +13,13 @@ from pathlib import Path
 
 import pytest
 
+import germline
 from germline.graders import length_difference
 from germline.graders.pool import GraderPool
 from germline.types import Example, GermlineError, Grade
 from tests import misbehaving_graders
 from tests.hang_limit import HANG_S
+from tests.toy_runs import settings
 
 RUBRIC = {"good": 2.0, "example": 0.0}
 FLOOR = {"good": -1.0, "example": 0.0}
@@ -320,6 +322,19 @@ def test_a_grader_process_starts_without_numpy():
     command = [sys.executable, "-P", "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout == "set()\n"
+
+
+def test_grader_processes_end_with_the_training(tmp_path):
+    before = children()
+    working = [children() for _ in germline.train(settings(), tmp_path / "run")]
+    assert all(processes - before for processes in working)
+    assert not children() - before
+
+
+def children():
+    """Return the processes that the threads of this one started and have not yet buried."""
+    threads = Path("/proc/self/task").glob("*/children")
+    return {child for thread in threads for child in thread.read_text().split()}
 
 
 @pytest.mark.slow

@@ -194,7 +194,7 @@ def test_what_no_machine_can_run_is_refused_before_anything_starts(
 ):
     machine(monkeypatch)
     monkeypatch.setattr(build_parts, "make_fleet", pytest.fail)
-    monkeypatch.setattr(build_parts, "GraderPool", pytest.fail)
+    monkeypatch.setattr(build_parts, "make_graders", pytest.fail)
     changed = {"engine": "toy"} if "engine=" not in override else {"engine": "inprocess"}
     config = load_config({"task": "arithmetic", "batch_size": 4, **changed}, [override])
     with pytest.raises(GermlineError, match=message):

@@ -4,13 +4,11 @@ import json
 import math
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 import germline
 from germline.checkpoint import list_snapshots
-from germline.graders.pool import GraderPool
 from germline.record import RunDirectory
 from germline.record.metrics_rows import MACHINE
 from germline.run import build_run_parts, replay, resume, train
@@ -152,20 +150,6 @@ def test_a_training_is_iterated_once(tmp_path):
     finish(training)
     with pytest.raises(GermlineError, match=r"iterated before; continue it with germline\.resume"):
         finish(training)
-
-
-def test_grader_processes_end_with_the_training(tmp_path, monkeypatch):
-    monkeypatch.setattr("germline.run.build_parts.GraderPool", GraderPool)
-    before = children()
-    working = [children() for _ in train(settings(), tmp_path / "run")]
-    assert all(len(processes) > len(before) for processes in working)
-    assert children() == before
-
-
-def children():
-    """Return the processes that the threads of this one started and have not yet buried."""
-    threads = Path("/proc/self/task").glob("*/children")
-    return sorted(child for thread in threads for child in thread.read_text().split())
 
 
 # --- stopping and resuming

@@ -20,7 +20,7 @@ from tests.hang_limit import HANG_S
 from tests.setting_tests import SEEN_ELSEWHERE
 from tests.test_config import is_section, known
 from tests.tiny import save_tiny
-from tests.toy_runs import SETTINGS, InProcessPool, run, settings
+from tests.toy_runs import SETTINGS, grading_in_process, run, settings
 
 COSINE_SIGMA = ["generations=3", "strategy.sigma={kind: cosine, start: 0.3, end: 0.1}"]
 COSINE_RATE = ["generations=4", "strategy.learning_rate={kind: cosine, start: 0.3, end: 0.1}"]
@@ -147,8 +147,7 @@ def test_every_setting_has_a_row():
 
 
 def digests(overrides):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("germline.run.build_parts.GraderPool", InProcessPool)
+    with grading_in_process():
         built = build_run_parts(settings("generations=2", *overrides))
     with built as parts:
         span = range(parts.config.generations)

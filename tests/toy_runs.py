@@ -1,9 +1,12 @@
 """Small runs for tests of the loop and of run directories: the toy engine, in milliseconds."""
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import germline
 from germline.config import Config, load_config
@@ -100,6 +103,7 @@ class InProcessPool(GraderPool):
         **_limits: float | None,
     ) -> None:
         super().__init__(grader, rubric, floor, workers=0, max_turns=max_turns)
+        self.settings = replace(self.settings, workers=1)  # of the pools of engines elsewhere
         self._here: Callable[..., Mapping[str, float] | str] = grader
 
     def submit(
@@ -117,3 +121,12 @@ class InProcessPool(GraderPool):
         if isinstance(parts, str):
             return EpisodeContinues(parts)
         return tuple(float(parts[name]) for name in self._rubric)
+
+
+@contextlib.contextmanager
+def grading_in_process() -> Iterator[None]:
+    """Let runs grade without a process; a pool that would start one fails."""
+    error = AssertionError("a grader process is started in a test that grades in this process")
+    names = {"GraderPool": InProcessPool, "WorkerHandle": mock.Mock(side_effect=error)}
+    with mock.patch.multiple("germline.graders.pool", **names):
+        yield

@@ -127,6 +127,9 @@ class InProcessPool(GraderPool):
 def grading_in_process() -> Iterator[None]:
     """Let runs grade without a process; a pool that would start one fails."""
     error = AssertionError("a grader process is started in a test that grades in this process")
-    names = {"GraderPool": InProcessPool, "WorkerHandle": mock.Mock(side_effect=error)}
+    names: dict[str, Any] = {
+        "GraderPool": InProcessPool,
+        "WorkerHandle": mock.Mock(side_effect=error),
+    }
     with mock.patch.multiple("germline.graders.pool", **names):
         yield

@@ -100,6 +100,25 @@ def test_rows_may_have_built_in_rewards(tmp_path):
     assert training.end.metric == "contains"
 
 
+def only_of_gold(completions, answer, **_):
+    return [1.0 if text == gold else None for text, gold in zip(completions, answer, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("reward", "said"),
+    [
+        (lambda completions: [None], r"fails on every answer .* returned None, so nothing rewards"),
+        (
+            only_of_gold,
+            r"generation 0: 100% of the rewards are missing.*only_of_gold\(\) returned",
+        ),
+    ],
+)
+def test_a_reward_that_applies_to_nothing_stops_the_run(reward, said, tmp_path):
+    with pytest.raises(GermlineError, match=said):
+        germline.train(ON_ROWS, tmp_path, reward=reward, data=ROWS).run()
+
+
 # --- rows
 
 

@@ -1,11 +1,16 @@
 """Reward functions of both signatures: one completion and its row, or lists as in TRL."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from germline.graders.reward_functions import FunctionRubric, call_reward, weighted_functions
-from germline.graders.worker_messages import InvalidGradeError, PartsFailedError
+from germline.graders.worker_messages import (
+    GradeMissingError,
+    InvalidGradeError,
+    PartsFailedError,
+)
 from germline.types import Example, GermlineError
 
 ROW = {"prompt": "2 + 2?", "answer": "4", "level": 3}
@@ -23,6 +28,10 @@ def trl_right(prompts, completions, answer, **columns):
 
 
 def does_not_apply(completions, **_):
+    return [None for _ in completions]
+
+
+async def also_not(completions):
     return [None for _ in completions]
 
 
@@ -59,6 +68,21 @@ def test_a_function_gets_the_columns_that_it_names():
 
 def test_a_reward_that_does_not_apply_adds_nothing_as_in_trl():
     assert rubric_of([right, does_not_apply])("4", EXAMPLE) == {"right": True, "does_not_apply": 0}
+
+
+@pytest.mark.parametrize(
+    ("weighted", "said"),
+    [
+        (does_not_apply, r"^does_not_apply\(\) returned None, so nothing rewards this row"),
+        ({does_not_apply: 1.0, right: 0.0}, r"^does_not_apply\(\) returned None"),
+        ([does_not_apply, also_not], r"^does_not_apply\(\) and also_not\(\) returned None"),
+    ],
+)
+def test_a_row_that_no_reward_applies_to_is_missing(weighted, said):
+    with pytest.raises(GradeMissingError, match=said):
+        rubric_of(weighted)("4", EXAMPLE)
+    beside_a_scorer = replace(rubric_of(weighted), is_only_reward=False)
+    assert beside_a_scorer("5", EXAMPLE)["does_not_apply"] == 0
 
 
 def test_a_conversation_is_answered_by_a_message_as_in_trl():

@@ -2,8 +2,8 @@
 
 import json
 import logging
+import math
 import threading
-from math import isnan
 
 import pytest
 
@@ -55,19 +55,34 @@ def test_a_score_is_a_weighted_part_beside_the_rewards_of_the_task():
         assert grade.failure is None
 
 
+@pytest.mark.parametrize(("weight", "reward"), [(0.5, 1.5), (0.0, math.nan)])
+def test_a_scorer_rewards_rows_that_no_function_applies_to(tmp_path, weight, reward):
+    file = tmp_path / "task.py"
+    file.write_text(
+        f"train = {[{'prompt': str(number)} for number in range(9)]}\n"
+        "def reward(completions):\n    return [None]\n"
+    )
+    with listening(by_length) as server:
+        section = {"kind": "openrlhf", "url": server.url, "weight": weight}
+        (grade,) = grades(
+            settings(f"task={{kind: {file}, scorers: {{vowels: {json.dumps(section)}}}}}"), ["aaa"]
+        )
+    assert grade.reward == pytest.approx(reward, nan_ok=True)
+
+
 def test_a_missing_score_makes_the_reward_missing_and_says_why():
     with listening(lambda *_: (200, {"rewards": [None, 1.0]})) as server:
         lost, kept = grades(scored(server.url), ["a", "b"])
-    assert isnan(lost.reward)
+    assert math.isnan(lost.reward)
     assert lost.failure == "vowels: the response has None where a number belongs"
-    assert not isnan(kept.reward)
+    assert not math.isnan(kept.reward)
 
 
 def test_a_missing_score_of_weight_0_leaves_the_reward():
     with listening(lambda *_: (200, {"rewards": [None]})) as server:
         (grade,) = grades(scored(server.url, weight=0), ["a"])
-    assert not isnan(grade.reward)
-    assert isnan(grade.parts["vowels"])
+    assert not math.isnan(grade.reward)
+    assert math.isnan(grade.parts["vowels"])
 
 
 def test_scorers_get_the_text_without_its_thinking():

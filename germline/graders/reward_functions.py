@@ -6,8 +6,9 @@
 A function that has a parameter `completions` has the signature of TRL. It is called with lists of
 one element: the completion, its prompt, and each field of the row that the function names (all of
 them where it takes `**kwargs`). Where the prompt is a list of messages, the completion is one as
-well, as in TRL. `None` says that a reward does not apply to a row: it adds 0 to the sum. Both
-kinds of function may be `async`.
+well, as in TRL. `None` says that a reward does not apply to a row: it adds 0 to the sum, and where
+all functions of a weight say so, the reward of the completion is missing. Both kinds of function
+may be `async`.
 
 A function that raises an exception earns its floor; the other functions keep their values. A
 timeout, lack of memory and the death of the worker process concern the whole completion: all
@@ -28,7 +29,11 @@ from typing import Any
 from germline.errors import GermlineError
 from germline.example import Example
 from germline.graders.running_loop import call_outside_loop
-from germline.graders.worker_messages import InvalidGradeError, PartsFailedError
+from germline.graders.worker_messages import (
+    GradeMissingError,
+    InvalidGradeError,
+    PartsFailedError,
+)
 from germline.registry import did_you_mean
 
 RewardFunction = Callable[..., Any]
@@ -39,6 +44,9 @@ Rewards = RewardFunction | Sequence[RewardFunction] | Mapping[RewardFunction, fl
 
 NOT_COLUMNS = ("prompt", "completion")
 """Fields of a row that TRL does not pass as columns, because `prompts` and `completions` are."""
+
+DOES_NOT_APPLY = object()
+"""What a function of TRL's signature says of a row by `None`."""
 
 LONGEST_MESSAGE = 200
 """Characters of an exception's message that are kept in the reason of a failure."""
@@ -52,11 +60,13 @@ class FunctionRubric:
         functions: by name.
         weights: by name.
         floors: by name: the worst value a function may return.
+        is_only_reward: whether nothing else rewards a completion, such as a scorer.
     """
 
     functions: Mapping[str, RewardFunction] = field(compare=False, repr=False)
     weights: Mapping[str, float]
     floors: Mapping[str, float]
+    is_only_reward: bool = field(default=True, kw_only=True)
 
     @property
     def described(self) -> str:
@@ -69,8 +79,10 @@ class FunctionRubric:
         Raises:
             PartsFailedError: some functions raised an exception.
             InvalidGradeError: a function returned a value that is no reward.
+            GradeMissingError: no function applies to the row.
         """
         values: dict[str, float] = {}
+        applies = not self.is_only_reward
         failures: list[str] = []
         for name, function in self.functions.items():
             try:
@@ -80,10 +92,20 @@ class FunctionRubric:
             except (Exception, SystemExit) as error:  # noqa: BLE001 - any failure counts against the text
                 failures.append(self._failure(name, error))
             else:
-                values[name] = self._checked(name, value)
+                values[name] = 0.0 if value is DOES_NOT_APPLY else self._checked(name, value)
+                applies |= value is not DOES_NOT_APPLY and self.weights[name] != 0
         if failures:
             raise PartsFailedError(values, "; ".join(failures))
+        if not applies:
+            raise GradeMissingError(self._nothing_applies())
         return values
+
+    def _nothing_applies(self) -> str:
+        weighted = [f"{name}()" for name, weight in self.weights.items() if weight]
+        return (
+            f"{' and '.join(weighted)} returned None, so nothing rewards this row: return a number "
+            "for every row, or leave such rows out"
+        )
 
     def _row(self, example: Example) -> dict[str, Any]:
         """Return a copy of the row of an example, with the prompt and the gold answer in it."""
@@ -118,7 +140,7 @@ class FunctionRubric:
 
 
 def call_reward(function: RewardFunction, text: str, row: Mapping[str, Any], prompt: str) -> object:
-    """Call a function of either signature with one completion.
+    """Call a function of either signature with one completion; it may be `DOES_NOT_APPLY`.
 
     Args:
         function: the reward.
@@ -148,7 +170,7 @@ def call_reward(function: RewardFunction, text: str, row: Mapping[str, Any], pro
             f"must return a list with one reward for each completion from {_name(function)}(), "
             f"returned {repr(rewards)[:200]} for 1 completion"
         ) from None
-    return 0.0 if reward is None else reward
+    return DOES_NOT_APPLY if reward is None else reward
 
 
 def exception_text(function: object, error: BaseException) -> str:

@@ -16,6 +16,7 @@ import sys
 import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
@@ -65,7 +66,8 @@ class FileRubric(FunctionRubric):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the path of the file instead of the functions."""
-        return _reload, (self.path, self.digest, dict(self.weights), dict(self.floors))
+        reload = partial(_reload, is_only_reward=self.is_only_reward)
+        return reload, (self.path, self.digest, dict(self.weights), dict(self.floors))
 
     def _row(self, example: Example) -> dict[str, Any]:
         """Return a copy of the row as the file gave it."""
@@ -172,9 +174,14 @@ class _FromBytes(SourceFileLoader):
 
 
 def _reload(
-    path: Path, digest: str, weights: Mapping[str, float], floors: Mapping[str, float]
+    path: Path,
+    digest: str,
+    weights: Mapping[str, float],
+    floors: Mapping[str, float],
+    *,
+    is_only_reward: bool,
 ) -> FileRubric:
     """Load the grader in the process that unpickles it."""
     file = load_task_file(path, digest)
     functions = {name: function for name, (function, _) in reward_functions(file).items()}
-    return FileRubric(functions, weights, floors, path, digest)
+    return FileRubric(functions, weights, floors, path, digest, is_only_reward=is_only_reward)

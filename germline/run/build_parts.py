@@ -22,6 +22,7 @@ from germline.fleet.engine_queries import DimensionQuery
 from germline.fleet.kl_penalty import KlPenaltyFleet
 from germline.graders.in_process_pool import InProcessPool, can_be_imported
 from germline.graders.pool import GraderPool, GraderSettings
+from germline.graders.reward_functions import FunctionRubric
 from germline.nano import NANO_DIR
 from germline.optimizers import make_optimizer
 from germline.protocols import Engine, EpisodeTask, Fleet, Shaping, Strategy, Task
@@ -210,6 +211,9 @@ def _make_pool(config: Config, task: Task) -> GraderPool:
         return InProcessPool(task.grader, {}, {}, section.timeout_s)
     episodes = task if isinstance(task, EpisodeTask) else None
     grader = episodes.episode_grader if episodes else task.grader
+    if isinstance(grader, FunctionRubric):
+        has_scores = any(scorer.weight for scorer in config.task.scorers.values())
+        grader = replace(grader, is_only_reward=not has_scores)
     max_turns = episodes.max_turns if episodes else None
     functions = config.task.reward_functions
     if functions and not can_be_imported(grader):

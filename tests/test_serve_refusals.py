@@ -44,6 +44,13 @@ def client(url):
         ({"stop": ""}, "stop", "none of them empty"),
         ({"seed": 2**63}, "seed", "less than"),
         ({"top_logprobs": 21, "logprobs": True}, "top_logprobs", "20"),
+        ({"top_logprobs": 2}, "top_logprobs", "needs `logprobs: true`"),
+        ({"temperature": True}, "temperature", "valid number"),
+        ({"top_p": "1"}, "top_p", "valid number"),
+        ({"n": True}, "n", "valid integer"),
+        ({"max_tokens": "8"}, "max_tokens", "valid integer"),
+        ({"seed": 7.0}, "seed", "valid integer"),
+        ({"logprobs": 1}, "logprobs", "valid boolean"),
     ],
 )
 def test_what_is_not_supported_is_refused_by_name(client, fields, param, said):
@@ -84,6 +91,9 @@ def test_messages_that_no_template_takes_are_refused(url, messages, said):
         ({"a": 1}, "use a Unicode text"),
         ("\ud800", "use a Unicode text"),
         (["a", 5], "use a Unicode text"),
+        ([True], "a list of token ids"),
+        ([1.0], "a list of token ids"),
+        ([[5], [True]], "a list of token ids"),
     ],
 )
 def test_prompts_that_the_model_cannot_read_are_refused(url, prompt, said):

@@ -1,7 +1,8 @@
 """The requests of OpenAI's API that the server understands, and what it refuses in them.
 
 A field that would change the result and is not supported is refused by name, unless it has the
-value that changes nothing; fields that cannot change a result are ignored.
+value that changes nothing; fields that cannot change a result are ignored. A number is no text and
+no truth value: `"logprobs": true` of a chat is a mistake in a completion, and not 1.
 """
 
 import hashlib
@@ -14,6 +15,9 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
 )
 
 from germline.endpoint.chat_messages import Message, Tool, as_example
@@ -50,7 +54,7 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
 """Fields that are not supported, and the values with which they change nothing (besides null)."""
 
 
-Tokens = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+Tokens = Annotated[list[Annotated[StrictInt, Field(ge=0)]], Field(min_length=1)]
 Stop = Annotated[
     StopText | Annotated[list[StopText], Field(max_length=16)],
     as_one_of("a text or a list of up to 16 texts, none of them empty"),
@@ -67,7 +71,7 @@ Prompt = Annotated[
 class StreamOptions(BaseModel):
     """How a response is streamed."""
 
-    include_usage: bool = False
+    include_usage: StrictBool = False
 
 
 class SamplingFields(BaseModel):
@@ -76,12 +80,12 @@ class SamplingFields(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     model: str
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    n: Annotated[int, Field(ge=1, le=128)] | None = None
+    temperature: Annotated[StrictFloat, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[StrictFloat, Field(ge=0, le=1)] | None = None
+    n: Annotated[StrictInt, Field(ge=1, le=128)] | None = None
     stop: Stop | None = None
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
-    stream: bool | None = None
+    seed: Annotated[StrictInt, Field(ge=-(2**63), lt=2**63)] | None = None
+    stream: StrictBool | None = None
     stream_options: StreamOptions | None = None
 
     @property
@@ -149,9 +153,9 @@ class CompletionRequest(SamplingFields):
     """A request to continue texts."""
 
     prompt: Prompt
-    max_tokens: Annotated[int, Field(ge=0)] | None = 16
-    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    echo: bool | None = None
+    max_tokens: Annotated[StrictInt, Field(ge=0)] | None = 16
+    logprobs: Annotated[StrictInt, Field(ge=0, le=20)] | None = None
+    echo: StrictBool | None = None
 
     @property
     def prompts(self) -> list[Any]:
@@ -178,10 +182,10 @@ class ChatRequest(SamplingFields):
     """A request to answer the last message of a conversation."""
 
     messages: Annotated[list[Message], Field(min_length=1)]
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
-    logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    max_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
+    max_completion_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
+    logprobs: StrictBool | None = None
+    top_logprobs: Annotated[StrictInt, Field(ge=0, le=20)] | None = None
     tools: Annotated[list[Tool], Field(max_length=128)] | None = None
     tool_choice: Literal["none", "auto"] | None = None
 
@@ -192,7 +196,17 @@ class ChatRequest(SamplingFields):
 
     @property
     def top(self) -> int | None:
-        """Number of likely tokens to report; None: no log-probabilities."""
+        """Number of likely tokens to report; None: no log-probabilities.
+
+        Raises:
+            RequestError: likely tokens are asked for without log-probabilities.
+        """
+        if self.top_logprobs and not self.logprobs:
+            raise RequestError(
+                400,
+                f"top_logprobs={self.top_logprobs} needs `logprobs: true`",
+                param="top_logprobs",
+            )
         return (self.top_logprobs or 0) if self.logprobs else None
 
     def example(self) -> Example:

@@ -25,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -209,12 +210,16 @@ class Connection:
 
 
 def soak(port: int, process: int, minutes: float) -> Iterator[str]:
-    """Send requests of all kinds, with new prompts each; yield the server's memory per minute."""
+    """Send requests of all kinds, with new prompts each; yield a row of a table per minute.
+
+    A row has the memory of the server, and the completions that it counts as waiting or being
+    generated although all clients have gone.
+    """
     numbers = random.Random(0)
     began = time.monotonic()
     first, reported, sent = 0.0, 0, 0
-    yield "| minute | requests | memory of the server | growth since the first minute |"
-    yield "|---|---|---|---|"
+    yield "| minute | requests | memory of the server | growth since the first minute | leaked |"
+    yield "|---|---|---|---|---|"
     while reported < minutes:
         asyncio.run(one_of_each(port, numbers))
         sent += CLIENTS
@@ -222,7 +227,8 @@ def soak(port: int, process: int, minutes: float) -> Iterator[str]:
             reported += 1
             used = resident_mb(process)
             first = first or used
-            yield f"| {reported} | {sent} | {used:.1f} MB | {used - first:+.1f} MB |"
+            grown = f"{used:.1f} MB | {used - first:+.1f} MB"
+            yield f"| {reported} | {sent} | {grown} | {leaked_completions(port)} |"
 
 
 async def one_of_each(port: int, numbers: random.Random) -> None:
@@ -249,6 +255,17 @@ async def one_of_each(port: int, numbers: random.Random) -> None:
                 await connection.post(path, body)
 
     await asyncio.gather(*map(ask, range(CLIENTS)))
+
+
+def leaked_completions(port: int) -> int:
+    """Return the completions that wait or are generated when no client is left."""
+    for _ in range(100):  # what is being generated for a client that has gone is finished first
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health") as response:
+            queued = int(json.load(response)["queued"])
+        if not queued:
+            break
+        time.sleep(0.1)
+    return queued
 
 
 def cpu_seconds(process: int) -> float:

@@ -53,8 +53,12 @@ class ConversationTurns:
         for (place, completion), message in zip(written.items(), messages, strict=True):
             if message is None:
                 continue
+            self.tokens[place] += len(completion.tokens)
+            if not self.encoder.may_fit(message):  # tokenizing megabytes takes seconds
+                full.append(place)
+                continue
             answer = self.encoder.encode_answer(self.examples[place], completion, message)
-            self.tokens[place] += len(completion.tokens) + len(answer)
+            self.tokens[place] += len(answer)
             if self._has_room(self.tokens[place]):
                 answers[place] = answer
             else:

@@ -168,6 +168,11 @@ class PromptEncoder:
             f"{self._model_tokens}: they do not belong together; download the folder again"
         )
 
+    def may_fit(self, message: str) -> bool:
+        """Whether a message fits the context if each token is the longest one; not tokenized."""
+        limit = self.context_tokens
+        return limit is None or len(message) <= limit * longest_token(self._pretrained.tokenizer)
+
     def encode_answer(self, example: Example, completion: Completion, message: str) -> list[int]:
         """Tokenize what follows a completion that the environment answers with a message.
 

@@ -1,5 +1,6 @@
 """Tools of environments: their descriptions, and what a call or a wrong call is answered with."""
 
+import asyncio
 import json
 import re
 from typing import Literal
@@ -14,10 +15,32 @@ from germline.graders.worker_messages import InvalidGradeError
 from germline.types import Example
 
 
-def play(factory, *replies, **row):
+def play(factory, *replies, is_final=False, **row):
     rubric = EpisodeRubric({"reward": 1.0}, {"reward": -1.0})
     example = Example(index=0, prompt="?", answer="", chat=False, facts=row)
-    return EnvironmentGrader("mine", factory, rubric)(Transcript(replies, seed=5), example)
+    return EnvironmentGrader("mine", factory, rubric)(Transcript(replies, 5, is_final), example)
+
+
+class Silent:
+    """An environment that forgets its reward."""
+
+    def reset(self):
+        self.reward = None
+
+    async def tool(self):
+        """Wait for what was cancelled."""
+        task = asyncio.ensure_future(asyncio.sleep(0))
+        task.cancel()
+        await task
+
+
+def test_an_attribute_reward_of_none_is_an_error_for_an_episode_that_is_cut():
+    with pytest.raises(InvalidGradeError, match="or the attribute `reward` is None"):
+        play(Silent, '<tool_call>{"name": "tool"}</tool_call>', is_final=True)
+
+
+def test_a_tool_that_waits_for_what_was_cancelled_tells_the_model():
+    assert "Error: CancelledError" in play(Silent, '<tool_call>{"name": "tool"}</tool_call>')
 
 
 class Tools:

@@ -140,6 +140,16 @@ def test_rewards_that_add_up_to_infinity_earn_the_floor():
         play(answering(("", False, 1e308)), "a", "b")
 
 
+def test_an_episode_that_is_cut_and_for_which_get_reward_returns_none_is_an_error():
+    def silent(reward):
+        step = StepResult("on", done=False)
+        return environment(step=lambda _self, _reply: step, get_reward=lambda _self: reward)
+
+    with pytest.raises(InvalidGradeError, match=r"no reward for an episode that was cut: get_rew"):
+        play(silent(None), "a", is_final=True)
+    assert play(silent({}), "a", is_final=True) == {"reward": -1.0}
+
+
 def test_the_floor_of_a_part_with_a_negative_weight_is_its_largest_value():
     cost = EpisodeRubric({"cost": -1.0}, {"cost": 0.0})
     with pytest.raises(InvalidGradeError, match=r"weight is negative, so the floor is the largest"):

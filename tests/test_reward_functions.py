@@ -45,6 +45,12 @@ async def trl_later(completions, level):
     return [float(level == [3]) for _ in completions]
 
 
+async def cancelled(completion, example):
+    task = asyncio.ensure_future(asyncio.sleep(0))
+    task.cancel()
+    await task
+
+
 def fails(completion, example):
     raise KeyError("gold")
 
@@ -108,6 +114,12 @@ def test_the_row_has_prompt_and_answer_of_any_task():
 def test_a_function_that_raises_leaves_the_others_their_values():
     with pytest.raises(PartsFailedError, match=r"fails\(\): KeyError: 'gold' \(test_reward_f") as e:
         rubric_of({right: 1.0, fails: 0.5})("4", EXAMPLE)
+    assert e.value.values == {"right": 1.0}
+
+
+def test_a_function_that_waits_for_what_was_cancelled_fails_alone():
+    with pytest.raises(PartsFailedError, match=r"cancelled\(\): CancelledError") as e:
+        rubric_of([right, cancelled])("4", EXAMPLE)
     assert e.value.values == {"right": 1.0}
 
 

@@ -43,6 +43,11 @@ class StepAdapter:
         """Answer a reply of the model."""
         return check_step_result(await_result(self.environment.step(reply)))
 
+    @property
+    def has_final_rewards(self) -> bool:
+        """Whether every episode has rewards at its end, also one that is cut."""
+        return hasattr(self.environment, "get_reward")
+
     def final_rewards(self) -> Any:
         """Return what `get_reward` says at the end of the episode; None where it is not defined."""
         get_reward = getattr(self.environment, "get_reward", None)
@@ -63,6 +68,8 @@ class ToolAdapter(StepAdapter):
     Attributes:
         tools: by name.
     """
+
+    has_final_rewards = True
 
     def __init__(self, environment: Any) -> None:
         super().__init__(environment)

@@ -12,6 +12,7 @@ from germline.environments.step_result import StepResult, shown
 from germline.graders.reward_functions import exception_text, worst_is_largest
 from germline.graders.step_clock import STEP_CLOCK, TimeUp
 from germline.graders.worker_messages import (
+    CAUSED_BY_CODE,
     GradeMissingError,
     InvalidGradeError,
     PartsFailedError,
@@ -111,7 +112,7 @@ class Episode:
                 "takes longer than graders.timeout_s in reset(), which no reply can cause: make it "
                 "faster, or raise graders.timeout_s"
             ) from None
-        except (Exception, SystemExit) as error:
+        except CAUSED_BY_CODE as error:
             reset = getattr(factory, "reset", factory)
             raise InvalidGradeError(
                 f"fails in reset(), which no reply can cause: {exception_text(reset, error)}"
@@ -141,8 +142,8 @@ class Episode:
         Raises:
             PartsFailedError: `get_reward` raised an exception, or a reward is NaN or infinite; all
                 parts earn their floors.
-            InvalidGradeError: an episode that has ended has no reward, or a part is worse than its
-                floor.
+            InvalidGradeError: an episode that has ended has no reward, `get_reward` returned None
+                and nothing else gave one, or a part is worse than its floor.
         """
         with self._reply_failures("get_reward"):
             rewards = self._environment.final_rewards()
@@ -152,6 +153,12 @@ class Episode:
             raise InvalidGradeError(
                 "ended an episode without a reward: return it from step() as `rewards`, or define "
                 "get_reward()"
+            )
+        if rewards is None and not self._parts and self._environment.has_final_rewards:
+            raise InvalidGradeError(
+                "has no reward for an episode that was cut: get_reward() or the attribute `reward` "
+                "is None, and no step gave one. Give a number, or {} where the episode earns the "
+                "floor"
             )
         return self._rubric.with_floors(self._parts)
 
@@ -166,7 +173,7 @@ class Episode:
             yield
         except (*NOT_BY_THE_REPLY, PartsFailedError):
             raise
-        except (Exception, SystemExit) as error:
+        except CAUSED_BY_CODE as error:
             function = getattr(self._environment.environment, method, None)
             raise PartsFailedError({}, f"{method}(): {exception_text(function, error)}") from error
 

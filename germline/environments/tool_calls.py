@@ -16,6 +16,7 @@ from typing import Any
 
 from germline.environments.argument_check import argument_problem
 from germline.environments.event_loop import await_result
+from germline.graders.worker_messages import CAUSED_BY_CODE
 from germline.registry import did_you_mean
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
@@ -184,7 +185,7 @@ def _answer(call: str, tools: Tools) -> str:
         return _as_text(await_result(tools[name](*bound.args, **bound.kwargs)))
     except MemoryError:
         raise
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - the model is told, and may try again
+    except CAUSED_BY_CODE as error:  # the model is told, and may try again
         return f"Error: {type(error).__name__}: {error}"
 
 

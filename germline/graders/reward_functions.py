@@ -30,6 +30,7 @@ from germline.errors import GermlineError
 from germline.example import Example
 from germline.graders.running_loop import call_outside_loop
 from germline.graders.worker_messages import (
+    CAUSED_BY_CODE,
     GradeMissingError,
     InvalidGradeError,
     PartsFailedError,
@@ -89,7 +90,7 @@ class FunctionRubric:
                 value = call_reward(function, text, self._row(example), example.prompt)
             except (MemoryError, InvalidGradeError):
                 raise
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - any failure counts against the text
+            except CAUSED_BY_CODE as error:
                 failures.append(self._failure(name, error))
             else:
                 values[name] = 0.0 if value is DOES_NOT_APPLY else self._checked(name, value)

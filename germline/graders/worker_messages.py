@@ -7,6 +7,7 @@ a message, and it survives the death of the worker, so the parent always knows w
 kills the worker.
 """
 
+import asyncio
 import mmap
 import os
 import pickle
@@ -106,6 +107,11 @@ class InvalidGradeError(Exception):
 
 class GradeMissingError(Exception):
     """Raised by a grader that cannot grade, not because of the text; becomes `GradeMissing`."""
+
+
+CAUSED_BY_CODE = (Exception, SystemExit, asyncio.CancelledError)
+"""What the code of a task raises when it fails. A coroutine that waits for one that was cancelled
+raises `CancelledError`, which is no `Exception`."""
 
 
 class PartsFailedError(Exception):

@@ -28,6 +28,7 @@ from typing import Any, BinaryIO, cast
 from germline.episode_types import EpisodeBatch, Transcript
 from germline.graders.step_clock import STEP_CLOCK, TimeUp
 from germline.graders.worker_messages import (
+    CAUSED_BY_CODE,
     EpisodeContinues,
     EpisodesGraded,
     GradeMissing,
@@ -144,7 +145,7 @@ class GradingLoop:
             return GradingFailed(str(error), tuple(map(error.values.get, self._names)))
         except MemoryError:
             return GradingFailed(f"out of memory: it needs more than {_memory(self._memory_bytes)}")
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - any failure counts against the text
+        except CAUSED_BY_CODE as error:
             return GradingFailed(f"{type(error).__name__}: {error}"[:_LONGEST_REASON])
         if isinstance(parts, str) and isinstance(asked, Transcript):
             return _continued(asked, parts)

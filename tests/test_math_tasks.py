@@ -51,6 +51,20 @@ BOTH, LENIENT, WRONG = (1.0, 1.0), (0.0, 1.0), (0.0, 0.0)
         ("", WRONG),
         ("\\boxed{18", LENIENT),
         ("#### 1e1", WRONG),
+        ("She makes 9 * $2 = $18 every day.", LENIENT),  # money is no formula
+        ("It costs $5.\nSo she pays $18.", LENIENT),
+        ("It costs $5 and then $18$", LENIENT),
+        ("It is $ 18 $.", LENIENT),
+        ("The answer is 9 + 9 = 18 eggs", LENIENT),
+        ("The answer is $9 + $9 = $18", LENIENT),
+        ("The answer is 18 km/h.", LENIENT),
+        ("The answer is 18 m^2", LENIENT),
+        ("#### 18 square meters", BOTH),
+        ("#### -$18", WRONG),
+        ("The answer is -$18.", WRONG),
+        ("So she lost -$18", WRONG),
+        ("The answer is 36/2", LENIENT),
+        ("The answer is 18/1/h", WRONG),
     ],
 )
 def test_the_number_of_a_word_problem_is_read_twice(text, expected):

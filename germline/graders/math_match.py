@@ -7,7 +7,8 @@ as numbers, and else as expressions by `math-verify` (1/2, 0.5 and \frac{1}{2} a
   takes the first.
 - strict, `boxed` (MATH): what the last \boxed{...} holds.
 - lenient: the strict answer; without one, what follows `####`, the last \boxed{...}, what follows
-  the last "answer is", the last formula between dollars, or the last number, in this order.
+  the last "answer is" (the value of `2 + 3 = 5` is 5), the last formula between dollars, or the
+  last number, in this order. Amounts of money are no formulas: `$9 * 2 = $18`.
 
 Only LaTeX is parsed: plain expressions would go through `eval` inside the library. Text that costs
 too much to evaluate (towers of powers, factorials of large numbers, sums, deep brackets) is
@@ -46,12 +47,19 @@ LONGEST_TAIL = 4000
 DEEPEST = 12
 """Levels of brackets in an answer that is parsed."""
 
-_NUMBER = re.compile(r"[-+]?(?:[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+)")
+_NUMBER = re.compile(r"(?:(?<![\w.)\]])-\$|[-+])?(?:[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+)")
+_EQUATION = re.compile(r"(?:[^A-Za-z=\\]*=\s*)+(?=\S)")
+_MEASURED = re.compile(
+    _NUMBER.pattern + r"\s*(?:"
+    r"(?:[kcdm]?m|ft|in|mi|yd|feet|inches|yards|meters|miles)\s?(?:\^?\{?[23]\}?|[²³])"
+    r"|[A-Za-z]+\s?/\s?(?:h|hr|hour|s|sec|second|min|minute|day|week|month|year|m|km|mile)"
+    r")\.?$"
+)
 _HASHES = "####"
 _STRICT_NUMBER = re.compile(r"\s*\$?(-?[0-9.,]*[0-9])")
 _BOXES = (r"\boxed{", r"\fbox{")
 _ANSWER_IS = re.compile(r"answer(?:\s+is|\s*:)\s*:?", re.IGNORECASE)
-_FORMULA = re.compile(r"\$([^$]{1,300})\$")
+_FORMULA = re.compile(r"\$((?!\s)[^$]{1,300}(?<!\s)|\s[^$]{1,300}\s)\$(?!\s*[0-9.])")
 _DROPPED = re.compile(r"\\[!,;: ]|\\left|\\right|[\s$]|\\%|%|\\\$|\.$")
 _UNIT = re.compile(r"(?:\\ |\s)+[A-Za-z. ]+$|(?:\\ |\s)*\\(?:text|mathrm)\{[^{}]*\}$")
 _COSTLY = re.compile(
@@ -102,6 +110,7 @@ def lenient_answer(text: str) -> str | None:
     for found in reversed(list(_ANSWER_IS.finditer(text))):
         line = text[found.end() :].strip().partition("\n")[0].strip("* ")
         if line:
+            line = _EQUATION.sub("", line, count=1) if _EQUATION.match(line) else line
             return formula.group(1) if (formula := _FORMULA.search(line)) else _first_number(line)
     if formulas := _FORMULA.findall(text):
         return str(formulas[-1])
@@ -152,7 +161,8 @@ def _is_nested_well(text: str) -> bool:
 def _first_number(text: str) -> str:
     """Return the first number of a text with a unit, or the text where it has no number."""
     found = _NUMBER.search(text)
-    return found.group() if found and not re.search(r"[\\^/]", text) else text
+    is_number = _MEASURED.match(text) or not re.search(r"[\\^/]", text)
+    return found.group() if found and is_number else text
 
 
 def _plain(text: str) -> str:

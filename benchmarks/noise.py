@@ -71,9 +71,7 @@ def lines(device: torch.device, samples: int, repeats: int) -> list[str]:
 
 def check_other_bits(name: str, drawn: torch.Tensor) -> None:
     """Raise if an implementation draws other bits than the specified ones."""
-    expected = noise.weight_noise_rows(
-        STREAM.run_seed, STREAM.generation, [0], STREAM.name, CHECKED
-    )
+    expected = noise.draw_noise_rows(STREAM.run_seed, STREAM.generation, [0], STREAM.name, CHECKED)
     if not torch.equal(drawn.cpu(), torch.from_numpy(expected)):
         raise RuntimeError(f"{name} on {drawn.device} draws other bits than the CPU")
 

@@ -74,10 +74,10 @@ def weight_noise(
         count: number of elements.
         start: index of the first element in the flattened tensor.
     """
-    return weight_noise_rows(run_seed, generation, (direction,), name, count, start)[0]
+    return draw_noise_rows(run_seed, generation, (direction,), name, count, start)[0]
 
 
-def weight_noise_rows(
+def draw_noise_rows(
     run_seed: int,
     generation: int,
     directions: Sequence[int],
@@ -118,7 +118,7 @@ def weight_noise_rows(
 def concatenated_noise(
     run_seed: int, generation: int, directions: Sequence[int], sizes: Mapping[str, int]
 ) -> Float32[np.ndarray, "directions samples"]:
-    """Draw many small tensors for many directions: `weight_noise_rows`, name after name.
+    """Draw many small tensors for many directions: `draw_noise_rows`, name after name.
 
     Faster than one call per tensor where each has a few hundred samples, as low-rank factors have.
 

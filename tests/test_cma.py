@@ -99,9 +99,7 @@ def test_members_are_drawn_as_the_library_draws_them_in_many_dimensions():
     """A product of two matrices is left out for each of them, and not a bit changes."""
     ours = searched(Cma(), 150).search
     theirs = cmaes.CMA(mean=np.zeros(150), sigma=0.02, seed=1)
-    covariance = np.cov(
-        noise.weight_noise_rows(0, 0, range(150), "columns", 400).astype(np.float64)
-    )
+    covariance = np.cov(noise.draw_noise_rows(0, 0, range(150), "columns", 400).astype(np.float64))
     with threadpool_limits(1):
         for one in (ours, theirs):
             one._C = covariance.copy()

@@ -24,7 +24,7 @@ from germline.estimates.memory import (
     wire_bytes,
 )
 from germline.estimates.model_shape import shape_from, shape_of
-from germline.estimates.published_configs import PUBLISHED
+from germline.estimates.popular_model_configs import PUBLISHED
 from germline.estimates.workload import TextLengths, text_lengths, workload
 from germline.fleet.byte_accounting import sent_bytes
 from germline.fleet.worker_jobs import ApplyJob, GenerateJob

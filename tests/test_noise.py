@@ -81,7 +81,7 @@ def test_permutation_is_the_documented_construction():
 
 def test_bits_of_version_1_never_change():
     assert noise.NOISE_VERSION == 1
-    weights = noise.weight_noise_rows(0, 7, range(3), NAME, 50_000)
+    weights = noise.draw_noise_rows(0, 7, range(3), NAME, 50_000)
     assert (
         digest(weights, "<f4") == "27055785a36358642cdac4e2cce1ff8ccc0a66a781c21d1de785f2942cd2f2ab"
     )
@@ -140,7 +140,7 @@ def test_shard_draws_its_part_of_the_whole(start, count):
 @pytest.mark.parametrize("count", [1, 16, 400, 12_000, 70_000])
 def test_many_directions_at_once_equal_one_after_the_other(count):
     directions = [3, 0, 2**63, 7, 7, 1]
-    together = noise.weight_noise_rows(5, 1, directions, NAME, count, start=5)
+    together = noise.draw_noise_rows(5, 1, directions, NAME, count, start=5)
     for row, direction in zip(together, directions, strict=True):
         assert np.array_equal(row, noise.weight_noise(5, 1, direction, NAME, count, start=5))
 
@@ -149,12 +149,12 @@ def test_many_directions_at_once_equal_one_after_the_other(count):
 @pytest.mark.parametrize("directions", [(4, 0, 9), ()])
 def test_tensors_side_by_side_hold_what_each_holds_alone(directions, sizes):
     together = noise.concatenated_noise(3, 5, directions, sizes)
-    alone = [noise.weight_noise_rows(3, 5, directions, name, size) for name, size in sizes.items()]
+    alone = [noise.draw_noise_rows(3, 5, directions, name, size) for name, size in sizes.items()]
     assert np.array_equal(together, np.concatenate(alone, axis=1))
 
 
 def test_no_directions_give_no_rows():
-    assert noise.weight_noise_rows(5, 1, [], NAME, 10).shape == (0, 10)
+    assert noise.draw_noise_rows(5, 1, [], NAME, 10).shape == (0, 10)
 
 
 @pytest.mark.parametrize("start", [0, 1, 4, 9])
@@ -259,12 +259,12 @@ def assert_unrelated(draws):
 
 
 def test_members_are_uncorrelated():
-    draws = noise.weight_noise_rows(1, 0, range(24), NAME, 20_000)
+    draws = noise.draw_noise_rows(1, 0, range(24), NAME, 20_000)
     assert_unrelated(dict(enumerate(draws)))
 
 
 def test_low_rank_factors_of_members_are_uncorrelated():
-    draws = noise.weight_noise_rows(1, 0, range(2048), NAME, 64).astype(np.float64)
+    draws = noise.draw_noise_rows(1, 0, range(2048), NAME, 64).astype(np.float64)
     draws /= np.linalg.norm(draws, axis=1, keepdims=True)
     cosines = (draws @ draws.T)[np.triu_indices(2048, k=1)]
     # A cosine in 64 dimensions has variance 1/64; over 2 million pairs that is known to 0.1 %.
@@ -355,9 +355,9 @@ def test_mistake_6_neighboring_seeds_share_no_populations():
 
 
 def test_mistake_7_noise_does_not_depend_on_what_was_drawn_before():
-    fresh = noise.weight_noise_rows(1, 5, range(4), NAME, 500)
+    fresh = noise.draw_noise_rows(1, 5, range(4), NAME, 500)
     for generation in range(5):  # a run that comes from generation 0 rather than resuming at 5
-        noise.weight_noise_rows(1, generation, range(4), NAME, 500)
+        noise.draw_noise_rows(1, generation, range(4), NAME, 500)
         noise.epoch_permutation(1, "train", generation, 10)
-    assert np.array_equal(noise.weight_noise_rows(1, 5, range(4), NAME, 500), fresh)
+    assert np.array_equal(noise.draw_noise_rows(1, 5, range(4), NAME, 500), fresh)
     assert_unrelated({g: noise.weight_noise(1, g, 0, NAME, 4000) for g in (0, 5)})

@@ -4,7 +4,7 @@ import pytest
 
 from checks.recipes import MACHINES, NOT_RUN, computed, fresh, recipes
 from germline.config import load_config
-from germline.estimates.published_configs import PUBLISHED
+from germline.estimates.popular_model_configs import PUBLISHED
 
 RECIPES = recipes()
 USABLE = 0.9

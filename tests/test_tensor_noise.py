@@ -35,7 +35,7 @@ def same_bits(found, expected):
 
 
 def rows(stream, directions, count, start):
-    return noise.weight_noise_rows(
+    return noise.draw_noise_rows(
         stream.run_seed, stream.generation, directions, stream.name, count, start
     )
 

@@ -102,7 +102,7 @@ def check_noise() -> Iterator[InstallationCheck]:
     """Draw noise and compare its digest."""
     from germline import noise
 
-    drawn = noise.weight_noise_rows(0, 0, range(4), "doctor", 1000)
+    drawn = noise.draw_noise_rows(0, 0, range(4), "doctor", 1000)
     yield _compared("noise", hashlib.sha256(drawn.tobytes()).hexdigest(), NOISE_DIGEST)
 
 

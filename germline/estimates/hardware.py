@@ -220,9 +220,7 @@ def _operation_s(clock: Clock) -> float:
 
 
 def _noise_rate(clock: Clock) -> float:
-    return NUMBERS / _seconds(
-        lambda: noise.weight_noise_rows(0, 0, (0,), "estimate", NUMBERS), clock
-    )
+    return NUMBERS / _seconds(lambda: noise.draw_noise_rows(0, 0, (0,), "estimate", NUMBERS), clock)
 
 
 def _perturbed_rate(dtype: torch.dtype, clock: Clock) -> float:

@@ -29,7 +29,7 @@ from germline.estimates.local_files import (
     model_source,
 )
 from germline.estimates.model_shape import ModelShape, classifier_shape_of, shape_of
-from germline.estimates.published_configs import PUBLISHED
+from germline.estimates.popular_model_configs import PUBLISHED
 from germline.estimates.scorer_memory import classifiers
 from germline.estimates.workload import POPULATION, TextLengths
 from germline.protocols import Task

@@ -99,5 +99,5 @@ class Subspace(CoordinateSpace):
         return 1.0
 
     def _drawn(self, name: str, size: int) -> torch.Tensor:
-        rows = noise.weight_noise_rows(self.run_seed, 0, range(self._dimension), name, size)
+        rows = noise.draw_noise_rows(self.run_seed, 0, range(self._dimension), name, size)
         return torch.from_numpy(rows)

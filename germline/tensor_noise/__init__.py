@@ -84,7 +84,7 @@ def normals(
     start: int = 0,
     device: torch.device | None = None,
 ) -> Float32[torch.Tensor, "directions {count}"]:
-    """Draw one tensor's noise for many directions: the rows of `noise.weight_noise_rows`.
+    """Draw one tensor's noise for many directions: the rows of `noise.draw_noise_rows`.
 
     Args:
         stream: of the tensor.

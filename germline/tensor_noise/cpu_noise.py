@@ -96,7 +96,7 @@ def _draw(
     start: int,
 ) -> None:
     count = into.shape[1]
-    noise.weight_noise_rows(
+    noise.draw_noise_rows(
         stream.run_seed, stream.generation, directions, stream.name, count, start, out=into
     )
 

@@ -84,9 +84,7 @@ def noisy_steps(dimension: int = 10, examples: int = 16, spread: float = 0.5) ->
     top = _shift(dimension)
 
     def rewards(x: Points, generation: int) -> Rewards:
-        sampling_noise = noise.weight_noise_rows(
-            SEED, generation, range(examples), "luck", dimension
-        )
+        sampling_noise = noise.draw_noise_rows(SEED, generation, range(examples), "luck", dimension)
         away = np.abs(x[:, None] - top - spread * sampling_noise.astype(np.float64))
         return -np.floor(2 * away).sum(axis=2)
 

@@ -3,9 +3,9 @@
     python -m checks.recipes            # writes them
     python -m checks.recipes --check    # prints which are stale
 
-The end of a file's name is the machine of the recipe. Shapes are those of the published
-config.json (`germline/estimates/popular_model_configs.py`) and speeds those of data sheets, so nothing
-is downloaded or measured, and `tests/test_recipes.py` finds headers that are stale.
+The end of a file's name is the machine of the recipe. Shapes are those of the published config.json
+(`germline/estimates/popular_model_configs.py`) and speeds those of data sheets, so nothing is
+downloaded or measured, and `tests/test_recipes.py` finds headers that are stale.
 """
 
 import sys

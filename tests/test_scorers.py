@@ -124,6 +124,7 @@ def judged(reply, finish="stop", **message):
         ("[[7]], as I said: [[7.0]]", 0.7),
         ("<think>[[2]] or [[3]]?</think>It is right. [[4]]", 0.4),
         (" 2.5\n", 0.25),
+        ([{"type": "thinking", "thinking": "[[1]]"}, {"type": "text", "text": "[[3]]"}], 0.3),
         ("[[0]]", 0.0),
     ],
 )
@@ -149,6 +150,8 @@ def test_the_grade_of_a_judge_becomes_a_score_from_0_to_1(reply, value):
         ("and so on " * 500, {"finish": "length"}, "was cut at max_new_tokens"),
         (None, {"refusal": "I cannot help with that."}, "refuses: 'I cannot help with that.'"),
         ("", {}, "gives no reply"),
+        (None, {"finish": "length"}, "gives no reply, and was cut at max_new_tokens"),
+        ([5], {}, "gives no reply"),
     ],
 )
 def test_a_judge_without_a_usable_grade_gives_a_missing_score(reply, more, reason):
@@ -234,16 +237,16 @@ def test_a_service_that_is_away_is_asked_again():
     def reply(*_):
         number = next(replies)
         return (
-            (503, "starting")
-            if number < 2
+            (([503, 408, 529][number]), "starting")
+            if number < 3
             else (500, "once")
-            if number == 2
+            if number == 3
             else (200, {"rewards": [1, 2]})
         )
 
     with listening(reply) as server:
         assert values(scorer(server.url, kind="openrlhf").score(ITEMS)) == [1, 2]
-    assert len(server.asked) == 4
+    assert len(server.asked) == 5
 
 
 def test_a_service_that_hangs_times_out():

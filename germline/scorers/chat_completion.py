@@ -56,7 +56,7 @@ def ask_model(service: HttpService, request: Mapping[str, Any]) -> Any:
 
 
 def read_reply(response: Any) -> Reply:
-    """Read the response of a judge.
+    """Read the response of a judge, whose content is a text or a list of parts with a text.
 
     Raises:
         NotScoredError: the judge refuses, replies nothing, or sends no chat completion.
@@ -68,10 +68,13 @@ def read_reply(response: Any) -> Reply:
         raise NotScoredError(
             f"the judge's response is no chat completion: {end_of(response)}"
         ) from None
-    if not isinstance(text, str) or not text.strip():
-        why = f"refuses: {end_of(refusal)}" if refusal else "gives no reply"
+    if isinstance(text, list):
+        text = "".join(str(part.get("text", "")) for part in text if isinstance(part, dict))
+    reply = Reply(text if isinstance(text, str) else "", choice.get("finish_reason") == "length")
+    if not reply.text.strip():
+        why = f"refuses: {end_of(refusal)}" if refusal else f"gives no reply{reply.cut_hint}"
         raise NotScoredError(f"the judge {why}")
-    return Reply(text, choice.get("finish_reason") == "length")
+    return reply
 
 
 def end_of(value: object) -> str:

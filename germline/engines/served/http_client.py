@@ -24,8 +24,11 @@ log = logging.getLogger(__name__)
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 LONGEST_CONNECT_S = 10.0
-UNAVAILABLE = (429, 502, 503, 504)
-"""Statuses of a server that is busy or starting, or of a proxy that does not reach it."""
+UNAVAILABLE = (408, 429, 502, 503, 504, 529)
+"""Statuses of a server that is busy or starting, or of a proxy that does not reach it.
+
+529 is the status with which hosts of judges say that they are overloaded.
+"""
 _LONGEST_TEXT = 300
 
 

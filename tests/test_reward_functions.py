@@ -154,6 +154,7 @@ def test_a_value_below_the_floor_names_the_setting():
         ({right: 0}, "every weight is 0"),
         ({right: "1"}, "the weight of right must be a number, found '1'"),
         ({right: float("inf")}, "the weight of right must be a number, found inf"),
+        ({right: 10**400}, "the weight of right must be a number, found 1000"),
     ],
 )
 def test_a_mistake_is_named(given, complaint):

@@ -117,6 +117,12 @@ def test_a_tool_is_described_by_its_signature_and_docstring():
     }
 
 
+def test_an_argument_whose_values_json_does_not_have_may_have_any_value():
+    def tool(code: Literal[b"x", "y"]): ...
+
+    assert describe(tool)["function"]["parameters"]["properties"] == {"code": {}}
+
+
 @pytest.mark.parametrize(
     ("reply", "responses"),
     [

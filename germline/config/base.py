@@ -33,9 +33,10 @@ class Section(BaseModel):
         for name, value in values.items() if isinstance(values, Mapping) else ():
             field = cls.model_fields.get(name)
             if isinstance(value, bool) and field and "bool" not in str(field.annotation):
+                meaning = f": {field.description}" if field.description else ""
                 raise ValueError(
                     f"{name}={str(value).lower()} is no value of {name}, which is never yes or "
-                    f"no: {field.description}"
+                    f"no{meaning}"
                 )
         return values
 

@@ -204,7 +204,8 @@ def _json_type(hint: Any) -> dict[str, Any]:
     """Return the JSON schema of a type hint; an unknown one allows any value."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Literal:
-        return {"enum": list(arguments)}
+        is_json = all(value is None or isinstance(value, str | int) for value in arguments)
+        return {"enum": list(arguments)} if is_json else {}
     if origin in (typing.Union, types.UnionType):
         return {"anyOf": [_json_type(option) for option in arguments]}
     name = _JSON_TYPES.get(origin or hint)

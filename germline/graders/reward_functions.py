@@ -267,7 +267,11 @@ def _check(place: str, function: Any, weight: Any) -> str:
                 "wrote and the row. A reward of TRL takes (completions, **kwargs), and its "
                 "parameter must have that name"
             ) from None
-    if isinstance(weight, bool) or not isinstance(weight, Real) or not math.isfinite(_number(weight)):
+    if (
+        isinstance(weight, bool)
+        or not isinstance(weight, Real)
+        or not math.isfinite(_number(weight))
+    ):
         raise GermlineError(f"{place}: the weight of {name} must be a number, found {weight!r}")
     return name
 

@@ -93,9 +93,12 @@ def file_settings(file: TaskFile, kind: type[AnySettings]) -> AnySettings:
         return kind.model_validate(given)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
+        why = first["msg"].removeprefix("Value error, ")
+        if not first["loc"]:  # of a check of all settings, which names the one
+            raise GermlineError(f"{file.path}: settings: {why}") from None
+        name = first["loc"][0]
         raise GermlineError(
-            f"{file.path}: settings[{first['loc'][0]!r}]: {first['msg']} "
-            f"(found {given[first['loc'][0]]!r})"
+            f"{file.path}: settings[{name!r}]: {why} (found {given[name]!r})"
         ) from None
 
 

@@ -384,6 +384,9 @@ def test_a_judge_that_never_decides_is_an_error_with_what_it_wrote_and_keeps_the
     assert "\x1b" not in said
     assert "--judge-max-new-tokens, now 512" in said
     assert [row["outcome"] for row in rows(tmp_path)] == ["no verdict"] * 3
+    with judging(lambda *_: (400, {"error": "too long"})) as server:
+        done = command(*words[:-1], tmp_path / "refused.jsonl", "--judge", server.url)
+    assert "answered none of the 6 requests with a reply" in " ".join(done.stderr.split())
 
 
 def test_an_interrupted_command_says_how_to_go_on(monkeypatch, trained):

@@ -219,11 +219,17 @@ def _check_verdicts(result: "EloResult", longest: int) -> None:
     if not result.has_no_verdict:
         return
     texts = [repr(text_format.one_line_excerpt(text, 100)) for text in result.first_texts(2)]
-    wrote = f" It wrote {', then '.join(texts)}." if texts else ""
     (reason, count), *_ = result.failures
+    if not texts:
+        raise GermlineError(
+            f"elo: the judge's service answered none of the {2 * len(result.judgments)} requests "
+            f"with a reply, so there are no ratings. Most often ({count}): "
+            f"{text_format.escape_control_characters(reason)}. Correct this; the same command "
+            "sends the requests again"
+        )
     raise GermlineError(
         f"elo: none of the {2 * len(result.judgments)} replies of the judge has a verdict, so "
-        f"there are no ratings.{wrote} Most often ({count}): "
+        f"there are no ratings. It wrote {', then '.join(texts)}. Most often ({count}): "
         f"{text_format.escape_control_characters(reason)}. Use a judge that follows the "
         f"instructions, allow longer replies (--judge-max-new-tokens, now {longest}), or ask in "
         f"other words (--judge-template). The replies are kept in {result.file}, and count again "

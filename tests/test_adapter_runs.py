@@ -14,7 +14,10 @@ from tests.tiny_engines import folder
 from tests.toy_runs import finish, run
 
 # What peft calls is deprecated by transformers.
-pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning"),
+    pytest.mark.usefixtures("graded_in_process"),
+]
 
 
 def refusal(call, *arguments):

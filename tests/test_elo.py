@@ -28,7 +28,7 @@ def _no_long_pauses(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def trained(graded_in_process, tmp_path_factory):
     """A toy run whose generations write different texts."""
     folder = tmp_path_factory.mktemp("elo") / "run"
     return run(

@@ -10,6 +10,8 @@ from germline.report.html_page import write_report
 from germline.run import evaluate, replay, resume, train
 from germline.types import GermlineError
 
+pytestmark = pytest.mark.usefixtures("graded_in_process")
+
 SETTINGS = {
     "model": "nano",
     "task": {"kind": "guess_number", "max_new_tokens": 6, "max_turns": 3},

@@ -12,6 +12,8 @@ from germline.cli.application import app
 from germline.record import RunDirectory
 from germline.run.load_run import find_generation
 
+pytestmark = pytest.mark.usefixtures("graded_in_process")
+
 CONFIG = {
     "task": "arithmetic",
     "space": {"kind": "lora", "rank": 1},

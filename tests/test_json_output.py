@@ -22,6 +22,8 @@ from tests.scripted_server import listening
 from tests.tiny_classifiers import save_classifier
 from tests.toy_runs import settings
 
+pytestmark = pytest.mark.usefixtures("graded_in_process")
+
 TABLES = field_tables(DOCS / "json-output.md")
 TINY = (
     *("demo", "generations=2", "batch_size=4", "strategy.population=4", "held_out.examples=4"),

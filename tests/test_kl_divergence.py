@@ -31,6 +31,8 @@ from germline.types import Completion, Decoding, Example, SeedPerturbation, Upda
 from tests.tiny_engines import inprocess
 from tests.toy_runs import run
 
+pytestmark = pytest.mark.usefixtures("graded_in_process")
+
 SPACES: dict[str, Full | LowRank | Lora | Subspace] = {
     "low_rank": LowRank(rank=1),
     "full": Full(),

@@ -30,7 +30,10 @@ from tests.tiny_engines import (
 )
 from tests.toy_runs import settings
 
-pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning"),
+    pytest.mark.usefixtures("graded_in_process"),
+]
 
 IDS = torch.arange(30, 60).view(2, 15)
 UPDATE = Update(3, 0, 0.02, 0.1, (0.5, -1.0, 0.25))

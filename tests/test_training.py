@@ -14,6 +14,8 @@ from germline.training import batches, generations
 from germline.types import Example, GermlineError, Grade
 from tests.toy_runs import GradedHere, finish, journal, run, settings, stopped_after
 
+pytestmark = pytest.mark.usefixtures("graded_in_process")
+
 
 class LocalVariant(LocalFleet):
     """A fleet that differs from the local one in how it evaluates a population."""

@@ -39,7 +39,7 @@ def scored(path, before, after, examples=BATCH):
     made = RunDirectory.create(path, load_config({"task": "arithmetic"}), DIGEST, threads=1)
     for generation, values in enumerate((before, after)):
         if generation:
-            made.write(record(0), examples)
+            made.write(record(0), [*examples, *BATCH[len(examples) :]])
         score = score_of_values(generation, "exact", values, higher_is_better=True)
         rollouts = [rollout(0, example.index, 1.0) for example in examples]
         made.write_held_out(score, rollouts, examples)
@@ -51,15 +51,28 @@ def test_several_runs_are_compared_over_the_same_examples(tmp_path):
     better = scored(tmp_path / "better", [0.0, 0.0], [1.0, 1.0])
     others = [replace(one, prompt=f"other {one.prompt}") for one in BATCH]
     elsewhere = scored(tmp_path / "elsewhere", [0.0, 0.0], [1.0, 1.0], others)
-    words = ("report", first, better, elsewhere, "--out", tmp_path / "page.html")
-    rows = [line.split("\t") for line in germline(*words).stdout.splitlines()[:3]]
-    assert [row[-1] for row in rows] == ["", "+0.625 [+0.38, +0.87], 2 higher, 0 lower of 2", ""]
+    fewer = scored(tmp_path / "fewer", [0.0], [1.0], BATCH[:1])
+    words = ("report", first, better, elsewhere, fewer, "--out", tmp_path / "page.html")
+    rows = [line.split("\t") for line in germline(*words).stdout.splitlines()[:4]]
+    why = "none: the examples differ (1, 2 of the first run)"
+    found = ["", "+0.625 [+0.38, +0.87], 2 higher, 0 lower of 2", "none: the examples differ", why]
+    assert [row[-1] for row in rows] == found
     page = " ".join((tmp_path / "page.html").read_text().split())
     assert page.count("[+0.38, +0.87]") == 1
+    assert page.count(why) == 1
     values = json.loads(germline(*words, "--json").stdout)["runs"]
-    assert [one["difference_to_first"] for one in values] == [None, 0.625, None]
+    assert [one["difference_to_first"] for one in values] == [None, 0.625, None, None]
     assert values[1]["difference_interval_95"] == pytest.approx([0.38, 0.87])
-    assert [one["difference_n"] for one in values] == [None, 2, None]
+    assert [one["difference_n"] for one in values] == [None, 2, None, None]
+
+
+@pytest.mark.parametrize(("space", "said"), [("lora", 1), ("low_rank", 0)])
+def test_the_page_says_that_an_adapter_does_not_begin_at_the_base_model(tmp_path, space, said):
+    config = load_config({"task": "arithmetic", "space": space})
+    made = RunDirectory.create(tmp_path / "run", config, DIGEST, threads=1)
+    made.write_held_out(score_of_values(0, "exact", [0.5], higher_is_better=True), [], BATCH)
+    assert germline("report", made.path).exit_code == 0
+    assert (made.path / "report.html").read_text().count("adapters whose B is noise") == said
 
 
 @pytest.mark.parametrize("works", [True, False])

@@ -138,6 +138,10 @@ def test_a_reward_cannot_change_the_row_of_the_next_completion(tmp_path):
     [
         (ROWS, r"digits\.py: define `reward\(completion, example\)` or .*found neither"),
         (ROWS + "def rewrad(c, e): ...", r"found neither \(did you mean 'rewrad'\?\)"),
+        (
+            ROWS + "def accuracy(completions, **kw): ...",
+            r"if accuracy\(\) is the reward, add the line `rubric = {accuracy: 1\.0}`",
+        ),
         (ROWS + RIGHT + "rubric = {reward: 1}", "found both"),
         (ROWS + "reward = 5", r"digits\.py: a reward must be a function, found 5"),
         (ROWS + "def reward(c): ...", r"reward\(c\) must take \(completion, example\)"),

@@ -63,6 +63,7 @@ def test_prompts_are_shown_as_the_model_sees_them(tmp_path):
         ("    return 0.0\n", "gold answers", "earn no more than empty ones"),
         ("    return random.random()\n", "gold answers", "the reward is not deterministic: 0."),
         ("    return 1 / len(completion) - 1\n", "hostile answers", "worse than its floor 0"),
+        ("    return -len(completion)\n", "hostile answers", "the function returns: max(0, value)"),
         (
             "    if '(' in completion[:9]: time.sleep(60)\n" + RIGHT,
             "hostile answers",

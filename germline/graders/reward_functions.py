@@ -135,7 +135,9 @@ class FunctionRubric:
             raise InvalidGradeError(
                 f"returned {number:g} from {name}(), worse than its floor {floor:g}. A completion "
                 "that cannot be graded earns the floor, so the floor must be the worst value that "
-                f"the function can return{worst_is_largest(weight)}: {self._floor_remedy(name)}"
+                f"the function can return{worst_is_largest(weight)}: {self._floor_remedy(name)}; "
+                "where there is no worst value, limit what the function returns: "
+                f"{'max' if weight > 0 else 'min'}({floor:g}, value)"
             )
         return number
 

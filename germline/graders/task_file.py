@@ -12,6 +12,7 @@ Known limit: a change of a module that the file imports is not noticed.
 import contextlib
 import copy
 import hashlib
+import inspect
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
@@ -127,7 +128,7 @@ def reward_functions(file: TaskFile) -> dict[str, tuple[RewardFunction, float]]:
     rubric: Any = getattr(file.module, "rubric", None)
     if (reward is None) == (rubric is None):
         found = "neither" if reward is None else "both"
-        hint = did_you_mean("reward", vars(file.module)) if reward is None else ""
+        hint = "" if reward is not None else _reward_hint(file)
         raise GermlineError(
             f"{file.path}: define `reward(completion, example)` or `rubric = {{function: weight}}`,"
             f" found {found}{hint}"
@@ -135,6 +136,22 @@ def reward_functions(file: TaskFile) -> dict[str, tuple[RewardFunction, float]]:
     if rubric is not None and not (isinstance(rubric, Mapping) and rubric):
         raise GermlineError(f"{file.path}: `rubric` must be {{function: weight}}, found {rubric!r}")
     return weighted_functions({reward: 1.0} if rubric is None else rubric, str(file.path))
+
+
+def _reward_hint(file: TaskFile) -> str:
+    """Name a misspelled `reward`, or the line that makes another function the reward."""
+    if misspelled := did_you_mean("reward", vars(file.module)):
+        return misspelled
+    found = [
+        name
+        for name, value in vars(file.module).items()
+        if inspect.isfunction(value)
+        and value.__module__ == file.module.__name__
+        and not name.startswith("_")
+    ]
+    if not found:
+        return ""
+    return f"; if {found[0]}() is the reward, add the line `rubric = {{{found[0]}: 1.0}}`"
 
 
 @contextlib.contextmanager

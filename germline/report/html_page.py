@@ -30,7 +30,7 @@ from germline.report import (
 )
 from germline.report.advice import advice
 from germline.report.part_charts import part_charts
-from germline.report.run_comparison import differences_to_first
+from germline.report.run_comparison import differences_to_first, why_no_difference
 from germline.report.run_facts import RunFacts, bounded_text
 from germline.report.score_divergence_advice import score_divergence_advice
 from germline.report.seed_curves import seed_groups
@@ -116,6 +116,7 @@ def render_page(runs: Sequence[RunFacts]) -> str:
         {
             "run": run,
             "difference": difference,
+            "no_difference": why_no_difference(run, runs[0]),
             "anchor": f"run-{place}",
             "tone": curves.run_style(place),
             "title": [

@@ -15,6 +15,21 @@ def differences_to_first(runs: Sequence[RunFacts]) -> list[PairedDifference | No
     return [None if run is runs[0] else _difference(run, runs[0]) for run in runs]
 
 
+def why_no_difference(run: RunFacts, first: RunFacts) -> str:
+    """Say why a run has no difference to the first one; empty for the first, or if it has one."""
+    if run is first or _difference(run, first) is not None:
+        return ""
+    for one, name in ((run, "this run"), (first, "the first run")):
+        if not one.scores or not one.scores[-1].generation:
+            return f"{name} has no score after training"
+    last, other = run.scores[-1], first.scores[-1]
+    if last.metric != other.metric:
+        return f"the metrics differ ({last.metric}, {other.metric} of the first run)"
+    if len(last.values) != len(other.values):
+        return f"the examples differ ({last.n}, {other.n} of the first run)"
+    return "the examples differ"
+
+
 def _difference(run: RunFacts, first: RunFacts) -> PairedDifference | None:
     if any(not one.scores or not one.scores[-1].generation for one in (run, first)):
         return None

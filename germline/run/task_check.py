@@ -293,7 +293,10 @@ def _compared(
     if gold.verdict == "wrong":
         return gold
     if not gold.count:
-        remark = "no example has an `answer`, so the reward of a right one cannot be checked"
+        remark = (
+            "no example has an `answer`, so the reward of a right one cannot be checked: name the "
+            "column that holds the answers, such as task.columns={answer: solution}"
+        )
         return replace(gold, verdict="warning", remark=remark)
     if gold.rewards != again.rewards:
         first, second = next(

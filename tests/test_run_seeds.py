@@ -122,9 +122,11 @@ def test_a_seed_that_is_no_number_is_refused() -> None:
         train_seeds(CONFIG, [0, True])
 
 
-def test_the_interval_holds_the_mean_and_needs_three_seeds() -> None:
-    few, more = seed_statistics([0.0, 1.0]), seed_statistics([0.0, 1.0, 2.0, 3.0, 4.0])
-    assert few.low != few.low  # NaN
+def test_the_interval_holds_the_mean_and_needs_five_seeds() -> None:
+    few, more = seed_statistics([0.0, 1.0, 2.0, 3.0]), seed_statistics([0.0, 1.0, 2.0, 3.0, 4.0])
+    assert math.isnan(few.low)  # that of three seeds would be their range
+    assert math.isnan(few.high)
+    assert (few.smallest, few.largest) == (0, 3)
     assert more.smallest <= more.low < more.mean < more.high <= more.largest
     assert (more.mean, more.seeds) == (2.0, 5)
 
@@ -143,13 +145,17 @@ def test_the_command_trains_every_seed_and_sums_them_up(tmp_path: Path) -> None:
     command = ["train", str(config), "seeds=0..2", "-q", "--out", str(out)]
     result = CliRunner().invoke(app, command, catch_exceptions=False)
     assert result.exit_code == 0, result.output
-    assert "95 % interval" in result.output
+    (interval,) = (line for line in result.output.splitlines() if "95 % interval" in line)
+    assert interval.count("needs 5 seeds") == 3
     facts = json.loads((out / "seeds.json").read_text())
     assert [row["seed"] for row in facts["results"]] == [0, 1, 2]
     ends = [row["end"] for row in facts["results"]]
     assert facts["over_seeds"]["end"]["mean"] == pytest.approx(sum(ends) / 3)
+    assert facts["over_seeds"]["end"]["low"] is None
     page = (out / "report.html").read_text()
     assert "Over run seeds" in page
+    assert "missing to missing" not in page
+    assert "needs five seeds" in page
     assert "worst to best seed" in page
     again = CliRunner().invoke(app, ["report", str(out), "--out", str(tmp_path / "page.html")])
     assert again.exit_code == 0

@@ -127,12 +127,16 @@ def _run_one_seed(training: "Training", *, quiet: bool, as_json: bool) -> None:
 
 
 def _over_seeds(one: "SeedStatistics", name: str) -> str:
+    from germline.evaluation.seed_statistics import FEWEST_SEEDS
+
     number = text_format.number
     if name == "mean":
         return number(one.mean)
     if name == "95 % interval":
         known = math.isfinite(one.low)
-        return f"{number(one.low)} to {number(one.high)}" if known else "needs 3 seeds"
+        return (
+            f"{number(one.low)} to {number(one.high)}" if known else f"needs {FEWEST_SEEDS} seeds"
+        )
     return f"{number(one.smallest)} to {number(one.largest)}"
 
 

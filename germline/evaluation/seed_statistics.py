@@ -6,7 +6,8 @@ the mean over seeds (Efron 1979, Annals of Statistics 7): seeds are drawn with r
 middle 95 % of the means is kept.
 
 Limit: the bootstrap of few seeds is too narrow (with five, a nominal 95 % covers about 85 %), so
-the number of seeds, the smallest and the largest value are always shown with it.
+the number of seeds, the smallest and the largest value are always shown with it. The interval of
+three seeds would be their range, as 1 of 27 draws repeats the smallest value three times.
 """
 
 import math
@@ -18,7 +19,7 @@ import numpy as np
 DRAWS = 10_000
 """Bootstrap samples; their noise in an end of the interval is about 1 % of its width."""
 
-FEWEST_SEEDS = 3
+FEWEST_SEEDS = 5
 """Of fewer seeds no interval is given."""
 
 
@@ -28,7 +29,7 @@ class SeedStatistics:
 
     Attributes:
         seeds: number of run seeds.
-        low: lower end of the 95 % interval of the mean; NaN with fewer than three seeds.
+        low: lower end of the 95 % interval of the mean; NaN with fewer than five seeds.
         high: upper end of it.
         smallest: over the seeds.
         largest: over the seeds.

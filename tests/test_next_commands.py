@@ -13,7 +13,7 @@ from germline.evaluation.held_out import score_of_values
 from germline.record import RunDirectory
 from germline.report import text_format
 from germline.types import HeldOutScore
-from tests.synthetic_runs import BATCH, DIGEST, rollout, score
+from tests.synthetic_runs import BATCH, DIGEST, record, rollout, score
 
 
 @pytest.fixture
@@ -73,6 +73,20 @@ def test_what_comes_next_after_no_improvement_is_a_probe(run: RunDirectory) -> N
     assert f"  germline probe {run.path}" in lines
     assert f"  germline eval {run.path} -g -1 -g 9" in lines
     assert not [line for line in lines if "export" in line]
+
+
+def test_a_run_without_an_update_is_said_to_have_none(run: RunDirectory) -> None:
+    run.write_held_out(score(0, 0.5), [rollout(0, 7, 0.0)], BATCH)
+    for generation in range(2):
+        same = record(generation, [[0.5, 0.5], [0.5, 0.5]])
+        run.write(replace(same, utilities=(0.0, 0.0)), BATCH)
+    run.write_held_out(score(2, 0.5), [rollout(5, 7, 1.0)], BATCH)
+    said = " ".join(" ".join(printed_lines(run)).split())
+    assert "In every generation all members had the same fitness, so no update was made." in said
+    assert "The held-out score did not improve" in said
+    run.write(record(2), BATCH)
+    said = " ".join(" ".join(printed_lines(run)).split())
+    assert "In 2 of 3 generations all members had the same fitness" in said
 
 
 def values_score(generation: int, values: list[float]) -> HeldOutScore:

@@ -13,7 +13,7 @@ from germline.config import load_config
 from germline.record import RunDirectory
 from germline.record.metrics_rows import generation_row
 from germline.report import signal_charts
-from germline.report.advice import WINDOW, advice, mean, percent
+from germline.report.advice import WINDOW, advice, mean, percent, without_update
 from germline.report.html_page import write_report
 from germline.signal_types import Signals, UpdateSize
 from tests.synthetic_runs import BATCH, DIGEST, record
@@ -224,7 +224,30 @@ def test_the_page_says_what_is_wrong(run):
         run.write(one, BATCH)
     text = page(run).text
     assert "no signal for 3 generations, all members have the same fitness" in text
-    assert "In 3 of 3 generations all members had the same fitness" in text
+    assert "In every generation all members had the same fitness, so no update was made." in text
+    assert "make members differ" not in text
+
+
+def solved(row):
+    return {**row, "fitness": {**row["fitness"], "mean": 1.0}}
+
+
+def test_generations_without_an_update_have_a_remedy_where_no_other_advice_helps():
+    silent_rows = [generation_row(one) for one in silent(2)]
+    sentence = without_update([*silent_rows, *rows(WINDOW)])
+    assert sentence.startswith("In 2 of 12 generations all members had the same fitness")
+    assert sentence.endswith("or a larger sigma, make members differ.")
+    assert without_update(rows(WINDOW)) == ""
+
+
+def test_no_remedy_is_named_for_generations_without_an_update_that_are_solved():
+    last = [generation_row(one) for one in silent(2)]
+    found = without_update([*rows(WINDOW), *map(solved, last)])
+    assert "because the examples were solved: the mean fitness was 1 or more" in found
+    assert "make members differ" not in found
+    mixed = without_update([*last, *rows(WINDOW), solved(last[0])])
+    assert "In 3 of 13 generations" in mixed
+    assert "did not differ in 1 of them because the examples were solved" in mixed
 
 
 def test_of_a_member_that_is_alone_no_difference_is_missed(tmp_path):

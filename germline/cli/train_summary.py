@@ -19,7 +19,13 @@ from germline.record import HeldOutRow, RunDirectory
 from germline.record.atomic_files import Row
 from germline.record.best_generation import best_score, signed_score
 from germline.record.metrics_rows import paired_samples, scores_by_scorer
-from germline.report.advice import MANY_FAILED, failed_share, percent
+from germline.report.advice import (
+    MANY_FAILED,
+    compares_members,
+    failed_share,
+    percent,
+    without_update,
+)
 from germline.report.prompt_option_charts import center_options
 from germline.report.score_decline_advice import ScoreDeclineAdvice, score_decline_advice
 from germline.report.score_divergence_advice import (
@@ -98,7 +104,7 @@ def print_next_commands(console: Console, run: RunDirectory) -> None:
     _print_whole(console, "next:")
     lines = [f'  germline generate {path} "your prompt"']
     if len(known) > 1 and exported and not is_clearly_better(exported, known[0]):
-        tables.print_indented(_doubt(exported, known[0]), console)
+        tables.print_indented(_without_update(run) + _doubt(exported, known[0]), console)
         lines += _commands_in_doubt(run, exported)
     elif not run.config.engine.has_own_model:  # It has no file format.
         lines.append(f"  germline export {path}{' --best' if takes_best else ''} --out my-model")
@@ -106,6 +112,12 @@ def print_next_commands(console: Console, run: RunDirectory) -> None:
         lines.append(f"  germline resume {path} generations={2 * run.config.generations}")
     for line in lines:
         _print_whole(console, line)
+
+
+def _without_update(run: RunDirectory) -> str:
+    """Say in how many generations members did not differ, and end with a space; empty for none."""
+    sentence = without_update(run.generations()) if compares_members(run.config) else ""
+    return f"{sentence} " if sentence else ""
 
 
 def _doubt(score: HeldOutScore, start: HeldOutScore) -> str:

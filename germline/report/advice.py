@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from germline.config import Config
 from germline.record.atomic_files import Row
 from germline.report.text_format import escape_control_characters, number
 
@@ -26,6 +27,8 @@ NEARLY_ALL = 0.99
 
 SOLVED = 1.0
 """Mean fitness from which on examples on which no member differs count as solved."""
+
+MAKE_MEMBERS_DIFFER = "More examples per batch, or a larger sigma, make members differ."
 
 FEW_EXAMPLES, LOW_AGREEMENT, FEW_CHANGED = 0.1, 0.05, 0.01
 MOSTLY_EMPTY, MANY_FAILED = 0.5, 0.1
@@ -62,6 +65,36 @@ def with_update(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if not row["zero_signal"]]
 
 
+def without_update(rows: Sequence[Row]) -> str:
+    """Say in how many generations no update was made as members did not differ; empty for none.
+
+    A remedy is named where the examples are not solved and there is no other advice.
+
+    Args:
+        rows: generations of a run whose members are compared with each other.
+    """
+    silent = [row for row in rows if row["zero_signal"]]
+    if not silent:
+        return ""
+    solved = sum(_is_solved(row) for row in silent)
+    some = f"{len(silent)} of {len(rows)} generations"
+    which = "every generation" if len(silent) == len(rows) else some
+    sentence = f"In {which} all members had the same fitness, so no update was made."
+    if not solved:
+        remedy = "" if advice(rows) else f" {MAKE_MEMBERS_DIFFER}"
+        return f"{sentence}{remedy}"
+    share = "" if solved == len(silent) else f" in {solved} of them"
+    return (
+        f"{sentence} Members did not differ{share} because the examples were solved: the mean "
+        f"fitness was {number(SOLVED)} or more."
+    )
+
+
+def compares_members(config: Config) -> bool:
+    """Whether members are compared with each other; a single one is with a running mean."""
+    return config.strategy.population != 1
+
+
 def percent(share: float) -> str:
     """Format a share in percent, small ones with two significant digits."""
     value = 100 * share
@@ -82,13 +115,19 @@ def failed_share(rows: Sequence[Row]) -> tuple[float, str]:
 
 def _solved(rows: Sequence[Row]) -> str:
     """Return advice for examples that seem to be solved; empty where they do not."""
-    fitness = rows[-1]["fitness"]["mean"]
-    if fitness is None or fitness < SOLVED:
+    if not _is_solved(rows[-1]):
         return ""
+    fitness = number(rows[-1]["fitness"]["mean"])
     return (
-        f"a mean fitness of {number(fitness)} suggests that the examples are solved: stop here, or "
+        f"a mean fitness of {fitness} suggests that the examples are solved: stop here, or "
         "train on harder ones"
     )
+
+
+def _is_solved(row: Row) -> bool:
+    """Whether the mean fitness of a generation suggests that its examples are solved."""
+    fitness = row["fitness"]["mean"]
+    return fitness is not None and fitness >= SOLVED
 
 
 def _no_signal(rows: Sequence[Row]) -> str | None:

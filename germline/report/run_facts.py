@@ -26,7 +26,7 @@ from germline.record.lock import is_locked
 from germline.record.metrics_rows import batch_examples, paired_samples, transcript
 from germline.registry import implementation
 from germline.report import diff
-from germline.report.advice import failed_share
+from germline.report.advice import compares_members, failed_share, without_update
 from germline.report.diff import DiffPiece
 from germline.report.score_decline_advice import ScoreDeclineAdvice, score_decline_advice
 from germline.report.text_format import counted_by, escape_control_characters, scored_as
@@ -327,14 +327,14 @@ class RunFacts:
         return batch_examples(self.rows, self.config)
 
     @property
-    def without_signal(self) -> int:
-        """Number of generations in which all members had the same fitness."""
-        return sum(row["zero_signal"] for row in self.rows)
+    def without_update(self) -> str:
+        """Say in how many generations all members had the same fitness; empty for none."""
+        return without_update(self.rows) if self.compares_members else ""
 
     @property
     def compares_members(self) -> bool:
         """Whether members are compared with each other; a single one is with a running mean."""
-        return getattr(self.config.strategy, "population", None) != 1
+        return compares_members(self.config)
 
     @property
     def journal_bytes(self) -> int:

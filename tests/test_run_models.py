@@ -234,6 +234,18 @@ def test_completions_go_beside_the_run_unless_told_otherwise(one_run):
     path.unlink()
 
 
+def test_completions_that_replace_others_are_named_in_a_warning(one_run, tmp_path, caplog):
+    file = tmp_path / "completions.jsonl"
+    evaluate(str(one_run), limit=3, out=file)
+    evaluate(str(one_run), limit=3, out=file)
+    assert not caplog.messages  # the same completions
+    evaluate(str(one_run), limit=2, out=file)
+    assert caplog.messages == [
+        "out: the 2 completions of this evaluation replace the 3 of an earlier one in "
+        f"{file}: to keep both, name another file (--out)"
+    ]
+
+
 def test_the_split_and_the_task_are_those_asked_for(one_run, tmp_path):
     task = load_config({"task": {"kind": "arithmetic", "max_new_tokens": 4}}).task
     _, train_file = evaluate(str(one_run), split="train", limit=3, out=tmp_path / "train")

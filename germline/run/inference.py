@@ -3,6 +3,7 @@
 from __future__ import annotations  # help() shows the names of types as they are written here
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -54,6 +55,8 @@ from germline.types import (
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+log = logging.getLogger(__name__)
 
 
 def evaluate(  # noqa: PLR0913 - all that a score depends on
@@ -258,6 +261,13 @@ def _write_completions(path: Path, evaluation: Evaluation, examples: Sequence[Ex
         for rollout in evaluation.rollouts
     ]
     text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    content = text.encode("utf-8", "backslashreplace")
     with explain_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, text.encode("utf-8", "backslashreplace"))
+        if path.is_file() and (earlier := path.read_bytes()) != content:
+            log.warning(
+                "out: the %d completions of this evaluation replace the %d of an earlier one in "
+                "%s: to keep both, name another file (--out)",
+                *(len(rows), earlier.count(b"\n"), path),
+            )
+    write_atomically(path, content)

@@ -10,7 +10,8 @@ from germline.cli.arguments import examples_epilog
 from germline.cli.json_output import AsJson, print_json
 
 if TYPE_CHECKING:
-    from germline.run.task_check import TaskCheckReport, TaskCheckRow
+    from germline.run.task_check import TaskCheckReport
+    from germline.run.task_check_row import TaskCheckRow
 
 CHECK_EXAMPLES = (
     "germline check task riddles.py",

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from germline.config import Config, CustomTask, TaskBase, load_config
 from germline.config.tasks import FileTask
@@ -21,14 +21,14 @@ from germline.nano import NANO_DIR
 from germline.protocols import EpisodeTask, Task
 from germline.run.build_parts import make_decoding, make_graders
 from germline.run.example_episode import ExampleEpisode, play_example
+from germline.run.task_check_row import TaskCheckRow, Verdict
+from germline.run.tool_check import check_tools
 from germline.scorers.scored_graders import Graders
 from germline.tasks import make_task
 from germline.tasks.environment_task import EnvironmentTask
 from germline.types import Example, GermlineError, Grade
 
 log = logging.getLogger(__name__)
-
-Verdict = Literal["ok", "warning", "wrong"]
 
 GOLD, FUZZED, QUICK = 20, 30, 4
 """Numbers of gold and empty answers, of mixed hostile texts, and of answers graded at run start."""
@@ -38,23 +38,6 @@ LONGEST_SHOWN = 60
 
 BROKEN = ("timeout", "the grader process died", "out of memory")
 """Beginnings of failures that no text should cause; by an exception a grader may refuse a text."""
-
-
-@dataclass(frozen=True)
-class TaskCheckRow:
-    """One row of a check: what was tried, how often, the rewards it earned, and the verdict.
-
-    Attributes:
-        text: the whole of the hostile text that earns as much as a gold answer; None for any
-            other row. The remark shows its beginning.
-    """
-
-    tried: str
-    count: int
-    rewards: tuple[float, ...]
-    verdict: Verdict
-    remark: str
-    text: str | None = None
 
 
 @dataclass(frozen=True)
@@ -121,6 +104,7 @@ def check_task(
         graders.redirect_output(printed)
         findings = [_examples(made), *_rewards(made, graders)]
         episode = _episode(made, graders) if prompts else None
+    findings += check_tools(made, config, printed)
     finding, shown = _prompts(made, config, prompts, episode)
     findings.append(finding)
     wrote = printed.exists() and printed.stat().st_size > 0

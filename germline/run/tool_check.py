@@ -1,0 +1,143 @@
+"""Check the tools of an environment: each is called once, with arguments made from its signature.
+
+An environment that ignores replies without a call hides a tool that fails, so each tool is called
+in an episode of its own, in a grader process and under the time limit of a turn.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from germline.config import Config
+from germline.environments.adapters import ToolAdapter, adapt
+from germline.environments.event_loop import await_result
+from germline.environments.grader import EnvironmentGrader
+from germline.environments.step_result import shown
+from germline.environments.tool_calls import describe
+from germline.episode_types import Transcript
+from germline.graders.pool import GraderPool
+from germline.graders.reward_functions import exception_text
+from germline.graders.worker_messages import CAUSED_BY_CODE
+from germline.protocols import Task
+from germline.run.task_check_row import TaskCheckRow
+from germline.tasks.environment_task import EnvironmentTask
+from germline.types import Example, GermlineError
+
+EXAMPLE_TEXT = "text"
+"""Argument of a tool that takes a text, where the example has no gold answer."""
+
+RAISED = "raised "
+
+_BY_TYPE: Mapping[str, Any] = {
+    "integer": 1,
+    "number": 1.0,
+    "boolean": True,
+    "array": [],
+    "object": {},
+    "null": None,
+}
+
+
+@dataclass(frozen=True)
+class ToolCallGrader:
+    """Makes one call in an episode, and answers with what the tool returned or raised.
+
+    The reply of the transcript is the call, as a JSON list of the name and the arguments.
+
+    Attributes:
+        episodes: the grader of the environment's episodes.
+    """
+
+    episodes: EnvironmentGrader
+
+    def __call__(self, transcript: Transcript, example: Example) -> str:
+        """Return what the call came to; a reset that fails raises."""
+        name, arguments = json.loads(transcript.replies[0])
+        adapter = adapt(self.episodes.factory())
+        adapter.reset(dict(example.facts), transcript.seed)
+        tool = getattr(adapter.environment, name)
+        try:
+            return f"returned {shown(await_result(tool(**arguments)))}"
+        except MemoryError:
+            raise
+        except CAUSED_BY_CODE as error:
+            return f"{RAISED}{exception_text(tool, error)}"
+        finally:
+            adapter.close()
+
+
+def check_tools(task: Task, config: Config, printed: Path) -> list[TaskCheckRow]:
+    """Call every tool of an environment once; no row for a task without tools.
+
+    Args:
+        task: of any kind.
+        config: whose limits of graders hold.
+        printed: file to which what the tools print is appended.
+    """
+    if not isinstance(task, EnvironmentTask) or not task.has_tools:
+        return []
+    grader = task.episode_grader
+    if not isinstance(grader, EnvironmentGrader):
+        return []
+    example = task.examples("train")[0]
+    calls = example_calls(grader, example)
+    limits = config.graders
+    with GraderPool(
+        ToolCallGrader(grader),
+        grader.rubric.weights,
+        grader.rubric.floors,
+        timeout_s=limits.timeout_s,
+        memory_gb=limits.memory_gb,
+        max_turns=1,
+    ) as pool:
+        pool.redirect_output(printed)
+        results = [_result(pool, name, arguments, example) for name, arguments in calls.items()]
+    remarks = [
+        f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())}) {result}"
+        for (name, arguments), result in zip(calls.items(), results, strict=True)
+    ]
+    failed = [
+        remark
+        for remark, result in zip(remarks, results, strict=True)
+        if not result.startswith("returned ")
+    ]
+    if not failed:
+        return [TaskCheckRow("tools", len(calls), (), "ok", "; ".join(remarks))]
+    remark = f"{'; '.join(failed)}: the model may call a tool with such arguments"
+    return [TaskCheckRow("tools", len(calls), (), "warning", remark)]
+
+
+def example_calls(grader: EnvironmentGrader, example: Example) -> dict[str, dict[str, Any]]:
+    """Return example arguments of every tool by its name: those without a default."""
+    adapter = adapt(grader.factory())
+    tools = adapter.tools if isinstance(adapter, ToolAdapter) else {}
+    adapter.close()
+    calls = {}
+    for name, tool in tools.items():
+        schema = describe(tool)["function"]["parameters"]
+        calls[name] = {
+            argument: _example_argument(schema["properties"][argument], example)
+            for argument in schema["required"]
+        }
+    return calls
+
+
+def _example_argument(schema: Mapping[str, Any], example: Example) -> Any:
+    """Return a value that the JSON schema of an argument allows."""
+    if schema.get("enum"):
+        return schema["enum"][0]
+    if "anyOf" in schema:
+        return _example_argument(schema["anyOf"][0], example)
+    return _BY_TYPE.get(schema.get("type", "string"), example.answer or EXAMPLE_TEXT)
+
+
+def _result(pool: GraderPool, name: str, arguments: Mapping[str, Any], example: Example) -> str:
+    """Make one call and wait for it, so that an error does not stop the next call."""
+    call = Transcript((json.dumps([name, arguments]),), seed=0)
+    try:
+        (grade,) = pool.submit([call], [example]).result()
+    except GermlineError as error:
+        return f"{RAISED}{error}"
+    return grade.observation or f"failed: {grade.failure}"

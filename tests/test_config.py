@@ -259,6 +259,10 @@ def test_a_config_survives_json():
             r"strategy\.optimizer\.beta: unknown setting.*known here: decay_to, kind, momentum",
         ),
         ("task.tempurature=1", r"task\.tempurature: .*did you mean 'temperature'"),
+        (
+            "task={kind: jsonl, path: rows.jsonl, reward: {numerc: 1}}",
+            r"task\.reward: must be .*\(did you mean 'numeric'\?\)",
+        ),
         ("engine.devise=cpu", r"engine\.devise: .*did you mean 'device'"),
         ("fleet.engine=2", r"fleet\.engine: .*did you mean 'engines'"),
         ("record.figure_evry=1", r"record\.figure_evry: .*did you mean 'figure_every'"),

@@ -57,6 +57,9 @@ OTHER_NAMES = {
 REMEDIES = {"strategy.sigma": ": give auto, or a positive number such as 0.1"}
 """Setting -> what to give where a number is too small."""
 
+KEY = "[key]"
+"""pydantic's last part of a place where the key of a mapping is refused, after the key."""
+
 TYPES = ("constrained-", "literal[", "tuple[")
 """Prefixes of pydantic's names for types, which it adds for settings with several types."""
 
@@ -183,6 +186,8 @@ def _meant(name: str, known: Sequence[str]) -> str | None:
 
 def _setting(place: Sequence[str]) -> str:
     """Drop the tags pydantic adds for kinds and types: task.countdown.path -> task.path."""
+    if place[-1:] == [KEY]:  # the name of a part, which the message gives
+        place = place[:-2]
     return ".".join(
         part
         for index, part in enumerate(place)

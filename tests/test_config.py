@@ -319,7 +319,7 @@ def test_a_config_survives_json():
         ("fleet=slurm", r"fleet: there is no kind 'slurm'; choose one of 'local', 'ray'"),
         ("task=python", r"task\.path: is missing"),
         ("task=rows.tsv", r"task: .*'rows\.tsv'"),
-        ("task={kind: a.jsonl, reward: exakt}", r"task\.reward\.exakt.*'exact'.*found 'exakt'"),
+        ("task={kind: a.jsonl, reward: exakt}", r"task\.reward: .*'exact'.*found 'exakt'"),
         ("task={kind: a.jsonl, reward: {exact: 0}}", r"task: reward=.* has no weight above 0"),
         ("task={kind: a.jsonl, metric: json}", r"metric=json is not part of reward="),
         (

@@ -133,6 +133,7 @@ def test_models_are_compared_over_others():
     assert [one.model for one in rate_models(["c", "b", "a"], verdicts, "c")] == ["a", "b", "c"]
 
 
+@pytest.mark.slow
 def test_very_different_strengths_converge():
     verdicts = [*games("a", "b", 20_000, 1), *games("b", "c", 20_000, 1)]
     found = by_name(rate_models(["a", "b", "c"], verdicts, "c"))

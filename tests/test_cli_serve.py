@@ -88,6 +88,7 @@ def test_a_missing_extra_is_named_with_the_line_to_type(monkeypatch):
     assert "pip install 'germline[serve]'" in done.output
 
 
+@pytest.mark.slow
 def test_a_server_answers_and_ends_with_sigterm():
     command = [sys.executable, "-m", "germline", "serve", "nano", "engine=toy", "--port", "0"]
     with subprocess.Popen(

@@ -112,6 +112,7 @@ def test_a_hugging_face_model_on_two_engines_gives_the_same_bytes(tmp_path):
     assert journals[0] == journals[1]
 
 
+@pytest.mark.slow
 def test_a_quorum_goes_on_without_a_process_that_stands_still(tmp_path, started):
     """The journal says which members are absent, and replay needs nothing of them.
 

@@ -29,6 +29,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_an_environment_of_ones_own_is_checked_and_trained_on(folder):
     for line in OWN.splitlines():
         # Two generations tell whether it works; the page's own numbers take half a minute.

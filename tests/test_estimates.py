@@ -309,6 +309,7 @@ def test_a_config_is_not_changed_by_reading_it():
     assert shape_from("x", dict(before)).numbers == shape_of(QWEN).numbers
 
 
+@pytest.mark.slow
 def test_this_machine_is_measured_with_the_threads_of_the_config():
     before = torch.get_num_threads()
     other = before + 1

@@ -26,6 +26,7 @@ def fonts(tmp_path_factory):
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+@pytest.mark.slow
 def test_an_example_runs_without_a_word_of_complaint(path, tmp_path, fonts):
     done = subprocess.run(
         [sys.executable, "-W", "error", path],

@@ -130,6 +130,7 @@ def test_long_prompts_are_read_in_pieces_that_follow_from_the_model(monkeypatch)
 
 @pytest.mark.parametrize(("model", "space"), FAMILIES)
 @pytest.mark.usefixtures("as_on_gpu")
+@pytest.mark.slow
 def test_members_of_other_families_have_the_bits_of_a_cpu(model, space):
     near, there = inprocess(model, SPACES[space]), far(model, SPACES[space])
     for decoding in (DECODINGS["greedy"], DECODINGS["stopped"]):

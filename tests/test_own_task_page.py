@@ -23,6 +23,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_page_can_be_followed_command_by_command(folder):
     called = []
     for name, language, block in BLOCKS:

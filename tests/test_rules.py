@@ -70,5 +70,6 @@ def test_every_folder_of_code_is_searched(tmp_path, folder):
     assert len(violations(write(tmp_path, f"{folder}/deep/noun.py", "A = 1\n"))) == 1
 
 
+@pytest.mark.slow
 def test_this_repository_keeps_its_rules():
     assert violations(Path(__file__).parents[1]) == []

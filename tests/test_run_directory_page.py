@@ -80,6 +80,7 @@ def documents(folders):
     return found
 
 
+@pytest.mark.slow
 def test_every_field_is_documented(folders):
     wrong = {
         f"{name}: {one}"
@@ -90,6 +91,7 @@ def test_every_field_is_documented(folders):
     assert wrong == set()
 
 
+@pytest.mark.slow
 def test_every_documented_field_is_written(folders):
     missing = {
         f"{name}: {field}"
@@ -99,6 +101,7 @@ def test_every_documented_field_is_written(folders):
     assert missing == set()
 
 
+@pytest.mark.slow
 def test_every_file_is_on_the_page(folders):
     named = {*TABLES, *BARE}
     for folder in folders:

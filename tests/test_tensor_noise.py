@@ -228,6 +228,7 @@ def test_the_kernels_compute_the_frozen_bits_in_the_interpreter():
 
 
 @needs_triton
+@pytest.mark.slow
 def test_the_kernels_compile_for_a_gpu_without_fusing_products_and_sums(tmp_path):
     assert python(COMPILED, TRITON_CACHE_DIR=str(tmp_path)) == "exact"
 

@@ -13,6 +13,7 @@ from germline.cli.application import app
 from germline.config import load_config
 from germline.estimates.hardware import GPUS
 from germline.run import dry_run as module
+from germline.run import resource_checks
 from germline.run.dry_run import dry_run
 from germline.types import GermlineError
 from tests.tiny import save_tiny
@@ -153,6 +154,8 @@ def test_what_a_run_refuses_a_dry_run_refuses(tmp_path):
 
 def test_a_run_that_does_not_fit_ends_with_status_1(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "machine_here", lambda *_: GPUS["laptop-8gb"])
+    # A training would refuse these weights; a dry run estimates what they need.
+    monkeypatch.setattr(resource_checks, "_available", lambda _: (False, 0, 10**8))
     words = ["train", "papers/qiu-countdown-0.5b", "--dry-run", "--json", "--out", "run"]
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(app, words)

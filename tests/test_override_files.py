@@ -84,6 +84,9 @@ def test_a_replaced_section_says_which_settings_are_dropped(file, caplog):
     caplog.clear()
     load_config(load_config(base).model_dump(), ["space.kind=lora", "engine=toy", "seed=3"])
     assert caplog.text == ""
+    judge = "held_out.scorers.j={kind: judge, url: 'http://localhost:%d/v1', model: m}"
+    load_config(load_config(base, [judge % 1]).model_dump(), [judge % 2])
+    assert caplog.text == ""  # the other settings of the judge are at their defaults
 
 
 def test_dropped_settings_follow_the_error_that_they_cause(caplog):

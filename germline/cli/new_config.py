@@ -76,7 +76,10 @@ def new_config(
     command += ["--hardware", hardware] if hardware else []
     name = shlex.quote(str(file))
     write_atomically(file, config_text(found, shlex.join(command), name).encode())
-    following = [f"germline train {name} --dry-run", f"germline train {name}"]
+    tried = f"germline train {name} --dry-run"  # which is about this machine
+    if hardware:
+        tried = f"germline doctor --config {name} --hardware {hardware}"
+    following = [tried, f"germline train {name}"]
     if as_json:
         rows = [
             {"setting": one.setting, "value": one.value, "reason": one.reason}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from germline.config.file_paths import resolve_file_paths
+from germline.config.reference import group_at
 from germline.config.yaml_loader import DuplicateKeyError, read_file, read_value
 from germline.registry import sections
 from germline.types import GermlineError
@@ -103,7 +104,7 @@ class OverriddenSettings:
         """
         if not isinstance(old, Mapping):
             return
-        kinds = sections(name.rpartition(".")[2])
+        kinds = sections(group_at(name.split(".")))
         section = kinds.get(str(old.get("kind")))
         fields = section.model_fields if section is not None else {}
         kept = new if isinstance(new, Mapping) else {}

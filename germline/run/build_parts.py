@@ -31,7 +31,7 @@ from germline.run.build_fleet import engine_placement, make_fleet, warn_if_slow
 from germline.run.inherited_weights import apply_ancestors, space_seed
 from germline.run.loaded_model import check_model_is_named
 from germline.run.resource_checks import check_graders, check_memory, check_threads
-from germline.run.run_checks import check_episode_rewards, check_run
+from germline.run.run_checks import check_episode_rewards, check_fleet_memory, check_run
 from germline.scorers.scored_graders import Graders, ScoredGraders
 from germline.shaping import utilities
 from germline.spaces import make_space
@@ -101,6 +101,7 @@ def build_run_parts(
     """
     task = make_task(config.task, inputs)
     check_run(config, task)
+    check_fleet_memory(config)
     with ExitStack() as opened:
         graders = make_graders(config, task)
         opened.callback(graders.close)

@@ -38,7 +38,7 @@ from germline.record.run_directory import run_facts
 from germline.run.build_parts import make_graders, with_population
 from germline.run.choose_directory import choose_directory
 from germline.run.resource_checks import GUESSED_TOKENS
-from germline.run.run_checks import check_run
+from germline.run.run_checks import check_fleet_memory, check_run
 from germline.run.snapshot_policy import snapshot_size, snapshots_to_keep
 from germline.run.task_check import check_custom_reward
 from germline.spaces import make_space
@@ -152,6 +152,8 @@ def _dry_run(config: Config, out: Path | str | None, clock: Clock) -> DryRun:
         machine = machine_here(config, shape, clock)
         found = estimate(config, shape, texts, machine)
         remedy = () if found.fits else what_fits(config, shape, texts, machine)
+    if found is None or found.fits:  # else the estimate says more than a refusal
+        check_fleet_memory(config)
     held_out = None
     if task is not None:
         held_out = min(config.held_out.examples, len(task.examples("test")))

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 def check_run(config: Config, task: Task | None) -> None:
-    """Refuse settings that this machine or the task cannot have.
+    """Refuse settings that this machine or the task cannot have, memory for the weights apart.
 
     Args:
         config: of the run.
@@ -33,13 +33,21 @@ def check_run(config: Config, task: Task | None) -> None:
         _warn_of_small_splits(config, task)
     check_limits(config, config.batch_size if task is None else len(task.examples("train")))
     check_graders(config)
-    if isinstance(config.fleet, Local):
-        # Each engine checks the memory when it loads, but all engines load at the same time.
-        check_memory(config, engines=config.fleet.engines)
     _check_packages(config)
     for setting, scorer in config.scorers.items():
         if isinstance(scorer, HttpScorer):
             request_headers(scorer, f"{setting}.token_env")
+
+
+def check_fleet_memory(config: Config) -> None:
+    """Refuse weights that do not fit into this machine.
+
+    Raises:
+        GermlineError: naming what is needed, what is available and what would fit.
+    """
+    if isinstance(config.fleet, Local):
+        # Each engine checks the memory when it loads, but all engines load at the same time.
+        check_memory(config, engines=config.fleet.engines)
 
 
 def _warn_of_small_splits(config: Config, task: Task) -> None:

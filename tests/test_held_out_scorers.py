@@ -136,6 +136,10 @@ def test_a_resumed_run_may_be_given_a_judge(tmp_path):
     ]
     assert found == [[], [], ["vowels"]]
     assert journal(path) == journal(run(tmp_path / "plain"))
+    away = section | {"url": "http://127.0.0.1:9", "retry_timeout_s": 0}
+    with pytest.raises(GermlineError, match=r"vowels .* scored none"):
+        germline.resume(path, ["generations=5", f"held_out.scorers.vowels={json.dumps(away)}"])
+    assert RunDirectory.open(path).config.generations == 4
 
 
 def test_plain_output_has_the_scores_before_training_too(tmp_path):

@@ -60,7 +60,8 @@ class HeldOutScorers:
     ) -> dict[str, ScorerValues]:
         """Score the completion of each example, by scorer; a warning says what is missing."""
         texts = {rollout.example: self._text_of(rollout_text(rollout)) for rollout in rollouts}
-        scores = self._scores([texts[example.index] for example in examples], examples)
+        answers = [texts[example.index] for example in examples]
+        scores = self._scores(answers, examples, self._parts)
         for name, given in scores.items():
             missing = [score.missing for score in given if score.missing is not None]
             if missing:
@@ -73,14 +74,23 @@ class HeldOutScorers:
             for part in self._parts
         }
 
-    def check(self, examples: Sequence[Example]) -> None:
+    def check(
+        self, examples: Sequence[Example], known: Mapping[str, ScorerBase] | None = None
+    ) -> None:
         """Try every scorer on a few answers.
+
+        Args:
+            examples: held out.
+            known: scorers of the run so far, which are not tried again.
 
         Raises:
             GermlineError: one scores none of them.
         """
         some = list(islice(examples, TRIED))
-        for name, given in self._scores([one.answer or one.prompt for one in some], some).items():
+        before = known or {}
+        tried = [one for one in self._parts if before.get(one.name) != self._configs[one.name]]
+        texts = [one.answer or one.prompt for one in some]
+        for name, given in self._scores(texts, some, tried).items():
             if given and all(score.missing is not None for score in given):
                 raise GermlineError(
                     f"{_setting(name)} (kind={self._configs[name].kind}) scored none of the "
@@ -93,9 +103,11 @@ class HeldOutScorers:
             part.queue.close()
             part.scorer.close()
 
-    def _scores(self, texts: Sequence[str], examples: Sequence[Example]) -> dict[str, list[Score]]:
+    def _scores(
+        self, texts: Sequence[str], examples: Sequence[Example], parts: Sequence[ScorerPart]
+    ) -> dict[str, list[Score]]:
         items = list(zip(texts, examples, strict=True))
-        pending = {part.name: part.queue.submit(items) for part in self._parts}
+        pending = {part.name: part.queue.submit(items) for part in parts}
         return {name: future.result() for name, future in pending.items()}
 
 

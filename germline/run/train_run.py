@@ -290,7 +290,7 @@ def begin_run(
     try:
         check_custom_reward(parts.config, parts.task, parts.graders)
         parts = replace(parts, config=with_digest(parts.config, parts.task))
-        parts.held_out_scorers.check(parts.task.examples("test")[: config.held_out.examples])
+        parts.held_out_scorers.check(_held_out_examples(parts))
         config = parts.config.model_copy(update={"model": config.model})
         directory = RunDirectory.create(
             path, config, parts.fleet.digest(), engine_threads(config), ancestors
@@ -337,6 +337,7 @@ def resume(
         threads = directory.environment["threads"]
         parts = build_run_parts(_with_threads(loadable, threads), directory.ancestors, inputs.task)
         on_error.callback(parts.close)
+        parts.held_out_scorers.check(_held_out_examples(parts), directory.config.held_out.scorers)
         complete = recall_strategy(parts.strategy, entries)
         parts.fleet.restore(complete, directory.snapshots, directory.base_digest)
         directory.journal.cut(len(entries))
@@ -346,6 +347,10 @@ def resume(
         training = Training(parts, directory, len(entries), inputs, callbacks)
         on_error.pop_all()
     return training
+
+
+def _held_out_examples(parts: RunParts) -> Sequence[Example]:
+    return parts.task.examples("test")[: parts.config.held_out.examples]
 
 
 def _entries_to_resume(directory: RunDirectory, config: Config) -> list[JournalEntry]:

@@ -228,24 +228,27 @@ def test_the_page_says_what_is_wrong(run):
     assert "make members differ" not in text
 
 
+CONFIG = load_config({})
+
+
 def solved(row):
     return {**row, "fitness": {**row["fitness"], "mean": 1.0}}
 
 
 def test_generations_without_an_update_have_a_remedy_where_no_other_advice_helps():
     silent_rows = [generation_row(one) for one in silent(2)]
-    sentence = without_update([*silent_rows, *rows(WINDOW)])
+    sentence = without_update([*silent_rows, *rows(WINDOW)], CONFIG)
     assert sentence.startswith("In 2 of 12 generations all members had the same fitness")
     assert sentence.endswith("or a larger sigma, make members differ.")
-    assert without_update(rows(WINDOW)) == ""
+    assert without_update(rows(WINDOW), CONFIG) == ""
 
 
 def test_no_remedy_is_named_for_generations_without_an_update_that_are_solved():
     last = [generation_row(one) for one in silent(2)]
-    found = without_update([*rows(WINDOW), *map(solved, last)])
+    found = without_update([*rows(WINDOW), *map(solved, last)], CONFIG)
     assert "because the examples were solved: the mean fitness was 1 or more" in found
     assert "make members differ" not in found
-    mixed = without_update([*last, *rows(WINDOW), solved(last[0])])
+    mixed = without_update([*last, *rows(WINDOW), solved(last[0])], CONFIG)
     assert "In 3 of 13 generations" in mixed
     assert "did not differ in 1 of them because the examples were solved" in mixed
 

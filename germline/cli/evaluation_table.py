@@ -79,14 +79,12 @@ def print_rows(rows: Sequence[EvaluationRow], *, as_json: bool) -> None:
     scorers = dict.fromkeys(one.metric for row in rows for one in row.score.scorers)
     tables.print_table(
         (
-            *(
-                "model",
-                "generation",
-                rows[0].score.metric,
-                "n",
-                "mean reward",
-                "difference to the first",
-            ),
+            "model",
+            "generation",
+            rows[0].score.metric,
+            "n",
+            "mean reward",
+            "difference to the first",
             *scorers,
         ),
         [

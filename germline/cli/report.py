@@ -81,7 +81,7 @@ def _print_comparison(runs: "Sequence[RunFacts]") -> None:
                 text_format.score(run.scores[0]) if run.scores else "",
                 text_format.score(run.scores[-1]) if run.scores[1:] else "",
                 str(run.scores[-1].n) if run.scores else "",
-                text_format.difference(found) if found else _none(why_no_difference(run, runs[0])),
+                text_format.difference(found) if found else why_no_difference(run, runs[0]),
             )
             for run, found in zip(runs, differences_to_first(runs), strict=True)
         ],
@@ -90,10 +90,6 @@ def _print_comparison(runs: "Sequence[RunFacts]") -> None:
         "differences to the first run: paired over the same held-out examples, with 95 % intervals "
         "(of examples, not of run seeds)"
     )
-
-
-def _none(reason: str) -> str:
-    return f"none: {reason}" if reason else ""
 
 
 def _as_json(runs: "Sequence[RunFacts]") -> list[dict[str, object]]:

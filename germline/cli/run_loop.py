@@ -1,6 +1,5 @@
 """Run a training from the terminal: show its progress, handle Ctrl-C, print the summary."""
 
-import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
@@ -133,10 +132,9 @@ def _over_seeds(one: "SeedStatistics", name: str) -> str:
     if name == "mean":
         return number(one.mean)
     if name == "95 % interval":
-        known = math.isfinite(one.low)
-        return (
-            f"{number(one.low)} to {number(one.high)}" if known else f"needs {FEWEST_SEEDS} seeds"
-        )
+        if not one.has_interval:
+            return f"needs {FEWEST_SEEDS} seeds"
+        return f"{number(one.low)} to {number(one.high)}"
     return f"{number(one.smallest)} to {number(one.largest)}"
 
 

@@ -21,7 +21,6 @@ from germline.record.best_generation import best_score, signed_score
 from germline.record.metrics_rows import paired_samples, scores_by_scorer
 from germline.report.advice import (
     MANY_FAILED,
-    compares_members,
     failed_share,
     percent,
     without_update,
@@ -116,7 +115,7 @@ def print_next_commands(console: Console, run: RunDirectory) -> None:
 
 def _without_update(run: RunDirectory) -> str:
     """Say in how many generations members did not differ, and end with a space; empty for none."""
-    sentence = without_update(run.generations()) if compares_members(run.config) else ""
+    sentence = without_update(run.generations(), run.config)
     return f"{sentence} " if sentence else ""
 
 

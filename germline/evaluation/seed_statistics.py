@@ -42,6 +42,11 @@ class SeedStatistics:
     smallest: float
     largest: float
 
+    @property
+    def has_interval(self) -> bool:
+        """Whether there are enough seeds for the interval."""
+        return self.seeds >= FEWEST_SEEDS
+
 
 def seed_statistics(values: Sequence[float]) -> SeedStatistics:
     """Return mean, bootstrap interval and range of one value per run seed.

@@ -65,16 +65,14 @@ def with_update(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if not row["zero_signal"]]
 
 
-def without_update(rows: Sequence[Row]) -> str:
+def without_update(rows: Sequence[Row], config: Config) -> str:
     """Say in how many generations no update was made as members did not differ; empty for none.
 
-    A remedy is named where the examples are not solved and there is no other advice.
-
-    Args:
-        rows: generations of a run whose members are compared with each other.
+    A remedy is named where the examples are not solved and there is no other advice. A run whose
+    members are not compared with each other has none.
     """
     silent = [row for row in rows if row["zero_signal"]]
-    if not silent:
+    if not silent or not compares_members(config):
         return ""
     solved = sum(_is_solved(row) for row in silent)
     some = f"{len(silent)} of {len(rows)} generations"

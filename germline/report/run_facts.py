@@ -329,7 +329,7 @@ class RunFacts:
     @property
     def without_update(self) -> str:
         """Say in how many generations all members had the same fitness; empty for none."""
-        return without_update(self.rows) if self.compares_members else ""
+        return without_update(self.rows, self.config)
 
     @property
     def compares_members(self) -> bool:

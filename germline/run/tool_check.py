@@ -28,7 +28,8 @@ from germline.types import Example, GermlineError
 EXAMPLE_TEXT = "text"
 """Argument of a tool that takes a text, where the example has no gold answer."""
 
-RAISED = "raised "
+RETURNED, RAISED = "returned ", "raised "
+"""Beginnings of what a call came to."""
 
 _BY_TYPE: Mapping[str, Any] = {
     "integer": 1,
@@ -59,7 +60,7 @@ class ToolCallGrader:
         adapter.reset(dict(example.facts), transcript.seed)
         tool = getattr(adapter.environment, name)
         try:
-            return f"returned {shown(await_result(tool(**arguments)))}"
+            return f"{RETURNED}{shown(await_result(tool(**arguments)))}"
         except MemoryError:
             raise
         except CAUSED_BY_CODE as error:
@@ -101,7 +102,7 @@ def check_tools(task: Task, config: Config, printed: Path) -> list[TaskCheckRow]
     failed = [
         remark
         for remark, result in zip(remarks, results, strict=True)
-        if not result.startswith("returned ")
+        if not result.startswith(RETURNED)
     ]
     if not failed:
         return [TaskCheckRow("tools", len(calls), (), "ok", "; ".join(remarks))]

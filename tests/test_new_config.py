@@ -128,3 +128,12 @@ def test_the_tables_of_the_page_are_those_of_the_configs():
         _, _, space, population, sigma, *rest = rows[name]
         assert (space, int(population)) == (f"`{config.space.kind}`", strategy.population), name
         assert (float(sigma.split()[0]), *map(float, rest)) == published, name
+
+
+def test_the_next_command_for_another_machine_estimates_for_that_machine(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["new", "config", "--model", "nano", "--task", "arithmetic", "--out"]
+    there = CliRunner().invoke(app, [*words, "there.yaml", "--hardware", "80gb"]).output
+    assert "\n  germline doctor --config there.yaml --hardware 80gb\n" in there
+    here = CliRunner().invoke(app, [*words, "here.yaml"]).output
+    assert "\n  germline train here.yaml --dry-run\n" in here

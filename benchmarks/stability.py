@@ -13,9 +13,10 @@ times sigma, tuned on the grid 0.5, 1, 2, 4. The best rate of a task and space h
 final score over its seeds; of equal ones, the rate that reached it first.
 
 Each cell runs in a process with one thread, two at a time, and writes its curve to a JSON file.
-Cells that have a file are not run again, so an interrupted benchmark can be continued. Rollouts are
-those of training: members times examples, plus those of calibrating sigma. Rollouts of held-out
-scores are not counted.
+Cells that have a file are not run again, so an interrupted benchmark can be continued; with
+`--runs FOLDER` their run directories stay, for `germline eval FOLDER/CELL -g best -g 249`.
+Rollouts are those of training: members times examples, plus those of calibrating sigma. Rollouts
+of held-out scores are not counted.
 
 A method may also be settings, such as `space.rank=4`, to see whether the defaults carry over; and
 `reparametrized` trains nano with some layers times 3 and their successors divided by 3, which is
@@ -181,8 +182,8 @@ def setup_of(task: str) -> Setup:
     return SETUPS[task] if task in SETUPS else Setup(task)
 
 
-def run(cell: Cell) -> None:
-    """Train one cell and write its curve."""
+def run(cell: Cell, runs: Path | None) -> None:
+    """Train one cell and write its curve; its run directory is kept if `runs` is a folder."""
     from germline import load_config, train
 
     setup = setup_of(cell.task)
@@ -203,7 +204,7 @@ def run(cell: Cell) -> None:
     )
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        training = train(config, Path(folder) / "run")
+        training = train(config, runs / cell.path.stem if runs else Path(folder) / "run")
         counts = [len(record.evaluation.rollouts) for record in training]
         scores = [one.score for one in training.directory.held_out()]
     rollouts = np.cumsum([0, *counts])
@@ -234,14 +235,15 @@ def read_curve(path: Path, cell: Cell) -> Curve | None:
     return Curve(**(json.loads(path.read_text()) | {"cell": cell})) if path.exists() else None
 
 
-def run_all(cells: Sequence[Cell], together: int) -> None:
+def run_all(cells: Sequence[Cell], together: int, runs: Path | None) -> None:
     """Run the cells without a curve, `together` processes at a time."""
+    kept = ["--runs", str(runs)] if runs else []
 
     def start(cell: Cell) -> None:
         words = [cell.task, cell.space, cell.method, str(cell.seed)]
         command = [sys.executable, "-m", "benchmarks.stability", "--longer", str(cell.longer)]
         done = subprocess.run(
-            [*command, "--cell", *words],
+            [*command, *kept, "--cell", *words],
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             capture_output=True,
             text=True,
@@ -354,11 +356,12 @@ def main() -> None:
     parser.add_argument("--together", type=int, default=2, help="processes at a time")
     parser.add_argument("--table", action="store_true", help="print tables, run nothing")
     parser.add_argument("--figure", type=Path, help="also draw the curves into this PNG file")
+    parser.add_argument("--runs", type=Path, help="keep the run directories in this folder")
     parser.add_argument("--cell", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.cell:
         task, space, method, seed = arguments.cell
-        run(Cell(task, space, method, int(seed), arguments.longer))
+        run(Cell(task, space, method, int(seed), arguments.longer), arguments.runs)
         return
     tasks = [arguments.task] if arguments.task else arguments.tasks
     methods = arguments.methods or ["default", *(f"rate {rate:g}" for rate in RATES)]
@@ -370,7 +373,7 @@ def main() -> None:
         for method in methods
     ]
     if not arguments.table:
-        run_all(cells, arguments.together)
+        run_all(cells, arguments.together, arguments.runs)
     if arguments.figure:
         draw(arguments.figure, tasks, methods, arguments.longer)
     print("\n".join(rows(tasks, arguments.spaces, methods, arguments.longer)))

@@ -20,6 +20,7 @@ from germline.graders.fuzz_texts import HOSTILE, fuzz_text
 from germline.nano import NANO_DIR
 from germline.protocols import EpisodeTask, Task
 from germline.run.build_parts import make_decoding, make_graders
+from germline.run.episode_reward_check import missing_reward
 from germline.run.example_episode import ExampleEpisode, play_example
 from germline.run.task_check_row import TaskCheckRow, Verdict
 from germline.run.tool_check import check_tools
@@ -103,6 +104,9 @@ def check_task(
     with make_graders(config, made) as graders:
         graders.redirect_output(printed)
         findings = [_examples(made), *_rewards(made, graders)]
+        examples = _spread(made.examples("train"), QUICK)
+        if problem := missing_reward(made, config, graders, examples):
+            findings.append(TaskCheckRow("episodes", len(examples), (), "warning", problem))
         episode = _episode(made, graders) if prompts else None
     findings += check_tools(made, config, printed)
     finding, shown = _prompts(made, config, prompts, episode)
@@ -117,7 +121,7 @@ def check_custom_reward(config: Config, task: Task, graders: Graders) -> None:
     """Refuse a custom task whose reward is broken.
 
     A reward that is not deterministic gets a warning in the log, as does an environment that fails
-    on all replies that are tried: the model may find one that it takes.
+    on all replies that are tried, or gives no reward for them: the model may find better ones.
 
     Raises:
         GermlineError: no answer can be graded, or a reward is not a number.
@@ -144,6 +148,8 @@ def check_custom_reward(config: Config, task: Task, graders: Graders) -> None:
     if all(grade.failure for grade in grades):
         has_gold = any(example.answer for example in examples)
         _report_failure(config, task, place, grades[0].failure or "", has_gold=has_gold)
+    if problem := missing_reward(task, config, graders, examples):
+        log.warning("%s: %s", place, problem)
 
 
 def with_digest(config: Config, task: Task) -> Config:

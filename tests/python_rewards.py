@@ -1,4 +1,4 @@
-"""Reward functions given from Python; a grader process imports nothing else with them."""
+"""Reward functions given from Python, an environment that fails; graders import nothing else."""
 
 
 def length(completion, example):
@@ -12,3 +12,17 @@ def trl_length(prompts, completions, level, **columns):
 
 def vowels(completion, example):
     return sum(one in "aeiou" for one in completion)
+
+
+def only_of_gold(completions, answer, **_):
+    return [1.0 if text == gold else None for text, gold in zip(completions, answer, strict=True)]
+
+
+def wrong(completion, example):
+    return example["gold"]
+
+
+def fails_midway(transcript, example):
+    if example.facts["turns"] == len(transcript.replies):
+        raise ValueError("no such move")
+    return {"won": 0.5} if transcript.is_final else "go on"

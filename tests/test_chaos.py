@@ -78,7 +78,8 @@ def assert_each_generation_once(folder, generations):
     assert numbers == list(range(generations))
 
 
-@pytest.mark.parametrize("times", [1, pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("times", [1, 5])
 def test_kills_leave_no_trace(times, tmp_path):
     whatever_has_a_memory = (
         *ADAM_FULL,

@@ -142,6 +142,7 @@ def test_resume_refuses_what_would_make_it_another_run(trained: tuple[Path, str]
     assert "asked for is 1.0" in shown.stderr
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_after_the_generation_and_the_run_goes_on(
     config: Path, trained: tuple[Path, str], tmp_path: Path
 ) -> None:

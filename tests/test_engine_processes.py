@@ -233,6 +233,7 @@ threading.Event().wait()
 """
 
 
+@pytest.mark.slow
 def test_killing_the_parent_ends_every_process_idle_or_at_work():
     with subprocess.Popen(
         [sys.executable, "-c", PARENT], cwd=ROOT, stdout=subprocess.PIPE, text=True

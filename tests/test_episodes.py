@@ -12,6 +12,7 @@ from germline.fleet.worker_jobs import EpisodesJob
 from germline.graders.pool import GraderPool
 from germline.rollout import evaluate_members
 from germline.types import Completion, Decoding, Example, Grade, Rollout
+from tests.python_rewards import fails_midway
 from tests.tiny_engines import SPACES, engine, inprocess, population
 from tests.toy_runs import InProcessPool
 
@@ -99,15 +100,9 @@ def test_an_episode_that_ends_before_the_first_turn_leaves_the_others_their_rows
         assert (row[0].turns, row[0].completion.tokens, row[0].ended) == ((), (), "done")
 
 
-def crashes(transcript: Transcript, example: Example) -> Mapping[str, float] | str:
-    if example.facts["turns"] == len(transcript.replies):
-        raise ValueError("no such move")
-    return {"won": 0.5} if transcript.is_final else "go on"
-
-
 def test_an_environment_that_fails_ends_its_own_episode():
     made = engine("toy", SPACES["rank 1"])
-    with GraderPool(crashes, {"won": 1.0}, {"won": -1.0}, max_turns=3) as graders:
+    with GraderPool(fails_midway, {"won": 1.0}, {"won": -1.0}, max_turns=3) as graders:
         rows = play_episodes(made, graders, [None, None], game(2, 5), DECODING)
     for row in rows:
         at_step, until_limit = row

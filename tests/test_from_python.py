@@ -12,7 +12,7 @@ import germline
 from germline.graders.in_process_pool import InProcessPool, can_be_imported
 from germline.tasks.python_inputs import read_rows
 from germline.types import Example, GermlineError
-from tests.python_rewards import length, trl_length, vowels
+from tests.python_rewards import length, only_of_gold, trl_length, vowels, wrong
 from tests.tiny import save_tiny
 from tests.toy_runs import LETTERS, SETTINGS, journal, stopped_after
 
@@ -100,10 +100,6 @@ def test_rows_may_have_built_in_rewards(tmp_path):
     assert training.end.metric == "contains"
 
 
-def only_of_gold(completions, answer, **_):
-    return [1.0 if text == gold else None for text, gold in zip(completions, answer, strict=True)]
-
-
 @pytest.mark.parametrize(
     ("reward", "said"),
     [
@@ -179,10 +175,6 @@ def test_a_reward_below_the_floor_names_the_setting_and_the_setting_mends_it(tmp
 def test_a_reward_that_always_fails_is_refused_at_the_start(tmp_path):
     with pytest.raises(GermlineError, match=r"reward wrong\(\): the reward fails .* KeyError"):
         germline.train(ON_ROWS, tmp_path, reward=wrong, data=ROWS)
-
-
-def wrong(completion, example):
-    return example["gold"]
 
 
 # --- where functions run

@@ -146,6 +146,7 @@ def skip_the_time_alone(fleet, name, monkeypatch):
 # --- runs
 
 
+@pytest.mark.slow
 def test_another_cluster_than_the_one_a_script_has_joined_is_refused(joined):
     from germline.fleet.ray_cluster import RayCluster
 

@@ -91,6 +91,7 @@ def test_killing_a_run_ends_its_engines(begun):
     wait_until(lambda: not engines_in_session(begun.pid))
 
 
+@pytest.mark.slow
 def test_what_this_machine_will_never_have_is_refused_without_waiting(tmp_path):
     fleet = (
         "fleet={kind: ray, engines: 3, min_engines: 2, resources: {GPU: 1}, placement_timeout_s: 1}"

@@ -94,9 +94,9 @@ def train(  # noqa: PLR0913 - the options of a command
         return
 
     def begin() -> "Training":
-        from germline import run
+        from germline.run.train_run import begin_run
 
-        return run.train(settings, out)
+        return begin_run(settings, out)
 
     run_with_view(begin, quiet=quiet, as_json=as_json)
 

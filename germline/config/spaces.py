@@ -142,7 +142,7 @@ class Singular(LinearSpace):
 
     @property
     def trains_an_adapter(self) -> bool:
-        """Whether what is searched can be written as a PEFT adapter: that of `start`."""
+        """Whether what is searched can be written as a PEFT adapter: that of `init_adapter`."""
         return self.init_adapter is not None
 
 

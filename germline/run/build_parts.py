@@ -28,7 +28,7 @@ from germline.optimizers import make_optimizer
 from germline.protocols import Engine, EpisodeTask, Fleet, Shaping, Strategy, Task
 from germline.record.ancestry import Ancestor
 from germline.run.build_fleet import engine_placement, make_fleet, warn_if_slow
-from germline.run.inherited_weights import apply_ancestors, space_seed
+from germline.run.inherited_weights import apply_ancestors
 from germline.run.loaded_model import check_model_is_named
 from germline.run.resource_checks import check_graders, check_memory, check_threads
 from germline.run.run_checks import check_episode_rewards, check_fleet_memory, check_run
@@ -268,7 +268,8 @@ def make_engine(
         ancestors: the runs that led to the starting weights.
     """
     # An engine uses the run seed only for random starting values of theta.
-    config = config.model_copy(update={"seed": space_seed(config, ancestors)})
+    seed = ancestors[0].config.seed if ancestors else config.seed
+    config = config.model_copy(update={"seed": seed})
     check_model_is_named(config)
     check_threads(config)
     check_memory(config, searched=searched)
@@ -281,7 +282,8 @@ def make_engine(
         kind=config.engine.kind,
         generates=generates,
     )
-    apply_ancestors(engine, ancestors)
+    if ancestors:
+        apply_ancestors(engine, ancestors)
     return engine
 
 

@@ -28,11 +28,9 @@ def apply_ancestors(engine: Engine, ancestors: Sequence[Ancestor]) -> None:
     Raises:
         GermlineError: a digest differs: the base model or a journal has changed.
     """
-    if not ancestors:
-        return
     weights = _masters(engine.weights)
     # All masters are made before the first update: their units are those of the base model.
-    seed = space_seed(ancestors[0].config, ancestors)
+    seed = ancestors[0].config.seed
     line = [_made_as(one.config, seed, weights) for one in ancestors]
     for ancestor, masters in zip(ancestors, line, strict=True):
         strategy = make_strategy(
@@ -52,11 +50,6 @@ def apply_ancestors(engine: Engine, ancestors: Sequence[Ancestor]) -> None:
         for later in (*line, weights):
             _take_over(masters, later)
     engine.refresh()
-
-
-def space_seed(config: Config, ancestors: Sequence[Ancestor]) -> int:
-    """Return the seed from which a space draws the parts of theta."""
-    return ancestors[0].config.seed if ancestors else config.seed
 
 
 def _masters(weights: MasterWeights) -> Masters:

@@ -5,7 +5,7 @@ from typing import Any
 from germline import registry
 from germline.config import TaskConfig
 from germline.protocols import Task
-from germline.tasks.prompt_settings import apply_prompt_settings
+from germline.tasks.prompt_settings import PROMPT_SETTINGS, apply_prompt_settings
 from germline.tasks.python_inputs import (
     NO_INPUTS,
     PythonInputs,
@@ -29,5 +29,8 @@ def make_task(config: TaskConfig, inputs: PythonInputs = NO_INPUTS) -> Task:
     rows: dict[str, Any] = {} if inputs.rows is None else {"rows": inputs.rows}
     task: Task = registry.create("task", config, **rows)
     task = apply_reward_functions(task, config, inputs)
-    task = add_scorer_parts(task, config)
-    return apply_prompt_settings(task, config)
+    if config.scorers or config.kl_coef is not None:
+        task = add_scorer_parts(task, config)
+    if config.changed(*PROMPT_SETTINGS):
+        task = apply_prompt_settings(task, config)
+    return task

@@ -14,18 +14,17 @@ from germline.tasks.prompt_format import PromptFormatter
 from germline.types import Example, GermlineError, Split
 
 Result = TypeVar("Result")
+PROMPT_SETTINGS = ("system_prompt", "few_shot", "train_examples", "strip_thinking")
 FEW_SHOT_SEED = 0
 """Of the order of solved examples: the same ones in every run, so that scores compare."""
 
 
 def apply_prompt_settings(task: Task, config: TaskBase) -> Task:
-    """Return the task with the settings that every task has; unchanged where none is set.
+    """Return the task with `PROMPT_SETTINGS`, which every task has.
 
     Raises:
         GermlineError: a system prompt without a chat, or too few solved examples.
     """
-    if not config.changed("system_prompt", "few_shot", "train_examples", "strip_thinking"):
-        return task
     changed = copy.copy(task)
     # Attributes of this instance: its class, and so what it can do besides, stays as it is.
     changed.examples = PromptedExamples(task, config)  # type: ignore[method-assign]

@@ -10,7 +10,7 @@ from germline.types import GermlineError
 
 
 def add_scorer_parts(task: Task, config: TaskBase) -> Task:
-    """Return the task with a part for each scorer and one for the KL penalty, where it has some.
+    """Return the task with a part for each scorer of its config, and one for the KL penalty.
 
     These parts have no floor: a completion that cannot be scored is missing.
 
@@ -31,8 +31,6 @@ def add_scorer_parts(task: Task, config: TaskBase) -> Task:
             )
     if config.kl_coef is not None:
         scored[KL_PART] = 0.0 - config.kl_coef
-    if not scored:
-        return task
     changed = copy.copy(task)
     changed.rubric = {**task.rubric, **scored}
     return changed

@@ -114,6 +114,36 @@ def test_a_reward_that_raises_earns_the_floor(task_of):
     assert "ZeroDivisionError" in grade.failure
 
 
+def without_rewards(text):
+    """Return the taskset without the decorators of rewards."""
+    return "\n".join(line for line in text.splitlines() if "@vf.reward" not in line)
+
+
+def test_an_episode_that_nothing_rewards_is_an_error_and_not_0(task_of):
+    with pytest.raises(GermlineError, match=r"has no reward for an episode: .* with @vf\.reward"):
+        play(task_of(without_rewards(written.SUMS)), ["1"])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("float(trace.last_reply.strip() == self.data.answer)", "float('nan')", "reward 'right'"),
+        ("float(len(trace.last_reply) < 5)", "{'brief': float('inf')}", "reward 'brief'"),
+        ("trace.num_turns", "float('nan')", "metric 'turns'"),
+        (
+            "float(trace.last_reply.strip() == self.data.answer)",
+            "{'a': 1e308, 'b': 1e308}",
+            "sum of the rewards a, b, short",
+        ),
+    ],
+)
+def test_what_is_not_finite_is_named_and_earns_the_floor(task_of, old, new, said):
+    grade = play(task_of(written.SUMS.replace(old, new), floor=-1.0), ["1"])[-1]
+    assert grade.reward == -1.0
+    assert grade.failure.startswith(f"the {said} is ")
+    assert grade.failure.endswith(": it must be a finite number whatever the model replies")
+
+
 def test_a_service_that_is_away_is_missing_and_not_0(task_of):
     task = task_of(written.DIALOG.replace("TURNS", "5"), tasks=4)
     grade = play(task, ["away"])[-1]

@@ -174,6 +174,18 @@ def test_a_service_that_is_away_is_missing_and_not_0(player):
     assert "no service" in row[0].grade.failure
 
 
+def test_an_episode_that_nothing_rewards_is_an_error_and_not_0(player):
+    with pytest.raises(GermlineError, match="has no reward for an episode"):
+        player(TALK.replace("@vf.reward", ""), InstantEngine(lambda *_: "fine"), members=[None])
+
+
+def test_a_reward_that_is_not_finite_is_named_and_earns_the_floor(player):
+    text = TALK.replace("float(len(trace.last_reply))", "float('nan')")
+    (row,) = player(text, InstantEngine(lambda *_: "fine"), members=[None], floor=-1.0)
+    assert row[0].grade.reward == -1.0
+    assert row[0].grade.failure.startswith("the reward 'length' is nan: ")
+
+
 def test_a_failure_before_the_first_reply_is_missing(player):
     (row,) = player(written.SETUP_RAISES, InstantEngine(lambda *_: ""), members=[None])
     assert all(math.isnan(rollout.grade.reward) for rollout in row)

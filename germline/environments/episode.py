@@ -186,22 +186,13 @@ class Episode:
         """
         for part, value in self._rubric.by_part(rewards).items():
             self._parts[part] = self._parts.get(part, 0.0) + value
-        check_finite(self._parts)
-
-
-def check_finite(parts: Mapping[str, float]) -> None:
-    """Check that the parts of a reward are finite.
-
-    Raises:
-        PartsFailedError: a part is NaN or infinite, which the model's replies may have caused.
-    """
-    for part, value in parts.items():
-        if not math.isfinite(value):
-            raise PartsFailedError(
-                {},
-                f"the reward {part!r} is {value:g}: step() and get_reward() must give finite "
-                "numbers whatever the model replies",
-            )
+        for part, value in self._parts.items():
+            if not math.isfinite(value):
+                raise PartsFailedError(
+                    {},
+                    f"the reward {part!r} is {value:g}: step() and get_reward() must give finite "
+                    "numbers whatever the model replies",
+                )
 
 
 def _number(part: str, value: Any) -> float:

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from germline.environments.episode import EpisodeRubric, check_finite
+from germline.environments.episode import EpisodeRubric
 from germline.environments.event_loop import await_result
 from germline.environments.grader import EnvironmentGrader
 from germline.environments.step_result import StepResult, shown
@@ -329,12 +329,11 @@ def _parts_of(episode: Any, parts: Sequence[str], rubric: EpisodeRubric) -> Mapp
 
     Raises:
         GradeMissingError: it failed, not because of a reply.
-        PartsFailedError: it failed because of a reply.
+        PartsFailedError: it failed because of a reply, or a reward is NaN or infinite.
+        InvalidGradeError: it has no reward.
     """
     check_ok(episode, has_replied=any(trace.num_turns for trace in episode.traces))
-    values = rubric.by_part(reward_parts(episode.traces, parts))
-    check_finite(values)
-    return rubric.with_floors(values)
+    return rubric.with_floors(rubric.by_part(reward_parts(episode.traces, parts)))
 
 
 def _reload(source: TasksetSource, rubric: EpisodeRubric) -> VerifiersGrader:

@@ -1,13 +1,19 @@
 """What an episode of verifiers ended with: its reward and the parts, or whose fault a failure is.
 
 - before the first reply, and errors of a service, a container or the endpoint: missing;
-- any other exception of the task or its rewards: the floor.
+- any other exception of the task or its rewards, and a reward that is NaN or infinite: the floor;
+- an episode in which nothing was rewarded: an error of the task.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from germline.graders.worker_messages import GradeMissingError, PartsFailedError
+from germline.graders.worker_messages import (
+    GradeMissingError,
+    InvalidGradeError,
+    PartsFailedError,
+)
 
 TOTAL = "reward"
 """The part of the rubric with the reward that verifiers computes: the weighted sum of its parts."""
@@ -46,15 +52,53 @@ def check_ok(episode: Any, *, has_replied: bool) -> None:
 
 
 def reward_parts(traces: Sequence[Any], parts: Sequence[str]) -> dict[str, float]:
-    """Return the reward and its parts: means over the runs of the agents that are trained."""
+    """Return the reward and its parts: means over the runs of the agents that are trained.
+
+    Raises:
+        InvalidGradeError: no run of such an agent has a reward.
+        PartsFailedError: a reward, or a metric among the parts, is NaN or infinite.
+    """
     trained = [trace for trace in traces if trace.agent is None or trace.agent.trainable]
     trained = trained or list(traces)
-    values = [_values(trace) for trace in trained]
+    rewards = [_rewards(trace) for trace in trained]
+    if not any(rewards):
+        raise InvalidGradeError(
+            "has no reward for an episode: define a method of the task with @vf.reward, or record "
+            "a reward in every episode, trace.record_reward(name, 0.0) where it earns nothing"
+        )
+    values = [
+        {name: reward.score for name, reward in given.items()} | _metrics(trace, parts)
+        for trace, given in zip(trained, rewards, strict=True)
+    ]
     known = {name: [one[name] for one in values if name in one] for name in parts}
     means = {name: sum(found) / len(found) for name, found in known.items() if found}
-    return {**means, TOTAL: sum(trace.reward for trace in trained) / len(trained)}
+    total = sum(trace.reward for trace in trained) / len(trained)
+    _check_finite(f"the sum of the rewards {', '.join(_names(rewards))}", total)
+    return {**means, TOTAL: total}
 
 
-def _values(trace: Any) -> dict[str, float]:
-    values = {name: reward.score for name, reward in trace.rewards.items() if reward}
-    return values | {name: value for name, value in trace.metrics.items() if value is not None}
+def _rewards(trace: Any) -> dict[str, Any]:
+    """Return the rewards of a run; one whose scoring did not run is None in the trace."""
+    given = {name: reward for name, reward in trace.rewards.items() if reward is not None}
+    for name, reward in given.items():
+        _check_finite(f"the reward {name!r}", reward.score)
+    return given
+
+
+def _metrics(trace: Any, parts: Sequence[str]) -> dict[str, float]:
+    """Return the metrics of a run that are parts of the rubric."""
+    given = {name: value for name, value in trace.metrics.items() if value is not None}
+    for name in given.keys() & parts:
+        _check_finite(f"the metric {name!r}", given[name])
+    return given
+
+
+def _names(rewards: Sequence[Mapping[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(name for given in rewards for name in given))
+
+
+def _check_finite(what: str, value: float) -> None:
+    if not math.isfinite(value):
+        raise PartsFailedError(
+            {}, f"{what} is {value:g}: it must be a finite number whatever the model replies"
+        )

@@ -6,20 +6,16 @@ in an episode of its own, in a grader process and under the time limit of a turn
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from germline.config import Config
 from germline.environments.adapters import ToolAdapter, adapt
-from germline.environments.event_loop import await_result
 from germline.environments.grader import EnvironmentGrader
-from germline.environments.step_result import shown
+from germline.environments.tool_call_grader import RAISED, RETURNED, ToolCallGrader
 from germline.environments.tool_calls import describe
 from germline.episode_types import Transcript
 from germline.graders.pool import GraderPool
-from germline.graders.reward_functions import exception_text
-from germline.graders.worker_messages import CAUSED_BY_CODE
 from germline.protocols import Task
 from germline.run.task_check_row import TaskCheckRow
 from germline.tasks.environment_task import EnvironmentTask
@@ -27,9 +23,6 @@ from germline.types import Example, GermlineError
 
 EXAMPLE_TEXT = "text"
 """Argument of a tool that takes a text, where the example has no gold answer."""
-
-RETURNED, RAISED = "returned ", "raised "
-"""Beginnings of what a call came to."""
 
 _BY_TYPE: Mapping[str, Any] = {
     "integer": 1,
@@ -39,34 +32,6 @@ _BY_TYPE: Mapping[str, Any] = {
     "object": {},
     "null": None,
 }
-
-
-@dataclass(frozen=True)
-class ToolCallGrader:
-    """Makes one call in an episode, and answers with what the tool returned or raised.
-
-    The reply of the transcript is the call, as a JSON list of the name and the arguments.
-
-    Attributes:
-        episodes: the grader of the environment's episodes.
-    """
-
-    episodes: EnvironmentGrader
-
-    def __call__(self, transcript: Transcript, example: Example) -> str:
-        """Return what the call came to; a reset that fails raises."""
-        name, arguments = json.loads(transcript.replies[0])
-        adapter = adapt(self.episodes.factory())
-        adapter.reset(dict(example.facts), transcript.seed)
-        tool = getattr(adapter.environment, name)
-        try:
-            return f"{RETURNED}{shown(await_result(tool(**arguments)))}"
-        except MemoryError:
-            raise
-        except CAUSED_BY_CODE as error:
-            return f"{RAISED}{exception_text(tool, error)}"
-        finally:
-            adapter.close()
 
 
 def check_tools(task: Task, config: Config, printed: Path) -> list[TaskCheckRow]:

@@ -133,9 +133,10 @@ def test_an_episode_that_nothing_rewards_is_an_error_and_not_0(task_of):
         (
             "float(trace.last_reply.strip() == self.data.answer)",
             "{'a': 1e308, 'b': 1e308}",
-            "sum of the rewards a, b, short",
+            "sum of the rewards short, a, b",
         ),
     ],
+    ids=["declared", "by-name", "metric", "sum"],
 )
 def test_what_is_not_finite_is_named_and_earns_the_floor(task_of, old, new, said):
     grade = play(task_of(written.SUMS.replace(old, new), floor=-1.0), ["1"])[-1]

@@ -183,7 +183,7 @@ def test_a_reward_that_is_not_finite_is_named_and_earns_the_floor(player):
     text = TALK.replace("float(len(trace.last_reply))", "float('nan')")
     (row,) = player(text, InstantEngine(lambda *_: "fine"), members=[None], floor=-1.0)
     assert row[0].grade.reward == -1.0
-    assert row[0].grade.failure.startswith("the reward 'length' is nan: ")
+    assert row[0].grade.failure.startswith("the reward 'length' is nan: it must")
 
 
 def test_a_failure_before_the_first_reply_is_missing(player):

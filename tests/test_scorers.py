@@ -126,6 +126,10 @@ def judged(reply, finish="stop", **message):
         (" 2.5\n", 0.25),
         ([{"type": "thinking", "thinking": "[[1]]"}, {"type": "text", "text": "[[3]]"}], 0.3),
         ("[[0]]", 0.0),
+        ("Mostly right.\n[[7/10]]", 0.7),
+        ("[[7 / 10]], as I said: [[7]]", 0.7),
+        ("[[2.5 out of 10.0]]", 0.25),
+        (" 3/10 ", 0.3),
     ],
 )
 def test_the_grade_of_a_judge_becomes_a_score_from_0_to_1(reply, value):
@@ -142,6 +146,10 @@ def test_the_grade_of_a_judge_becomes_a_score_from_0_to_1(reply, value):
     ("reply", "more", "reason"),
     [
         ("[[11]]", {}, "grade 11 is not from 0 to 10"),
+        ("[[11/10]]", {}, "grade 11 is not from 0 to 10"),
+        ("Good. [[4/5]]", {}, "grade '4/5' is out of 5, and grades are from 0 to 10"),
+        ("4/5", {}, "grade '4/5' is out of 5, and grades are from 0 to 10"),
+        ("[[7/10]] or [[8/10]]", {}, "mentions [[7/10]], [[8/10]]"),
         ("It is 7 of 10, I think.", {}, "no verdict, such as [[7]]: 'It is 7"),
         ("First [[2]], but then [[10]].", {}, "mentions [[2]], [[10]], and its last line is no"),
         ("A grade from [[0]] to [[10]].", {}, "mentions [[0]], [[10]]"),

@@ -9,7 +9,7 @@ import pytest
 
 from germline.environments.episode import EpisodeRubric
 from germline.environments.grader import EnvironmentGrader
-from germline.environments.tool_calls import answer_calls, describe, find_tools
+from germline.environments.tool_calls import answer_calls, describe, find_calls, find_tools
 from germline.episode_types import Transcript
 from germline.graders.worker_messages import InvalidGradeError
 from germline.types import Example
@@ -165,6 +165,41 @@ def test_a_reply_may_hold_several_calls():
     environment.reset(start=1)
     answer = answer_calls(call("count", until=1) + call("wait"), find_tools(environment))
     assert answer == f"{response('[0]')}\n{response('waited')}"
+
+
+TAGGED = '{"name": "say", "arguments": {"text": "a </tool_call> b <tool_call> c"}}'
+
+
+@pytest.mark.parametrize(
+    ("reply", "calls"),
+    [
+        (f"<tool_call>{TAGGED}</tool_call>", [TAGGED]),
+        (f"Well.<tool_call>\n {TAGGED} \n</tool_call>Then.", [TAGGED]),
+        (f"<tool_call>{TAGGED}</tool_call>\n<tool_call>{TAGGED}", [TAGGED, TAGGED]),
+        (f"<tool_call>{TAGGED}<tool_call>[]</tool_call>", [TAGGED, "[]"]),
+        (f"<tool_call>{TAGGED} and more</tool_call>", [f"{TAGGED} and more"]),
+        ('<tool_call>{"a": </tool_call>", "b": 1}</tool_call>', ['{"a":']),
+        ('<tool_call>{"a": "cut </tool_call>', ['{"a": "cut']),
+        ("<tool_call></tool_call><tool_call> ", ["", ""]),
+        ("</tool_call>none", []),
+    ],
+)
+def test_a_call_ends_at_the_first_tag_after_its_json(reply, calls):
+    assert find_calls(reply) == calls
+
+
+def test_a_text_with_tags_reaches_its_tool():
+    class Echo:
+        def reset(self): ...
+
+        def say(self, text: str) -> str:
+            return text
+
+        def get_reward(self):
+            return 1.0
+
+    said = play(Echo, f"<tool_call>{TAGGED}</tool_call>")
+    assert said == response("a </tool_call> b <tool_call> c")
 
 
 def test_a_reply_without_a_call_ends_the_episode_and_the_attribute_is_the_reward():

@@ -49,6 +49,8 @@ _JSON_TYPES = {
     dict: "object",
     types.NoneType: "null",
 }
+_JSON = json.JSONDecoder()
+_JSON_BEGINS = re.compile(r"\S")
 _ARGUMENT = re.compile(r"^\s*(\w+)\s*(?:\([^)\n]*\))?\s*:\s*(.+)$")
 
 
@@ -134,8 +136,27 @@ def tool_call(name: str, arguments: str) -> str:
 
 
 def find_calls(reply: str) -> list[str]:
-    """Return the text of every call; the last one may be cut by a stop string."""
-    return [part.partition(CLOSE)[0].strip() for part in reply.split(OPEN)[1:]]
+    """Return the text of every call; the last one may be cut by a stop string.
+
+    A call ends at the first tag after its JSON, because strings in the JSON may hold tags.
+    """
+    calls: list[str] = []
+    end = 0
+    while (place := reply.find(OPEN, end)) >= 0:
+        start = place + len(OPEN)
+        tags = [reply.find(tag, _json_end(reply, start)) for tag in (OPEN, CLOSE)]
+        end = min((tag for tag in tags if tag >= 0), default=len(reply))
+        calls.append(reply[start:end].strip())
+    return calls
+
+
+def _json_end(reply: str, start: int) -> int:
+    """Return where the JSON that begins at a place ends; the place itself where there is none."""
+    begins = _JSON_BEGINS.search(reply, start)
+    try:
+        return start if begins is None else _JSON.raw_decode(reply, begins.start())[1]
+    except (ValueError, RecursionError):
+        return start
 
 
 def parse_call(call: str) -> tuple[str, dict[str, Any]] | None:

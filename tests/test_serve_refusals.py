@@ -167,3 +167,5 @@ def test_an_engine_without_a_tokenizer_says_what_it_lacks(tmp_path):
         for more in ({"logprobs": True}, {"logprobs": True, "top_logprobs": 1}):
             with pytest.raises(BadRequestError, match=r"engine\.kind=toy has no tokenizer"):
                 chat(client, "hello", **more)
+        with pytest.raises(BadRequestError, match=r"has 65534 tokens and max_tokens is 3.* 65536"):
+            chat(client, "x" * 65_534, max_tokens=3)

@@ -24,7 +24,7 @@ from typing import Protocol, runtime_checkable
 from germline.endpoint.http_app import RequestError
 from germline.endpoint.member_rows import generate_rows
 from germline.endpoint.named_weights import NamedWeights
-from germline.endpoint.prompt_length import check_prompt_length
+from germline.endpoint.prompt_length import check_prompt_length, check_room
 from germline.endpoint.rows import RowRequest, RowResult
 from germline.endpoint.token_scores import ScoredText, TokenScore, score_texts
 from germline.engines.pretrained import PretrainedModel
@@ -212,6 +212,8 @@ class EngineBatcher:
         asked, most = request.max_new_tokens, request.decoding.max_new_tokens
         if self._tokenizer is None:
             longest = most if asked is None else asked
+            limit = getattr(self._weights.engine, "context_tokens", None)
+            check_room(len(request.example.prompt), longest, limit)
             return _Row(request, future, (), replace(request.decoding, max_new_tokens=longest))
         example, encoder = request.example, self._tokenizer.encoder
         if (last := request.after) is not None:
@@ -225,14 +227,7 @@ class EngineBatcher:
         ids = tuple(encoder.encode(example))
         if asked is None:
             asked = most if context is None else max(1, min(most, context - len(ids)))
-        if context is not None and len(ids) + asked > context:
-            raise RequestError(
-                400,
-                f"the prompt has {len(ids)} tokens and max_tokens is {asked}; the model's context "
-                f"has {context}: shorten the prompt or lower max_tokens",
-                param="max_tokens",
-                code="context_length_exceeded",
-            )
+        check_room(len(ids), asked, context)
         return _Row(request, future, ids, replace(request.decoding, max_new_tokens=asked))
 
     def _check_supported(self, request: RowRequest) -> None:

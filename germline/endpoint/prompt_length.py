@@ -1,6 +1,7 @@
-"""A bound of the tokens of a prompt that needs no tokenizer, as tokenizing megabytes takes seconds.
+"""Refuse prompts that do not fit the model's context.
 
-The engine's thread tokenizes prompts, so one that is far too long would keep all others waiting.
+`check_prompt_length` needs no tokenizer, as tokenizing megabytes takes seconds: the engine's thread
+tokenizes prompts, so one that is far too long would keep all others waiting.
 """
 
 from transformers import PreTrainedTokenizerBase
@@ -28,3 +29,19 @@ def check_prompt_length(
         param="messages" if example.chat else "prompt",
         code="context_length_exceeded",
     )
+
+
+def check_room(tokens: int, asked: int, context: int | None) -> None:
+    """Refuse a prompt that leaves no room in the context for `asked` more tokens.
+
+    Raises:
+        RequestError: it does.
+    """
+    if context is not None and tokens + asked > context:
+        raise RequestError(
+            400,
+            f"the prompt has {tokens} tokens and max_tokens is {asked}; the model's context "
+            f"has {context}: shorten the prompt or lower max_tokens",
+            param="max_tokens",
+            code="context_length_exceeded",
+        )

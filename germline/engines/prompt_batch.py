@@ -12,6 +12,7 @@ from functools import lru_cache
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from germline.engines.context_length import check_context
 from germline.engines.pretrained import PretrainedModel
 from germline.types import Completion, Example, GermlineError
 
@@ -205,13 +206,7 @@ class PromptEncoder:
         Raises:
             GermlineError: they need more tokens.
         """
-        limit = self.context_tokens
-        if limit is not None and tokens > limit:
-            raise GermlineError(
-                f"task: the longest prompt and max_new_tokens need {tokens} tokens, "
-                f"above the model's context (max_position_embeddings) of {limit}: "
-                "lower task.max_new_tokens or shorten the prompts"
-            )
+        check_context(tokens, self.context_tokens, "max_position_embeddings")
 
 
 @dataclass(frozen=True)

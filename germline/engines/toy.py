@@ -4,7 +4,8 @@ For tests, docs and bug reports.
 
 Next character = argmax of read(tanh(mix(mean embedding of the prompt) + position + previous
 character)). It was never trained, but it is a causal language model with embeddings, linear layers
-and a bias, served from fp32 masters like any other.
+and a bias, served from fp32 masters like any other. A token is a character, and its context has
+65,536 of them.
 """
 
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 
 from germline import noise
 from germline.config import Config
+from germline.engines.context_length import check_context
 from germline.engines.master_weights import Masters
 from germline.engines.model_tensors import list_tensors
 from germline.engines.sampling import choose_tokens, draw_sampling_noise
@@ -39,6 +41,8 @@ CHARACTERS = [*ALPHABET, "\0"]
 """What every token is in a text that is being written: END is the zero character."""
 WIDTH = 8
 POSITIONS = 32
+CONTEXT_TOKENS = 1 << 16
+"""Longest text: a prompt of megabytes is refused, as by any other engine."""
 
 
 class _ToyModel(nn.Module):
@@ -59,7 +63,13 @@ class _ToyModel(nn.Module):
 
 
 class ToyEngine:
-    """Serves members one after another from merged copies of its weights."""
+    """Serves members one after another from merged copies of its weights.
+
+    Attributes:
+        context_tokens: longest prompt and completion, in characters.
+    """
+
+    context_tokens = CONTEXT_TOKENS
 
     def __init__(
         self, space: Space | None, optimizer: AscentOptimizer, sigma_unit: str = "constant"
@@ -89,7 +99,12 @@ class ToyEngine:
         examples: Sequence[Example],
         decoding: Decoding,
     ) -> list[list[Completion]]:
-        """Let every member answer every example, as `[members][examples]`; None is the center."""
+        """Let every member answer every example, as `[members][examples]`; None is the center.
+
+        Raises:
+            GermlineError: the longest prompt does not fit the context.
+        """
+        _check_lengths(examples, decoding)
         sampling_noise = draw_sampling_noise(examples, decoding)
         models = (self.weights.merged_tensors(member) for member in members)
         return [self._complete(tensors, examples, sampling_noise, decoding) for tensors in models]
@@ -98,7 +113,12 @@ class ToyEngine:
     def converse(
         self, members: Members, prompts: Conversations, decoding: Decoding, reply: Reply
     ) -> None:
-        """Hold conversations, member after member; a turn continues the whole text so far."""
+        """Hold conversations, member after member; a turn continues the whole text so far.
+
+        Raises:
+            GermlineError: the longest first message does not fit the context.
+        """
+        _check_lengths([example for examples in prompts for example in examples], decoding)
         for number, (member, examples) in enumerate(zip(members, prompts, strict=True)):
             tensors = self.weights.merged_tensors(member)
             texts, turn = dict(enumerate(examples)), 0
@@ -106,13 +126,20 @@ class ToyEngine:
                 sampling_noise = draw_sampling_noise([*texts.values()], decoding, turn)
                 written = self._complete(tensors, [*texts.values()], sampling_noise, decoding)
                 answers = reply([(number, row) for row in texts], written)
-                texts = {
+                continued = {
                     row: replace(text, prompt=text.prompt + completion.text + answer)
                     for (row, text), completion, answer in zip(
                         texts.items(), written, answers, strict=True
                     )
                     if answer is not None
                 }
+                longest = CONTEXT_TOKENS - decoding.max_new_tokens
+                full = {row: _length(text) for row, text in continued.items()}
+                full = {row: length for row, length in full.items() if length > longest}
+                if full:
+                    ends = [Completion("", (), "context", length) for length in full.values()]
+                    reply([(number, row) for row in full], ends)
+                texts = {row: text for row, text in continued.items() if row not in full}
                 turn += 1
 
     @torch.inference_mode()
@@ -213,6 +240,16 @@ def _read(tensors: dict[str, Tensor], example: Example, tokens: Sequence[int]) -
     before = torch.cat([torch.zeros_like(mixed), embedded])[:-1]
     steps = [_logits(tensors, mixed, step, previous[None]) for step, previous in enumerate(before)]
     return torch.cat(steps)
+
+
+def _length(example: Example) -> int:
+    """Return the number of tokens of a prompt."""
+    return len(example.token_ids) or len(example.prompt) or 1
+
+
+def _check_lengths(examples: Sequence[Example], decoding: Decoding) -> None:
+    longest = max(map(_length, examples), default=0)
+    check_context(longest + decoding.max_new_tokens, CONTEXT_TOKENS, "of engine=toy")
 
 
 def _ids(example: Example) -> list[int]:

@@ -181,37 +181,6 @@ def test_an_environment_that_fails_on_the_replies_tried_is_trained_on_with_a_war
     assert ("gold" in warning) == bool(rows)
 
 
-@pytest.mark.parametrize(
-    "result",
-    [
-        '"no", False, None',
-        'StepResult("no", done=False)',
-        'StepResult("no", False, rewards=None) if reply else ("no", False, None)',
-    ],
-)
-def test_a_step_that_is_written_without_rewards_is_refused_by_its_line(tmp_path, result):
-    head = "from germline.environments import StepResult\n"
-    text = head + FILE.replace('"no", reply == self.word, float(reply == self.word)', result)
-    with pytest.raises(
-        GermlineError, match=r"mine\.py, line 7: step\(\) of Mine never gives a rew"
-    ):
-        task(tmp_path, text)
-    task(tmp_path, text.replace("    def step", "    def get_reward(self): ...\n\n    def step"))
-
-
-@pytest.mark.parametrize(
-    "result",
-    ["self.answer()", "StepResult(*self.answer())", '("no", False, self.word)', '**{"a": 1}'],
-)
-def test_a_step_whose_result_is_computed_may_give_rewards(tmp_path, result):
-    head = "from germline.environments import StepResult\n"
-    if result.startswith("**"):
-        result = f"StepResult({result})"
-    task(
-        tmp_path, head + FILE.replace('"no", reply == self.word, float(reply == self.word)', result)
-    )
-
-
 @pytest.mark.parametrize(("rewards", "warned"), [("None", True), ("0.0", False)])
 def test_an_environment_without_a_reward_in_whole_episodes_is_warned_of(
     tmp_path, caplog, rewards, warned

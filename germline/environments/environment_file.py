@@ -14,7 +14,6 @@ from germline.environments.adapters import ToolAdapter, adapt, required_fields
 from germline.environments.episode import EpisodeRubric
 from germline.environments.grader import EnvironmentGrader
 from germline.environments.tool_calls import Tools
-from germline.environments.unrewarded_step import unrewarded_line
 from germline.errors import GermlineError
 from germline.graders.task_file import TaskFile, load_task_file, task_file_error
 
@@ -103,7 +102,7 @@ def inspect_environment(file: TaskFile, factory: Callable[[], Any]) -> Environme
 
     Raises:
         GermlineError: it cannot be made without arguments, or has no `reset`, or neither `step` nor
-            tools, or nothing gives a reward.
+            tools.
     """
     with task_file_error(file.path, "the environment cannot be made without arguments"):
         environment = factory()
@@ -119,12 +118,6 @@ def inspect_environment(file: TaskFile, factory: Callable[[], Any]) -> Environme
         raise GermlineError(
             f"{file.path}: {name} has neither step(reply) nor public methods that are tools, so no "
             "reply could do anything: define one of them"
-        )
-    if line := unrewarded_line(environment):
-        raise GermlineError(
-            f"{file.path}, line {line}: step() of {name} never gives a reward and there is no "
-            "get_reward(), so every episode would earn the floor: return rewards from step(), "
-            "StepResult(observation, done, rewards), or define get_reward()"
         )
     return EnvironmentFacts(tuple(required_fields(reset)), tools)
 

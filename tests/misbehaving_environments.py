@@ -50,3 +50,16 @@ class NotFinite(Obedient):
     def get_reward(self) -> float:
         """Return NaN."""
         return float("nan")
+
+
+class Unclosable(Obedient):
+    """Does in `close` what the row says; the episode goes on for one reply."""
+
+    def reset(self, word: str, seed: int) -> str:
+        """Begin."""
+        self.word = word
+        return f"{word} {seed}"
+
+    def close(self) -> None:
+        """Hang, or fail."""
+        MISDEEDS[self.word]("at close")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from germline.environments.adapters import adapt
+from germline.environments.close_environment import close_environment
 from germline.environments.step_result import StepResult, shown
 from germline.graders.reward_functions import exception_text, worst_is_largest
 from germline.graders.step_clock import STEP_CLOCK, TimeUp
@@ -104,7 +105,8 @@ class Episode:
         STEP_CLOCK.restart()
         try:
             self._environment = adapt(factory())
-            self.observation = self._environment.reset(copy.deepcopy(dict(row)), seed)
+            with self._closed_on_failure():
+                self.observation = self._environment.reset(copy.deepcopy(dict(row)), seed)
         except NOT_BY_THE_REPLY:
             raise
         except TimeUp:
@@ -127,9 +129,10 @@ class Episode:
             InvalidGradeError: it returned something else than a `StepResult`.
         """
         STEP_CLOCK.restart()
-        with self._reply_failures("step"):
-            result = self._environment.step(reply)
-        self._add(result.rewards)
+        with self._closed_on_failure():
+            with self._reply_failures("step"):
+                result = self._environment.step(reply)
+            self._add(result.rewards)
         self.observation = result.observation or ""
         return result
 
@@ -145,9 +148,10 @@ class Episode:
             InvalidGradeError: an episode that has ended has no reward, `get_reward` returned None
                 and nothing else gave one, or a part is worse than its floor.
         """
-        with self._reply_failures("get_reward"):
-            rewards = self._environment.final_rewards()
-        self._add(rewards)
+        with self._closed_on_failure():
+            with self._reply_failures("get_reward"):
+                rewards = self._environment.final_rewards()
+            self._add(rewards)
         self.close()
         if is_done and not self._parts:
             raise InvalidGradeError(
@@ -164,8 +168,16 @@ class Episode:
 
     def close(self) -> None:
         """Release what the environment holds."""
-        with contextlib.suppress(Exception):
-            self._environment.close()
+        close_environment(self._environment)
+
+    @contextlib.contextmanager
+    def _closed_on_failure(self) -> Iterator[None]:
+        """Close the environment of an episode that does not go on."""
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
 
     @contextlib.contextmanager
     def _reply_failures(self, method: str) -> Iterator[None]:

@@ -83,6 +83,7 @@ class EnvironmentGrader:
         episode = Episode(self.factory, self.rubric, example.facts, seed)
         for turn, reply in enumerate(replies):
             if episode.step(reply).done:
+                episode.close()
                 raise InvalidGradeError(
                     f"is not deterministic: played again with the same row, seed {seed} and "
                     f"replies, the episode ended after turn {turn + 1} of {len(replies) + 1}. "

@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass
 
 from germline.environments.adapters import adapt
+from germline.environments.close_environment import close_environment
 from germline.environments.event_loop import await_result
 from germline.environments.grader import EnvironmentGrader
 from germline.environments.step_result import shown
@@ -41,4 +42,4 @@ class ToolCallGrader:
         except CAUSED_BY_CODE as error:
             return f"{RAISED}{exception_text(tool, error)}"
         finally:
-            adapter.close()
+            close_environment(adapter)

@@ -67,7 +67,8 @@ class _Alarm:
 
     def __init__(self, timeout_s: float | None) -> None:
         self._timeout_s = timeout_s
-        self._armed = False
+        self._armed = False  # whether it may raise
+        self._is_set = False  # whether an item is being graded, also after it has raised
         self._signals_left = 0
 
     def set(self) -> None:
@@ -75,19 +76,19 @@ class _Alarm:
             return
         # Installed again for every item: a grader may use the alarm itself.
         signal.signal(signal.SIGALRM, self._ring)
-        self._armed = True
+        self._armed = self._is_set = True
         self._signals_left = _SIGNALS
         every_s = self._timeout_s / _SIGNALS
         signal.setitimer(signal.ITIMER_REAL, every_s, every_s)
 
     def restart(self) -> None:
         """Set the alarm again while an item is graded."""
-        if self._armed:
+        if self._is_set:
             self.set()
 
     def stop(self) -> None:
         # Python may run a handler a little after its signal; a late call must have no effect.
-        self._armed = False
+        self._armed = self._is_set = False
         if self._timeout_s is not None:
             signal.setitimer(signal.ITIMER_REAL, 0)
 

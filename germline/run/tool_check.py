@@ -11,6 +11,7 @@ from typing import Any
 
 from germline.config import Config
 from germline.environments.adapters import ToolAdapter, adapt
+from germline.environments.close_environment import close_environment
 from germline.environments.grader import EnvironmentGrader
 from germline.environments.tool_call_grader import RAISED, RETURNED, ToolCallGrader
 from germline.environments.tool_calls import describe
@@ -79,7 +80,7 @@ def example_calls(grader: EnvironmentGrader, example: Example) -> dict[str, dict
     """Return example arguments of every tool by its name: those without a default."""
     adapter = adapt(grader.factory())
     tools = adapter.tools if isinstance(adapter, ToolAdapter) else {}
-    adapter.close()
+    close_environment(adapter)
     calls = {}
     for name, tool in tools.items():
         schema = describe(tool)["function"]["parameters"]

@@ -188,6 +188,20 @@ def test_a_call_ends_at_the_first_tag_after_its_json(reply, calls):
     assert find_calls(reply) == calls
 
 
+def test_the_end_of_a_call_is_not_looked_for_beyond_the_next_one():
+    class Reply(str):
+        read = 0
+
+        def find(self, *arguments):
+            place = super().find(*arguments)
+            Reply.read += (len(self) if place < 0 else place) - arguments[1]
+            return place
+
+    reply = Reply("<tool_call>" * 1000)
+    assert find_calls(reply) == [""] * 1000
+    assert Reply.read <= len(reply)
+
+
 def test_a_text_with_tags_reaches_its_tool():
     class Echo:
         def reset(self): ...

@@ -156,6 +156,14 @@ def test_json_without_answers_asks_for_any_json(tmp_path):
         ([{**ROW, "answer": "("}, OTHER], ["reward=regex"], "line 1: .* must be a regular expr"),
         ([{**ROW, "answer": "("}, OTHER], ["reward=json"], r"line 1: .* must be JSON .* '\('"),
         ([{**ROW, "answer": ""}, OTHER], ["reward=contains"], "line 1: .* must not be empty"),
+        ([ROW, "[" * 100_000], [], "line 2: not valid JSON: maximum recursion depth"),
+        (
+            [{**ROW, "w": 10**400}, {**OTHER, "w": 10**400}],
+            ["sample_weight=w"],
+            "`w`, which .* a number from 0 on",
+        ),
+        ([{**ROW, "question": 5, "answer": 1}, [1] * 10**5], [], r"line 2: .{,150}1, 1.{,250}$"),
+        ([{**ROW, "answer": "x" * 10**5}, OTHER], ["reward=numeric"], r"line 1: .{,400}$"),
     ],
 )
 def test_bad_rows_are_refused_with_their_place(tmp_path, rows, overrides, complaint):

@@ -165,6 +165,11 @@ def test_a_reward_cannot_change_the_row_of_the_next_completion(tmp_path):
             "def train():\n    return 1 / 0\n" + RIGHT,
             r"digits\.py, line 2: the rows of `train` cannot be loaded: ZeroDivisionError",
         ),
+        (RIGHT + "\0", r"digits\.py: cannot be loaded: SyntaxError: source code string cannot"),
+        (
+            RIGHT + "deep = []\nfor _ in range(10**5): deep = [deep]\ntrain = [{'prompt': deep}]",
+            "train row 0: a row must be plain data .*recursion",
+        ),
         ("def reward(:\n", r"digits\.py, line 1: cannot be loaded: SyntaxError"),
         (
             "\nimport nowhere_at_all\n",

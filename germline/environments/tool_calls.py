@@ -49,6 +49,7 @@ _JSON_TYPES = {
     dict: "object",
     types.NoneType: "null",
 }
+_TAG = re.compile(f"{OPEN}|{CLOSE}")
 _JSON = json.JSONDecoder()
 _JSON_BEGINS = re.compile(r"\S")
 _ARGUMENT = re.compile(r"^\s*(\w+)\s*(?:\([^)\n]*\))?\s*:\s*(.+)$")
@@ -144,8 +145,8 @@ def find_calls(reply: str) -> list[str]:
     end = 0
     while (place := reply.find(OPEN, end)) >= 0:
         start = place + len(OPEN)
-        tags = [reply.find(tag, _json_end(reply, start)) for tag in (OPEN, CLOSE)]
-        end = min((tag for tag in tags if tag >= 0), default=len(reply))
+        tag = _TAG.search(reply, _json_end(reply, start))
+        end = tag.start() if tag else len(reply)
         calls.append(reply[start:end].strip())
     return calls
 

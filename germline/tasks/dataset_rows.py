@@ -10,17 +10,18 @@ context, and an assistant message at the end is the gold answer.
 
 import hashlib
 import json
-import math
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from germline.config import CustomTask
-from germline.tasks.json_files import PlacedRow, row_field
+from germline.tasks.json_files import PlacedRow, row_field, shown
 from germline.tasks.splits import seeded_split
 from germline.types import Example, GermlineError, Split
 
 PROMPT_FIELDS = ("prompt", "question", "messages")
+LARGEST = sys.float_info.max
 ROLES = ("system", "user", "assistant")
 
 _MARKS = re.compile(r"\{\{(\w+)\}\}|\{(\w+)\}")
@@ -178,10 +179,11 @@ def sample_weight(row: Mapping[str, Any], field: str | None, place: str) -> dict
     if field is None:
         return {}
     value = row_field(row, field, object, place)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+    # Python has whole numbers that no float holds.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= LARGEST:
         raise GermlineError(
             f"{place}: the field `{field}`, which task.sample_weight names, must be a number from "
-            f"0 on, found {value!r}"
+            f"0 on, found {shown(value)}"
         )
     return {field: float(value)}
 
@@ -196,7 +198,7 @@ def as_text(value: object, field: str, place: str) -> str:
     if not isinstance(value, str):
         try:
             text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise GermlineError(
                 f"{place}: the field `{field}` must be plain data (text, numbers, lists, "
                 f"mappings): {error}"
@@ -287,7 +289,7 @@ def _encoded(rows: Sequence[PlacedRow]) -> bytes:
     for place, row in rows:
         try:
             encoded.append(json.dumps(row, sort_keys=True))
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise GermlineError(
                 f"{place}: a row must be plain data (text, numbers, lists, mappings): {error}"
             ) from None

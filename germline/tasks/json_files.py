@@ -8,6 +8,9 @@ from typing import Any, TypeVar
 from germline.types import GermlineError
 
 Wanted = TypeVar("Wanted")
+LONGEST_SHOWN = 200
+"""Characters of a wrong value that an error shows."""
+
 PlacedRow = tuple[str, Mapping[str, Any]]
 """(`file, row 3`, the row)."""
 
@@ -25,7 +28,7 @@ def read_json_rows(path: Path, setting: str) -> list[PlacedRow]:
     content = _text(path, setting)
     try:
         rows = json.loads(content)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise GermlineError(
             f"{path}: not valid JSON: {error}; {setting} must be a JSON list of rows"
         ) from None
@@ -53,7 +56,7 @@ def read_json_lines(path: Path, setting: str) -> list[PlacedRow]:
             place = f"{path}, line {number}"
             try:
                 rows.append((place, json.loads(line)))
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise GermlineError(
                     f"{place}: not valid JSON: {error}; every line must be one JSON object"
                 ) from None
@@ -72,12 +75,17 @@ def row_field(row: Mapping[str, Any], field: str, kind: type[Wanted], place: str
     value = row[field]
     if not isinstance(value, kind):
         raise GermlineError(
-            f"{place}: the field `{field}` must be {kind.__name__}, found {value!r} "
+            f"{place}: the field `{field}` must be {kind.__name__}, found {shown(value)} "
             f"({type(value).__name__})"
         )
     if isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value):
-        raise GermlineError(f"{place}: the field `{field}` is not Unicode text: {value!r}")
+        raise GermlineError(f"{place}: the field `{field}` is not Unicode text: {shown(value)}")
     return value
+
+
+def shown(value: object) -> str:
+    """Return a wrong value of a row as an error shows it."""
+    return repr(value)[:LONGEST_SHOWN]
 
 
 def _text(path: Path, setting: str) -> str:
@@ -98,7 +106,7 @@ def _objects(rows: list[tuple[str, object]], path: Path) -> list[PlacedRow]:
     for place, row in rows:
         if not isinstance(row, dict):
             raise GermlineError(
-                f"{place}: a row must be a JSON object, found {row!r} ({type(row).__name__})"
+                f"{place}: a row must be a JSON object, found {shown(row)} ({type(row).__name__})"
             )
         checked.append((place, row))
     return checked

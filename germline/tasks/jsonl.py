@@ -15,7 +15,7 @@ from germline.graders.builtin_rewards import make_rubric, rewards
 from germline.protocols import Grader
 from germline.tasks import dataset_rows
 from germline.tasks.dataset_library import load_dataset_rows
-from germline.tasks.json_files import PlacedRow, read_json_lines
+from germline.tasks.json_files import PlacedRow, read_json_lines, shown
 from germline.tasks.normalize_answer import normalize_answer
 from germline.tasks.python_inputs import GivenRows
 from germline.tasks.scorer_parts import heaviest_part
@@ -135,5 +135,7 @@ def _answer(row: Mapping[str, object], config: RewardedRows, place: str) -> str:
     for name in config.reward:
         complaint = known[name].check_answer(gold, **known[name].chosen(settings))
         if complaint:
-            raise GermlineError(f"{place}: the field `{config.answer}` {complaint}, found {gold!r}")
+            raise GermlineError(
+                f"{place}: the field `{config.answer}` {complaint}, found {shown(gold)}"
+            )
     return gold

@@ -15,9 +15,10 @@ from germline.example import Example
 
 LONGEST = 64
 
-# A minus after a letter, a digit or a bracket is a subtraction (3-5) and not part of a number.
+# A minus is `-` or U+2212; after a letter, a digit or a bracket it is a subtraction (3-5) and not
+# part of a number.
 _NUMBER = re.compile(
-    r"(?:(?<![\w.)\]])-)?(?:[0-9][0-9,]*(?:\.[0-9]+)?|(?<![0-9])\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
+    r"(?:(?<![\w.)\]])[-−])?(?:[0-9][0-9,]*(?:\.[0-9]+)?|(?<![0-9])\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
 )
 _EXPONENT = re.compile(r"[eE][-+]?[0-9]{4,}")
 
@@ -48,4 +49,4 @@ def last_number(text: str) -> Fraction | None:
     number = last[0].group() if last else ""
     if not number or len(number) > LONGEST or _EXPONENT.search(number):
         return None
-    return Fraction(number.replace(",", ""))
+    return Fraction(number.replace(",", "").replace("−", "-"))

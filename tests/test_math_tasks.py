@@ -62,6 +62,8 @@ BOTH, LENIENT, WRONG = (1.0, 1.0), (0.0, 1.0), (0.0, 0.0)
         ("#### 18 square meters", BOTH),
         ("#### -$18", WRONG),
         ("The answer is -$18.", WRONG),
+        ("The answer is \u221218.", WRONG),
+        ("So she has \u221218.", WRONG),
         ("So she lost -$18", WRONG),
         ("The answer is 36/2", LENIENT),
         ("The answer is 18/1/h", WRONG),

@@ -9,6 +9,7 @@ as numbers, and else as expressions by `math-verify` (1/2, 0.5 and \frac{1}{2} a
 - lenient: the strict answer; without one, what follows `####`, the last \boxed{...}, what follows
   the last "answer is" (the value of `2 + 3 = 5` is 5), the last formula between dollars, or the
   last number, in this order. Amounts of money are no formulas: `$9 * 2 = $18`.
+  U+2212 is a minus.
 
 Only LaTeX is parsed: plain expressions would go through `eval` inside the library. Text that costs
 too much to evaluate (towers of powers, factorials of large numbers, sums, deep brackets) is
@@ -101,7 +102,7 @@ def strict_answer(text: str, marker: Marker) -> str | None:
 
 def lenient_answer(text: str) -> str | None:
     """Return the answer in the first place of the module's list that has one; None without any."""
-    text = text[-LONGEST_TAIL:]
+    text = text[-LONGEST_TAIL:].replace("\u2212", "-")
     _, hashes, after = text.rpartition(_HASHES)
     if hashes and after.strip():
         return _first_number(after.strip().splitlines()[0])

@@ -53,7 +53,7 @@ def test_several_runs_are_compared_over_the_same_examples(tmp_path):
     elsewhere = scored(tmp_path / "elsewhere", [0.0, 0.0], [1.0, 1.0], others)
     fewer = scored(tmp_path / "fewer", [0.0], [1.0], BATCH[:1])
     words = ("report", first, better, elsewhere, fewer, "--out", tmp_path / "page.html")
-    rows = [line.split("\t") for line in germline(*words).stdout.splitlines()[:4]]
+    rows = [line.split("\t") for line in germline(*words).stdout.splitlines()[1:5]]
     why = "none: the examples differ (1, 2 of the first run)"
     found = ["", "+0.625 [+0.38, +0.87], 2 higher, 0 lower of 2", "none: the examples differ", why]
     assert [row[-1] for row in rows] == found
@@ -110,6 +110,17 @@ def test_what_is_no_run_is_refused_in_one_line(tmp_path):
     shown = germline("report", tmp_path)
     assert shown.exit_code == 2
     assert "is not a run directory (found a folder without run.json)" in shown.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [("generate", "hello"), ("serve",), ("eval", "--task", "countdown")]
+)
+def test_a_name_beside_runs_that_is_none_of_them_is_no_model_to_download(finished, words):
+    verb, *others = words
+    shown = germline(verb, f"{finished}-2", *others)
+    assert shown.exit_code == 2
+    assert f"{finished}-2 is not a run directory" in shown.stderr
+    assert f"did you mean '{finished}'?" in shown.stderr
 
 
 def test_a_run_directory_stands_for_its_config(finished, tmp_path):

@@ -101,7 +101,7 @@ def test_a_model_folder_has_the_size_of_its_files(tmp_path):
     )
     (folder / "model.safetensors").unlink()
     (source,) = dry_run({"model": str(folder)}, tmp_path / "run").sources
-    assert source.found == "download"
+    assert source.found == "without_weights"
 
 
 def scored(folder, **settings):

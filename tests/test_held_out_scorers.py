@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import germline
 from germline.cli.application import app
 from germline.cli.line_view import LineView
-from germline.cli.text_format import score
+from germline.cli.text_format import score, scorer_line
 from germline.config import load_config
 from germline.record import RunDirectory
 from germline.record.metrics_rows import held_out_row, read_held_out_row
@@ -112,6 +112,7 @@ def test_a_scorer_that_fails_during_a_run_is_missing_and_stops_nothing(tmp_path,
     first, *_, last = (row.score for row in RunDirectory.open(tmp_path / "run").held_out())
     assert first.scorers[0].n == 5
     assert (last.scorers[0].n, isnan(last.scorers[0].mean)) == (0, True)
+    assert scorer_line(last.scorers[0]) == "held-out scorer vowels: no score (n 0 of 5)"
     assert "held_out.scorers.vowels: 5 of 5 held-out completions have no score" in caplog.text
     assert journal(tmp_path / "run") == journal(run(tmp_path / "plain"))
 

@@ -224,7 +224,8 @@ def test_the_folder_is_one_row_of_the_list(study: Path, tmp_path: Path) -> None:
     list(germline.train(CONFIG, out=study.parent / "one"))
     lines = command("list", "runs", study.parent).stdout.splitlines()
     (row,) = (line.split("\t") for line in lines if line.startswith(f"{study}\t"))
-    assert len(lines) == 2
+    assert len(lines) == 3
+    assert lines[0].split("\t")[:3] == ["run", "task", "model"]
     assert row[1:4] == ["conciseness", "toy", "2/3 seeds"]
     assert row[5] == "stopped"
     ends = [RunDirectory.open(study / f"seed-{seed}").held_out()[-1].score for seed in (0, 3)]
@@ -238,7 +239,7 @@ def test_the_folder_is_one_row_of_the_list(study: Path, tmp_path: Path) -> None:
     assert (found["run"], found["state"], found["seeds"]) == (str(study), "stopped", 3)
     assert [run["state"] for run in found["runs"]] == ["finished", "finished"]
     # Of the folder itself, the runs are listed.
-    assert len(command("list", "runs", study).stdout.splitlines()) == 2
+    assert len(command("list", "runs", study).stdout.splitlines()) == 3
     (study / "seeds.json").rename(tmp_path / "seeds.json")
     (study / "seeds.json").write_text("{")
     try:

@@ -37,6 +37,16 @@ WORDS = "germline.cli.words"
 """Key of the words before `--` in the `meta` of a click context."""
 
 
+OTHER_NAMES = {
+    "compare": "report",
+    "evaluate": "eval",
+    "finetune": "train",
+    "init": "new",
+    "ls": "list",
+}
+"""Commands of similar tools, and those of germline that do the same."""
+
+
 class UserErrorGroup(TyperGroup):
     """The group of commands, which turns a `GermlineError` into a message."""
 
@@ -46,6 +56,12 @@ class UserErrorGroup(TyperGroup):
         ctx.meta[FLAG] = FLAG in args[:end]
         ctx.meta[WORDS] = tuple(args[:end])
         return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find a command; the name that another tool has for one is told ours."""
+        if args and args[0] in OTHER_NAMES:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {OTHER_NAMES[args[0]]!r}?")
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; exit with a message and a status when it fails."""

@@ -15,6 +15,7 @@ WHERE = {
     "folder": "on this machine",
     "cache": "in the Hugging Face cache",
     "download": "would be downloaded",
+    "without_weights": "a folder without weights, which training needs",
 }
 
 

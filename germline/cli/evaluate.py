@@ -142,7 +142,8 @@ def evaluate(  # noqa: PLR0913 - the options of a command
         f"mean reward {text_format.number(score.reward)}{f'; {caution}' if caution else ''}"
     )
     for one in score.scorers:
-        typer.echo(f"{text_format.scorer_line(one)} (n {one.n})")
+        complete = f" (n {one.n})" if one.n == len(one.values) else ""  # else the line says it
+        typer.echo(f"{text_format.scorer_line(one)}{complete}")
     voters = _voters(source)
     if voters:
         typer.echo(f"by vote: each answer is the one that most of {voters} members give")

@@ -24,10 +24,10 @@ INDENT = "  "
 def print_table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], console: Console | None = None
 ) -> None:
-    """Print rows under their headings; without headings when the output is not a terminal."""
+    """Print rows under their headings; in a pipe, two columns explain themselves without."""
     console = console or Console()
     if not console.is_terminal:
-        for row in rows:
+        for row in [columns, *rows] if len(columns) > 2 else rows:
             typer.echo("\t".join(_one_line(cell) for cell in row))
         return
     table = _layout_table(columns, rows)

@@ -13,7 +13,7 @@ from germline.engines.checkpoint_files import weight_files
 from germline.estimates.model_shape import ModelShape
 from germline.nano import NANO_DIR
 
-Found = Literal["embedded", "folder", "cache", "download"]
+Found = Literal["embedded", "folder", "cache", "download", "without_weights"]
 
 
 @dataclass(frozen=True)
@@ -23,10 +23,10 @@ class Source:
     Attributes:
         what: `model`, `dataset`, or the `scorer` of completions.
         name: as the config spells it.
-        found: `embedded` in germline, a `folder` (or file) here, in the `cache` of Hugging Face, or
-            still to `download`.
-        bytes: of its files where they are here; of a download, the size of the weights computed
-            from the published config.json; None where nothing tells.
+        found: `embedded` in germline, a `folder` (or file) here, in the `cache` of Hugging Face,
+            still to `download`, or a folder `without_weights`.
+        bytes: of its files where they are here; of weights that are not, their size computed from
+            config.json; None where nothing tells.
     """
 
     what: Literal["model", "dataset", "scorer"]
@@ -53,9 +53,11 @@ def model_source(source: str, shape: ModelShape) -> Source:
     """Tell where the weights of a model come from, and how large they are."""
     folder = local_model_folder(source)
     files = None if folder is None else weight_files(folder)
+    is_folder = Path(source).expanduser().is_dir()
     if files is None:
-        return Source("model", source, "download", shape.numbers * shape.config_dtype.itemsize)
-    found: Found = "folder" if Path(source).expanduser().is_dir() else "cache"
+        found: Found = "without_weights" if is_folder else "download"
+        return Source("model", source, found, shape.numbers * shape.config_dtype.itemsize)
+    found = "folder" if is_folder else "cache"
     if source == "nano":
         found = "embedded"
     return Source("model", source, found, sum(file.stat().st_size for file in files))

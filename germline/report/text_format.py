@@ -57,7 +57,7 @@ def size(count: float) -> str:
 
 def score(value: HeldOutScore) -> str:
     """Format a held-out score with its standard error, or a share with its interval."""
-    return f"{number(value.mean)} {error(value)}"
+    return f"{number(value.mean)} {error(value)}" if value.n else "no score"
 
 
 def difference(value: PairedDifference) -> str:

@@ -14,6 +14,7 @@ from germline.protocols import Closable, Engine, Fleet, Strategy, Task
 from germline.record import RunDirectory
 from germline.record.best_generation import best_score
 from germline.record.journal_check import check_journal
+from germline.record.missing_run import missing_run_error
 from germline.record.seed_study import check_single_run
 from germline.registry import sections
 from germline.run.build_parts import make_engine
@@ -34,6 +35,8 @@ def open_source(
     """Return the run directory of a source, None for a model, and the config to use it with."""
     path = validate_path("source", source)
     check_single_run(path)
+    if not path.exists() and len(path.parts) > 1 and any(path.parent.glob("*/run.json")):
+        raise missing_run_error(path)  # no model: its folder holds runs
     directory = RunDirectory.open(path) if (path / "run.json").exists() else None
     values: dict[str, Any] = {"model": str(source)}
     if directory:

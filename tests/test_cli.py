@@ -122,12 +122,6 @@ def test_evaluating_a_model_needs_a_task() -> None:
     assert "there is no folder 'nano' here" in shown.stderr
 
 
-def test_the_name_that_another_tool_has_for_a_command_is_told_ours() -> None:
-    shown = CliRunner().invoke(app, ["compare", "one", "two"])
-    assert shown.exit_code == 2
-    assert "No such command 'compare'. Did you mean 'report'?" in shown.stderr
-
-
 def test_a_setting_in_place_of_the_config_is_called_one() -> None:
     shown = CliRunner().invoke(app, ["train", "task=sums.py", "model=nano"])
     assert shown.exit_code == 2

@@ -332,3 +332,9 @@ def test_bash_is_offered_words(line: str, offered: set[str]) -> None:
         check=True,
     )
     assert set(done.stdout.split()) == offered
+
+
+def test_the_name_that_another_tool_has_for_a_command_is_told_ours() -> None:
+    shown = CliRunner().invoke(app, ["compare", "one", "two"])
+    assert shown.exit_code == 2
+    assert "No such command 'compare'. Did you mean 'report'?" in shown.stderr

@@ -281,7 +281,7 @@ class Clock:
 
 def breaker(retry_timeout_s=10.0):
     clock = Clock()
-    return CircuitBreaker("s", retry_timeout_s, clock), clock
+    return CircuitBreaker("s", retry_timeout_s, clock=clock), clock
 
 
 def away(clock, seconds=0.0):
@@ -298,7 +298,7 @@ def test_the_circuit_opens_after_the_retries_and_closes_with_a_response():
         circuit.call(away(clock, 3.0))
     assert circuit.is_open
     asked = []
-    with pytest.raises(ServiceAwayError, match="not asked"):
+    with pytest.raises(ServiceAwayError, match=r"not asked.*; the last attempt failed: gone"):
         circuit.call(lambda: asked.append(1))
     assert not asked
     clock.now += circuit_breaker.PROBE_EVERY_S
@@ -337,7 +337,8 @@ def test_a_service_that_answers_with_errors_only_never_answers_again(caplog):
         for _ in range(2):
             assert all(one.missing for one in failing.score(ITEMS))
         place = f"task.scorers.good.url={server.url}"
-        warning = f"{place}: refused (500): broken; retrying for 120 s"
+        setting = "task.scorers.good.retry_timeout_s"
+        warning = f"{place}: refused (500): broken; retrying for 120 s ({setting})"
         assert caplog.messages == [warning]
         works.append(1)
         failing.score(ITEMS)

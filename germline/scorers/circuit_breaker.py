@@ -34,13 +34,19 @@ class CircuitBreaker:
     Args:
         name: of the service in messages.
         retry_timeout_s: how long to repeat a request.
+        setting: the setting that `retry_timeout_s` comes from, for messages.
         clock: in seconds.
     """
 
     def __init__(
-        self, name: str, retry_timeout_s: float, clock: Callable[[], float] = time.monotonic
+        self,
+        name: str,
+        retry_timeout_s: float,
+        setting: str = "retry_timeout_s",
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._name = name
+        self._setting = setting
         self._retry_timeout_s = retry_timeout_s
         self._clock = clock
         self._lock = threading.Lock()
@@ -49,6 +55,7 @@ class CircuitBreaker:
         self._failing_since: float | None = None
         self._failure_logged = False
         self._next_probe: float | None = None
+        self._last_failure = ""
 
     @property
     def is_open(self) -> bool:
@@ -99,12 +106,14 @@ class CircuitBreaker:
             now = self._clock()
             if now < self._next_probe:
                 raise ServiceAwayError(
-                    f"{self._name}: not asked, as it has not answered for a while"
+                    f"{self._name}: not asked, as it has not answered for a while; the last "
+                    f"attempt failed: {self._last_failure}"
                 )
             self._next_probe = now + PROBE_EVERY_S
 
     def _count_failure(self, failure: ServiceAwayError, now: float) -> None:
         with self._lock:
+            self._last_failure = str(failure).removeprefix(f"{self._name}: ")
             first = not self._failure_logged
             self._failure_logged = True
             since = now if self._failing_since is None else self._failing_since
@@ -116,7 +125,7 @@ class CircuitBreaker:
         if announced:
             log.warning("%s; its scores are missing until it answers again", failure)
         elif first:
-            log.warning("%s; retrying for %g s", failure, self._retry_timeout_s)
+            log.warning("%s; retrying for %g s (%s)", failure, self._retry_timeout_s, self._setting)
 
     def _close_circuit(self) -> None:
         with self._lock:

@@ -31,7 +31,7 @@ class HttpService:
     def __init__(self, config: HttpSettings, name_of: Callable[[str], str]) -> None:
         self.name_of = name_of
         place = f"{name_of('url')}={config.url}"
-        self._breaker = CircuitBreaker(place, config.retry_timeout_s)
+        self._breaker = CircuitBreaker(place, config.retry_timeout_s, name_of("retry_timeout_s"))
         self._connection = HttpConnection(
             place,
             config.url,

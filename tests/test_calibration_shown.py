@@ -14,6 +14,7 @@ from germline.config import load_config
 from germline.evaluation.member_kl import MemberKl
 from germline.protocols.wrappers import FleetWrapper
 from germline.record import RunDirectory
+from germline.report import curves
 from germline.report.run_facts import RunFacts
 from germline.report.text_format import caution, score
 from germline.run.build_parts import build_run_parts
@@ -22,6 +23,7 @@ from germline.signal_types import SigmaTrial
 from germline.studies.probe import probe
 from germline.types import Completion, GermlineError, HeldOutScore, SeedPerturbation
 from tests import toy_runs
+from tests.synthetic_runs import BATCH, DIGEST, record
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
 
@@ -214,3 +216,20 @@ def test_a_score_of_few_or_equal_values_says_how_little_it_shows(changes, said):
 def test_equal_values_are_not_given_a_standard_error_of_zero():
     assert score(replace(SCORE, standard_error=0.0, n=3)) == "3 (all equal)"
     assert score(SCORE) == "3 ± 0.5"
+
+
+def test_the_caption_of_sigma_says_why_it_changed(tmp_path):
+    config = load_config({"task": "arithmetic"}, ["strategy.sigma=auto"])
+    made = RunDirectory.create(tmp_path / "run", config, DIGEST, threads=1)
+    for generation, sigma in enumerate([0.1, 0.15, 0.1, 0.12]):
+        one = record(generation)
+        trials = (SigmaTrial(sigma, 0.002),) if generation in (0, 3) else ()
+        update = replace(one.update, sigma=sigma)
+        made.write(replace(one, update=update, calibration=trials), BATCH)
+    chart = curves.sigma(RunFacts(made.path))
+    assert chart is not None
+    assert chart.caption.endswith(
+        " Sigma grew by half, because few directions had a signal in the one before, in generation "
+        "1; it shrank again, because more directions had a signal in the one before, in generation "
+        "2; it was calibrated again before generation 3."
+    )

@@ -1,8 +1,9 @@
 """The curves of a report: fitness, held-out scores, sigma and step, of one run or of several."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
-from germline.config import AutoLearningRate, Nes
+from germline.config import AutoLearningRate, AutoSigma, Nes
 from germline.evaluation.held_out import Z_95, confidence_interval, score_of_values
 from germline.record.atomic_files import Row
 from germline.record.metrics_rows import scores_by_scorer
@@ -13,6 +14,9 @@ from germline.types import HeldOutScore
 
 MOST_BANDS = 3
 """Largest number of runs whose bands are drawn in one chart."""
+
+MOST_GENERATIONS = 6
+"""Largest number of generations that a caption lists."""
 
 TONES = 8
 """Number of tones in the style sheet; further runs reuse them with another dash."""
@@ -120,7 +124,7 @@ def sigma(run: RunFacts) -> Chart | None:
         said = "Sigma of the tensors: their geometric mean, and the band from smallest to largest"
     return Chart(
         name="sigma",
-        caption=f"{said}, in the unit of strategy.sigma_unit.{_grouped(run)}",
+        caption=f"{said}, in the unit of strategy.sigma_unit.{_sigma_changes(run)}{_grouped(run)}",
         alt=f"Line chart of sigma over {len(values)} generations, from {number(values[0])} to "
         f"{number(values[-1])}.",
         x_label="generation",
@@ -163,6 +167,30 @@ def calibrated(run: RunFacts) -> str:
         f"with a KL divergence of {number(trials[-1]['kl'])} nats per token at "
         f"{number(trials[-1]['sigma'])}."
     )
+
+
+def _sigma_changes(run: RunFacts) -> str:
+    """Say in which generations a calibrated sigma changed, and why; begins with a space."""
+    if not isinstance(getattr(run.config.strategy, "sigma", None), AutoSigma):
+        return ""
+    reasons: dict[str, list[str]] = {}
+    for before, row in pairwise(run.rows):
+        if row["sigma"] == before["sigma"]:
+            continue
+        if row.get("calibration"):
+            why = "was calibrated again before"
+        elif row["sigma"] > before["sigma"]:
+            why = "grew by half, because few directions had a signal in the one before, in"
+        else:
+            why = "shrank again, because more directions had a signal in the one before, in"
+        reasons.setdefault(why, []).append(str(row["generation"]))
+    parts = [f"{why} generation {_listed(places)}" for why, places in reasons.items()]
+    return f" Sigma {'; it '.join(parts)}." if parts else ""
+
+
+def _listed(places: Sequence[str]) -> str:
+    more = len(places) - MOST_GENERATIONS
+    return ", ".join(places[:MOST_GENERATIONS]) + (f" and {more} more" if more > 0 else "")
 
 
 def compare_runs(runs: Sequence[RunFacts]) -> list[Chart]:

@@ -227,3 +227,22 @@ def test_a_generation_that_is_no_number_is_refused_by_replay(tmp_path):
     path = run(tmp_path / "run")
     with pytest.raises(GermlineError, match="generation must be a whole number, found True"):
         replay(path, True)
+
+
+@pytest.mark.parametrize("command", ["serve", "eval", "generate"])
+def test_the_path_of_a_missing_run_is_not_taken_for_a_hub_id(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "march").mkdir()
+    for name in ("sums", "words"):
+        run(Path("march") / name, "generations=1")
+    words = ["a"] if command == "generate" else []
+    for source, said in {
+        "march/typo": "; there are march/sums, march/words)",
+        "march/sum": "found no such folder (did you mean 'march/sums'?); there are march",
+        "runs/typo": "found no such folder, and there are no runs beside it)",
+        "./typo": "found no such folder, and there are no runs beside it)",
+        "march": "is not a run directory but a folder of 2: name one, such as march/sums",
+    }.items():
+        shown = CliRunner().invoke(app, [command, source, *words])
+        assert shown.exit_code == 2
+        assert said in shown.stderr

@@ -14,7 +14,7 @@ from germline.protocols import Closable, Engine, Fleet, Strategy, Task
 from germline.record import RunDirectory
 from germline.record.best_generation import best_score
 from germline.record.journal_check import check_journal
-from germline.record.missing_run import missing_run_error
+from germline.record.missing_run import missing_run_error, names_missing_run
 from germline.record.seed_study import check_single_run
 from germline.registry import sections
 from germline.run.build_parts import make_engine
@@ -32,12 +32,16 @@ TRAINED_BY = ("method", "prompt_search")
 def open_source(
     source: str, task: TaskConfig | None, overrides: Sequence[str]
 ) -> tuple[RunDirectory | None, Config]:
-    """Return the run directory of a source, None for a model, and the config to use it with."""
+    """Return the run directory of a source, None for a model, and the config to use it with.
+
+    Raises:
+        GermlineError: the source names a run that is not there, or a setting is wrong.
+    """
     path = validate_path("source", source)
     check_single_run(path)
-    if not path.exists() and len(path.parts) > 1 and any(path.parent.glob("*/run.json")):
-        raise missing_run_error(path)  # no model: its folder holds runs
     directory = RunDirectory.open(path) if (path / "run.json").exists() else None
+    if directory is None and names_missing_run(str(source)):
+        raise missing_run_error(path)
     values: dict[str, Any] = {"model": str(source)}
     if directory:
         values = settings_for(directory.config, overrides, "engine")

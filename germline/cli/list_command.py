@@ -68,9 +68,9 @@ def show(
 ) -> None:
     """List names for a config, settings, shipped configs, or runs.
 
-    Names that installed plugins add are included. In a pipe, each row is a line, its columns are
-    separated by tabs, and there are no headings. The comments of the shipped configs are shortened;
-    --json prints the whole of them.
+    Names that installed plugins add are included. In a pipe, each row is a line and its columns are
+    separated by tabs; settings and runs have a first line with headings. The comments of the
+    shipped configs are shortened; --json prints the whole of them.
     """
     from germline.registry import did_you_mean
     from germline.types import GermlineError

@@ -299,7 +299,7 @@ def test_smaller_microbatches_are_the_largest_that_fit():
     config, shape = load_config({"microbatch": {"rows": 1024}}), shape_of(QWEN)
     texts = TextLengths(64, 200, 0, 800)
     found = what_fits(config, shape, texts, GPUS["laptop-8gb"])
-    assert "microbatch.rows=256" in found
+    assert found == ("microbatch.rows=128",)  # 256 fit with masters on the host
 
 
 def test_a_config_is_not_changed_by_reading_it():

@@ -71,6 +71,14 @@ def test_a_setting_that_was_needed_to_fit_says_so():
     assert "GB of device memory would be needed, and 24.0 GB are there" in changed[0].reason
 
 
+def test_fewer_rows_of_a_microbatch_are_preferred_to_masters_on_the_host():
+    found = recommended("meta-llama/Llama-3.1-8B")
+    changed = [one.setting for one in found.settings if one.reason.startswith("Needed to fit")]
+    assert changed == ["microbatch.rows"]
+    assert found.config.microbatch.rows >= 128
+    assert found.config.engine.master_device == "device"
+
+
 def test_a_model_that_fits_nowhere_is_refused():
     with pytest.raises(GermlineError, match=r"Llama-3\.1-8B fits RTX 4060 .* neither in half"):
         recommended("meta-llama/Llama-3.1-8B", hardware="laptop-8gb")

@@ -24,6 +24,10 @@ from germline.types import GermlineError
 FEWEST_ROWS = SMALLEST_BATCH
 """Smaller microbatches are padded to this number of rows."""
 
+MANY_ROWS = 128
+"""Rows of the recipes for 80 GB: down to these, a smaller microbatch is preferred to masters on the
+host, whose transfers no estimate of time counts; below, a pass reads the weights for few texts."""
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -88,9 +92,9 @@ def what_fits(
 ) -> tuple[str, ...]:
     """Return the first overrides with which a config fits a machine; empty if none do.
 
-    They are tried in this order: another dtype, masters on the host, smaller microbatches, an
-    adapter; each override alone, and then together with all earlier ones, of which those that the
-    config does not need are left out.
+    They are tried in this order: another dtype, microbatches of `MANY_ROWS` or more, masters on the
+    host, smaller microbatches, an adapter; each override alone, and then together with all earlier
+    ones, of which those that the config does not need are left out.
     """
     scorers = tuple(scorer_parts(config, texts, on_gpu=machine.on_gpu))
 
@@ -127,18 +131,27 @@ def _changes(config: Config, machine: Hardware) -> Iterator[list[tuple[str, ...]
     dtype = getattr(config.engine, "dtype", "auto")
     if dtype == "float32" or (dtype == "auto" and not machine.on_gpu):
         yield [("engine.dtype=bfloat16",)]
+    rows = _smaller_rows(config)
+    many = [one for n, one in rows if n >= MANY_ROWS]
+    if many:
+        yield many
     if (
         isinstance(config.engine, InProcess)
         and machine.on_gpu
         and config.engine.master_device == "device"
     ):
         yield [("engine.master_device=host",)]
-    largest = 1 << int(math.log2(config.microbatch.rows))
-    rows = [largest >> n for n in range(1, largest.bit_length()) if largest >> n >= FEWEST_ROWS]
-    if rows and not config.engine.is_served and config.microbatch.members is None:
-        yield [
-            (f"microbatch.rows={n}", f"microbatch.examples={min(n, config.microbatch.examples)}")
-            for n in rows
-        ]
+    if few := [one for n, one in rows if n < MANY_ROWS]:
+        yield few
     if config.space.kind != "lora":
         yield [("space=lora",)]
+
+
+def _smaller_rows(config: Config) -> list[tuple[int, tuple[str, ...]]]:
+    """Return numbers of rows below those of a config, and the overrides that set them."""
+    if config.engine.is_served or config.microbatch.members is not None:
+        return []
+    largest = 1 << int(math.log2(config.microbatch.rows))
+    examples = config.microbatch.examples
+    rows = [largest >> n for n in range(1, largest.bit_length()) if largest >> n >= FEWEST_ROWS]
+    return [(n, (f"microbatch.rows={n}", f"microbatch.examples={min(n, examples)}")) for n in rows]

@@ -143,6 +143,16 @@ def test_a_resumed_run_may_be_given_a_judge(tmp_path):
     assert RunDirectory.open(path).config.generations == 4
 
 
+def test_a_judge_that_is_added_to_a_finished_run_is_said_not_to_be_asked(tmp_path, caplog):
+    path = run(tmp_path / "run", "generations=2")
+    added = f"held_out.scorers={json.dumps(GERMLINE_OWN)}"
+    finish(germline.resume(path, [added, "generations=3"]))
+    assert not caplog.messages
+    finish(germline.resume(path, ["held_out.scorers.later={kind: length, start: 0, end: 16}"]))
+    assert "the run is finished, so held_out.scorers.later scores none" in caplog.text
+    assert f"`germline eval {path}` has the final weights scored" in caplog.text
+
+
 def test_plain_output_has_the_scores_before_training_too(tmp_path):
     training = germline.train(
         settings(f"held_out.scorers={json.dumps(GERMLINE_OWN)}"), tmp_path / "run"

@@ -1,12 +1,17 @@
 """The config of a resumed run: which settings may change, and which would make another run."""
 
+import logging
+import shlex
 from collections.abc import Sequence
+from pathlib import Path
 
 from germline.config import Config, load_config
 from germline.report.diff import differing_settings
 from germline.run.load_run import settings_for
 from germline.run.loaded_model import is_from_python
 from germline.types import GermlineError
+
+log = logging.getLogger(__name__)
 
 RESUMABLE = ("generations", "held_out", "record", "graders", "fleet")
 """Settings that a resumed run may change; changing others would make it another run."""
@@ -56,6 +61,22 @@ def resumed_config(config: Config, overrides: Sequence[str]) -> Config:
             "constant values"
         )
     return changed
+
+
+def warn_of_unasked_scorers(path: Path, recorded: Config, config: Config) -> None:
+    """Warn that the scorers which a resumed config adds score nothing of a finished run."""
+    added = [name for name in config.held_out.scorers if name not in recorded.held_out.scorers]
+    if added:
+        run = shlex.quote(str(path))
+        log.warning(
+            "the run is finished, so held_out.scorers.%s scores none of its generations: "
+            "`germline eval %s` has the final weights scored, and `germline resume %s "
+            "generations=%d` trains on",
+            ", held_out.scorers.".join(added),
+            run,
+            run,
+            2 * config.generations,
+        )
 
 
 def _check_change(setting: str, found: str) -> None:

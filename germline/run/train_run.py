@@ -30,7 +30,7 @@ from germline.run.inputs_from_python import NOTHING_GIVEN, RunInputs, read_run_i
 from germline.run.loaded_model import with_model_folder
 from germline.run.peak_memory import peak_memory_mb
 from germline.run.resource_checks import check_disk
-from germline.run.resumed_config import resumed_config
+from germline.run.resumed_config import resumed_config, warn_of_unasked_scorers
 from germline.run.snapshot_policy import SnapshotPolicy, snapshots_to_keep
 from germline.run.task_check import check_custom_reward, with_digest
 from germline.run.validate_args import validate_path
@@ -326,7 +326,8 @@ def resume(
         GermlineError: an override would make it another run, or the weights cannot be loaded.
     """
     directory = RunDirectory.open(validate_path("path", path))
-    config = resumed_config(directory.config, overrides)
+    recorded = directory.config
+    config = resumed_config(recorded, overrides)
     inputs = read_run_inputs(reward, data, model, tokenizer)
     loadable = with_model_folder(config, inputs.model)
     with ExitStack() as on_error:
@@ -337,7 +338,7 @@ def resume(
         threads = directory.environment["threads"]
         parts = build_run_parts(_with_threads(loadable, threads), directory.ancestors, inputs.task)
         on_error.callback(parts.close)
-        parts.held_out_scorers.check(_held_out_examples(parts), directory.config.held_out.scorers)
+        parts.held_out_scorers.check(_held_out_examples(parts), recorded.held_out.scorers)
         complete = recall_strategy(parts.strategy, entries)
         parts.fleet.restore(complete, directory.snapshots, directory.base_digest)
         directory.journal.cut(len(entries))
@@ -346,6 +347,8 @@ def resume(
         parts = replace(parts, config=config)
         training = Training(parts, directory, len(entries), inputs, callbacks)
         on_error.pop_all()
+    if training.end is not None:
+        warn_of_unasked_scorers(directory.path, recorded, config)
     return training
 
 

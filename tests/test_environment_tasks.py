@@ -9,14 +9,15 @@ import germline
 from germline.cli.application import app
 from germline.config import Environment, GuessNumber, Wordle, load_config
 from germline.environments.wordle import guess_feedback, last_guess
-from germline.episode_types import Transcript
+from germline.episode_types import Transcript, Turn
 from germline.graders.pool import GraderPool
 from germline.protocols import EpisodeTask
 from germline.run.build_parts import make_graders
 from germline.run.task_check import check_task
+from germline.run.unused_tools import warn_of_unused_tools
 from germline.tasks import make_task
 from germline.tasks.python_inputs import read_inputs
-from germline.types import GermlineError
+from germline.types import Completion, GermlineError, Grade, Rollout
 from tests.hang_limit import HANG_S
 from tests.toy_runs import finish, settings
 
@@ -90,6 +91,22 @@ def test_tools_are_described_in_a_system_message_or_in_the_prompt(tmp_path):
 def test_a_system_prompt_stands_before_the_tools(tmp_path):
     (example, *_) = task(tmp_path, TOOL_FILE, system_prompt="Be quick.").examples("train")
     assert example.context[0][1].startswith("Be quick.\n\n# Tools")
+
+
+def test_a_run_says_before_and_after_training_that_no_reply_calls_a_tool(tmp_path, caplog):
+    path = tmp_path / "mine.py"
+    path.write_text(TOOL_FILE, encoding="utf-8")
+    finish(germline.train(settings(f"task={path}", "generations=1"), tmp_path / "run"))
+    said = [line for line in caplog.messages if "called a tool" in line]
+    assert [line.split(",")[0] for line in said] == ["after 0 updates", "after 1 updates"]
+    for call, count in (("no call", 1), ('<tool_call>{"name": "look"}</tool_call>', 0)):
+        caplog.clear()
+        turns = (Turn("user", "Look."), Turn("assistant", call))
+        episode = Rollout(
+            0, 0, Completion(call, (1,), "stop", 1), Grade(1.0, {}, None), turns, "done"
+        )
+        warn_of_unused_tools(task(tmp_path, TOOL_FILE), [episode], 3)
+        assert len(caplog.messages) == count
 
 
 def test_thinking_is_removed_from_every_reply(tmp_path):

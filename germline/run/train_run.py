@@ -33,6 +33,7 @@ from germline.run.resource_checks import check_disk
 from germline.run.resumed_config import resumed_config, warn_of_unasked_scorers
 from germline.run.snapshot_policy import SnapshotPolicy, snapshots_to_keep
 from germline.run.task_check import check_custom_reward, with_digest
+from germline.run.unused_tools import warn_of_unused_tools
 from germline.run.validate_args import validate_path
 from germline.signal_metrics import SignalMetrics
 from germline.signal_types import SigmaTrial
@@ -159,6 +160,7 @@ class Training:
 
     def _write_held_out(self, done: int) -> None:
         score, completions, examples = self._score(done)
+        warn_of_unused_tools(self._parts.task, completions, done)
         self.directory.write_held_out(score, completions, examples)
         self._callbacks.call("on_held_out", score)
 

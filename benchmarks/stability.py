@@ -37,6 +37,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +48,8 @@ LONGER = 10
 
 RATES = (0.5, 1.0, 2.0, 4.0)
 """Fixed learning rates of the baseline, as multiples of sigma."""
+
+BASELINES = tuple(f"rate {rate:g}" for rate in RATES)
 
 MOST_SEEDS = 100
 """Run seeds that tables contain, if they were run."""
@@ -281,6 +284,22 @@ def rows(
                     yield row(task, space, name, some, found.get(tuned or "", []))
 
 
+def overall(tasks: Sequence[str], spaces: Sequence[str], longer: int) -> str:
+    """Return the median of the default's `times fewer`; 0 where only the baseline gets there."""
+    fewer: list[float] = []
+    for task, space in product(tasks, spaces):
+        rates = {one: curves(Cell(task, space, one, 0, longer)) for one in BASELINES}
+        ours = curves(Cell(task, space, "default", 0, longer))
+        if tuned := tuned_rate(rates):
+            fewer += [one for one in ratios(ours, rates[tuned]) if not np.isnan(one)]
+    if not fewer:
+        return ""
+    drawn = np.random.default_rng(0).choice(fewer, (10_000, len(fewer)))
+    low, high = np.percentile(np.median(drawn, axis=1), [2.5, 97.5])
+    shown = f"{np.median(fewer):.2g}, bootstrap 95 % interval [{low:.2g}, {high:.2g}]"
+    return f"\ndefault, times fewer, median of {len(fewer)}: {shown}"
+
+
 def draw(path: Path, tasks: Sequence[str], methods: Sequence[str], longer: int) -> None:
     """Draw the first seed of every method: score against rollouts, a panel for each task."""
     from germline.report.matplotlib_plots import PlotPanel, draw_panels
@@ -314,7 +333,7 @@ def row(
 ) -> str:
     """Return one row: means over seeds, the largest drop, rollouts against the tuned baseline."""
     reach = ratios(found, baseline)
-    times = f"{np.median(reach):.2g} [{min(reach):.2g}, {max(reach):.2g}]" if reach else ""
+    times = f"{np.nanmedian(reach):.2g} [{min(reach):.2g}, {max(reach):.2g}]" if reach else ""
     need = [one.rollouts_to(target(one, baseline)) for one in found] if baseline else []
     columns = [
         *(task, space, method, f"{len(found)}"),
@@ -363,20 +382,18 @@ def main() -> None:
         task, space, method, seed = arguments.cell
         run(Cell(task, space, method, int(seed), arguments.longer), arguments.runs)
         return
-    tasks = [arguments.task] if arguments.task else arguments.tasks
-    methods = arguments.methods or ["default", *(f"rate {rate:g}" for rate in RATES)]
+    tasks, spaces = [arguments.task] if arguments.task else arguments.tasks, arguments.spaces
+    methods = arguments.methods or ["default", *BASELINES]
     cells = [
         Cell(task, space, method, seed, arguments.longer)
-        for seed in arguments.seeds
-        for task in tasks
-        for space in arguments.spaces
-        for method in methods
+        for seed, task, space, method in product(arguments.seeds, tasks, spaces, methods)
     ]
     if not arguments.table:
         run_all(cells, arguments.together, arguments.runs)
     if arguments.figure:
         draw(arguments.figure, tasks, methods, arguments.longer)
-    print("\n".join(rows(tasks, arguments.spaces, methods, arguments.longer)))
+    print("\n".join(rows(tasks, spaces, methods, arguments.longer)))
+    print(overall(tasks, spaces, arguments.longer))
 
 
 if __name__ == "__main__":

@@ -142,6 +142,10 @@ def test_a_reward_cannot_change_the_row_of_the_next_completion(tmp_path):
             ROWS + "def accuracy(completions, **kw): ...",
             r"if accuracy\(\) is the reward, add the line `rubric = {accuracy: 1\.0}`",
         ),
+        (
+            ROWS + "def a_reward(completions, **kw): ...\ndef len_reward(completions, **kw): ...",
+            r"are the rewards, add the line `rubric = {a_reward: 1\.0, len_reward: 1\.0}`",
+        ),
         (ROWS + RIGHT + "rubric = {reward: 1}", "found both"),
         (ROWS + "reward = 5", r"digits\.py: a reward must be a function, found 5"),
         (ROWS + "def reward(c): ...", r"reward\(c\) must take \(completion, example\)"),

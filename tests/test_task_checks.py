@@ -202,6 +202,7 @@ def test_gold_answers_need_not_earn_where_a_tool_must_be_called(tmp_path):
     path.write_text(SHELF + ROWS)
     shown = called("check", "task", path, "--prompts", 0)
     assert "only reply, without a tool call" in shown.stdout
+    assert "as much as a gold answer" not in shown.stdout
     assert shown.exit_code == 0, shown.output
 
 

@@ -46,6 +46,9 @@ Rewards = RewardFunction | Sequence[RewardFunction] | Mapping[RewardFunction, fl
 NOT_COLUMNS = ("prompt", "completion")
 """Fields of a row that TRL does not pass as columns, because `prompts` and `completions` are."""
 
+ONLY_IN_TRL = ("completion_ids", "trainer_state", "log_extra", "log_metric", "environments")
+"""Arguments of TRL's trainers that nothing here passes."""
+
 DOES_NOT_APPLY = object()
 """What a function of TRL's signature says of a row by `None`."""
 
@@ -152,7 +155,8 @@ def call_reward(function: RewardFunction, text: str, row: Mapping[str, Any], pro
         prompt: of the completion; for a function with TRL's signature, where the row has none.
 
     Raises:
-        InvalidGradeError: a function with TRL's signature returned no list of one reward.
+        InvalidGradeError: a function with TRL's signature returned no list of one reward, or needs
+            an argument that only TRL has.
     """
     if not takes_lists(function):
         return _awaited(function(text, row))
@@ -165,6 +169,17 @@ def call_reward(function: RewardFunction, text: str, row: Mapping[str, Any], pro
     if not any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters):
         known = {one.name for one in parameters}
         arguments = {name: value for name, value in arguments.items() if name in known}
+    absent = [
+        one.name
+        for one in parameters
+        if one.name in ONLY_IN_TRL and one.default is one.empty and one.name not in arguments
+    ]
+    if absent:
+        raise InvalidGradeError(
+            f"needs {' and '.join(absent)} in {_name(function)}(), which TRL passes and germline "
+            f"does not: give it a default, such as {absent[0]}=None, and use the texts of "
+            "`completions`"
+        )
     rewards = _awaited(function(**arguments))
     try:
         (reward,) = [] if isinstance(rewards, str | Mapping) else list(rewards)

@@ -139,9 +139,7 @@ def reward_functions(file: TaskFile) -> dict[str, tuple[RewardFunction, float]]:
 
 
 def _reward_hint(file: TaskFile) -> str:
-    """Name a misspelled `reward`, or the line that makes another function the reward."""
-    if misspelled := did_you_mean("reward", vars(file.module)):
-        return misspelled
+    """Name a misspelled `reward`, or the line that makes other functions the reward."""
     found = [
         name
         for name, value in vars(file.module).items()
@@ -149,9 +147,15 @@ def _reward_hint(file: TaskFile) -> str:
         and value.__module__ == file.module.__name__
         and not name.startswith("_")
     ]
-    if not found:
+    named = [name for name in found if "reward" in name]
+    if not named and (misspelled := did_you_mean("reward", vars(file.module))):
+        return misspelled
+    if not (named := named or found[:1]):
         return ""
-    return f"; if {found[0]}() is the reward, add the line `rubric = {{{found[0]}: 1.0}}`"
+    calls = " and ".join(f"{name}()" for name in named)
+    what = "is the reward" if len(named) == 1 else "are the rewards"
+    parts = ", ".join(f"{name}: 1.0" for name in named)
+    return f"; if {calls} {what}, add the line `rubric = {{{parts}}}`"
 
 
 @contextlib.contextmanager

@@ -232,10 +232,12 @@ def _rewards(task: Task, graders: Graders) -> list[TaskCheckRow]:
     has_tools = isinstance(task, EnvironmentTask) and task.has_tools
     gold = _judged("gold answers", first, answers, may_raise=False)
     nothing = _judged("empty answers", empty, [""] * len(some))
+    tried = _judged("hostile answers", strange, hostile)
     return [
         _compared(gold, _judged("", again, answers), nothing, has_tools=has_tools),
         nothing,
-        _tempting(gold, _judged("hostile answers", strange, hostile), hostile),
+        # As the only reply, a gold answer earns nothing where a tool must be called.
+        tried if has_tools and not _is_better(gold, nothing) else _tempting(gold, tried, hostile),
     ]
 
 
@@ -297,7 +299,7 @@ def _compared(
             "so a run could not be resumed to the same bits"
         )
         return replace(gold, verdict="wrong", remark=remark)
-    if empty.rewards and max(gold.rewards) <= max(empty.rewards):
+    if not _is_better(gold, empty):
         if has_tools:
             remark = "earn no more than empty ones as the only reply, without a tool call"
             return replace(gold, remark=remark)
@@ -305,6 +307,11 @@ def _compared(
     if min(gold.rewards) < max(gold.rewards):
         return replace(gold, remark="some earn less than others")
     return gold
+
+
+def _is_better(gold: TaskCheckRow, empty: TaskCheckRow) -> bool:
+    """Whether some gold answer earns more than every empty one."""
+    return not empty.rewards or max(gold.rewards, default=0.0) > max(empty.rewards)
 
 
 def _tempting(gold: TaskCheckRow, hostile: TaskCheckRow, texts: Sequence[str]) -> TaskCheckRow:

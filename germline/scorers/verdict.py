@@ -48,7 +48,7 @@ def read_verdict(
     values = list(dict.fromkeys(found))
     if len(values) == 1 and not reply.cut:
         return values[0]
-    why = f"has no verdict, {expected}"
+    why = f"has no verdict, {expected} (a small model may not follow the template)"
     if values:
         seen = ", ".join(dict.fromkeys(f"[[{one}]]" for one in re.findall(mark, text, re.I)))
         why = f"mentions {seen}, and its last line is no verdict alone"

@@ -150,11 +150,7 @@ def test_the_grade_of_a_judge_becomes_a_score_from_0_to_1(reply, value):
         ("Good. [[4/5]]", {}, "grade '4/5' is out of 5, and grades are from 0 to 10"),
         ("4/5", {}, "grade '4/5' is out of 5, and grades are from 0 to 10"),
         ("[[7/10]] or [[8/10]]", {}, "mentions [[7/10]], [[8/10]]"),
-        (
-            "It is 7 of 10, I think.",
-            {},
-            "such as [[7]] (a small model may not follow the template): 'It is 7",
-        ),
+        ("It is 7 of 10, I think.", {}, "may not follow the template): 'It is 7"),
         ("First [[2]], but then [[10]].", {}, "mentions [[2]], [[10]], and its last line is no"),
         ("A grade from [[0]] to [[10]].", {}, "mentions [[0]], [[10]]"),
         ("I would give [[7]] if", {"finish": "length"}, "cut at max_new_tokens"),

@@ -240,7 +240,6 @@ def test_the_path_of_a_missing_run_is_not_taken_for_a_hub_id(command, tmp_path, 
         "march/typo": "; there are march/sums, march/words)",
         "march/sum": "found no such folder (did you mean 'march/sums'?); there are march",
         "runs/typo": "found no such folder, and there are no runs beside it)",
-        "./typo": "found no such folder, and there are no runs beside it)",
         "march": "is not a run directory but a folder of 2: name one, such as march/sums",
     }.items():
         shown = CliRunner().invoke(app, [command, source, *words])

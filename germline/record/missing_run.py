@@ -8,8 +8,6 @@ from germline.types import GermlineError
 RUNS_FOLDER = "runs"
 """The folder in which `germline train` makes run directories."""
 
-NO_HUB_ID = ("./", "../", "/", "~")
-
 MOST_NAMED = 5
 
 
@@ -38,15 +36,14 @@ def names_missing_run(source: str) -> bool:
     """Whether a source that may be a run, a model folder or a hub id can only be a missing run.
 
     A hub id, `owner/name`, looks like a path too. So a path is taken for a missing run if it begins
-    as no hub id does, or with the folder `runs`, or if there are runs beside it.
+    with the folder `runs`, or if there are runs beside it.
     """
     path = Path(source)
     if path.exists():
         is_model = any((path / name).exists() for name in ("config.json", "adapter_config.json"))
         return not is_model and any(path.glob("*/run.json"))
-    if source.startswith(NO_HUB_ID) or path.parts[:1] == (RUNS_FOLDER,):
-        return True
-    return len(path.parts) > 1 and any(path.parent.glob("*/run.json"))
+    has_folder = len(path.parts) > 1
+    return has_folder and (path.parts[0] == RUNS_FOLDER or any(path.parent.glob("*/run.json")))
 
 
 def _there_are(runs: list[str]) -> str:

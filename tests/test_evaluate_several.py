@@ -101,3 +101,15 @@ def test_what_does_not_fit_is_refused(trained: Path, words: list[str], message: 
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 2
     assert re.search(message, result.stderr)
+
+
+def test_runs_of_another_task_are_named_where_they_are_scored(
+    trained: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    germline.train(CONFIG | {"task": "conciseness", "generations": 1}, out=other).run()
+    done = CliRunner().invoke(app, ["eval", str(trained), str(other), "--limit", "2"])
+    assert done.exit_code == 0, done.output
+    said = " ".join(done.stderr.split())
+    assert f"{other} was trained on conciseness; here it is scored on" in said
+    assert "was trained on" not in CliRunner().invoke(app, ["eval", str(trained)]).stderr

@@ -157,6 +157,8 @@ def test_the_command_trains_every_seed_and_sums_them_up(tmp_path: Path) -> None:
     assert "missing to missing" not in page
     assert "needs five seeds" in page
     assert "worst to best seed" in page
+    assert f">{out.name}/seed-0<" in "".join(page.split())
+    assert f"over 3 run seeds of the config of {out.name}: the mean" in " ".join(page.split())
     again = CliRunner().invoke(app, ["report", str(out), "--out", str(tmp_path / "page.html")])
     assert again.exit_code == 0
     assert "3 runs side by side" in (tmp_path / "page.html").read_text()

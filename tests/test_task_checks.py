@@ -206,6 +206,15 @@ def test_gold_answers_need_not_earn_where_a_tool_must_be_called(tmp_path):
     assert shown.exit_code == 0, shown.output
 
 
+def test_a_config_stands_for_its_task(tmp_path):
+    (tmp_path / "shelf.py").write_text(SHELF + ROWS)
+    config = tmp_path / "shelf.yaml"
+    config.write_text(f"task: {{path: {tmp_path / 'shelf.py'}, max_new_tokens: 7}}\nseed: 3\n")
+    shown = called("check", "task", config, "--prompts", 0)
+    assert shown.exit_code == 0, shown.output
+    assert "up to 7 new ones" in shown.stdout
+
+
 def tools_row(tmp_path, body):
     path = tmp_path / "shelf.py"
     path.write_text(

@@ -17,6 +17,7 @@ from germline.cli.arguments import (
     task_section,
 )
 from germline.cli.json_output import AsJson
+from germline.cli.word_wrap import print_stderr
 
 if TYPE_CHECKING:
     from germline.config import TaskConfig
@@ -52,7 +53,7 @@ def evaluate(  # noqa: PLR0913 - the options of a command
         str | None,
         typer.Option(
             metavar="TASK",
-            help="Short name or file of the task; default: the run's own.",
+            help="Short name or file of the task; default: the first run's own.",
             autocompletion=completion.complete_tasks,
         ),
     ] = None,
@@ -183,8 +184,17 @@ def _check_single(
 
 def _task_of_first_run(sources: Sequence[str]) -> "TaskConfig | None":
     """Return the task of the first run, on which the other sources are scored too."""
-    run = _run(sources[0])
-    return run.config.task if run and len(sources) > 1 else None
+    first = _run(sources[0])
+    if first is None or len(sources) == 1:
+        return None
+    task = first.config.task
+    for other in filter(None, map(_run, sources[1:])):
+        if other.config.task.title != task.title:
+            print_stderr(
+                f"eval: {other.path} was trained on {other.config.task.title}; here it is scored "
+                f"on {task.title}, the task of {sources[0]} (--task names another)"
+            )
+    return task
 
 
 def _check_kl(source: str, task: str | None) -> None:

@@ -24,6 +24,7 @@ from germline.record.journal_check import check_journal
 from germline.record.list_runs import State
 from germline.record.lock import is_locked
 from germline.record.metrics_rows import batch_examples, paired_samples, transcript
+from germline.record.seed_study import is_seed_study
 from germline.registry import implementation
 from germline.report import diff
 from germline.report.advice import compares_members, failed_share, without_update
@@ -115,8 +116,10 @@ class RunFacts:
 
     @property
     def name(self) -> str:
-        """Name of the folder."""
-        return bounded_text(self.path.resolve().name, LONGEST_NAME)
+        """Name of the folder; one of several run seeds also has that of their folder."""
+        path = self.path.resolve()
+        seeds = f"{path.parent.name}/" if is_seed_study(path.parent) else ""
+        return bounded_text(f"{seeds}{path.name}", LONGEST_NAME)
 
     @property
     def state(self) -> State:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from germline.evaluation.seed_statistics import SeedStatistics, seed_statistics
+from germline.record.seed_study import is_seed_study
 from germline.report.curves import metric_words
 from germline.report.diff import flatten_settings
 from germline.report.run_facts import RunFacts
@@ -20,7 +21,7 @@ class SeedGroup:
     """Runs of a comparison that differ in their run seed alone.
 
     Attributes:
-        name: of the first of its runs, in whose tone the group is drawn.
+        name: of the folder of its seeds, or else of the first of its runs.
         start: held-out score of the base model, over seeds.
         best: best score of each run, over seeds.
         end: newest score of each run, over seeds.
@@ -51,18 +52,21 @@ def _several(runs: Sequence[RunFacts]) -> bool:
 
 def _group(runs: Sequence[RunFacts], place: int) -> SeedGroup:
     metric = metric_words(runs[0].metric)
+    folders = {run.path.resolve().parent for run in runs}
+    of_seeds = [folder.name for folder in folders if len(folders) == 1 and is_seed_study(folder)]
+    name = of_seeds[0] if of_seeds else runs[0].name
     bests = [run.best.mean for run in runs if run.best]
     return SeedGroup(
-        name=runs[0].name,
+        name=name,
         metric=metric,
         start=seed_statistics([run.scores[0].mean for run in runs]),
         best=seed_statistics(bests),
         end=seed_statistics([run.scores[-1].mean for run in runs]),
-        chart=_chart(runs, metric, place),
+        chart=_chart(runs, name, metric, place),
     )
 
 
-def _chart(runs: Sequence[RunFacts], metric: str, place: int) -> Chart:
+def _chart(runs: Sequence[RunFacts], name: str, metric: str, place: int) -> Chart:
     """Draw the mean held-out score over seeds, where every seed has one, and their range."""
     by_run = [{score.generation: score.mean for score in run.scores} for run in runs]
     updates = sorted(set(by_run[0]).intersection(*by_run[1:]))
@@ -71,8 +75,8 @@ def _chart(runs: Sequence[RunFacts], metric: str, place: int) -> Chart:
     means = values.mean(axis=1).tolist()
     return Chart(
         name=f"seeds-{place}",
-        caption=f"Held-out {metric} over {len(runs)} run seeds of one config: the mean, and the "
-        "band from the worst to the best seed.",
+        caption=f"Held-out {metric} over {len(runs)} run seeds of the config of {name}: the mean, "
+        "and the band from the worst to the best seed.",
         alt=f"Line chart of held-out {metric} over {len(runs)} run seeds. The mean goes from "
         f"{number(means[0])} after {updates[0]} updates to {number(means[-1])} after "
         f"{updates[-1]}.",

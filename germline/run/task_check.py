@@ -87,7 +87,7 @@ def check_task(
     """Try a task's reward on gold, empty and hostile answers, and make prompts for a model.
 
     Args:
-        task: a task file, a short name, or a section of a config.
+        task: a task file, a short name, a section of a config, or the config itself.
         overrides: settings such as `task.template=...` and `graders.timeout_s=5`.
         model: whose tokenizer and chat template make the prompts.
         prompts: how many to show; of an environment, 0 or one with an example episode.
@@ -96,6 +96,8 @@ def check_task(
         GermlineError: the task or the tokenizer cannot be loaded.
     """
     section = task.model_dump() if isinstance(task, TaskBase) else task
+    if isinstance(section, str | Path) and Path(section).suffix in (".yaml", ".yml"):
+        section = load_config(section).task.model_dump()
     section = str(section) if isinstance(section, Path) else section
     config = load_config({"task": section, "model": model}, overrides)
     made = make_task(config.task)

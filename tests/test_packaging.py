@@ -131,7 +131,9 @@ def test_the_wheel_trains_two_generations_in_an_empty_environment(germline):
     assert done.returncode == 0, done.stderr
     assert re.findall(r"^generation (\d)", done.stdout, re.MULTILINE) == ["0", "1"]
     shown = germline("list", "runs")
-    assert re.match(r"runs/first\tconciseness\tnano\t2/2\t.*\tfinished\t", shown.stdout)
+    assert re.search(
+        r"^runs/first\tconciseness\tnano\t2/2\t.*\tfinished\t", shown.stdout, re.MULTILINE
+    )
 
 
 @pytest.mark.slow

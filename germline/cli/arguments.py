@@ -153,13 +153,12 @@ def task_section(
     """
     from germline.config import load_config
     from germline.record import RunDirectory
-    from germline.record.missing_run import missing_run_error, names_missing_run
+    from germline.record.missing_run import check_no_missing_run
     from germline.types import GermlineError
 
     if task is not None:
         return load_config({"task": task}, overrides).task
-    if names_missing_run(source):
-        raise missing_run_error(Path(source))
+    check_no_missing_run(Path(source))
     if not (Path(source) / "run.json").exists():
         missing = "" if Path(source).exists() else f" (there is no folder {source!r} here)"
         raise GermlineError(

@@ -169,10 +169,8 @@ def task_file_error(path: Path, what: str) -> Iterator[None]:
         with contextlib.redirect_stdout(sys.stderr):
             yield
     except SyntaxError as error:
-        place = (
-            f"{path}, line {error.lineno}" if error.lineno else str(path)
-        )  # a zero byte has none
-        raise GermlineError(f"{place}: {what}: {type(error).__name__}: {error.msg}") from None
+        line = f", line {error.lineno}" if error.lineno else ""  # a zero byte has none
+        raise GermlineError(f"{path}{line}: {what}: {type(error).__name__}: {error.msg}") from None
     except (Exception, SystemExit) as error:
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if frame.filename == str(path)]

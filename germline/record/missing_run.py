@@ -8,6 +8,9 @@ from germline.types import GermlineError
 RUNS_FOLDER = "runs"
 """The folder in which `germline train` makes run directories."""
 
+SOURCE_FILES = ("run.json", "config.json", "adapter_config.json")
+"""What the folder of a run, a model or an adapter has."""
+
 MOST_NAMED = 5
 
 
@@ -32,18 +35,23 @@ def missing_run_error(path: Path) -> GermlineError:
     )
 
 
-def names_missing_run(source: str) -> bool:
-    """Whether a source that may be a run, a model folder or a hub id can only be a missing run.
+def check_no_missing_run(path: Path) -> None:
+    """Refuse a run, model folder or hub id that can only be a run which is not there.
 
     A hub id, `owner/name`, looks like a path too. So a path is taken for a missing run if it begins
     with the folder `runs`, or if there are runs beside it.
+
+    Raises:
+        GermlineError: naming the runs that are there.
     """
-    path = Path(source)
     if path.exists():
-        is_model = any((path / name).exists() for name in ("config.json", "adapter_config.json"))
-        return not is_model and any(path.glob("*/run.json"))
-    has_folder = len(path.parts) > 1
-    return has_folder and (path.parts[0] == RUNS_FOLDER or any(path.parent.glob("*/run.json")))
+        is_source = any((path / name).exists() for name in SOURCE_FILES)
+        is_missing = not is_source and any(path.glob("*/run.json"))
+    else:
+        among_runs = path.parts[0] == RUNS_FOLDER or any(path.parent.glob("*/run.json"))
+        is_missing = len(path.parts) > 1 and among_runs
+    if is_missing:
+        raise missing_run_error(path)
 
 
 def _there_are(runs: list[str]) -> str:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from germline.evaluation.seed_statistics import SeedStatistics, seed_statistics
-from germline.record.seed_study import is_seed_study
 from germline.report.curves import metric_words
 from germline.report.diff import flatten_settings
 from germline.report.run_facts import RunFacts
@@ -52,9 +51,8 @@ def _several(runs: Sequence[RunFacts]) -> bool:
 
 def _group(runs: Sequence[RunFacts], place: int) -> SeedGroup:
     metric = metric_words(runs[0].metric)
-    folders = {run.path.resolve().parent for run in runs}
-    of_seeds = [folder.name for folder in folders if len(folders) == 1 and is_seed_study(folder)]
-    name = of_seeds[0] if of_seeds else runs[0].name
+    folders = {run.name.rpartition("/")[0] for run in runs}
+    name = (folders.pop() if len(folders) == 1 else "") or runs[0].name
     bests = [run.best.mean for run in runs if run.best]
     return SeedGroup(
         name=name,

@@ -33,8 +33,10 @@ def missing_reward(
         graders: of the task.
         examples: to play, with the gold answer as every reply.
     """
-    grader = task.episode_grader if isinstance(task, EnvironmentTask) else None
-    if not isinstance(task, EnvironmentTask) or not isinstance(grader, EnvironmentGrader):
+    if not isinstance(task, EnvironmentTask):
+        return None
+    grader = task.episode_grader
+    if not isinstance(grader, EnvironmentGrader):
         return None
     limits, turns = config.graders, task.max_turns
 

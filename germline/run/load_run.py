@@ -14,7 +14,7 @@ from germline.protocols import Closable, Engine, Fleet, Strategy, Task
 from germline.record import RunDirectory
 from germline.record.best_generation import best_score
 from germline.record.journal_check import check_journal
-from germline.record.missing_run import missing_run_error, names_missing_run
+from germline.record.missing_run import check_no_missing_run
 from germline.record.seed_study import check_single_run
 from germline.registry import sections
 from germline.run.build_parts import make_engine
@@ -39,9 +39,8 @@ def open_source(
     """
     path = validate_path("source", source)
     check_single_run(path)
+    check_no_missing_run(path)
     directory = RunDirectory.open(path) if (path / "run.json").exists() else None
-    if directory is None and names_missing_run(str(source)):
-        raise missing_run_error(path)
     values: dict[str, Any] = {"model": str(source)}
     if directory:
         values = settings_for(directory.config, overrides, "engine")

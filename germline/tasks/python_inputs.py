@@ -20,7 +20,7 @@ from germline.graders.reward_functions import (
 )
 from germline.protocols import EpisodeTask, Task
 from germline.registry import did_you_mean
-from germline.tasks.json_files import PlacedRow
+from germline.tasks.json_files import PlacedRow, shown
 from germline.tasks.scorer_parts import heaviest_part
 from germline.types import GermlineError
 
@@ -181,7 +181,7 @@ def _placed(data: Any, split: str) -> list[PlacedRow]:
         if not isinstance(row, Mapping) or not all(isinstance(name, str) for name in row):
             raise GermlineError(
                 f"{place}: a row must be a mapping from field names to values, such as "
-                f"{{'prompt': ..., 'answer': ...}}, found {repr(row)[:200]}"
+                f"{{'prompt': ..., 'answer': ...}}, found {shown(row)}"
             )
         plain = {name: _plain(value) for name, value in row.items() if value is not None}
         if is_table:

@@ -9,17 +9,15 @@ TORCH ?= auto
 PIP_ARGS ?=
 # Extra pytest arguments, for example PYTEST_ARGS="-x -k spaces".
 PYTEST_ARGS ?=
-# Processes that run tests at the same time: a number, or `logical` for one per core, which is what
-# `check` takes. `test` takes one more: its tests wait for processes of their own now and then.
-WORKERS ?=
-CORES_AND_ONE = $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+# Processes that run tests at the same time: a number, or `logical` for one per core.
+WORKERS ?= logical
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 TEST_TOOLS := .venv/.test-tools
 SITE_TOOLS := .venv/.site-tools
 PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt $(PIP_ARGS)
-PYTEST := $(BIN)/python -m pytest --maxprocesses 16
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 16
 CODE := germline tests benchmarks checks
 
 # PyPI's torch for Linux is a CUDA build of several GB; PyTorch's own index has the CPU build.
@@ -53,7 +51,8 @@ demo: $(INSTALLED)  ## train the embedded model to answer concisely, about a min
 	@$(BIN)/germline train configs/demo.yaml
 
 test: $(TEST_TOOLS)  ## run the tests, those of the docs included, but for the slow ones
-	@$(PYTEST) -n $(or $(WORKERS),$(CORES_AND_ONE)) -m 'not slow' $(PYTEST_ARGS)
+# One thread for each process of tests: their threads would share the cores, and wait for each other.
+	@OMP_NUM_THREADS=1 $(PYTEST) -m 'not slow' $(PYTEST_ARGS)
 
 docs: $(TEST_TOOLS)  ## write docs/cli.md and docs/config.md anew, build the documentation site
 	@$(BIN)/python -m checks.reference
@@ -84,7 +83,7 @@ spelling: $(TEST_TOOLS)  ## check the spelling, which is American (codespell)
 	@$(BIN)/codespell
 
 check: lint types imports rules spelling site  ## all of the above and every test, the slow ones too; what CI runs
-	@$(PYTEST) -n $(or $(WORKERS),logical) --jaxtyping-packages=germline,beartype.beartype $(PYTEST_ARGS)
+	@$(PYTEST) --jaxtyping-packages=germline,beartype.beartype $(PYTEST_ARGS)
 
 engines: $(TEST_TOOLS)  ## build the environments of vLLM and SGLang (gigabytes, once per machine)
 	@PIP_ARGS='$(PIP_ARGS)' $(BIN)/python -m checks.engines.build

@@ -112,6 +112,7 @@ def test_every_hanging_text_gets_its_own_timeout(texts):
     assert [g.failure is None for g in grades] == [text in ("alarm", "fine") for text in texts]
 
 
+@pytest.mark.slow
 def test_texts_that_are_slow_together_but_not_alone_do_not_time_out():
     assert all(g.failure is None for g in grade(*["sleep 0.5"] * 6, timeout_s=2.5))
 

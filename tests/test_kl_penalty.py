@@ -135,6 +135,7 @@ def test_the_start_of_an_adapter_is_its_first_values():
     assert {rollout.grade.parts["kl"] for rollout in found.rollouts} == {0.0}
 
 
+@pytest.mark.slow
 def test_a_stopped_run_resumes_and_two_engines_write_the_same_journal(tmp_path):
     whole = run(tmp_path / "whole", COEF)
     without = run(tmp_path / "without")

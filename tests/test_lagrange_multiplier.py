@@ -343,6 +343,7 @@ def nano_settings(url, **task):
     )
 
 
+@pytest.mark.slow
 def test_nano_is_trained_on_a_reward_and_a_cost_model_and_resumes_to_the_same_bytes(
     tmp_path, models
 ):

@@ -106,6 +106,7 @@ def test_a_run_says_before_and_after_training_that_no_reply_calls_a_tool(tmp_pat
             0, 0, Completion(call, (1,), "stop", 1), Grade(1.0, {}, None), turns, "done"
         )
         warn_of_unused_tools(task(tmp_path, TOOL_FILE), [episode], 3)
+        warn_of_unused_tools(task(tmp_path, FILE), [episode], 3)  # it has no tools
         assert len(caplog.messages) == count
 
 

@@ -112,4 +112,6 @@ def test_runs_of_another_task_are_named_where_they_are_scored(
     assert done.exit_code == 0, done.output
     said = " ".join(done.stderr.split())
     assert f"{other} was trained on conciseness; here it is scored on" in said
-    assert "was trained on" not in CliRunner().invoke(app, ["eval", str(trained)]).stderr
+    same = CliRunner().invoke(app, ["eval", str(trained), str(trained), "--limit", "2"])
+    assert same.exit_code == 0, same.output
+    assert "was trained on" not in same.stderr

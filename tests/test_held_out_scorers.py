@@ -172,7 +172,8 @@ def test_eval_asks_the_scorers_too_and_prints_both(tmp_path):
     words = ["eval", str(path), "--limit", "4", f"held_out.scorers={json.dumps(GERMLINE_OWN)}"]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
-    assert "held-out scorer spaces" in done.stdout
+    (line,) = (one for one in done.stdout.splitlines() if "held-out scorer spaces" in one)
+    assert line.endswith("(n 4)")
     (document,) = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
     assert document["scorers"]["spaces"]["n"] == 4
     score, _ = evaluate(str(path), limit=4)

@@ -18,6 +18,7 @@ from germline.protocols import TextScorer
 from germline.protocols.wrappers import EngineWrapper, FleetWrapper
 from germline.record import RunDirectory
 from germline.run.build_parts import build_run_parts, make_engine
+from germline.tasks import make_task
 from germline.types import GermlineError
 from tests.toy_runs import SETTINGS, finish, journal, run, settings, stopped_after
 
@@ -284,6 +285,11 @@ def test_where_it_cannot_be_it_is_refused_by_name(more, message):
 def test_an_estimator_without_a_coefficient_is_refused():
     with pytest.raises(GermlineError, match=r"task\.kl_estimator=k1 .*without task\.kl_coef"):
         settings("task.kl_estimator=k1")
+
+
+def test_the_rubric_has_its_weight():
+    assert make_task(settings(COEF).task).rubric["kl"] == -0.5
+    assert "kl" not in make_task(settings().task).rubric
 
 
 def test_a_scorer_cannot_have_its_name():

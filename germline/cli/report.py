@@ -2,6 +2,7 @@
 
 import webbrowser
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -53,7 +54,9 @@ def report(
     facts = read_runs([one for run in runs for one in runs_of(run)])
     path = write_page(facts, out)
     if as_json:
-        print_json({"report": path, "runs": _as_json(facts)})
+        print_json(
+            {"report": path, "runs": _as_json(facts), "seed_groups": _seed_groups_as_json(facts)}
+        )
     else:
         if len(facts) > 1:
             _print_comparison(facts)
@@ -90,6 +93,36 @@ def _print_comparison(runs: "Sequence[RunFacts]") -> None:
         "differences to the first run: paired over the same held-out examples, with 95 % intervals "
         "(of examples, not of run seeds)"
     )
+    _print_seed_groups(runs)
+
+
+def _print_seed_groups(runs: "Sequence[RunFacts]") -> None:
+    """Print the scores of each config over its run seeds, and which config is better."""
+    from germline.cli import tables, text_format
+    from germline.report.run_comparison import seed_verdict
+    from germline.report.seed_curves import seed_groups
+
+    groups = seed_groups(runs)
+    if not groups:
+        return
+    typer.echo("")
+    tables.print_table(
+        ("config of", "metric", "seeds", "before", "after"),
+        [
+            (
+                text_format.escape_control_characters(group.name),
+                group.runs[0].metric,
+                str(group.end.seeds),
+                text_format.over_seeds(group.start),
+                text_format.over_seeds(group.end),
+            )
+            for group in groups
+        ],
+    )
+    differences = "; differences of configs have intervals of Student's t" * (len(groups) > 1)
+    typer.echo(f"means over run seeds; bootstrap 95 % intervals need five seeds{differences}")
+    for group in groups[1:]:
+        typer.echo(seed_verdict(group, groups[0]))
 
 
 def _as_json(runs: "Sequence[RunFacts]") -> list[dict[str, object]]:
@@ -104,6 +137,31 @@ def _as_json(runs: "Sequence[RunFacts]") -> list[dict[str, object]]:
             **difference_values(found),
         }
         for run, found in zip(runs, differences_to_first(runs), strict=True)
+    ]
+
+
+def _seed_groups_as_json(runs: "Sequence[RunFacts]") -> list[dict[str, object]]:
+    from germline.report.run_comparison import seed_difference_to_first, seed_verdict
+    from germline.report.seed_curves import seed_groups
+
+    groups = seed_groups(runs)
+    found = [seed_difference_to_first(group, groups[0]) for group in groups]
+    return [
+        {
+            "name": group.name,
+            "runs": [run.path for run in group.runs],
+            "metric": group.runs[0].metric,
+            "over_seeds": {
+                "start": asdict(group.start),
+                "best": asdict(group.best),
+                "end": asdict(group.end),
+            },
+            "difference_to_first": one.mean if one else None,
+            "difference_interval_95": list(one.interval) if one and one.interval else None,
+            "difference_paired": one.paired if one else None,
+            "verdict": seed_verdict(group, groups[0]),
+        }
+        for group, one in zip(groups, found, strict=True)
     ]
 
 

@@ -11,6 +11,7 @@ from germline.report.text_format import (
     escape_control_characters,
     kind_of_error,
     number,
+    over_seeds,
     score,
     scorer_line,
 )
@@ -23,6 +24,7 @@ __all__ = [
     "kind_of_error",
     "number",
     "one_line_excerpt",
+    "over_seeds",
     "score",
     "scorer_line",
     "sparkline",

@@ -30,7 +30,7 @@ from germline.report import (
 )
 from germline.report.advice import advice
 from germline.report.part_charts import part_charts
-from germline.report.run_comparison import differences_to_first, why_no_difference
+from germline.report.run_comparison import differences_to_first, seed_verdict, why_no_difference
 from germline.report.run_facts import RunFacts, bounded_text
 from germline.report.score_divergence_advice import score_divergence_advice
 from germline.report.seed_curves import seed_groups
@@ -164,6 +164,7 @@ def render_page(runs: Sequence[RunFacts]) -> str:
             title=f"{names} · germline report",
             sections=sections,
             seed_groups=list(zip(groups, over_seeds, strict=True)),
+            seed_verdicts=[seed_verdict(group, groups[0]) for group in groups[1:]],
             compared=compared,
             different=_between(runs) if len(runs) > 1 else {},
             written=f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}",

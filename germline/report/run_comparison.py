@@ -1,9 +1,12 @@
-"""Differences between the final held-out scores of several runs, on the same examples."""
+"""Differences of final held-out scores: of runs on the same examples, of configs over seeds."""
 
 from collections.abc import Sequence
 
 from germline.evaluation.paired_difference import PairedDifference, paired_difference
+from germline.evaluation.seed_statistics import SeedDifference, seed_difference
 from germline.report.run_facts import RunFacts
+from germline.report.seed_curves import FEWEST_SEEDS, SeedGroup
+from germline.report.text_format import number
 
 
 def differences_to_first(runs: Sequence[RunFacts]) -> list[PairedDifference | None]:
@@ -30,6 +33,70 @@ def why_no_difference(run: RunFacts, first: RunFacts) -> str:
     if _asked(run) != _asked(first):
         return "none: the examples differ"
     return "" if paired_difference(last, other) else "none: no example has a score in both"
+
+
+def seed_difference_to_first(group: SeedGroup, first: SeedGroup) -> SeedDifference | None:
+    """Return the mean last score of a config over its seeds, less that of the first config.
+
+    None for the first config, and where `seed_verdict` says why there is none.
+    """
+    if group is first or _why_no_seed_difference(group, first):
+        return None
+    return seed_difference(
+        *({run.config.seed: run.scores[-1].mean for run in _trained(one)} for one in (group, first))
+    )
+
+
+def seed_verdict(group: SeedGroup, first: SeedGroup) -> str:
+    """Say in a sentence whether a config is better than the first one; empty for the first."""
+    if group is first:
+        return ""
+    found = seed_difference_to_first(group, first)
+    if found is None:
+        why = _why_no_seed_difference(group, first)
+        return f"{group.name} and {first.name} are not compared over seeds: {why}."
+    sentence = _sentence(found, group, first)
+    unfinished = sum(run.state != "finished" for one in (group, first) for run in one.runs)
+    return f"{sentence} Runs that have not ended: {unfinished}." if unfinished else sentence
+
+
+def _sentence(found: SeedDifference, group: SeedGroup, first: SeedGroup) -> str:
+    seeds = str(found.seeds[0]) if found.paired else "{} and {}".format(*found.seeds)
+    how = "paired by seed" if found.paired else "not paired, as the seeds differ"
+    names = f"{group.name} and {first.name}"
+    if found.interval is None:
+        same = f"their difference is {found.mean:+.3g}" if found.mean else "they are equal"
+        each = "in every seed" if found.paired else "in all seeds of each config"
+        return (
+            f"{seeds} seeds do not decide between {names}: {same} {each}, so there is no interval."
+        )
+    low, high = found.interval
+    if not found.decides:
+        return (
+            f"{seeds} seeds do not decide between {names}: the difference is {found.mean:+.3g} "
+            f"(95 % interval {low:+.3g} to {high:+.3g}, {how})."
+        )
+    higher_is_better = _trained(group)[0].scores[-1].higher_is_better
+    is_higher = found.mean > 0
+    word = ("lower", "higher") if higher_is_better is None else ("worse", "better")
+    by = sorted(map(abs, (low, high)))
+    return (
+        f"{group.name} is {word[is_higher == (higher_is_better is not False)]} than {first.name} "
+        f"by {number(abs(found.mean))} (95 % interval {number(by[0])} to {number(by[1])}, {seeds} "
+        f"seeds, {how})."
+    )
+
+
+def _why_no_seed_difference(group: SeedGroup, first: SeedGroup) -> str:
+    for one in (group, first):
+        if len(_trained(one)) < FEWEST_SEEDS:
+            return f"fewer than two seeds of {one.name} have a score after training"
+    last, other = (_trained(one)[0] for one in (group, first))
+    return why_no_difference(last, other).removeprefix("none: ")
+
+
+def _trained(group: SeedGroup) -> list[RunFacts]:
+    return [run for run in group.runs if run.scores[-1].generation]
 
 
 def _difference(run: RunFacts, first: RunFacts) -> PairedDifference | None:

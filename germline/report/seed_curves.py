@@ -21,12 +21,14 @@ class SeedGroup:
 
     Attributes:
         name: of the folder of its seeds, or else of the first of its runs.
+        runs: one for each seed.
         start: held-out score of the base model, over seeds.
         best: best score of each run, over seeds.
         end: newest score of each run, over seeds.
     """
 
     name: str
+    runs: Sequence[RunFacts]
     metric: str
     start: SeedStatistics
     best: SeedStatistics
@@ -35,18 +37,19 @@ class SeedGroup:
 
 
 def seed_groups(runs: Sequence[RunFacts]) -> list[SeedGroup]:
-    """Group runs whose settings differ in the seed alone; groups of one run are left out."""
-    groups: dict[str, list[RunFacts]] = {}
+    """Group runs whose settings differ in the seed alone; groups of one seed are left out.
+
+    Of two runs of the same seed, which have the same bits, the later one counts.
+    """
+    groups: dict[str, dict[int, RunFacts]] = {}
     for run in runs:
         settings = flatten_settings(run.config.model_dump(mode="json"))
         settings.pop("seed")
         if run.scores and not run.ancestors:
-            groups.setdefault(repr(sorted(settings.items(), key=str)), []).append(run)
-    return [_group(some, place) for place, some in enumerate(groups.values()) if _several(some)]
-
-
-def _several(runs: Sequence[RunFacts]) -> bool:
-    return len({run.config.seed for run in runs}) >= FEWEST_SEEDS
+            by_seed = groups.setdefault(repr(sorted(settings.items(), key=str)), {})
+            by_seed[run.config.seed] = run
+    several = [[*one.values()] for one in groups.values() if len(one) >= FEWEST_SEEDS]
+    return [_group(one, place) for place, one in enumerate(several)]
 
 
 def _group(runs: Sequence[RunFacts], place: int) -> SeedGroup:
@@ -56,6 +59,7 @@ def _group(runs: Sequence[RunFacts], place: int) -> SeedGroup:
     bests = [run.best.mean for run in runs if run.best]
     return SeedGroup(
         name=name,
+        runs=runs,
         metric=metric,
         start=seed_statistics([run.scores[0].mean for run in runs]),
         best=seed_statistics(bests),

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from germline.config import Config, Nes
 from germline.evaluation import confidence_interval
 from germline.evaluation.paired_difference import PairedDifference
+from germline.evaluation.seed_statistics import SeedStatistics
 from germline.types import HeldOutScore
 
 JOINERS = "\u200c\u200d"
@@ -77,6 +78,12 @@ def difference_error(value: PairedDifference) -> str:
     return "[{}, {}]".format(
         *(f"{end:+.3g}" if math.isfinite(end) else "-" for end in value.interval)
     )
+
+
+def over_seeds(value: SeedStatistics) -> str:
+    """Format a mean over run seeds, with its 95 % interval where there are enough seeds."""
+    interval = f" [{number(value.low)}, {number(value.high)}]" if value.has_interval else ""
+    return f"{number(value.mean)}{interval}"
 
 
 def scorer_line(*scores: HeldOutScore) -> str:

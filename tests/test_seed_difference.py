@@ -1,0 +1,153 @@
+"""Two configs with several run seeds each: the difference of their means, and what it decides."""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from germline.cli.application import app
+from germline.config import load_config
+from germline.evaluation.held_out import score_of_values
+from germline.evaluation.seed_statistics import seed_difference, student_t_95
+from germline.record import RunDirectory
+from tests.documented_fields import field_tables, undocumented
+from tests.synthetic_runs import BATCH, DIGEST, record
+
+ROOT = Path(__file__).parent.parent
+LOW, HIGH = (0.30, 0.31, 0.29, 0.32, 0.28), (0.40, 0.42, 0.41, 0.42, 0.35)
+
+
+def train(
+    folder: Path,
+    ends: Mapping[int, float],
+    batch_size: int,
+    *,
+    higher_is_better: bool = True,
+    generations: int = 1,
+    examples: int = 2,
+) -> Path:
+    """Write a folder of run seeds of which each has a score before and one after training."""
+    folder.mkdir()
+    (folder / "seeds.json").write_text(json.dumps({"seeds": list(ends), "config": {}}))
+    settings = {"task": "arithmetic", "batch_size": batch_size, "generations": generations}
+    for seed, end in ends.items():
+        config = load_config({**settings, "seed": seed})
+        run = RunDirectory.create(folder / f"seed-{seed}", config, DIGEST, threads=1)
+        for generation, mean in enumerate((0.1, end)):
+            if generation:
+                run.write(record(0), BATCH)
+            values = [mean] * examples
+            score = score_of_values(generation, "exact", values, higher_is_better=higher_is_better)
+            run.write_held_out(score, [], BATCH)
+    return folder
+
+
+def report(*words: object) -> str:
+    done = CliRunner().invoke(app, ["report", *map(str, words)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def by_seed(values: tuple[float, ...]) -> dict[int, float]:
+    return dict(enumerate(values))
+
+
+# Of tables of Student's t, to three digits.
+@pytest.mark.parametrize(("dof", "width"), [(1, 12.706), (4, 2.776), (9, 2.262), (1000, 1.962)])
+def test_students_t_has_the_widths_of_the_tables(dof: float, width: float) -> None:
+    assert student_t_95(dof) == pytest.approx(width, abs=5e-4)
+
+
+def test_the_interval_of_few_seeds_covers_what_it_says() -> None:
+    rng = np.random.default_rng(0)
+    covered = 0
+    for values in rng.normal(size=(1000, 2, 4)):
+        low, high = seed_difference(*map(by_seed, values)).interval or (math.nan, math.nan)
+        covered += low < 0 < high
+    assert 0.93 < covered / 1000 < 0.97
+
+
+def test_other_seeds_are_not_paired() -> None:
+    # Welch's t of 1, 2, 3, 4 less 2, 6, 10: mean -3.5, s^2 / n of 5/12 and 16/3.
+    found = seed_difference(
+        {0: 1.0, 1: 2.0, 2: 3.0, 3: 4.0},
+        {4: 2.0, 5: 6.0, 6: 10.0},
+    )
+    assert not found.paired
+    assert found.mean == -3.5
+    assert found.error**2 == pytest.approx(5 / 12 + 16 / 3)
+    assert found.dof == pytest.approx(
+        (5 / 12 + 16 / 3) ** 2 / ((5 / 12) ** 2 / 3 + (16 / 3) ** 2 / 2)
+    )
+
+
+def test_the_better_config_is_named_wherever_runs_are_compared(tmp_path: Path) -> None:
+    first = train(tmp_path / "narrow", by_seed(LOW), 2)
+    second = train(tmp_path / "wide", by_seed(HIGH), 3)
+    verdict = (
+        "wide is better than narrow by 0.1 (95 % interval 0.0768 to 0.123, 5 seeds, paired by "
+        "seed)."
+    )
+    words = (first, second, "--out", tmp_path / "page.html")
+    lines = report(*words).splitlines()
+    assert verdict in lines
+    assert any(line.startswith("wide\texact\t5\t0.1 [0.1, 0.1]\t0.4 [") for line in lines)
+    assert verdict in " ".join((tmp_path / "page.html").read_text().split())
+    document = json.loads(report(*words, "--json"))
+    tables = field_tables(ROOT / "docs/json-output.md")
+    assert undocumented(document, tables["report"], score=tables["score"]) == []
+    base, group = document["seed_groups"]
+    assert (base["difference_to_first"], base["verdict"]) == (None, "")
+    assert group["difference_to_first"] == pytest.approx(0.1)
+    assert group["difference_interval_95"] == pytest.approx([0.0768, 0.1232], abs=1e-4)
+    assert (group["difference_paired"], group["verdict"]) == (True, verdict)
+    assert verdict.replace("wide is better than narrow", "narrow is worse than wide") in report(
+        second, first, "--out", tmp_path / "page.html"
+    )
+
+
+def test_a_lower_length_is_better_where_the_metric_says_so(tmp_path: Path) -> None:
+    first = train(tmp_path / "a", by_seed(LOW), 2, higher_is_better=False)
+    second = train(tmp_path / "b", by_seed(HIGH), 3, higher_is_better=False)
+    said = report(first, second, "--out", tmp_path / "page.html")
+    assert "b is worse than a by 0.1 (95 % interval 0.0768 to 0.123" in said
+
+
+def test_seeds_that_differ_too_much_do_not_decide(tmp_path: Path) -> None:
+    first = train(tmp_path / "a", by_seed((0.3, 0.5, 0.4)), 2)
+    second = train(tmp_path / "b", {5: 0.5, 6: 0.4, 7: 0.45, 8: 0.5}, 3, generations=2)
+    assert (
+        "4 and 3 seeds do not decide between b and a: the difference is +0.0625 (95 % interval "
+        "-0.15 to +0.275, not paired, as the seeds differ). Runs that have not ended: 4."
+    ) in report(first, second, "--out", tmp_path / "page.html").replace("\n", " ")
+
+
+def test_the_same_difference_in_every_seed_has_no_interval(tmp_path: Path) -> None:
+    first = train(tmp_path / "a", by_seed((0.3, 0.4)), 2)
+    for name, raised, what in (("b", 0.1, "their difference is +0.1"), ("c", 0, "they are equal")):
+        second = train(tmp_path / name, by_seed((0.3 + raised, 0.4 + raised)), ord(name))
+        assert (
+            f"2 seeds do not decide between {name} and a: {what} in every seed, so there is no "
+            "interval."
+        ) in report(first, second, "--out", tmp_path / "page.html")
+
+
+def test_configs_with_other_examples_are_not_compared_over_seeds(tmp_path: Path) -> None:
+    first = train(tmp_path / "a", by_seed(LOW), 2)
+    second = train(tmp_path / "b", by_seed(HIGH), 3, examples=4)
+    words = (first, second, "--out", tmp_path / "page.html")
+    why = "b and a are not compared over seeds: the examples differ (4, 2 of the first run)."
+    assert why in report(*words)
+    assert json.loads(report(*words, "--json"))["seed_groups"][1]["difference_to_first"] is None
+
+
+def test_two_runs_of_the_same_seed_are_one_seed(tmp_path: Path) -> None:
+    first = train(tmp_path / "a", by_seed(LOW), 2)
+    again = train(tmp_path / "b", by_seed(LOW), 2)
+    (group,) = json.loads(report(first, again, "--out", tmp_path / "p", "--json"))["seed_groups"]
+    assert group["over_seeds"]["end"]["seeds"] == 5
+    assert group["runs"] == [str(again / f"seed-{seed}") for seed in range(5)]

@@ -139,6 +139,21 @@ def test_a_report_is_whole_quiet_and_readable(chromium, pages, name, width, sche
     assert chromium.requests() == [page.as_uri()]
 
 
+def test_on_a_phone_no_result_is_beside_the_page(chromium, pages):
+    chromium.open(pages["three"], 375)
+    shown = (
+        "[...document.querySelectorAll('.results tbody :is(th, td)')].filter(one =>"
+        " one.checkVisibility()).map(one => one.getBoundingClientRect())"
+    )
+    assert chromium.ask(f"Math.max(...{shown}.map(one => one.right))") <= 375
+    assert chromium.ask(f"{shown}.filter(one => one.width < 100).length") == 0
+    difference = "document.querySelector('.results [data-column^=difference]:not(:empty)')"
+    headings = f"getComputedStyle({difference}, '::before').content"
+    assert chromium.ask(headings) == '"difference to the first"'
+    chromium.open(pages["three"], 1440)
+    assert chromium.ask(headings) == "none"
+
+
 def test_the_scheme_changes_the_colors(chromium, pages):
     seen = set()
     for scheme in SCHEMES:

@@ -66,6 +66,42 @@ def test_several_runs_are_compared_over_the_same_examples(tmp_path):
     assert [one["difference_n"] for one in values] == [None, 2, None, None]
 
 
+def test_the_page_of_a_comparison_is_named_after_its_runs(tmp_path, monkeypatch):
+    runs = [scored(tmp_path / f"run-{place}", [0.0], [1.0], BATCH[:1]) for place in range(6)]
+    study = tmp_path / ("five" * 11)
+    for seed in (0, 1):
+        shutil.copytree(runs[seed], study / f"seed-{seed}")
+    (study / "seeds.json").write_text('{"seeds": [0, 1], "config": {}}')
+    monkeypatch.chdir(tmp_path)
+    for words, name in (
+        (runs[:2], "report-run-0-run-1.html"),
+        (runs, "report-run-0-run-1-run-2-run-3-2-more.html"),
+        ([study.relative_to(tmp_path)], f"{study.name}/report.html"),
+        ([study / "seed-0", study / "seed-1"], f"{study}/report.html"),
+        ([runs[0], study], f"report-run-0-{study.name[:40]}.html"),
+        ([runs[0], study / "seed-1"], f"report-run-0-{study.name[:40]}.html"),
+    ):
+        before = (tmp_path / name).exists()
+        (line,) = (
+            line for line in germline("report", *words).stdout.splitlines() if "written" in line
+        )
+        assert line == f"written to {name}" + ", in place of the page that was there" * before
+    (runs[1] / "report.html").write_text("<!DOCTYPE html> of this run")
+    assert germline("report", runs[1]).stdout.endswith(f"{runs[1]}/report.html\n")
+    assert json.loads(germline("report", *runs, "--json").stdout)["replaced"]
+
+
+def test_a_file_that_is_no_page_is_not_replaced(finished, tmp_path):
+    kept = journal(finished)
+    shown = germline("report", finished, "--out", finished / "journal.jsonl")
+    assert shown.exit_code == 2
+    assert "is no HTML page, so the report does not replace it; name another file" in shown.stderr
+    assert journal(finished) == kept
+    page = tmp_path / "page.html"
+    page.touch()  # as `mktemp` makes it
+    assert germline("report", finished, "--out", page).exit_code == 0
+
+
 @pytest.mark.parametrize(("space", "said"), [("lora", 1), ("low_rank", 0)])
 def test_the_page_says_that_an_adapter_does_not_begin_at_the_base_model(tmp_path, space, said):
     config = load_config({"task": "arithmetic", "space": space})

@@ -332,8 +332,8 @@ def test_a_run_named_twice_is_shown_once(run):
 def test_a_comparison_stands_in_the_working_directory(run, tmp_path, monkeypatch):
     twin = RunDirectory.create(tmp_path / "twin", run.config, DIGEST, threads=1)
     monkeypatch.chdir(tmp_path)
-    assert write_report([run.path, twin.path]) == Path("report.html")
-    assert Path("report.html").exists()
+    assert write_report([run.path, twin.path]) == Path("report-run-twin.html")
+    assert Path("report-run-twin.html").exists()
 
 
 # --- bad input

@@ -35,8 +35,9 @@ def report(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="The page to write; default: report.html in the run directory, or in the working "
-            "directory for several runs.",
+            help="The page to write; default: report.html in the run directory or in the folder of "
+            "run seeds, and for other runs a file in the working directory that is named after "
+            "them.",
         ),
     ] = None,
     browse: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
@@ -49,13 +50,21 @@ def report(
     can be reported too.
     """
     from germline.record.seed_study import runs_of
-    from germline.report.html_page import read_runs, write_page
+    from germline.report.html_page import page_path, read_runs, write_page
 
     facts = read_runs([one for run in runs for one in runs_of(run)])
-    path = write_page(facts, out)
+    path = page_path(facts, out)
+    # The page in a run directory is that of the same run.
+    replaces = path.exists() and (out is not None or len(facts) > 1)
+    write_page(facts, path)
     if as_json:
         print_json(
-            {"report": path, "runs": _as_json(facts), "seed_groups": _seed_groups_as_json(facts)}
+            {
+                "report": path,
+                "replaced": replaces,
+                "runs": _as_json(facts),
+                "seed_groups": _seed_groups_as_json(facts),
+            }
         )
     else:
         if len(facts) > 1:
@@ -65,7 +74,8 @@ def report(
                 print_stderr(f"the journal is damaged: {one.damage}", "red")
             for line in _advice(one):
                 typer.echo(line if len(facts) == 1 else f"{one.path}: {line}")
-        typer.echo(f"written to {path}")
+        earlier = ", in place of the page that was there" if replaces else ""
+        typer.echo(f"written to {path}{earlier}")
     if browse and not webbrowser.open(path.resolve().as_uri()):
         print_stderr("no browser could be started: open the file in a browser")
 

@@ -19,6 +19,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from germline.record.atomic_files import write_atomically
 from germline.record.metrics_rows import scores_by_scorer
 from germline.record.run_directory import installed_version
+from germline.record.seed_study import is_seed_study, seed_runs
 from germline.report import (
     constraint_charts,
     curves,
@@ -42,6 +43,13 @@ WIDE, NARROW = (880.0, 300.0), (360.0, 250.0)
 
 MOST_ROWS = 50
 """Rows of the table of numbers; of a longer run, evenly spaced generations are shown."""
+
+
+DOCTYPE = b"<!doctype html"
+"""How a page begins, in lower case."""
+
+MOST_NAMED, LONGEST_NAME = 4, 40
+"""Runs, and characters of a run, in the default file name of a comparison."""
 
 
 @dataclass(frozen=True)
@@ -68,13 +76,13 @@ def write_report(paths: Path | str | Sequence[Path | str], out: Path | str | Non
 
     Args:
         paths: run directories.
-        out: the file; default: `report.html` in the run directory, or for several runs in the
-            working directory.
+        out: the file; default: see `page_path`.
 
     Raises:
-        GermlineError: there is no run, one cannot be read, or `out` is a folder.
+        GermlineError: there is no run, one cannot be read, or `out` cannot be written.
     """
-    return write_page(read_runs(paths), out)
+    runs = read_runs(paths)
+    return write_page(runs, page_path(runs, out))
 
 
 def read_runs(paths: Path | str | Sequence[Path | str]) -> list[RunFacts]:
@@ -90,16 +98,33 @@ def read_runs(paths: Path | str | Sequence[Path | str]) -> list[RunFacts]:
     return [RunFacts(folder) for folder in folders.values()]
 
 
-def write_page(runs: Sequence[RunFacts], out: Path | str | None = None) -> Path:
-    """Write the page about these runs and return its path; see `write_report`.
+def page_path(runs: Sequence[RunFacts], out: Path | str | None = None) -> Path:
+    """Return the file of the page about these runs, and refuse to replace anything but a page.
+
+    Args:
+        runs: of the page.
+        out: the file; default: `report.html` in the run directory, or in the folder of run seeds
+            where these are all of its runs; of other runs, a file in the working directory whose
+            name has those of the runs.
 
     Raises:
-        GermlineError: `out` is a folder.
+        GermlineError: `out` is a folder, or a file that is no HTML page.
     """
-    default = runs[0].run.report if len(runs) == 1 else Path("report.html")
-    path = default if out is None else Path(out)
+    path = _default_path(runs) if out is None else Path(out)
     if path.is_dir():
         raise GermlineError(f"out: {path} is a folder; name the file to write (--out)")
+    if path.is_file():
+        start = path.read_bytes().lstrip()[: len(DOCTYPE)]
+        if start and start.lower() != DOCTYPE:
+            raise GermlineError(
+                f"out: {path} exists and is no HTML page, so the report does not replace it; name "
+                "another file (--out)"
+            )
+    return path
+
+
+def write_page(runs: Sequence[RunFacts], path: Path) -> Path:
+    """Write the page about these runs and return its path; see `page_path`."""
     page = render_page(runs)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, page.encode("utf-8", "replace"))
@@ -209,6 +234,30 @@ def suggested_commands(run: RunFacts) -> list[SuggestedCommand]:
             "Generate an answer to a prompt", f'germline generate {path} "your prompt"'
         ),
     ]
+
+
+def _default_path(runs: Sequence[RunFacts]) -> Path:
+    if len(runs) == 1:
+        return runs[0].run.report
+    given = {run.path.resolve() for run in runs}
+    sources = dict.fromkeys(
+        parent if is_seed_study(parent) and given.issuperset(seed_runs(parent)) else run.path
+        for run in runs
+        for parent in [run.path.resolve().parent]
+    )
+    if len(sources) == 1:
+        (study,) = sources
+        named = runs[0].path.parent  # relative, if the run was named so
+        return (named if named.resolve() == study else study) / "report.html"
+    names = [_file_name(source.resolve()) for source in sources]
+    more = [f"{len(names) - MOST_NAMED}-more"] if len(names) > MOST_NAMED else []
+    return Path("-".join(["report", *names[:MOST_NAMED], *more]) + ".html")
+
+
+def _file_name(run: Path) -> str:
+    """Return the name of a run, with that of the folder of its seeds, for a file name."""
+    names = [run.parent.name, run.name] if is_seed_study(run.parent) else [run.name]
+    return text_format.escape_control_characters("-".join(names))[:LONGEST_NAME]
 
 
 class _Figures:

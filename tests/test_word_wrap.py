@@ -4,6 +4,7 @@ import io
 import logging
 import os
 import pty
+import re
 import subprocess
 import sys
 
@@ -15,6 +16,7 @@ from typer.main import get_group
 from germline.cli.application import app
 from germline.cli.log_level import set_log_level
 from germline.cli.word_wrap import COMMANDS, print_stderr, wrap_words
+from tests.test_seed_difference import train
 
 MESSAGES = {
     "the message of a setting strategy.population=4 in /a/long/path/of/some/run-directory ends": [
@@ -30,6 +32,10 @@ MESSAGES = {
     ],
     "Stopped after 3 generations. Resume with: germline resume 'runs/my run' --quiet": [
         "germline resume 'runs/my run' --quiet"
+    ],
+    "difference to the first +0.153 [+0.0794, +0.226], with 95 % intervals [an open one": [
+        "[+0.0794, +0.226],",
+        "95 %",
     ],
     "an unbalanced ` does not lose a word of a message that is rather long": ["`"],
 }
@@ -55,16 +61,17 @@ def test_lines_that_fit_and_indents_are_kept():
     ]
 
 
-def on_terminal(columns, *words):
-    """Run a command whose stderr is a terminal so wide; return the lines that it prints there."""
+def on_terminal(columns, *words, stream="stderr"):
+    """Run a command of which a stream is a terminal so wide; return the lines it prints there."""
     ours, theirs = pty.openpty()
-    environment = {**os.environ, "COLUMNS": str(columns), "NO_COLOR": "1", "TERM": "dumb"}
+    environment = {**os.environ, "COLUMNS": str(columns), "NO_COLOR": "1", "TERM": "xterm"}
     command = [sys.executable, "-m", "germline", *words]
-    subprocess.run(command, stderr=theirs, stdout=subprocess.PIPE, env=environment, check=False)
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: theirs}
+    subprocess.run(command, **streams, env=environment, check=False)
     os.close(theirs)
     text = os.read(ours, 1 << 16).decode()
     os.close(ours)
-    return text.replace("\x1b[31m", "").replace("\x1b[0m", "").splitlines()
+    return re.sub(r"\x1b\[\d+m", "", text).splitlines()
 
 
 @pytest.mark.parametrize("columns", [40, 80])
@@ -73,6 +80,34 @@ def test_an_error_on_a_terminal_is_wrapped(columns):
     assert len(lines) > 1
     assert all(len(line) <= columns for line in lines)
     assert "learning_rate" in " ".join(lines)
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """Two configs with two run seeds each."""
+    folder = tmp_path_factory.mktemp("r")
+    return [
+        train(folder / name, {0: end, 1: end + 0.1}, size)
+        for name, end, size in (("a", 0.3, 2), ("b", 0.7, 3))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("report", "RUNS", "--out", "p.html"), "2 seeds do not decide between b and a"),
+        (("report", "a/seed-0", "b/seed-1", "--out", "p.html"), "(of examples, not of run seeds)"),
+        (("list", "runs", "."), "held-out 0.1 -> 0.75"),
+        (("eval", "nano", "nano", "--task", "arithmetic", "--limit", "2"), "difference to the"),
+    ],
+    ids=str,
+)
+def test_results_on_a_narrow_terminal_break_between_words(compared, monkeypatch, words, said):
+    monkeypatch.chdir(compared[0].parent)
+    given = [one for word in words for one in (("a", "b") if word == "RUNS" else (word,))]
+    lines = on_terminal(40, *given, stream="stdout")
+    assert all(len(line) <= 40 or " " not in line.strip() for line in lines)
+    assert said in " ".join(line.strip() for line in lines)
 
 
 def test_an_error_in_a_pipe_is_one_line(capsys):

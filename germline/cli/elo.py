@@ -16,6 +16,7 @@ from germline.cli.arguments import (
     task_section,
 )
 from germline.cli.json_output import AsJson, print_json
+from germline.cli.word_wrap import print_stdout
 
 if TYPE_CHECKING:
     from germline.run.elo import EloResult
@@ -258,21 +259,21 @@ def _print_result(result: "EloResult") -> None:
             for one in result.ratings
         ],
     )
-    typer.echo(
+    print_stdout(
         f"{result.prompts} prompts, {len(result.judgments) + result.identical} pairs: "
         f"{result.count('decided')} decided, {result.count('abstained')} abstentions (the verdict "
         f"changes with the order), {result.count('no verdict')} without a verdict, "
         f"{result.identical} of equal completions"
     )
     if result.first_preferred is not None:
-        typer.echo(f"the judge prefers the first completion in {result.first_preferred:.0%}")
+        print_stdout(f"the judge prefers the first completion in {result.first_preferred:.0%}")
     if result.failures:
         (reason, count), *_ = result.failures
         text = text_format.escape_control_characters(reason)
-        typer.echo(f"replies without a verdict, most often ({count}): {text}")
+        print_stdout(f"replies without a verdict, most often ({count}): {text}")
     if not result.count("decided"):
-        typer.echo("no pair is decided, so there are no ratings")
-    typer.echo(f"judgments: {result.file}")
+        print_stdout("no pair is decided, so there are no ratings")
+    print_stdout(f"judgments: {result.file}")
 
 
 def _points(value: float) -> str:

@@ -17,7 +17,7 @@ from germline.cli.arguments import (
     task_section,
 )
 from germline.cli.json_output import AsJson
-from germline.cli.word_wrap import print_stderr
+from germline.cli.word_wrap import print_stderr, print_stdout
 
 if TYPE_CHECKING:
     from germline.config import TaskConfig
@@ -137,22 +137,22 @@ def evaluate(  # noqa: PLR0913 - the options of a command
         generation=generations[0] if generations else None,
     )
     caution = text_format.caution(score)
-    typer.echo(
+    print_stdout(
         f"{score.metric} {text_format.score(score)} "
         f"(mean and {text_format.kind_of_error(score)}, n {score.n}), "
         f"mean reward {text_format.number(score.reward)}{f'; {caution}' if caution else ''}"
     )
     for one in score.scorers:
         complete = f" (n {one.n})" if one.n == len(one.values) else ""  # else the line says it
-        typer.echo(f"{text_format.scorer_line(one)}{complete}")
+        print_stdout(f"{text_format.scorer_line(one)}{complete}")
     voters = _voters(source)
     if voters:
-        typer.echo(f"by vote: each answer is the one that most of {voters} members give")
+        print_stdout(f"by vote: each answer is the one that most of {voters} members give")
     if section is None and (options := _prompt_options(source)):
-        typer.echo(f"with the most likely prompt options: {', '.join(options)}")
+        print_stdout(f"with the most likely prompt options: {', '.join(options)}")
     if kl:
         _show_divergence(source, *measure_kl(source, split=split, limit=limit, overrides=settings))
-    typer.echo(f"completions: {completions}")
+    print_stdout(f"completions: {completions}")
 
 
 def _check_single(
@@ -211,13 +211,13 @@ def _check_kl(source: str, task: str | None) -> None:
 def _show_divergence(source: str, kl: "KlDivergence", texts: "DegenerateTextShares") -> None:
     from germline.cli import text_format
 
-    typer.echo(
+    print_stdout(
         f"KL(now || start) {kl.per_token:.3g} nats per token, {kl.per_text:.3g} ± "
         f"{text_format.number(kl.standard_error)} per text (exact, along {kl.texts} completions"
         f"{' of each member that votes' if _voters(source) else ''}); "
         f"perplexity under the start model {kl.perplexity:.3g}"
     )
-    typer.echo(
+    print_stdout(
         f"degenerate texts {texts.garbage:.0%}: empty {texts.empty:.0%}, special tokens only "
         f"{texts.special_only:.0%}, loops {texts.looping:.0%}, improbable under the start "
         f"model {texts.improbable or 0:.0%}"

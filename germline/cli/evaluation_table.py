@@ -5,11 +5,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-import typer
-
 from germline import run
 from germline.cli import tables, text_format
 from germline.cli.json_output import difference_values, print_json, score_values
+from germline.cli.word_wrap import print_stdout
 from germline.config import TaskConfig
 from germline.evaluation.degenerate_text import DegenerateTextShares
 from germline.evaluation.kl_divergence import KlDivergence
@@ -101,11 +100,11 @@ def print_rows(rows: Sequence[EvaluationRow], *, as_json: bool) -> None:
         ],
     )
     kind = text_format.kind_of_error(rows[0].score)
-    typer.echo(
+    print_stdout(
         f"scores: mean and {kind}; differences: paired over examples, with 95 % intervals "
         "(of examples, not of run seeds)"
     )
-    typer.echo("completions: " + ", ".join(str(row.completions) for row in rows))
+    print_stdout("completions: " + ", ".join(str(row.completions) for row in rows))
 
 
 def _file_beside(source: str, split: Split, generation: object) -> Path | None:

@@ -10,7 +10,7 @@ import typer
 
 from germline.cli import completion
 from germline.cli.json_output import AsJson, difference_values, print_json, score_values
-from germline.cli.word_wrap import print_stderr
+from germline.cli.word_wrap import print_stderr, print_stdout
 
 if TYPE_CHECKING:
     from germline.report.run_facts import RunFacts
@@ -73,9 +73,9 @@ def report(
             if one.damage:
                 print_stderr(f"the journal is damaged: {one.damage}", "red")
             for line in _advice(one):
-                typer.echo(line if len(facts) == 1 else f"{one.path}: {line}")
+                print_stdout(line if len(facts) == 1 else f"{one.path}: {line}")
         earlier = ", in place of the page that was there" if replaces else ""
-        typer.echo(f"written to {path}{earlier}")
+        print_stdout(f"written to {path}{earlier}")
     if browse and not webbrowser.open(path.resolve().as_uri()):
         print_stderr("no browser could be started: open the file in a browser")
 
@@ -99,7 +99,7 @@ def _print_comparison(runs: "Sequence[RunFacts]") -> None:
             for run, found in zip(runs, differences_to_first(runs), strict=True)
         ],
     )
-    typer.echo(
+    print_stdout(
         "differences to the first run: paired over the same held-out examples, with 95 % intervals "
         "(of examples, not of run seeds)"
     )
@@ -130,9 +130,9 @@ def _print_seed_groups(runs: "Sequence[RunFacts]") -> None:
         ],
     )
     differences = "; differences of configs have intervals of Student's t" * (len(groups) > 1)
-    typer.echo(f"means over run seeds; bootstrap 95 % intervals need five seeds{differences}")
+    print_stdout(f"means over run seeds; bootstrap 95 % intervals need five seeds{differences}")
     for group in groups[1:]:
-        typer.echo(seed_verdict(group, groups[0]))
+        print_stdout(seed_verdict(group, groups[0]))
 
 
 def _as_json(runs: "Sequence[RunFacts]") -> list[dict[str, object]]:

@@ -14,6 +14,7 @@ from germline.cli.line_view import LineView
 from germline.cli.live_view import LiveView
 from germline.cli.progress_view import ProgressView, SilentView
 from germline.cli.run_values import run_values, seeds_values
+from germline.cli.word_wrap import print_stdout
 from germline.record import RunDirectory
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def run_seeds_with_view(study: "SeedStudy", *, quiet: bool, as_json: bool = Fals
             _run_one_seed(training, quiet=quiet, as_json=as_json)
         except typer.Exit:
             if not as_json:
-                typer.echo(
+                print_stdout(
                     f"The other seeds were not trained. Resume with: germline resume {study.out}"
                 )
             raise
@@ -105,7 +106,7 @@ def run_seeds_with_view(study: "SeedStudy", *, quiet: bool, as_json: bool = Fals
     ]
     typer.echo("")
     tables.print_table(("seed", "before", "best", "after"), rows)
-    typer.echo(f"report over all seeds: {report}")
+    print_stdout(f"report over all seeds: {report}")
 
 
 def _run_one_seed(training: "Training", *, quiet: bool, as_json: bool) -> None:

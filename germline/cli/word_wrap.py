@@ -1,4 +1,4 @@
-"""Wrap messages between words for a terminal; commands, paths and settings are never broken.
+"""Wrap messages between words for a terminal; commands, paths and intervals are never broken.
 
 A terminal breaks a line that is longer than it is wide in the middle of a word. A pipe or a file
 gets the message as it is.
@@ -15,8 +15,9 @@ COMMANDS = (
     "scorer"
 )
 UNBROKEN = re.compile(
-    # a text in backticks, a command in brackets, a command that ends the line, any other word
-    rf"(?:`[^`\n]*`|\((?:germline|pip|hf) [^()\n]*\)|germline (?:{COMMANDS}) [^`()\n]*$|\S)+"
+    # a text in backticks, a percentage, an interval, a command in brackets or that ends the line
+    r"(?:`[^`\n]*`|\d+ %|\[[^][\n]{,30}\]|\((?:germline|pip|hf) [^()\n]*\)|"
+    rf"germline (?:{COMMANDS}) [^`()\n]*$|\S)+"  # or any other word
 )
 
 
@@ -25,6 +26,13 @@ def wrap_words(text: str, width: int) -> str:
     return "\n".join(
         line if len(line) <= width else _wrap_line(line, width) for line in text.split("\n")
     )
+
+
+def print_stdout(message: str) -> None:
+    """Print a message on stdout, wrapped for a terminal."""
+    if sys.stdout.isatty():
+        message = wrap_words(message, shutil.get_terminal_size().columns)
+    typer.echo(message)
 
 
 def print_stderr(message: str, color: str | None = None) -> None:

@@ -66,8 +66,8 @@ def on_terminal(columns, *words, stream="stderr"):
     ours, theirs = pty.openpty()
     environment = {**os.environ, "COLUMNS": str(columns), "NO_COLOR": "1", "TERM": "xterm"}
     command = [sys.executable, "-m", "germline", *words]
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: theirs}
-    subprocess.run(command, **streams, env=environment, check=False)
+    out, err = (theirs if name == stream else subprocess.PIPE for name in ("stdout", "stderr"))
+    subprocess.run(command, stdout=out, stderr=err, env=environment, check=False)
     os.close(theirs)
     text = os.read(ours, 1 << 16).decode()
     os.close(ours)

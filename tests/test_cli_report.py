@@ -102,15 +102,6 @@ def test_a_file_that_is_no_page_is_not_replaced(finished, tmp_path):
     assert germline("report", finished, "--out", page).exit_code == 0
 
 
-@pytest.mark.parametrize(("space", "said"), [("lora", 1), ("low_rank", 0)])
-def test_the_page_says_that_an_adapter_does_not_begin_at_the_base_model(tmp_path, space, said):
-    config = load_config({"task": "arithmetic", "space": space})
-    made = RunDirectory.create(tmp_path / "run", config, DIGEST, threads=1)
-    made.write_held_out(score_of_values(0, "exact", [0.5], higher_is_better=True), [], BATCH)
-    assert germline("report", made.path).exit_code == 0
-    assert (made.path / "report.html").read_text().count("adapters whose B is noise") == said
-
-
 @pytest.mark.parametrize("works", [True, False])
 def test_open_shows_the_page_or_says_that_it_could_not(finished, monkeypatch, works):
     asked = []

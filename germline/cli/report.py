@@ -83,6 +83,7 @@ def report(
 def _print_comparison(runs: "Sequence[RunFacts]") -> None:
     """Print the held-out scores of several runs, and their differences to the first run."""
     from germline.cli import tables, text_format
+    from germline.report.random_start import random_start
     from germline.report.run_comparison import differences_to_first, why_no_difference
 
     tables.print_table(
@@ -103,6 +104,9 @@ def _print_comparison(runs: "Sequence[RunFacts]") -> None:
         "differences to the first run: paired over the same held-out examples, with 95 % intervals "
         "(of examples, not of run seeds)"
     )
+    for sentence in dict.fromkeys(random_start(run.run) for run in runs):
+        if sentence:
+            print_stdout(sentence)
     _print_seed_groups(runs)
 
 

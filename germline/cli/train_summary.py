@@ -26,6 +26,7 @@ from germline.report.advice import (
     without_update,
 )
 from germline.report.prompt_option_charts import center_options
+from germline.report.random_start import random_start
 from germline.report.score_decline_advice import ScoreDeclineAdvice, score_decline_advice
 from germline.report.score_divergence_advice import (
     ScoreDivergenceAdvice,
@@ -44,6 +45,7 @@ def print_result(console: Console, run: RunDirectory, *, quiet: bool) -> None:
         console.print(completions_table(scores[0], scores[-1], console.width))
     for line in (
         *_scores(scores, run.journal.last_generation() + 1),
+        *_start(run, scores),
         *_failures(rows),
         *_voters(run),
         *_options(rows),
@@ -192,6 +194,12 @@ def _scores(scores: list[HeldOutRow], done: int) -> list[str]:
             else f"; scored last after {last.generation} of {done} updates"
         )
     return [line, *_by_scorers([row.score for row in scores])]
+
+
+def _start(run: RunDirectory, scores: Sequence[HeldOutRow]) -> list[str]:
+    """Return the sentence about a score before training that is not of the base model."""
+    has_start = bool(scores) and not scores[0].score.generation and scores[0].score.n > 0
+    return [sentence] if has_start and (sentence := random_start(run)) else []
 
 
 def _by_scorers(scores: Sequence[HeldOutScore]) -> list[str]:

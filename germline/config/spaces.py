@@ -35,6 +35,11 @@ class SpaceBase(KindSection):
         """Whether what is searched can be written as a PEFT adapter."""
         return False
 
+    @property
+    def starts_at_random(self) -> bool:
+        """Whether the weights before training are not the base model but depend on the run seed."""
+        return False
+
 
 @register("space", "germline.spaces.full:Full")
 class Full(SpaceBase):
@@ -92,6 +97,11 @@ class Lora(LinearSpace):
     def trains_an_adapter(self) -> bool:
         """Whether what is searched can be written as a PEFT adapter: always."""
         return True
+
+    @property
+    def starts_at_random(self) -> bool:
+        """Whether neither A nor B starts at 0, and both are drawn from the run seed."""
+        return self.init_adapter is None and self.init_scale_b > 0 and self.init_scale_a != 0
 
     @model_validator(mode="after")
     def _the_adapter_can_move(self) -> "Lora":

@@ -31,6 +31,7 @@ from germline.report import (
 )
 from germline.report.advice import advice
 from germline.report.part_charts import part_charts
+from germline.report.random_start import random_start
 from germline.report.run_comparison import differences_to_first, seed_verdict, why_no_difference
 from germline.report.run_facts import RunFacts, bounded_text
 from germline.report.score_divergence_advice import score_divergence_advice
@@ -142,6 +143,7 @@ def render_page(runs: Sequence[RunFacts]) -> str:
             "run": run,
             "difference": difference,
             "no_difference": why_no_difference(run, runs[0]),
+            "random_start": random_start(run.run),
             "anchor": f"run-{place}",
             "tone": curves.run_style(place),
             "title": [

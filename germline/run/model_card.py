@@ -18,6 +18,7 @@ from germline.evaluation import confidence_interval
 from germline.record import RunDirectory
 from germline.record.atomic_files import write_atomically
 from germline.record.metrics_rows import batch_examples
+from germline.report.random_start import random_start
 from germline.report.text_format import number
 from germline.types import GermlineError, HeldOutScore
 
@@ -145,6 +146,8 @@ def _scores(run: RunDirectory, last: int) -> Iterator[str]:
     yield from (_score_row(name, score) for name, score in rows)
     yield ""
     yield "Measured on held-out examples of the task, with the decoding of the config."
+    if any(name == "start" for name, _ in rows) and (sentence := random_start(run)):
+        yield sentence
     if last + 1 not in scores:
         yield f"The weights after {last + 1} updates were not scored."
     if not run.config.method.trains_center:

@@ -72,7 +72,7 @@ def test_plain_lines_say_that_sigma_is_calibrated_and_what_came_of_it(run):
         "calibrating sigma, trial 1 of at most 8: KL divergence of members with sigma 0.1" in shown
     )
     assert "sigma 0.1: KL 0.0015 nats per token, target 0.002" in shown
-    assert f"sigma {records[0].update.sigma:.3g}  step " in shown
+    assert f"sigma {records[0].update.sigma:.3g} x rms W  step " in shown
 
 
 def test_the_live_view_shows_the_calibration_then_sigma_its_divergence_and_the_step(run):
@@ -95,16 +95,17 @@ def test_the_live_view_shows_the_calibration_then_sigma_its_divergence_and_the_s
     view.console.print(view.render())
     shown = view.console.export_text()
     assert "KL divergence of members" not in shown
-    assert f"sigma {records[1].update.sigma:.3g} (calibrated; KL about 0.00" in shown
-    assert "sigmas  learning rate " in shown
+    words = " ".join(shown.replace("│", " ").split())
+    assert f"sigma {records[1].update.sigma:.3g} x rms W (calibrated; KL about 0.00" in words
+    assert "sigmas learning rate " in words
 
 
 def test_a_sigma_that_has_changed_since_its_calibration_is_not_called_calibrated():
     first = {"sigma": 0.1, "calibration": [{"sigma": 0.1, "kl": 0.002}], "learning_rate": None}
     grown, shrunk = ({"sigma": sigma, "learning_rate": None} for sigma in (0.2, 0.05))
-    assert search([first]) == "sigma 0.1 (calibrated; KL about 0.002 per token)"
+    assert search([first]) == "sigma 0.1 (calibrated; KL about 0.002 nats per token)"
     assert search([first, grown]) == (
-        "sigma 0.2 (calibrated to 0.1, grown since; KL about 0.008 per token)"
+        "sigma 0.2 (calibrated to 0.1, grown since; KL about 0.008 nats per token)"
     )
     assert "(calibrated to 0.1, shrunk since; KL about 0.0005" in search([first, shrunk])
 

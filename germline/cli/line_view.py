@@ -10,6 +10,7 @@ from germline.cli.progress_view import (
     tokens_per_s,
     trial_begin,
     trial_result,
+    unit_of_sigma,
 )
 from germline.record import RunDirectory
 from germline.record.atomic_files import Row
@@ -52,7 +53,8 @@ class LineView(SilentView):
             self._scores = [row.score for row in self._run.held_out()]
             for score in self._scores[:1]:  # before training, so no generation contains it
                 self._print(f"{'  '.join(_held_out(score))} before training")
-        self._print(generation_line(record, self._clock.left_s))
+        unit = unit_of_sigma(self._run.config) if self._run is not None else ""
+        self._print(generation_line(record, self._clock.left_s, unit))
         sentences = advice(self._rows[-WINDOW:])
         if self._run is not None:
             if record.held_out is not None:
@@ -79,18 +81,24 @@ class LineView(SilentView):
         self._console.print(text, soft_wrap=True, markup=False, highlight=False)
 
 
-def generation_line(record: GenerationRecord, left_s: float | None) -> str:
-    """Format a generation as one line."""
+def generation_line(record: GenerationRecord, left_s: float | None, unit: str = "") -> str:
+    """Format a generation as one line.
+
+    Args:
+        record: of the generation.
+        left_s: estimated seconds to the end of the run.
+        unit: of sigma, with a leading space; empty: that of the weights.
+    """
     fitness = {
         name: text_format.number(value) for name, value in fitness_summary(record.fitness).items()
     }
     width = len(str(record.generations - 1))
     parts = [
         f"generation {record.generation:>{width}} ({record.generation + 1}/{record.generations})",
-        f"fitness {fitness['mean']} [{fitness['p20']}, {fitness['p80']}]",
-        f"best {fitness['max']}",
+        f"fitness {fitness['mean']} [{fitness['p20']}, {fitness['p80']}] 20-80 % of members",
+        f"best member {fitness['max']}",
     ]
-    parts.append(f"sigma {text_format.number(mean_sigma(record))}")
+    parts.append(f"sigma {text_format.number(mean_sigma(record))}{unit}")
     if (step := step_in_sigmas(record.update)) is not None:
         parts.append(f"step {text_format.number(step)} sigmas")
     if cost := cost_weight(record.strategy_metrics):

@@ -21,6 +21,7 @@ from germline.cli.progress_view import (
     tokens_per_s,
     trial_begin,
     trial_result,
+    unit_of_sigma,
 )
 from germline.record import RunDirectory
 from germline.record.atomic_files import Row
@@ -45,6 +46,9 @@ LOCAL_MODES = 3
 """Index of the local modes in what `termios.tcgetattr` returns."""
 
 FRAMES_PER_SECOND = 4
+
+NARROW = 42
+"""Columns beside the headings below which the times have no room beside the bar."""
 
 
 @dataclass
@@ -121,12 +125,13 @@ class LiveView:
             grid.add_row("calibration", Text(calibration))
         if self.record is not None:
             if self.rows:
-                grid.add_row("search", Text(search(self.rows)))
+                grid.add_row("search", Text(search(self.rows, unit_of_sigma(self.run.config))))
             grid.add_row("fitness", _fitness(self.record))
             grid.add_row("", Text(text_format.sparkline(self.means, min(width, 60)), style="blue"))
             if self.record.signals:
-                edge = self.run.config.record.edge
-                grid.add_row("signal", _signal(self.rows[-WINDOW:], edge))
+                unit = unit_of_sigma(self.run.config)
+                signal = _signal(self.rows[-WINDOW:], self.run.config.record.edge, unit)
+                grid.add_row("signal", signal)
             for name, text in _strategy_lines(self.record.strategy_metrics, self.rows):
                 grid.add_row(name, Text(text))
             grid.add_row("speed", _speed(self.record))
@@ -151,7 +156,6 @@ class LiveView:
     def _progress(self, width: int) -> RenderableType:
         done = self.record.generation + 1 if self.record is not None else 0
         total = self.run.config.generations
-        row = Table.grid(padding=(0, 2))
         times = f"{text_format.duration(self.clock.elapsed_s)} elapsed"
         if self.trials and self.trials[-1].kl is None:
             times += ", calibrating sigma"
@@ -159,7 +163,11 @@ class LiveView:
             times += ", scoring the base model"
         elif self.clock.left_s is not None:
             times += f", {text_format.duration(self.clock.left_s)} left"
+        row = Table.grid(padding=(0, 2))
         bar = ProgressBar(total=total, completed=done, width=min(30, width // 3))
+        if width < NARROW:
+            row.add_row(Text(f"{done}/{total}"), bar)
+            return Group(row, Text(times))
         row.add_row(Text(f"{done}/{total}"), bar, Text(times))
         return row
 
@@ -188,7 +196,8 @@ class LiveView:
         same = best is not None and signed_score(best) in map(signed_score, (first, last))
         if best is not None and not same:
             text += f", best {text_format.number(best.mean)} after {best.generation}"
-        text += f"  (n {last.n}, {counted_by(self.run.config)} {last.generation})"
+        error = text_format.kind_of_error(last)
+        text += f"  ({error}, n {last.n}, {counted_by(self.run.config)} {last.generation})"
         scorers = (
             text_format.scorer_line(*dict.fromkeys((found[0], found[-1])))
             for found in scores_by_scorer(self.scores).values()
@@ -225,10 +234,15 @@ def hide_control_characters(keyboard: TextIO) -> Callable[[], None]:
     return lambda: termios.tcsetattr(terminal, termios.TCSANOW, before)
 
 
-def search(rows: Sequence[Row]) -> str:
-    """Format sigma, the length of the latest step, and the learning rate."""
+def search(rows: Sequence[Row], unit: str = "") -> str:
+    """Format sigma, the length of the latest step, and the learning rate.
+
+    Args:
+        rows: generations in order, at least one.
+        unit: of sigma, with a leading space; empty: that of the weights.
+    """
     latest = rows[-1]
-    parts = [f"sigma {text_format.number(latest['sigma'])}"]
+    parts = [f"sigma {text_format.number(latest['sigma'])}{unit}"]
     calibrated = next((row for row in reversed(rows) if row.get("calibration")), None)
     if calibrated and (trial := calibrated["calibration"][-1])["kl"] is not None:
         # Near the sigma of the trial the divergence grows with the square of sigma.
@@ -236,7 +250,7 @@ def search(rows: Sequence[Row]) -> str:
         change = latest["sigma"] / calibrated["sigma"]
         first = text_format.number(calibrated["sigma"])
         since = f" to {first}, {'grown' if change > 1 else 'shrunk'} since" if change != 1 else ""
-        parts[0] += f" (calibrated{since}; KL about {text_format.number(kl)} per token)"
+        parts[0] += f" (calibrated{since}; KL about {text_format.number(kl)} nats per token)"
     if "step_in_sigmas" in latest:
         parts.append(f"step {text_format.number(latest['step_in_sigmas'])} sigmas")
     if latest["learning_rate"] is not None:
@@ -251,31 +265,30 @@ def _fitness(record: GenerationRecord) -> Text:
     return Text.assemble(
         (fitness["mean"], "bold blue"),
         f"  [{fitness['p20']}, {fitness['p80']}] 20-80 % of members",
-        f"  best {fitness['max']}",
+        f"  best member {fitness['max']}",
     )
 
 
-def _signal(latest: Sequence[Row], edge: float | None) -> Text:
+def _signal(latest: Sequence[Row], edge: float | None, unit: str) -> Text:
     """Summarize the latest generations in a line; a second line has the most serious advice.
 
     Args:
         latest: generations in order.
         edge: sigma at which members with random noise break, if known.
+        unit: of the edge and the walk, with a leading space; empty: that of the weights.
     """
-    limit = "" if edge is None else f" of {text_format.number(edge)}"
+    limit = unit if edge is None else f" of the edge {text_format.number(edge)}{unit}"
     moved, empty = mean(with_update(latest), "step.moved"), mean(latest[-1:], "empty")
-    parts = {
-        "examples": (mean(latest[-1:], "informative_examples"), percent),
-        "pairs": (mean(latest[-1:], "informative_pairs"), percent),
-        "halves agree": (mean(latest, "agreement"), text_format.number),
-        "walk": (mean(latest[-1:], "walk") or None, lambda far: text_format.number(far) + limit),
+    parts = [
+        ("members differ on {} of examples", mean(latest[-1:], "informative_examples"), percent),
+        ("{} of pairs differ", mean(latest[-1:], "informative_pairs"), percent),
+        ("halves agree, cosine {}", mean(latest, "agreement"), text_format.number),
+        (f"walk {{}}{limit}", mean(latest[-1:], "walk") or None, text_format.number),
         # In most runs all weights change, which is not worth showing.
-        "weights changed": (None if moved is None or moved > NEARLY_ALL else moved, percent),
-        "empty": (empty or None, percent),
-    }
-    known = [
-        f"{name} {write(value)}" for name, (value, write) in parts.items() if value is not None
+        ("{} of weights changed", None if moved is None or moved > NEARLY_ALL else moved, percent),
+        ("{} of completions empty", empty or None, percent),
     ]
+    known = [text.format(write(value)) for text, value, write in parts if value is not None]
     warning = next(iter(advice(latest).values()), None)
     return Text.assemble("  ".join(known), (f"\n{warning}" if warning else "", "yellow"))
 

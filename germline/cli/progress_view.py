@@ -55,6 +55,9 @@ class SilentView:
         """Release nothing."""
 
 
+OF_WEIGHTS = {"mean_abs": " x mean |W|", "std": " x std W", "rms": " x rms W"}
+"""Units that are a fraction of the weights of each tensor, as they are shown after sigma."""
+
 REPEATED = ("ask_s", "evaluate_s", "tell_s", "signals_s", "apply_s", "digest_s")
 """Parts of the time of a generation that every generation has."""
 
@@ -118,6 +121,11 @@ def cost_weight(metrics: Mapping[str, Any], first: float | None = None) -> str:
     since = f", {text_format.number(first)} at first: fitness falls as it grows" if grown else ""
     of_center = "" if cost is None else f"  cost of the center {text_format.number(cost)}"
     return f"lambda {text_format.number(now)}{since}{of_center}"
+
+
+def unit_of_sigma(config: Config) -> str:
+    """Return the unit of sigma and the walk after a space; empty: that of the weights."""
+    return OF_WEIGHTS.get(config.search.unit, "")
 
 
 def tokens_per_s(record: GenerationRecord) -> float | None:

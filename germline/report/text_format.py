@@ -32,16 +32,16 @@ def number(value: float | None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Format seconds as m:ss or h:mm:ss."""
+    """Format seconds as m:ss min or h:mm:ss h."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    return f"{hours}:{minutes:02}:{rest:02} h" if hours else f"{minutes}:{rest:02} min"
 
 
 def seconds(value: float) -> str:
     """Format a time with a suitable unit."""
     if value >= 100:
-        return f"{duration(value)} min" if value < 3600 else f"{duration(value)} h"
+        return duration(value)
     if value >= 1:
         return f"{value:.3g} s"
     return f"{value * 1e3:.3g} ms" if value >= 1e-3 else f"{value * 1e6:.3g} µs"

@@ -1,0 +1,189 @@
+"""What a training shows while it runs: the live view of a terminal, and plain lines."""
+
+import io
+import math
+import os
+import pty
+import re
+import termios
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from germline.cli.line_view import LineView, generation_line
+from germline.cli.live_view import LOCAL_MODES, LiveView, hide_control_characters
+from germline.cli.progress_view import RemainingTime
+from germline.cli.text_format import one_line_excerpt, without_common_start
+from germline.cli.train_summary import print_result
+from germline.config import load_config
+from germline.record import RunDirectory
+from germline.types import Grade
+from tests.synthetic_runs import BATCH, DIGEST, record, rollout, score
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    return RunDirectory.create(tmp_path / "run", load_config({"generations": 10}), DIGEST, 1)
+
+
+def terminal(width: int = 90) -> Console:
+    return Console(width=width, force_terminal=True, record=True, file=io.StringIO())
+
+
+def test_the_time_left_after_the_first_generation_is_that_of_generations_alone() -> None:
+    clock = RemainingTime()
+    clock.started -= 1000.0  # the start of the run and the score of the base model
+    timing = {"calibrate_s": 90.0, "evaluate_s": 2.0, "generate_s": 2.0, "apply_s": 0.5}
+    first = replace(record(0), timing=timing, generations=11)
+    clock.tick(first)
+    assert clock.left_s == 25.0
+
+
+def test_a_plain_line_holds_fitness_best_speed_and_held_out_score() -> None:
+    assert generation_line(record(0, held_out=score(1)), left_s=75.0) == (
+        "generation 0 (1/10)  fitness 0.438 [0.4, 0.475] 20-80 % of members  best member 0.5  "
+        "sigma 0.1  step 2.22 sigmas  held-out exact 0.5 ± 0.05  200 tokens/s  1:15 min left"
+    )
+
+
+def test_a_generation_without_fitness_has_a_line_too() -> None:
+    nothing = record(0, [[math.nan, math.nan], [math.nan, math.nan]])
+    assert "fitness - [-, -] 20-80 % of members  best member -" in generation_line(
+        nothing, left_s=None
+    )
+
+
+def test_plain_output_is_one_line_per_generation_whatever_the_width() -> None:
+    console = Console(width=20, record=True, file=io.StringIO())
+    view = LineView(console)
+    view.start()
+    for generation in range(3):
+        view.generation(record(generation))
+    view.close()
+    assert len(console.export_text().splitlines()) == 3
+
+
+def test_the_live_view_shows_the_state_of_the_run(run: RunDirectory) -> None:
+    console = terminal()
+    view = LiveView(console, run)
+    run.write_held_out(score(0, 0.25), [], BATCH)
+    view.start()
+    run.write(record(0, held_out=score(1, 0.75)), BATCH)
+    view.generation(record(0, held_out=score(1, 0.75)))
+    console.export_text()
+    console.print(view.render())
+    shown = console.export_text()
+    view.close()
+    for part in (
+        "conciseness · nano · low_rank",
+        "1/10",
+        "0.438 [0.4, 0.475] 20-80 % of members best member 0.5",
+        "200 tokens/s",
+        "exact 0.75 ± 0.05, before training 0.25 ± 0.05 (standard error, n 100, updates 1)",
+        "question 3?",
+        "says 1",
+        "reward 0.25",
+        "Ctrl-C finishes the generation and stops.",
+    ):
+        assert part in " ".join(shown.replace("│", " ").split()), part
+
+
+def test_on_a_narrow_terminal_the_live_view_cuts_no_number(run: RunDirectory) -> None:
+    console = Console(width=40, record=True, file=io.StringIO())
+    view = LiveView(console, run)
+    view.start()
+    view.generation(record(0))
+    view.clock.started -= 3700
+    view.clock.left_s = 75.0
+    console.export_text()
+    console.print(view.render())
+    shown = console.export_text()
+    view.close()
+    _title, *lines = shown.splitlines()
+    assert "…" not in "".join(lines)
+    assert "1:01:40 h elapsed, 1:15 min left" in " ".join(shown.replace("│", " ").split())
+
+
+def test_plain_lines_begin_with_the_score_before_training(run: RunDirectory) -> None:
+    run.write_held_out(score(0, 0.25), [], BATCH)
+    view = LineView(terminal(), run)
+    view.start()
+    view._scores = []  # A run that begins is scored after the view has started.
+    view.generation(record(0))
+    view.generation(record(1, held_out=score(2, 0.75)))
+    first, second, third, *_ = view._console.export_text().splitlines()
+    assert first == "held-out exact 0.25 ± 0.05 before training"
+    assert second.startswith("generation 0 ")
+    assert "held-out exact 0.75 ± 0.05" in third
+
+
+def test_prompts_with_the_same_instructions_are_shown_from_where_they_differ() -> None:
+    head = "You are a helpful assistant. You think first and then answer. Using the numbers "
+    prompts = [f"{head}[{n} 2], create an equation that equals {9 - n}." for n in (3, 5)]
+    shown = without_common_start(prompts)
+    assert shown[0] == "… answer. Using the numbers [3 2], create an equation that equals 6."
+    assert without_common_start(prompts[:1]) == prompts[:1]
+    assert without_common_start(["What is 3?", "What is 4?"]) == ["What is 3?", "What is 4?"]
+    assert without_common_start([]) == []
+
+
+def test_an_excerpt_ends_with_a_whole_word() -> None:
+    assert one_line_excerpt("the quick brown fox", 15) == "the quick…"
+    assert one_line_excerpt("the quick brown fox", 10) == "the quick…"
+    assert one_line_excerpt("x" * 20, 10) == "x" * 9 + "…"
+
+
+@pytest.mark.parametrize("width", [40, 80, 140])
+def test_the_live_view_and_the_summary_break_no_word(run: RunDirectory, width: int) -> None:
+    run.write_held_out(score(0, 0.25), [rollout(0, 7, 0.0)], BATCH)
+    failing = record(0, held_out=score(1, 0.75))
+    run.write(failing, BATCH)
+    console = Console(record=True, width=width, force_terminal=True, color_system=None)
+    view = LiveView(console, run)
+    view.start()
+    view.generation(failing)
+    view.close()
+    console.export_text()
+    console.print(view.render())
+    print_result(console, run, quiet=True)
+    lines = console.export_text().splitlines()
+    assert max(map(len, lines[:-2])) <= width
+    words = {"generations", "members", "standard", "before", "training", "question", "directory"}
+    assert words <= set(re.findall(r"\w+", " ".join(lines)))
+
+
+def test_the_terminal_does_not_echo_control_characters_while_the_view_is_shown() -> None:
+    parent, child = pty.openpty()
+    before = termios.tcgetattr(child)
+    assert before[LOCAL_MODES] & termios.ECHOCTL
+    with os.fdopen(child, "r") as terminal_input:
+        restore = hide_control_characters(terminal_input)
+        assert not termios.tcgetattr(terminal_input)[LOCAL_MODES] & termios.ECHOCTL
+        restore()
+        assert termios.tcgetattr(terminal_input) == before
+    os.close(parent)
+    with (Path(__file__)).open(encoding="utf-8") as file:
+        hide_control_characters(file)()
+
+
+def test_a_run_whose_every_grading_failed_says_so(run: RunDirectory) -> None:
+    grade = Grade(0.0, {"exact": 0.0}, "ValueError: boom")
+    one = record(0)
+    failed = tuple(replace(rollout, grade=grade) for rollout in one.evaluation.rollouts)
+    run.write(replace(one, evaluation=replace(one.evaluation, rollouts=failed)), BATCH)
+    console = terminal()
+    print_result(console, run, quiet=True)
+    assert (
+        "the grading of 100 % of the completions failed, most often by: ValueError: boom"
+        in console.export_text()
+    )
+
+
+def test_the_live_view_answers_to_ctrl_c(run: RunDirectory) -> None:
+    console = terminal()
+    view = LiveView(console, run)
+    view.stopping()
+    console.print(view.render())
+    assert "Finishing this generation, then stopping." in console.export_text()

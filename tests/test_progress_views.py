@@ -90,7 +90,9 @@ def test_the_live_view_shows_the_state_of_the_run(run: RunDirectory) -> None:
         assert part in " ".join(shown.replace("│", " ").split()), part
 
 
-def test_on_a_narrow_terminal_the_live_view_cuts_no_number(run: RunDirectory) -> None:
+def test_on_a_narrow_terminal_the_live_view_cuts_no_number(tmp_path: Path) -> None:
+    config = load_config({"generations": 20_000})
+    run = RunDirectory.create(tmp_path / "run", config, DIGEST, 1)
     console = Console(width=40, record=True, file=io.StringIO())
     view = LiveView(console, run)
     view.start()

@@ -246,6 +246,16 @@ def test_completions_that_replace_others_are_named_in_a_warning(one_run, tmp_pat
     ]
 
 
+def test_a_file_that_holds_no_completions_is_not_replaced(one_run, tmp_path):
+    kept = (one_run / "journal.jsonl").read_bytes()
+    with pytest.raises(GermlineError, match=r"journal\.jsonl exists and holds no completions"):
+        evaluate(str(one_run), limit=1, out=one_run / "journal.jsonl")
+    assert (one_run / "journal.jsonl").read_bytes() == kept
+    empty = tmp_path / "empty"
+    empty.touch()
+    assert evaluate(str(one_run), limit=1, out=empty)[1].read_bytes()
+
+
 def test_the_split_and_the_task_are_those_asked_for(one_run, tmp_path):
     task = load_config({"task": {"kind": "arithmetic", "max_new_tokens": 4}}).task
     _, train_file = evaluate(str(one_run), split="train", limit=3, out=tmp_path / "train")

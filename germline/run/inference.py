@@ -58,6 +58,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+COMPLETION_START = b'{"example": '
+"""How a line of a file of completions begins."""
+
 
 def evaluate(  # noqa: PLR0913 - all that a score depends on
     source: str,
@@ -98,6 +101,8 @@ def evaluate(  # noqa: PLR0913 - all that a score depends on
     file = None if out is None else validate_path("out", out)
     if file is not None and file.is_dir():
         raise GermlineError(f"out: {file} is a folder; name the file the completions go to (--out)")
+    if file is not None and file.is_file():
+        _check_completions(file)
     if task is not None and not isinstance(task, TaskBase):
         task = load_config({"task": task}).task
     inputs = read_run_inputs(reward, data, model, tokenizer)
@@ -243,6 +248,21 @@ def generation_of_source(
             "generations: leave the generation out"
         )
     return find_generation(directory, generation)
+
+
+def _check_completions(file: Path) -> None:
+    """Refuse to replace a file that is neither empty nor of an earlier evaluation.
+
+    Raises:
+        GermlineError: its first line is no completion.
+    """
+    with file.open("rb") as opened:
+        start = opened.read(len(COMPLETION_START))
+    if start not in (b"", COMPLETION_START):
+        raise GermlineError(
+            f"out: {file} exists and holds no completions of an evaluation, so it is not replaced; "
+            "name another file (--out)"
+        )
 
 
 def _write_completions(path: Path, evaluation: Evaluation, examples: Sequence[Example]) -> None:

@@ -98,6 +98,7 @@ def compared(tmp_path_factory):
         (("report", "RUNS", "--out", "p.html"), "2 seeds do not decide between b and a"),
         (("report", "a/seed-0", "b/seed-1", "--out", "p.html"), "(of examples, not of run seeds)"),
         (("list", "runs", "."), "held-out 0.1 -> 0.75"),
+        (("doctor",), "self check"),
         (("eval", "nano", "nano", "--task", "arithmetic", "--limit", "2"), "difference to the"),
     ],
     ids=str,

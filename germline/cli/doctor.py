@@ -1,5 +1,7 @@
 """The command `germline doctor`: check the installation, or estimate what a config needs."""
 
+import shutil
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,6 +10,7 @@ import typer
 
 from germline.cli import completion
 from germline.cli.json_output import AsJson, print_json
+from germline.cli.word_wrap import print_stdout
 
 if TYPE_CHECKING:
     from germline.cli.installation_checks import InstallationCheck
@@ -18,6 +21,9 @@ DOCTOR_EXAMPLES = (
     "germline doctor --model Qwen/Qwen3-4B --config countdown",
     "germline doctor --config recipes/qwen3-4b-80gb --hardware 80gb",
 )
+MARGIN = 8
+"""Columns before the name of a check, in which its state stands."""
+
 MARKS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "broken": ("BROKEN", "red")}
 
 
@@ -86,7 +92,17 @@ def _show(title: str, rows: "list[InstallationCheck]") -> None:
     for row in rows:
         mark, color = MARKS[row.state]
         shown = typer.style(f"{mark:>6}", fg=color)
-        typer.echo(f"{shown}  {row.name:<{width}}  {row.value}")
-        if row.remedy:
-            typer.echo(f"{'':>6}  {'':<{width}}  -> {row.remedy}")
+        lines = [row.value, *([f"-> {row.remedy}"] if row.remedy else [])]
+        if _fits(MARGIN + width + 2 + max(map(len, lines))):
+            typer.echo(f"{shown}  {row.name:<{width}}  {lines[0]}")
+            lines = [f"{'':<{width}}  {line}" for line in lines[1:]]
+        else:
+            typer.echo(f"{shown}  {row.name}")
+        for line in lines:
+            print_stdout(f"{'':>{MARGIN}}{line}")
     typer.echo()
+
+
+def _fits(length: int) -> bool:
+    """Tell whether a line fits the terminal; a pipe takes any."""
+    return not sys.stdout.isatty() or length <= shutil.get_terminal_size().columns

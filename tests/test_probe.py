@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -232,8 +233,13 @@ def test_without_time_for_trials_the_rules_speak_and_say_so(config, monkeypatch)
 
 
 def test_a_sweep_that_time_cuts_short_recommends_nothing_and_says_what_to_give(config):
+    lines: list[str] = []
     with pytest.raises(GermlineError, match=r"ran out at sigma .* use --minutes=\d"):
-        probe(config, minutes=1e-4)
+        probe(config, minutes=1e-4, watch=lines.append)
+    measured = [line for line in lines if "nats per token" in line]
+    assert len(measured) == 2, "those of the base model and of the first sigma"
+    assert "members differ" not in measured[0]
+    assert re.search(r"reward [\d.]+, \d+% degenerate texts, KL .* members differ on", measured[1])
 
 
 def test_without_a_signal_the_note_says_what_was_seen():

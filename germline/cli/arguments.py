@@ -24,7 +24,10 @@ ConfigFile = Annotated[
     Path,
     typer.Argument(
         metavar="CONFIG",
-        help="A config file, or the name of a shipped config (germline list configs).",
+        help=(
+            "A config file, the name of a shipped config (germline list configs), or a run "
+            "directory, whose config is repeated."
+        ),
         autocompletion=completion.complete_configs,
     ),
 ]

@@ -85,6 +85,7 @@ def probe(
     with open_trial_engine(config, seed) as bench:
         watch("base model")
         center = probe_center(bench)
+        watch(f"base model: {_measured_values(center)}")
         sigma_probes = _probe_sigmas(bench, center, clock, watch)
         sane = [sigma_probe for sigma_probe in sigma_probes if is_sane(sigma_probe, center)]
         if not sane:
@@ -167,9 +168,23 @@ def _probe_sigmas(
             )
         watch(f"sigma {sigma:g}")
         probes.append(probe_sigma(bench, sigma))
+        watch(f"sigma {sigma:g}: {_measured_values(probes[-1])}")
         if len(probes) > 1 and not any(is_sane(one, center) for one in probes[-2:]):
             break
     return probes
+
+
+def _measured_values(probe: SigmaProbe) -> str:
+    """Describe a measurement in a line, so that it is not lost where time runs out later."""
+    text = (
+        f"reward {probe.reward:.3g}, {probe.garbage:.0%} degenerate texts, "
+        f"KL {probe.divergence:.2g} nats per token"
+    )
+    if probe.sigma:
+        text += f", members differ on {probe.informative:.0%} of the examples"
+    if probe.agreement is not None:
+        text += f", agreement of halves {probe.agreement:.2f}"
+    return text
 
 
 def _enough(clock: "_Clock", done: int, sigmas: int) -> float:

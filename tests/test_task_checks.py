@@ -2,6 +2,7 @@
 
 import importlib
 import io
+import re
 
 import pytest
 from rich.console import Console
@@ -116,7 +117,15 @@ def test_prompts_longer_than_the_model_takes_are_found(tmp_path):
     rows = ROWS.replace("Number", "Number " + "1 " * 400)
     found = findings(tmp_path, RIGHT, rows)["prompts"]
     assert found.verdict == "wrong"
-    assert "but the model takes 512" in found.remark
+    assert "but the model's context has 512: shorten the prompts" in found.remark
+    assert "max_new_tokens=" not in found.remark, "no completion fits, however short"
+
+
+def test_a_shorter_completion_is_recommended_where_it_leaves_room_for_an_answer(tmp_path):
+    path = file(tmp_path, RIGHT)
+    report = germline.check_task(path, ["task.max_new_tokens=505"], prompts=0)
+    found = next(one for one in report.findings if one.tried == "prompts")
+    assert re.search(r"has 512: set task\.max_new_tokens=501 or less, or shorten", found.remark)
 
 
 def test_a_model_without_a_chat_template_is_found(tmp_path):

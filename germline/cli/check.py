@@ -54,7 +54,7 @@ def check_task(
         typer.Option(
             min=0, help="Prompts to show; of an environment, one with an example episode."
         ),
-    ] = 10,
+    ] = 3,
     *,
     as_json: AsJson = False,
 ) -> None:

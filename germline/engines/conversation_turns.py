@@ -42,7 +42,7 @@ class ConversationTurns:
             for row, example in enumerate(rows)
         }
         tokens = {place: len(encoder.encode(example)) for place, example in examples.items()}
-        encoder.check_length(max(tokens.values()) + decoding.max_new_tokens)
+        encoder.check_length(max(tokens.values()), decoding.max_new_tokens)
         return cls(encoder, decoding, reply, examples, tokens)
 
     def answers(self, written: Mapping[Place, Completion]) -> dict[Place, list[int]]:

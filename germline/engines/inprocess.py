@@ -155,7 +155,7 @@ class InProcessEngine:
     ) -> list[list[Completion]]:
         """Generate the completions `[members][examples]` of every member; None is the center."""
         prompts = [self.encoder.encode(example) for example in examples]
-        self.encoder.check_length(max(map(len, prompts)) + decoding.max_new_tokens)
+        self.encoder.check_length(max(map(len, prompts)), decoding.max_new_tokens)
         padded = pad_prompts(prompts, self.encoder.padding_id)
         sampling_noise = draw_sampling_noise(examples, decoding)
         completions: list[list[Completion]] = []

@@ -200,13 +200,17 @@ class PromptEncoder:
         limit = getattr(config, "max_position_embeddings", None)
         return int(limit) if limit else None
 
-    def check_length(self, tokens: int) -> None:
+    def check_length(self, prompt: int, new: int) -> None:
         """Check that the longest prompt and `max_new_tokens` fit in the model's context.
+
+        Args:
+            prompt: tokens of the longest prompt.
+            new: tokens of a completion, at most.
 
         Raises:
             GermlineError: they need more tokens.
         """
-        check_context(tokens, self.context_tokens, "max_position_embeddings")
+        check_context(prompt, new, self.context_tokens, "max_position_embeddings")
 
 
 @dataclass(frozen=True)

@@ -249,7 +249,7 @@ def _length(example: Example) -> int:
 
 def _check_lengths(examples: Sequence[Example], decoding: Decoding) -> None:
     longest = max(map(_length, examples), default=0)
-    check_context(longest + decoding.max_new_tokens, CONTEXT_TOKENS, "of engine=toy")
+    check_context(longest, decoding.max_new_tokens, CONTEXT_TOKENS, "of engine=toy")
 
 
 def _ids(example: Example) -> list[int]:

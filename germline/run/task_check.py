@@ -82,7 +82,7 @@ def check_task(
     overrides: Sequence[str] = (),
     *,
     model: str = "nano",
-    prompts: int = 10,
+    prompts: int = 3,
 ) -> TaskCheckReport:
     """Try a task's reward on gold, empty and hostile answers, and make prompts for a model.
 
@@ -346,6 +346,7 @@ def _prompts(
 ) -> tuple[TaskCheckRow, tuple[ShownPrompt, ...]]:
     """Encode every prompt as the engine does, and decode some of them for display."""
     # Imported here: they import torch, which the rest of a check does not need.
+    from germline.engines.context_length import context_remedy
     from germline.engines.pretrained import load_tokenizer
     from germline.engines.prompt_batch import encode_prompt
 
@@ -363,8 +364,7 @@ def _prompts(
     if context is not None and max(lengths) + new > context:
         verdict = "wrong"
         remark += (
-            f", but the model takes {context}: shorten prompts, or set task.max_new_tokens="
-            f"{max(1, context - max(lengths))} or less"
+            f", but the model's context has {context}: {context_remedy(max(lengths), context)}"
         )
     places = _places(len(task.examples("train")), count)
     if episode is not None:

@@ -136,7 +136,7 @@ class ServedEngine(ABC):
         None is the center.
         """
         prompts = self._prompts(members, examples)
-        self.encoder.check_length(max(map(len, prompts)) + decoding.max_new_tokens)
+        self.encoder.check_length(max(map(len, prompts)), decoding.max_new_tokens)
         seeds = example_sampling_seeds(examples, decoding)
         row = [*map(SeededPrompt, prompts, seeds)]
         return self._complete(members, [row] * len(members), decoding)

@@ -13,7 +13,8 @@ additional ones of the candidate. `growth` stops at the number of rollouts of th
 The table compares each run with that of `default` at the same seed. The target is 90 % of the way
 from the start to the best score of `default` (mean over seeds). The last column is the factor by
 which a run needs fewer rollouts to reach it: the median over seeds, with the smallest and the
-largest; 0 if a run does not reach it.
+largest; 0 if a run does not reach it. The training fitness is the mean over the members of the last
+fifty generations.
 
 The journal does not contain the changes of a candidate, so such runs cannot be replayed.
 """
@@ -22,7 +23,7 @@ import argparse
 import json
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -34,16 +35,20 @@ from benchmarks.search_changes import (
     Reuse,
     TrustRegion,
     as_it_is,
+    with_finite_examples,
     with_fleet,
     with_growth,
     with_shrunk_utilities,
 )
-from benchmarks.stability import Cell, Curve, ratios, read_curve, setup_of, target
+from benchmarks.stability import Cell, Curve, ratios, setup_of, target
 from germline import load_config
 from germline.config import Config
 from germline.evaluation import HELD_OUT_NOISE, score_center
 from germline.run.build_parts import RunParts, build_run_parts
 from germline.training import generations
+
+LATEST = 10
+"""Last scores of a run over which the training fitness is averaged."""
 
 RESULTS = Path(__file__).parent / "results" / "search_candidates"
 SCORE_EVERY = 5
@@ -70,27 +75,45 @@ CANDIDATES = {
     "anchor": Candidate(with_fleet(Anchor)),
     "reuse": Candidate(with_fleet(Reuse)),
     "growth": Candidate(with_growth),
+    "finite_examples": Candidate(with_finite_examples),
     "shrunk": Candidate(with_shrunk_utilities),
     "per_example": Candidate(settings=("shaping={kind: per_example, scale: std}",)),
 }
 
 
-def run(cell: Cell) -> Curve:
+@dataclass(frozen=True)
+class CandidateCurve(Curve):
+    """A curve with the fitness in training.
+
+    Attributes:
+        fitness: mean fitness of the members since the score before; empty in older files.
+    """
+
+    fitness: list[float] = field(default_factory=list)
+
+
+def run(cell: Cell) -> CandidateCurve:
     """Train with the candidate that `cell.method` names, and return its curve."""
     setup, candidate = setup_of(cell.task), CANDIDATES[cell.method]
     settings = [*candidate.settings, f"seed={cell.seed}"]
     config = load_config(Path("configs") / f"{setup.config}.yaml", settings)
     config = config.model_copy(update={"generations": cell.longer * config.generations})
-    curve = Curve(cell, [], [], [], 0.0, -1 if setup.lower_is_better else 1)
-    for done, rollouts, score in scored(config, candidate, setup.held_out):
+    curve = CandidateCurve(cell, [], [], [], 0.0, -1 if setup.lower_is_better else 1)
+    for done, rollouts, score, fitness in scored(config, candidate, setup.held_out):
         curve.generations.append(done)
         curve.rollouts.append(rollouts)
         curve.scores.append(score)
+        curve.fitness.extend(fitness)
     return curve
 
 
-def scored(config: Config, candidate: Candidate, examples: int) -> Iterator[tuple[int, int, float]]:
-    """Train, and yield generations, rollouts and held-out score at every score.
+def scored(
+    config: Config, candidate: Candidate, examples: int
+) -> Iterator[tuple[int, int, float, list[float]]]:
+    """Train, and yield generations, rollouts, held-out score and the fitness in between.
+
+    The fitness is the mean over the members of the generations since the score before, in a list
+    that is empty at the start.
 
     Args:
         config: config of the run.
@@ -107,17 +130,20 @@ def scored(config: Config, candidate: Candidate, examples: int) -> Iterator[tupl
             sampling_noise = replace(parts.decoding, noise_stream=HELD_OUT_NOISE)
             return score_center(parts.fleet, parts.task, chosen, sampling_noise, generation)[0].mean
 
-        yield 0, 0, score(0)
+        yield 0, 0, score(0), []
         evaluated = 0
+        since: list[float] = []
         for record in generations(
             parts.strategy, parts.shape, parts.fleet, parts.batch, parts.decoding, range(planned)
         ):
             evaluated += len(record.evaluation.rollouts)
+            since.append(statistics.fmean(record.fitness))
             beside = parts.fleet.extra if isinstance(parts.fleet, CenterFleet) else 0
             done = record.generation + 1
             last = done == planned or evaluated >= budget
             if last or done % SCORE_EVERY == 0:
-                yield done, evaluated + beside, score(done)
+                yield done, evaluated + beside, score(done), [statistics.fmean(since)]
+                since.clear()
             if last:
                 return
 
@@ -131,8 +157,11 @@ def rows(
     tasks: Sequence[str], names: Sequence[str], seeds: Sequence[int], longer: int
 ) -> Iterator[str]:
     """Return the table of all finished runs."""
-    yield "| task | candidate | seeds | best | final | worst drop | times fewer rollouts |"
-    yield "|---|---|---|---|---|---|---|"
+    yield (
+        "| task | candidate | seeds | best | final | worst drop | training fitness "
+        "| times fewer rollouts |"
+    )
+    yield "|---|---|---|---|---|---|---|---|"
     for task in tasks:
         base = found(task, "default", seeds, longer)
         for name in names:
@@ -140,24 +169,31 @@ def rows(
                 yield row(task, name, curves, base)
 
 
-def found(task: str, name: str, seeds: Sequence[int], longer: int) -> list[Curve]:
+def found(task: str, name: str, seeds: Sequence[int], longer: int) -> list[CandidateCurve]:
     """Return the curves of a candidate on a task."""
     cells = [Cell(task, "low_rank", name, seed, longer) for seed in seeds]
-    curves = [read_curve(path_of(cell), cell) for cell in cells]
-    return [curve for curve in curves if curve]
+    return [
+        CandidateCurve(**(json.loads(path_of(cell).read_text()) | {"cell": cell}))
+        for cell in cells
+        if path_of(cell).exists()
+    ]
 
 
-def row(task: str, name: str, curves: Sequence[Curve], base: Sequence[Curve]) -> str:
+def row(
+    task: str, name: str, curves: Sequence[CandidateCurve], base: Sequence[CandidateCurve]
+) -> str:
     """Return one row: means over seeds, the largest drop, and rollouts against `default`."""
     to = target(curves[0], base)  # all runs of a task start at the same score
     learned = to != curves[0].scores[0]
     reach = ratios(curves, base) if learned else []
     times = f"{np.nanmedian(reach):.2g} [{min(reach):.2g}, {max(reach):.2g}]" if reach else "-"
+    trained = [statistics.fmean(curve.fitness[-LATEST:]) for curve in curves if curve.fitness]
     columns = [
         *(task, f"`{name}`", f"{len(curves)}"),
         f"{statistics.fmean(curve.best() for curve in curves):.3g}",
         f"{statistics.fmean(curve.scores[-1] for curve in curves):.3g}",
         f"{max(curve.drop() for curve in curves):.3g}",
+        f"{statistics.fmean(trained):.3g}" if trained else "-",
         times,
     ]
     return f"| {' | '.join(columns)} |"

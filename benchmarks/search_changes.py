@@ -195,6 +195,32 @@ class Growing(NaturalEvolution):
         return super().tell(population, utilities, fitness, center, power)
 
 
+class FiniteExamples(NaturalEvolution):
+    """Measure the signal on the training examples, not on new ones.
+
+    A batch of B of M examples without replacement: the variance of its mean around the mean of all
+    M has the factor 1 - B / M (finite population correction, Cochran 1977), and so has the noise.
+
+    Attributes:
+        batch_share: B / M.
+    """
+
+    batch_share = 0.0
+
+    def tell(
+        self,
+        population: Population,
+        utilities: np.ndarray,
+        fitness: np.ndarray | None = None,
+        center: float | None = None,
+        power: SignalPower | None = None,
+    ) -> Update:
+        """Compute the update from the corrected noise."""
+        if power:
+            power = replace(power, noise=power.noise * (1 - self.batch_share))
+        return super().tell(population, utilities, fitness, center, power)
+
+
 def shrunk(shape: Shaping) -> Shaping:
     """Shrink the utilities of a pair by the reliability of its difference.
 
@@ -237,6 +263,16 @@ def with_growth(parts: RunParts) -> RunParts:
     section = parts.config.search
     assert isinstance(section, Nes)
     return replace(parts, strategy=Growing(section, parts.config.seed, parts.config.generations))
+
+
+def with_finite_examples(parts: RunParts) -> RunParts:
+    """Measure the signal on the training examples."""
+    section = parts.config.search
+    assert isinstance(section, Nes)
+    strategy = FiniteExamples(section, parts.config.seed, parts.config.generations)
+    examples = len(parts.task.examples("train"))
+    strategy.batch_share = min(parts.config.batch_size, examples) / examples
+    return replace(parts, strategy=strategy)
 
 
 def with_shrunk_utilities(parts: RunParts) -> RunParts:

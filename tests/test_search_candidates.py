@@ -9,16 +9,17 @@ import pytest
 import torch
 
 import germline
-from benchmarks.search_candidates import CANDIDATES, row, scored
+from benchmarks.search_candidates import CANDIDATES, CandidateCurve, row, scored
 from benchmarks.search_changes import (
     Average,
     CenterFleet,
+    FiniteExamples,
     Growing,
     TrustRegion,
     shrunk,
 )
 from benchmarks.stability import Cell, Curve, read_curve
-from germline.config import Nes, ZScore
+from germline.config import AutoLearningRate, Nes, ZScore
 from germline.run.build_parts import build_run_parts
 from germline.shaping import utilities
 from germline.signal_types import SignalPower
@@ -28,6 +29,7 @@ from tests import toy_runs
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
 
+LONG = AutoLearningRate(least_step=0.0)
 AUTO = ("strategy={kind: nes, population: 6}", "generations=3")
 
 
@@ -36,18 +38,22 @@ AUTO = ("strategy={kind: nes, population: 6}", "generations=3")
 def test_every_candidate_trains(name):
     config = toy_runs.settings(*AUTO, *CANDIDATES[name].settings)
     found = list(scored(config, CANDIDATES[name], 5))
-    assert [done for done, _, _ in found] == [0, 3]
+    assert [done for done, *_ in found] == [0, 3]
     assert found[-1][1] >= 3 * 6 * config.batch_size
-    assert all(math.isfinite(score) for _, _, score in found)
+    assert all(math.isfinite(score) for _, _, score, _ in found)
+    assert [len(fitness) for *_, fitness in found] == [0, 1]
 
 
 def test_the_default_is_the_run_that_everybody_has(tmp_path):
     config = toy_runs.settings(*AUTO)
     training = germline.train(config, tmp_path / "run")
     toy_runs.finish(training)
-    *_, (_, _, score) = scored(config, CANDIDATES["default"], config.held_out.examples)
+    *_, (_, _, score, fitness) = scored(config, CANDIDATES["default"], config.held_out.examples)
     assert training.end is not None
     assert score == training.end.mean
+    lines = (tmp_path / "run" / "generations.jsonl").read_text().splitlines()
+    means = [json.loads(line)["fitness"]["mean"] for line in lines]
+    assert fitness == [pytest.approx(sum(means) / len(means))]
 
 
 class Limited(TrustRegion):
@@ -118,6 +124,18 @@ def test_a_population_grows_while_chance_separates_the_members_and_no_further():
     assert sizes == sorted(sizes)
 
 
+def test_noise_that_the_other_training_examples_make_up_for_does_not_shorten_a_step():
+    power, utilities_ = SignalPower(total=1.0, noise=1.0), np.array([1.0, -1.0])
+    rates = []
+    for share in (0.0, 0.25, 1.0):
+        strategy = FiniteExamples(Nes(population=2, sigma=0.1, learning_rate=LONG), 0, 20)
+        strategy.batch_share = share
+        update = strategy.tell(strategy.ask(0), utilities_, None, None, power)
+        rates.append(update.learning_rate)
+    assert rates[0] == 0.0
+    assert 0 < rates[1] == pytest.approx(0.25 * rates[2])
+
+
 def test_pairs_whose_examples_disagree_count_less():
     def shape(evaluation, *, antithetic, baseline=None):
         return utilities(ZScore(), evaluation, antithetic=antithetic, baseline=baseline)
@@ -133,14 +151,15 @@ def test_pairs_whose_examples_disagree_count_less():
 def test_the_table_compares_a_candidate_with_the_default_at_the_same_seed():
     def curve(name, *scores):
         cell = Cell("countdown", "low_rank", name, 0, 1)
-        return Curve(cell, [0, 5, 10], [0, 100, 200], list(scores), 0.0)
+        fitness = [0.25, 0.75] if name == "fast" else []
+        return CandidateCurve(cell, [0, 5, 10], [0, 100, 200], list(scores), 0.0, 1, fitness)
 
     base = [curve("default", 0.0, 0.5, 1.0)]
     assert row("countdown", "fast", [curve("fast", 0.0, 0.9, 0.8)], base).endswith(
-        "| 0.9 | 0.8 | 0.1 | 1.8 [1.8, 1.8] |"
+        "| 0.9 | 0.8 | 0.1 | 0.5 | 1.8 [1.8, 1.8] |"
     )
     flat = [curve("default", 0.0, 0.0, 0.0)]
-    assert row("countdown", "fast", flat, flat).endswith("| 0 | 0 | 0 | - |")
+    assert row("countdown", "flat", flat, flat).endswith("| 0 | 0 | 0 | - | - |")
 
 
 def test_a_curve_that_was_written_is_read_for_the_table(tmp_path):

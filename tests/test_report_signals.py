@@ -83,6 +83,17 @@ def test_silence_is_said_from_the_third_generation_on():
     assert "see germline probe" in advice(found)["no signal"]
 
 
+def test_examples_that_no_member_solves_are_said_to_be_too_hard():
+    found = [generation_row(one) for one in silent(4)]
+    for row in found:
+        row["fitness"] = dict.fromkeys(row["fitness"], 0.0)
+    said = advice(found)["no signal"]
+    assert said.startswith("no signal for 4 generations, every member has a fitness of 0: the ex")
+    assert "easier ones first" in said
+    found[1]["fitness"] = dict.fromkeys(found[1]["fitness"], 0.25)
+    assert "too hard" not in advice(found)["no signal"]
+
+
 @pytest.mark.parametrize(
     ("changes", "about", "words"),
     [

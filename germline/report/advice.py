@@ -128,12 +128,24 @@ def _is_solved(row: Row) -> bool:
     return fitness is not None and fitness >= SOLVED
 
 
+def _is_fitness_zero(row: Row) -> bool:
+    """Whether every member of a generation has a fitness of 0, as if nothing was right."""
+    return row["fitness"]["min"] == row["fitness"]["max"] == 0
+
+
 def _no_signal(rows: Sequence[Row]) -> str | None:
     count = int(signal(rows[-1], "zeros_in_a_row") or 0)
     if count < QUIET:
         return None
     alone = signal(rows[-1], "informative_examples") is None
     why = "each equals the running mean" if alone else "all members have the same fitness"
+    if not alone and all(_is_fitness_zero(row) for row in rows[-count:]):
+        return (
+            f"no signal for {count} generations, every member has a fitness of 0: the examples may "
+            "be too hard for the model. Use easier ones first, examples in the prompt or a reward "
+            "for parts of an answer; or a larger batch and population, so that a rare success is "
+            "seen; germline generate shows what it writes"
+        )
     remedy = _solved(rows) or (
         "use a larger sigma (with sigma=auto, a larger strategy.sigma.max_kl), or more or other "
         "examples; see germline probe"

@@ -198,7 +198,7 @@ def test_a_chat_template_that_fails_is_told_with_a_remedy(template: str) -> None
 def test_a_prompt_that_is_too_long_is_told_by_us_alone(chat: bool, said: Callable[[], str]) -> None:
     tiny = inprocess()
     tiny.pretrained.tokenizer.model_max_length = 100
-    with pytest.raises(GermlineError, match=r"context .* of 256: lower"):
+    with pytest.raises(GermlineError, match=r"context .* of 256: shorten"):
         tiny.generate([None], [Example(0, "fox " * 300, "", chat)], Decoding(2))
     assert said() == ""
 

@@ -201,7 +201,7 @@ def test_an_empty_prompt_is_refused_with_its_example():
 
 def test_more_tokens_than_the_context_are_refused_with_both_numbers():
     message = refusal(inprocess().generate, [None], examples(["fox"]), Decoding(255))
-    assert "257 tokens" in message
+    assert "together 257" in message
     assert "of 256" in message
     assert "task.max_new_tokens" in message
     assert inprocess().generate([None], examples(["fox"]), Decoding(254))

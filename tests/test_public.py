@@ -17,7 +17,7 @@ import germline
 FROM_PYTHON = "reward=None, data=None, model=None, tokenizer=None"
 SIGNATURES = {
     "build_run_parts": "(config, ancestors=(), inputs=PythonInputs(rewards={}, rows=None))",
-    "check_task": "(task, overrides=(), *, model='nano', prompts=10)",
+    "check_task": "(task, overrides=(), *, model='nano', prompts=3)",
     "evaluate": (
         "(source, task=None, *, split='test', limit=None, overrides=(), out=None, "
         f"generation=None, {FROM_PYTHON})"

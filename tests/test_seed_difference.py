@@ -59,7 +59,7 @@ def by_seed(values: tuple[float, ...]) -> dict[int, float]:
 # Of tables of Student's t, to three digits.
 @pytest.mark.parametrize(("dof", "width"), [(1, 12.706), (4, 2.776), (9, 2.262), (1000, 1.962)])
 def test_students_t_has_the_widths_of_the_tables(dof: float, width: float) -> None:
-    assert student_t_95(dof) == pytest.approx(width, abs=5e-4)
+    assert student_t_95(float(dof)) == pytest.approx(width, abs=5e-4)
 
 
 def test_the_interval_of_few_seeds_covers_what_it_says() -> None:

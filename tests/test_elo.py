@@ -1,5 +1,6 @@
 """`germline elo`: synthetic judges with known strengths and biases, and judges that fail."""
 
+import itertools
 import json
 import random
 import threading
@@ -181,12 +182,10 @@ def test_a_request_that_was_refused_is_asked_again_and_a_reply_is_not(tmp_path, 
 def test_a_judge_that_goes_away_leaves_what_it_judged_and_the_same_command_goes_on(
     tmp_path, trained
 ):
-    number = 0
+    numbers = itertools.count(1)  # threads of the server share it: `+= 1` would lose a request
 
     def short_lived(first, second):
-        nonlocal number
-        number += 1
-        return (503, "gone") if number > 9 else longer(first, second)
+        return (503, "gone") if next(numbers) > 9 else longer(first, second)
 
     with pytest.raises(GermlineError, match=r"503.*of 12 pairs are judged and kept in .*elo.jsonl"):
         compared(short_lived, tmp_path, trained)

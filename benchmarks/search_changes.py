@@ -166,7 +166,26 @@ class Reuse(CenterFleet):
         return size
 
 
-class Growing(NaturalEvolution):
+class PowerChange(NaturalEvolution):
+    """A search whose candidate reads, or corrects, the measured power of each generation."""
+
+    def of_power(self, power: SignalPower | None) -> SignalPower | None:
+        """Return the power from which the update is computed."""
+        return power
+
+    def tell(
+        self,
+        population: Population,
+        utilities: np.ndarray,
+        fitness: np.ndarray | None = None,
+        center: float | None = None,
+        power: SignalPower | None = None,
+    ) -> Update:
+        """Compute the update from the power of the candidate."""
+        return super().tell(population, utilities, fitness, center, self.of_power(power))
+
+
+class Growing(PowerChange):
     """Double the population while the share of signal is small."""
 
     share = 1.0
@@ -181,21 +200,14 @@ class Growing(NaturalEvolution):
         finally:
             self.config = self.config.model_copy(update={"population": start})
 
-    def tell(
-        self,
-        population: Population,
-        utilities: np.ndarray,
-        fitness: np.ndarray | None = None,
-        center: float | None = None,
-        power: SignalPower | None = None,
-    ) -> Update:
-        """Compute the update, and adapt the population size to the share of signal."""
+    def of_power(self, power: SignalPower | None) -> SignalPower | None:
+        """Adapt the population size to the share of signal; the power stays."""
         latest = max(1e-3, signal_share(power))
         self.share = REMEMBERED * self.share + (1 - REMEMBERED) * latest
-        return super().tell(population, utilities, fitness, center, power)
+        return power
 
 
-class FiniteExamples(NaturalEvolution):
+class FiniteExamples(PowerChange):
     """Measure the signal on the training examples, not on new ones.
 
     A batch of B of M examples without replacement: the variance of its mean around the mean of all
@@ -207,18 +219,9 @@ class FiniteExamples(NaturalEvolution):
 
     batch_share = 0.0
 
-    def tell(
-        self,
-        population: Population,
-        utilities: np.ndarray,
-        fitness: np.ndarray | None = None,
-        center: float | None = None,
-        power: SignalPower | None = None,
-    ) -> Update:
-        """Compute the update from the corrected noise."""
-        if power:
-            power = replace(power, noise=power.noise * (1 - self.batch_share))
-        return super().tell(population, utilities, fitness, center, power)
+    def of_power(self, power: SignalPower | None) -> SignalPower | None:
+        """Correct the noise."""
+        return power and replace(power, noise=power.noise * (1 - self.batch_share))
 
 
 def shrunk(shape: Shaping) -> Shaping:
@@ -260,16 +263,12 @@ def with_fleet(kind: Callable[[Fleet], CenterFleet]) -> Callable[[RunParts], Run
 
 def with_growth(parts: RunParts) -> RunParts:
     """Let the population grow."""
-    section = parts.config.search
-    assert isinstance(section, Nes)
-    return replace(parts, strategy=Growing(section, parts.config.seed, parts.config.generations))
+    return replace(parts, strategy=Growing(*_arguments(parts)))
 
 
 def with_finite_examples(parts: RunParts) -> RunParts:
     """Measure the signal on the training examples."""
-    section = parts.config.search
-    assert isinstance(section, Nes)
-    strategy = FiniteExamples(section, parts.config.seed, parts.config.generations)
+    strategy = FiniteExamples(*_arguments(parts))
     examples = len(parts.task.examples("train"))
     strategy.batch_share = min(parts.config.batch_size, examples) / examples
     return replace(parts, strategy=strategy)
@@ -278,6 +277,13 @@ def with_finite_examples(parts: RunParts) -> RunParts:
 def with_shrunk_utilities(parts: RunParts) -> RunParts:
     """Shape by reliability."""
     return replace(parts, shape=shrunk(parts.shape))
+
+
+def _arguments(parts: RunParts) -> tuple[Nes, int, int]:
+    """Return those with which the strategy of a run is made."""
+    section = parts.config.search
+    assert isinstance(section, Nes)
+    return section, parts.config.seed, parts.config.generations
 
 
 def as_it_is(parts: RunParts) -> RunParts:

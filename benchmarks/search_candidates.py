@@ -172,11 +172,8 @@ def rows(
 def found(task: str, name: str, seeds: Sequence[int], longer: int) -> list[CandidateCurve]:
     """Return the curves of a candidate on a task."""
     cells = [Cell(task, "low_rank", name, seed, longer) for seed in seeds]
-    return [
-        CandidateCurve(**(json.loads(path_of(cell).read_text()) | {"cell": cell}))
-        for cell in cells
-        if path_of(cell).exists()
-    ]
+    curves = [CandidateCurve.read(cell, path_of(cell)) for cell in cells]
+    return [curve for curve in curves if curve]
 
 
 def row(

@@ -39,6 +39,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
@@ -140,6 +141,12 @@ class Curve:
     seconds: float
     sign: int = field(default=1)
 
+    @classmethod
+    def read(cls, cell: Cell, path: Path | None = None) -> Self | None:
+        """Return the curve in a file, by default that of the cell; None if there is none."""
+        path = path or cell.path
+        return cls(**(json.loads(path.read_text()) | {"cell": cell})) if path.exists() else None
+
     def best(self) -> float:
         """Return the best score."""
         return self.sign * max(self.sign * score for score in self.scores)
@@ -228,16 +235,6 @@ def save(curve: Curve) -> None:
     curve.cell.path.write_text(json.dumps(asdict(curve)) + "\n")
 
 
-def load(cell: Cell) -> Curve | None:
-    """Return the curve of a cell; None if it was not run."""
-    return read_curve(cell.path, cell)
-
-
-def read_curve(path: Path, cell: Cell) -> Curve | None:
-    """Return the curve in a file; None if the file does not exist."""
-    return Curve(**(json.loads(path.read_text()) | {"cell": cell})) if path.exists() else None
-
-
 def run_all(cells: Sequence[Cell], together: int, runs: Path | None) -> None:
     """Run the cells without a curve, `together` processes at a time."""
     kept = ["--runs", str(runs)] if runs else []
@@ -252,7 +249,7 @@ def run_all(cells: Sequence[Cell], together: int, runs: Path | None) -> None:
             text=True,
             check=False,
         )
-        shown = f"{curve.scores[-1]:.3g}" if (curve := load(cell)) else done.stderr[-2000:]
+        shown = f"{curve.scores[-1]:.3g}" if (curve := Curve.read(cell)) else done.stderr[-2000:]
         print(f"{cell.task} {cell.space} {cell.method} seed {cell.seed}: {shown}", flush=True)
 
     with ThreadPoolExecutor(together) as pool:
@@ -261,7 +258,7 @@ def run_all(cells: Sequence[Cell], together: int, runs: Path | None) -> None:
 
 def curves(cell: Cell) -> list[Curve]:
     """Return the curves of all finished seeds of a cell."""
-    found = [load(replace(cell, seed=seed)) for seed in range(MOST_SEEDS)]
+    found = [Curve.read(replace(cell, seed=seed)) for seed in range(MOST_SEEDS)]
     return [one for one in found if one]
 
 

@@ -18,7 +18,7 @@ from benchmarks.search_changes import (
     TrustRegion,
     shrunk,
 )
-from benchmarks.stability import Cell, Curve, read_curve
+from benchmarks.stability import Cell, Curve
 from germline.config import AutoLearningRate, Nes, ZScore
 from germline.run.build_parts import build_run_parts
 from germline.shaping import utilities
@@ -166,6 +166,6 @@ def test_a_curve_that_was_written_is_read_for_the_table(tmp_path):
     cell = Cell("countdown", "low_rank", "default", 0, 1)
     curve = Curve(cell, [0, 5], [0, 640], [0.25, 0.5], 1.0)
     path = tmp_path / "curve.json"
-    assert read_curve(path, cell) is None
+    assert Curve.read(cell, path) is None
     path.write_text(json.dumps(asdict(curve)))
-    assert read_curve(path, cell) == curve
+    assert Curve.read(cell, path) == curve

@@ -1,7 +1,5 @@
 """The command `germline doctor`: check the installation, or estimate what a config needs."""
 
-import shutil
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +8,7 @@ import typer
 
 from germline.cli import completion
 from germline.cli.json_output import AsJson, print_json
-from germline.cli.word_wrap import print_stdout
+from germline.cli.word_wrap import fits_stdout, print_stdout
 
 if TYPE_CHECKING:
     from germline.cli.installation_checks import InstallationCheck
@@ -93,7 +91,7 @@ def _show(title: str, rows: "list[InstallationCheck]") -> None:
         mark, color = MARKS[row.state]
         shown = typer.style(f"{mark:>6}", fg=color)
         lines = [row.value, *([f"-> {row.remedy}"] if row.remedy else [])]
-        if _fits(MARGIN + width + 2 + max(map(len, lines))):
+        if fits_stdout(MARGIN + width + 2 + max(map(len, lines))):
             typer.echo(f"{shown}  {row.name:<{width}}  {lines[0]}")
             lines = [f"{'':<{width}}  {line}" for line in lines[1:]]
         else:
@@ -101,8 +99,3 @@ def _show(title: str, rows: "list[InstallationCheck]") -> None:
         for line in lines:
             print_stdout(f"{'':>{MARGIN}}{line}")
     typer.echo()
-
-
-def _fits(length: int) -> bool:
-    """Tell whether a line fits the terminal; a pipe takes any."""
-    return not sys.stdout.isatty() or length <= shutil.get_terminal_size().columns

@@ -28,9 +28,14 @@ def wrap_words(text: str, width: int) -> str:
     )
 
 
+def fits_stdout(length: int) -> bool:
+    """Tell whether a line of so many characters fits the terminal; a pipe takes any."""
+    return not sys.stdout.isatty() or length <= shutil.get_terminal_size().columns
+
+
 def print_stdout(message: str) -> None:
     """Print a message on stdout, wrapped for a terminal."""
-    if sys.stdout.isatty():
+    if not fits_stdout(len(message)):
         message = wrap_words(message, shutil.get_terminal_size().columns)
     typer.echo(message)
 

@@ -18,6 +18,7 @@ otherwise the error and the degrees of freedom are those of Welch (1947, Biometr
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from jaxtyping import Float64
@@ -111,6 +112,7 @@ def seed_difference(one: Mapping[int, float], other: Mapping[int, float]) -> See
     return SeedDifference(mean, math.sqrt(sum(squares)), dof, seeds, paired=False)
 
 
+@cache  # a verdict asks several times for the interval, and the integral takes milliseconds
 def student_t_95(dof: float) -> float:
     """Return the half width of a 95 % interval of Student's t, in standard errors.
 

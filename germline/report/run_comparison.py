@@ -42,20 +42,16 @@ def seed_difference_to_first(group: SeedGroup, first: SeedGroup) -> SeedDifferen
     """
     if group is first or _why_no_seed_difference(group, first):
         return None
-    return seed_difference(
-        *({run.config.seed: run.scores[-1].mean for run in _trained(one)} for one in (group, first))
-    )
+    return _seed_difference(group, first)
 
 
 def seed_verdict(group: SeedGroup, first: SeedGroup) -> str:
     """Say in a sentence whether a config is better than the first one; empty for the first."""
     if group is first:
         return ""
-    found = seed_difference_to_first(group, first)
-    if found is None:
-        why = _why_no_seed_difference(group, first)
+    if why := _why_no_seed_difference(group, first):
         return f"{group.name} and {first.name} are not compared over seeds: {why}."
-    sentence = _sentence(found, group, first)
+    sentence = _sentence(_seed_difference(group, first), group, first)
     unfinished = sum(run.state != "finished" for one in (group, first) for run in one.runs)
     return f"{sentence} Runs that have not ended: {unfinished}." if unfinished else sentence
 
@@ -84,6 +80,12 @@ def _sentence(found: SeedDifference, group: SeedGroup, first: SeedGroup) -> str:
         f"{group.name} is {word[is_higher == (higher_is_better is not False)]} than {first.name} "
         f"by {number(abs(found.mean))} (95 % interval {number(by[0])} to {number(by[1])}, {seeds} "
         f"seeds, {how})."
+    )
+
+
+def _seed_difference(group: SeedGroup, first: SeedGroup) -> SeedDifference:
+    return seed_difference(
+        *({run.config.seed: run.scores[-1].mean for run in _trained(one)} for one in (group, first))
     )
 
 

@@ -111,6 +111,13 @@ def test_results_on_a_narrow_terminal_break_between_words(compared, monkeypatch,
     assert said in " ".join(line.strip() for line in lines)
 
 
+@pytest.mark.parametrize(("columns", "same_line"), [(400, True), (30, False)])
+def test_a_check_stands_in_one_line_where_the_terminal_has_room(columns, same_line):
+    lines = on_terminal(columns, "doctor", stream="stdout")
+    (first,) = [line.split() for line in lines if line.split()[1:2] == ["torch"]]
+    assert (len(first) > 2) == same_line
+
+
 def test_an_error_in_a_pipe_is_one_line(capsys):
     set_log_level("warning")
     message = "a warning " * 20

@@ -80,6 +80,16 @@ def test_what_is_wrong_is_found(tmp_path, body, tried, remark):
     assert remark in found.remark
 
 
+def test_a_reward_that_fails_on_every_answer_of_rows_without_gold_is_wrong(tmp_path):
+    rows = ROWS.replace("'answer'", "'gold'")
+    found = findings(tmp_path, RIGHT, rows, prompts=0)["hostile answers"]
+    assert found.verdict == "wrong"
+    assert found.remark.startswith("the reward fails on every answer that was tried: KeyError")
+    some_pass = "    return float('(' in completion or int(completion))\n"
+    found = findings(tmp_path, some_pass, rows, prompts=0)["hostile answers"]
+    assert found.verdict == "ok"
+
+
 def test_a_reward_that_refuses_texts_by_raising_is_no_problem(tmp_path):
     body = "    return float(int(completion) == int(example['answer']))\n"
     found = findings(tmp_path, body)

@@ -234,7 +234,9 @@ def _rewards(task: Task, graders: Graders) -> list[TaskCheckRow]:
     has_tools = isinstance(task, EnvironmentTask) and task.has_tools
     gold = _judged("gold answers", first, answers, may_raise=False)
     nothing = _judged("empty answers", empty, [""] * len(some))
-    tried = _judged("hostile answers", strange, hostile)
+    # With no gold answer, nothing else shows that some answer can be graded; training refuses it.
+    needs_one = not golden and not isinstance(task, EpisodeTask)
+    tried = _judged("hostile answers", strange, hostile, needs_one=needs_one)
     return [
         _compared(gold, _judged("", again, answers), nothing, has_tools=has_tools),
         nothing,
@@ -249,8 +251,9 @@ def _judged(
     texts: Sequence[str],
     *,
     may_raise: bool = True,
+    needs_one: bool = False,
 ) -> TaskCheckRow:
-    """Report errors and failures of the grading; the rewards are judged later."""
+    """Report errors and failures of the grading; `needs_one` asks for a text that is graded."""
     rewards: list[float] = []
     errors: list[str] = []
     broken: list[str] = []
@@ -272,6 +275,9 @@ def _judged(
         remark = errors[0].removeprefix("graders: ")
     elif broken:
         remark = f"{len(broken)} cannot be graded: {broken[0]}"
+    elif refused and needs_one and len(refused) == len(texts):
+        verdict = "wrong"
+        remark = f"the reward fails on every answer that was tried: {refused[0]}"
     elif refused:
         remark = f"{len(refused)} raise an exception, which earns the floor: {refused[0]}"
     return TaskCheckRow(tried, len(texts), tuple(rewards), verdict, remark)

@@ -14,6 +14,7 @@ from germline.config import load_config
 from germline.evaluation.held_out import score_of_values
 from germline.evaluation.seed_statistics import seed_difference, student_t_95
 from germline.record import RunDirectory
+from germline.record.seed_study import counted_seeds
 from tests.documented_fields import field_tables, undocumented
 from tests.synthetic_runs import BATCH, DIGEST, record
 
@@ -122,7 +123,9 @@ def test_seeds_that_differ_too_much_do_not_decide(tmp_path: Path) -> None:
     second = train(tmp_path / "b", {5: 0.5, 6: 0.4, 7: 0.45, 8: 0.5}, 3, generations=2)
     assert (
         "4 and 3 seeds do not decide between b and a: the difference is +0.0625 (95 % interval "
-        "-0.15 to +0.275, not paired, as the seeds differ). Runs that have not ended: 4."
+        "-0.15 to +0.275, not paired, as the seeds differ). More seeds may decide: repeat germline "
+        "train of both configs with more seeds (such as seeds=0..9) and the same --out, which "
+        "keeps the seeds that are trained. Runs that have not ended: 4."
     ) in report(first, second, "--out", tmp_path / "page.html").replace("\n", " ")
 
 
@@ -143,6 +146,34 @@ def test_configs_with_other_examples_are_not_compared_over_seeds(tmp_path: Path)
     why = "b and a are not compared over seeds: the examples differ (4, 2 of the first run)."
     assert why in report(*words)
     assert json.loads(report(*words, "--json"))["seed_groups"][1]["difference_to_first"] is None
+
+
+def test_a_seed_that_was_stopped_early_does_not_count(tmp_path: Path) -> None:
+    folder = train(tmp_path / "a", by_seed((0.3, 0.4)), 2)
+    config = load_config({"task": "arithmetic", "batch_size": 2, "generations": 1, "seed": 2})
+    stopped = RunDirectory.create(folder / "seed-2", config, DIGEST, threads=1)
+    untrained = score_of_values(0, "exact", [0.9, 0.9], higher_is_better=True)
+    stopped.write_held_out(untrained, [], BATCH)
+    (folder / "seeds.json").write_text(json.dumps({"seeds": [0, 1, 2], "config": {}}))
+    said = report(folder, "--out", tmp_path / "page.html")
+    assert "a\texact\t2\t0.1\t0.35\n" in said
+    sentence = (
+        "Seeds of a that do not count, as their training has not ended: 2 (germline resume "
+        "continues a run)."
+    )
+    assert sentence in said
+    assert sentence in " ".join((tmp_path / "page.html").read_text().split())
+    (group,) = json.loads(report(folder, "--out", tmp_path / "p", "--json"))["seed_groups"]
+    assert group["over_seeds"]["end"]["mean"] == pytest.approx(0.35)
+    assert group["counted"] == [str(folder / f"seed-{seed}") for seed in (0, 1)]
+    listed = CliRunner().invoke(app, ["list", "runs", str(tmp_path)])
+    assert "0.1 -> 0.35" in listed.stdout
+
+
+def test_a_partly_trained_seed_counts_until_one_has_ended() -> None:
+    assert counted_seeds([False, False, False], [0, 3, 5]) == [1, 2]
+    assert counted_seeds([True, False, False], [16, 3, 0]) == [0]
+    assert counted_seeds([False, False], [0, 0]) == []
 
 
 def test_two_runs_of_the_same_seed_are_one_seed(tmp_path: Path) -> None:

@@ -233,13 +233,21 @@ def _run(run: "RunSummary | SeedStudySummary | UnreadableRun") -> tuple[str, ...
 
 
 def _seed_study(study: "SeedStudySummary") -> tuple[str, ...]:
-    """Return the row of a folder of several run seeds; its scores are means over its runs."""
+    """Return the row of a folder of several run seeds; its scores are means over those that count.
+
+    Before any seed has a score after training, it is the mean of their first scores.
+    """
     from statistics import fmean
 
     from germline.cli import text_format
+    from germline.record.seed_study import counted_seeds
 
     runs = study.readable
-    ends = [(run.start.mean, run.newest.mean) for run in runs if run.start and run.newest]
+    ended = [run.has_ended for run in runs]
+    counted = counted_seeds(ended, [run.newest.generation if run.newest else 0 for run in runs])
+    scores = [(runs[place].start, runs[place].newest) for place in counted]
+    ends = [(start.mean, newest.mean) for start, newest in scores if start and newest]
+    ends = ends or [(run.start.mean,) for run in runs if run.start]
     means = [text_format.number(fmean(means)) for means in zip(*ends, strict=True)]
     return (
         str(study.path),

@@ -135,8 +135,11 @@ def _print_seed_groups(runs: "Sequence[RunFacts]") -> None:
     )
     differences = "; differences of configs have intervals of Student's t" * (len(groups) > 1)
     print_stdout(f"means over run seeds; bootstrap 95 % intervals need five seeds{differences}")
-    for group in groups[1:]:
-        print_stdout(seed_verdict(group, groups[0]))
+    for sentence in (
+        *(seed_verdict(group, groups[0]) for group in groups[1:]),
+        *(group.left_out for group in groups if group.left_out),
+    ):
+        print_stdout(sentence)
 
 
 def _as_json(runs: "Sequence[RunFacts]") -> list[dict[str, object]]:
@@ -164,6 +167,7 @@ def _seed_groups_as_json(runs: "Sequence[RunFacts]") -> list[dict[str, object]]:
         {
             "name": group.name,
             "runs": [run.path for run in group.runs],
+            "counted": [run.path for run in group.counted],
             "metric": group.runs[0].metric,
             "over_seeds": {
                 "start": asdict(group.start),

@@ -26,6 +26,7 @@ class RunSummary:
         done: generations in the journal; `total` is the number the config asks for.
         start: held-out score of the base model; `newest` is the latest score of any generation,
             and `best` the best score.
+        has_ended: whether there is nothing left to train, even where a process holds the run.
         age_s: seconds since the run last wrote a file.
     """
 
@@ -38,6 +39,7 @@ class RunSummary:
     newest: HeldOutScore | None
     best: HeldOutScore | None
     state: State
+    has_ended: bool
     age_s: float
 
 
@@ -136,8 +138,9 @@ def _summary(path: Path) -> RunSummary | UnreadableRun:
         return UnreadableRun(path, str(error), "missing plugin")
     except (GermlineError, OSError) as error:
         return UnreadableRun(path, str(error))
-    over = done >= run.config.generations or early_stop(scores, run.config.held_out.patience)
-    state: State = "finished" if over else "stopped"
+    early = early_stop(scores, run.config.held_out.patience)
+    has_ended = done >= run.config.generations or early is not None
+    state: State = "finished" if has_ended else "stopped"
     return RunSummary(
         path=path,
         task=run.config.task.title,
@@ -148,6 +151,7 @@ def _summary(path: Path) -> RunSummary | UnreadableRun:
         newest=scores[-1] if scores else None,
         best=best_score(scores),
         state="running" if is_locked(path) else state,
+        has_ended=has_ended,
         age_s=max(0.0, time.time() - _written_at(path)),
     )
 

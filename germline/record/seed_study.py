@@ -1,6 +1,7 @@
 """A folder of several run seeds: `seeds.json`, and a run directory `seed-N` for each seed."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,20 @@ def seed_runs(folder: Path) -> list[Path]:
         (file.parent for file in folder.glob(f"{SEED_PREFIX}*/run.json")),
         key=lambda run: int(run.name.removeprefix(SEED_PREFIX)),
     )
+
+
+def counted_seeds(ended: Sequence[bool], updates: Sequence[int]) -> list[int]:
+    """Return the places of the runs whose scores enter the statistics over their seeds.
+
+    A seed that was stopped early would pull the mean towards the untrained model, so once a run has
+    ended, only those that have ended count; before that, all that were scored after training.
+
+    Args:
+        ended: of each run, whether its training is over.
+        updates: of each run, the updates before its newest score; 0 is the base model.
+    """
+    trained = [place for place, count in enumerate(updates) if count]
+    return [place for place in trained if ended[place]] or trained
 
 
 def runs_of(path: Path) -> list[Path]:

@@ -8,6 +8,11 @@ from germline.report.run_facts import RunFacts
 from germline.report.seed_curves import FEWEST_SEEDS, SeedGroup
 from germline.report.text_format import number
 
+MORE_SEEDS = (
+    "More seeds may decide: repeat germline train of both configs with more seeds (such as "
+    "seeds=0..9) and the same --out, which keeps the seeds that are trained."
+)
+
 
 def differences_to_first(runs: Sequence[RunFacts]) -> list[PairedDifference | None]:
     """Return the last score of each run less that of the first run.
@@ -51,8 +56,11 @@ def seed_verdict(group: SeedGroup, first: SeedGroup) -> str:
         return ""
     if why := _why_no_seed_difference(group, first):
         return f"{group.name} and {first.name} are not compared over seeds: {why}."
-    sentence = _sentence(_seed_difference(group, first), group, first)
-    unfinished = sum(run.state != "finished" for one in (group, first) for run in one.runs)
+    found = _seed_difference(group, first)
+    sentence = _sentence(found, group, first)
+    if not found.decides:
+        sentence += f" {MORE_SEEDS}"
+    unfinished = sum(not run.has_ended for one in (group, first) for run in one.counted)
     return f"{sentence} Runs that have not ended: {unfinished}." if unfinished else sentence
 
 
@@ -72,7 +80,7 @@ def _sentence(found: SeedDifference, group: SeedGroup, first: SeedGroup) -> str:
             f"{seeds} seeds do not decide between {names}: the difference is {found.mean:+.3g} "
             f"(95 % interval {low:+.3g} to {high:+.3g}, {how})."
         )
-    higher_is_better = _trained(group)[0].scores[-1].higher_is_better
+    higher_is_better = group.counted[0].scores[-1].higher_is_better
     is_higher = found.mean > 0
     word = ("lower", "higher") if higher_is_better is None else ("worse", "better")
     by = sorted(map(abs, (low, high)))
@@ -85,20 +93,16 @@ def _sentence(found: SeedDifference, group: SeedGroup, first: SeedGroup) -> str:
 
 def _seed_difference(group: SeedGroup, first: SeedGroup) -> SeedDifference:
     return seed_difference(
-        *({run.config.seed: run.scores[-1].mean for run in _trained(one)} for one in (group, first))
+        *({run.config.seed: run.scores[-1].mean for run in one.counted} for one in (group, first))
     )
 
 
 def _why_no_seed_difference(group: SeedGroup, first: SeedGroup) -> str:
     for one in (group, first):
-        if len(_trained(one)) < FEWEST_SEEDS:
-            return f"fewer than two seeds of {one.name} have a score after training"
-    last, other = (_trained(one)[0] for one in (group, first))
+        if len(one.counted) < FEWEST_SEEDS:
+            return f"fewer than two seeds of {one.name} have a score after training that counts"
+    last, other = group.counted[0], first.counted[0]
     return why_no_difference(last, other).removeprefix("none: ")
-
-
-def _trained(group: SeedGroup) -> list[RunFacts]:
-    return [run for run in group.runs if run.scores[-1].generation]
 
 
 def _difference(run: RunFacts, first: RunFacts) -> PairedDifference | None:

@@ -126,7 +126,12 @@ class RunFacts:
         """Whether the run is training, has ended, or can be resumed."""
         if self._locked:
             return "running"
-        return "finished" if self.done >= self.config.generations or self.early else "stopped"
+        return "finished" if self.has_ended else "stopped"
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether there is nothing left to train, even where a process still holds the run."""
+        return self.done >= self.config.generations or self.early is not None
 
     @cached_property
     def early(self) -> HeldOutScore | None:

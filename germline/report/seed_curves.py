@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from germline.evaluation.seed_statistics import SeedStatistics, seed_statistics
+from germline.record.seed_study import counted_seeds
 from germline.report.curves import metric_words
 from germline.report.diff import flatten_settings
 from germline.report.run_facts import RunFacts
@@ -22,24 +23,38 @@ class SeedGroup:
     Attributes:
         name: of the folder of its seeds, or else of the first of its runs.
         runs: one for each seed.
-        start: held-out score of the base model, over seeds.
-        best: best score of each run, over seeds.
-        end: newest score of each run, over seeds.
+        counted: those of them whose scores are averaged, as `counted_seeds` says.
+        start: held-out score of the base model, over the counted seeds.
+        best: best score of each run, over the counted seeds.
+        end: newest score of each run, over the counted seeds.
     """
 
     name: str
     runs: Sequence[RunFacts]
+    counted: Sequence[RunFacts]
     metric: str
     start: SeedStatistics
     best: SeedStatistics
     end: SeedStatistics
     chart: Chart
 
+    @property
+    def left_out(self) -> str:
+        """A sentence that names the seeds which do not count; empty if all do."""
+        seeds = [str(run.config.seed) for run in self.runs if run not in self.counted]
+        if not seeds:
+            return ""
+        return (
+            f"Seeds of {self.name} that do not count, as their training has not ended: "
+            f"{', '.join(seeds)} (germline resume continues a run)."
+        )
+
 
 def seed_groups(runs: Sequence[RunFacts]) -> list[SeedGroup]:
-    """Group runs whose settings differ in the seed alone; groups of one seed are left out.
+    """Group runs whose settings differ in the seed alone.
 
-    Of two runs of the same seed, which have the same bits, the later one counts.
+    Groups of one seed, and groups without a score after training, are left out. Of two
+    runs of the same seed, which have the same bits, the later one counts.
     """
     groups: dict[str, dict[int, RunFacts]] = {}
     for run in runs:
@@ -49,22 +64,30 @@ def seed_groups(runs: Sequence[RunFacts]) -> list[SeedGroup]:
             by_seed = groups.setdefault(repr(sorted(settings.items(), key=str)), {})
             by_seed[run.config.seed] = run
     several = [[*one.values()] for one in groups.values() if len(one) >= FEWEST_SEEDS]
-    return [_group(one, place) for place, one in enumerate(several)]
+    counted = [(runs, which) for runs in several if (which := _counted(runs))]
+    return [_group(*one, place) for place, one in enumerate(counted)]
 
 
-def _group(runs: Sequence[RunFacts], place: int) -> SeedGroup:
+def _counted(runs: Sequence[RunFacts]) -> list[RunFacts]:
+    ended = [run.has_ended for run in runs]
+    places = counted_seeds(ended, [run.scores[-1].generation for run in runs])
+    return [runs[place] for place in places]
+
+
+def _group(runs: Sequence[RunFacts], counted: Sequence[RunFacts], place: int) -> SeedGroup:
     metric = metric_words(runs[0].metric)
     folders = {run.name.rpartition("/")[0] for run in runs}
     name = (folders.pop() if len(folders) == 1 else "") or runs[0].name
-    bests = [run.best.mean for run in runs if run.best]
+    bests = [run.best.mean for run in counted if run.best]
     return SeedGroup(
         name=name,
         runs=runs,
+        counted=counted,
         metric=metric,
-        start=seed_statistics([run.scores[0].mean for run in runs]),
+        start=seed_statistics([run.scores[0].mean for run in counted]),
         best=seed_statistics(bests),
-        end=seed_statistics([run.scores[-1].mean for run in runs]),
-        chart=_chart(runs, name, metric, place),
+        end=seed_statistics([run.scores[-1].mean for run in counted]),
+        chart=_chart(counted, name, metric, place),
     )
 
 

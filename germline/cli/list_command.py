@@ -246,8 +246,8 @@ def _seed_study(study: "SeedStudySummary") -> tuple[str, ...]:
     ended = [run.has_ended for run in runs]
     counted = counted_seeds(ended, [run.newest.generation if run.newest else 0 for run in runs])
     scores = [(runs[place].start, runs[place].newest) for place in counted]
-    ends = [(start.mean, newest.mean) for start, newest in scores if start and newest]
-    ends = ends or [(run.start.mean,) for run in runs if run.start]
+    ends = [[start.mean, newest.mean] for start, newest in scores if start and newest]
+    ends = ends or [[run.start.mean] for run in runs if run.start]
     means = [text_format.number(fmean(means)) for means in zip(*ends, strict=True)]
     return (
         str(study.path),

@@ -14,7 +14,7 @@ from germline.graders.pool import GraderPool
 from germline.protocols import EpisodeTask
 from germline.run.build_parts import make_graders
 from germline.run.task_check import check_task
-from germline.run.unused_tools import warn_of_unused_tools
+from germline.run.held_out_warnings import warn_of_held_out
 from germline.tasks import make_task
 from germline.tasks.python_inputs import read_inputs
 from germline.types import Completion, GermlineError, Grade, Rollout
@@ -105,8 +105,8 @@ def test_a_run_says_before_and_after_training_that_no_reply_calls_a_tool(tmp_pat
         episode = Rollout(
             0, 0, Completion(call, (1,), "stop", 1), Grade(1.0, {}, None), turns, "done"
         )
-        warn_of_unused_tools(task(tmp_path, TOOL_FILE), [episode], 3)
-        warn_of_unused_tools(task(tmp_path, FILE), [episode], 3)  # it has no tools
+        warn_of_held_out(task(tmp_path, TOOL_FILE), [episode], 3)
+        warn_of_held_out(task(tmp_path, FILE), [episode], 3)  # it has no tools
         assert len(caplog.messages) == count
 
 

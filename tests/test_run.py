@@ -11,7 +11,7 @@ import germline
 from germline.checkpoint import list_snapshots
 from germline.record import RunDirectory
 from germline.record.metrics_rows import MACHINE
-from germline.run import build_run_parts, replay, resume, train
+from germline.run import build_run_parts, replay, resume, train, train_run
 from germline.types import GermlineError, Update
 from tests.toy_runs import finish, journal, run, settings, stopped_after
 
@@ -180,14 +180,21 @@ def test_stop_ends_after_the_generation_at_hand(tmp_path):
     assert training.end is None
 
 
-def test_a_held_out_score_due_when_the_run_is_stopped_is_not_lost(tmp_path):
+def test_a_held_out_score_due_when_the_run_is_stopped_is_not_lost(tmp_path, monkeypatch):
     training = train(settings("held_out.every=1"), tmp_path / "run")
     for record in training:
         if record.generation == 0:
             training.stop()  # takes effect at once: the generation is over
     training = resume(tmp_path / "run")
-    training.stop()  # takes effect in the middle of generation 1
-    finish(training)
+    with monkeypatch.context() as patch:
+        score = train_run.score_center
+
+        def stop_and_score(*given):
+            training.stop()  # in the middle of generation 1
+            return score(*given)
+
+        patch.setattr(train_run, "score_center", stop_and_score)
+        finish(training)
     finish(resume(tmp_path / "run"))
     scores = RunDirectory.open(tmp_path / "run").held_out()
     assert [one.score.generation for one in scores] == [0, 1, 2, 3, 4]

@@ -46,6 +46,7 @@ from germline.record.best_generation import early_stop
 from germline.record.journal import Journal
 from germline.record.missing_run import missing_run_error
 from germline.record.seed_study import check_single_run
+from germline.record.unbegun_run import clear_unbegun, is_unbegun
 from germline.types import Example, GenerationRecord, GermlineError, HeldOutScore, Rollout
 
 FORMAT_VERSION = 1
@@ -86,7 +87,7 @@ class RunDirectory:
         threads: int,
         ancestors: Sequence[Ancestor] = (),
     ) -> "RunDirectory":
-        """Begin a run in a new or empty folder.
+        """Begin a run in a new or empty folder, or in that of a run without a generation.
 
         `base_digest` is the digest before any update; `threads` is the number of CPU threads of
         the engine, which can change the last bits of an evaluation; `ancestors` are the runs that
@@ -98,6 +99,7 @@ class RunDirectory:
         cls.check_unused(path)
         with explain_write_errors(path):
             path.mkdir(parents=True, exist_ok=True)
+            clear_unbegun(path)
         facts = run_facts(config, base_digest, threads, ancestors)
         if ancestors:
             facts["ancestry"] = write_ancestry(path, ancestors)
@@ -117,7 +119,8 @@ class RunDirectory:
         if path.is_file():
             raise GermlineError(f"out: {path} is a file; choose a new or an empty folder (--out)")
         # A process that was killed while it created the folder leaves hidden files behind.
-        if path.is_dir() and any(not file.name.startswith(".") for file in path.iterdir()):
+        is_used = path.is_dir() and any(not file.name.startswith(".") for file in path.iterdir())
+        if is_used and not is_unbegun(path):
             remedy = (
                 f"continue that run with `germline resume {path}` or choose another folder"
                 if (path / "run.json").exists()

@@ -1,11 +1,14 @@
-"""The config of a resumed run: which settings may change, and which would make another run."""
+"""What a resumed run continues from, and which settings may change: others make another run."""
 
 import logging
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from germline.checkpoint import newest_snapshot
 from germline.config import Config, load_config
+from germline.record import JournalEntry, RunDirectory
+from germline.record.best_generation import early_stop
 from germline.report.diff import differing_settings
 from germline.run.load_run import settings_for
 from germline.run.loaded_model import is_from_python
@@ -77,6 +80,31 @@ def warn_of_unasked_scorers(path: Path, recorded: Config, config: Config) -> Non
             run,
             2 * config.generations,
         )
+
+
+def entries_to_resume(directory: RunDirectory, config: Config) -> list[JournalEntry]:
+    """Return the generations after which a run continues.
+
+    Raises:
+        GermlineError: the run has more generations than the config, or stopped early.
+    """
+    entries = directory.journal.read()
+    if len(entries) > config.generations:
+        raise GermlineError(
+            f"generations={config.generations}, but the run already has {len(entries)}: "
+            "use `germline replay` for an earlier generation"
+        )
+    if not config.method.replayable:
+        # Seeds cannot rebuild generations after the newest snapshot: they are run again.
+        entries = entries[: newest_snapshot(directory.snapshots) + 1]
+    scores = [row.score for row in directory.held_out()]
+    if len(entries) < config.generations and early_stop(scores, config.held_out.patience):
+        raise GermlineError(
+            f"held_out.patience={config.held_out.patience}: the run stopped early, as its last "
+            f"{config.held_out.patience} held-out scores were not better than an earlier one; to "
+            "go on, set a larger number or null (germline resume RUN held_out.patience=null)"
+        )
+    return entries
 
 
 def _check_change(setting: str, found: str) -> None:

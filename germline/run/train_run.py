@@ -4,20 +4,20 @@ from __future__ import annotations  # help() shows the names of types as they ar
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from germline.checkpoint import newest_snapshot, recall_strategy
+from germline.checkpoint import recall_strategy
 from germline.config import Config, InProcess
 from germline.config.file_paths import with_absolute_paths
 from germline.evaluation import HELD_OUT_NOISE, score_center
 from germline.fleet.engine_queries import DimensionQuery
 from germline.graders.reward_functions import Rewards
 from germline.random_walk import RandomWalk
-from germline.record import JournalEntry, RunDirectory
+from germline.record import RunDirectory
 from germline.record.ancestry import Ancestor, inherited_walk
 from germline.record.best_generation import early_stop
 from germline.record.tensorboard import TensorBoard
@@ -26,14 +26,18 @@ from germline.run.build_fleet import engine_threads
 from germline.run.build_parts import RunParts, build_run_parts
 from germline.run.callbacks import Callback, CallbackList
 from germline.run.choose_directory import choose_directory
+from germline.run.held_out_warnings import warn_of_held_out
 from germline.run.inputs_from_python import NOTHING_GIVEN, RunInputs, read_run_inputs
 from germline.run.loaded_model import with_model_folder
 from germline.run.peak_memory import peak_memory_mb
 from germline.run.resource_checks import check_disk
-from germline.run.resumed_config import resumed_config, warn_of_unasked_scorers
+from germline.run.resumed_config import (
+    entries_to_resume,
+    resumed_config,
+    warn_of_unasked_scorers,
+)
 from germline.run.snapshot_policy import SnapshotPolicy, snapshots_to_keep
 from germline.run.task_check import check_custom_reward, with_digest
-from germline.run.unused_tools import warn_of_unused_tools
 from germline.run.validate_args import validate_path
 from germline.signal_metrics import SignalMetrics
 from germline.signal_types import SigmaTrial
@@ -43,6 +47,10 @@ from germline.types import Example, GenerationRecord, GermlineError, HeldOutScor
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+class _StoppedInCalibration(Exception):
+    """A training was stopped while sigma was calibrated for its first generation."""
 
 
 class Training:
@@ -125,7 +133,7 @@ class Training:
         return self
 
     def stop(self) -> None:
-        """Finish the current generation, write everything, and end."""
+        """Finish the current generation, write everything, and end; no generation is begun."""
         self._stopping = True
 
     def __iter__(self) -> Iterator[GenerationRecord]:
@@ -146,7 +154,9 @@ class Training:
             tracker = self._tracker(cleanup)
             if self._first == 0 and self.start is None:
                 self._write_held_out(0)
-            yield from self._generations(tracker)
+            if not self._stopping:
+                with suppress(_StoppedInCalibration):
+                    yield from self._generations(tracker)
             done = self.directory.journal.last_generation() + 1
             if self.directory.stopped_early or (
                 done == self.config.generations and self.end is None
@@ -160,7 +170,7 @@ class Training:
 
     def _write_held_out(self, done: int) -> None:
         score, completions, examples = self._score(done)
-        warn_of_unused_tools(self._parts.task, completions, done)
+        warn_of_held_out(self._parts.task, completions, done)
         self.directory.write_held_out(score, completions, examples)
         self._callbacks.call("on_held_out", score)
 
@@ -170,7 +180,7 @@ class Training:
         inherited = inherited_walk(self.directory.ancestors, self.config.search.unit)
         diagnosis = SignalMetrics(
             walk=RandomWalk(self.config.optimizer, inherited),
-            on_trial=self.on_trial,
+            on_trial=self._trial,
             is_zero=parts.method.is_zero_signal,
         )
         diagnosis.recall([entry.update for entry in self.directory.journal.read()])
@@ -201,6 +211,12 @@ class Training:
                 if not saved:  # stopped between generations
                     self._snapshots.write(one.generation)
                 return
+
+    def _trial(self, trial: SigmaTrial) -> None:
+        """Show a trial of the calibration; a stop before the first generation ends it there."""
+        if self._stopping and self.directory.journal.last_generation() < 0:
+            raise _StoppedInCalibration
+        self.on_trial(trial)
 
     def _with_score(self, record: GenerationRecord, done: int) -> GenerationRecord:
         started = time.perf_counter()
@@ -335,7 +351,7 @@ def resume(
     with ExitStack() as on_error:
         directory.acquire_lock()
         on_error.callback(directory.release_lock)
-        entries = _entries_to_resume(directory, config)
+        entries = entries_to_resume(directory, config)
         check_disk(loadable, directory.path)
         threads = directory.environment["threads"]
         parts = build_run_parts(_with_threads(loadable, threads), directory.ancestors, inputs.task)
@@ -356,31 +372,6 @@ def resume(
 
 def _held_out_examples(parts: RunParts) -> Sequence[Example]:
     return parts.task.examples("test")[: parts.config.held_out.examples]
-
-
-def _entries_to_resume(directory: RunDirectory, config: Config) -> list[JournalEntry]:
-    """Return the generations after which a run continues.
-
-    Raises:
-        GermlineError: the run has more generations than the config, or stopped early.
-    """
-    entries = directory.journal.read()
-    if len(entries) > config.generations:
-        raise GermlineError(
-            f"generations={config.generations}, but the run already has {len(entries)}: "
-            "use `germline replay` for an earlier generation"
-        )
-    if not config.method.replayable:
-        # Seeds cannot rebuild generations after the newest snapshot: they are run again.
-        entries = entries[: newest_snapshot(directory.snapshots) + 1]
-    scores = [row.score for row in directory.held_out()]
-    if len(entries) < config.generations and early_stop(scores, config.held_out.patience):
-        raise GermlineError(
-            f"held_out.patience={config.held_out.patience}: the run stopped early, as its last "
-            f"{config.held_out.patience} held-out scores were not better than an earlier one; to "
-            "go on, set a larger number or null (germline resume RUN held_out.patience=null)"
-        )
-    return entries
 
 
 def draw_evolution(directory: RunDirectory) -> None:

@@ -16,7 +16,7 @@ AUTO = ("strategy={kind: nes, population: 6}", "generations=2")
 
 
 def refused_at_its_start(folder):
-    """Begin a run and let its loop fail before the first generation, as an unreachable judge does."""
+    """Begin a run whose loop fails before the first generation, as with an unreachable judge."""
     training = train(settings(), folder)
     training._score = None  # type: ignore[assignment]
     with pytest.raises(TypeError):

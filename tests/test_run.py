@@ -9,9 +9,10 @@ import pytest
 
 import germline
 from germline.checkpoint import list_snapshots
+from germline.evaluation import score_center
 from germline.record import RunDirectory
 from germline.record.metrics_rows import MACHINE
-from germline.run import build_run_parts, replay, resume, train, train_run
+from germline.run import build_run_parts, replay, resume, train
 from germline.types import GermlineError, Update
 from tests.toy_runs import finish, journal, run, settings, stopped_after
 
@@ -187,13 +188,12 @@ def test_a_held_out_score_due_when_the_run_is_stopped_is_not_lost(tmp_path, monk
             training.stop()  # takes effect at once: the generation is over
     training = resume(tmp_path / "run")
     with monkeypatch.context() as patch:
-        score = train_run.score_center
 
         def stop_and_score(*given):
             training.stop()  # in the middle of generation 1
-            return score(*given)
+            return score_center(*given)
 
-        patch.setattr(train_run, "score_center", stop_and_score)
+        patch.setattr("germline.run.train_run.score_center", stop_and_score)
         finish(training)
     finish(resume(tmp_path / "run"))
     scores = RunDirectory.open(tmp_path / "run").held_out()

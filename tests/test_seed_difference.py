@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -182,3 +183,40 @@ def test_two_runs_of_the_same_seed_are_one_seed(tmp_path: Path) -> None:
     (group,) = json.loads(report(first, again, "--out", tmp_path / "p", "--json"))["seed_groups"]
     assert group["over_seeds"]["end"]["seeds"] == 5
     assert group["runs"] == [str(again / f"seed-{seed}") for seed in range(5)]
+
+
+def settings_that_differ(page: str) -> str:
+    """Return the HTML of the table of settings that differ."""
+    table = page[page.index('id="different"') :]
+    return table[: table.index("</table>")]
+
+
+def test_the_configs_of_a_comparison_share_one_figure_and_have_a_column_each(
+    tmp_path: Path,
+) -> None:
+    narrow = train(tmp_path / "narrow", dict(enumerate(LOW[:3])), 4)
+    wide = train(tmp_path / "wide", dict(enumerate(HIGH[:3])), 8)
+    report(narrow, wide, "--out", tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    over_seeds = page[page.index('id="seeds"') : page.index('id="results"')]
+    assert over_seeds.count("<figure>") == 1
+    assert "Held-out exact of narrow (3 run seeds) and wide (3 run seeds)" in over_seeds
+    for tone in ("run-0", "run-1"):
+        assert f'<path class="band {tone}"' in over_seeds
+        assert f'<path class="curve {tone}"' in over_seeds
+    settings = settings_that_differ(page)
+    heads = settings[: settings.index("</thead>")]
+    assert re.findall(r"<th(?: [^>]*)?>(.*?)</th>", heads) == ["setting", "narrow", "wide"]
+    assert re.findall(r"<code>(.*?)</code>", settings) == ["batch_size", "4", "8"]
+    assert "Scores are means ± standard errors over held-out examples" in page
+
+
+def test_a_run_beside_a_config_of_several_seeds_has_a_column_with_its_seed(tmp_path: Path) -> None:
+    several = train(tmp_path / "several", {0: 0.3, 2: 0.4}, 4)
+    one = train(tmp_path / "one", {7: 0.5}, 8)
+    report(several, one, "--out", tmp_path / "page.html")
+    settings = settings_that_differ((tmp_path / "page.html").read_text())
+    assert re.findall(r"<code>(.*?)</code>", settings) == [
+        *("batch_size", "4", "8"),
+        *("seed", "[0, 2]", "7"),
+    ]

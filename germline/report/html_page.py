@@ -6,7 +6,7 @@ the only module that imports Jinja2, which escapes every value that a template i
 """
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -35,7 +35,7 @@ from germline.report.random_start import random_start
 from germline.report.run_comparison import differences_to_first, seed_verdict, why_no_difference
 from germline.report.run_facts import RunFacts, bounded_text
 from germline.report.score_divergence_advice import score_divergence_advice
-from germline.report.seed_curves import seed_groups
+from germline.report.seed_curves import SeedGroup, seed_charts, seed_groups
 from germline.report.svg_charts import Chart, Drawing
 from germline.types import GermlineError
 
@@ -136,7 +136,7 @@ def render_page(runs: Sequence[RunFacts]) -> str:
     """Return the page about these runs."""
     figures = _Figures()
     groups = seed_groups(runs)
-    over_seeds = figures.draw([group.chart for group in groups])
+    over_seeds = figures.draw(seed_charts(groups))
     compared = figures.draw(curves.compare_runs(runs)) if len(runs) > 1 else []
     sections = [
         {
@@ -190,10 +190,12 @@ def render_page(runs: Sequence[RunFacts]) -> str:
         .render(
             title=f"{names} · germline report",
             sections=sections,
-            seed_groups=list(zip(groups, over_seeds, strict=True)),
+            seed_groups=groups,
+            over_seeds=over_seeds,
             seed_verdicts=[seed_verdict(group, groups[0]) for group in groups[1:]],
             compared=compared,
-            different=_between(runs) if len(runs) > 1 else {},
+            different=_between(runs, groups),
+            kinds_of_score=_kinds_of_score(runs),
             written=f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}",
             germline=installed_version("germline") or "unknown",
         )
@@ -300,14 +302,44 @@ def _numbers(run: RunFacts) -> list[dict[str, Any]]:
     ]
 
 
-def _between(runs: Sequence[RunFacts]) -> dict[str, list[str]]:
+@dataclass(frozen=True)
+class SettingsTable:
+    """The settings that differ: a column for each config with several seeds, and each other run."""
+
+    columns: Sequence[str]
+    rows: Mapping[str, Sequence[str]]
+
+
+def _between(runs: Sequence[RunFacts], groups: Sequence[SeedGroup]) -> SettingsTable:
     """Return the settings that differ, without those that every run lacks or leaves unset."""
-    found = diff.differing_settings([run.config for run in runs])
-    return {
-        name: [_value(value) for value in row]
-        for name, row in found.items()
-        if any(value is not None and value is not ... for value in row)
-    }
+    grouped = {id(run): group for group in groups for run in group.runs}
+    # The first run of a group stands for all of it, as these differ in their seed alone.
+    shown = {id(grouped.get(id(run), run)): run for run in reversed(runs)}
+    columns = [run for run in runs if run in shown.values()]
+    found = diff.differing_settings([run.config for run in columns])
+    if all(id(run) in grouped for run in columns):
+        found.pop("seed", None)
+    elif "seed" in found:
+        found["seed"] = [_seeds(grouped.get(id(run)), run) for run in columns]
+    return SettingsTable(
+        [grouped[id(run)].name if id(run) in grouped else run.name for run in columns],
+        {
+            name: [_value(value) for value in row]
+            for name, row in found.items()
+            if any(value is not None and value is not ... for value in row)
+        },
+    )
+
+
+def _seeds(group: SeedGroup | None, run: RunFacts) -> list[int] | int:
+    return [one.config.seed for one in group.runs] if group else run.config.seed
+
+
+def _kinds_of_score(runs: Sequence[RunFacts]) -> str:
+    """Say what the scores on a page with several runs are."""
+    shares = {score.proportion for run in runs for score in run.scores}
+    kinds = {False: "means ± standard errors", True: "shares with 95 % intervals"}
+    return ", or ".join(kinds[share] for share in sorted(shares)) or kinds[False]
 
 
 def _value(value: object) -> str:

@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from jaxtyping import Float64
 
 from germline.evaluation.seed_statistics import SeedStatistics, seed_statistics
 from germline.record.seed_study import counted_seeds
-from germline.report.curves import metric_words
+from germline.report.curves import metric_words, run_style
 from germline.report.diff import flatten_settings
 from germline.report.run_facts import RunFacts
-from germline.report.svg_charts import Band, Chart, Curve
+from germline.report.svg_charts import Band, Chart, Curve, Mark
 from germline.report.text_format import number
 
 FEWEST_SEEDS = 2
@@ -36,7 +37,6 @@ class SeedGroup:
     start: SeedStatistics
     best: SeedStatistics
     end: SeedStatistics
-    chart: Chart
 
     @property
     def left_out(self) -> str:
@@ -64,8 +64,7 @@ def seed_groups(runs: Sequence[RunFacts]) -> list[SeedGroup]:
             by_seed = groups.setdefault(repr(sorted(settings.items(), key=str)), {})
             by_seed[run.config.seed] = run
     several = [[*one.values()] for one in groups.values() if len(one) >= FEWEST_SEEDS]
-    counted = [(runs, which) for runs in several if (which := _counted(runs))]
-    return [_group(*one, place) for place, one in enumerate(counted)]
+    return [_group(runs, counted) for runs in several if (counted := _counted(runs))]
 
 
 def _counted(runs: Sequence[RunFacts]) -> list[RunFacts]:
@@ -74,7 +73,7 @@ def _counted(runs: Sequence[RunFacts]) -> list[RunFacts]:
     return [runs[place] for place in places]
 
 
-def _group(runs: Sequence[RunFacts], counted: Sequence[RunFacts], place: int) -> SeedGroup:
+def _group(runs: Sequence[RunFacts], counted: Sequence[RunFacts]) -> SeedGroup:
     metric = metric_words(runs[0].metric)
     folders = {run.name.rpartition("/")[0] for run in runs}
     name = (folders.pop() if len(folders) == 1 else "") or runs[0].name
@@ -87,34 +86,53 @@ def _group(runs: Sequence[RunFacts], counted: Sequence[RunFacts], place: int) ->
         start=seed_statistics([run.scores[0].mean for run in counted]),
         best=seed_statistics(bests),
         end=seed_statistics([run.scores[-1].mean for run in counted]),
-        chart=_chart(counted, name, metric, place),
     )
 
 
-def _chart(runs: Sequence[RunFacts], name: str, metric: str, place: int) -> Chart:
-    """Draw the mean held-out score over seeds, where every seed has one, and their range."""
-    by_run = [{score.generation: score.mean for score in run.scores} for run in runs]
-    updates = sorted(set(by_run[0]).intersection(*by_run[1:]))
-    values = np.array([[one[update] for one in by_run] for update in updates])
-    places = [float(one) for one in updates]
-    means = values.mean(axis=1).tolist()
+def seed_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
+    """Draw the held-out scores of configs over their seeds: one chart for each metric.
+
+    All configs of a metric share one chart, so that they share its axes.
+    """
+    metrics = dict.fromkeys(group.metric for group in groups)
+    return [
+        _chart([group for group in groups if group.metric == metric], metric, place)
+        for place, metric in enumerate(metrics)
+    ]
+
+
+def _chart(groups: Sequence[SeedGroup], metric: str, place: int) -> Chart:
+    """Draw the mean over the seeds of each config, and the range of its seeds."""
+    alone = len(groups) == 1
+    tones = ["mean"] if alone else [run_style(order) for order in range(len(groups))]
+    lines = [_over_updates(group) for group in groups]
+    marks: list[Mark] = []
+    for group, tone, (updates, values) in zip(groups, tones, lines, strict=True):
+        low, high = values.min(axis=1).tolist(), values.max(axis=1).tolist()
+        label = "worst to best seed" if alone else ""
+        marks.append(Band(label, tone, updates, low, high))
+        label = "mean of the seeds" if alone else group.name
+        marks.append(Curve(label, tone, updates, values.mean(axis=1).tolist()))
+    names = " and ".join(f"{group.name} ({len(group.counted)} run seeds)" for group in groups)
+    ends = "; ".join(
+        f"the mean of {group.name} goes from {number(float(values[0].mean()))} after "
+        f"{updates[0]:g} updates to {number(float(values[-1].mean()))} after {updates[-1]:g}"
+        for group, (updates, values) in zip(groups, lines, strict=True)
+    )
     return Chart(
         name=f"seeds-{place}",
-        caption=f"Held-out {metric} over {len(runs)} run seeds of the config of {name}: the mean, "
-        "and the band from the worst to the best seed.",
-        alt=f"Line chart of held-out {metric} over {len(runs)} run seeds. The mean goes from "
-        f"{number(means[0])} after {updates[0]} updates to {number(means[-1])} after "
-        f"{updates[-1]}.",
+        caption=f"Held-out {metric} of {names}: the mean over run seeds, and the band from the "
+        "worst to the best seed.",
+        alt=f"Line chart of held-out {metric} over run seeds: {ends}.",
         x_label="updates",
         y_label=metric,
-        marks=[
-            Band(
-                "worst to best seed",
-                "mean",
-                places,
-                values.min(axis=1).tolist(),
-                values.max(axis=1).tolist(),
-            ),
-            Curve("mean of the seeds", "mean", places, means),
-        ],
+        marks=marks,
     )
+
+
+def _over_updates(group: SeedGroup) -> tuple[list[float], Float64[np.ndarray, "updates seeds"]]:
+    """Return the updates after which every counted seed has a score, and those scores."""
+    by_run = [{score.generation: score.mean for score in run.scores} for run in group.counted]
+    updates = sorted(set(by_run[0]).intersection(*by_run[1:]))
+    values = np.array([[one[update] for one in by_run] for update in updates], dtype=np.float64)
+    return [float(update) for update in updates], values

@@ -12,6 +12,7 @@ import germline
 from germline.cli.application import app
 from germline.evaluation.seed_statistics import seed_statistics
 from germline.record import RunDirectory
+from germline.report.text_format import number
 from germline.studies.run_seeds import SeedStudy, parse_seeds, train_seeds
 from germline.types import GermlineError
 
@@ -158,7 +159,7 @@ def test_the_command_trains_every_seed_and_sums_them_up(tmp_path: Path) -> None:
     assert "needs five seeds" in page
     assert "worst to best seed" in page
     assert f">{out.name}/seed-0<" in "".join(page.split())
-    assert f"over 3 run seeds of the config of {out.name}: the mean" in " ".join(page.split())
+    assert f"of {out.name} (3 run seeds): the mean over run seeds" in " ".join(page.split())
     again = CliRunner().invoke(app, ["report", str(out), "--out", str(tmp_path / "page.html")])
     assert again.exit_code == 0
     assert "3 runs side by side" in (tmp_path / "page.html").read_text()
@@ -184,6 +185,40 @@ def test_eval_scores_every_seed(study: Path) -> None:
     rows = json.loads(shown.stdout)
     assert [row["source"] for row in rows] == [str(study / "seed-0"), str(study / "seed-3")]
     assert [row["updates"] for row in rows] == [3, 3]
+
+
+def test_eval_says_the_mean_over_the_seeds_of_each_folder(study: Path, tmp_path: Path) -> None:
+    list(next(train_seeds({**CONFIG, "batch_size": 3}, [0], tmp_path / "one").trainings()))
+    other = tmp_path / "other"
+    for training in train_seeds({**CONFIG, "batch_size": 3}, [0, 3], other).trainings():
+        list(training)
+    words = ("eval", study, other, tmp_path / "one", "--limit", 3)
+    rows = json.loads(command(*words, "--json").stdout)
+    means = [row["mean"] for row in rows]
+    sentences = [line for line in command(*words).stdout.splitlines() if line.startswith("over")]
+    assert len(sentences) == 2  # of one run seed there is no mean
+    first, second = (sum(pair) / 2 for pair in (means[:2], means[2:4]))
+    assert sentences[0] == f"over the 2 run seeds of {study}: {number(first)}"
+    assert f"over the 2 run seeds of {other}: {number(second)}; " in sentences[1]
+    assert f"{second - first:+.3g} " in sentences[1]
+    assert sentences[1].endswith(" to the first of these means")
+
+
+def test_one_seed_of_several_is_told_and_so_is_how_seeds_are_added(tmp_path: Path) -> None:
+    config, out = tmp_path / "config.yaml", tmp_path / "seeds"
+    config.write_text(yaml.safe_dump(CONFIG))
+    shown = command("train", config, "seeds=5", "-q", "--out", out)
+    assert shown.exit_code == 0, shown.output
+    assert "seeds=5 is one run seed; several are a range or a list (seeds=0..4" in shown.stderr
+    shown = command("resume", out, "seeds=5,6")
+    assert shown.exit_code == 2
+    assert f"repeat its germline train with more seeds and --out {out}" in " ".join(
+        shown.stderr.split()
+    )
+    shown = command("train", config, "seeds=5,6", "-q", "--out", out)
+    assert shown.exit_code == 0, shown.output
+    assert "is one run seed" not in shown.stderr
+    assert [file.name for file in sorted(out.glob("seed-*"))] == ["seed-5", "seed-6"]
 
 
 @pytest.mark.parametrize(

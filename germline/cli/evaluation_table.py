@@ -1,5 +1,6 @@
 """Several evaluations in one table: scores with their errors, and differences to the first."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,6 +14,13 @@ from germline.config import TaskConfig
 from germline.evaluation.degenerate_text import DegenerateTextShares
 from germline.evaluation.kl_divergence import KlDivergence
 from germline.evaluation.paired_difference import PairedDifference, paired_difference
+from germline.evaluation.seed_statistics import (
+    SeedDifference,
+    seed_difference,
+    seed_statistics,
+)
+from germline.record import RunDirectory
+from germline.record.seed_study import is_seed_study
 from germline.types import HeldOutScore, Split
 
 
@@ -104,7 +112,39 @@ def print_rows(rows: Sequence[EvaluationRow], *, as_json: bool) -> None:
         f"scores: mean and {kind}; differences: paired over examples, with 95 % intervals "
         "(of examples, not of run seeds)"
     )
+    for sentence in _over_seeds(rows):
+        print_stdout(sentence)
     print_stdout("completions: " + ", ".join(str(row.completions) for row in rows))
+
+
+def _over_seeds(rows: Sequence[EvaluationRow]) -> list[str]:
+    """Say the mean over the run seeds of each folder, and by how much the folders differ."""
+    groups: dict[tuple[Path, object], dict[int, float]] = {}
+    for row in rows:
+        path = Path(row.source)
+        if is_seed_study(path.parent) and math.isfinite(row.score.mean):
+            seed = RunDirectory.open(path).config.seed
+            groups.setdefault((path.parent, row.generation), {})[seed] = row.score.mean
+    several = {key: values for key, values in groups.items() if len(values) > 1}
+    sentences = []
+    for (folder, generation), values in several.items():
+        at = "" if generation is None else f" at generation {generation}"
+        mean = text_format.over_seeds(seed_statistics([*values.values()]))
+        line = f"over the {len(values)} run seeds of {folder}{at}: {mean}"
+        first = next(iter(several))
+        if (folder, generation) != first:
+            line += f"; {_less(seed_difference(values, several[first]))} the first of these means"
+        sentences.append(line)
+    return sentences
+
+
+def _less(found: SeedDifference) -> str:
+    """Format a difference of means over seeds, up to the name of what is subtracted."""
+    if found.interval is None:
+        return f"{found.mean:+.3g} to"
+    low, high = found.interval
+    how = "paired by seed" if found.paired else "not paired, as the seeds differ"
+    return f"{found.mean:+.3g} (95 % interval {low:+.3g} to {high:+.3g}, {how}) to"
 
 
 def _file_beside(source: str, split: Split, generation: object) -> Path | None:

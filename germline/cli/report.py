@@ -134,7 +134,10 @@ def _print_seed_groups(runs: "Sequence[RunFacts]") -> None:
         ],
     )
     differences = "; differences of configs have intervals of Student's t" * (len(groups) > 1)
-    print_stdout(f"means over run seeds; bootstrap 95 % intervals need five seeds{differences}")
+    print_stdout(
+        f"means over run seeds; bootstrap 95 % intervals need five seeds, and are too narrow while "
+        f"seeds are few{differences}"
+    )
     for sentence in (
         *(seed_verdict(group, groups[0]) for group in groups[1:]),
         *(group.left_out for group in groups if group.left_out),

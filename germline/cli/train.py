@@ -13,6 +13,7 @@ from germline.cli.arguments import (
     generation_of,
 )
 from germline.cli.json_output import AsJson
+from germline.cli.word_wrap import print_stderr
 
 if TYPE_CHECKING:
     from germline.config import Config
@@ -90,7 +91,13 @@ def train(  # noqa: PLR0913 - the options of a command
     if seeds is not None:
         from germline.studies.run_seeds import train_seeds
 
-        run_seeds_with_view(train_seeds(settings, seeds, out), quiet=quiet, as_json=as_json)
+        study = train_seeds(settings, seeds, out)
+        if len(study.seeds) == 1:
+            print_stderr(
+                f"seeds={seeds} is one run seed; several are a range or a list (seeds=0..4, "
+                "seeds=0,3,7)"
+            )
+        run_seeds_with_view(study, quiet=quiet, as_json=as_json)
         return
 
     def begin() -> "Training":
@@ -141,6 +148,12 @@ def resume(
 
     if is_seed_study(path):
         if overrides or start is not None:
+            if any(override.startswith("seeds=") for override in overrides or []):
+                raise GermlineError(
+                    f"resume: {path} goes on with the seeds it was begun with; to add some, repeat "
+                    f"its germline train with more seeds and --out {path}, which keeps the seeds "
+                    "that are trained"
+                )
             raise GermlineError(
                 f"resume: {path} holds several run seeds of one config, which go on as they are: "
                 "drop the settings and --from, or resume one of its runs"

@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 
 from germline.cli.application import app
 from germline.record import Journal, RunDirectory
+from germline.run import replay
 from germline.types import Update
 from tests.hang_limit import HANG_S
 
@@ -178,6 +179,13 @@ def test_replay_rebuilds_any_generation(trained: tuple[Path, str]) -> None:
         shown = germline("replay", trained[0], "--generation", generation)
         assert shown.exit_code == 0
         assert shown.stdout.endswith(f"digest verified: {entries[generation].digest}\n")
+
+
+def test_replay_rebuilds_the_newest_generation_by_default(trained: tuple[Path, str]) -> None:
+    (*_, last) = RunDirectory.open(trained[0]).journal.read()
+    shown = germline("replay", trained[0])
+    assert shown.stdout == f"generation 4 rebuilt, digest verified: {last.digest}\n"
+    assert replay(trained[0]) == last.digest
 
 
 def test_replay_of_a_generation_that_never_was_is_an_error(trained: tuple[Path, str]) -> None:

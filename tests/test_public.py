@@ -29,7 +29,7 @@ SIGNATURES = {
         "engine=None)"
     ),
     "load_config": "(source, overrides=())",
-    "replay": "(path, generation, out=None, form=None, *, model=None, tokenizer=None)",
+    "replay": "(path, generation=None, out=None, form=None, *, model=None, tokenizer=None)",
     "resume": f"(path, overrides=(), *, {FROM_PYTHON}, callbacks=())",
     "train": f"(config, out=None, *, {FROM_PYTHON}, callbacks=())",
     "train_seeds": "(config, seeds, out=None)",

@@ -153,7 +153,7 @@ def test_settings_that_are_unset_in_one_run_and_missing_in_the_other_are_not_com
         RunFacts(RunDirectory.create(tmp_path / space, config, DIGEST, 1).path)
         for space, config in ((one, load_config({"space": one})) for one in ("low_rank", "lora"))
     )
-    shown = html_page._between([low_rank, lora])
+    shown = html_page._between([low_rank, lora], []).rows
     assert shown["space.alpha"] == ["–", "2.0"]
     assert "space.init_adapter" not in shown
 

@@ -3,6 +3,7 @@
 import importlib
 import io
 import re
+import shlex
 
 import pytest
 from rich.console import Console
@@ -187,6 +188,19 @@ def test_the_command_shows_prompts_and_findings_and_ends_well(tmp_path):
     assert shown.stdout.count("<|im_start|>user\nNumber ") == 2
     assert shown.stdout.count("gold answer: ") == 2
     assert "\ngold answers\t10\t1\tok\t" in shown.stdout
+
+
+def test_a_task_without_problems_is_evaluated_next(tmp_path):
+    (tmp_path / "right.yaml").write_text(f"task: {{path: {file(tmp_path, RIGHT)}}}\n")
+    shown = called("check", "task", tmp_path / "right.yaml", "task.max_new_tokens=4")
+    *_, head, line = shown.stdout.splitlines()
+    assert head == "next:"
+    command = shlex.split(line, comments=True)
+    assert command[:3] == ["germline", "eval", "nano"]
+    assert "task.max_new_tokens=4" in command
+    scored = called(*command[1:], "--limit", 2, "--out", tmp_path / "completions.jsonl")
+    assert scored.exit_code == 0, scored.output
+    assert "n 2" in scored.stdout
 
 
 def test_the_command_ends_with_1_when_something_is_wrong(tmp_path):

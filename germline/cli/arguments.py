@@ -159,6 +159,8 @@ def task_section(
     from germline.record.missing_run import check_no_missing_run
     from germline.types import GermlineError
 
+    if task is not None and Path(task).suffix in (".yaml", ".yml"):
+        return load_config(task, overrides).task
     if task is not None:
         return load_config({"task": task}, overrides).task
     check_no_missing_run(Path(source))

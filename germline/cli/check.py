@@ -1,5 +1,6 @@
 """The command `germline check task`: check a task's reward and prompts before training."""
 
+import shlex
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,6 +9,7 @@ import typer
 from germline.cli import completion
 from germline.cli.arguments import examples_epilog
 from germline.cli.json_output import AsJson, print_json
+from germline.cli.word_wrap import print_stdout
 
 if TYPE_CHECKING:
     from germline.run.task_check import TaskCheckReport
@@ -92,6 +94,10 @@ def check_task(
         _show_hostile_texts(report)
         if report.printed is not None:
             typer.echo(f"\nThe reward printed text; it is in {report.printed}")
+        if not report.problems:
+            words = ["germline", "eval", model, "--task", task, *(overrides or [])]
+            print_stdout("next:")
+            print_stdout(f"  {shlex.join(words)}  # what the model earns before training")
     if report.problems:
         raise typer.Exit(1)
 

@@ -53,7 +53,7 @@ def evaluate(  # noqa: PLR0913 - the options of a command
         str | None,
         typer.Option(
             metavar="TASK",
-            help="Short name or file of the task; default: the first run's own.",
+            help="Short name, file or config of the task; default: the first run's own.",
             autocompletion=completion.complete_tasks,
         ),
     ] = None,

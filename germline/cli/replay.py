@@ -8,17 +8,23 @@ import typer
 from germline.cli.arguments import Form, Run, form_of
 from germline.cli.json_output import AsJson, print_json
 
-REPLAY_EXAMPLES = ("germline replay runs/sums --generation 25 --out sums-25",)
+REPLAY_EXAMPLES = (
+    "germline replay runs/sums",
+    "germline replay runs/sums --generation 25 --out sums-25",
+)
 
 
 def replay(
     path: Run,
     generation: Annotated[
-        int,
+        int | None,
         typer.Option(
-            "--generation", "-g", min=-1, help="The last update to include; -1 is the base model."
+            "--generation",
+            "-g",
+            min=-1,
+            help="The last update to include; -1 is the base model. Default: the newest.",
         ),
-    ],
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -35,7 +41,10 @@ def replay(
     They are computed from the base model and the journal alone, and their digest is verified.
     """
     from germline import run
+    from germline.record import RunDirectory
 
+    if generation is None:
+        generation = RunDirectory.open(path).journal.last_generation()
     digest = run.replay(path, generation, out, form_of(merged=merged))
     if as_json:
         print_json({"run": path, "generation": generation, "digest": digest, "out": out})

@@ -29,7 +29,7 @@ Form = Literal["adapter", "merged"]
 
 def replay(
     path: Path | str,
-    generation: int,
+    generation: int | None = None,
     out: Path | str | None = None,
     form: Form | None = None,
     *,
@@ -40,7 +40,7 @@ def replay(
 
     Args:
         path: the run directory.
-        generation: the last update to include; -1 is the base model.
+        generation: the last update to include; -1 is the base model. Default: the newest.
         out: the folder to write, if any.
         form: see `export`.
         model: the loaded model, where the run was begun with one.
@@ -50,6 +50,8 @@ def replay(
         GermlineError: the digest is not the one the journal recorded.
     """
     directory = RunDirectory.open(validate_path("path", path))
+    if generation is None:
+        generation = directory.journal.last_generation()
     if isinstance(generation, bool) or not isinstance(generation, int):
         raise GermlineError(f"generation must be a whole number, found {generation!r}")
     if form is not None and out is None:

@@ -168,6 +168,10 @@ def refused(override: str) -> str:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
+        (
+            "task={kind: arithmetic, scorers: {j: {kind: judge, base_url: x}}}",
+            "task.scorers.j.base_url: unknown setting (did you mean 'url'?); known",
+        ),
         ("task=contdown", "task: there is no kind 'contdown' (did you mean 'countdown'?); choose"),
         ("strategy.optimizer=adm", "strategy.optimizer: there is no kind 'adm' (did you mean 'ad"),
         ("strategy.sigma={kind: linaer}", "strategy.sigma: there is no kind 'linaer' (did you"),

@@ -127,7 +127,8 @@ def test_what_members_wrote_is_scored_in_few_requests(tmp_path):
 def test_a_service_that_is_down_at_the_start_stops_the_run_before_it_begins(tmp_path):
     with pytest.raises(
         GermlineError,
-        match=r"task\.scorers\.vowels \(kind=openrlhf\) scored none .*cannot be reached",
+        match=r"task\.scorers\.vowels \(kind=openrlhf\) scored none .*cannot be reached"
+        r".*; start its server, or correct its url",
     ):
         germline.train(scored("http://127.0.0.1:9"), tmp_path / "run")
     assert not (tmp_path / "run").exists()

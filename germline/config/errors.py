@@ -164,6 +164,8 @@ def _unknown(setting: str, place: Sequence[str]) -> str:
         hint = f" (did you mean {meant!r}?)"
     elif near := did_you_mean(place[-1], known):
         hint = near
+    elif inside := [other for other in known if other in name.split("_")]:
+        hint = f" (did you mean {' or '.join(map(repr, inside))}?)"
     elif elsewhere := [
         override.name for override in override_names() if override.name.rpartition(".")[2] == name
     ]:

@@ -193,9 +193,10 @@ def _check_scorers(section: TaskBase, grades: Sequence[Grade]) -> None:
     """Refuse to begin with a scorer that scored none of some completions."""
     for name, scorer in section.scorers.items():
         if all(math.isnan(grade.parts[name]) for grade in grades):
+            remedy = "; start its server, or correct its url" if hasattr(scorer, "url") else ""
             raise GermlineError(
                 f"task.scorers.{name} (kind={scorer.kind}) scored none of the {len(grades)} "
-                f"completions that were tried: {grades[0].failure}"
+                f"completions that were tried: {grades[0].failure}{remedy}"
             )
 
 

@@ -125,7 +125,7 @@ def test_resume_prints_what_train_prints(place, monkeypatch):
         (("eval", "no-such-run"), "GermlineError", "no-such-run"),
         (("train", "demo", "--no-such-option"), "UsageError", "--no-such-option"),
         (("no-such-command",), "UsageError", "no-such-command"),
-        (("replay", "run"), "UsageError", "--generation"),
+        (("replay",), "UsageError", "RUN"),
     ],
 )
 def test_an_error_is_a_document_too(words, kind, said):

@@ -61,7 +61,8 @@ class Served:
             self.batcher.close()
 
     def client(self):
-        return OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0)
+        # By default a connection has 5 s, which 200 at a time do not keep on a busy machine.
+        return OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=HANG_S)
 
     def send(self, content):
         """Send a request whose response is not read yet."""

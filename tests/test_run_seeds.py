@@ -160,6 +160,7 @@ def test_the_command_trains_every_seed_and_sums_them_up(tmp_path: Path) -> None:
     assert "worst to best seed" in page
     assert f">{out.name}/seed-0<" in "".join(page.split())
     assert f"of {out.name} (3 run seeds): the mean over run seeds" in " ".join(page.split())
+    assert "None: these runs have the same settings, their seeds apart." in page
     again = CliRunner().invoke(app, ["report", str(out), "--out", str(tmp_path / "page.html")])
     assert again.exit_code == 0
     assert "3 runs side by side" in (tmp_path / "page.html").read_text()
@@ -202,6 +203,14 @@ def test_eval_says_the_mean_over_the_seeds_of_each_folder(study: Path, tmp_path:
     assert f"over the 2 run seeds of {other}: {number(second)}; " in sentences[1]
     assert f"{second - first:+.3g} " in sentences[1]
     assert sentences[1].endswith(" to the first of these means")
+
+
+def test_a_model_is_no_run_seed_of_the_folder_it_is_named_in(
+    study: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(study)
+    shown = command("eval", "seed-0", "nano", "--limit", 1, "--task", "arithmetic")
+    assert shown.exit_code == 0, shown.output
 
 
 def test_one_seed_of_several_is_told_and_so_is_how_seeds_are_added(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Several evaluations in one table: scores with their errors, and differences to the first."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -122,29 +122,31 @@ def _over_seeds(rows: Sequence[EvaluationRow]) -> list[str]:
     groups: dict[tuple[Path, object], dict[int, float]] = {}
     for row in rows:
         path = Path(row.source)
-        if is_seed_study(path.parent) and math.isfinite(row.score.mean):
+        is_seed = (path / "run.json").exists() and is_seed_study(path.parent)
+        if is_seed and math.isfinite(row.score.mean):
             seed = RunDirectory.open(path).config.seed
             groups.setdefault((path.parent, row.generation), {})[seed] = row.score.mean
     several = {key: values for key, values in groups.items() if len(values) > 1}
-    sentences = []
-    for (folder, generation), values in several.items():
-        at = "" if generation is None else f" at generation {generation}"
-        mean = text_format.over_seeds(seed_statistics([*values.values()]))
-        line = f"over the {len(values)} run seeds of {folder}{at}: {mean}"
-        first = next(iter(several))
-        if (folder, generation) != first:
-            line += f"; {_less(seed_difference(values, several[first]))} the first of these means"
-        sentences.append(line)
-    return sentences
+    first = next(iter(several.values()), {})
+    return [
+        _mean_over_seeds(folder, generation, values)
+        + (f"; {_to_the_first(seed_difference(values, first))}" if values is not first else "")
+        for (folder, generation), values in several.items()
+    ]
 
 
-def _less(found: SeedDifference) -> str:
-    """Format a difference of means over seeds, up to the name of what is subtracted."""
-    if found.interval is None:
-        return f"{found.mean:+.3g} to"
-    low, high = found.interval
-    how = "paired by seed" if found.paired else "not paired, as the seeds differ"
-    return f"{found.mean:+.3g} (95 % interval {low:+.3g} to {high:+.3g}, {how}) to"
+def _mean_over_seeds(folder: Path, generation: object, values: Mapping[int, float]) -> str:
+    at = "" if generation is None else f" at generation {generation}"
+    mean = text_format.over_seeds(seed_statistics([*values.values()]))
+    return f"over the {len(values)} run seeds of {folder}{at}: {mean}"
+
+
+def _to_the_first(found: SeedDifference) -> str:
+    interval = ""
+    if found.interval is not None:
+        low, high = found.interval
+        interval = f" (95 % interval {low:+.3g} to {high:+.3g}, {found.pairing})"
+    return f"{found.mean:+.3g}{interval} to the first of these means"
 
 
 def _file_beside(source: str, split: Split, generation: object) -> Path | None:

@@ -87,6 +87,11 @@ class SeedDifference:
         return self.mean - half, self.mean + half
 
     @property
+    def pairing(self) -> str:
+        """How the seeds of both configs enter the interval, in words."""
+        return "paired by seed" if self.paired else "not paired, as the seeds differ"
+
+    @property
     def decides(self) -> bool:
         """Whether the interval excludes 0."""
         return self.interval is not None and self.interval[0] * self.interval[1] > 0

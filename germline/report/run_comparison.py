@@ -66,7 +66,6 @@ def seed_verdict(group: SeedGroup, first: SeedGroup) -> str:
 
 def _sentence(found: SeedDifference, group: SeedGroup, first: SeedGroup) -> str:
     seeds = str(found.seeds[0]) if found.paired else "{} and {}".format(*found.seeds)
-    how = "paired by seed" if found.paired else "not paired, as the seeds differ"
     names = f"{group.name} and {first.name}"
     if found.interval is None:
         same = f"their difference is {found.mean:+.3g}" if found.mean else "they are equal"
@@ -78,7 +77,7 @@ def _sentence(found: SeedDifference, group: SeedGroup, first: SeedGroup) -> str:
     if not found.decides:
         return (
             f"{seeds} seeds do not decide between {names}: the difference is {found.mean:+.3g} "
-            f"(95 % interval {low:+.3g} to {high:+.3g}, {how})."
+            f"(95 % interval {low:+.3g} to {high:+.3g}, {found.pairing})."
         )
     higher_is_better = group.counted[0].scores[-1].higher_is_better
     is_higher = found.mean > 0
@@ -87,7 +86,7 @@ def _sentence(found: SeedDifference, group: SeedGroup, first: SeedGroup) -> str:
     return (
         f"{group.name} is {word[is_higher == (higher_is_better is not False)]} than {first.name} "
         f"by {number(abs(found.mean))} (95 % interval {number(by[0])} to {number(by[1])}, {seeds} "
-        f"seeds, {how})."
+        f"seeds, {found.pairing})."
     )
 
 

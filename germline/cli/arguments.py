@@ -155,14 +155,13 @@ def task_section(
         GermlineError: there is neither a task nor a run.
     """
     from germline.config import load_config
+    from germline.config.loader import read_task
     from germline.record import RunDirectory
     from germline.record.missing_run import check_no_missing_run
     from germline.types import GermlineError
 
-    if task is not None and Path(task).suffix in (".yaml", ".yml"):
-        return load_config(task, overrides).task
     if task is not None:
-        return load_config({"task": task}, overrides).task
+        return load_config({"task": read_task(task)}, overrides).task
     check_no_missing_run(Path(source))
     if not (Path(source) / "run.json").exists():
         missing = "" if Path(source).exists() else f" (there is no folder {source!r} here)"

@@ -101,6 +101,16 @@ def smoke_config(config: Config) -> Config:
     return load_config(values, small)
 
 
+def read_task(task: Path | str) -> dict[str, Any] | str:
+    """Return the task of a config file as settings; any other task, a name or a file, as it is.
+
+    Raises:
+        GermlineError: the config cannot be read.
+    """
+    is_config = Path(task).suffix in (".yaml", ".yml")
+    return load_config(task).task.model_dump() if is_config else str(task)
+
+
 def validate_config(values: Mapping[str, Any]) -> Config:
     """Turn plain values into a Config, with one clear line per mistake.
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from germline.config import Config, CustomTask, TaskBase, load_config
+from germline.config.loader import read_task
 from germline.config.tasks import FileTask
 from germline.episodes import first_message
 from germline.graders.fuzz_texts import HOSTILE, fuzz_text
@@ -96,9 +97,7 @@ def check_task(
         GermlineError: the task or the tokenizer cannot be loaded.
     """
     section = task.model_dump() if isinstance(task, TaskBase) else task
-    if isinstance(section, str | Path) and Path(section).suffix in (".yaml", ".yml"):
-        section = load_config(section).task.model_dump()
-    section = str(section) if isinstance(section, Path) else section
+    section = read_task(section) if isinstance(section, str | Path) else section
     config = load_config({"task": section, "model": model}, overrides)
     made = make_task(config.task)
     with tempfile.NamedTemporaryFile(prefix="germline-check-", suffix=".log", delete=False) as file:

@@ -322,7 +322,7 @@ def test_only_settings_that_differ_are_compared(run, tmp_path):
 
 def test_equal_settings_are_said_to_be_equal(run, tmp_path):
     twin = RunDirectory.create(tmp_path / "twin", run.config, DIGEST, threads=1)
-    assert "None: these runs have the same settings" in page(run, twin.path).text
+    assert "None: these runs have the same settings." in page(run, twin.path).text
 
 
 def test_a_run_named_twice_is_shown_once(run):

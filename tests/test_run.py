@@ -200,6 +200,11 @@ def test_a_held_out_score_due_when_the_run_is_stopped_is_not_lost(tmp_path, monk
     assert [one.score.generation for one in scores] == [0, 1, 2, 3, 4]
 
 
+def test_replay_rebuilds_the_newest_generation_by_default(plain):
+    *_, before, last = RunDirectory.open(plain).journal.read()
+    assert replay(plain) == last.digest != before.digest
+
+
 def test_leaving_the_loop_by_break_leaves_a_run_that_resumes(plain, tmp_path):
     for record in train(settings(), tmp_path / "run"):
         if record.generation == 1:

@@ -196,7 +196,8 @@ def test_the_configs_of_a_comparison_share_one_figure_and_have_a_column_each(
 ) -> None:
     narrow = train(tmp_path / "narrow", dict(enumerate(LOW[:3])), 4)
     wide = train(tmp_path / "wide", dict(enumerate(HIGH[:3], start=1)), 8)
-    report(narrow, wide, "--out", tmp_path / "page.html")
+    printed = report(narrow, wide, "--out", tmp_path / "page.html")
+    assert "need five seeds, and are too narrow while seeds are few" in printed
     page = (tmp_path / "page.html").read_text()
     over_seeds = page[page.index('id="seeds"') : page.index('id="results"')]
     assert over_seeds.count("<figure>") == 1

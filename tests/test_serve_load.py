@@ -61,7 +61,7 @@ class Served:
             self.batcher.close()
 
     def client(self):
-        # By default a connection has 5 s, which 200 at a time do not keep on a busy machine.
+        # By default a connection has 5 s, which 200 at a time may not keep on a busy machine.
         return OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=HANG_S)
 
     def send(self, content):

@@ -87,8 +87,6 @@ def run_seeds_with_view(study: "SeedStudy", *, quiet: bool, as_json: bool = Fals
                     f"The other seeds were not trained. Resume with: germline resume {study.out}"
                 )
             raise
-    from germline.evaluation.seed_statistics import FEWEST_SEEDS
-
     summary = study.summary()
     report = study.write_results(summary)
     if as_json:
@@ -108,7 +106,7 @@ def run_seeds_with_view(study: "SeedStudy", *, quiet: bool, as_json: bool = Fals
     ]
     typer.echo("")
     tables.print_table(("seed", "before", "best", "after"), rows)
-    if statistics and max(one.seeds for one in statistics) >= FEWEST_SEEDS:
+    if any(one.has_interval for one in statistics):
         print_stdout("the intervals are bootstraps over seeds, which are too narrow for few seeds")
     print_stdout(f"report over all seeds: {report}")
 

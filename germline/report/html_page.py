@@ -70,6 +70,14 @@ class SuggestedCommand:
     line: str
 
 
+@dataclass(frozen=True)
+class SettingsTable:
+    """The settings that differ: a column for each config with several seeds, and each other run."""
+
+    columns: Sequence[str]
+    rows: Mapping[str, Sequence[str]]
+
+
 def write_report(paths: Path | str | Sequence[Path | str], out: Path | str | None = None) -> Path:
     """Write a report about a run, or about several side by side, and return its path.
 
@@ -302,20 +310,11 @@ def _numbers(run: RunFacts) -> list[dict[str, Any]]:
     ]
 
 
-@dataclass(frozen=True)
-class SettingsTable:
-    """The settings that differ: a column for each config with several seeds, and each other run."""
-
-    columns: Sequence[str]
-    rows: Mapping[str, Sequence[str]]
-
-
 def _between(runs: Sequence[RunFacts], groups: Sequence[SeedGroup]) -> SettingsTable:
     """Return the settings that differ, without those that every run lacks or leaves unset."""
     grouped = {id(run): group for group in groups for run in group.runs}
-    # The first run of a group stands for all of it, as these differ in their seed alone.
-    shown = {id(grouped.get(id(run), run)): run for run in reversed(runs)}
-    columns = [run for run in runs if run in shown.values()]
+    # One run of a group stands for all of it, as these differ in their seed alone.
+    columns = [run for run in runs if id(run) not in grouped or run is grouped[id(run)].runs[0]]
     found = diff.differing_settings([run.config for run in columns])
     if all(id(run) in grouped for run in columns):
         found.pop("seed", None)

@@ -225,7 +225,9 @@ def test_damage_of_later_lines_does_not_stop_a_replay(tmp_path):
 
 def test_a_generation_that_is_no_number_is_refused_by_replay(tmp_path):
     path = run(tmp_path / "run")
-    with pytest.raises(GermlineError, match="generation must be a whole number, found True"):
+    with pytest.raises(
+        GermlineError, match="generation must be a whole number or 'best', found True"
+    ):
         replay(path, True)
 
 

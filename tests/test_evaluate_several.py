@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from typer.testing import CliRunner
 import germline
 from germline.cli.application import app
 from germline.record import RunDirectory
+from germline.run import generate
 from germline.run.load_run import find_generation
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
@@ -84,6 +87,61 @@ def test_export_best_writes_the_weights_with_the_best_score(trained: Path, tmp_p
     germline.replay(trained, best, tmp_path / "same", form="merged")
     weights = "model.safetensors"
     assert (tmp_path / "best" / weights).read_bytes() == (tmp_path / "same" / weights).read_bytes()
+
+
+@pytest.mark.parametrize("generation", ["1", "-1", "best"])
+def test_export_and_replay_write_the_same_weights_of_a_generation(
+    trained: Path, tmp_path: Path, generation: str
+) -> None:
+    for command in ("export", "replay"):
+        words = [command, str(trained), "-g", generation, "--merged", "--out"]
+        result = CliRunner().invoke(app, [*words, str(tmp_path / command)])
+        assert result.exit_code == 0, result.output
+    exported, replayed = (
+        (tmp_path / command / "model.safetensors").read_bytes() for command in ("export", "replay")
+    )
+    assert exported == replayed
+
+
+def test_generate_answers_with_the_weights_of_a_generation(trained: Path) -> None:
+    prompts = ["What is 7 plus 8?", "What is 3 plus 4?"]
+    asked: dict[str, tuple[str, int | None]] = {
+        "base": ("nano", None),
+        "start": (str(trained), -1),
+        "last": (str(trained), 2),
+        "newest": (str(trained), None),
+    }
+    answers = {
+        name: [one.tokens for one in generate(source, prompts, generation=generation)]
+        for name, (source, generation) in asked.items()
+    }
+    assert answers["start"] == answers["base"]
+    assert answers["last"] == answers["newest"] != answers["base"]
+    result = CliRunner().invoke(app, ["generate", "nano", prompts[0], "-g", "best"])
+    assert result.exit_code == 2
+    assert "nano is not a run directory, so it has no generation best" in result.stderr
+
+
+def test_two_generations_of_an_export_are_refused(trained: Path, tmp_path: Path) -> None:
+    words = ["export", str(trained), "--best", "-g", "1", "--out", str(tmp_path / "out")]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 2
+    assert "--best and --generation=1 name two generations" in result.stderr
+
+
+@pytest.mark.parametrize("words", [["generate", "runs/none", "Hello"], ["serve", "runs/none"]])
+def test_a_missing_run_is_refused_before_torch_is_imported(words: list[str]) -> None:
+    program = (
+        "import sys\n"
+        "from germline.cli.application import app\n"
+        "try:\n"
+        f"    app({words!r})\n"
+        "except SystemExit as end:\n"
+        "    sys.exit(9 if 'torch' in sys.modules else end.code)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 2, done.stderr
+    assert "runs/none is not a run directory" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, overload
 
 import typer
 
@@ -48,6 +48,17 @@ Run = Annotated[
     ),
 ]
 
+Generation = Annotated[
+    str | None,
+    typer.Option(
+        "--generation",
+        "-g",
+        metavar="GENERATION",
+        help="The weights of a run after this generation: a number, -1 for the start, or best "
+        "(highest held-out score). Default: the newest.",
+    ),
+]
+
 Form = Annotated[
     bool | None,
     typer.Option(
@@ -86,14 +97,28 @@ def form_of(*, merged: bool | None) -> Literal["adapter", "merged"] | None:
     return "merged" if merged else "adapter"
 
 
-def generation_of(command: str, text: str, option: str = "--generation") -> int | Literal["best"]:
+@overload
+def generation_of(command: str, text: str, option: str = ...) -> int | Literal["best"]: ...
+
+
+@overload
+def generation_of(
+    command: str, text: str | None, option: str = ...
+) -> int | Literal["best"] | None: ...
+
+
+def generation_of(
+    command: str, text: str | None, option: str = "--generation"
+) -> int | Literal["best"] | None:
     """Return the generation that an option of a command names: a number, or `best`.
 
     Raises:
-        GermlineError: the text is neither.
+        GermlineError: the text is neither; None means that the option was not given.
     """
     from germline.types import GermlineError
 
+    if text is None:
+        return None
     if text == "best":
         return "best"
     try:

@@ -1,15 +1,17 @@
 """The command `germline generate`: generate answers to prompts."""
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from germline.cli.arguments import Source
+from germline.cli.arguments import Generation, Source, generation_of
 from germline.cli.json_output import AsJson, print_json
 
 GENERATE_EXAMPLES = (
     'germline generate runs/sums "What is 7 plus 8?"',
+    'germline generate runs/sums "What is 7 plus 8?" --generation best',
     'germline generate nano "Once upon a time" --raw --temperature 0.8 --seed 1',
 )
 
@@ -29,6 +31,7 @@ def generate(  # noqa: PLR0913 - the options of the command
     ] = 0.0,
     top_p: Annotated[float, typer.Option(min=0, max=1, help="Nucleus probability mass.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Seed of the sampling noise.")] = 0,
+    generation: Generation = None,
     engine: Annotated[
         str | None,
         typer.Option(metavar="KIND", help="Engine that generates; default: that of the run."),
@@ -36,7 +39,12 @@ def generate(  # noqa: PLR0913 - the options of the command
     as_json: AsJson = False,
 ) -> None:
     """Generate answers to prompts with a run or a model."""
-    from germline import run
+    from germline.record.missing_run import check_no_missing_run
+
+    chosen = generation_of("generate", generation)
+    check_no_missing_run(Path(source))
+
+    from germline import run  # after the cheap checks, because it imports torch
     from germline.cli import text_format
 
     completions = run.generate(
@@ -48,6 +56,7 @@ def generate(  # noqa: PLR0913 - the options of the command
         top_p=top_p,
         seed=seed,
         engine=engine,
+        generation=chosen,
     )
     if as_json:
         print_json(

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from germline.cli.arguments import Form, Run, form_of
+from germline.cli.arguments import Form, Generation, Run, form_of, generation_of
 from germline.cli.json_output import AsJson, print_json
 
 REPLAY_EXAMPLES = (
@@ -16,15 +16,7 @@ REPLAY_EXAMPLES = (
 
 def replay(
     path: Run,
-    generation: Annotated[
-        int | None,
-        typer.Option(
-            "--generation",
-            "-g",
-            min=-1,
-            help="The last update to include; -1 is the base model. Default: the newest.",
-        ),
-    ] = None,
+    generation: Generation = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -42,13 +34,14 @@ def replay(
     """
     from germline import run
     from germline.record import RunDirectory
+    from germline.run.export_weights import generation_to_replay
 
-    if generation is None:
-        generation = RunDirectory.open(path).journal.last_generation()
-    digest = run.replay(path, generation, out, form_of(merged=merged))
+    chosen = generation_of("replay", generation)
+    number = generation_to_replay(RunDirectory.open(path), chosen)
+    digest = run.replay(path, number, out, form_of(merged=merged))
     if as_json:
-        print_json({"run": path, "generation": generation, "digest": digest, "out": out})
+        print_json({"run": path, "generation": number, "digest": digest, "out": out})
         return
-    typer.echo(f"generation {generation} rebuilt, digest verified: {digest}")
+    typer.echo(f"generation {number} rebuilt, digest verified: {digest}")
     if out is not None:
         typer.echo(f"written to {out}")

@@ -1,5 +1,6 @@
 """The command `germline serve`: an OpenAI-compatible endpoint of a run or a model."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -69,9 +70,11 @@ def serve(  # noqa: PLR0913 - the options of a command
     gen-12/member-7 (a member that generation 12 evaluated). Ctrl-C ends the server.
     """
     check_prefixes(settings or [], SERVED_SETTINGS, "serve", "a server")
-    chosen = None if generation is None else generation_of("serve", generation)
+    chosen = generation_of("serve", generation)
     from germline.endpoint.serve_extra import serve_extra
+    from germline.record.missing_run import check_no_missing_run
 
+    check_no_missing_run(Path(source))
     with serve_extra("germline serve"):
         from germline.endpoint.http_app import HttpLimits
         from germline.services.serve import ServeSettings, endpoint

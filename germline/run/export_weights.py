@@ -29,7 +29,7 @@ Form = Literal["adapter", "merged"]
 
 def replay(
     path: Path | str,
-    generation: int | None = None,
+    generation: int | Literal["best"] | None = None,
     out: Path | str | None = None,
     form: Form | None = None,
     *,
@@ -40,7 +40,8 @@ def replay(
 
     Args:
         path: the run directory.
-        generation: the last update to include; -1 is the base model. Default: the newest.
+        generation: the last update to include, -1 for none, or `best`: that before the best
+            held-out score. Default: the newest.
         out: the folder to write, if any.
         form: see `export`.
         model: the loaded model, where the run was begun with one.
@@ -50,10 +51,7 @@ def replay(
         GermlineError: the digest is not the one the journal recorded.
     """
     directory = RunDirectory.open(validate_path("path", path))
-    if generation is None:
-        generation = directory.journal.last_generation()
-    if isinstance(generation, bool) or not isinstance(generation, int):
-        raise GermlineError(f"generation must be a whole number, found {generation!r}")
+    generation = generation_to_replay(directory, generation)
     if form is not None and out is None:
         raise GermlineError(
             f"replay: {form} is a form of written weights, so name the folder as well (--out)"
@@ -79,6 +77,21 @@ def replay(
         _write_weights(engine, folder, form, loaded)
         write_model_card(directory, folder, form, generation)
     return digest
+
+
+def generation_to_replay(directory: RunDirectory, generation: int | Literal["best"] | None) -> int:
+    """Return the number of a generation to rebuild; lines of the journal after it may be damaged.
+
+    Raises:
+        GermlineError: it is no whole number, or `best` has no held-out score to use.
+    """
+    if generation is None:
+        return directory.journal.last_generation()
+    if generation == "best":
+        return find_generation(directory, generation)
+    if isinstance(generation, bool) or not isinstance(generation, int):
+        raise GermlineError(f"generation must be a whole number or 'best', found {generation!r}")
+    return generation
 
 
 def export(

@@ -198,13 +198,17 @@ def generate(  # noqa: PLR0913 - all that a completion depends on
     top_p: float = 1.0,
     seed: int = 0,
     engine: str | None = None,
+    generation: int | Literal["best"] | None = None,
 ) -> list[Completion]:
     """Generate answers to prompts with the weights of a run or a model.
 
     The engine is that of the run, or one of another kind with its defaults, such as `inprocess`.
+    `generation` is the last update of the run to include, -1 for none, or `best`: that before the
+    best held-out score; default: the newest.
 
     Raises:
-        GermlineError: a setting is out of range, or the source cannot be loaded.
+        GermlineError: a setting is out of range, or the source cannot be loaded, or has no such
+            generation.
     """
     prompts = validate_texts("prompts", prompts)
     if not prompts:
@@ -215,11 +219,16 @@ def generate(  # noqa: PLR0913 - all that a completion depends on
     directory, config = open_source(source, None, asked)
     examples = [Example(i, prompt, "", chat) for i, prompt in enumerate(prompts)]
     settings = Decoding(max_new_tokens, temperature, top_p, noise_seed=seed)
-    player = load_single_model(directory, config) if directory else engine_without_run(config)
+    last = generation_of_source(source, directory, generation)
+    opened = (
+        load_single_model(directory, config, generation=last)
+        if directory
+        else engine_without_run(config)
+    )
     try:
-        return player.generate([None], examples, settings)[0]
+        return opened.generate([None], examples, settings)[0]
     finally:
-        close_engine(player)
+        close_engine(opened)
 
 
 def engine_without_run(config: Config) -> Engine:

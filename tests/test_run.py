@@ -178,7 +178,16 @@ def test_a_finished_run_with_more_generations_reaches_the_same_bits(variant, who
 def test_stop_ends_after_the_generation_at_hand(tmp_path):
     stopped_after(training := train(settings(), tmp_path / "run"), 2)
     assert training.directory.journal.last_generation() == 1
-    assert training.end is None
+
+
+@pytest.mark.parametrize(("stop_after", "end"), [(0, 1), (1, None), (2, 3)])
+def test_the_end_of_a_stopped_run_is_the_score_of_its_last_weights(tmp_path, stop_after, end):
+    scored = settings("held_out.every=1" if end else "held_out.every=100")
+    training = train(scored, tmp_path / "run")
+    for record in training:
+        if record.generation == stop_after:
+            training.stop()
+    assert (training.end.generation if training.end else None) == end
 
 
 def test_a_held_out_score_due_when_the_run_is_stopped_is_not_lost(tmp_path, monkeypatch):
@@ -271,7 +280,7 @@ def test_a_resumed_run_may_not_become_another_one(plain, override):
         (
             ["strategy.sigma={kind: success, start: 0.1}", "strategy.antithetic=false"],
             "strategy.sigma=0.1",
-            "strategy.sigma cannot change within a run (asked for is another kind)",
+            "strategy.sigma cannot change within a run (it was 'success', asked for is 0.1); start",
         ),
     ],
 )

@@ -2,6 +2,7 @@
 
 import json
 import math
+import statistics
 from pathlib import Path
 
 import pytest
@@ -125,19 +126,23 @@ def test_a_seed_that_is_no_number_is_refused() -> None:
 
 def test_the_interval_holds_the_mean_and_needs_five_seeds() -> None:
     few, more = seed_statistics([0.0, 1.0, 2.0, 3.0]), seed_statistics([0.0, 1.0, 2.0, 3.0, 4.0])
-    assert math.isnan(few.low)  # that of three seeds would be their range
+    assert math.isnan(few.low)
     assert math.isnan(few.high)
     assert (few.smallest, few.largest) == (0, 3)
     assert more.smallest <= more.low < more.mean < more.high <= more.largest
     assert (more.mean, more.seeds) == (2.0, 5)
 
 
-def test_the_same_scores_have_the_same_interval_to_the_bit() -> None:
-    # Means of draws of these eight differ nearly always, so that other draws have another interval.
+def test_the_interval_of_a_mean_over_seeds_is_that_of_students_t() -> None:
     scores = [math.sqrt(prime) for prime in (2, 3, 5, 7, 11, 13, 17, 19)]
-    for _ in range(2):
-        found = seed_statistics(scores)
-        assert (found.low, found.high) == (2.2203945079358993, 3.623553028844877)
+    found = seed_statistics(scores)
+    # 2.364624 is the 97.5 % quantile of Student's t with 7 degrees of freedom.
+    half = 2.364624 * statistics.stdev(scores) / math.sqrt(8)
+    assert (found.low, found.high) == pytest.approx(
+        (found.mean - half, found.mean + half), rel=1e-6
+    )
+    equal = seed_statistics([0.3] * 5)
+    assert (equal.low, equal.high) == (equal.mean, equal.mean)
 
 
 def test_the_command_trains_every_seed_and_sums_them_up(tmp_path: Path) -> None:
@@ -156,7 +161,7 @@ def test_the_command_trains_every_seed_and_sums_them_up(tmp_path: Path) -> None:
     page = (out / "report.html").read_text()
     assert "Over run seeds" in page
     assert "missing to missing" not in page
-    assert "needs five seeds" in page
+    assert "A mean over at least five seeds has its 95 % interval" in page
     assert "worst to best seed" in page
     assert f">{out.name}/seed-0<" in "".join(page.split())
     assert f"of {out.name} (3 run seeds): the mean over run seeds" in " ".join(page.split())

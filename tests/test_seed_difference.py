@@ -123,7 +123,7 @@ def test_seeds_that_differ_too_much_do_not_decide(tmp_path: Path) -> None:
     first = train(tmp_path / "a", by_seed((0.3, 0.5, 0.4)), 2)
     second = train(tmp_path / "b", {5: 0.5, 6: 0.4, 7: 0.45, 8: 0.5}, 3, generations=2)
     assert (
-        "4 and 3 seeds do not decide between b and a: the difference is +0.0625 (95 % interval "
+        "4 and 3 seeds do not decide between b and a: b minus a is +0.0625 (95 % interval "
         "-0.15 to +0.275, not paired, as the seeds differ). More seeds may decide: repeat germline "
         "train of both configs with more seeds (such as seeds=0..9) and the same --out, which "
         "keeps the seeds that are trained. Runs that have not ended: 4."
@@ -132,7 +132,7 @@ def test_seeds_that_differ_too_much_do_not_decide(tmp_path: Path) -> None:
 
 def test_the_same_difference_in_every_seed_has_no_interval(tmp_path: Path) -> None:
     first = train(tmp_path / "a", by_seed((0.3, 0.4)), 2)
-    for name, raised, what in (("b", 0.1, "their difference is +0.1"), ("c", 0, "they are equal")):
+    for name, raised, what in (("b", 0.1, "b minus a is +0.1"), ("c", 0, "they are equal")):
         second = train(tmp_path / name, by_seed((0.3 + raised, 0.4 + raised)), ord(name))
         assert (
             f"2 seeds do not decide between {name} and a: {what} in every seed, so there is no "
@@ -144,8 +144,11 @@ def test_configs_with_other_examples_are_not_compared_over_seeds(tmp_path: Path)
     first = train(tmp_path / "a", by_seed(LOW), 2)
     second = train(tmp_path / "b", by_seed(HIGH), 3, examples=4)
     words = (first, second, "--out", tmp_path / "page.html")
-    why = "b and a are not compared over seeds: the examples differ (4, 2 of the first run)."
-    assert why in report(*words)
+    why = (
+        "b and a are not compared over seeds: scored on 4 examples, the first run on 2 (germline "
+        "eval scores both on the same)."
+    )
+    assert why in report(*words).replace("\n", " ")
     assert json.loads(report(*words, "--json"))["seed_groups"][1]["difference_to_first"] is None
 
 
@@ -197,7 +200,7 @@ def test_the_configs_of_a_comparison_share_one_figure_and_have_a_column_each(
     narrow = train(tmp_path / "narrow", dict(enumerate(LOW[:3])), 4)
     wide = train(tmp_path / "wide", dict(enumerate(HIGH[:3], start=1)), 8)
     printed = report(narrow, wide, "--out", tmp_path / "page.html")
-    assert "need five seeds, and are too narrow while seeds are few" in printed
+    assert "means over run seeds, from five seeds on with 95 % intervals" in printed
     page = (tmp_path / "page.html").read_text()
     over_seeds = page[page.index('id="seeds"') : page.index('id="results"')]
     assert over_seeds.count("<figure>") == 1

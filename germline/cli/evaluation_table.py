@@ -97,7 +97,7 @@ def print_rows(rows: Sequence[EvaluationRow], *, as_json: bool) -> None:
         [
             (
                 row.source,
-                "newest" if row.generation is None else str(row.generation),
+                _generation(row),
                 text_format.score(row.score),
                 str(row.score.n),
                 text_format.number(row.score.reward),
@@ -115,6 +115,13 @@ def print_rows(rows: Sequence[EvaluationRow], *, as_json: bool) -> None:
     for sentence in _over_seeds(rows):
         print_stdout(sentence)
     print_stdout("completions: " + ", ".join(str(row.completions) for row in rows))
+
+
+def _generation(row: EvaluationRow) -> str:
+    """Name the generation of a run; a model and an exported adapter have none."""
+    if (Path(row.source) / "run.json").exists():
+        return "newest" if row.generation is None else str(row.generation)
+    return "-"
 
 
 def _over_seeds(rows: Sequence[EvaluationRow]) -> list[str]:

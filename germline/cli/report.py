@@ -133,11 +133,7 @@ def _print_seed_groups(runs: "Sequence[RunFacts]") -> None:
             for group in groups
         ],
     )
-    differences = "; differences of configs have intervals of Student's t" * (len(groups) > 1)
-    print_stdout(
-        f"means over run seeds; bootstrap 95 % intervals need five seeds, and are too narrow while "
-        f"seeds are few{differences}"
-    )
+    print_stdout("means over run seeds, from five seeds on with 95 % intervals (Student's t)")
     for sentence in (
         *(seed_verdict(group, groups[0]) for group in groups[1:]),
         *(group.left_out for group in groups if group.left_out),

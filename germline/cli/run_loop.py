@@ -106,8 +106,6 @@ def run_seeds_with_view(study: "SeedStudy", *, quiet: bool, as_json: bool = Fals
     ]
     typer.echo("")
     tables.print_table(("seed", "before", "best", "after"), rows)
-    if any(one.has_interval for one in statistics):
-        print_stdout("the intervals are bootstraps over seeds, which are too narrow for few seeds")
     print_stdout(f"report over all seeds: {report}")
 
 

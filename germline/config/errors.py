@@ -21,6 +21,7 @@ LONGEST_VALUE = 80
 MEANINGS = {
     "bool_parsing": "must be true or false",
     "bool_type": "must be true or false",
+    "int_parsing_size": "must be a valid integer",
     "missing": "is missing",
     "tuple_type": "must be a list such as [a, b]",
     "dict_type": "must be a section of settings, such as {name: value}",

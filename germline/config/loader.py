@@ -45,7 +45,9 @@ def load_config(source: Path | str | Mapping[str, Any], overrides: Sequence[str]
         config = validate_config(settings.values)
     except GermlineError as error:
         # Settings that were dropped may be its cause; the other ones are no news until it is gone.
-        raise GermlineError("\n".join([str(error), *settings.dropped_near(str(error))])) from None
+        text = str(error)
+        lines = (text, *settings.dropped_near(text), *_files_of(text, source, overrides))
+        raise GermlineError("\n".join(lines)) from None
     for _, note in settings.dropped:
         log.warning("config: %s", note)
     return config
@@ -145,6 +147,17 @@ def _check_fork(folder: Path, facts: Mapping[str, Any]) -> None:
             f"name: repeat it with `germline resume {folder} --from -1 --out NEW "
             f"seed={facts['config'].get('seed')}`, or name the config it was made from"
         )
+
+
+def _files_of(error: str, source: object, overrides: Sequence[str]) -> list[str]:
+    """Name the files that a refused config was read from; nothing where a setting was its cause."""
+    files = [override for override in overrides if "=" not in override]
+    if not isinstance(source, Mapping):
+        files.insert(0, str(source))
+    given = [override.partition("=")[0] for override in overrides if "=" in override]
+    if not files or any(name in error for name in given):
+        return []
+    return [f"        read from {', '.join(files)}"]
 
 
 def _texts(overrides: object) -> list[str]:

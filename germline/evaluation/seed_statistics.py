@@ -1,18 +1,13 @@
-"""Statistics over several run seeds of one config: mean, range and a bootstrap interval.
+"""Statistics over several run seeds of one config: mean, range and 95 % interval of the mean.
 
 A held-out score has an error over its examples; how far the score of another run seed would lie is
-a different question, which only other run seeds answer. The interval is the percentile bootstrap of
-the mean over seeds (Efron 1979, Annals of Statistics 7): seeds are drawn with replacement, and the
-middle 95 % of the means is kept.
+a different question, which only other run seeds answer. The interval is Student's t interval of the
+mean over seeds, which covers 95 % of few normal values too; a bootstrap of five would cover 85 %.
+The number of seeds, the smallest and the largest value are always shown with it.
 
-Limit: the bootstrap of few seeds is too narrow (with five, a nominal 95 % covers about 85 %), so
-the number of seeds, the smallest and the largest value are always shown with it. The interval of
-three seeds would be their range, as 1 of 27 draws repeats the smallest value three times.
-
-The difference of two configs decides which one is better, so its interval must not be too narrow:
-it is Student's t interval, which covers 95 % of few normal values too. Where both configs have the
-same run seeds, the values are paired by seed, because the same seed has the same batches and noise;
-otherwise the error and the degrees of freedom are those of Welch (1947, Biometrika 34).
+The difference of two configs has the same interval. Where both configs have the same run seeds, the
+values are paired by seed, because the same seed has the same batches and noise; otherwise the error
+and the degrees of freedom are those of Welch (1947, Biometrika 34).
 """
 
 import math
@@ -23,9 +18,6 @@ from functools import cache
 import numpy as np
 from jaxtyping import Float64
 
-DRAWS = 10_000
-"""Bootstrap samples; their noise in an end of the interval is about 1 % of its width."""
-
 ROUNDING = 1e-12
 """Relative size below which values are equal: 0.3 - 0.1 is not 0.2 in floating point."""
 
@@ -33,7 +25,7 @@ ANGLES = 100_000
 """Steps of the integral over Student's t, which is exact to 6 digits with them."""
 
 FEWEST_SEEDS = 5
-"""Of fewer seeds no interval is given."""
+"""Of fewer seeds no interval is given: it would be several times as wide as their range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,19 +124,18 @@ def student_t_95(dof: float) -> float:
 
 
 def seed_statistics(values: Sequence[float]) -> SeedStatistics:
-    """Return mean, bootstrap interval and range of one value per run seed.
+    """Return mean, 95 % interval and range of one value per run seed.
 
     Args:
         values: finite numbers, at least one.
     """
     array = np.asarray(values, dtype=np.float64)
-    low = high = math.nan
+    mean, half = float(array.mean()), math.nan
     if len(array) >= FEWEST_SEEDS:
-        rng = np.random.default_rng(0)  # the same report from the same runs
-        means = array[rng.integers(len(array), size=(DRAWS, len(array)))].mean(axis=1)
-        low, high = (float(end) for end in np.quantile(means, [0.025, 0.975]))
+        error = _error_of_mean(array)
+        half = error and student_t_95(len(array) - 1.0) * error
     return SeedStatistics(
-        len(array), float(array.mean()), low, high, float(array.min()), float(array.max())
+        len(array), mean, mean - half, mean + half, float(array.min()), float(array.max())
     )
 
 

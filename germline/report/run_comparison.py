@@ -34,9 +34,12 @@ def why_no_difference(run: RunFacts, first: RunFacts) -> str:
     if last.metric != other.metric:
         return f"none: the metrics differ ({last.metric}, {other.metric} of the first run)"
     if len(last.values) != len(other.values):
-        return f"none: the examples differ ({last.n}, {other.n} of the first run)"
+        return (
+            f"none: scored on {last.n} examples, the first run on {other.n} (germline eval scores "
+            "both on the same)"
+        )
     if _asked(run) != _asked(first):
-        return "none: the examples differ"
+        return "none: scored on other examples (germline eval scores both on the same)"
     return "" if paired_difference(last, other) else "none: no example has a score in both"
 
 
@@ -66,9 +69,9 @@ def seed_verdict(group: SeedGroup, first: SeedGroup) -> str:
 
 def _sentence(found: SeedDifference, group: SeedGroup, first: SeedGroup) -> str:
     seeds = str(found.seeds[0]) if found.paired else "{} and {}".format(*found.seeds)
-    names = f"{group.name} and {first.name}"
+    names, less = f"{group.name} and {first.name}", f"{group.name} minus {first.name}"
     if found.interval is None:
-        same = f"their difference is {found.mean:+.3g}" if found.mean else "they are equal"
+        same = f"{less} is {found.mean:+.3g}" if found.mean else "they are equal"
         each = "in every seed" if found.paired else "in all seeds of each config"
         return (
             f"{seeds} seeds do not decide between {names}: {same} {each}, so there is no interval."
@@ -76,7 +79,7 @@ def _sentence(found: SeedDifference, group: SeedGroup, first: SeedGroup) -> str:
     low, high = found.interval
     if not found.decides:
         return (
-            f"{seeds} seeds do not decide between {names}: the difference is {found.mean:+.3g} "
+            f"{seeds} seeds do not decide between {names}: {less} is {found.mean:+.3g} "
             f"(95 % interval {low:+.3g} to {high:+.3g}, {found.pairing})."
         )
     higher_is_better = group.counted[0].scores[-1].higher_is_better

@@ -2,8 +2,9 @@
 
 import logging
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from germline.checkpoint import newest_snapshot
 from germline.config import Config, load_config
@@ -53,7 +54,9 @@ def resumed_config(config: Config, overrides: Sequence[str]) -> Config:
             continue  # The folder it was saved in; its digest is compared.
         if was is ... or asked is ...:
             # One is a section and the other a value, so the settings differ as a whole.
-            _check_change(setting.rpartition(".")[0], "asked for is another kind")
+            section = setting.rpartition(".")[0]
+            was, asked = (_value_or_kind(one, section) for one in (config, changed))
+            _check_change(section, f"it was {was!r}, asked for is {asked!r}")
         else:
             _check_change(setting, f"it was {was!r}, asked for is {asked!r}")
     schedule = config.strategy.whole_run
@@ -107,12 +110,22 @@ def entries_to_resume(directory: RunDirectory, config: Config) -> list[JournalEn
     return entries
 
 
+def _value_or_kind(config: Config, setting: str) -> Any:
+    """Return the value of a setting; of a section with kinds, the kind."""
+    value: Any = config.model_dump(mode="json")
+    for name in setting.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value.get("kind", value) if isinstance(value, Mapping) else value
+
+
 def _check_change(setting: str, found: str) -> None:
     section, _, name = setting.partition(".")
     if section in RESUMABLE or (section == "engine" and name in SERVER):
         return
     servers = ", ".join(f"engine.{one}" for one in SERVER)
     raise GermlineError(
-        f"resume: {setting} cannot change within a run ({found}); start a new run for that. "
+        f"resume: {setting} cannot change within a run ({found}); start a new run for that: "
+        "germline train, or, from a generation of this run, germline resume RUN --from GENERATION "
+        "--out NEW with the changed settings. "
         f"A resumed run may change {', '.join(RESUMABLE)}, and of a served engine {servers}"
     )

@@ -62,7 +62,8 @@ class Training:
         directory: the run directory.
         config: the resolved config.
         start: held-out score of the weights before generation 0.
-        end: held-out score of the final weights, once the last generation has run.
+        end: held-out score of the final weights, once the last generation has run, or where the run
+            was stopped; None where these weights were not scored.
         on_trial: called before and after each sigma that calibration tries.
     """
 
@@ -100,9 +101,15 @@ class Training:
 
     @property
     def end(self) -> HeldOutScore | None:
-        """Held-out score after the last generation; after an early stop, the last score."""
-        early = self.directory.stopped_early
-        last = self.directory.journal.last_generation() + 1 if early else self.config.generations
+        """Held-out score of the final weights.
+
+        Where `stop()` or an early stop ended the run, these are the weights of its last generation,
+        and None where they were not scored.
+        """
+        ended = self.directory.stopped_early or self._stopping
+        last = self.directory.journal.last_generation() + 1 if ended else self.config.generations
+        if not last:
+            return None
         return next(
             (one.score for one in self.directory.held_out() if one.score.generation == last), None
         )

@@ -163,7 +163,7 @@ def test_ctrl_c_stops_after_the_generation_and_the_run_goes_on(
     out, err = training.communicate(timeout=HANG_S)
     last = Journal(run / "journal.jsonl").last_generation()
     assert training.returncode == 130
-    assert "Finishing this generation, then stopping." in err
+    assert "Finishing what is running, then stopping." in err
     assert out.endswith(
         f"Stopped after generation {last} ({last + 1} of 100000 done). "
         f"Resume with: germline resume {run}\n"

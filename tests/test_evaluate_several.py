@@ -72,8 +72,10 @@ def test_the_table_has_a_row_for_every_source_and_generation(
     assert adapter["reward"] == last["reward"]
     assert nano["n"] == 6
     assert len({row["completions"] for row in rows}) == 4
-    text = germline_eval(trained, "nano", "--limit", 6)
-    assert "nano" in text
+    text = germline_eval(trained, "nano", "--limit", 6, "-g", "best")
+    names = [line.split("\t")[:2] for line in text.splitlines()[1:3]]
+    best = find_generation(RunDirectory.open(trained), "best")
+    assert names == [[str(trained), f"best ({best})"], ["nano", "-"]]
     assert "paired over examples" in text
 
 

@@ -268,6 +268,7 @@ def test_a_reward_that_prints_disturbs_nothing(tmp_path):
         ("return '1.0'", r"finite number from reward\(\), returned '1\.0'"),
         ("return [1]", r"finite number from reward\(\), returned \[1\]"),
         ("return -1", r"returned -1 from reward\(\), worse than its floor 0\. .*'floor': \{'rew"),
+        ("return -37", r"such as max\(-100, value\), and give that as the floor"),
     ],
 )
 def test_what_no_reward_is_stops_with_the_value_and_the_remedy(tmp_path, body, complaint):

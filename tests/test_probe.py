@@ -229,7 +229,8 @@ def test_without_time_for_trials_the_rules_speak_and_say_so(config, monkeypatch)
     monkeypatch.setattr(probing._Clock, "allows", lambda _clock, _generations: False)
     found = probe(config)
     assert found.trials == ()
-    assert any("there was no time for short trainings" in note for note in found.notes)
+    (note,) = (note for note in found.notes if "there was no time for short trainings" in note)
+    assert re.search(r"use --minutes=\d+(\.\d)?$", note)
 
 
 def test_a_sweep_that_time_cuts_short_recommends_nothing_and_says_what_to_give(config):

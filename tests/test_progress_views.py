@@ -188,4 +188,4 @@ def test_the_live_view_answers_to_ctrl_c(run: RunDirectory) -> None:
     view = LiveView(console, run)
     view.stopping()
     console.print(view.render())
-    assert "Finishing this generation, then stopping." in console.export_text()
+    assert "Finishing what is running, then stopping." in console.export_text()

@@ -98,6 +98,8 @@ def estimate_values(found: "Estimate") -> dict[str, Any]:
 def _show(
     config: "Config", shape: "ModelShape", found: "Estimate", remedy: tuple[str, ...]
 ) -> None:
+    from germline.report.text_format import seconds as shown
+
     work, seconds, machine = found.work, found.seconds, found.machine
     typer.secho(f"{config.model} on {machine.name}", bold=True)
     typer.echo(
@@ -116,9 +118,11 @@ def _show(
         said = "" if math.isinf(available) else f", available {gigabytes(available)}"
         typer.echo(f"  {place}: needs {gigabytes(found.needed(place))} at once{said}")
     typer.echo(
-        f"\n  a generation: {seconds.total:.3g} s (members {seconds.members:.3g}, prefill "
-        f"{seconds.prefill:.3g}, decode {seconds.decode:.3g}, update {seconds.update:.3g}, digest "
-        f"{seconds.digest:.3g})\n"
+        f"\n  a generation: {shown(seconds.total)} (members {shown(seconds.members)}, prefill "
+        f"{shown(seconds.prefill)}, decode {shown(seconds.decode)}, update "
+        f"{shown(seconds.update)}, digest {shown(seconds.digest)})\n"
+        f"  the config's {config.generations:,} generations: "
+        f"{shown(config.generations * seconds.total)}, without held-out scores\n"
         f"  a snapshot: {gigabytes(found.snapshot_bytes)}; bytes per member on the wire: "
         f"{found.wire_bytes:,.0f}\n"
     )

@@ -120,6 +120,8 @@ def print_rows(rows: Sequence[EvaluationRow], *, as_json: bool) -> None:
 def _generation(row: EvaluationRow) -> str:
     """Name the generation of a run; a model and an exported adapter have none."""
     if (Path(row.source) / "run.json").exists():
+        if row.generation == "best":
+            return f"best ({row.score.generation - 1})"
         return "newest" if row.generation is None else str(row.generation)
     return "-"
 

@@ -66,12 +66,14 @@ class LiveView:
     record: GenerationRecord | None = None
     sample: Row | None = None
     trials: list[SigmaTrial] = field(default_factory=list)
+    done_before: int = 0
     footer: str = "Ctrl-C finishes the generation and stops."
 
     def start(self) -> None:
         """Show the panel, with the scores of an earlier part of the run."""
         self.scores = self._recorded_scores()
         self.rows = self.run.generations()
+        self.done_before = self.run.journal.last_generation() + 1
         self._restore_echo = hide_control_characters(sys.stdin)
         self._live = Live(
             console=self.console,
@@ -154,13 +156,15 @@ class LiveView:
         return title
 
     def _progress(self, width: int) -> RenderableType:
-        done = self.record.generation + 1 if self.record is not None else 0
+        done = self.record.generation + 1 if self.record is not None else self.done_before
         total = self.run.config.generations
         times = f"{text_format.duration(self.clock.elapsed_s)} elapsed"
         if self.trials and self.trials[-1].kl is None:
             times += ", calibrating sigma"
         elif self.record is None:
-            times += ", scoring the base model"
+            # A run begins with the score of its start; after that its first generation runs.
+            scoring = not self.trials and not self.done_before
+            times += ", scoring the base model" if scoring else f", generation {done} is running"
         elif self.clock.left_s is not None:
             times += f", {text_format.duration(self.clock.left_s)} left"
         row = Table.grid(padding=(0, 2))

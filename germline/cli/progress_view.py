@@ -11,7 +11,7 @@ from germline.signal_types import SigmaTrial
 from germline.strategies.calibrated_sigma import TRIALS
 from germline.types import GenerationRecord
 
-STOPPING = "Finishing this generation, then stopping. Ctrl-C again stops at once."
+STOPPING = "Finishing what is running, then stopping. Ctrl-C again stops at once."
 
 
 @runtime_checkable

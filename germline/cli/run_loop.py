@@ -152,6 +152,13 @@ def _print_position(console: Console, directory: RunDirectory, *, quiet: bool) -
         )
     elif done:
         console.print(f"Continuing after {done} of {total} generations.", highlight=False)
+    elif directory.ancestors:
+        parent = directory.ancestors[-1]
+        train_summary.print_sentence(
+            console,
+            f"A new run from the weights of {parent.path} after generation {parent.generation}, "
+            f"with run seed {directory.config.seed}.",
+        )
 
 
 def _view(console: Console, run: RunDirectory, *, quiet: bool) -> ProgressView:

@@ -68,7 +68,8 @@ class HeldOut(Section):
     every: int = Field(
         10,
         ge=1,
-        description="Generations between held-out scores; the start and the end are always scored.",
+        description="Generations between held-out scores; the start is always scored, and the end "
+        "unless the run was stopped.",
     )
     examples: int = Field(100, ge=1, description="Held-out examples per score.")
     patience: int | None = Field(

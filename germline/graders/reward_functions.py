@@ -135,14 +135,20 @@ class FunctionRubric:
             )
         weight, floor = self.weights[name], self.floors[name]
         if weight * number < weight * floor:
+            limit = _limit_beyond(number)
             raise InvalidGradeError(
                 f"returned {number:g} from {name}(), worse than its floor {floor:g}. A completion "
                 "that cannot be graded earns the floor, so the floor must be the worst value that "
                 f"the function can return{worst_is_largest(weight)}: {self._floor_remedy(name)}; "
-                "where there is no worst value, limit what the function returns: "
-                f"{'max' if weight > 0 else 'min'}({floor:g}, value)"
+                "where there is no worst value, limit what the function returns to one, such as "
+                f"{'max' if weight > 0 else 'min'}({limit:g}, value), and give that as the floor"
             )
         return number
+
+
+def _limit_beyond(value: float) -> float:
+    """Return a round number that is clearly worse than a value below (or above) every floor."""
+    return math.copysign(10.0 ** math.ceil(math.log10(2 * abs(value))), value) if value else 0.0
 
 
 def call_reward(function: RewardFunction, text: str, row: Mapping[str, Any], prompt: str) -> object:

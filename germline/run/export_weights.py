@@ -2,6 +2,7 @@
 
 from __future__ import annotations  # help() shows the names of types as they are written here
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -22,6 +23,8 @@ from germline.types import GermlineError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+log = logging.getLogger(__name__)
 
 Form = Literal["adapter", "merged"]
 """Form of exported weights: a PEFT adapter (if one was trained), or a Hugging Face folder."""
@@ -131,6 +134,12 @@ def export(
         raise GermlineError(
             f"export: method.kind={method.kind} keeps its best member over all generations, so "
             f"generation={generation} would be ignored: leave it out"
+        )
+    if generation == "best" and last == -1:
+        log.warning(
+            "export: the best held-out score of %s is that before training, so these are the "
+            "weights that the run began with",
+            directory.path,
         )
     loaded = read_run_inputs(model=model, tokenizer=tokenizer).model
     config = with_model_folder(directory.config, loaded)

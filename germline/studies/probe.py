@@ -33,6 +33,7 @@ schedule is probed as a constant one. Held-out examples are never used.
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 
 from germline.config import AutoLearningRate, AutoSigma, Config, Nes
 from germline.shaping.ties import RESOLUTION
@@ -107,6 +108,7 @@ def probe(
         ]
         watch(f"{len(trials)} short trainings")
         rounds = sorted({min(done, config.generations) for done in ROUNDS})
+        enough = clock.minutes_for(_generations_of(len(trials), rounds))
         best = successive_halving(bench, trials, rounds, clock.allows)
     return ProbeAdvice(
         sigma=best.sigma,
@@ -117,7 +119,7 @@ def probe(
         center=center,
         sigma_probes=tuple(sigma_probes),
         trials=tuple(trials) if best.scores else (),
-        notes=(*_unused_settings(config), *_notes(sigma_probes, center, best, rounds)),
+        notes=(*_unused_settings(config), *_notes(sigma_probes, center, best, rounds, enough)),
         seconds=clock.elapsed_s,
         sigma_unit=unit,
     )
@@ -252,8 +254,20 @@ def _rates(step: float | None, edge: float, generations: int) -> list[float | No
     return [_rounded(largest), _rounded(largest / 3)]
 
 
+def _generations_of(trials: int, rounds: Sequence[int]) -> int:
+    """Return the generations of all short trainings: half of them go on after each round."""
+    return sum(
+        (done - before) * max(1, trials >> place)
+        for place, (before, done) in enumerate(pairwise([0, *rounds]))
+    )
+
+
 def _notes(
-    sigma_probes: Sequence[SigmaProbe], center: SigmaProbe, best: Trial, rounds: Sequence[int]
+    sigma_probes: Sequence[SigmaProbe],
+    center: SigmaProbe,
+    best: Trial,
+    rounds: Sequence[int],
+    enough: float,
 ) -> Iterator[str]:
     """Yield the limits of the advice."""
     if is_sane(sigma_probes[-1], center):
@@ -263,9 +277,12 @@ def _notes(
         )
     yield from _without_signal([probe for probe in sigma_probes if is_sane(probe, center)])
     if not best.scores:
-        yield "there was no time for short trainings; only the rules were used; use more --minutes"
+        yield (
+            "there was no time for short trainings, so only the rules were used: use "
+            f"--minutes={enough:g}"
+        )
     elif len(best.updates) < rounds[-1]:
-        yield "time ran out before the last round of the short trainings; use more --minutes"
+        yield f"time ran out before the last round of the short trainings: use --minutes={enough:g}"
 
 
 def _without_signal(sane: Sequence[SigmaProbe]) -> Iterator[str]:
@@ -353,6 +370,11 @@ class _Clock:
     @property
     def elapsed_s(self) -> float:
         return time.perf_counter() - self._began
+
+    def minutes_for(self, generations: int) -> float:
+        """Return the minutes that have passed and those of so many generations, rounded up."""
+        seconds = self.elapsed_s + 1.1 * generations * self.generation_s
+        return math.ceil(10 * seconds / 60) / 10
 
     def allows(self, generations: int) -> bool:
         """Return whether so many generations fit, with a margin of a tenth for scoring."""

@@ -1,6 +1,25 @@
-"""The dtypes in which models are served, by config name, and which of them a device supports."""
+"""The dtypes of models: that of their files, that of serving, and which of them a device supports.
+
+Weights are loaded in the dtype of their files, so that no fp32 copy of a bf16 model is made. Only
+parameters are loaded in that dtype. Buffers, such as the scale of Gemma's embeddings, are
+computed by transformers in the dtype in which a model is created: fp32, because rounded buffers
+would change the results of an engine that serves in fp32.
+
+Limits: files that mix dtypes, and formats other than safetensors, are loaded in fp32. Weights that
+are served in their stored dtype stay mapped from their files, which processes on one machine share:
+while such a file is in use, replace it by renaming another file, never by writing into it.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import torch
+from safetensors import safe_open
+from torch import nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file
+from transformers.utils.hub import get_checkpoint_shard_files
 
 from germline.types import GermlineError
 
@@ -9,6 +28,58 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 BFLOAT16_SINCE = (8, 0)
 """The CUDA compute capability (Ampere) since which GPUs calculate in bfloat16; PyTorch emulates it
 on older ones, more slowly than float32."""
+
+NARROW = {"BF16": torch.bfloat16, "F16": torch.float16}
+"""Half-precision dtypes by the names of safetensors; fp32 represents all their values."""
+
+
+def stored_dtype(source: str) -> torch.dtype:
+    """Return the half-precision dtype in which all weights of a model are stored, or else fp32."""
+    names = {dtype for file in _weight_files(source) for dtype in _float_dtypes(file)}
+    return NARROW.get(names.pop(), torch.float32) if len(names) == 1 else torch.float32
+
+
+@contextmanager
+def parameter_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Create models with parameters in a dtype and buffers in fp32 during a `with` block.
+
+    transformers creates a model on the meta device and converts each weight to the dtype of its
+    parameter there.
+    """
+
+    def converted(
+        _module: nn.Module, _name: str, parameter: nn.Parameter | None
+    ) -> nn.Parameter | None:
+        if parameter is None or not parameter.is_meta or parameter.dtype != torch.float32:
+            return None
+        return nn.Parameter(parameter.detach().to(dtype), requires_grad=parameter.requires_grad)
+
+    # Typed as if a hook always returned a parameter; None keeps the given one.
+    handle = register_module_parameter_registration_hook(converted)  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _weight_files(source: str) -> list[str]:
+    """List the safetensors files that transformers would load."""
+    kept = {"_raise_exceptions_for_missing_entries": False}
+    if single := cached_file(source, SAFE_WEIGHTS_NAME, **kept):
+        return [single]
+    if index := cached_file(source, SAFE_WEIGHTS_INDEX_NAME, **kept):
+        files, _ = get_checkpoint_shard_files(source, index)
+        return list(files)
+    return []
+
+
+def _float_dtypes(file: str) -> set[str]:
+    """Return the floating-point dtypes in one file, by the names of safetensors."""
+    if not Path(file).is_file():
+        return set()
+    with safe_open(file, framework="pt") as tensors:
+        dtypes = {tensors.get_slice(name).get_dtype() for name in tensors.keys()}  # noqa: SIM118 - not a dict
+    return {dtype for dtype in dtypes if dtype.startswith(("F", "BF"))}
 
 
 def serving_dtype(name: str, stored: torch.dtype, *, on_gpu: bool) -> torch.dtype:

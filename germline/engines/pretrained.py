@@ -30,8 +30,8 @@ from transformers.utils.logging import (
 )
 
 from germline.engines.checkpoint_files import check_files, check_not_quantized, check_tied
+from germline.engines.dtypes import parameter_dtype, stored_dtype
 from germline.engines.hub_access import hub_access
-from germline.engines.stored_dtype import parameter_dtype, stored_dtype
 from germline.registry import did_you_mean
 from germline.types import GermlineError
 
@@ -71,7 +71,7 @@ def load_pretrained(source: str) -> PretrainedModel:
         with parameter_dtype(stored_dtype(source)):
             model, report = AutoModelForCausalLM.from_pretrained(
                 source,
-                dtype=torch.float32,  # of buffers; see stored_dtype.py
+                dtype=torch.float32,  # of buffers; see dtypes.py
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,  # checked below, with names
             )

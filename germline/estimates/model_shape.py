@@ -20,10 +20,10 @@ from transformers import (
     PreTrainedConfig,
 )
 
+from germline.engines.dtypes import stored_dtype
 from germline.engines.hub_access import hub_access
 from germline.engines.model_tensors import list_tensors
 from germline.engines.pretrained import check_causal, silence_transformers
-from germline.engines.stored_dtype import stored_dtype
 from germline.estimates.popular_model_configs import PUBLISHED
 from germline.nano import NANO_DIR
 from germline.types import GermlineError, TensorInfo

@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, ByT5Tokenizer
 
 import germline
 from germline.config import LowRank
-from germline.engines.detokenize import Detokenizer
+from germline.engines.generated_texts import Detokenizer
 from germline.engines.pretrained import load_pretrained
 from germline.engines.served.completion_decoder import CompletionDecoder
 from germline.types import Decoding

@@ -15,8 +15,7 @@ from transformers import PreTrainedModel
 
 from germline.engines.cpu_kernels import FusedDecoder
 from germline.engines.decode_batch import SMALLEST_BATCH, DecodeBatch, rows_needed_first
-from germline.engines.detokenize import Detokenizer
-from germline.engines.generated_texts import GeneratedTexts
+from germline.engines.generated_texts import Detokenizer, GeneratedTexts
 from germline.engines.prompt_batch import PaddedPrompts
 from germline.engines.sampling import choose_tokens
 from germline.types import Completion, Decoding

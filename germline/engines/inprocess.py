@@ -19,8 +19,8 @@ from germline.engines.conversation import ConversationBatch
 from germline.engines.conversation_turns import ConversationTurns, reply_from
 from germline.engines.cpu_kernels import FusedDecoder
 from germline.engines.decode import TokenDecoder
-from germline.engines.detokenize import Detokenizer
 from germline.engines.dtypes import check_dtype, serving_dtype
+from germline.engines.generated_texts import Detokenizer
 from germline.engines.lm_head import HeadInput
 from germline.engines.lora_members import LoraMembers, LowRankMembers
 from germline.engines.malloc_tuning import keep_freed_memory

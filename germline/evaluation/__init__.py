@@ -1,8 +1,7 @@
 """Evaluation: held-out scores, divergence from the start model, and degenerate texts.
 
-held_out.py         held-out scores of the center, with standard errors and intervals over examples
+held_out.py         held-out scores of the center, by the task and by scorers, with intervals
 paired_difference.py  difference of two scores on the same examples
-held_out_scorers.py scorers of held-out completions only
 score_decline.py    detects that the scores of a run decline
 score_divergence.py detects that the reward rises while a held-out scorer's score falls
 bradley_terry.py    Elo ratings from pairwise verdicts, by maximum likelihood

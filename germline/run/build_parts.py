@@ -17,7 +17,7 @@ from germline.config import (
     TaskBase,
 )
 from germline.endpoint.serve_extra import serve_extra
-from germline.evaluation.held_out_scorers import HeldOutScorers
+from germline.evaluation.held_out import HeldOutScorers
 from germline.fleet.engine_queries import DimensionQuery
 from germline.fleet.kl_penalty import KlPenaltyFleet
 from germline.graders.in_process_pool import InProcessPool, can_be_imported

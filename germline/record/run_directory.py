@@ -35,7 +35,6 @@ from germline.record.ancestry import Ancestor, read_ancestry, write_ancestry
 from germline.record.atomic_files import (
     Row,
     append_rows,
-    check_writable,
     explain_write_errors,
     keep_rows,
     read_each,
@@ -45,8 +44,8 @@ from germline.record.atomic_files import (
 from germline.record.best_generation import early_stop
 from germline.record.journal import Journal
 from germline.record.missing_run import missing_run_error
+from germline.record.new_directory import check_unused, clear_unbegun
 from germline.record.seed_study import check_single_run
-from germline.record.unbegun_run import clear_unbegun, is_unbegun
 from germline.types import Example, GenerationRecord, GermlineError, HeldOutScore, Rollout
 
 FORMAT_VERSION = 1
@@ -70,10 +69,10 @@ FACTS: Mapping[str, type] = {
 class RunDirectory:
     """One run on disk: its config, and access to the files it wrote."""
 
-    def __init__(self, path: Path, facts: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, facts: Mapping[str, Any], config: Config) -> None:
         self.path = path
         self._facts = dict(facts)
-        self.config: Config = validate_config(migrate(facts["config"]))
+        self.config = config
         self.journal = Journal(path / "journal.jsonl")
         self.last_rollouts: tuple[Row, ...] = ()
         self._claim: weakref.finalize[..., object] | None = None
@@ -96,7 +95,7 @@ class RunDirectory:
         Raises:
             GermlineError: the folder is not empty.
         """
-        cls.check_unused(path)
+        check_unused(path)
         with explain_write_errors(path):
             path.mkdir(parents=True, exist_ok=True)
             clear_unbegun(path)
@@ -104,29 +103,9 @@ class RunDirectory:
         if ancestors:
             facts["ancestry"] = write_ancestry(path, ancestors)
         write_atomically(path / "run.json", _pretty(facts))
-        run = cls(path, facts)
+        run = cls(path, facts, validate_config(facts["config"]))
         run.acquire_lock()
         return run
-
-    @staticmethod
-    def check_unused(path: Path) -> None:
-        """Check, before a model is loaded, that a folder can become a run directory.
-
-        Raises:
-            GermlineError: the folder is not empty.
-        """
-        check_writable(path)
-        if path.is_file():
-            raise GermlineError(f"out: {path} is a file; choose a new or an empty folder (--out)")
-        # A process that was killed while it created the folder leaves hidden files behind.
-        is_used = path.is_dir() and any(not file.name.startswith(".") for file in path.iterdir())
-        if is_used and not is_unbegun(path):
-            remedy = (
-                f"continue that run with `germline resume {path}` or choose another folder"
-                if (path / "run.json").exists()
-                else "choose a new or an empty folder"
-            )
-            raise GermlineError(f"out: {path} exists and is not empty; {remedy} (--out)")
 
     @classmethod
     def open(cls, path: Path) -> "RunDirectory":
@@ -155,7 +134,7 @@ class RunDirectory:
                 raise GermlineError(f"{file} {found}; restore it from a copy")
         check_plugins(path, facts.get("plugins", {}))
         try:
-            return cls(path, facts)
+            return cls(path, facts, validate_config(migrate(facts["config"])))
         except GermlineError as error:
             raise GermlineError(
                 f"{file}: the config was written by germline {_writer(facts)} and does not fit "

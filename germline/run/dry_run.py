@@ -34,13 +34,14 @@ from germline.estimates.scorer_memory import classifiers
 from germline.estimates.workload import POPULATION, TextLengths
 from germline.protocols import Task
 from germline.record.metrics_rows import MAX_SAMPLES
+from germline.record.new_directory import choose_directory
 from germline.record.run_directory import run_facts
 from germline.run.build_parts import make_graders, with_population
-from germline.run.choose_directory import choose_directory
-from germline.run.resource_checks import GUESSED_TOKENS
+from germline.run.resource_checks import GUESSED_TOKENS, check_disk
 from germline.run.run_checks import check_fleet_memory, check_run
 from germline.run.snapshot_policy import snapshot_size, snapshots_to_keep
 from germline.run.task_check import check_custom_reward
+from germline.run.validate_args import validate_path
 from germline.spaces import make_space
 from germline.strategies import make_strategy
 from germline.tasks import make_task
@@ -135,7 +136,8 @@ def dry_run(
 
 
 def _dry_run(config: Config, out: Path | str | None, clock: Clock) -> DryRun:
-    path = choose_directory(config, out)
+    path = choose_directory(config, None if out is None else validate_path("out", out))
+    check_disk(config, path)
     task = _local_task(config)
     check_run(config, task)
     if task is not None:

@@ -20,12 +20,12 @@ from germline.random_walk import RandomWalk
 from germline.record import RunDirectory
 from germline.record.ancestry import Ancestor, inherited_walk
 from germline.record.best_generation import early_stop
+from germline.record.new_directory import choose_directory
 from germline.record.tensorboard import TensorBoard
 from germline.report.html_page import write_report
 from germline.run.build_fleet import engine_threads
 from germline.run.build_parts import RunParts, build_run_parts
 from germline.run.callbacks import Callback, CallbackList
-from germline.run.choose_directory import choose_directory
 from germline.run.held_out_warnings import warn_of_held_out
 from germline.run.inputs_from_python import NOTHING_GIVEN, RunInputs, read_run_inputs
 from germline.run.loaded_model import with_model_folder
@@ -310,7 +310,8 @@ def begin_run(
     CallbackList(callbacks)  # refused before anything is loaded
     config = with_absolute_paths(config)
     loadable = with_model_folder(config, inputs.model)
-    path = choose_directory(loadable, out)
+    path = choose_directory(loadable, None if out is None else validate_path("out", out))
+    check_disk(loadable, path)
     parts = build_run_parts(loadable, ancestors, inputs.task)
     try:
         check_custom_reward(parts.config, parts.task, parts.graders)

@@ -1,0 +1,100 @@
+"""The directory of a new run: the one that was asked for, or a new one under `runs/`.
+
+A run directory without a generation, left by a run that was refused or killed at its start, counts
+as unused: what its files say, the same command computes again.
+"""
+
+import logging
+import shutil
+from datetime import datetime
+from pathlib import Path
+
+from germline.config import Config
+from germline.record.atomic_files import check_writable
+from germline.record.lock import is_locked
+from germline.types import GermlineError
+
+log = logging.getLogger(__name__)
+
+_WRITTEN_BEFORE = {
+    "run.json",
+    "held_out.jsonl",
+    "generations.jsonl",
+    "rollouts.jsonl",
+    "journal.jsonl",
+    "graders.log",
+    "tensorboard",
+    "ancestors",
+}
+"""What a run writes before its first generation is committed."""
+
+
+def choose_directory(config: Config, out: Path | None) -> Path:
+    """Return the directory of a new run, which does not exist yet or is empty.
+
+    Args:
+        config: of the run.
+        out: the directory that was asked for.
+
+    Raises:
+        GermlineError: the directory is not empty.
+    """
+    path = out if out is not None else _new_path(config)
+    check_unused(path)
+    return path
+
+
+def check_unused(path: Path) -> None:
+    """Check, before a model is loaded, that a folder can become a run directory.
+
+    Raises:
+        GermlineError: the folder is not empty.
+    """
+    check_writable(path)
+    if path.is_file():
+        raise GermlineError(f"out: {path} is a file; choose a new or an empty folder (--out)")
+    # A process that was killed while it created the folder leaves hidden files behind.
+    is_used = path.is_dir() and any(not file.name.startswith(".") for file in path.iterdir())
+    if is_used and not _is_unbegun(path):
+        remedy = (
+            f"continue that run with `germline resume {path}` or choose another folder"
+            if (path / "run.json").exists()
+            else "choose a new or an empty folder"
+        )
+        raise GermlineError(f"out: {path} exists and is not empty; {remedy} (--out)")
+
+
+def clear_unbegun(path: Path) -> None:
+    """Delete the files of a run without a generation; do nothing in any other folder."""
+    if not _is_unbegun(path):
+        return
+    log.warning("out: %s holds a run without any generation; that run is begun anew", path)
+    for name in _WRITTEN_BEFORE:
+        file = path / name
+        if file.is_dir():
+            shutil.rmtree(file)
+        else:
+            file.unlink(missing_ok=True)
+
+
+def _is_unbegun(path: Path) -> bool:
+    """Return whether a folder holds a run without a generation, on which nobody works, and no more.
+
+    A journal with any byte counts as begun, even if its only line is not complete.
+    """
+    journal = path / "journal.jsonl"
+    if not (path / "run.json").is_file() or (journal.exists() and journal.stat().st_size):
+        return False
+    names = {file.name for file in path.iterdir() if not file.name.startswith(".")}
+    return names <= _WRITTEN_BEFORE and not is_locked(path)
+
+
+def _new_path(config: Config) -> Path:
+    """Name a run by task, space and start; a number follows when two begin in one second."""
+    stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
+    name = f"{config.task.title}-{config.space.kind}-{stamp}"
+    path, number = Path("runs") / name, 1
+    while path.exists():
+        number += 1
+        path = Path("runs") / f"{name}-{number}"
+    return path

@@ -5,7 +5,6 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from germline.config.schedules import check_sigma_overflow
-from germline.config.spaces import LowRank, SpaceConfig
 from germline.config.strategies import StrategyBase
 from germline.registry import register
 
@@ -71,17 +70,3 @@ class SepCma(CmaBase):
     """Separable CMA-ES: a variance for every searched number, up to about a million of them."""
 
     kind: Literal["sep_cma"] = "sep_cma"
-
-
-def check_cma_space(strategy: StrategyBase, space: SpaceConfig) -> None:
-    """Check that a space has coordinates if the strategy needs them.
-
-    Raises:
-        ValueError: the strategy searches coordinates, and the space has directions only.
-    """
-    if strategy.has_coordinates and isinstance(space, LowRank):
-        raise ValueError(
-            f"strategy.kind={strategy.kind} cannot drive space.kind={space.kind}, whose members "
-            "are products of random vectors and have no coordinates of their own: use "
-            "space.kind=subspace, singular or lora, or full with few tensors (space.include)"
-        )

@@ -5,10 +5,6 @@ from typing import Literal
 from pydantic import Field
 
 from germline.config.base import Section
-from germline.config.engines import EngineConfig
-from germline.config.fleets import FleetConfig
-from germline.config.sglang import Sglang
-from germline.config.vllm import Vllm
 
 KL_PART = "kl"
 """Name of the rubric part."""
@@ -36,30 +32,3 @@ class KlPenalty(Section):
     kl_per: Literal["token", "completion"] = Field(
         "token", description="The mean over the tokens of a completion, or their sum."
     )
-
-
-def check_kl_penalty(
-    task: KlPenalty, engine: EngineConfig, fleet: FleetConfig, method: str
-) -> None:
-    """Refuse a KL penalty where the start model has no place beside the engines.
-
-    Raises:
-        ValueError: the engine, the fleet or the method cannot have one.
-    """
-    if task.kl_coef is None:
-        return
-    needs = f"task.kl_coef={task.kl_coef:g} loads the start model beside the trained one"
-    if isinstance(engine, Vllm | Sglang):
-        raise ValueError(
-            f"{needs}, and engine.kind={engine.kind} serves one model: use engine=inprocess, or "
-            "drop kl_coef and measure the divergence with `germline eval RUN --kl`"
-        )
-    if fleet.kind == "ray":
-        raise ValueError(
-            f"{needs}, in the training process, which has no engine's device on a cluster: use "
-            "fleet.kind=local, or drop kl_coef"
-        )
-    if method == "es_sample_gd":
-        raise ValueError(
-            f"{needs}, and method.kind=es_sample_gd has gradients of one model: drop kl_coef"
-        )

@@ -5,16 +5,10 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from germline.config.base import KindOf, KindSection
-from germline.config.fleets import FleetConfig
 from germline.config.schedules import (
     LARGEST_SIGMA,
     Adaptive,
-    AutoLearningRate,
-    AutoSigma,
-    NaturalGradientSigma,
 )
-from germline.config.spaces import SpaceConfig
-from germline.config.strategies import Nes, StrategyConfig
 from germline.registry import register
 
 
@@ -122,90 +116,3 @@ class EsSampleGradientDescent(MethodSection):
 MethodConfig = Annotated[
     EvolutionStrategy | RandOpt | EsSampleGradientDescent, KindOf("method", default="es")
 ]
-
-GRADIENTS_OF = ("full", "low_rank")
-"""Spaces whose tensors belong to the model, which backpropagation reaches."""
-
-
-def check_method(method: MethodConfig, strategy: StrategyConfig, generations: int) -> None:
-    """Refuse a strategy that the method cannot use.
-
-    Raises:
-        ValueError: members are not seeds, sigma or learning rate has a kind that the method cannot
-            follow, or the ensemble is larger than the number of members.
-    """
-    if isinstance(method, EvolutionStrategy):
-        return
-    if not isinstance(strategy, Nes):
-        raise ValueError(
-            f"strategy.kind={strategy.kind} cannot be used by method.kind={method.kind}, whose "
-            "members are seeds: use strategy.kind=nes"
-        )
-    if isinstance(method, RandOpt):
-        _check_voting(method, strategy, generations)
-    else:
-        _check_gradient(method, strategy)
-
-
-def _check_voting(method: RandOpt, nes: Nes, generations: int) -> None:
-    if not isinstance(nes.sigma, float | AutoSigma):
-        raise ValueError(
-            f"strategy.sigma.kind={nes.sigma.kind} cannot be used by method.kind={method.kind}: "
-            "give a number or auto, or method.sigmas=[...] for several"
-        )
-    if method.ensemble_size > nes.population * generations:
-        raise ValueError(
-            f"method.ensemble_size={method.ensemble_size} is more than the "
-            f"{nes.population * generations} members of strategy.population times generations: "
-            "keep fewer or evaluate more"
-        )
-
-
-def _check_gradient(method: EsSampleGradientDescent, nes: Nes) -> None:
-    why = f"by method.kind={method.kind}"
-    if isinstance(nes.sigma, NaturalGradientSigma):
-        raise ValueError(
-            f"strategy.sigma.kind=natural cannot be used {why}, whose gradient does not contain "
-            "sigma: give a number or another schedule"
-        )
-    if isinstance(nes.learning_rate, AutoLearningRate):
-        raise ValueError(
-            f"strategy.learning_rate=auto cannot be used {why}, which follows a gradient and not "
-            "the differences between members: give a number, such as 0.0005"
-        )
-
-
-def check_backpropagation(
-    method: MethodConfig, space: SpaceConfig, engine: str, fleet: FleetConfig, temperature: float
-) -> None:
-    """Refuse to backpropagate without gradients, and to explore by sampling at temperature 0.
-
-    Args:
-        method: any; others than `es_sample_gd` need no gradient.
-        space: what is searched.
-        engine: kind of the engine.
-        fleet: number and place of the engines.
-        temperature: of sampling.
-
-    Raises:
-        ValueError: there is nothing to backpropagate through, or all samples would be the same.
-    """
-    if not isinstance(method, EsSampleGradientDescent):
-        return
-    refusal = f"cannot be used by method.kind={method.kind}"
-    if space.kind not in GRADIENTS_OF:
-        raise ValueError(
-            f"space.kind={space.kind} {refusal}, whose gradient moves whole tensors of the "
-            f"model: use space.kind={' or '.join(GRADIENTS_OF)}"
-        )
-    if engine != "inprocess":
-        raise ValueError(f"engine.kind={engine} {refusal}, as it has no gradients: use inprocess")
-    if fleet.kind != "local":
-        raise ValueError(f"fleet.kind={fleet.kind} {refusal}, which runs one model here: use local")
-    if fleet.engines > 1:
-        raise ValueError(f"fleet.engines={fleet.engines} {refusal}, which runs one model: use 1")
-    if method.exploration == "temperature" and temperature == 0:
-        raise ValueError(
-            "task.temperature=0 writes the same completion every time, so method.exploration="
-            "temperature has nothing to compare: set task.temperature=1"
-        )

@@ -70,24 +70,3 @@ class PromptSearch(Section):
                     "there"
                 )
         return self
-
-
-def check_prompt_search(search: PromptSearch, method: str, strategy: str) -> None:
-    """Check that the method and the strategy can search prompt options.
-
-    Raises:
-        ValueError: they cannot, so the options would be ignored.
-    """
-    if not search.options:
-        return
-    names = ", ".join(search.options)
-    if method != "es":
-        raise ValueError(
-            f"the options of prompt_search ({names}) cannot be searched by method.kind={method}: "
-            "use method.kind=es, or drop them"
-        )
-    if strategy != "nes":
-        raise ValueError(
-            f"the options of prompt_search ({names}) cannot be searched with strategy.kind="
-            f"{strategy}: use strategy.kind=nes, or drop them"
-        )

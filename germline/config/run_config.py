@@ -9,25 +9,18 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field, model_validator
 
 from germline.config.base import Section, path_as_text
-from germline.config.cma import check_cma_space
 from germline.config.engines import EngineConfig, InProcess
 from germline.config.fleets import FleetConfig, Local, MicrobatchSettings
 from germline.config.ignored_settings import check_ignored_settings
-from germline.config.kl_penalty import check_kl_penalty
-from germline.config.methods import (
-    EvolutionStrategy,
-    MethodConfig,
-    check_backpropagation,
-    check_method,
-)
+from germline.config.incompatible_settings import check_incompatible_settings
+from germline.config.methods import EvolutionStrategy, MethodConfig
 from germline.config.optimizers import OptimizerBase, Sgd
-from germline.config.prompt_search import PromptSearch, check_prompt_search
-from germline.config.safe_alignment import check_lagrangian
-from germline.config.schedules import AutoLearningRate, AutoSigma, CosineSchedule
+from germline.config.prompt_search import PromptSearch
+from germline.config.schedules import AutoSigma
 from germline.config.scorers import ScorerBase, Scorers
 from germline.config.shaping import ShapingConfig, ZScore
 from germline.config.spaces import LowRank, SpaceConfig
-from germline.config.strategies import Nes, RunningMeanBaseline, StrategyConfig
+from germline.config.strategies import Nes, StrategyConfig
 from germline.config.tasks import Conciseness, TaskConfig
 
 UNPERTURBED = 0.005
@@ -186,71 +179,7 @@ class Config(Section):
         return self.strategy.model_copy(update={"sigma": first})
 
     @model_validator(mode="after")
-    def _no_setting_is_ignored(self) -> "Config":
+    def _sections_fit_together(self) -> "Config":
         check_ignored_settings(self)
-        return self
-
-    @model_validator(mode="after")
-    def _a_server_serves_one_engine(self) -> "Config":
-        url = getattr(self.engine, "base_url", None)
-        if url is not None and self.fleet.engines > 1:
-            raise ValueError(
-                f"fleet.engines={self.fleet.engines} engines would write into one server, "
-                f"engine.base_url={url}: use fleet.engines=1, or engines that start their own"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _a_running_baseline_is_in_the_unit_of_the_reward(self) -> "Config":
-        running = isinstance(getattr(self.strategy, "baseline", None), RunningMeanBaseline)
-        if running and (self.shaping.kind != "raw" or self.shaping.elite < 1):
-            raise ValueError(
-                f"strategy.baseline=running is a fitness to subtract, which shaping.kind="
-                f"{self.shaping.kind} with elite={self.shaping.elite:g} does not do: use "
-                "shaping=raw, with a learning rate for the unit of the reward"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _the_method_can_run(self) -> "Config":
-        check_method(self.method, self.strategy, self.generations)
-        check_backpropagation(
-            self.method,
-            self.space,
-            self.engine.kind,
-            self.fleet,
-            self.task.temperature,
-        )
-        check_prompt_search(self.prompt_search, self.method.kind, self.strategy.kind)
-        check_lagrangian(self.task, self.method.kind)
-        check_kl_penalty(self.task, self.engine, self.fleet, self.method.kind)
-        return self
-
-    @model_validator(mode="after")
-    def _the_strategy_can_drive_the_space(self) -> "Config":
-        check_cma_space(self.strategy, self.space)
-        return self
-
-    @model_validator(mode="after")
-    def _a_measured_rate_has_examples_to_compare(self) -> "Config":
-        measured = isinstance(getattr(self.strategy, "learning_rate", None), AutoLearningRate)
-        if measured and self.batch_size == 1 and self.method.kind == "es":
-            raise ValueError(
-                "strategy.learning_rate=auto measures signal and noise by how examples differ, "
-                "and batch_size=1 has one: use batch_size=2 or more, or give learning_rate as a "
-                "number, "
-                "such as 0.01"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _a_warmup_ends_before_the_run(self) -> "Config":
-        for name in ("sigma", "learning_rate"):
-            schedule = getattr(self.strategy, name, None)
-            if isinstance(schedule, CosineSchedule) and 0 < schedule.warmup > self.generations - 2:
-                raise ValueError(
-                    f"strategy.{name}.warmup={schedule.warmup} leaves no way from start to end in "
-                    f"generations={self.generations}: use warmup={max(0, self.generations - 2)} "
-                    "or less"
-                )
+        check_incompatible_settings(self)
         return self

@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from germline.config.scorers import GermlineScorer, ScorerConfig
-from germline.config.tasks import FileOrDataset, TaskBase
+from germline.config.tasks import FileOrDataset
 from germline.registry import register
 
 SAMPLES = Path(__file__).parents[1] / "tasks" / "safe_alignment_samples.jsonl"
@@ -131,17 +131,3 @@ class SafeAlignment(FileOrDataset):
                 "them"
             )
         return self
-
-
-def check_lagrangian(task: TaskBase, method: str) -> None:
-    """Refuse rewards that change over a run where members of several generations are compared.
-
-    Raises:
-        ValueError: the method is not `es`.
-    """
-    if isinstance(task, SafeAlignment) and task.adapts and method != "es":
-        raise ValueError(
-            f"task.lambda_lr={task.lambda_lr:g} and task.safe_first={task.safe_first} change "
-            f"rewards over a run, which needs method.kind=es, found {method}: set task.lambda_lr=0 "
-            "and task.safe_first=null to keep lambda as it is"
-        )

@@ -1,12 +1,15 @@
-"""The method of a run: how it wraps the strategy and the fleet, and which weights it results in."""
+"""The method of a run: how it wraps strategy and fleet, and which weights it results in; `es`."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from germline import registry
 from germline.config import Config
+from germline.fleet.prompt_search_fleet import PromptSearchFleet
 from germline.protocols import Fleet, Strategy, Task
 from germline.signal_metrics import is_zero_signal
+from germline.strategies.categorical import CategoricalSearch
+from germline.tasks.prompt_format import PromptFormatter
 from germline.types import MeanUpdate, SeedPerturbation, Update
 
 
@@ -63,6 +66,34 @@ class Method:
             GermlineError: the run has no result yet.
         """
         return None
+
+
+class EvolutionStrategyMethod(Method):
+    """The method `es`: the strategy learns theta, and prompt options if some are given."""
+
+    def check_task(self, task: Task) -> None:
+        """Refuse a task with fewer solved examples than `prompt_search.few_shot` needs.
+
+        Raises:
+            GermlineError: it has fewer.
+        """
+        if self.config.prompt_search.few_shot:
+            self._formatter(task)
+
+    def wrap_strategy(self, strategy: Strategy) -> Strategy:
+        """Return the strategy, wrapped in a search of prompt options if some are given."""
+        search = self.config.prompt_search
+        return CategoricalSearch(search, strategy, self.config.seed) if search.options else strategy
+
+    def wrap_fleet(self, fleet: Fleet, strategy: Strategy, task: Task) -> Fleet:
+        """Return the fleet, wrapped in one that applies the members' prompt options."""
+        if not isinstance(strategy, CategoricalSearch):
+            return fleet
+        return PromptSearchFleet(fleet, self._formatter(task).format_prompt, strategy.likeliest)
+
+    def _formatter(self, task: Task) -> PromptFormatter:
+        most = max(self.config.prompt_search.few_shot, default=0)
+        return PromptFormatter(task.examples("train"), self.config.seed, most)
 
 
 def make_method(config: Config) -> Method:

@@ -35,7 +35,7 @@ class MethodSection(KindSection):
         return self.kind
 
 
-@register("method", "germline.baselines.evolution_strategy:EvolutionStrategyMethod")
+@register("method", "germline.baselines.method:EvolutionStrategyMethod")
 class EvolutionStrategy(MethodSection):
     """Evolution strategy: the members, utilities and updates of `strategy`."""
 

@@ -162,7 +162,7 @@ def test_a_level_that_does_not_exist_is_refused(monkeypatch):
 )
 def test_the_level_says_which_messages_are_shown(level, shown):
     program = (
-        "import logging; from germline.cli.log_level import set_log_level; "
+        "import logging; from germline.cli.application import set_log_level; "
         f"set_log_level({level!r}); log = logging.getLogger('germline.any'); "
         "log.info('first'); log.warning('second')"
     )

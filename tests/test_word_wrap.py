@@ -13,8 +13,7 @@ from rich.console import Console
 from rich.file_proxy import FileProxy
 from typer.main import get_group
 
-from germline.cli.application import app
-from germline.cli.log_level import set_log_level
+from germline.cli.application import app, set_log_level
 from germline.cli.word_wrap import COMMANDS, print_stderr, wrap_words
 from tests.test_seed_difference import train
 

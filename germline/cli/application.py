@@ -4,8 +4,9 @@ An error that a user can fix is printed as one red paragraph on stderr, with exi
 traceback means a bug in germline. An interrupted command ends with status 130, as shells expect.
 """
 
+import logging
 import sys
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -30,7 +31,6 @@ from germline.cli import (
 from germline.cli.arguments import examples_epilog
 from germline.cli.interrupt import INTERRUPTED
 from germline.cli.json_output import FLAG, print_error
-from germline.cli.log_level import LOG_LEVELS, LOG_VARIABLE, set_log_level
 from germline.cli.word_wrap import print_stderr
 
 WORDS = "germline.cli.words"
@@ -45,6 +45,10 @@ OTHER_NAMES = {
     "ls": "list",
 }
 """Commands of similar tools, and those of germline that do the same."""
+
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+LOG_VARIABLE: Final = "GERMLINE_LOG_LEVEL"
+FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class UserErrorGroup(TyperGroup):
@@ -111,6 +115,37 @@ def _fail(ctx: Any, kind: str, message: str, status: int) -> NoReturn:
     else:
         print_stderr(f"germline: {message}", "red")
     raise typer.Exit(status) from None
+
+
+class StderrHandler(logging.Handler):
+    """Writes to the present stderr, above a live view; lines are wrapped for a terminal."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a message."""
+        print_stderr(self.format(record))
+
+
+def set_log_level(level: str) -> None:
+    """Send germline's messages of this level and above to stderr.
+
+    Below `warning`, the default, they have the time and the module.
+
+    Raises:
+        GermlineError: there is no such level.
+    """
+    if level.lower() not in LOG_LEVELS:
+        from germline.types import GermlineError
+
+        raise GermlineError(
+            f"--log-level={level} ({LOG_VARIABLE}) is not one of {', '.join(LOG_LEVELS)}"
+        )
+    log = logging.getLogger("germline")
+    log.setLevel(level.upper())
+    log.handlers = [one for one in log.handlers if not isinstance(one, StderrHandler)]
+    handler = StderrHandler()
+    if level.lower() in ("debug", "info"):
+        handler.setFormatter(logging.Formatter(FORMAT))
+    log.addHandler(handler)
 
 
 FIRST_STEPS = (

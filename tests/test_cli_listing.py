@@ -20,7 +20,7 @@ from germline import registry
 from germline.cli import completion, tables
 from germline.cli.application import app
 from germline.config import Config, load_config
-from germline.config.presets import config_summary, find_config, preset_configs
+from germline.config.config_files import config_summary, find_config, preset_configs
 from germline.config.reference import config_sections, list_kinds, override_names
 from germline.record import RunDirectory
 from germline.types import GermlineError

@@ -10,7 +10,7 @@ import germline
 from checks.reference import DOCS
 from germline.cli.application import app
 from germline.config import Nes, load_config
-from germline.config.presets import preset_configs
+from germline.config.config_files import preset_configs
 from germline.estimates.estimate import estimate
 from germline.estimates.hardware import GPUS
 from germline.estimates.here import texts_here

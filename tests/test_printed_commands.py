@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import germline
 from germline.cli.application import app
 from germline.config import load_config
-from germline.config.presets import find_config
+from germline.config.config_files import find_config
 from tests.test_docs import PAGES, ROOT, commands
 
 NOT_RUN = {

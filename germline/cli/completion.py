@@ -37,7 +37,7 @@ def complete_folders(incomplete: str) -> list[tuple[str, str]]:
 
 def complete_configs(incomplete: str) -> list[tuple[str, str]]:
     """Offer config files, and the names of shipped configs."""
-    from germline.config.presets import config_summary, preset_configs
+    from germline.config.config_files import config_summary, preset_configs
 
     names = {name: config_summary(path) for name, path in preset_configs().items()}
     return _files(incomplete, (".yaml", ".yml")) + _matching(names, incomplete)

@@ -151,7 +151,7 @@ def _names(what: str) -> Rows:
 
 
 def _configs() -> Rows:
-    from germline.config.presets import config_summary, preset_configs
+    from germline.config.config_files import config_summary, preset_configs
 
     return ("config", "meaning"), [
         (name, config_summary(path)) for name, path in preset_configs().items()

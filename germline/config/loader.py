@@ -7,17 +7,16 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from germline.config.config_files import find_config, read_file
 from germline.config.errors import format_errors
 from germline.config.file_paths import resolve_file_paths
 from germline.config.migrations import migrate
 from germline.config.overrides import OverriddenSettings
 from germline.config.plugins import check_plugins
-from germline.config.presets import find_config
 from germline.config.run_config import Config
 from germline.config.schedules import CosineSchedule
 from germline.config.scorers import smoke_scorers
 from germline.config.task_files import SUFFIXES
-from germline.config.yaml_loader import read_file
 from germline.types import GermlineError
 
 log = logging.getLogger(__name__)

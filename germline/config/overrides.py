@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from germline.config.config_files import DuplicateKeyError, read_file, read_value
 from germline.config.file_paths import resolve_file_paths
 from germline.config.reference import group_at
-from germline.config.yaml_loader import DuplicateKeyError, read_file, read_value
 from germline.registry import sections
 from germline.types import GermlineError
 

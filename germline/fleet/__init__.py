@@ -9,8 +9,7 @@ remote_engine.py        what processes and clusters must offer: start, send, sto
 worker_jobs.py          what a remote engine is sent: to generate, to apply, to restore
 engine_queries.py       read-only questions to engines, the same for every fleet
 byte_accounting.py      how many bytes jobs and results take
-engine_state.py         weights and moments on their way to an engine that was started again
-state_transfer.py       how they get there: through a shared disk or another way
+state_transfer.py       brings weights and moments to an engine that was started again
 quorum.py               which members are evaluated, and when a generation closes without the others
 engine_processes.py     engines in processes of this machine, seen from the process of the run
 worker_process.py       the program of such a process

@@ -22,7 +22,6 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from germline.checkpoint import commit_snapshot, list_snapshots, newest_snapshot, save_snapshot
-from germline.fleet.engine_state import EngineState
 from germline.fleet.remote_engine import (
     JobDone,
     JobRaised,
@@ -32,7 +31,7 @@ from germline.fleet.remote_engine import (
     run_and_catch,
 )
 from germline.fleet.state_transfer import Ask
-from germline.fleet.worker_jobs import EngineJob
+from germline.fleet.worker_jobs import EngineJob, EngineState
 from germline.protocols import Engine
 
 POLL_S = 0.2

@@ -25,7 +25,6 @@ from typing import Any
 from germline.comm_bytes import CommBytes
 from germline.config import MicrobatchSettings
 from germline.fleet.engine_queries import with_each
-from germline.fleet.engine_state import EngineState
 from germline.fleet.mirrored_search import Member, as_member_ref, strip_offsets
 from germline.fleet.quorum import Place, Quorum
 from germline.fleet.remote_engine import EngineFault
@@ -35,6 +34,7 @@ from germline.fleet.worker_jobs import (
     CatchUpJob,
     DigestJob,
     EngineJob,
+    EngineState,
     EpisodesJob,
     GenerateJob,
     RestoreJob,

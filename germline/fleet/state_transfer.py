@@ -7,11 +7,11 @@ there; without a shared disk, another `StateTransfer` sends it.
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from germline.fleet.engine_state import EngineState, FolderState
-from germline.fleet.worker_jobs import EngineJob, SaveSnapshotJob
+from germline.fleet.worker_jobs import EngineJob, EngineState, SaveSnapshotJob
 
 Ask = Callable[[EngineJob], Any]
 """Send a job to any engine that has the weights of the fleet, and return the result."""
@@ -29,6 +29,18 @@ class StateTransfer(Protocol):
 
     def to_folder(self, ask: Ask, folder: Path, generation: int, keep: int) -> None:
         """Write the state of an engine to a folder of this machine, keeping `keep` snapshots."""
+
+
+@dataclass(frozen=True)
+class FolderState:
+    """Snapshots in a folder that every engine can read."""
+
+    folder: Path
+
+    @contextmanager
+    def unpacked(self) -> Iterator[Path]:
+        """Yield the folder."""
+        yield self.folder
 
 
 class SharedDiskTransfer:

@@ -8,7 +8,7 @@ itself. The worker pool checks each result (`is_valid_result`) before the fleet 
 import pickle
 import re
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -17,7 +17,6 @@ from typing import Any, Protocol, get_args, runtime_checkable
 from germline.checkpoint import restore, save_snapshot
 from germline.episodes import play_episodes
 from germline.fleet.engine_queries import as_table
-from germline.fleet.engine_state import EngineState
 from germline.fleet.mirrored_search import Member, MirroredEngine, resolve_member
 from germline.graders.pool import GraderPool, GraderSettings
 from germline.protocols import Engine
@@ -35,6 +34,14 @@ class EngineJob(Protocol):
 
     def is_valid_result(self, answer: object) -> bool:
         """Whether an object is a possible result: another one counts as the loss of the engine."""
+
+
+@runtime_checkable
+class EngineState(Protocol):
+    """Weights and moments after some update, where other engines can read them; picklable."""
+
+    def unpacked(self) -> AbstractContextManager[Path]:
+        """Yield a folder of snapshots on the machine where this is called."""
 
 
 def is_digest(answer: object) -> bool:

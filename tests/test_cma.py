@@ -14,7 +14,7 @@ from germline.engines.master_weights import Masters
 from germline.run import build_run_parts
 from germline.run.build_parts import make_engine
 from germline.strategies import make_strategy
-from germline.strategies.cma_base import CmaSearch
+from germline.strategies.cma import CmaSearch
 from germline.tasks import make_task
 from germline.types import Decoding, GermlineError, MeanUpdate, VectorPerturbation
 from tests.tiny_engines import examples, inprocess

@@ -16,8 +16,7 @@ from germline.protocols import Fleet
 from germline.record import RunDirectory
 from germline.run import build_run_parts
 from germline.run.build_parts import make_engine
-from germline.strategies.cma import CovarianceMatrixAdaptation
-from germline.strategies.cma_base import CmaSearch
+from germline.strategies.cma import CmaSearch, CovarianceMatrixAdaptation
 from germline.tasks import make_task
 from germline.training import generations
 from germline.types import GermlineError, MeanUpdate

@@ -65,7 +65,7 @@ class Cma(CmaBase):
     )
 
 
-@register("strategy", "germline.strategies.sep_cma:SeparableCovarianceAdaptation")
+@register("strategy", "germline.strategies.cma:SeparableCovarianceAdaptation")
 class SepCma(CmaBase):
     """Separable CMA-ES: a variance for every searched number, up to about a million of them."""
 

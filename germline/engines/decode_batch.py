@@ -15,9 +15,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from germline.engines.cuda_graph import FixedShapeSteps
-from germline.engines.kv_cache import BufferedCache
+from germline.engines.kv_cache import BufferedCache, SlidingWindow
 from germline.engines.prompt_batch import PaddedPrompts
-from germline.engines.sliding_window import SlidingWindow
 
 SMALLEST_BATCH = 16
 """Products of fewer rows give slightly different floats (measured), so small batches are filled."""

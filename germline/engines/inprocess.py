@@ -21,6 +21,7 @@ from germline.engines.cpu_kernels import FusedDecoder
 from germline.engines.decode import TokenDecoder
 from germline.engines.dtypes import check_dtype, serving_dtype
 from germline.engines.generated_texts import Detokenizer
+from germline.engines.kv_cache import check_attention_layers
 from germline.engines.lm_head import HeadInput
 from germline.engines.lora_members import LoraMembers, LowRankMembers
 from germline.engines.malloc_tuning import keep_freed_memory
@@ -29,7 +30,6 @@ from germline.engines.model_tensors import MasterPlacement, list_tensors
 from germline.engines.pretrained import PretrainedModel, load_pretrained, save_pretrained
 from germline.engines.prompt_batch import PromptEncoder, pad_prompts
 from germline.engines.sampling import draw_sampling_noise
-from germline.engines.sliding_window import check_attention_layers
 from germline.engines.subspace_forward import SubspaceMembers
 from germline.engines.teacher_forcing import PackedBatch, pack_completions, split_completions
 from germline.engines.update_size import UpdateSizeMeter

@@ -1,10 +1,11 @@
-"""Config files: those that come with germline, found by name, and reading YAML.
+"""Files of settings: shipped configs by name, YAML, and task files that stand for a config.
 
 A checkout has the shipped configs in `configs/`; a wheel contains that folder inside the package. A
 path such as `configs/demo.yaml` means the shipped file if it does not exist, so the commands of the
 README work in any folder. Errors of YAML name the line, and duplicate keys are errors.
 """
 
+import ast
 import re
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,13 @@ from germline.types import GermlineError
 
 PLACES = (Path(__file__).parents[1] / "configs", Path(__file__).parents[2] / "configs")
 """Their folder in a wheel, and in a checkout."""
+
+TASK_SUFFIXES = {
+    ".py": "python",
+    ".jsonl": "jsonl",
+    **dict.fromkeys((".parquet", ".csv", ".json", ".arrow"), "dataset"),
+}
+"""Kind of a task by the ending of its file; a Python file may hold an environment instead."""
 
 EXAMPLE = "settings like `task: countdown`"
 
@@ -122,6 +130,12 @@ def read_file(path: Path) -> dict[str, Any]:
     return values
 
 
+def kind_of_file(path: Path) -> str | None:
+    """Return the kind of the task that a file holds, None where the ending tells none."""
+    kind = TASK_SUFFIXES.get(path.suffix)
+    return "environment" if kind == "python" and _has_environment(path) else kind
+
+
 def format_yaml_error(error: yaml.YAMLError) -> str:
     """Return one line with the position and the problem, and the text around it."""
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
@@ -141,3 +155,30 @@ def _no_settings(values: object) -> str:
         shown = values if len(values) <= 40 else values[:37] + "..."
         return f"must hold {EXAMPLE}, found the text {shown!r}: a space must follow the colon"
     return f"must hold {EXAMPLE}, found {type(values).__name__}"
+
+
+def _has_environment(path: Path) -> bool:
+    """Tell whether a Python file names an environment, or has a class with `reset` and no reward.
+
+    The file is parsed and not run. One that cannot be read says so when the task is made.
+    """
+    try:
+        body = ast.parse(path.expanduser().read_bytes()).body
+    except (OSError, SyntaxError, ValueError):
+        return False
+    names = {name for statement in body for name in _defined(statement)}
+    has_reset = any(
+        "reset" in _defined(member)
+        for statement in body
+        if isinstance(statement, ast.ClassDef)
+        for member in statement.body
+    )
+    return "environment" in names or (has_reset and not names & {"reward", "rubric"})
+
+
+def _defined(statement: ast.stmt) -> list[str]:
+    """Return the names that a statement defines."""
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return [statement.name]
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    return [target.id for target in targets if isinstance(target, ast.Name)]

@@ -7,10 +7,10 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from germline.config.config_files import TASK_SUFFIXES
 from germline.config.migrations import new_name
 from germline.config.reference import group_at, override_names
 from germline.config.run_config import Config
-from germline.config.task_files import SUFFIXES
 from germline.registry import did_you_mean, sections, unknown_kind
 
 MOST_LINES = 10
@@ -137,7 +137,7 @@ def _meaning(setting: str, error: dict[str, Any], message: str) -> str:
 
 def _file_hint(setting: str, kind: str) -> str:
     """Name the file of this folder that a task was given as without its ending."""
-    files = [kind + suffix for suffix in SUFFIXES if Path(kind + suffix).is_file()]
+    files = [kind + suffix for suffix in TASK_SUFFIXES if Path(kind + suffix).is_file()]
     return f"; for the file {files[0]} give {files[0]}" if setting == "task" and files else ""
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from germline.config.config_files import find_config, read_file
+from germline.config.config_files import TASK_SUFFIXES, find_config, read_file
 from germline.config.errors import format_errors
 from germline.config.file_paths import resolve_file_paths
 from germline.config.migrations import migrate
@@ -16,7 +16,6 @@ from germline.config.plugins import check_plugins
 from germline.config.run_config import Config
 from germline.config.schedules import CosineSchedule
 from germline.config.scorers import smoke_scorers
-from germline.config.task_files import SUFFIXES
 from germline.types import GermlineError
 
 log = logging.getLogger(__name__)
@@ -126,7 +125,9 @@ def validate_config(values: Mapping[str, Any]) -> Config:
 
 def _read_file(path: Path) -> dict[str, Any]:
     """Read a config file; of a run, the config it was begun with; of a task file, it alone."""
-    if path.suffix in SUFFIXES and path.suffix != ".json":  # which may be a config, or run.json
+    if (
+        path.suffix in TASK_SUFFIXES and path.suffix != ".json"
+    ):  # may be a config
         return {"task": str(path)}
     file = path / "run.json" if (path / "run.json").is_file() else path
     values = read_file(file)

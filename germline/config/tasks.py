@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from germline.config.base import KindOf, KindSection, Many, NameOf
+from germline.config.config_files import kind_of_file
 from germline.config.kl_penalty import KlPenalty
 from germline.config.scorers import Scorers
-from germline.config.task_files import kind_of_file
 from germline.registry import register
 
 

@@ -11,9 +11,9 @@ from germline.environments import StepResult
 from germline.environments.adapters import adapt
 from germline.environments.episode import EpisodeRubric
 from germline.environments.episode_cache import EpisodeCache
-from germline.environments.event_loop import await_result
 from germline.environments.grader import EnvironmentGrader
 from germline.episode_types import Transcript
+from germline.graders.event_loop import await_result
 from germline.graders.in_process_pool import InProcessPool
 from germline.graders.pool import GraderPool
 from germline.graders.worker_messages import (

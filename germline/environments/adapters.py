@@ -4,9 +4,9 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from germline.environments.event_loop import await_result
 from germline.environments.step_result import StepResult, check_message, check_step_result
 from germline.environments.tool_calls import answer_calls, find_tools
+from germline.graders.event_loop import await_result
 from germline.graders.worker_messages import InvalidGradeError
 
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from germline.environments.adapters import adapt
 from germline.environments.close_environment import close_environment
-from germline.environments.event_loop import await_result
 from germline.environments.grader import EnvironmentGrader
 from germline.environments.step_result import shown
 from germline.episode_types import Transcript
 from germline.example import Example
+from germline.graders.event_loop import await_result
 from germline.graders.reward_functions import exception_text
 from germline.graders.worker_messages import CAUSED_BY_CODE
 

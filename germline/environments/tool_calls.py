@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from germline.environments.argument_check import argument_problem
-from germline.environments.event_loop import await_result
+from germline.graders.event_loop import await_result
 from germline.graders.worker_messages import CAUSED_BY_CODE
 from germline.registry import did_you_mean
 

@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from germline.environments.episode import EpisodeRubric
-from germline.environments.event_loop import await_result
 from germline.environments.grader import EnvironmentGrader
 from germline.environments.step_result import StepResult, shown
 from germline.environments.textarena_words import keep_dictionary, missing_data
@@ -35,6 +34,7 @@ from germline.environments.verifiers_outcome import TOTAL, check_ok, reward_part
 from germline.episode_types import EpisodeBatch
 from germline.errors import GermlineError
 from germline.example import Example
+from germline.graders.event_loop import await_result
 from germline.graders.worker_messages import InvalidGradeError
 
 check_version()  # before the import, which takes seconds and fails with other versions

@@ -28,7 +28,7 @@ from typing import Any
 
 from germline.errors import GermlineError
 from germline.example import Example
-from germline.graders.running_loop import call_outside_loop
+from germline.graders.event_loop import call_outside_loop
 from germline.graders.worker_messages import (
     CAUSED_BY_CODE,
     GradeMissingError,

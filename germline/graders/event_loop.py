@@ -1,12 +1,27 @@
-"""One event loop for all async environments of a process, so that their connections stay usable."""
+"""One event loop for all async code of a process, also where another one runs, as in a notebook.
+
+With one loop the connections of async environments stay usable.
+"""
 
 import asyncio
 import inspect
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
-from germline.graders.running_loop import call_outside_loop
+
+def call_outside_loop(function: Callable[[Any], Any], argument: Any) -> Any:
+    """Call a function; in a thread of its own if this thread runs an event loop."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return function(argument)
+    thread = ThreadPoolExecutor(1, thread_name_prefix="outside-loop")
+    try:
+        return thread.submit(function, argument).result()
+    finally:
+        thread.shutdown(wait=False)
 
 
 def await_result(value: Any) -> Any:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import germline
-from germline.graders import length_difference
+from germline.graders import answer_match
 from germline.graders.pool import GraderPool
 from germline.types import Example, GermlineError, Grade
 from tests import misbehaving_graders
@@ -194,7 +194,7 @@ def test_a_lambda_is_refused_as_a_grader():
 
 def test_a_floor_that_does_not_fit_the_rubric_is_refused():
     with pytest.raises(GermlineError, match=r"\['evil'\]"):
-        GraderPool(length_difference.grade_length, {"good": 1.0}, {"evil": 0.0})
+        GraderPool(answer_match.grade_length, {"good": 1.0}, {"evil": 0.0})
 
 
 def test_closing_cancels_what_is_not_graded_and_ends_the_workers():
@@ -226,11 +226,11 @@ def test_a_closed_pool_refuses_texts():
 
 def test_a_script_without_a_main_guard_can_grade(tmp_path):
     script = """
-        from germline.graders import exact_match
+        from germline.graders import answer_match
         from germline.graders.pool import GraderPool
         from germline.types import Example
 
-        with GraderPool(exact_match.grade_exact, {"exact": 1.0}, {"exact": 0.0}) as pool:
+        with GraderPool(answer_match.grade_exact, {"exact": 1.0}, {"exact": 0.0}) as pool:
             print(pool.submit(["8"], [Example(0, "?", "8", False)]).result()[0].reward)
     """
     with python(script, tmp_path) as process:
@@ -291,7 +291,7 @@ def test_four_thousand_texts_cost_the_parent_a_few_calls_each():
     threading.setprofile(count)  # of the threads that serve the workers, started below
     try:
         with GraderPool(
-            length_difference.grade_length,
+            answer_match.grade_length,
             {"length": 1.0, "length_difference": 0.0},
             {"length": 0.0, "length_difference": 0.0},
         ) as pool:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from germline.graders import countdown, exact_match, length_difference
+from germline.graders import answer_match, countdown
 from germline.types import Example
 
 PUZZLE = Example(
@@ -212,7 +212,7 @@ def test_anything_else_is_not_a_target(text):
 def test_exact_match_ignores_surrounding_white_space_only():
     example = Example(0, "What is 3 + 5?", "8", True)
     values = {
-        text: exact_match.grade_exact(text, example)["exact"]
+        text: answer_match.grade_exact(text, example)["exact"]
         for text in ("8", " 8\n", "8.", "", "18")
     }
     assert values == {"8": 1.0, " 8\n": 1.0, "8.": 0.0, "": 0.0, "18": 0.0}
@@ -220,12 +220,12 @@ def test_exact_match_ignores_surrounding_white_space_only():
 
 def test_length_is_the_difference_in_characters_whichever_is_longer():
     example = Example(0, "Capital of Peru?", "Lima", True)
-    assert length_difference.grade_length("Lima.", example) == {
+    assert answer_match.grade_length("Lima.", example) == {
         "length": -1.0,
         "length_difference": 1.0,
     }
-    assert length_difference.grade_length("", example) == {"length": -4.0, "length_difference": 4.0}
-    assert length_difference.grade_length("Límä", example) == {
+    assert answer_match.grade_length("", example) == {"length": -4.0, "length_difference": 4.0}
+    assert answer_match.grade_length("Límä", example) == {
         "length": 0.0,
         "length_difference": 0.0,
     }
@@ -234,5 +234,6 @@ def test_length_is_the_difference_in_characters_whichever_is_longer():
 def test_length_differences_end_at_the_limit():
     example = Example(0, "Capital of Peru?", "Lima", True)
     assert (
-        length_difference.grade_length("x" * 10_000, example)["length"] == -length_difference.LIMIT
+        answer_match.grade_length("x" * 10_000, example)["length"]
+        == -answer_match.MAX_LENGTH_DIFFERENCE
     )

@@ -1,7 +1,7 @@
 """Majority votes over completions: the answers of several members to one example become one answer.
 
 Two completions count as the same answer where the task says so (`protocols.VotableTask`), and
-otherwise where their plain texts agree (`tasks.normalize_answer`). A completion without an answer
+otherwise where their plain texts agree (`normalize_answer`). A completion without an answer
 abstains. Of answers with equally many votes, the one of the best member wins, members being given
 best first.
 
@@ -13,8 +13,8 @@ a vote works with any reward, and its reward is that of one completion.
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from germline.graders.answer_match import normalize_answer
 from germline.protocols import Task, VotableTask
-from germline.tasks.normalize_answer import normalize_answer
 from germline.types import Example, Rollout
 
 Answer = Callable[[str, Example], str | None]

@@ -125,9 +125,7 @@ def validate_config(values: Mapping[str, Any]) -> Config:
 
 def _read_file(path: Path) -> dict[str, Any]:
     """Read a config file; of a run, the config it was begun with; of a task file, it alone."""
-    if (
-        path.suffix in TASK_SUFFIXES and path.suffix != ".json"
-    ):  # may be a config
+    if path.suffix in TASK_SUFFIXES and path.suffix != ".json":  # may be a config
         return {"task": str(path)}
     file = path / "run.json" if (path / "run.json").is_file() else path
     values = read_file(file)

@@ -12,11 +12,16 @@ from typing import Any
 
 from germline import registry
 from germline.example import Example
-from germline.graders.contains_match import contains_reward
-from germline.graders.exact_match import grade_exact
-from germline.graders.json_match import json_reward, parse_json
-from germline.graders.length_difference import LIMIT, grade_length
-from germline.graders.numeric_match import answer_number, numeric_reward
+from germline.graders.answer_match import (
+    MAX_LENGTH_DIFFERENCE,
+    answer_number,
+    contains_reward,
+    grade_exact,
+    grade_length,
+    json_reward,
+    numeric_reward,
+    parse_json,
+)
 
 RewardFunction = Callable[..., float]
 
@@ -157,7 +162,7 @@ def _is_no_json(answer: str) -> str:
 reward("json", check_answer=_is_no_json)(json_reward)
 
 
-@reward("length", lowest=-float(LIMIT), highest=0.0)
+@reward("length", lowest=-float(MAX_LENGTH_DIFFERENCE), highest=0.0)
 def length(text: str, example: Example) -> float:
     """Minus the difference in length to the gold answer, in characters."""
     return grade_length(text, example)["length"]

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 
 from germline.config import Arithmetic
-from germline.graders import exact_match, numeric_match
+from germline.graders.answer_match import grade_exact, normalized_number
 from germline.protocols import Grader
 from germline.tasks.splits import seeded_split
 from germline.types import Example, Split
@@ -28,7 +28,7 @@ class ArithmeticTask:
     metric_higher_is_better = True
 
     def __init__(self, config: Arithmetic) -> None:
-        self.grader: Grader = exact_match.grade_exact
+        self.grader: Grader = grade_exact
         self.rubric: Mapping[str, float] = {"exact": 1.0}
         self.floor: Mapping[str, float] = {"exact": 0.0}
         self.max_new_tokens = config.max_new_tokens or MAX_NEW_TOKENS
@@ -52,7 +52,7 @@ class ArithmeticTask:
 
     def answer_of(self, text: str, example: Example) -> str | None:
         """Return the number a completion ends with."""
-        return numeric_match.normalized_number(text)
+        return normalized_number(text)
 
 
 def arithmetic_question(a: int, sign: str, b: int) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from germline.config import Conciseness
-from germline.graders import length_difference
+from germline.graders.answer_match import MAX_LENGTH_DIFFERENCE, grade_length
 from germline.protocols import Grader
 from germline.tasks.facts_data import FACTS
 from germline.tasks.json_files import read_json_lines, row_field
@@ -33,9 +33,9 @@ class ConcisenessTask:
     metric_higher_is_better = False
 
     def __init__(self, config: Conciseness) -> None:
-        self.grader: Grader = length_difference.grade_length
+        self.grader: Grader = grade_length
         self.rubric: Mapping[str, float] = {"length": 1.0, "length_difference": 0.0}
-        limit = float(length_difference.LIMIT)
+        limit = float(MAX_LENGTH_DIFFERENCE)
         self.floor: Mapping[str, float] = {"length": -limit, "length_difference": limit}
         self.max_new_tokens = config.max_new_tokens or MAX_NEW_TOKENS
         self.stop = config.stop or ()

@@ -10,13 +10,12 @@ from collections.abc import Mapping, Sequence
 
 from germline.config import Dataset, Jsonl, Rows
 from germline.config.tasks import RewardedRows
-from germline.graders import numeric_match
+from germline.graders.answer_match import normalize_answer, normalized_number
 from germline.graders.builtin_rewards import make_rubric, rewards
 from germline.protocols import Grader
 from germline.tasks import dataset_rows
 from germline.tasks.dataset_library import load_dataset_rows
 from germline.tasks.json_files import PlacedRow, read_json_lines, shown
-from germline.tasks.normalize_answer import normalize_answer
 from germline.tasks.python_inputs import GivenRows
 from germline.tasks.scorer_parts import heaviest_part
 from germline.types import Example, GermlineError, Split
@@ -62,11 +61,7 @@ class RowsTask:
 
     def answer_of(self, text: str, example: Example) -> str | None:
         """Return the last number of a completion for `numeric`, else its normalized text."""
-        return (
-            numeric_match.normalized_number(text)
-            if "numeric" in self.rubric
-            else normalize_answer(text)
-        )
+        return normalized_number(text) if "numeric" in self.rubric else normalize_answer(text)
 
 
 class JsonlTask(RowsTask):

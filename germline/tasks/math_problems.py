@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from germline.config.math_tasks import Gsm8k, Math, MathProblems
+from germline.graders.answer_match import normalize_answer
 from germline.graders.math_match import (
     Marker,
     MathGrader,
@@ -21,7 +22,6 @@ from germline.protocols import Grader
 from germline.tasks import dataset_rows
 from germline.tasks.file_or_dataset import load_file_or_dataset
 from germline.tasks.json_files import PlacedRow, row_field
-from germline.tasks.normalize_answer import normalize_answer
 from germline.types import Example, GermlineError, Split
 
 _ANNOTATION = re.compile(r"<<[^<>]*>>")

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 
 from germline.config import Multiplication
-from germline.graders import exact_match, numeric_match
+from germline.graders.answer_match import grade_exact, normalized_number
 from germline.noise import epoch_permutation
 from germline.protocols import Grader
 from germline.tasks.splits import seeded_split
@@ -34,7 +34,7 @@ class MultiplicationTask:
     metric_higher_is_better = True
 
     def __init__(self, config: Multiplication) -> None:
-        self.grader: Grader = exact_match.grade_exact
+        self.grader: Grader = grade_exact
         self.rubric: Mapping[str, float] = {"exact": 1.0}
         self.floor: Mapping[str, float] = {"exact": 0.0}
         # Twice the digits of the product, at one token each, include blanks and the end token.
@@ -55,7 +55,7 @@ class MultiplicationTask:
 
     def answer_of(self, text: str, example: Example) -> str | None:
         """Return the number a completion ends with."""
-        return numeric_match.normalized_number(text)
+        return normalized_number(text)
 
 
 def multiplication_question(a: int, b: int) -> str:

@@ -78,10 +78,9 @@ def _show(plan: "DryRun", runs: int) -> None:
     import yaml
 
     from germline.cli.tables import print_indented
-    from germline.config.unset_settings import without_unset
 
     typer.secho("config", bold=True)
-    typer.echo(yaml.safe_dump(without_unset(plan.config), sort_keys=False))
+    typer.echo(yaml.safe_dump(plan.config.without_unset(), sort_keys=False))
     for title, lines in (
         ("batch", _batch(plan)),
         ("memory and time", _estimate(plan, runs)),

@@ -49,6 +49,27 @@ class Section(BaseModel):
             if getattr(self, name) != fields[name].get_default(call_default_factory=True)
         ]
 
+    def without_unset(self) -> dict[str, Any]:
+        """Return the settings as JSON values, without those that have no value, for a person.
+
+        A setting is left out if its default is null or empty and it was not changed, so the result
+        is the same config.
+        """
+        dumped = self.model_dump(mode="json")
+        return {
+            name: _without_unset(getattr(self, name), dumped[name])
+            for name in type(self).model_fields
+            if dumped[name] not in (None, [], {}) or self.changed(name)
+        }
+
+
+def _without_unset(value: object, dumped: object) -> object:
+    if isinstance(value, Section):
+        return value.without_unset()
+    if isinstance(value, Mapping) and isinstance(dumped, Mapping):
+        return {name: _without_unset(value[name], dumped[name]) for name in dumped}
+    return dumped
+
 
 class KindSection(Section):
     """Base of the sections that have kinds; every kind has a short name, `kind`."""

@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 import yaml
 
-from germline.config.unset_settings import without_unset
 from germline.evaluation import confidence_interval
 from germline.record import RunDirectory
 from germline.record.atomic_files import write_atomically
@@ -90,7 +89,7 @@ def model_card(run: RunDirectory, name: str, form: Literal["adapter", "merged"],
     )
     if form == "adapter" and base == "nano":
         load = f"from germline.nano import NANO_DIR\n{load}"
-    settings = yaml.safe_dump(_shortened(without_unset(config)), sort_keys=False)
+    settings = yaml.safe_dump(_shortened(config.without_unset()), sort_keys=False)
     parts = (
         f"---\n{yaml.safe_dump(header, sort_keys=False)}---\n",
         f"# {base}, trained on {config.task.title}\n",

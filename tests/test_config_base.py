@@ -1,7 +1,6 @@
 """Settings as a person reads them: without the unset ones, and still the same config."""
 
 from germline.config import load_config
-from germline.config.unset_settings import without_unset
 
 UNSET = load_config(
     {
@@ -16,7 +15,7 @@ UNSET = load_config(
 
 
 def test_settings_without_the_unset_ones_are_the_same_config():
-    shown = without_unset(UNSET)
+    shown = UNSET.without_unset()
     assert load_config(shown) == UNSET
     assert (shown["held_out"]["patience"], shown["space"]["exclude"]) == (2, ["*bias"])
     assert "threads" not in shown["engine"]
@@ -26,4 +25,4 @@ def test_settings_without_the_unset_ones_are_the_same_config():
 
 def test_settings_that_were_set_to_nothing_are_kept():
     rewarded = load_config({"task": {"kind": "rows", "reward": {}, "scorers": {"r": "repetition"}}})
-    assert without_unset(rewarded)["task"]["reward"] == {}
+    assert rewarded.without_unset()["task"]["reward"] == {}

@@ -21,10 +21,8 @@ from germline.graders.fuzz_texts import HOSTILE, fuzz_text
 from germline.nano import NANO_DIR
 from germline.protocols import EpisodeTask, Task
 from germline.run.build_parts import make_decoding, make_graders
-from germline.run.episode_reward_check import missing_reward
-from germline.run.example_episode import ExampleEpisode, play_example
+from germline.run.episode_checks import ExampleEpisode, check_tools, missing_reward, play_example
 from germline.run.task_check_row import TaskCheckRow, Verdict
-from germline.run.tool_check import check_tools
 from germline.scorers.scored_graders import Graders
 from germline.tasks import make_task
 from germline.tasks.environment_task import EnvironmentTask

@@ -1,0 +1,211 @@
+"""Checks of a task with an environment: its reward and its tools, in episodes of known replies."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from germline.config import Config
+from germline.environments.adapters import ToolAdapter, adapt
+from germline.environments.close_environment import close_environment
+from germline.environments.grader import EnvironmentGrader
+from germline.environments.tool_call_grader import RAISED, RETURNED, ToolCallGrader
+from germline.environments.tool_calls import describe
+from germline.episode_types import Transcript, Turn
+from germline.graders.pool import GraderPool
+from germline.protocols import GraderProtocol, Task
+from germline.run.task_check_row import TaskCheckRow
+from germline.scorers.scored_graders import Graders
+from germline.tasks.environment_task import EnvironmentTask
+from germline.types import Example, GermlineError, Grade
+
+NEVER_GIVEN = -1e300
+"""The floor of a part with a positive weight, which no environment gives."""
+
+EXAMPLE_TEXT = "text"
+"""Argument of a tool that takes a text, where the example has no gold answer."""
+
+_BY_TYPE: Mapping[str, Any] = {
+    "integer": 1,
+    "number": 1.0,
+    "boolean": True,
+    "array": [],
+    "object": {},
+    "null": None,
+}
+
+
+@dataclass(frozen=True)
+class ExampleEpisode:
+    """An episode in which every reply of the model is the same.
+
+    Attributes:
+        reply: the gold answer of the example, or an empty text where it has none.
+        begin: the first message of the environment, which follows the prompt.
+        turns: replies, and the environment's messages to them.
+        grade: the reward and its parts, or why the environment failed.
+        is_cut: whether the limit of turns ended the episode.
+    """
+
+    reply: str
+    begin: str
+    turns: tuple[Turn, ...]
+    grade: Grade
+    is_cut: bool
+
+
+def play_example(example: Example, max_turns: int, graders: GraderProtocol) -> ExampleEpisode:
+    """Play an example with its gold answer as every reply, and seed 0.
+
+    Raises:
+        GermlineError: the environment is at fault.
+    """
+
+    def grade(replies: int, *, is_final: bool = False) -> Grade:
+        asked = Transcript((example.answer,) * replies, seed=0, is_final=is_final)
+        return graders.submit([asked], [example]).result()[0]
+
+    state = grade(0)
+    begin = state.observation or ""
+    turns: list[Turn] = []
+    while state.observation is not None:
+        replies = len(turns) // 2 + 1
+        turns.append(Turn("assistant", example.answer))
+        state = grade(replies)
+        if state.observation is not None and replies == max_turns:
+            final = grade(replies, is_final=True)
+            return ExampleEpisode(example.answer, begin, tuple(turns), final, is_cut=True)
+        if state.observation is not None:
+            turns.append(Turn("user", state.observation))
+    return ExampleEpisode(example.answer, begin, tuple(turns), state, is_cut=False)
+
+
+def missing_reward(
+    task: Task, config: Config, graders: Graders, examples: Sequence[Example]
+) -> str | None:
+    """Say that no episode had a reward; None where one had, and for a task without environment.
+
+    An episode without a reward earns the floor, and so looks like one that has earned the floor.
+    Here, episodes are played with floors that no environment gives, which tell the two apart.
+
+    Args:
+        task: of any kind.
+        config: whose limits of graders hold.
+        graders: of the task.
+        examples: to play, with the gold answer as every reply.
+    """
+    if not isinstance(task, EnvironmentTask):
+        return None
+    grader = task.episode_grader
+    if not isinstance(grader, EnvironmentGrader):
+        return None
+    limits, turns = config.graders, task.max_turns
+
+    def all_have(floors: Mapping[str, float], graders: Graders) -> bool:
+        grades = (play_example(example, turns, graders).grade for example in examples)
+        return all(grade.parts == floors and grade.failure is None for grade in grades)
+
+    floors = {
+        part: -NEVER_GIVEN if weight < 0 else NEVER_GIVEN for part, weight in task.rubric.items()
+    }
+    probe = replace(grader, rubric=replace(grader.rubric, floors=floors))
+    try:
+        if not all_have(task.floor, graders):
+            return None
+        with GraderPool(
+            *(probe, task.rubric, task.floor),
+            timeout_s=limits.timeout_s,
+            memory_gb=limits.memory_gb,
+            max_turns=turns,
+        ) as pool:
+            pool.redirect_output(Path(os.devnull))  # `graders` have printed the same
+            if not all_have(floors, pool):
+                return None
+    except GermlineError:  # the other checks report it
+        return None
+    return (
+        f"no step gave a reward in {len(examples)} episodes of up to {turns} turns that were "
+        "tried, and an episode without a reward earns the floor: return rewards from step(), or "
+        "define get_reward()"
+    )
+
+
+def check_tools(task: Task, config: Config, printed: Path) -> list[TaskCheckRow]:
+    """Call every tool of an environment once; no row for a task without tools.
+
+    Its arguments are made from its signature. An environment that ignores replies without a call
+    hides a tool that fails, so each tool is called in an episode of its own, in a grader process
+    and under the time limit of a turn.
+
+    Args:
+        task: of any kind.
+        config: whose limits of graders hold.
+        printed: file to which what the tools print is appended.
+    """
+    if not isinstance(task, EnvironmentTask) or not task.has_tools:
+        return []
+    grader = task.episode_grader
+    if not isinstance(grader, EnvironmentGrader):
+        return []
+    example = task.examples("train")[0]
+    calls = example_calls(grader, example)
+    limits = config.graders
+    with GraderPool(
+        ToolCallGrader(grader),
+        grader.rubric.weights,
+        grader.rubric.floors,
+        timeout_s=limits.timeout_s,
+        memory_gb=limits.memory_gb,
+        max_turns=1,
+    ) as pool:
+        pool.redirect_output(printed)
+        results = [_result(pool, name, arguments, example) for name, arguments in calls.items()]
+    remarks = [
+        f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())}) {result}"
+        for (name, arguments), result in zip(calls.items(), results, strict=True)
+    ]
+    failed = [
+        remark
+        for remark, result in zip(remarks, results, strict=True)
+        if not result.startswith(RETURNED)
+    ]
+    if not failed:
+        return [TaskCheckRow("tools", len(calls), (), "ok", "; ".join(remarks))]
+    remark = f"{'; '.join(failed)}: the model may call a tool with such arguments"
+    return [TaskCheckRow("tools", len(calls), (), "warning", remark)]
+
+
+def example_calls(grader: EnvironmentGrader, example: Example) -> dict[str, dict[str, Any]]:
+    """Return example arguments of every tool by its name: those without a default."""
+    adapter = adapt(grader.factory())
+    tools = adapter.tools if isinstance(adapter, ToolAdapter) else {}
+    close_environment(adapter)
+    calls = {}
+    for name, tool in tools.items():
+        schema = describe(tool)["function"]["parameters"]
+        calls[name] = {
+            argument: _example_argument(schema["properties"][argument], example)
+            for argument in schema["required"]
+        }
+    return calls
+
+
+def _example_argument(schema: Mapping[str, Any], example: Example) -> Any:
+    """Return a value that the JSON schema of an argument allows."""
+    if schema.get("enum"):
+        return schema["enum"][0]
+    if "anyOf" in schema:
+        return _example_argument(schema["anyOf"][0], example)
+    return _BY_TYPE.get(schema.get("type", "string"), example.answer or EXAMPLE_TEXT)
+
+
+def _result(pool: GraderPool, name: str, arguments: Mapping[str, Any], example: Example) -> str:
+    """Make one call and wait for it, so that an error does not stop the next call."""
+    call = Transcript((json.dumps([name, arguments]),), seed=0)
+    try:
+        (grade,) = pool.submit([call], [example]).result()
+    except GermlineError as error:
+        return f"{RAISED}{error}"
+    return grade.observation or f"failed: {grade.failure}"

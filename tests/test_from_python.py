@@ -66,6 +66,18 @@ def test_a_function_and_rows_train_to_the_bits_of_a_task_file(tmp_path, reward):
     assert mean_at_end(training) == mean_at_end(germline.resume(of_file))
 
 
+@pytest.mark.parametrize(("stop_after", "every", "end"), [(0, 1, 1), (1, 9, None), (2, 1, 3)])
+def test_the_end_of_a_stopped_run_is_the_score_of_its_last_weights(
+    tmp_path, stop_after, every, end
+):
+    config = {**ON_ROWS, "generations": 4, "held_out": {"every": every, "examples": 2}}
+    training = germline.train(config, tmp_path / "run", reward=length, data=ROWS)
+    for record in training:
+        if record.generation == stop_after:
+            training.stop()
+    assert (training.end.generation if training.end else None) == end
+
+
 def test_several_functions_have_weights_and_are_recorded_by_name(tmp_path):
     of_file = of_a_file(tmp_path, LENGTH, VOWELS, "rubric = {length: 1.0, vowels: 0.1}")
     rewards = {length: 1.0, vowels: 0.1}

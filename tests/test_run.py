@@ -180,16 +180,6 @@ def test_stop_ends_after_the_generation_at_hand(tmp_path):
     assert training.directory.journal.last_generation() == 1
 
 
-@pytest.mark.parametrize(("stop_after", "end"), [(0, 1), (1, None), (2, 3)])
-def test_the_end_of_a_stopped_run_is_the_score_of_its_last_weights(tmp_path, stop_after, end):
-    scored = settings("held_out.every=1" if end else "held_out.every=100")
-    training = train(scored, tmp_path / "run")
-    for record in training:
-        if record.generation == stop_after:
-            training.stop()
-    assert (training.end.generation if training.end else None) == end
-
-
 def test_a_held_out_score_due_when_the_run_is_stopped_is_not_lost(tmp_path, monkeypatch):
     training = train(settings("held_out.every=1"), tmp_path / "run")
     for record in training:

@@ -46,6 +46,16 @@ def test_a_good_task_has_no_problems(tmp_path):
     assert (set(gold.rewards), set(empty.rewards)) == ({1.0}, {0.0})
 
 
+def test_a_reward_that_is_the_same_for_every_text_is_warned_of(tmp_path):
+    rows = "train = [{'prompt': f'Number {n}?'} for n in range(10)]\n"
+    constant, lengths = (
+        germline.check_task(file(tmp_path, body, rows)).findings[3]
+        for body in ("    return 1.0\n", "    return min(len(completion), 9) / 9\n")
+    )
+    assert (constant.verdict, lengths.verdict) == ("warning", "ok")
+    assert "texts that were tried earn 1, empty ones included" in constant.remark
+
+
 @pytest.mark.parametrize("name", ["arithmetic", "countdown", "multiplication"])
 def test_the_tasks_that_come_along_have_no_problems(name):
     assert germline.check_task(name, prompts=1).problems == ()
@@ -65,7 +75,7 @@ def test_prompts_are_shown_as_the_model_sees_them(tmp_path):
         ("    return 0.0\n", "gold answers", "earn no more than empty ones"),
         ("    return random.random()\n", "gold answers", "the reward is not deterministic: 0."),
         ("    return 1 / len(completion) - 1\n", "hostile answers", "worse than its floor 0"),
-        ("    return -len(completion)\n", "hostile answers", "the function returns: max(0, value)"),
+        ("    return -len(completion)\n", "hostile answers", "returns to one, such as max(-"),
         (
             "    if '(' in completion[:9]: time.sleep(60)\n" + RIGHT,
             "hostile answers",

@@ -22,7 +22,7 @@ from germline.nano import NANO_DIR
 from germline.protocols import EpisodeTask, Task
 from germline.run.build_parts import make_decoding, make_graders
 from germline.run.episode_checks import ExampleEpisode, check_tools, missing_reward, play_example
-from germline.run.task_check_row import TaskCheckRow, Verdict
+from germline.run.task_check_row import TaskCheckRow, Verdict, warn_of_equal_rewards
 from germline.scorers.scored_graders import Graders
 from germline.tasks import make_task
 from germline.tasks.environment_task import EnvironmentTask
@@ -235,12 +235,13 @@ def _rewards(task: Task, graders: Graders) -> list[TaskCheckRow]:
     # With no gold answer, nothing else shows that some answer can be graded; training refuses it.
     needs_one = not golden and not isinstance(task, EpisodeTask)
     tried = _judged("hostile answers", strange, hostile, needs_one=needs_one)
-    return [
+    rows = [
         _compared(gold, _judged("", again, answers), nothing, has_tools=has_tools),
         nothing,
         # As the only reply, a gold answer earns nothing where a tool must be called.
         tried if has_tools and not _is_better(gold, nothing) else _tempting(gold, tried, hostile),
     ]
+    return rows if isinstance(task, EpisodeTask) else warn_of_equal_rewards(rows)
 
 
 def _judged(

@@ -1,6 +1,6 @@
 """One row of a check of a task: what was tried, and the verdict."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Verdict = Literal["ok", "warning", "wrong"]
@@ -21,3 +21,15 @@ class TaskCheckRow:
     verdict: Verdict
     remark: str
     text: str | None = None
+
+
+def warn_of_equal_rewards(rows: list[TaskCheckRow]) -> list[TaskCheckRow]:
+    """Warn, in the last row, that all texts of all rows earned the same reward."""
+    rewards = [reward for row in rows for reward in row.rewards]
+    if len(rewards) < 2 or min(rewards) < max(rewards) or rows[-1].verdict != "ok":
+        return rows
+    remark = (
+        f"all {len(rewards)} texts that were tried earn {rewards[0]:g}, empty ones included: check "
+        "that a better answer earns more, as a run learns from differences only"
+    )
+    return [*rows[:-1], replace(rows[-1], verdict="warning", remark=remark)]

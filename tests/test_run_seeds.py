@@ -171,6 +171,19 @@ def test_the_command_trains_every_seed_and_sums_them_up(tmp_path: Path) -> None:
     assert "3 runs side by side" in (tmp_path / "page.html").read_text()
 
 
+def test_seeds_end_with_how_to_compare_them_and_no_seed_is_trained_on_alone(
+    tmp_path: Path,
+) -> None:
+    config, out = tmp_path / "config.yaml", tmp_path / "seeds"
+    config.write_text(yaml.safe_dump(CONFIG | {"generations": 1}))
+    command = ["train", str(config), "seeds=0,1", "--out", str(out)]
+    result = CliRunner().invoke(app, command, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert f"germline report {out} OTHER_FOLDER" in " ".join(result.output.split())
+    assert "next:" not in result.output
+    assert "germline resume" not in result.output
+
+
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of three run seeds, of which two are trained."""

@@ -1,5 +1,6 @@
 """Run a training from the terminal: show its progress, handle Ctrl-C, print the summary."""
 
+import shlex
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
@@ -23,8 +24,12 @@ if TYPE_CHECKING:
     from germline.studies.run_seeds import SeedStudy
 
 
-def run_with_view(begin: "Callable[[], Training]", *, quiet: bool, as_json: bool = False) -> None:
+def run_with_view(
+    begin: "Callable[[], Training]", *, quiet: bool, as_json: bool = False, of_several: bool = False
+) -> None:
     """Run a training to its end or until Ctrl-C, and print a summary, or its values as JSON.
+
+    One `of_several` seeds has no next commands: they would leave its seeds with different lengths.
 
     Raises:
         typer.Exit: the training was stopped before its last generation.
@@ -66,7 +71,7 @@ def run_with_view(begin: "Callable[[], Training]", *, quiet: bool, as_json: bool
     elif not training.directory.has_ended:
         train_summary.print_stopped(console, training.directory)
         raise typer.Exit(INTERRUPTED)
-    if not quiet:
+    if not quiet and not of_several:
         train_summary.print_next_commands(console, training.directory)
 
 
@@ -107,6 +112,11 @@ def run_seeds_with_view(study: "SeedStudy", *, quiet: bool, as_json: bool = Fals
     typer.echo("")
     tables.print_table(("seed", "before", "best", "after"), rows)
     print_stdout(f"report over all seeds: {report}")
+    if not quiet:
+        print_stdout(
+            "To compare it with another config, train that with the same seeds, and then: "
+            f"germline report {shlex.quote(str(study.out))} OTHER_FOLDER"
+        )
 
 
 def _run_one_seed(training: "Training", *, quiet: bool, as_json: bool) -> None:
@@ -116,7 +126,7 @@ def _run_one_seed(training: "Training", *, quiet: bool, as_json: bool) -> None:
         typer.Exit: it was stopped before its last generation.
     """
     if not as_json:
-        run_with_view(lambda: training, quiet=quiet)
+        run_with_view(lambda: training, quiet=quiet, of_several=True)
         return
     with stop_on_interrupt(training.stop):
         for _ in training:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from germline.config import Config, Nes
-from germline.evaluation.score_decline import Cause, RunCurves, ScoreDecline, find_score_decline
+from germline.evaluation.score_decline import ScoreDecline, find_score_decline
+from germline.evaluation.score_decline_cause import Cause, RunCurves
 from germline.record.atomic_files import Row
 from germline.report.advice import signal
 from germline.report.text_format import number

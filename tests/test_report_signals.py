@@ -90,6 +90,9 @@ def test_examples_that_no_member_solves_are_said_to_be_too_hard():
     said = advice(found)["no signal"]
     assert said.startswith("no signal for 4 generations, every member has a fitness of 0: the ex")
     assert "easier ones first" in said
+    earned = advice([*rows(WINDOW), *found])["no signal"]
+    assert "too hard" not in earned
+    assert "earlier generations earned more" in earned
     found[1]["fitness"] = dict.fromkeys(found[1]["fitness"], 0.25)
     assert "too hard" not in advice(found)["no signal"]
 

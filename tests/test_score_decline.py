@@ -153,6 +153,7 @@ def test_a_collapse_is_found_during_a_run_with_frequent_scores(curve, best, soon
     last = find_score_decline(RunCurves(scores=scores))
     assert last is not None
     assert last.since == best
+    assert -1 <= last.low < last.loss < last.high <= 1
     assert last.chance < 1e-3
 
 
@@ -164,6 +165,12 @@ def test_frequent_scores_that_differ_by_luck_alone_are_no_fall(count):
         chances = random.random(100)
         found += bool(alarms([score(at, random.random(100) < chances) for at in range(count)]))
     assert found <= 1
+
+
+def test_a_share_cannot_decline_by_more_than_1():
+    last = find_score_decline(RunCurves(scores=shares((0.99, 0.3, 0.5, 0.0, 0.0, 0.0, 0.0, 0.0))))
+    assert last is not None
+    assert last.high == 1
 
 
 # --- luck is not

@@ -137,6 +137,7 @@ def _of_blocks(
     good = np.array([signed_score(mean) for mean in means])
     reference = int(np.argmax(good[:-2]))
     best = max(blocks[reference], key=signed_score)
+    most = 1.0 if best.proportion else math.inf  # A proportion cannot change by more.
     compared = (means[reference], *means[-2:])
     is_start = reference == 0 and best.generation == 0  # Its weights have had no update yet.
     variance, dof = _stray(np.array([signed_score(one) for one in scores]), scores.index(best))
@@ -156,8 +157,8 @@ def _of_blocks(
         best=compared[0].mean,
         now=_average([one.mean for one in compared[1:]]),
         loss=fall.loss,
-        low=fall.loss - Z_95 * fall.error,
-        high=fall.loss + Z_95 * fall.error,
+        low=max(fall.loss - Z_95 * fall.error, -most),
+        high=min(fall.loss + Z_95 * fall.error, most),
         chance=fall.chance,
         examples=shared_examples(*compared),
         cause=likely_cause(curves, best.generation, scores=compared),

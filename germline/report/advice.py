@@ -96,7 +96,7 @@ def without_update(rows: Sequence[Row], config: Config) -> str:
     share = "" if solved == len(silent) else f" in {solved} of them"
     return (
         f"{sentence} Members did not differ{share} because the examples were solved: the mean "
-        f"fitness was {number(SOLVED)} or more."
+        f"fitness was {number(SOLVED)}."
     )
 
 

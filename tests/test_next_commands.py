@@ -14,6 +14,7 @@ from germline.record import RunDirectory
 from germline.report import text_format
 from germline.types import HeldOutScore
 from tests.synthetic_runs import BATCH, DIGEST, record, rollout, score
+from tests.test_score_decline import FALLING, shares
 
 
 @pytest.fixture
@@ -84,9 +85,23 @@ def test_a_run_without_an_update_is_said_to_have_none(run: RunDirectory) -> None
     said = " ".join(" ".join(printed_lines(run)).split())
     assert "In every generation all members had the same fitness, so no update was made." in said
     assert "The held-out score did not improve" in said
+    # All generations have the same weights, so neither an eval of two nor more of them helps.
+    assert "germline eval" not in said
+    assert "germline resume" not in said
     run.write(record(2), BATCH)
     said = " ".join(" ".join(printed_lines(run)).split())
     assert "In 2 of 3 generations all members had the same fitness" in said
+    assert "germline eval" in said
+    assert "germline resume" in said
+
+
+def test_a_run_that_declined_is_not_continued_from_its_last_weights(run: RunDirectory) -> None:
+    for one in shares(FALLING, every=1):
+        run.write(record(one.generation), BATCH)
+        run.write_held_out(one, [rollout(0, 7, 0.0)], BATCH)
+    lines = printed_lines(run)
+    assert any("germline export" in line and "--best" in line for line in lines)
+    assert not [line for line in lines if "germline resume" in line]
 
 
 def values_score(generation: int, values: list[float]) -> HeldOutScore:

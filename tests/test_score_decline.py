@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from germline.evaluation.score_decline import RunCurves, find_score_decline
+from germline.evaluation.score_decline import find_score_decline
+from germline.evaluation.score_decline_cause import RunCurves
 from germline.types import HeldOutScore
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
@@ -129,6 +130,47 @@ def test_training_fitness_that_falls_is_found(seed):
     assert last is not None
     assert last.measure == "training fitness"
     assert 20 <= last.since <= 60
+
+
+COLLAPSING = (
+    *(0.28, 0.4, 0.52, 0.41, 0.61, 0.32, 0.5, 0.2, 0.38, 0.15, 0.33, 0.05),
+    *(0.17, 0.02, 0.06, 0.01, 0.03, 0, 0.01, 0, 0, 0, 0, 0, 0),
+)
+"""configs/arithmetic.yaml at too large a learning rate, scored every 2 generations: 0.61 to 0."""
+
+LOST_AT_ONCE = (0.98, 0.4, 0.11, 0.33, 0.08, 0.2, 0.02, 0.05, 0.01, 0, 0, 0, 0)
+"""The same from weights that have learned the task: the best score is that before training."""
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("curve", "best", "soon"), [(COLLAPSING, 8, 17), (LOST_AT_ONCE, 0, 6)])
+def test_a_collapse_is_found_during_a_run_with_frequent_scores(curve, best, soon, seed):
+    scores = shares(curve, seed=seed, every=2)
+    found = alarms(scores)
+    assert found
+    assert found[0] <= soon
+    assert found == list(range(found[0], len(curve) + 1))
+    last = find_score_decline(RunCurves(scores=scores))
+    assert last is not None
+    assert last.since == best
+    assert -1 <= last.low < last.loss < last.high <= 1
+    assert last.chance < 1e-3
+
+
+@pytest.mark.parametrize("count", [25, 50])
+def test_frequent_scores_that_differ_by_luck_alone_are_no_fall(count):
+    random = np.random.default_rng(count)
+    found = 0
+    for _ in range(40):
+        chances = random.random(100)
+        found += bool(alarms([score(at, random.random(100) < chances) for at in range(count)]))
+    assert found <= 1
+
+
+def test_a_share_cannot_decline_by_more_than_1():
+    last = find_score_decline(RunCurves(scores=shares((0.99, 0.3, 0.5, 0.0, 0.0, 0.0, 0.0, 0.0))))
+    assert last is not None
+    assert last.high == 1
 
 
 # --- luck is not

@@ -64,8 +64,8 @@ def test_it_is_said_since_when_and_how_sure_and_why():
     found = told("record.edge=0.016", walk=0.02)
     assert found is not None
     assert (
-        "The score has declined since update 50: held-out exact went from 0.8 to 0.385"
-        in found.what
+        "The score has declined since update 50: held-out exact went from 0.8 to 0.385 (mean of "
+        "the last 2 scores), which is worse by 0.415 (95 %" in found.what
     )
     assert "worse by 0.415 (95 % interval" in found.what
     assert "the same 100 examples compared; p-value" in found.what

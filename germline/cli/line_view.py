@@ -20,7 +20,7 @@ from germline.record.metrics_rows import (
     mean_sigma,
     step_in_sigmas,
 )
-from germline.report.advice import WINDOW, advice
+from germline.report.advice import advice
 from germline.report.score_decline_advice import score_decline_advice
 from germline.report.score_divergence_advice import score_divergence_advice
 from germline.signal_types import SigmaTrial
@@ -55,7 +55,7 @@ class LineView(SilentView):
                 self._print(f"{'  '.join(_held_out(score))} before training")
         unit = unit_of_sigma(self._run.config) if self._run is not None else ""
         self._print(generation_line(record, self._clock.left_s, unit))
-        sentences = advice(self._rows[-WINDOW:])
+        sentences = advice(self._rows)
         if self._run is not None:
             if record.held_out is not None:
                 self._scores = [row.score for row in self._run.held_out()]

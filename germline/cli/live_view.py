@@ -132,7 +132,7 @@ class LiveView:
             grid.add_row("", Text(text_format.sparkline(self.means, min(width, 60)), style="blue"))
             if self.record.signals:
                 unit = unit_of_sigma(self.run.config)
-                signal = _signal(self.rows[-WINDOW:], self.run.config.record.edge, unit)
+                signal = _signal(self.rows, self.run.config.record.edge, unit)
                 grid.add_row("signal", signal)
             for name, text in _strategy_lines(self.record.strategy_metrics, self.rows):
                 grid.add_row(name, Text(text))
@@ -273,14 +273,15 @@ def _fitness(record: GenerationRecord) -> Text:
     )
 
 
-def _signal(latest: Sequence[Row], edge: float | None, unit: str) -> Text:
+def _signal(rows: Sequence[Row], edge: float | None, unit: str) -> Text:
     """Summarize the latest generations in a line; a second line has the most serious advice.
 
     Args:
-        latest: generations in order.
+        rows: generations in order.
         edge: sigma at which members with random noise break, if known.
         unit: of the edge and the walk, with a leading space; empty: that of the weights.
     """
+    latest = rows[-WINDOW:]
     limit = unit if edge is None else f" of the edge {text_format.number(edge)}{unit}"
     moved, empty = mean(with_update(latest), "step.moved"), mean(latest[-1:], "empty")
     parts = [
@@ -293,7 +294,7 @@ def _signal(latest: Sequence[Row], edge: float | None, unit: str) -> Text:
         ("{} of completions empty", empty or None, percent),
     ]
     known = [text.format(write(value)) for text, value, write in parts if value is not None]
-    warning = next(iter(advice(latest).values()), None)
+    warning = next(iter(advice(rows).values()), None)
     return Text.assemble("  ".join(known), (f"\n{warning}" if warning else "", "yellow"))
 
 

@@ -23,6 +23,7 @@ from germline.report.advice import (
     MANY_FAILED,
     failed_share,
     percent,
+    with_update,
     without_update,
 )
 from germline.report.prompt_option_charts import center_options
@@ -102,14 +103,20 @@ def print_next_commands(console: Console, run: RunDirectory) -> None:
     is_trained = best is not None and best.generation > scores[0].generation
     takes_best = is_better and is_trained and run.config.method.replayable
     exported = best if takes_best else known[-1] if known else None
+    rows = run.generations()
+    # Members that never differed made no update: all generations have the same weights.
+    is_updated = not without_update(rows, run.config) or bool(with_update(rows))
     _print_whole(console, "next:")
     lines = [f'  germline generate {path} "your prompt"']
     if len(known) > 1 and exported and not is_clearly_better(exported, known[0]):
-        tables.print_indented(_without_update(run) + _doubt(exported, known[0]), console)
-        lines += _commands_in_doubt(run, exported)
+        doubt = _doubt(exported, known[0])
+        tables.print_indented(_without_update(run) + doubt, console)
+        lines += _commands_in_doubt(run, exported, is_updated=is_updated)
     elif not run.config.engine.has_own_model:  # It has no file format.
         lines.append(f"  germline export {path}{' --best' if takes_best else ''} --out my-model")
-    if not run.config.strategy.whole_run and not run.stopped_early:
+    can_continue = not run.config.strategy.whole_run and not run.stopped_early
+    # After a decline the advice above continues from the best weights, and not from the last ones.
+    if can_continue and is_updated and not score_decline_advice(run.config, run.path, rows, scores):
         lines.append(f"  germline resume {path} generations={2 * run.config.generations}")
     for line in lines:
         _print_whole(console, line)
@@ -141,11 +148,11 @@ def _doubt(score: HeldOutScore, start: HeldOutScore) -> str:
     )
 
 
-def _commands_in_doubt(run: RunDirectory, score: HeldOutScore) -> list[str]:
+def _commands_in_doubt(run: RunDirectory, score: HeldOutScore, *, is_updated: bool) -> list[str]:
     """Return the commands that tell whether a run can learn, and whether it has."""
     path, strategy, method = _quoted(run), run.config.strategy, run.config.method
     commands = []
-    if method.trains_center and score.generation:
+    if method.trains_center and score.generation and is_updated:
         # All held-out examples of the task, and not the `held_out.examples` of the run.
         commands.append(f"  germline eval {path} -g -1 -g {score.generation - 1}")
     can_probe = isinstance(strategy, Nes) and strategy.population > 1 and not run.ancestors

@@ -3,6 +3,7 @@
 held_out.py         held-out scores of the center, by the task and by scorers, with intervals
 paired_difference.py  difference of two scores on the same examples
 score_decline.py    detects that the scores of a run decline
+score_decline_cause.py  finds the likely cause of a decline in the curves of a run
 score_divergence.py detects that the reward rises while a held-out scorer's score falls
 bradley_terry.py    Elo ratings from pairwise verdicts, by maximum likelihood
 kl_divergence.py    exact KL from the start model along generated texts

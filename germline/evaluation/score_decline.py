@@ -17,7 +17,10 @@ next that are part of neither the rise nor the decline,
 
     (2)  t = loss / sqrt(se^2 + 3/4 s^2)
 
-which is tested one-sided by Student's t, with degrees of freedom by Welch and Satterthwaite, turned
+where s^2 / 4 replaces 3/4 s^2 if the reference is the score before training, whose weights have
+had no update yet. Steps of 0 count half: they are upward steps as often as downward ones. Without
+that, a few steps during a collapse would outweigh all scores after it, which stay at 0. t is tested
+one-sided by Student's t, with degrees of freedom by Welch and Satterthwaite, turned
 into a normal deviate by Wallace's formula (1959).
 
 **Multiple tests.** With k scores there are k - 2 references, and a run is tested after every score.
@@ -28,6 +31,14 @@ A loss counts if
 These bounds times their k - 2 references sum to 0.01 over all k, so for a run whose scores differ
 by chance alone the probability of a false alarm is below 1 %, however long the run is. A loss below
 a tenth of the run's gain is not reported.
+
+**Blocks of scores.** The same test is applied to means over blocks of w = 2, 4, 8, ... scores. They
+vary less, so a collapse is found in frequent scores, too. The first score is a block of its own.
+s^2 is at least that of single scores divided by w, and equal to it where blocks only fall. Single
+scores have half of the probability of a false alarm and blocks 1 / (2 w) of it; a run is tested w
+times at each number of blocks, so the factor in (3) is multiplied by 2 w^2. Blocks report only a
+loss of half of the gain and, of a proportion, half of its value, because the means of scores that
+depend on those before them vary more than (2) expects.
 
 **Training fitness** is tested in the same way: its means over blocks of 10 generations are the
 scores, and their errors are computed from the steps between neighboring generations. It counts only
@@ -41,7 +52,7 @@ oscillate by 2 errors, 15 % by 5).
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 from typing import Literal
 
@@ -49,57 +60,25 @@ import numpy as np
 from jaxtyping import Float64
 
 from germline.evaluation.held_out import Z_95
+from germline.evaluation.score_decline_cause import (
+    BLOCK,
+    Cause,
+    Known,
+    RunCurves,
+    likely_cause,
+    mean_of_known,
+)
 from germline.record.best_generation import signed_score
 from germline.types import HeldOutScore
-
-Cause = Literal["hack", "overfit", "walk", "no signal", "unknown"]
-Known = float | None
 
 ALPHA = 0.01
 """Probability of a false alarm in a run whose score does not decline."""
 
-BLOCK = 10
-"""Generations per block of training fitness."""
-
 WORTH_TELLING = 0.1
 """Share of the gain of a run that it must have lost before a decline is reported."""
 
-NO_AGREEMENT = 0.05
-"""Mean agreement of halves below which updates follow no signal."""
-
-NEAR_THE_EDGE = 0.8
-"""Share of the edge from which on the walk counts as the cause; the edge is known only roughly."""
-
-MANY_EMPTY = 0.2
-"""Rise of the share of empty texts that means reward hacking, if the fitness does not fall."""
-
 GROWN = 1.1
 """Growth of sigma from which on the fitness of two generations is not compared."""
-
-
-@dataclass(frozen=True)
-class RunCurves:
-    """The recorded curves of a run: held-out scores, and one value per generation of the others.
-
-    Attributes:
-        scores: held-out scores, in order.
-        fitness: mean over the members.
-        agreement: cosine of the updates of two halves of the examples.
-        empty: share of completions without text.
-        walk: random walk of the updates so far, in the unit of sigma.
-        sigma: of the members.
-        cost_weight: lambda, where the reward weighs a cost by it.
-        edge: sigma at which random members break, if known.
-    """
-
-    scores: Sequence[HeldOutScore] = ()
-    fitness: Sequence[Known] = ()
-    agreement: Sequence[Known] = ()
-    empty: Sequence[Known] = ()
-    walk: Sequence[Known] = ()
-    sigma: Sequence[Known] = ()
-    cost_weight: Sequence[Known] = ()
-    edge: float | None = None
 
 
 @dataclass(frozen=True)
@@ -117,6 +96,7 @@ class ScoreDecline:
         chance: bound of the p-value, corrected for multiple tests.
         examples: number of examples over which scores were paired; 0: not paired.
         cause: the likely cause.
+        averaged: of how many scores `best` and `now` are means; 0: of training fitness.
     """
 
     measure: Literal["held-out score", "training fitness"]
@@ -129,6 +109,7 @@ class ScoreDecline:
     chance: float
     examples: int = 0
     cause: Cause = field(default="unknown")
+    averaged: tuple[int, int] = (0, 0)
 
 
 def find_score_decline(curves: RunCurves) -> ScoreDecline | None:
@@ -137,27 +118,71 @@ def find_score_decline(curves: RunCurves) -> ScoreDecline | None:
 
 
 def _of_scores(curves: RunCurves) -> ScoreDecline | None:
+    """Return the most certain decline over all block lengths."""
     scores = [score for score in curves.scores if math.isfinite(signed_score(score))]
-    if len(scores) < 3:
-        return None
-    good = np.array([signed_score(score) for score in scores])
+    found, width = [], 1
+    while len(scores) > 2 * width:
+        found.append(_of_blocks(curves, scores, width))
+        width *= 2
+    return min((one for one in found if one), key=lambda one: one.chance, default=None)
+
+
+def _of_blocks(
+    curves: RunCurves, scores: Sequence[HeldOutScore], width: int
+) -> ScoreDecline | None:
+    """Test the means over blocks of `width` scores; the first score is a block of its own."""
+    whole = [scores[end - width : end] for end in range(len(scores), width, -width)]
+    blocks = [scores[:1], *reversed(whole)]
+    means = [_mean_score(block) for block in blocks]
+    good = np.array([signed_score(mean) for mean in means])
     reference = int(np.argmax(good[:-2]))
-    best, last = scores[reference], scores[-2:]
-    fall = _Fall(good, reference, *paired_loss(best, last[0], last[1]))
-    if not fall.counts:
+    best = max(blocks[reference], key=signed_score)
+    most = 1.0 if best.proportion else math.inf  # A proportion cannot change by more.
+    compared = (means[reference], *means[-2:])
+    is_start = reference == 0 and best.generation == 0  # Its weights have had no update yet.
+    variance, dof = _stray(np.array([signed_score(one) for one in scores]), scores.index(best))
+    fall = _Fall(
+        good,
+        reference,
+        paired_loss(*compared),
+        varies=0.25 if is_start else 0.75,
+        single=(variance / width, dof),
+        looks=2 * width**2 * _looks(len(good)),
+    )
+    if not fall.counts or (width > 1 and not fall.is_collapse(best)):
         return None
     return ScoreDecline(
         measure="held-out score",
         since=best.generation,
-        best=best.mean,
-        now=(last[0].mean + last[1].mean) / 2,
+        best=compared[0].mean,
+        now=_average([one.mean for one in compared[1:]]),
         loss=fall.loss,
-        low=fall.loss - Z_95 * fall.error,
-        high=fall.loss + Z_95 * fall.error,
+        low=max(fall.loss - Z_95 * fall.error, -most),
+        high=min(fall.loss + Z_95 * fall.error, most),
         chance=fall.chance,
-        examples=shared_examples(best, *last),
-        cause=_cause(curves, best.generation, scores=(best, *last)),
+        examples=shared_examples(*compared),
+        cause=likely_cause(curves, best.generation, scores=compared),
+        averaged=(len(blocks[reference]), 2 * width),
     )
+
+
+def _mean_score(block: Sequence[HeldOutScore]) -> HeldOutScore:
+    """Return the mean of scores of the same examples; its error is at most the mean of theirs."""
+    if len(block) == 1:
+        return block[0]
+    is_paired = len({len(score.values) for score in block}) == 1
+    values = zip(*(score.values for score in block), strict=True) if is_paired else ()
+    return replace(
+        block[-1],
+        mean=_average([score.mean for score in block]),
+        standard_error=_average([score.standard_error for score in block]),
+        reward=_average([score.reward for score in block]),
+        values=tuple(_average(of_example) for of_example in values),
+    )
+
+
+def _average(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
 def _of_fitness(curves: RunCurves) -> ScoreDecline | None:
@@ -171,7 +196,7 @@ def _of_fitness(curves: RunCurves) -> ScoreDecline | None:
     errors = [_error(blocks[place]) for place in (reference, -2, -1)]
     loss = float(good[reference] - good[-2:].mean())
     error = math.hypot(errors[0], errors[1] / 2, errors[2] / 2)
-    fall = _Fall(good, reference, loss, error, BLOCK - 1)
+    fall = _Fall(good, reference, (loss, error, BLOCK - 1))
     since = known[(reference + 1) * BLOCK - 1][0] + 1
     if not fall.counts or _contradicted(curves.scores, since):
         return None
@@ -186,7 +211,7 @@ def _of_fitness(curves: RunCurves) -> ScoreDecline | None:
         low=loss - Z_95 * fall.error,
         high=loss + Z_95 * fall.error,
         chance=fall.chance,
-        cause=_cause(curves, since),
+        cause=likely_cause(curves, since),
     )
 
 
@@ -196,33 +221,48 @@ class _Fall:
     Args:
         good: the scores, higher is better.
         reference: index of the best one.
-        loss: difference between it and the mean of the last two.
-        error: standard error of the loss over examples.
-        dof: degrees of freedom of the error.
+        over_examples: difference between it and the mean of the last two, with its standard error
+            over examples and the degrees of freedom of the error.
+        varies: variance of the loss from variation of the weights, in units of s^2.
+        single: s^2 and its degrees of freedom as single scores let it expect, if `good` are means.
+        looks: number of tests for which the p-value is corrected; None: by the number of scores.
     """
 
     def __init__(
         self,
         good: Float64[np.ndarray, " scores"],
         reference: int,
-        loss: float,
-        error: float,
-        dof: int,
+        over_examples: tuple[float, float, int],
+        varies: float = 0.75,
+        single: tuple[float, int] | None = None,
+        looks: int | None = None,
     ) -> None:
+        loss, error, dof = over_examples
         variance, free = _stray(good, reference)
-        strayed = 0.75 * variance
+        if single and (single[0] > variance or not _against(good, reference).size):
+            variance, free = single
+        strayed = varies * variance
         self.loss = loss
         self.error = math.sqrt(error**2 + strayed)
         spread = error**4 / max(1, dof) + strayed**2 / free
         together = self.error**4 / spread if 0 < spread < math.inf else max(1, dof)
-        looks = (len(good) - 2) ** 2 * (len(good) - 1)
-        self.chance = p_value(loss, self.error, float(together), looks)
+        self.chance = p_value(loss, self.error, float(together), looks or _looks(len(good)))
         self._gained = float(good[reference] - good[0])
 
     @property
     def counts(self) -> bool:
         """Whether the loss is significant and large enough to be reported."""
         return self.chance <= ALPHA and self.loss >= WORTH_TELLING * self._gained
+
+    def is_collapse(self, best: HeldOutScore) -> bool:
+        """Whether half of the gain is lost, and half of the score if it is a proportion."""
+        is_share = best.proportion and best.higher_is_better is True
+        return 2 * self.loss >= max(self._gained, best.mean if is_share else 0.0)
+
+
+def _looks(count: int) -> int:
+    """Return for how many tests a p-value is corrected: equation (3)."""
+    return (count - 2) ** 2 * (count - 1)
 
 
 def _stray(good: Float64[np.ndarray, " scores"], reference: int) -> tuple[float, int]:
@@ -232,12 +272,20 @@ def _stray(good: Float64[np.ndarray, " scores"], reference: int) -> tuple[float,
     only upward steps count, because downward steps may be the decline; without any of these, the
     deviations of the downward steps from their mean count. For scores that vary around a constant,
     upward and downward steps have the same size. Downward steps after the reference add degrees of
-    freedom, because they could have been upward ones.
+    freedom, because they could have been upward ones. Steps of 0 count half.
     """
     before, since = np.diff(good[: reference + 1]), np.diff(good[reference + 1 :])
-    against = [*before[before < 0], *since[since > 0]]
-    steps = np.array(against or (since - since.mean() if len(since) > 1 else since))
-    return float(np.mean(steps**2)), len(before[before < 0]) + max(1, len(since) - 1)
+    against = _against(good, reference)
+    free = len(before[before < 0]) + max(1, len(since) - 1)
+    if against.size:
+        return float(np.sum(against**2) / np.sum(np.where(against, 1, 0.5))), free
+    return float(np.mean((since - since.mean() if len(since) > 1 else since) ** 2)), free
+
+
+def _against(good: Float64[np.ndarray, " scores"], reference: int) -> Float64[np.ndarray, " steps"]:
+    """Return the steps that are part of neither the rise nor the decline, those of 0 included."""
+    before, since = np.diff(good[: reference + 1]), np.diff(good[reference + 1 :])
+    return np.concatenate([before[before <= 0], since[since >= 0]])
 
 
 def paired_loss(
@@ -301,52 +349,5 @@ def _contradicted(scores: Sequence[HeldOutScore], since: int) -> bool:
 
 
 def _grew(values: Sequence[Known], since: int, factor: float) -> bool:
-    was, now = _mean(values[:since][-BLOCK:]), _mean(values[-BLOCK:])
+    was, now = mean_of_known(values[:since][-BLOCK:]), mean_of_known(values[-BLOCK:])
     return was is not None and now is not None and bool(now > factor * was)
-
-
-def _cause(curves: RunCurves, since: int, scores: Sequence[HeldOutScore] = ()) -> Cause:
-    """Return the most certain cause.
-
-    Args:
-        curves: of the run.
-        since: number of updates after which the score was best.
-        scores: the best one and the last two, if held-out scores declined.
-    """
-    rise = _rise(curves.fitness, since)
-    if scores and _is_hacked(curves, since, scores, rise):
-        return "hack"
-    if scores and rise > 0:
-        return "overfit"
-    walk = next((one for one in reversed(curves.walk) if one is not None), None)
-    if walk is not None and curves.edge is not None and walk >= NEAR_THE_EDGE * curves.edge:
-        return "walk"
-    agreed = [one for one in curves.agreement[since:] if one is not None]
-    if len(agreed) >= BLOCK and sum(agreed) / len(agreed) < NO_AGREEMENT:
-        return "no signal"
-    return "unknown"
-
-
-def _rise(values: Sequence[Known], since: int) -> float:
-    """Return the rise of the last values over those at the best score, less 2 standard errors."""
-    was = [value for value in values[:since][-BLOCK:] if value is not None]
-    now = [value for value in values[since:][-BLOCK:] if value is not None]
-    if min(len(was), len(now)) < 2:
-        return -math.inf
-    error = math.hypot(*(float(np.std(some, ddof=1)) / math.sqrt(len(some)) for some in (was, now)))
-    difference = float(np.mean(now) - np.mean(was))
-    return difference - 2 * error
-
-
-def _is_hacked(curves: RunCurves, since: int, scores: Sequence[HeldOutScore], rise: float) -> bool:
-    """Return whether the reward rises while the metric or the texts get worse."""
-    best, *last = (score.reward for score in scores)
-    if sum(last) / len(last) > best and scores[0].higher_is_better is not None:
-        return True
-    was, now = _mean(curves.empty[:since][-BLOCK:]), _mean(curves.empty[-BLOCK:])
-    return rise > 0 and was is not None and now is not None and now > was + MANY_EMPTY
-
-
-def _mean(values: Sequence[Known]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None

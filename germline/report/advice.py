@@ -30,6 +30,16 @@ SOLVED = 1.0
 
 MAKE_MEMBERS_DIFFER = "More examples per batch, or a larger sigma, make members differ."
 
+TOO_HARD = (
+    "the examples may be too hard for the model. Use easier ones first, examples in the prompt or "
+    "a reward for parts of an answer; or a larger batch and population, so that a rare success is "
+    "seen; germline generate shows what it writes"
+)
+LOST = (
+    "earlier generations earned more, so the model has lost what it could do. Continue from the "
+    "best weights with a lower learning rate"
+)
+
 FEW_EXAMPLES, LOW_AGREEMENT, FEW_CHANGED = 0.1, 0.05, 0.01
 MOSTLY_EMPTY, MANY_FAILED = 0.5, 0.1
 
@@ -43,6 +53,8 @@ def advice(rows: Sequence[Row]) -> dict[str, str]:
     """
     latest = [row for row in rows[-WINDOW:] if row.get("signals")]
     sentences = {about: check(latest) for about, check in CHECKS.items()} if latest else {}
+    if (silent := sentences.get("no signal")) and any(row["fitness"]["max"] for row in rows):
+        sentences["no signal"] = silent.replace(TOO_HARD, LOST)
     return {about: sentence for about, sentence in sentences.items() if sentence}
 
 
@@ -84,7 +96,7 @@ def without_update(rows: Sequence[Row], config: Config) -> str:
     share = "" if solved == len(silent) else f" in {solved} of them"
     return (
         f"{sentence} Members did not differ{share} because the examples were solved: the mean "
-        f"fitness was {number(SOLVED)} or more."
+        f"fitness was {number(SOLVED)}."
     )
 
 
@@ -140,12 +152,7 @@ def _no_signal(rows: Sequence[Row]) -> str | None:
     alone = signal(rows[-1], "informative_examples") is None
     why = "each equals the running mean" if alone else "all members have the same fitness"
     if not alone and all(_is_fitness_zero(row) for row in rows[-count:]):
-        return (
-            f"no signal for {count} generations, every member has a fitness of 0: the examples may "
-            "be too hard for the model. Use easier ones first, examples in the prompt or a reward "
-            "for parts of an answer; or a larger batch and population, so that a rare success is "
-            "seen; germline generate shows what it writes"
-        )
+        return f"no signal for {count} generations, every member has a fitness of 0: {TOO_HARD}"
     remedy = _solved(rows) or (
         "use a larger sigma (with sigma=auto, a larger strategy.sigma.max_kl), or more or other "
         "examples; see germline probe"

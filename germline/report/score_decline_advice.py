@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from germline.config import Config, Nes
-from germline.evaluation.score_decline import Cause, RunCurves, ScoreDecline, find_score_decline
+from germline.evaluation.score_decline import ScoreDecline, find_score_decline
+from germline.evaluation.score_decline_cause import Cause, RunCurves
 from germline.record.atomic_files import Row
 from germline.report.advice import signal
 from germline.report.text_format import number
@@ -89,9 +90,12 @@ def _what(decline: ScoreDecline, scores: Sequence[HeldOutScore]) -> str:
     if decline.measure == "held-out score":
         name = f"held-out {scores[0].metric.replace('_', ' ')}"
     paired = f", the same {decline.examples} examples compared" if decline.examples else ""
+    before, last = decline.averaged
+    means = f" (mean of the last {last} scores)" if last else ""
+    reference = f" (mean of {before} scores)" if before > 1 else ""
     return (
         f"The score has declined since update {decline.since}: {name} went from "
-        f"{number(decline.best)} to {number(decline.now)}, which is worse by "
+        f"{number(decline.best)}{reference} to {number(decline.now)}{means}, which is worse by "
         f"{number(decline.loss)} (95 % interval {number(decline.low)} to {number(decline.high)}"
         f"{paired}; p-value {p_value_text(decline.chance)})."
     )

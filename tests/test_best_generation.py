@@ -175,7 +175,7 @@ def test_a_low_narrow_terminal_shows_the_answer_to_ctrl_c(path):
     view.console.print(view.render())
     lines = view.console.export_text().splitlines()
     assert lines[0].endswith("… ─╮")
-    assert "Finishing this" in lines[1]
+    assert "Finishing what" in lines[1]
 
 
 def test_the_live_view_says_the_best_score(path):

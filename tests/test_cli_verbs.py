@@ -75,7 +75,10 @@ def test_training_ends_with_scores_paths_and_next_commands(trained: tuple[Path, 
     assert re.search(r"held-out \w+: [\d.,]+ ± [\d.,]+ -> ", printed)
     for line in (f"run directory: {run}", f"figure:        {run / 'evolution.png'}"):
         assert f"\n{line}\n" in printed
-    assert f"germline resume {run} generations=10" in printed
+    # Members never differed in this run, so more generations are not suggested.
+    assert f"\n  germline probe {run}\n" in printed
+    assert f'\n  germline generate {run} "your prompt"\n' in printed
+    assert "germline resume" not in printed
 
 
 def test_mistake_17_quiet_prints_the_final_lines_only(config: Path, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
 
-from benchmarks.stability import MOST_SEEDS, Cell, Curve, row
+from benchmarks.stability import HEADING, MOST_SEEDS, Cell, Curve, curves, row
 
 RESULTS = Path(__file__).parent / "results" / "answer_probability"
 EVERY = 5
@@ -62,21 +62,10 @@ def measure(run: Path) -> list[float]:
     return found
 
 
-def measured(cell: Cell) -> list[Curve]:
-    """Return the measured curves of all seeds of a cell."""
-    cells = [replace(cell, seed=seed) for seed in range(MOST_SEEDS)]
-    found = [Curve.read(one, RESULTS / one.path.name) for one in cells]
-    return [one for one in found if one]
-
-
 def rows(task: str, methods: Sequence[str], baseline: str) -> Iterator[str]:
     """Return a row for every method, then the best and the final probability of its seeds."""
-    yield (
-        "| task | space | method | seeds | best | final | worst drop "
-        "| rollouts to 90 % | times fewer |"
-    )
-    yield "|---|---|---|---|---|---|---|---|---|"
-    found = {one: measured(Cell(task, "low_rank", one, 0)) for one in methods}
+    yield from HEADING
+    found = {one: curves(Cell(task, "low_rank", one, 0), RESULTS) for one in methods}
     for method, some in found.items():
         if some:
             yield row(task, "low_rank", method, some, found.get(baseline, []))

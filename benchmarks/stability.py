@@ -59,6 +59,10 @@ REACHED = 0.9
 """Share of the way from the starting score to the baseline's best that counts as reached."""
 
 
+COLUMNS = "task, space, method, seeds, best, final, worst drop, rollouts to 90 %, times fewer"
+HEADING = (f"| {COLUMNS.replace(', ', ' | ')} |", "|---|---|---|---|---|---|---|---|---|")
+
+
 @dataclass(frozen=True)
 class Setup:
     """A task of the benchmark.
@@ -256,9 +260,10 @@ def run_all(cells: Sequence[Cell], together: int, runs: Path | None) -> None:
         list(pool.map(start, [cell for cell in cells if not cell.path.exists()]))
 
 
-def curves(cell: Cell) -> list[Curve]:
-    """Return the curves of all finished seeds of a cell."""
-    found = [Curve.read(replace(cell, seed=seed)) for seed in range(MOST_SEEDS)]
+def curves(cell: Cell, folder: Path | None = None) -> list[Curve]:
+    """Return the curves of all finished seeds of a cell, by default those of this benchmark."""
+    cells = [replace(cell, seed=seed) for seed in range(MOST_SEEDS)]
+    found = [Curve.read(one, folder and folder / one.path.name) for one in cells]
     return [one for one in found if one]
 
 
@@ -266,11 +271,7 @@ def rows(
     tasks: Sequence[str], spaces: Sequence[str], methods: Sequence[str], longer: int
 ) -> Iterator[str]:
     """Return one row of the table for every method of a task and a space."""
-    yield (
-        "| task | space | method | seeds | best | final | worst drop "
-        "| rollouts to 90 % | times fewer |"
-    )
-    yield "|---|---|---|---|---|---|---|---|---|"
+    yield from HEADING
     for task in tasks:
         for space in spaces:
             found = {one: curves(Cell(task, space, one, 0, longer)) for one in methods}

@@ -157,19 +157,6 @@ def check_prefixes(
             )
 
 
-def check_source(source: str) -> None:
-    """Refuse a run that is not there, or a folder of several, before torch is imported.
-
-    Raises:
-        GermlineError: naming the runs that are there.
-    """
-    from germline.record.missing_run import check_no_missing_run
-    from germline.record.seed_study import check_single_run
-
-    check_single_run(Path(source))
-    check_no_missing_run(Path(source))
-
-
 def runs_of_source(source: str) -> list[str]:
     """Return the runs in a folder of several run seeds; any other source alone, as it is given."""
     from germline.record.seed_study import is_seed_study, runs_of

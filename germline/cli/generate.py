@@ -1,11 +1,12 @@
 """The command `germline generate`: generate answers to prompts."""
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from germline.cli.arguments import Generation, Source, check_source, generation_of
+from germline.cli.arguments import Generation, Source, generation_of
 from germline.cli.json_output import AsJson, print_json
 
 GENERATE_EXAMPLES = (
@@ -38,8 +39,10 @@ def generate(  # noqa: PLR0913 - the options of the command
     as_json: AsJson = False,
 ) -> None:
     """Generate answers to prompts with a run or a model."""
+    from germline.record.missing_run import check_source
+
     chosen = generation_of("generate", generation)
-    check_source(source)
+    check_source(Path(source))
 
     from germline import run  # after the cheap checks, because it imports torch
     from germline.cli import text_format

@@ -1,11 +1,12 @@
 """The command `germline serve`: an OpenAI-compatible endpoint of a run or a model."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from germline.cli import completion
-from germline.cli.arguments import Source, check_prefixes, check_source, generation_of
+from germline.cli.arguments import Source, check_prefixes, generation_of
 from germline.cli.json_output import AsJson
 from germline.cli.service_options import (
     Host,
@@ -71,8 +72,9 @@ def serve(  # noqa: PLR0913 - the options of a command
     check_prefixes(settings or [], SERVED_SETTINGS, "serve", "a server")
     chosen = generation_of("serve", generation)
     from germline.endpoint.serve_extra import serve_extra
+    from germline.record.missing_run import check_source
 
-    check_source(source)
+    check_source(Path(source))
     with serve_extra("germline serve"):
         from germline.endpoint.http_app import HttpLimits
         from germline.services.serve import ServeSettings, endpoint

@@ -53,7 +53,7 @@ oscillate by 2 errors, 15 % by 5).
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from statistics import NormalDist
+from statistics import NormalDist, fmean
 from typing import Literal
 
 import numpy as np
@@ -89,7 +89,7 @@ class ScoreDecline:
         measure: the score that declined.
         since: number of updates after which it was best.
         best: its value then: of the metric, or of the fitness.
-        now: its present value: mean of the last two scores, or of the last generations.
+        now: its present value: mean of the last scores, or of the last generations.
         loss: the difference, positive; `low` to `high` is its 95 % interval.
         low: lower end of the interval.
         high: upper end of the interval.
@@ -155,7 +155,7 @@ def _of_blocks(
         measure="held-out score",
         since=best.generation,
         best=compared[0].mean,
-        now=_average([one.mean for one in compared[1:]]),
+        now=fmean([one.mean for one in compared[1:]]),
         loss=fall.loss,
         low=max(fall.loss - Z_95 * fall.error, -most),
         high=min(fall.loss + Z_95 * fall.error, most),
@@ -174,15 +174,11 @@ def _mean_score(block: Sequence[HeldOutScore]) -> HeldOutScore:
     values = zip(*(score.values for score in block), strict=True) if is_paired else ()
     return replace(
         block[-1],
-        mean=_average([score.mean for score in block]),
-        standard_error=_average([score.standard_error for score in block]),
-        reward=_average([score.reward for score in block]),
-        values=tuple(_average(of_example) for of_example in values),
+        mean=fmean([score.mean for score in block]),
+        standard_error=fmean([score.standard_error for score in block]),
+        reward=fmean([score.reward for score in block]),
+        values=tuple(fmean(of_example) for of_example in values),
     )
-
-
-def _average(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
 
 
 def _of_fitness(curves: RunCurves) -> ScoreDecline | None:

@@ -56,7 +56,7 @@ def likely_cause(curves: RunCurves, since: int, scores: Sequence[HeldOutScore] =
     Args:
         curves: of the run.
         since: number of updates after which the score was best.
-        scores: the best one and the last two, if held-out scores declined.
+        scores: the best one and the last two, or means of them, if held-out scores declined.
     """
     rise = _rise(curves.fitness, since)
     if scores and _is_hacked(curves, since, scores, rise):

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from germline.record.seed_study import check_single_run
 from germline.registry import did_you_mean
 from germline.types import GermlineError
 
@@ -33,6 +34,16 @@ def missing_run_error(path: Path) -> GermlineError:
         f"{path} is not a run directory (found {found}); name the folder that `germline train` "
         "printed"
     )
+
+
+def check_source(path: Path) -> None:
+    """Refuse a folder of several run seeds where one run is needed, and a run that is not there.
+
+    Raises:
+        GermlineError: naming the runs that are there.
+    """
+    check_single_run(path)
+    check_no_missing_run(path)
 
 
 def check_no_missing_run(path: Path) -> None:

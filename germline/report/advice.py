@@ -53,8 +53,8 @@ def advice(rows: Sequence[Row]) -> dict[str, str]:
     """
     latest = [row for row in rows[-WINDOW:] if row.get("signals")]
     sentences = {about: check(latest) for about, check in CHECKS.items()} if latest else {}
-    if (silent := sentences.get("no signal")) and any(row["fitness"]["max"] for row in rows):
-        sentences["no signal"] = silent.replace(TOO_HARD, LOST)
+    if sentences.get("no signal") and any((row["fitness"]["max"] or 0.0) > 0 for row in rows):
+        sentences["no signal"] = _no_signal(latest, zero_because=LOST)
     return {about: sentence for about, sentence in sentences.items() if sentence}
 
 
@@ -96,7 +96,7 @@ def without_update(rows: Sequence[Row], config: Config) -> str:
     share = "" if solved == len(silent) else f" in {solved} of them"
     return (
         f"{sentence} Members did not differ{share} because the examples were solved: the mean "
-        f"fitness was {number(SOLVED)}."
+        f"fitness was {number(SOLVED)} or more."
     )
 
 
@@ -145,14 +145,14 @@ def _is_fitness_zero(row: Row) -> bool:
     return row["fitness"]["min"] == row["fitness"]["max"] == 0
 
 
-def _no_signal(rows: Sequence[Row]) -> str | None:
+def _no_signal(rows: Sequence[Row], zero_because: str = TOO_HARD) -> str | None:
     count = int(signal(rows[-1], "zeros_in_a_row") or 0)
     if count < QUIET:
         return None
     alone = signal(rows[-1], "informative_examples") is None
     why = "each equals the running mean" if alone else "all members have the same fitness"
     if not alone and all(_is_fitness_zero(row) for row in rows[-count:]):
-        return f"no signal for {count} generations, every member has a fitness of 0: {TOO_HARD}"
+        return f"no signal for {count} generations, every member has a fitness of 0: {zero_because}"
     remedy = _solved(rows) or (
         "use a larger sigma (with sigma=auto, a larger strategy.sigma.max_kl), or more or other "
         "examples; see germline probe"

@@ -14,8 +14,7 @@ from germline.protocols import Closable, Engine, Fleet, Strategy, Task
 from germline.record import RunDirectory
 from germline.record.best_generation import best_score
 from germline.record.journal_check import check_journal
-from germline.record.missing_run import check_no_missing_run
-from germline.record.seed_study import check_single_run
+from germline.record.missing_run import check_source
 from germline.registry import sections
 from germline.run.build_parts import make_engine
 from germline.run.validate_args import validate_path
@@ -38,8 +37,7 @@ def open_source(
         GermlineError: the source names a run that is not there, or a setting is wrong.
     """
     path = validate_path("source", source)
-    check_single_run(path)
-    check_no_missing_run(path)
+    check_source(path)
     directory = RunDirectory.open(path) if (path / "run.json").exists() else None
     values: dict[str, Any] = {"model": str(source)}
     if directory:

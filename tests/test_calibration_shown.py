@@ -100,6 +100,18 @@ def test_the_live_view_shows_the_calibration_then_sigma_its_divergence_and_the_s
     assert "sigmas learning rate " in words
 
 
+def test_the_live_view_of_a_resumed_run_begins_where_the_run_is(run):
+    directory, _, records = run
+    done, total = len(records), directory.config.generations
+    view = LiveView(terminal(), directory)
+    view.start()
+    view.close()
+    shown = view.console.export_text()
+    assert f"{done}/{total}" in shown
+    assert f"generation {done} is running" in shown
+    assert "scoring the base model" not in shown
+
+
 def test_a_sigma_that_has_changed_since_its_calibration_is_not_called_calibrated():
     first = {"sigma": 0.1, "calibration": [{"sigma": 0.1, "kl": 0.002}], "learning_rate": None}
     grown, shrunk = ({"sigma": sigma, "learning_rate": None} for sigma in (0.2, 0.05))

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -122,6 +123,18 @@ def test_generate_answers_with_the_weights_of_a_generation(trained: Path) -> Non
     result = CliRunner().invoke(app, ["generate", "nano", prompts[0], "-g", "best"])
     assert result.exit_code == 2
     assert "nano is not a run directory, so it has no generation best" in result.stderr
+
+
+def test_an_export_of_the_best_says_so_if_that_is_the_start(
+    trained: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = shutil.copytree(trained, tmp_path / "run")
+    germline.export(run, tmp_path / "trained", generation=2)
+    assert not caplog.messages
+    start = (run / "held_out.jsonl").read_text().splitlines(keepends=True)[0]
+    (run / "held_out.jsonl").write_text(start)
+    germline.export(run, tmp_path / "start", generation="best")
+    assert f"the best held-out score of {run} is that before training" in caplog.text
 
 
 def test_two_generations_of_an_export_are_refused(trained: Path, tmp_path: Path) -> None:

@@ -226,9 +226,12 @@ def test_the_config_of_a_fork_alone_is_not_taken_for_the_run(plain, tmp_path):
 def test_the_command_begins_a_new_run_and_leaves_the_old_one(plain, tmp_path):
     before = {file: file.read_bytes() for file in plain.rglob("*.json*")}
     new = tmp_path / "new"
-    command = ["resume", str(plain), "--from", "1", "--out", str(new), "generations=1", "-q"]
+    command = ["resume", str(plain), "--from", "1", "--out", str(new), "generations=1"]
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.output
+    seed = RunDirectory.open(new).config.seed
+    origin = f"A new run from the weights of {plain} after generation 1, with run seed {seed}."
+    assert origin in " ".join(result.stdout.split())
     assert RunDirectory.open(new).ancestors[0].generation == 1
     assert {file: file.read_bytes() for file in plain.rglob("*.json*")} == before
 

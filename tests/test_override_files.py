@@ -172,3 +172,17 @@ def test_a_model_may_be_a_path():
 def test_names_of_other_libraries_get_a_hint(override, hint):
     with pytest.raises(GermlineError, match=re.escape(hint)):
         load_config(BASE, [override])
+
+
+def test_a_refused_config_names_its_files_unless_a_setting_was_the_cause(tmp_path):
+    config, more = tmp_path / "run.yaml", tmp_path / "more.yaml"
+    config.write_text("generations: many\n")
+    more.write_text("seed: 3\n")
+    with pytest.raises(GermlineError, match=re.escape(f"read from {config}, {more}")):
+        load_config(config, [str(more)])
+    with pytest.raises(GermlineError, match="generations: must be") as refused:
+        load_config(config, ["generations=some"])
+    assert "read from" not in str(refused.value)
+    with pytest.raises(GermlineError, match="generations: must be") as refused:
+        load_config({"generations": "many"})
+    assert "read from" not in str(refused.value)

@@ -21,6 +21,9 @@ LINKED = ("configs", "examples")
 IN_ONE_WORKER = ("tests/engines_real/",)
 """Folders whose files share session fixtures that take minutes to compute."""
 
+FROM_PEFT = "ignore:.is_gradient_checkpointing.:FutureWarning"
+"""A warning of peft with a newer transformers, which a page that loads an adapter shows."""
+
 # Set before torch is imported: a second thread slows models as small as those of the tests, and
 # the workers of `pytest -n` share the cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -82,3 +85,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.suffix == ".md":
             item.add_marker(pytest.mark.random_order(disabled=True))
+            item.add_marker(pytest.mark.filterwarnings(FROM_PEFT))

@@ -10,7 +10,7 @@ from germline.cli.json_output import AsJson, print_json
 
 REPLAY_EXAMPLES = (
     "germline replay runs/sums",
-    "germline replay runs/sums --generation 25 --out sums-25",
+    "germline replay runs/sums --generation 25 --out sums-replayed",
 )
 
 

@@ -183,8 +183,11 @@ def _seed_groups_as_json(runs: "Sequence[RunFacts]") -> list[dict[str, object]]:
 
 
 def _advice(run: "RunFacts") -> list[str]:
-    """Return the advice about the scores of a run."""
+    """Return the advice about the reward and the scores of a run."""
     from germline.cli.train_summary import advice_lines
+    from germline.report.random_reward import random_reward
     from germline.report.score_divergence_advice import score_divergence_advice
 
-    return advice_lines(run.worse, *score_divergence_advice(run.config, run.path, run.scores))
+    about_reward = random_reward(run.config, run.run.rollouts())
+    about_scores = (run.worse, *score_divergence_advice(run.config, run.path, run.scores))
+    return ([about_reward] if about_reward else []) + advice_lines(*about_scores)

@@ -27,6 +27,7 @@ from germline.report.advice import (
     without_update,
 )
 from germline.report.prompt_option_charts import center_options
+from germline.report.random_reward import random_reward
 from germline.report.random_start import random_start
 from germline.report.score_decline_advice import ScoreDeclineAdvice, score_decline_advice
 from germline.report.score_divergence_advice import (
@@ -48,6 +49,7 @@ def print_result(console: Console, run: RunDirectory, *, quiet: bool) -> None:
         *_scores(scores, run.journal.last_generation() + 1),
         *_start(run, scores),
         *_failures(rows),
+        *_random_reward(run),
         *_voters(run),
         *_options(rows),
         *_traffic(run.config.strategy.population, rows),
@@ -109,7 +111,7 @@ def print_next_commands(console: Console, run: RunDirectory) -> None:
     _print_whole(console, "next:")
     lines = [f'  germline generate {path} "your prompt"']
     if len(known) > 1 and exported and not is_clearly_better(exported, known[0]):
-        doubt = _doubt(exported, known[0])
+        doubt = _doubt(exported, known[0], has_random_reward=bool(_random_reward(run)))
         tables.print_indented(_without_update(run) + doubt, console)
         lines += _commands_in_doubt(run, exported, is_updated=is_updated)
     elif not run.config.engine.has_own_model:  # It has no file format.
@@ -128,7 +130,7 @@ def _without_update(run: RunDirectory) -> str:
     return f"{sentence} " if sentence else ""
 
 
-def _doubt(score: HeldOutScore, start: HeldOutScore) -> str:
+def _doubt(score: HeldOutScore, start: HeldOutScore, *, has_random_reward: bool) -> str:
     """Say why a score does not show that the run has learned something."""
     more = "see the signals in the report, and docs/own-task.md, When nothing is learned"
     if start.proportion and start.mean == (start.higher_is_better is not False):
@@ -142,9 +144,14 @@ def _doubt(score: HeldOutScore, start: HeldOutScore) -> str:
     change = "the intervals of the scores before and after training overlap"
     if found:
         change = f"the change is {text_format.difference(found)} examples"
+    decides = (
+        "Make the reward deterministic first"
+        if has_random_reward
+        else "More generations or more held-out examples decide it"
+    )
     return (
         f"The held-out score may have improved by chance ({change}), so exporting is not suggested "
-        f"yet. More generations or more held-out examples decide it; {more}."
+        f"yet. {decides}; {more}."
     )
 
 
@@ -226,6 +233,11 @@ def _failures(rows: Sequence[Row]) -> list[str]:
         f"the grading of {percent(share)} of the completions failed, most often by: {reason}; the "
         "report lists every reason"
     ]
+
+
+def _random_reward(run: RunDirectory) -> list[str]:
+    sentence = random_reward(run.config, run.rollouts())
+    return [sentence] if sentence else []
 
 
 def _best(score: HeldOutScore) -> str:

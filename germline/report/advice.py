@@ -39,6 +39,10 @@ LOST = (
     "earlier generations earned more, so the model has lost what it could do. Continue from the "
     "best weights with a lower learning rate"
 )
+ROSE_TO_ZERO = (
+    "earlier generations earned less. If 0 is the highest reward, the examples are solved: stop "
+    "here, or train on harder ones; if the reward can exceed 0, use easier examples first"
+)
 
 FEW_EXAMPLES, LOW_AGREEMENT, FEW_CHANGED = 0.1, 0.05, 0.01
 MOSTLY_EMPTY, MANY_FAILED = 0.5, 0.1
@@ -53,8 +57,8 @@ def advice(rows: Sequence[Row]) -> dict[str, str]:
     """
     latest = [row for row in rows[-WINDOW:] if row.get("signals")]
     sentences = {about: check(latest) for about, check in CHECKS.items()} if latest else {}
-    if sentences.get("no signal") and any((row["fitness"]["max"] or 0.0) > 0 for row in rows):
-        sentences["no signal"] = _no_signal(latest, zero_because=LOST)
+    if sentences.get("no signal"):
+        sentences["no signal"] = _no_signal(latest, zero_because=_why_zero(rows))
     return {about: sentence for about, sentence in sentences.items() if sentence}
 
 
@@ -158,6 +162,14 @@ def _no_signal(rows: Sequence[Row], zero_because: str = TOO_HARD) -> str | None:
         "examples; see germline probe"
     )
     return f"no signal for {count} generations, {why}: {remedy}"
+
+
+def _why_zero(rows: Sequence[Row]) -> str:
+    """Return why every member may have a fitness of 0, given the fitness of all generations."""
+    if any((row["fitness"]["max"] or 0.0) > 0 for row in rows):
+        return LOST
+    earned_less = any((row["fitness"]["min"] or 0.0) < 0 for row in rows)
+    return ROSE_TO_ZERO if earned_less else TOO_HARD
 
 
 def _empty(rows: Sequence[Row]) -> str | None:

@@ -31,6 +31,7 @@ from germline.report import (
 )
 from germline.report.advice import advice
 from germline.report.part_charts import part_charts
+from germline.report.random_reward import random_reward
 from germline.report.random_start import random_start
 from germline.report.run_comparison import differences_to_first, seed_verdict, why_no_difference
 from germline.report.run_facts import RunFacts, bounded_text
@@ -178,6 +179,7 @@ def render_page(runs: Sequence[RunFacts]) -> str:
                     *signal_charts.walk_chart(run.walk, run.config.record.edge),
                 ]
             ),
+            "random_reward": random_reward(run.config, run.run.rollouts()),
             "advice": advice(run.rows),
             "readings": signal_charts.signal_readings(run.rows),
             "options": figures.draw(prompt_option_charts.option_charts(run.rows)),

@@ -44,6 +44,15 @@ def test_the_file_is_the_config_and_every_setting_has_its_reason(tmp_path):
     assert yaml.safe_load(text)["strategy"]["learning_rate"] == "auto"
 
 
+def test_the_reason_of_the_held_out_examples_counts_those_that_are_there(tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(f'{{"prompt": "{i}?", "answer": "{i}"}}\n' for i in range(40)))
+    found = recommended("nano", str(rows))
+    (reason,) = [one.reason for one in found.settings if one.setting == "held_out.examples"]
+    assert found.config.held_out.examples == 8
+    assert "over 8 examples is up to 69 points wide" in reason
+
+
 def test_nano_is_searched_where_the_other_configs_search_it(tmp_path):
     done = CliRunner().invoke(app, ["new", "task", str(tmp_path / "riddles")])
     assert done.exit_code == 0, done.output

@@ -232,6 +232,9 @@ def test_completions_go_beside_the_run_unless_told_otherwise(one_run):
     _, path = evaluate(str(one_run), limit=2)
     assert path == one_run / "completions-conciseness-test.jsonl"
     path.unlink()
+    _, path = evaluate(str(one_run), limit=2, generation=-1)
+    assert path == one_run / "completions-conciseness-test-generation-start.jsonl"
+    path.unlink()
 
 
 def test_completions_that_replace_others_are_named_in_a_warning(one_run, tmp_path, caplog):

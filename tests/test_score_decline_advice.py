@@ -109,6 +109,11 @@ def test_a_strategy_without_a_rate_gets_a_smaller_sigma():
     assert found.commands[0].endswith("strategy.sigma=0.05")
 
 
+def test_a_decline_since_before_training_names_the_folder_after_the_start():
+    (command,) = told(scores=shares(FALLING[2:])).commands
+    assert "--from best --out runs/one-from-start " in command
+
+
 def test_a_path_with_a_blank_is_quoted():
     assert shlex.split(told(path="my runs/one").commands[0])[2] == "my runs/one"
 

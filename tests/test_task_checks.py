@@ -91,6 +91,15 @@ def test_what_is_wrong_is_found(tmp_path, body, tried, remark):
     assert remark in found.remark
 
 
+def test_an_exception_on_every_answer_is_written_out_once(tmp_path):
+    found = findings(tmp_path, "    raise ValueError('boom')\n", prompts=0)
+    assert found["gold answers"].verdict == "wrong"
+    assert "boom" in found["gold answers"].remark
+    for tried in ("empty answers", "hostile answers"):
+        assert found[tried].remark.endswith("raise an exception, which earns the floor: as above")
+        assert found[tried].verdict == "ok"  # the gold answers earn no more, but none was graded
+
+
 def test_a_reward_that_fails_on_every_answer_of_rows_without_gold_is_wrong(tmp_path):
     rows = ROWS.replace("'answer'", "'gold'")
     found = findings(tmp_path, RIGHT, rows, prompts=0)["hostile answers"]

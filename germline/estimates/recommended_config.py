@@ -6,6 +6,7 @@ measures them when the run starts: published values are for one model, space and
 docs/settings-for-my-model.md explains the same choices.
 """
 
+import math
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -182,9 +183,9 @@ def _first_choice(model: str, task: str, shape: ModelShape) -> Iterator[Recommen
     )
     yield RecommendedSetting(
         "held_out.examples",
-        min(held_out, HELD_OUT),
-        "The 95 % interval of a share over 200 examples is about 14 points wide; 4 times the "
-        "examples halve it.",
+        scored := min(held_out, HELD_OUT),
+        f"The 95 % interval of a share over {scored} examples is up to "
+        f"{min(100, 196 / math.sqrt(scored)):.0f} points wide; 4 times the examples halve it.",
     )
 
 

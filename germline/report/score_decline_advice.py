@@ -146,7 +146,7 @@ def _commands(
         if not config.engine.has_own_model:  # It has no file format.
             yield f"germline replay {run} --generation {last} --out {kept}"
     if decline.cause != "hack":
-        new = shlex.quote(f"{path}-from-{last}")
+        new = shlex.quote(f"{path}-from-{'start' if last < 0 else last}")
         settings = _settings(decline.cause, config, rows)
         yield f"germline resume {run} --from {best} --out {new} {settings}"
 

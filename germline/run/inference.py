@@ -111,7 +111,8 @@ def evaluate(  # noqa: PLR0913 - all that a score depends on
     evaluated = open_evaluation(source, task, split, limit, overrides, generation, inputs)
     directory, last = evaluated.directory, evaluated.generation
     folder = directory.path if directory else Path()
-    ending = "" if last is None else f"-generation-{last}"
+    after = "start" if last == -1 else last
+    ending = "" if last is None else f"-generation-{after}"
     file = file or folder / f"completions-{evaluated.task.name}-{split}{ending}.jsonl"
     check_writable(file)
     score, evaluation = evaluated.run()

@@ -231,10 +231,10 @@ def _rewards(task: Task, graders: Graders) -> list[TaskCheckRow]:
     )
     has_tools = isinstance(task, EnvironmentTask) and task.has_tools
     gold = _judged("gold answers", first, answers, may_raise=False)
-    nothing = _judged("empty answers", empty, [""] * len(some))
+    nothing = _judged("empty answers", empty, [""] * len(some), told=gold.remark)
     # With no gold answer, nothing else shows that some answer can be graded; training refuses it.
     needs_one = not golden and not isinstance(task, EpisodeTask)
-    tried = _judged("hostile answers", strange, hostile, needs_one=needs_one)
+    tried = _judged("hostile answers", strange, hostile, needs_one=needs_one, told=gold.remark)
     rows = [
         _compared(gold, _judged("", again, answers), nothing, has_tools=has_tools),
         nothing,
@@ -251,8 +251,9 @@ def _judged(
     *,
     may_raise: bool = True,
     needs_one: bool = False,
+    told: str = "",
 ) -> TaskCheckRow:
-    """Report errors and failures of the grading; `needs_one` asks for a text that is graded."""
+    """Report failures; `needs_one` asks for a text that is graded; what `told` says is cut."""
     rewards: list[float] = []
     errors: list[str] = []
     broken: list[str] = []
@@ -267,7 +268,8 @@ def _judged(
         if grade.failure is not None:
             is_missing = math.isnan(grade.reward)
             bad = not may_raise or is_missing or grade.failure.startswith(BROKEN)
-            (broken if bad else refused).append(f"{grade.failure} on {_short(text)}")
+            found = f"{grade.failure} on {_short(text)}"
+            (broken if bad else refused).append("as above" if grade.failure in told else found)
     verdict: Verdict = "wrong" if errors or broken else "ok"
     remark = ""
     if errors:
@@ -323,7 +325,7 @@ def _is_better(gold: TaskCheckRow, empty: TaskCheckRow) -> bool:
 
 def _tempting(gold: TaskCheckRow, hostile: TaskCheckRow, texts: Sequence[str]) -> TaskCheckRow:
     """Warn when a hostile text earns as much as a right answer, and name the text."""
-    if hostile.verdict != "ok" or not gold.rewards or not hostile.rewards:
+    if "wrong" in (gold.verdict, hostile.verdict) or not gold.rewards or not hostile.rewards:
         return hostile
     best = max(hostile.rewards)
     if best < min(gold.rewards):

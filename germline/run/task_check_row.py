@@ -26,7 +26,9 @@ class TaskCheckRow:
 def warn_of_equal_rewards(rows: list[TaskCheckRow]) -> list[TaskCheckRow]:
     """Warn, in the last row, that all texts of all rows earned the same reward."""
     rewards = [reward for row in rows for reward in row.rewards]
-    if len(rewards) < 2 or min(rewards) < max(rewards) or rows[-1].verdict != "ok":
+    if len(rewards) < 2 or min(rewards) < max(rewards):
+        return rows
+    if rows[-1].verdict != "ok" or any(row.verdict == "wrong" for row in rows):
         return rows
     remark = (
         f"all {len(rewards)} texts that were tried earn {rewards[0]:g}, empty ones included: check "

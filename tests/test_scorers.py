@@ -306,6 +306,18 @@ def test_the_circuit_opens_after_the_retries_and_closes_with_a_response():
     assert not circuit.is_open
 
 
+def test_a_failure_keeps_whether_it_opened_the_circuit():
+    circuit, clock = breaker()
+    with pytest.raises(ServiceAwayError, match="gone") as opened:
+        circuit.call(away(clock, 3.0))
+    with pytest.raises(ServiceAwayError, match="not asked") as refused:
+        circuit.call(lambda: 5)
+    clock.now += circuit_breaker.PROBE_EVERY_S
+    circuit.call(lambda: 5)  # as another thread may, before the failures are looked at
+    assert opened.value.circuit_is_open
+    assert refused.value.circuit_is_open
+
+
 def test_an_open_circuit_lets_one_request_through_now_and_then():
     circuit, clock = breaker(retry_timeout_s=0.0)
     for _ in range(3):

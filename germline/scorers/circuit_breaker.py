@@ -25,7 +25,14 @@ Response = TypeVar("Response")
 
 
 class ServiceAwayError(NotScoredError):
-    """One attempt failed in a way that a later attempt may not; the message names the service."""
+    """An attempt failed in a way that a later attempt may not; the message names the service.
+
+    Attributes:
+        circuit_is_open: whether the circuit was open when the attempt failed. Another thread's
+            response may close it at any moment, so the circuit itself does not say this later.
+    """
+
+    circuit_is_open = False
 
 
 class CircuitBreaker:
@@ -78,8 +85,8 @@ class CircuitBreaker:
             except ServiceAwayError as failure:
                 now = self._clock()
                 failed_at = now if failed_at is None else failed_at
-                self._count_failure(failure, now)
-                if now - failed_at >= self._retry_timeout_s or self.is_open:
+                failure.circuit_is_open = self._count_failure(failure, now)
+                if now - failed_at >= self._retry_timeout_s or failure.circuit_is_open:
                     raise
             except Exception:
                 self._close_circuit()  # a service that refuses a request has answered it
@@ -105,13 +112,16 @@ class CircuitBreaker:
                 return
             now = self._clock()
             if now < self._next_probe:
-                raise ServiceAwayError(
+                failure = ServiceAwayError(
                     f"{self._name}: not asked, as it has not answered for a while; the last "
                     f"attempt failed: {self._last_failure}"
                 )
+                failure.circuit_is_open = True
+                raise failure
             self._next_probe = now + PROBE_EVERY_S
 
-    def _count_failure(self, failure: ServiceAwayError, now: float) -> None:
+    def _count_failure(self, failure: ServiceAwayError, now: float) -> bool:
+        """Count a failure, and return whether the circuit is open now."""
         with self._lock:
             self._last_failure = str(failure).removeprefix(f"{self._name}: ")
             first = not self._failure_logged
@@ -122,10 +132,12 @@ class CircuitBreaker:
             announced = opens and self._next_probe is None
             if opens:
                 self._next_probe = now + PROBE_EVERY_S
+            is_open = self.is_open
         if announced:
             log.warning("%s; its scores are missing until it answers again", failure)
         elif first:
             log.warning("%s; retrying for %g s (%s)", failure, self._retry_timeout_s, self._setting)
+        return is_open
 
     def _close_circuit(self) -> None:
         with self._lock:

@@ -40,11 +40,6 @@ class HttpService:
             timeout_setting=name_of("timeout_s"),
         )
 
-    @property
-    def is_away(self) -> bool:
-        """Whether the service has not answered for so long that it is hardly asked any more."""
-        return self._breaker.is_open
-
     def close(self) -> None:
         """End requests that wait for the next attempt."""
         self._breaker.close()

@@ -78,7 +78,7 @@ class PairwiseJudge(HttpService):
                 raise
             return JudgeReply(None, None, str(refusal))
         except ServiceAwayError as failure:
-            if self.is_away:
+            if failure.circuit_is_open:
                 raise
             return JudgeReply(None, None, str(failure))
         try:

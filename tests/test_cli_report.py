@@ -54,7 +54,7 @@ def test_several_runs_are_compared_over_the_same_examples(tmp_path):
     fewer = scored(tmp_path / "fewer", [0.0], [1.0], BATCH[:1])
     words = ("report", first, better, elsewhere, fewer, "--out", tmp_path / "page.html")
     rows = [line.split("\t") for line in germline(*words).stdout.splitlines()[1:5]]
-    why = "none: scored on 1 examples, the first run on 2 (germline eval scores both on the same)"
+    why = "none: scored on 1 examples, first on 2 (germline eval scores both on the same)"
     found = [
         "",
         "+0.625 [+0.38, +0.87], 2 higher, 0 lower of 2",

@@ -112,6 +112,31 @@ def test_the_better_config_is_named_wherever_runs_are_compared(tmp_path: Path) -
     )
 
 
+def test_runs_of_two_configs_are_compared_with_the_same_seed_and_drawn_by_config(tmp_path: Path):
+    first = train(tmp_path / "narrow", {0: 0.30, 1: 0.20}, 2)
+    second = train(tmp_path / "wide", {1: 0.45, 0: 0.40, 5: 0.5}, 3)
+    words = (first, second, "--out", tmp_path / "page.html")
+    heading, *rows = [line.split("\t") for line in report(*words).splitlines()[:6]]
+    assert heading[-1] == "difference to narrow, same seed"
+    found = {
+        Path(row[0]).parent.name + Path(row[0]).name[-1]: row[-1].split(" ")[0] for row in rows
+    }
+    assert found == {
+        "narrow0": "",
+        "narrow1": "",
+        "wide1": "+0.25",
+        "wide0": "+0.1",
+        "wide5": "none:",
+    }
+    page = (tmp_path / "page.html").read_text()
+    assert "2 configs side by side, 5 runs in all" in page
+    assert 'data-column="difference to narrow, same seed"' in page
+    # A color stands for a config: in the charts over seeds, in those of runs, and in the table.
+    tones = re.findall(r'class="curve (run-\d)"', page.partition('id="results"')[2])
+    assert set(tones[:2]) == {"run-0"}
+    assert "run-2" not in page.partition("<main>")[2].partition('id="different"')[0]
+
+
 def test_a_lower_length_is_better_where_the_metric_says_so(tmp_path: Path) -> None:
     first = train(tmp_path / "a", by_seed(LOW), 2, higher_is_better=False)
     second = train(tmp_path / "b", by_seed(HIGH), 3, higher_is_better=False)
@@ -145,7 +170,7 @@ def test_configs_with_other_examples_are_not_compared_over_seeds(tmp_path: Path)
     second = train(tmp_path / "b", by_seed(HIGH), 3, examples=4)
     words = (first, second, "--out", tmp_path / "page.html")
     why = (
-        "b and a are not compared over seeds: scored on 4 examples, the first run on 2 (germline "
+        "b and a are not compared over seeds: scored on 4 examples, a/seed-0 on 2 (germline "
         "eval scores both on the same)."
     )
     assert why in report(*words).replace("\n", " ")

@@ -14,6 +14,7 @@ from germline.cli.word_wrap import print_stderr, print_stdout
 
 if TYPE_CHECKING:
     from germline.report.run_facts import RunFacts
+    from germline.report.seed_curves import SeedGroup
 
 REPORT_EXAMPLES = (
     "germline report runs/sums --open",
@@ -84,10 +85,12 @@ def _print_comparison(runs: "Sequence[RunFacts]") -> None:
     """Print the held-out scores of several runs, and their differences to the first run."""
     from germline.cli import tables, text_format
     from germline.report.random_start import random_start
-    from germline.report.run_comparison import differences_to_first, why_no_difference
+    from germline.report.run_comparison import compared_runs, compared_with
+    from germline.report.seed_curves import seed_groups
 
+    groups = seed_groups(runs)
     tables.print_table(
-        ("run", "metric", "before", "after", "n", "difference to the first"),
+        ("run", "metric", "before", "after", "n", f"difference to {compared_with(groups)}"),
         [
             (
                 str(run.path),
@@ -95,33 +98,31 @@ def _print_comparison(runs: "Sequence[RunFacts]") -> None:
                 text_format.score(run.scores[0]) if run.scores else "",
                 text_format.score(run.scores[-1]) if run.scores[1:] else "",
                 str(run.scores[-1].n) if run.scores else "",
-                text_format.difference(found) if found else why_no_difference(run, runs[0]),
+                text_format.difference(found.difference) if found.difference else found.why_none,
             )
-            for run, found in zip(runs, differences_to_first(runs), strict=True)
+            for run, found in zip(runs, compared_runs(runs, groups), strict=True)
         ],
     )
     print_stdout(
-        "differences to the first run: paired over the same held-out examples, with 95 % intervals "
-        "(of examples, not of run seeds)"
+        "differences of runs: paired over the same held-out examples, with 95 % intervals (of "
+        "examples, not of run seeds)"
     )
     for sentence in dict.fromkeys(random_start(run.run) for run in runs):
         if sentence:
             print_stdout(sentence)
-    _print_seed_groups(runs)
+    _print_seed_groups(groups)
 
 
-def _print_seed_groups(runs: "Sequence[RunFacts]") -> None:
+def _print_seed_groups(groups: "Sequence[SeedGroup]") -> None:
     """Print the scores of each config over its run seeds, and which config is better."""
     from germline.cli import tables, text_format
     from germline.report.run_comparison import seed_verdict
-    from germline.report.seed_curves import seed_groups
 
-    groups = seed_groups(runs)
     if not groups:
         return
     typer.echo("")
     tables.print_table(
-        ("config of", "metric", "seeds", "before", "after"),
+        ("config", "metric", "seeds", "before", "after"),
         [
             (
                 text_format.escape_control_characters(group.name),
@@ -142,7 +143,8 @@ def _print_seed_groups(runs: "Sequence[RunFacts]") -> None:
 
 
 def _as_json(runs: "Sequence[RunFacts]") -> list[dict[str, object]]:
-    from germline.report.run_comparison import differences_to_first
+    from germline.report.run_comparison import compared_runs
+    from germline.report.seed_curves import seed_groups
 
     return [
         {
@@ -150,9 +152,9 @@ def _as_json(runs: "Sequence[RunFacts]") -> list[dict[str, object]]:
             "advice": _advice(run),
             "damage": run.damage,
             "score": score_values(run.scores[-1]) if run.scores else None,
-            **difference_values(found),
+            **difference_values(found.difference),
         }
-        for run, found in zip(runs, differences_to_first(runs), strict=True)
+        for run, found in zip(runs, compared_runs(runs, seed_groups(runs)), strict=True)
     ]
 
 

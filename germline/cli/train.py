@@ -140,7 +140,9 @@ def resume(
     for bit, as those of a run that was never interrupted.
 
     With --from, the run is not changed, and a new run directory is written. It does not depend on
-    the old one, because it contains the journal that led to its starting weights.
+    the old one, because it contains the journal that led to its starting weights. Unless seed=N is
+    given, its run seed is a new one, so that it repeats no perturbation and no batch of the old
+    run; run.json says the seed, and under `ancestry` the runs that it began from.
     """
     from germline.cli.run_loop import run_seeds_with_view, run_with_view
     from germline.record.seed_study import is_seed_study

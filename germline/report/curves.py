@@ -193,16 +193,23 @@ def _listed(places: Sequence[str]) -> str:
     return ", ".join(places[:MOST_GENERATIONS]) + (f" and {more} more" if more > 0 else "")
 
 
-def compare_runs(runs: Sequence[RunFacts]) -> list[Chart]:
-    """Draw runs in the same charts: a pair of charts for the runs that share task and metric."""
-    charts = []
+def compare_runs(runs: Sequence[RunFacts], tones: Sequence[str]) -> list[Chart]:
+    """Draw runs in the same charts: a pair of charts for the runs that share task and metric.
+
+    Args:
+        runs: to draw.
+        tones: the CSS classes of the color of each.
+    """
+    charts: list[Chart] = []
     for task, metric in dict.fromkeys((_task(run), run.metric) for run in runs):
         same = [
-            (place, run)
-            for place, run in enumerate(runs)
+            (tone, run)
+            for tone, run in zip(tones, runs, strict=True)
             if (_task(run), run.metric) == (task, metric)
         ]
-        charts += [chart for chart in (_fitness_of(task, same), _scores_of(task, same)) if chart]
+        place = len(charts)
+        drawn = (_fitness_of(task, same, place), _scores_of(task, same, place))
+        charts += [chart for chart in drawn if chart]
     return charts
 
 
@@ -220,13 +227,13 @@ def _task(run: RunFacts) -> str:
     return bounded_text(run.config.task.title, LONGEST_NAME)
 
 
-def _fitness_of(task: str, runs: Sequence[tuple[int, RunFacts]]) -> Chart | None:
-    begun = [(place, run) for place, run in runs if run.rows]
+def _fitness_of(task: str, runs: Sequence[tuple[str, RunFacts]], place: int) -> Chart | None:
+    begun = [(tone, run) for tone, run in runs if run.rows]
     if not begun:
         return None
     banded = len(begun) <= MOST_BANDS
-    marks: list[Mark] = [_band("", run_style(place), run.rows) for place, run in begun if banded]
-    marks += [_curve(run.name, run_style(place), run.rows, "mean") for place, run in begun]
+    marks: list[Mark] = [_band("", tone, run.rows) for tone, run in begun if banded]
+    marks += [_curve(run.name, tone, run.rows, "mean") for tone, run in begun]
     ends = "; ".join(
         f"{run.name} from {number(run.rows[0]['fitness']['mean'])} to "
         f"{number(run.rows[-1]['fitness']['mean'])}"
@@ -234,7 +241,7 @@ def _fitness_of(task: str, runs: Sequence[tuple[int, RunFacts]]) -> Chart | None
     )
     band = ", with the band from the 20th to the 80th percentile" if banded else ""
     return Chart(
-        name=f"fitness-{begun[0][0]}",
+        name=f"fitness-{place}",
         caption=f"Task {task}: mean fitness of the members on the training examples of each "
         f"generation{band}.",
         alt=f"Line chart of mean training fitness on task {task}, a line per run: {ends}.",
@@ -244,8 +251,8 @@ def _fitness_of(task: str, runs: Sequence[tuple[int, RunFacts]]) -> Chart | None
     )
 
 
-def _scores_of(task: str, runs: Sequence[tuple[int, RunFacts]]) -> Chart | None:
-    scored = [(place, run) for place, run in runs if run.scores]
+def _scores_of(task: str, runs: Sequence[tuple[str, RunFacts]], place: int) -> Chart | None:
+    scored = [(tone, run) for tone, run in runs if run.scores]
     if not scored:
         return None
     one = scored[0][1]
@@ -256,17 +263,15 @@ def _scores_of(task: str, runs: Sequence[tuple[int, RunFacts]]) -> Chart | None:
         for _, run in scored
     )
     return Chart(
-        name=f"held-out-{scored[0][0]}",
+        name=f"held-out-{place}",
         caption=f"Task {task}: held-out {metric} of the {said}, with 95 % intervals over "
         f"examples ({_intervals(one.scores[-1])}){'; ' + one.better if one.better else ''}.",
         alt=f"Point chart of held-out {metric} on task {task}, a line per run: {ends}.",
         x_label="updates",
         y_label=metric,
         marks=[
-            _points(
-                run.name, run_style(place), run.scores, shift=5.0 * (order - (len(scored) - 1) / 2)
-            )
-            for order, (place, run) in enumerate(scored)
+            _points(run.name, tone, run.scores, shift=5.0 * (order - (len(scored) - 1) / 2))
+            for order, (tone, run) in enumerate(scored)
         ],
     )
 

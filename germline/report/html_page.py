@@ -33,10 +33,10 @@ from germline.report.advice import advice
 from germline.report.part_charts import part_charts
 from germline.report.random_reward import random_reward
 from germline.report.random_start import random_start
-from germline.report.run_comparison import differences_to_first, seed_verdict, why_no_difference
+from germline.report.run_comparison import compared_runs, compared_with, headline, seed_verdict
 from germline.report.run_facts import RunFacts, bounded_text
 from germline.report.score_divergence_advice import score_divergence_advice
-from germline.report.seed_curves import SeedGroup, seed_charts, seed_groups
+from germline.report.seed_curves import SeedGroup, run_tones, seed_charts, seed_groups
 from germline.report.svg_charts import Chart, Drawing
 from germline.types import GermlineError
 
@@ -145,16 +145,16 @@ def render_page(runs: Sequence[RunFacts]) -> str:
     """Return the page about these runs."""
     figures = _Figures()
     groups = seed_groups(runs)
+    tones = run_tones(runs, groups)
     over_seeds = figures.draw(seed_charts(groups))
-    compared = figures.draw(curves.compare_runs(runs)) if len(runs) > 1 else []
+    compared = figures.draw(curves.compare_runs(runs, tones)) if len(runs) > 1 else []
     sections = [
         {
             "run": run,
-            "difference": difference,
-            "no_difference": why_no_difference(run, runs[0]),
+            "compared": compared_run,
             "random_start": random_start(run.run),
             "anchor": f"run-{place}",
-            "tone": curves.run_style(place),
+            "tone": tone,
             "title": [
                 text_format.escape_control_characters(line)
                 for line in text_format.run_title(run.config)
@@ -189,8 +189,8 @@ def render_page(runs: Sequence[RunFacts]) -> str:
             "all_settings": diff.flatten_settings(run.config.model_dump(mode="json")),
             "commands": suggested_commands(run),
         }
-        for place, (run, difference) in enumerate(
-            zip(runs, differences_to_first(runs), strict=True)
+        for place, (run, tone, compared_run) in enumerate(
+            zip(runs, tones, compared_runs(runs, groups), strict=True)
         )
     ]
     names = ", ".join(run.name for run in runs)
@@ -201,6 +201,8 @@ def render_page(runs: Sequence[RunFacts]) -> str:
             title=f"{names} · germline report",
             sections=sections,
             seed_groups=groups,
+            headline=headline(runs, groups),
+            compared_with=compared_with(groups),
             over_seeds=over_seeds,
             seed_verdicts=[seed_verdict(group, groups[0]) for group in groups[1:]],
             compared=compared,

@@ -1,11 +1,12 @@
 """Differences of final held-out scores: of runs on the same examples, of configs over seeds."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from germline.evaluation.paired_difference import PairedDifference, paired_difference
 from germline.evaluation.seed_statistics import SeedDifference, seed_difference
 from germline.report.run_facts import RunFacts
-from germline.report.seed_curves import FEWEST_SEEDS, SeedGroup
+from germline.report.seed_curves import FEWEST_CONFIGS, FEWEST_SEEDS, SeedGroup
 from germline.report.text_format import number
 
 MORE_SEEDS = (
@@ -14,28 +15,69 @@ MORE_SEEDS = (
 )
 
 
-def differences_to_first(runs: Sequence[RunFacts]) -> list[PairedDifference | None]:
-    """Return the last score of each run less that of the first run.
+@dataclass(frozen=True)
+class ComparedRun:
+    """A run of a comparison, and the run that its last score is compared with.
 
-    None for the first run, for a run without a score after training, and where the recorded prompts
-    show that two runs have other held-out examples.
+    Attributes:
+        difference: the last score less that of the other run; None for a run that is compared with
+            itself, and where `why_none` says why there is none.
+        why_none: the reason; empty if there is a difference, or for a run compared with itself.
     """
-    return [_difference(run, runs[0]) for run in runs]
+
+    difference: PairedDifference | None
+    why_none: str
 
 
-def why_no_difference(run: RunFacts, first: RunFacts) -> str:
-    """Say why a run has no difference to the first one; empty for the first, or if it has one."""
-    if run is first:
-        return ""
-    for one, name in ((run, "this run"), (first, "the first run")):
+def compared_runs(runs: Sequence[RunFacts], groups: Sequence[SeedGroup]) -> list[ComparedRun]:
+    """Compare the last score of each run with that of the first run.
+
+    Where several configs have several run seeds each, a run is compared with the run of the first
+    config that has the same seed.
+
+    Args:
+        runs: of the comparison.
+        groups: those of them that differ in their seed alone, as `seed_groups` returns them.
+    """
+    if len(groups) < FEWEST_CONFIGS:
+        return [_compared(run, runs[0]) for run in runs]
+    by_seed = {run.config.seed: run for run in groups[0].runs}
+    return [_compared(run, by_seed.get(run.config.seed)) for run in runs]
+
+
+def compared_with(groups: Sequence[SeedGroup]) -> str:
+    """Name the runs that `compared_runs` compares with, as the heading of a column."""
+    return "the first" if len(groups) < FEWEST_CONFIGS else f"{groups[0].name}, same seed"
+
+
+def headline(runs: Sequence[RunFacts], groups: Sequence[SeedGroup]) -> str:
+    """Say what is compared: runs, or configs with several run seeds each."""
+    sizes = {len(group.runs) for group in groups}
+    if len(groups) < FEWEST_CONFIGS or sum(len(group.runs) for group in groups) < len(runs):
+        return f"{len(runs)} runs side by side"
+    seeds = f"{sizes.pop()} seeds each" if len(sizes) == 1 else f"{len(runs)} runs in all"
+    return f"{len(groups)} configs side by side, {seeds}"
+
+
+def _compared(run: RunFacts, other: RunFacts | None) -> ComparedRun:
+    if run is other:
+        return ComparedRun(None, "")
+    why = _why_no_difference(run, other) if other else "none: no run there has this seed"
+    found = paired_difference(run.scores[-1], other.scores[-1]) if other and not why else None
+    return ComparedRun(found, why)
+
+
+def _why_no_difference(run: RunFacts, first: RunFacts) -> str:
+    """Say why a run has no difference to another one; empty if it has one."""
+    for one, name in ((run, "this run"), (first, first.name)):
         if not one.scores or not one.scores[-1].generation:
             return f"none: {name} has no score after training"
     last, other = run.scores[-1], first.scores[-1]
     if last.metric != other.metric:
-        return f"none: the metrics differ ({last.metric}, {other.metric} of the first run)"
+        return f"none: the metrics differ ({last.metric}, {other.metric} of {first.name})"
     if len(last.values) != len(other.values):
         return (
-            f"none: scored on {last.n} examples, the first run on {other.n} (germline eval scores "
+            f"none: scored on {last.n} examples, {first.name} on {other.n} (germline eval scores "
             "both on the same)"
         )
     if _asked(run) != _asked(first):
@@ -104,13 +146,7 @@ def _why_no_seed_difference(group: SeedGroup, first: SeedGroup) -> str:
         if len(one.counted) < FEWEST_SEEDS:
             return f"fewer than two seeds of {one.name} have a score after training that counts"
     last, other = group.counted[0], first.counted[0]
-    return why_no_difference(last, other).removeprefix("none: ")
-
-
-def _difference(run: RunFacts, first: RunFacts) -> PairedDifference | None:
-    if run is first or why_no_difference(run, first):
-        return None
-    return paired_difference(run.scores[-1], first.scores[-1])
+    return _why_no_difference(last, other).removeprefix("none: ")
 
 
 def _asked(run: RunFacts) -> list[tuple[str, str]]:

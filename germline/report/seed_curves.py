@@ -1,5 +1,6 @@
 """Several run seeds of one config in a comparison: mean, range and interval of their scores."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ from germline.report.run_facts import RunFacts
 from germline.report.svg_charts import Band, Chart, Curve, Mark
 from germline.report.text_format import number
 
-FEWEST_SEEDS = 2
+FEWEST_SEEDS, FEWEST_CONFIGS = 2, 2
 
 
 @dataclass(frozen=True)
@@ -89,22 +90,38 @@ def _group(runs: Sequence[RunFacts], counted: Sequence[RunFacts]) -> SeedGroup:
     )
 
 
+def run_tones(runs: Sequence[RunFacts], groups: Sequence[SeedGroup]) -> list[str]:
+    """Return the CSS classes of the color of each run.
+
+    Where several configs have several run seeds each, a color stands for a config in every chart;
+    else for a run.
+    """
+    if len(groups) < FEWEST_CONFIGS:
+        return [run_style(place) for place in range(len(runs))]
+    orders = {id(run): order for order, group in enumerate(groups) for run in group.runs}
+    others = itertools.count(len(groups))
+    return [run_style(orders[id(run)] if id(run) in orders else next(others)) for run in runs]
+
+
 def seed_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
     """Draw the held-out scores of configs over their seeds: one chart for each metric.
 
     All configs of a metric share one chart, so that they share its axes.
     """
+    alone = len(groups) < FEWEST_CONFIGS
+    tones = ["mean" if alone else run_style(order) for order in range(len(groups))]
+    toned = list(zip(groups, tones, strict=True))
     metrics = dict.fromkeys(group.metric for group in groups)
     return [
-        _chart([group for group in groups if group.metric == metric], metric, place)
+        _chart([(group, tone) for group, tone in toned if group.metric == metric], metric, place)
         for place, metric in enumerate(metrics)
     ]
 
 
-def _chart(groups: Sequence[SeedGroup], metric: str, place: int) -> Chart:
-    """Draw the mean over the seeds of each config, and the range of its seeds."""
+def _chart(toned: Sequence[tuple[SeedGroup, str]], metric: str, place: int) -> Chart:
+    """Draw the mean over the seeds of each config in its color, and the range of its seeds."""
+    groups, tones = zip(*toned, strict=True)
     alone = len(groups) == 1
-    tones = ["mean"] if alone else [run_style(order) for order in range(len(groups))]
     lines = [_over_updates(group) for group in groups]
     marks: list[Mark] = []
     for group, tone, (updates, values) in zip(groups, tones, lines, strict=True):

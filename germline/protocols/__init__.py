@@ -131,7 +131,7 @@ class MasterWeights(Protocol):
         """Change theta by one update; masters change nowhere else."""
 
     def digest(self) -> str:
-        """Return the SHA-256 digest of masters and optimizer moments in canonical order."""
+        """Return the SHA-256 digest of masters, moments and factors of sigma, in this order."""
 
     def state(self) -> Mapping[str, "torch.Tensor"]:
         """Return searched masters, moments (`<name>.m`, `.v`) and scales (`.scale`); not copies."""

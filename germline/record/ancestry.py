@@ -42,7 +42,7 @@ class Ancestor:
 
     @property
     def digest(self) -> str:
-        """Digest of its masters and moments after `generation`."""
+        """Digest of its masters, moments and factors of sigma after `generation`."""
         return self.entries[-1].digest if self.entries else self.base_digest
 
 

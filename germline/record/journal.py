@@ -47,7 +47,7 @@ class JournalEntry:
     """One generation of the journal.
 
     Attributes:
-        digest: of masters and moments after the update.
+        digest: of masters, moments and factors of sigma after the update.
         missing: number of rollouts without a reward.
         absent: members without any reward, such as those of engines that a quorum did not wait for.
     """

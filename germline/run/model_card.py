@@ -80,7 +80,7 @@ def model_card(run: RunDirectory, name: str, form: Literal["adapter", "merged"],
         + (", exported as a PEFT adapter" if form == "adapter" else ""),
         "task": f"`{config.task.title}`",
         "generations": f"{last + 1} of {config.generations}, run seed {config.seed}",
-        "digest": f"`{digest}` (SHA-256 of the fp32 master weights, optimizer moments and factors of sigma)",
+        "digest": f"`{digest}` (SHA-256 of fp32 master weights, moments and factors of sigma)",
         "germline": str(run.environment["versions"].get("germline")),
     }
     # The built-in model is a folder of the package; transformers knows it by no name.

@@ -13,8 +13,8 @@ from germline.episode_types import Transcript, Turn
 from germline.graders.pool import GraderPool
 from germline.protocols import EpisodeTask
 from germline.run.build_parts import make_graders
-from germline.run.held_out_warnings import warn_of_held_out
 from germline.run.task_check import check_task
+from germline.run.training_warnings import warn_of_held_out
 from germline.tasks import make_task
 from germline.tasks.python_inputs import read_inputs
 from germline.types import Completion, GermlineError, Grade, Rollout

@@ -364,3 +364,13 @@ def test_a_run_that_was_begun_from_python_is_forked_with_what_was_given(tmp_path
         germline.fork(path, 1, out=tmp_path / "b")
     forked = germline.fork(path, 1, out=tmp_path / "c", reward=length, data=ROWS).run()
     assert "finished" in repr(forked)
+
+
+def test_a_training_without_an_update_says_so_in_the_log(tmp_path, caplog):
+    germline.train(ON_ROWS, tmp_path / "constant", data=ROWS, reward=keep_in([])).run()
+    said = [one for one in caplog.messages if one.startswith("In every generation all members had")]
+    assert len(said) == 1
+    assert said[0].endswith(f"{tmp_path / 'constant' / 'report.html'} says more.")
+    caplog.clear()
+    germline.train(ON_ROWS, tmp_path / "learns", data=ROWS, reward=length).run()
+    assert "no update was made" not in caplog.text

@@ -26,7 +26,6 @@ from germline.report.html_page import write_report
 from germline.run.build_fleet import engine_threads
 from germline.run.build_parts import RunParts, build_run_parts
 from germline.run.callbacks import Callback, CallbackList
-from germline.run.held_out_warnings import warn_of_held_out
 from germline.run.inputs_from_python import NOTHING_GIVEN, RunInputs, read_run_inputs
 from germline.run.loaded_model import with_model_folder
 from germline.run.peak_memory import peak_memory_mb
@@ -38,6 +37,7 @@ from germline.run.resumed_config import (
 )
 from germline.run.snapshot_policy import SnapshotPolicy, snapshots_to_keep
 from germline.run.task_check import check_custom_reward, with_digest
+from germline.run.training_warnings import warn_of_held_out, warn_without_update
 from germline.run.validate_args import validate_path
 from germline.signal_metrics import SignalMetrics
 from germline.signal_types import SigmaTrial
@@ -173,6 +173,7 @@ class Training:
             draw_evolution(self.directory)
         # After the lock is released, as the report states whether the run is active.
         write_report(self.directory.path)
+        warn_without_update(self.directory)
         self._callbacks.call("on_end", self)
 
     def _write_held_out(self, done: int) -> None:

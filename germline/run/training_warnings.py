@@ -1,4 +1,4 @@
-"""Warnings about held-out completions: their grading failed, or no reply called a tool."""
+"""Warnings of a training: grading that failed, replies without a tool call, no update at all."""
 
 import logging
 from collections import Counter
@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from germline.environments.tool_calls import find_calls
 from germline.protocols import Task
-from germline.report.advice import MANY_FAILED
+from germline.record import RunDirectory
+from germline.report.advice import MANY_FAILED, with_update, without_update
 from germline.tasks.environment_task import EnvironmentTask
 from germline.types import Rollout
 
@@ -23,6 +24,13 @@ def warn_of_held_out(task: Task, rollouts: Sequence[Rollout], updates: int) -> N
     """
     _warn_of_failures(rollouts, updates)
     _warn_of_unused_tools(task, rollouts, updates)
+
+
+def warn_without_update(directory: RunDirectory) -> None:
+    """Log that no generation made an update; who trains from Python sees no other summary."""
+    rows = directory.generations()
+    if not with_update(rows) and (sentence := without_update(rows, directory.config)):
+        log.warning("%s %s says more.", sentence, directory.report)
 
 
 def _warn_of_failures(rollouts: Sequence[Rollout], updates: int) -> None:

@@ -91,6 +91,15 @@ def test_what_is_wrong_is_found(tmp_path, body, tried, remark):
     assert remark in found.remark
 
 
+def test_equal_prompts_are_counted_once(tmp_path):
+    rows = (
+        "train = [{'prompt': 'a?', 'answer': '1'}] * 3\ntest = [{'prompt': 'c?', 'answer': '3'}]\n"
+    )
+    found = findings(tmp_path, RIGHT, rows, prompts=0)
+    assert found["examples"].remark == "3 to train (different prompts: 1), 1 held out"
+    assert re.match(r"\d+ tokens, and up to 128 new ones", found["prompts"].remark)
+
+
 def test_an_exception_on_every_answer_is_written_out_once(tmp_path):
     found = findings(tmp_path, "    raise ValueError('boom')\n", prompts=0)
     assert found["gold answers"].verdict == "wrong"

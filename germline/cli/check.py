@@ -139,7 +139,7 @@ def _show_findings(report: "TaskCheckReport") -> None:
 def _show_hostile_texts(report: "TaskCheckReport") -> None:
     """Print the hostile texts that the table shows only the beginnings of."""
     from germline.cli.text_format import escape_control_characters
-    from germline.run.task_check import LONGEST_SHOWN
+    from germline.run.task_check_row import LONGEST_SHOWN
 
     for finding in report.findings:
         if finding.text is None or len(finding.text) <= LONGEST_SHOWN:

@@ -22,7 +22,13 @@ from germline.nano import NANO_DIR
 from germline.protocols import EpisodeTask, Task
 from germline.run.build_parts import make_decoding, make_graders
 from germline.run.episode_checks import ExampleEpisode, check_tools, missing_reward, play_example
-from germline.run.task_check_row import TaskCheckRow, Verdict, warn_of_equal_rewards
+from germline.run.task_check_row import (
+    TaskCheckRow,
+    Verdict,
+    examples_row,
+    short_text,
+    warn_of_equal_rewards,
+)
 from germline.scorers.scored_graders import Graders
 from germline.tasks import make_task
 from germline.tasks.environment_task import EnvironmentTask
@@ -32,9 +38,6 @@ log = logging.getLogger(__name__)
 
 GOLD, FUZZED, QUICK = 20, 30, 4
 """Numbers of gold and empty answers, of mixed hostile texts, and of answers graded at run start."""
-
-LONGEST_SHOWN = 60
-"""Characters of a completion that a remark shows."""
 
 BROKEN = ("timeout", "the grader process died", "out of memory")
 """Beginnings of failures that no text should cause; by an exception a grader may refuse a text."""
@@ -102,7 +105,7 @@ def check_task(
         printed = Path(file.name)
     with make_graders(config, made) as graders:
         graders.redirect_output(printed)
-        findings = [_examples(made), *_rewards(made, graders)]
+        findings = [examples_row(made), *_rewards(made, graders)]
         examples = _spread(made.examples("train"), QUICK)
         if problem := missing_reward(made, config, graders, examples):
             findings.append(TaskCheckRow("episodes", len(examples), (), "warning", problem))
@@ -140,7 +143,7 @@ def check_custom_reward(config: Config, task: Task, graders: Graders) -> None:
                 "%s: the reward of the completion %s was %g and then %g: a reward that "
                 "is not deterministic adds noise to the fitness, and a resumed run gets other "
                 "results; compute it from the completion and the row alone",
-                *(place, _short(text), one.reward, two.reward),
+                *(place, short_text(text), one.reward, two.reward),
             )
             break
     _check_scorers(section, grades)
@@ -195,22 +198,6 @@ def _check_scorers(section: TaskBase, grades: Sequence[Grade]) -> None:
                 f"task.scorers.{name} (kind={scorer.kind}) scored none of the {len(grades)} "
                 f"completions that were tried: {grades[0].failure}{remedy}"
             )
-
-
-def _examples(task: Task) -> TaskCheckRow:
-    train, test = task.examples("train"), task.examples("test")
-    # The prompt of an environment may say less than the row.
-    has_episodes = isinstance(task, EpisodeTask)
-
-    def content(example: Example) -> str:
-        return repr((example.prompt, example.facts)) if has_episodes else example.prompt
-
-    asked = {content(one) for one in train}
-    both = {one.prompt for one in test if content(one) in asked}
-    remark = f"{len(train)} to train, {len(test)} held out"
-    if both:
-        remark += f"; {len(both)} prompts are in both, such as {_short(min(both))}"
-    return TaskCheckRow("examples", len(train) + len(test), (), "warning" if both else "ok", remark)
 
 
 def _rewards(task: Task, graders: Graders) -> list[TaskCheckRow]:
@@ -268,7 +255,7 @@ def _judged(
         if grade.failure is not None:
             is_missing = math.isnan(grade.reward)
             bad = not may_raise or is_missing or grade.failure.startswith(BROKEN)
-            found = f"{grade.failure} on {_short(text)}"
+            found = f"{grade.failure} on {short_text(text)}"
             (broken if bad else refused).append("as above" if grade.failure in told else found)
     verdict: Verdict = "wrong" if errors or broken else "ok"
     remark = ""
@@ -334,7 +321,7 @@ def _tempting(gold: TaskCheckRow, hostile: TaskCheckRow, texts: Sequence[str]) -
     shortest = min(winners, key=len)
     remark = (
         f"{len(winners)} of {len(texts)} earn {best:g}, as much as a gold answer, such as "
-        f"{_short(shortest)}: members may learn to write such a text"
+        f"{short_text(shortest)}: members may learn to write such a text"
     )
     return replace(hostile, verdict="warning", remark=remark, text=shortest)
 
@@ -366,7 +353,8 @@ def _prompts(
     lengths = [len(ids) for ids in encoded]
     new = make_decoding(config, task).max_new_tokens
     turns = f" in each of up to {task.max_turns} turns" if isinstance(task, EpisodeTask) else ""
-    remark = f"{min(lengths)} to {max(lengths)} tokens, and up to {new} new ones{turns}"
+    some = " to ".join(map(str, dict.fromkeys((min(lengths), max(lengths)))))
+    remark = f"{some} tokens, and up to {new} new ones{turns}"
     verdict: Verdict = "ok"
     if context is not None and max(lengths) + new > context:
         verdict = "wrong"
@@ -392,9 +380,3 @@ def _spread(examples: Sequence[Example], count: int) -> list[Example]:
 def _places(total: int, count: int) -> list[int]:
     """Return `count` different numbers, evenly spaced over `range(total)`."""
     return [place * total // min(count, total) for place in range(min(count, total))]
-
-
-def _short(text: str) -> str:
-    if len(text) <= LONGEST_SHOWN:
-        return repr(text)
-    return f"{text[:LONGEST_SHOWN]!r} and {len(text) - LONGEST_SHOWN:,} more characters"

@@ -1,9 +1,16 @@
 """One row of a check of a task: what was tried, and the verdict."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from germline.protocols import EpisodeTask, Task
+from germline.types import Example
+
 Verdict = Literal["ok", "warning", "wrong"]
+
+LONGEST_SHOWN = 60
+"""Characters of a completion that a remark shows."""
 
 
 @dataclass(frozen=True)
@@ -35,3 +42,32 @@ def warn_of_equal_rewards(rows: list[TaskCheckRow]) -> list[TaskCheckRow]:
         "that a better answer earns more, as a run learns from differences only"
     )
     return [*rows[:-1], replace(rows[-1], verdict="warning", remark=remark)]
+
+
+def examples_row(task: Task) -> TaskCheckRow:
+    """Count the examples of a task, and warn of prompts that are in both splits."""
+    train, test = task.examples("train"), task.examples("test")
+    # The prompt of an environment may say less than the row.
+    has_episodes = isinstance(task, EpisodeTask)
+
+    def content(example: Example) -> str:
+        return repr((example.prompt, example.facts)) if has_episodes else example.prompt
+
+    def counted(split: Sequence[Example], name: str) -> str:
+        different = len({content(one) for one in split})
+        some = "" if different == len(split) else f" (different prompts: {different})"
+        return f"{len(split)} {name}{some}"
+
+    asked = {content(one) for one in train}
+    both = {one.prompt for one in test if content(one) in asked}
+    remark = f"{counted(train, 'to train')}, {counted(test, 'held out')}"
+    if both:
+        remark += f"; {len(both)} prompts are in both, such as {short_text(min(both))}"
+    return TaskCheckRow("examples", len(train) + len(test), (), "warning" if both else "ok", remark)
+
+
+def short_text(text: str) -> str:
+    """Return the beginning of a completion, quoted."""
+    if len(text) <= LONGEST_SHOWN:
+        return repr(text)
+    return f"{text[:LONGEST_SHOWN]!r} and {len(text) - LONGEST_SHOWN:,} more characters"

@@ -92,11 +92,8 @@ def test_what_is_wrong_is_found(tmp_path, body, tried, remark):
 
 
 def test_equal_prompts_are_counted_once(tmp_path):
-    rows = (
-        "train = [{'prompt': 'a?', 'answer': '1'}] * 3\ntest = [{'prompt': 'c?', 'answer': '3'}]\n"
-    )
-    found = findings(tmp_path, RIGHT, rows, prompts=0)
-    assert found["examples"].remark == "3 to train (different prompts: 1), 1 held out"
+    found = findings(tmp_path, RIGHT, ROWS.replace("{n}?", "{n // 2}?"), prompts=0)
+    assert "8 to train (different prompts: 4), 2 held out (diff" in found["examples"].remark
     assert re.match(r"\d+ tokens, and up to 128 new ones", found["prompts"].remark)
 
 
@@ -104,9 +101,9 @@ def test_an_exception_on_every_answer_is_written_out_once(tmp_path):
     found = findings(tmp_path, "    raise ValueError('boom')\n", prompts=0)
     assert found["gold answers"].verdict == "wrong"
     assert "boom" in found["gold answers"].remark
-    for tried in ("empty answers", "hostile answers"):
-        assert found[tried].remark.endswith("raise an exception, which earns the floor: as above")
-        assert found[tried].verdict == "ok"  # the gold answers earn no more, but none was graded
+    for row in (found["empty answers"], found["hostile answers"]):
+        assert row.remark.endswith("raise an exception, which earns the floor: as above")
+        assert row.verdict == "ok"  # the gold answers earn no more, but none was graded
 
 
 def test_a_reward_that_fails_on_every_answer_of_rows_without_gold_is_wrong(tmp_path):

@@ -6,7 +6,7 @@ LEAST_ROOM = 16
 """Tokens of a completion below which `max_new_tokens` is not recommended: few answers fit."""
 
 
-def check_context(prompt: int, new: int, context: int | None, named: str) -> None:
+def check_context(prompt: int, new: int, context: int | None, named: str, which: str = "") -> None:
     """Check that the longest prompt and `max_new_tokens` fit in a model's context.
 
     Args:
@@ -14,14 +14,15 @@ def check_context(prompt: int, new: int, context: int | None, named: str) -> Non
         new: tokens of a completion, at most.
         context: the longest text of the model; None: no limit.
         named: what the limit is called.
+        which: names the prompt, after a blank.
 
     Raises:
         GermlineError: they need more tokens.
     """
     if context is not None and prompt + new > context:
         raise GermlineError(
-            f"task: the longest prompt takes {prompt} tokens and max_new_tokens={new}, together "
-            f"{prompt + new}, above the model's context ({named}) of {context}: "
+            f"task: the longest prompt{which} takes {prompt} tokens and max_new_tokens={new}, "
+            f"together {prompt + new}, above the model's context ({named}) of {context}: "
             f"{context_remedy(prompt, context)}"
         )
 

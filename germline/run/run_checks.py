@@ -11,6 +11,7 @@ from germline.config import Config, CustomTask, Local, Ray, Vllm
 from germline.config.scorers import HttpScorer
 from germline.protocols import EpisodeTask, Task
 from germline.run.build_fleet import check_ray_installed
+from germline.run.prompt_lengths import check_prompt_lengths
 from germline.run.resource_checks import check_graders, check_limits, check_memory
 from germline.scorers.http_service import request_headers
 from germline.types import GermlineError
@@ -37,6 +38,8 @@ def check_run(config: Config, task: Task | None) -> None:
     for setting, scorer in config.scorers.items():
         if isinstance(scorer, HttpScorer):
             request_headers(scorer, f"{setting}.token_env")
+    if task is not None:
+        check_prompt_lengths(config, task)
 
 
 def check_fleet_memory(config: Config) -> None:

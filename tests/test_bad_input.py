@@ -207,7 +207,7 @@ def test_a_setting_at_the_wrong_place_is_told_its_own(override: str, message: st
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("strategy.sigma=abc", "strategy.sigma: must be a valid number (found 'abc')"),
+        ("strategy.sigma=abc", "strategy.sigma: must be a valid number, or one of 'linear', "),
         ("strategy.sigma={start: 1}", "strategy.sigma.end: is missing"),
         ("task.stop=3", "task.stop: must be a list such as [a, b] (found 3)"),
         ("task=null", "task: must be one of 'conciseness', "),

@@ -129,7 +129,8 @@ def _meaning(setting: str, error: dict[str, Any], message: str) -> str:
     wanted = message.replace("Input should be", "must be")
     meaning = MEANINGS.get(str(error["type"]), wanted.partition(", unable to ")[0])
     if kinds and error["type"] == "float_parsing":  # a name in the place of a number
-        return meaning + did_you_mean(str(error["input"]), kinds)
+        hint = did_you_mean(str(error["input"]), kinds)
+        return meaning + (hint or f", or one of {', '.join(map(repr, kinds))}")
     if error["type"] == "greater_than":
         return meaning + REMEDIES.get(setting, "")
     return meaning

@@ -177,7 +177,8 @@ def test_a_share_cannot_decline_by_more_than_1():
 
 
 @pytest.mark.parametrize(
-    ("examples", "spread"), [(100, 1.0), (8, 1.0), (2000, 1.0), (100, 0.2)], ids=str
+    ("examples", "spread"),
+    [(100, 1.0), (8, 1.0), pytest.param(2000, 1.0, marks=pytest.mark.slow), (100, 0.2)],
 )
 def test_scores_that_differ_by_luck_alone_are_no_fall(examples, spread):
     """Answers are right by chance, of every example with a probability of its own: 20 scores."""
@@ -199,7 +200,7 @@ def test_metrics_that_are_no_shares_do_not_fall_by_luck_either():
     assert sum(bool(alarms(run)) for run in runs) <= 2
 
 
-@pytest.mark.parametrize("examples", [100, 2000])
+@pytest.mark.parametrize("examples", [100, pytest.param(2000, marks=pytest.mark.slow)])
 def test_weights_that_stray_around_a_plateau_are_no_fall(examples):
     random = np.random.default_rng(1)
     levels = 0.8 + 0.02 * random.normal(size=(100, 19))

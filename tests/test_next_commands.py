@@ -66,6 +66,18 @@ def test_the_best_generation_is_exported_where_it_is_clearly_better(run: RunDire
     assert "did not improve" not in "".join(lines)
 
 
+def test_a_reward_that_rose_where_its_metric_could_not_is_exported(run: RunDirectory) -> None:
+    solved = score_of_values(0, "right", [1.0, 1.0], higher_is_better=True)
+    for generation, reward in ((0, 1.1), (5, 1.3), (10, 1.2)):
+        one = replace(solved, generation=generation, reward=reward)
+        run.write_held_out(one, [rollout(0, 7, reward)], BATCH)
+    printed = " ".join(" ".join(printed_lines(run)).split())
+    assert "Every held-out example was right before training (right). The mean reward" in printed
+    assert "rose from 1.1 to 1.3" in printed
+    assert "take harder examples" not in printed
+    assert f"germline export {run.path} --best --out my-model" in printed
+
+
 def test_what_comes_next_after_no_improvement_is_a_probe(run: RunDirectory) -> None:
     run.write_held_out(score(0, 0.5), [rollout(0, 7, 0.0)], BATCH)
     run.write_held_out(score(10, 0.5), [rollout(5, 7, 1.0)], BATCH)

@@ -168,7 +168,7 @@ def test_the_command_trains_every_seed_and_sums_them_up(tmp_path: Path) -> None:
     assert "None: these runs have the same settings, their seeds apart." in page
     again = CliRunner().invoke(app, ["report", str(out), "--out", str(tmp_path / "page.html")])
     assert again.exit_code == 0
-    assert "3 runs side by side" in (tmp_path / "page.html").read_text()
+    assert f"{out.name}: 3 seeds of one config" in (tmp_path / "page.html").read_text()
 
 
 def test_seeds_end_with_how_to_compare_them_and_no_seed_is_trained_on_alone(

@@ -95,8 +95,9 @@ def generation_line(record: GenerationRecord, left_s: float | None, unit: str = 
     width = len(str(record.generations - 1))
     parts = [
         f"generation {record.generation:>{width}} ({record.generation + 1}/{record.generations})",
-        f"fitness {fitness['mean']} [{fitness['p20']}, {fitness['p80']}] 20-80 % of members",
-        f"best member {fitness['max']}",
+        f"fitness {fitness['mean']}",
+        f"20-80 % of members {fitness['p20']} to {fitness['p80']}",
+        f"best {fitness['max']}",
     ]
     parts.append(f"sigma {text_format.number(mean_sigma(record))}{unit}")
     if (step := step_in_sigmas(record.update)) is not None:

@@ -268,8 +268,8 @@ def _fitness(record: GenerationRecord) -> Text:
     }
     return Text.assemble(
         (fitness["mean"], "bold blue"),
-        f"  [{fitness['p20']}, {fitness['p80']}] 20-80 % of members",
-        f"  best member {fitness['max']}",
+        f"  20-80 % of members {fitness['p20']} to {fitness['p80']}",
+        f"  best {fitness['max']}",
     )
 
 

@@ -101,7 +101,8 @@ def print_next_commands(console: Console, run: RunDirectory) -> None:
     scores = [row.score for row in run.held_out()]
     known = [score for score in scores if math.isfinite(score.mean)]
     best = best_score(scores)
-    is_better = best is not None and signed_score(best) > signed_score(scores[-1])
+    # Of two equal scores `best_score` returns the first.
+    is_better = best is not None and best_score([scores[-1], best]) is not scores[-1]
     is_trained = best is not None and best.generation > scores[0].generation
     takes_best = is_better and is_trained and run.config.method.replayable
     exported = best if takes_best else known[-1] if known else None
@@ -110,7 +111,10 @@ def print_next_commands(console: Console, run: RunDirectory) -> None:
     is_updated = not without_update(rows, run.config) or bool(with_update(rows))
     _print_whole(console, "next:")
     lines = [f'  germline generate {path} "your prompt"']
-    if len(known) > 1 and exported and not is_clearly_better(exported, known[0]):
+    rose = _only_the_reward_rose(exported, known[0]) if exported else ""
+    if rose:
+        tables.print_indented(rose, console)
+    if exported and len(known) > 1 and not rose and not is_clearly_better(exported, known[0]):
         doubt = _doubt(exported, known[0], has_random_reward=bool(_random_reward(run)))
         tables.print_indented(_without_update(run) + doubt, console)
         lines += _commands_in_doubt(run, exported, is_updated=is_updated)
@@ -124,6 +128,22 @@ def print_next_commands(console: Console, run: RunDirectory) -> None:
         _print_whole(console, line)
 
 
+def _only_the_reward_rose(score: HeldOutScore, start: HeldOutScore) -> str:
+    """Say that the reward rose where its metric, one part of it, could not; empty otherwise."""
+    if not _is_solved(start) or score.mean != start.mean or not score.reward > start.reward:
+        return ""
+    return (
+        f"Every held-out example was right before training ({start.metric}). The mean reward of "
+        f"the held-out completions rose from {text_format.number(start.reward)} to "
+        f"{text_format.number(score.reward)}."
+    )
+
+
+def _is_solved(start: HeldOutScore) -> bool:
+    """Whether every held-out example was right before training."""
+    return start.proportion and start.mean == (start.higher_is_better is not False)
+
+
 def _without_update(run: RunDirectory) -> str:
     """Say in how many generations members did not differ, and end with a space; empty for none."""
     sentence = without_update(run.generations(), run.config)
@@ -133,7 +153,7 @@ def _without_update(run: RunDirectory) -> str:
 def _doubt(score: HeldOutScore, start: HeldOutScore, *, has_random_reward: bool) -> str:
     """Say why a score does not show that the run has learned something."""
     more = "see the signals in the report, and docs/own-task.md, When nothing is learned"
-    if start.proportion and start.mean == (start.higher_is_better is not False):
+    if _is_solved(start):
         return (
             "Every held-out example was right before training, so nothing is left to learn there: "
             "take harder examples."

@@ -47,6 +47,8 @@ def explain_write_errors(path: Path) -> Iterator[None]:
             )
         elif number in FORBIDDEN:
             remedy = "; get the right to write there, or choose another folder"
+        elif number == errno.ENOENT:  # a file system that makes no folders, such as /proc
+            remedy = "; choose another folder (--out)"
         raise GermlineError(f"{path} cannot be written: {said}{remedy}") from error
 
 

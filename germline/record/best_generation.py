@@ -7,13 +7,16 @@ from germline.types import HeldOutScore
 
 
 def best_score(scores: Sequence[HeldOutScore]) -> HeldOutScore | None:
-    """Return the best held-out score of a run, the first of equal ones; None without any.
+    """Return the best held-out score of a run; None without any.
+
+    Of equal scores, that with the highest mean reward is the best, as the metric may be one part of
+    the reward; of equal rewards, the first.
 
     Older versions did not record whether a higher metric is better. Their scores are compared by
     the reward, for which higher is always better.
     """
     known = [score for score in scores if math.isfinite(score.mean)]
-    return max(known, key=signed_score, default=None)
+    return max(known, key=_rank, default=None)
 
 
 def early_stop(scores: Sequence[HeldOutScore], patience: int | None) -> HeldOutScore | None:
@@ -35,3 +38,7 @@ def signed_score(score: HeldOutScore) -> float:
     if score.higher_is_better is None:
         return score.reward if math.isfinite(score.reward) else score.mean
     return score.mean if score.higher_is_better else -score.mean
+
+
+def _rank(score: HeldOutScore) -> tuple[float, float]:
+    return signed_score(score), score.reward if math.isfinite(score.reward) else -math.inf

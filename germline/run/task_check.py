@@ -291,8 +291,8 @@ def _compared(
             pair for pair in zip(gold.rewards, again.rewards, strict=True) if pair[0] != pair[1]
         )
         remark = (
-            f"the reward is not deterministic: {first:g} and then {second:g} for the same answer, "
-            "so a run could not be resumed to the same bits"
+            f"the reward is not deterministic: {first:g} and then {second:g} for the same answer; "
+            "compute it from the completion and the row alone, or a run cannot be resumed"
         )
         return replace(gold, verdict="wrong", remark=remark)
     if not _is_better(gold, empty):

@@ -143,7 +143,8 @@ def parse_layers(text: str, tensors: Sequence[TensorInfo]) -> frozenset[int]:
     if not layers or not layers <= present:
         raise GermlineError(
             f"space.layers: {text!r} asks for layers {sorted(layers - present)}; "
-            f"the model has layers 0-{max(present, default=-1)}"
+            f"the model has layers 0-{max(present, default=-1)}: drop space.layers to search all "
+            "of them, or name some of these"
         )
     return frozenset(layers)
 

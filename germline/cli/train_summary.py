@@ -14,7 +14,11 @@ from germline.cli import tables, text_format
 from germline.cli.word_wrap import wrap_words
 from germline.comm_bytes import CommBytes
 from germline.config import Nes
-from germline.evaluation.paired_difference import is_clearly_better, paired_difference
+from germline.evaluation.paired_difference import (
+    FEW_CHANGED,
+    is_clearly_better,
+    paired_difference,
+)
 from germline.record import HeldOutRow, RunDirectory
 from germline.record.atomic_files import Row
 from germline.record.best_generation import best_score, signed_score
@@ -164,6 +168,8 @@ def _doubt(score: HeldOutScore, start: HeldOutScore, *, has_random_reward: bool)
     change = "the intervals of the scores before and after training overlap"
     if found:
         change = f"the change is {text_format.difference(found)} examples"
+        if found.higher + found.lower < FEW_CHANGED:
+            change += f"; the sign test of so few has p = {found.sign_test:.2g}"
     decides = (
         "Make the reward deterministic first"
         if has_random_reward

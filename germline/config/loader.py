@@ -153,7 +153,7 @@ def _files_of(error: str, source: object, overrides: Sequence[str]) -> list[str]
     if not isinstance(source, Mapping):
         files.insert(0, str(source))
     given = [override.partition("=")[0] for override in overrides if "=" in override]
-    if not files or any(name in error for name in given):
+    if not files or any(name in error or name.rpartition(".")[2] in error for name in given):
         return []
     return [f"        read from {', '.join(files)}"]
 

@@ -10,6 +10,7 @@ from typing import Literal
 
 from germline.config.plugins import MissingPluginError
 from germline.record.best_generation import best_score, early_stop
+from germline.record.journal_check import check_journal
 from germline.record.lock import is_locked
 from germline.record.run_directory import RunDirectory
 from germline.record.seed_study import SEEDS_FILE, is_seed_study, read_seeds_file, seed_runs
@@ -45,7 +46,7 @@ class RunSummary:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableRun:
-    """A run directory that cannot be opened, and why."""
+    """A run directory that cannot be opened, or whose journal lost lines, and why."""
 
     path: Path
     reason: str
@@ -132,6 +133,7 @@ def _seed_study_summary(path: Path) -> SeedStudySummary | UnreadableRun:
 def _summary(path: Path) -> RunSummary | UnreadableRun:
     try:
         run = RunDirectory.open(path)
+        check_journal(run)
         done = run.journal.last_generation() + 1
         scores = [one.score for one in run.held_out()]
     except MissingPluginError as error:

@@ -94,6 +94,13 @@ def without_update(rows: Sequence[Row], config: Config) -> str:
     some = f"{len(silent)} of {len(rows)} generations"
     which = "every generation" if len(silent) == len(rows) else some
     sentence = f"In {which} all members had the same fitness, so no update was made."
+    means = {row["fitness"]["mean"] for row in rows}
+    if len(silent) == len(rows) and len(means) == 1:
+        return (
+            f"{sentence} The fitness was {number(means.pop())} throughout: if the answers differ, "
+            "the reward does not tell them apart (`germline check task` tries it); if it does, the "
+            "examples are solved or too hard."
+        )
     if not solved:
         remedy = "" if advice(rows) else f" {MAKE_MEMBERS_DIFFER}"
         return f"{sentence}{remedy}"

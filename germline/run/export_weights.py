@@ -86,9 +86,11 @@ def generation_to_replay(directory: RunDirectory, generation: int | Literal["bes
     """Return the number of a generation to rebuild; lines of the journal after it may be damaged.
 
     Raises:
-        GermlineError: it is no whole number, or `best` has no held-out score to use.
+        GermlineError: it is no whole number, `best` has no held-out score to use, or the newest is
+            asked for and the journal lost lines.
     """
     if generation is None:
+        check_journal(directory)
         return directory.journal.last_generation()
     if generation == "best":
         return find_generation(directory, generation)

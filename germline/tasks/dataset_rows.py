@@ -228,7 +228,7 @@ def check_unchanged(config: CustomTask, found: str) -> None:
             f"data: the rows are not those this run began with {digests}. Give the old rows; or, "
             "to continue with the new ones, germline.export(path, FOLDER) and start a new run "
             "with model=FOLDER; or, to score the run on them, germline.evaluate(path, "
-            "task='rows', data=rows)"
+            "task='rows', data=rows, reward=REWARD, out=FILE)"
         )
     raise GermlineError(
         f"task.path: {config.place} or its rows have changed since this run began {digests}. "

@@ -225,6 +225,12 @@ def test_reasons_name_what_is_recommended(advice):
     assert f"learning_rate {advice.learning_rate:g}" in text
 
 
+def test_a_base_model_that_writes_nothing_sensible_is_told_first(advice):
+    assert not next(advice.reasons()).startswith("The base model itself")
+    broken = replace(advice, center=replace(advice.center, garbage=1.0))
+    assert next(broken.reasons()).startswith("The base model itself writes 100% degenerate texts")
+
+
 def test_without_time_for_trials_the_rules_speak_and_say_so(config, monkeypatch):
     monkeypatch.setattr(probing._Clock, "allows", lambda _clock, _generations: False)
     found = probe(config)

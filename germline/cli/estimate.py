@@ -95,6 +95,11 @@ def estimate_values(found: "Estimate") -> dict[str, Any]:
     }
 
 
+def _in_words(weights: int) -> str:
+    """Write a number of weights in millions (M) or billions (B)."""
+    return f"{weights / 1e9:.3f} B" if weights >= 1e8 else f"{weights / 1e6:.3g} M"
+
+
 def _show(
     config: "Config", shape: "ModelShape", found: "Estimate", remedy: tuple[str, ...]
 ) -> None:
@@ -103,7 +108,7 @@ def _show(
     work, seconds, machine = found.work, found.seconds, found.machine
     typer.secho(f"{config.model} on {machine.name}", bold=True)
     typer.echo(
-        f"{shape.numbers / 1e9:.3f} B weights served in {str(work.dtype).removeprefix('torch.')}, "
+        f"{_in_words(shape.numbers)} weights served in {str(work.dtype).removeprefix('torch.')}, "
         f"{work.searched:,} numbers searched ({config.space.kind})\n"
         f"{work.members} members x {work.examples} examples, microbatches of {work.rows} rows; "
         f"prompts of {work.texts.prompt} tokens, {work.texts.new_tokens} new ones\n"

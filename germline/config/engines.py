@@ -77,7 +77,9 @@ class InProcess(EngineBase):
         None,
         ge=1,
         description=(
-            "CPU threads; default: PyTorch's choice. Part of what fixes the bits of an evaluation."
+            "CPU threads; default: PyTorch's choice. Take 1 where other programs use the cores: "
+            "threads that wait for each other are slow there. Part of what fixes the bits of an "
+            "evaluation."
         ),
     )
 

@@ -119,7 +119,8 @@ def _first_choice(model: str, task: str, shape: ModelShape) -> Iterator[Recommen
     """Yield the settings to begin with, whatever fits."""
     made = make_task(load_config({"model": model, "task": task}).task)
     examples, held_out = len(made.examples("train")), len(made.examples("test"))
-    size = f"{shape.numbers / 1e9:.2g} B weights"
+    millions = shape.numbers / 1e6
+    size = f"{millions / 1e3:.2g} B weights" if millions >= 100 else f"{millions:.2g} M weights"
     is_tiny, is_large = shape.numbers < TINY_MODEL, shape.numbers >= LARGE_MODEL
     population = LARGE_POPULATION if is_large else TINY_POPULATION if is_tiny else USUAL_POPULATION
     generations = TINY_GENERATIONS if is_tiny else USUAL_GENERATIONS

@@ -144,7 +144,9 @@ class Journal:
                 )
             return _entry(values)
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise self._damage(number, f"found {line[:40]!r}, no journal entry") from None
+            raise self._damage(
+                number, f"it is no journal entry but {line[:40].decode('utf-8', 'replace')!r}"
+            ) from None
 
     def _damage(self, number: int, what: str) -> GermlineError:
         return GermlineError(

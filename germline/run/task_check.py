@@ -261,6 +261,7 @@ def _judged(
     remark = ""
     if errors:
         remark = errors[0].removeprefix("graders: ")
+        remark = "as above" if remark in told else remark
     elif broken:
         remark = f"{len(broken)} cannot be graded: {broken[0]}"
     elif refused and needs_one and len(refused) == len(texts):

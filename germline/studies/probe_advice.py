@@ -13,6 +13,9 @@ from germline.report.matplotlib_plots import PlotPanel, draw_panels
 from germline.studies.sigma_sweep import SigmaProbe
 from germline.studies.successive_halving import Trial
 
+MOSTLY_DEGENERATE = 0.5
+"""Share of degenerate texts of the base model from which on a probe is in doubt."""
+
 
 @dataclass(frozen=True)
 class ProbeAdvice:
@@ -69,7 +72,13 @@ class ProbeAdvice:
         return "no signal" if not (sigma_probe.agreement or 0) > 0 else "sane"
 
     def reasons(self) -> Iterator[str]:
-        """Yield the reasons of the recommendation, one paragraph each."""
+        """Yield the reasons of the recommendation, one paragraph each, after a doubt if any."""
+        if self.center.garbage >= MOSTLY_DEGENERATE:
+            yield (
+                f"The base model itself writes {self.center.garbage:.0%} degenerate texts, so "
+                "these numbers say little: take a model that answers some of the prompts, or check "
+                "the prompts (germline generate MODEL PROMPT; task.chat, task.system_prompt)."
+            )
         yield self._why_sigma()
         if self.learning_rate is not None and self.step is not None:
             yield self._why_rate(self.learning_rate, self.step)

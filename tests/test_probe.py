@@ -226,7 +226,8 @@ def test_reasons_name_what_is_recommended(advice):
 
 
 def test_a_base_model_that_writes_nothing_sensible_is_told_first(advice):
-    assert not next(advice.reasons()).startswith("The base model itself")
+    sound = replace(advice, center=replace(advice.center, garbage=0.1))
+    assert not next(sound.reasons()).startswith("The base model itself")
     broken = replace(advice, center=replace(advice.center, garbage=1.0))
     assert next(broken.reasons()).startswith("The base model itself writes 100% degenerate texts")
 

@@ -52,24 +52,26 @@ def report(
     """
     from germline.record.seed_study import runs_of
     from germline.report.html_page import page_path, read_runs, write_page
+    from germline.report.seed_curves import seed_groups
 
     facts = read_runs([one for run in runs for one in runs_of(run)])
     path = page_path(facts, out)
     # The page in a run directory is that of the same run.
     replaces = path.exists() and (out is not None or len(facts) > 1)
     write_page(facts, path)
+    groups = seed_groups(facts)
     if as_json:
         print_json(
             {
                 "report": path,
                 "replaced": replaces,
-                "runs": _as_json(facts),
-                "seed_groups": _seed_groups_as_json(facts),
+                "runs": _as_json(facts, groups),
+                "seed_groups": _seed_groups_as_json(groups),
             }
         )
     else:
         if len(facts) > 1:
-            _print_comparison(facts)
+            _print_comparison(facts, groups)
         for one in facts:
             if one.damage:
                 print_stderr(f"the journal is damaged: {one.damage}", "red")
@@ -81,14 +83,12 @@ def report(
         print_stderr("no browser could be started: open the file in a browser")
 
 
-def _print_comparison(runs: "Sequence[RunFacts]") -> None:
+def _print_comparison(runs: "Sequence[RunFacts]", groups: "Sequence[SeedGroup]") -> None:
     """Print the held-out scores of several runs, and their differences to the first run."""
     from germline.cli import tables, text_format
     from germline.report.random_start import random_start
     from germline.report.run_comparison import compared_runs, compared_with
-    from germline.report.seed_curves import seed_groups
 
-    groups = seed_groups(runs)
     tables.print_table(
         ("run", "metric", "before", "after", "n", f"difference to {compared_with(groups)}"),
         [
@@ -142,9 +142,8 @@ def _print_seed_groups(groups: "Sequence[SeedGroup]") -> None:
         print_stdout(sentence)
 
 
-def _as_json(runs: "Sequence[RunFacts]") -> list[dict[str, object]]:
+def _as_json(runs: "Sequence[RunFacts]", groups: "Sequence[SeedGroup]") -> list[dict[str, object]]:
     from germline.report.run_comparison import compared_runs
-    from germline.report.seed_curves import seed_groups
 
     return [
         {
@@ -154,15 +153,13 @@ def _as_json(runs: "Sequence[RunFacts]") -> list[dict[str, object]]:
             "score": score_values(run.scores[-1]) if run.scores else None,
             **difference_values(found.difference),
         }
-        for run, found in zip(runs, compared_runs(runs, seed_groups(runs)), strict=True)
+        for run, found in zip(runs, compared_runs(runs, groups), strict=True)
     ]
 
 
-def _seed_groups_as_json(runs: "Sequence[RunFacts]") -> list[dict[str, object]]:
+def _seed_groups_as_json(groups: "Sequence[SeedGroup]") -> list[dict[str, object]]:
     from germline.report.run_comparison import seed_difference_to_first, seed_verdict
-    from germline.report.seed_curves import seed_groups
 
-    groups = seed_groups(runs)
     found = [seed_difference_to_first(group, groups[0]) for group in groups]
     return [
         {

@@ -21,7 +21,7 @@ from germline.evaluation.paired_difference import (
 )
 from germline.record import HeldOutRow, RunDirectory
 from germline.record.atomic_files import Row
-from germline.record.best_generation import best_score, signed_score
+from germline.record.best_generation import best_score, rank, signed_score
 from germline.record.metrics_rows import paired_samples, scores_by_scorer
 from germline.report.advice import (
     MANY_FAILED,
@@ -105,8 +105,7 @@ def print_next_commands(console: Console, run: RunDirectory) -> None:
     scores = [row.score for row in run.held_out()]
     known = [score for score in scores if math.isfinite(score.mean)]
     best = best_score(scores)
-    # Of two equal scores `best_score` returns the first.
-    is_better = best is not None and best_score([scores[-1], best]) is not scores[-1]
+    is_better = best is not None and rank(best) > rank(scores[-1])
     is_trained = best is not None and best.generation > scores[0].generation
     takes_best = is_better and is_trained and run.config.method.replayable
     exported = best if takes_best else known[-1] if known else None

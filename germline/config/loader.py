@@ -153,9 +153,14 @@ def _files_of(error: str, source: object, overrides: Sequence[str]) -> list[str]
     if not isinstance(source, Mapping):
         files.insert(0, str(source))
     given = [override.partition("=")[0] for override in overrides if "=" in override]
-    if not files or any(name in error or name.rpartition(".")[2] in error for name in given):
+    if not files or any(name in error or f"{_leaf(name)}=" in error for name in given):
         return []
     return [f"        read from {', '.join(files)}"]
+
+
+def _leaf(name: str) -> str:
+    """Return the last part of a setting's name, by which a check over a section names it."""
+    return name.rpartition(".")[2]
 
 
 def _texts(overrides: object) -> list[str]:

@@ -21,6 +21,7 @@ from germline.estimates.hardware import Hardware
 from germline.estimates.here import texts_here
 from germline.estimates.memory import Place
 from germline.estimates.model_shape import ModelShape
+from germline.evaluation.held_out import Z_95
 from germline.tasks import make_task
 from germline.types import GermlineError
 
@@ -186,7 +187,7 @@ def _first_choice(model: str, task: str, shape: ModelShape) -> Iterator[Recommen
         "held_out.examples",
         scored := min(held_out, HELD_OUT),
         f"The 95 % interval of a share over {scored} examples is up to "
-        f"{min(100, 196 / math.sqrt(scored)):.0f} points wide; 4 times the examples halve it.",
+        f"{100 * min(1, Z_95 / math.sqrt(scored)):.0f} points wide; 4 times the examples halve it.",
     )
 
 

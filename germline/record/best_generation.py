@@ -16,7 +16,7 @@ def best_score(scores: Sequence[HeldOutScore]) -> HeldOutScore | None:
     the reward, for which higher is always better.
     """
     known = [score for score in scores if math.isfinite(score.mean)]
-    return max(known, key=_rank, default=None)
+    return max(known, key=rank, default=None)
 
 
 def early_stop(scores: Sequence[HeldOutScore], patience: int | None) -> HeldOutScore | None:
@@ -40,5 +40,6 @@ def signed_score(score: HeldOutScore) -> float:
     return score.mean if score.higher_is_better else -score.mean
 
 
-def _rank(score: HeldOutScore) -> tuple[float, float]:
+def rank(score: HeldOutScore) -> tuple[float, float]:
+    """Return what scores are compared by: the metric so that higher is better, then the reward."""
     return signed_score(score), score.reward if math.isfinite(score.reward) else -math.inf

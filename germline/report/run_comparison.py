@@ -52,11 +52,11 @@ def compared_with(groups: Sequence[SeedGroup]) -> str:
 
 def headline(runs: Sequence[RunFacts], groups: Sequence[SeedGroup]) -> str:
     """Say what is compared: runs, or configs with several run seeds each."""
-    sizes = {len(group.runs) for group in groups}
     if not groups or sum(len(group.runs) for group in groups) < len(runs):
         return f"{len(runs)} runs side by side"
     if len(groups) < FEWEST_CONFIGS:
         return f"{groups[0].name}: {len(runs)} seeds of one config"
+    sizes = {len(group.runs) for group in groups}
     seeds = f"{sizes.pop()} seeds each" if len(sizes) == 1 else f"{len(runs)} runs in all"
     return f"{len(groups)} configs side by side, {seeds}"
 

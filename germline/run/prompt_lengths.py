@@ -39,14 +39,16 @@ def check_prompt_lengths(config: Config, task: Task) -> None:
     if not isinstance(config.engine, InProcess) or isinstance(task, EpisodeTask):
         return
     new = config.task.max_new_tokens or task.max_new_tokens
+    from germline.estimates.local_files import local_model_folder  # it imports torch: slow
+
+    folder = local_model_folder(config.model)
+    context = None if folder is None else _context_tokens(folder / "config.json")
     longest = sorted(_played(config, task), key=lambda one: _bytes(one[1]), reverse=True)
-    context = _context_tokens(config.model)
     if context is None or _bytes(longest[0][1]) + TEMPLATE_TOKENS + new <= context:
         return
-    from germline.engines.pretrained import load_tokenizer  # it imports torch, which is slow
-    from germline.estimates.local_files import local_model_folder
+    from germline.engines.pretrained import load_tokenizer
 
-    tokenizer, _ = load_tokenizer(str(local_model_folder(config.model)))
+    tokenizer, _ = load_tokenizer(str(folder))
     tokens, split, example = max(
         ((_tokens(tokenizer, one), split, one) for split, one in longest[:TOKENIZED]),
         key=lambda found: found[0],
@@ -72,17 +74,14 @@ def _tokens(tokenizer: "PreTrainedTokenizerBase", example: Example) -> int:
     return len(encode_prompt(tokenizer, example))
 
 
-def _context_tokens(source: str) -> int | None:
-    """Return the longest text of a model on this machine, in tokens; None if nothing here tells."""
-    from germline.estimates.local_files import local_model_folder  # it imports transformers
+def _context_tokens(file: Path) -> int | None:
+    """Return the longest text of a model, in tokens, by its config.json; None if it does not say.
 
-    folder = local_model_folder(source)
-    file = Path() if folder is None else folder / "config.json"
-    if not file.is_file():
-        return None  # the model is downloaded later, or refused
+    `load_tokenizer` says it too, but loads the vocabulary, which most runs need not do twice.
+    """
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
         limit = values.get("text_config", values).get("max_position_embeddings")
-    except (ValueError, AttributeError):
-        return None  # loading the model refuses such a file
+    except (OSError, ValueError, AttributeError):
+        return None  # loading the model refuses a file that is missing or damaged
     return limit if isinstance(limit, int) else None

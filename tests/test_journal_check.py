@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import germline
+from germline.record.list_runs import UnreadableRun, list_runs
 from germline.report.run_facts import RunFacts
 from germline.run.kl import measure_kl
 from germline.types import GermlineError
@@ -47,11 +48,12 @@ def cut(request: pytest.FixtureRequest, trained: Path, tmp_path: Path) -> tuple[
         lambda path: germline.generate(str(path), ["a"]),
         lambda path: germline.evaluate(str(path)),
         lambda path: germline.evaluate(str(path), generation=3),
+        germline.replay,
         lambda path: germline.replay(path, 3),
         lambda path: germline.fork(path, 3, (), path.parent / "fork"),
         measure_kl,
     ],
-    ids=["export", "generate", "evaluate", "evaluate-3", "replay", "fork", "kl"],
+    ids=["export", "generate", "evaluate", "evaluate-3", "replay", "replay-3", "fork", "kl"],
 )
 def test_what_needs_the_lost_lines_is_refused_with_a_remedy(
     cut: tuple[Path, int], use: Callable[[Path], object]
@@ -106,3 +108,11 @@ def test_a_resume_that_fails_releases_the_folder(cut: tuple[Path, int], trained:
     assert journal(path) == journal(trained)
     # The error was kept until here with the frames that opened the run, as a notebook keeps it.
     assert damaged.tb is not None
+
+
+def test_a_run_that_lost_lines_is_listed_as_damaged(cut: tuple[Path, int]) -> None:
+    path, kept = cut
+    (found,) = list_runs(path.parent)
+    assert isinstance(found, UnreadableRun)
+    assert found.state == "damaged"
+    assert LOST.format(kept) in found.reason

@@ -78,6 +78,15 @@ def test_a_reward_that_rose_where_its_metric_could_not_is_exported(run: RunDirec
     assert f"germline export {run.path} --best --out my-model" in printed
 
 
+def test_a_doubt_that_a_sign_test_decides_names_its_p_value(run: RunDirectory) -> None:
+    before = [*([0.0] * 3), *([1.0] * 7)]
+    for generation, values in ((0, before), (10, [1.0] * 10)):
+        one = score_of_values(generation, "exact", values, higher_is_better=True)
+        run.write_held_out(one, [rollout(0, 7, one.reward)], BATCH)
+    printed = " ".join(" ".join(printed_lines(run)).split())
+    assert "3 higher, 0 lower of 10 examples; the sign test of so few has p = 0.25" in printed
+
+
 def test_what_comes_next_after_no_improvement_is_a_probe(run: RunDirectory) -> None:
     run.write_held_out(score(0, 0.5), [rollout(0, 7, 0.0)], BATCH)
     run.write_held_out(score(10, 0.5), [rollout(5, 7, 1.0)], BATCH)

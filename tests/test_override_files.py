@@ -186,3 +186,15 @@ def test_a_refused_config_names_its_files_unless_a_setting_was_the_cause(tmp_pat
     with pytest.raises(GermlineError, match="generations: must be") as refused:
         load_config({"generations": "many"})
     assert "read from" not in str(refused.value)
+
+
+def test_a_value_of_an_override_is_not_said_to_be_read_from_the_file(file):
+    even, odd = (
+        file("strategy: {population: 16}\n"),
+        file("strategy: {population: 15}\n", "odd.yaml"),
+    )
+    with pytest.raises(GermlineError, match="population=7 is odd") as error:
+        load_config(even, ["strategy.population=7"])
+    assert "read from" not in str(error.value)
+    with pytest.raises(GermlineError, match=r"population=15 is odd[^$]*read from .*odd\.yaml"):
+        load_config(odd, ["strategy.sigma=0.1"])

@@ -101,6 +101,18 @@ def test_examples_that_no_member_solves_are_said_to_be_too_hard():
     assert "too hard" not in advice(found)["no signal"]
 
 
+def test_a_fitness_that_never_changes_may_be_that_of_a_constant_reward():
+    config = load_config({})
+    same = [generation_row(one) for one in silent(4)]
+    for row in same:
+        row["fitness"] = dict.fromkeys(row["fitness"], 1.0)
+    said = without_update(same, config)
+    assert "The fitness was 1 throughout" in said
+    assert "the reward does not tell them apart (`germline check task` tries it)" in said
+    same[0]["fitness"] = dict.fromkeys(same[0]["fitness"], 1.5)
+    assert "because the examples were solved" in without_update(same, config)
+
+
 @pytest.mark.parametrize(
     ("changes", "about", "words"),
     [

@@ -209,6 +209,10 @@ def test_a_setting_at_the_wrong_place_is_told_its_own(override: str, message: st
     [
         ("strategy.sigma=abc", "strategy.sigma: must be a valid number, or one of 'linear', "),
         ("strategy.sigma={start: 1}", "strategy.sigma.end: is missing"),
+        ("batch_size=x", "batch_size: must be an integer, such as the default 32 (found 'x')"),
+        ("generations=1.5", "generations: must be an integer, such as the default 50 (found 1.5)"),
+        ("task.top_p=half", "must be a valid number, such as the default 1.0 (found 'half')"),
+        ("strategy.population=x", "strategy.population: must be an integer (found 'x')"),
         ("task.stop=3", "task.stop: must be a list such as [a, b] (found 3)"),
         ("task=null", "task: must be one of 'conciseness', "),
         (

@@ -64,7 +64,7 @@ def test_a_missing_package_comes_with_the_line_to_type(monkeypatch: pytest.Monke
     assert [one.remedy for one in broken] == ["pip install 'no-such-package>=2'"]
     (extra,) = installation_checks.check_extras()
     assert (extra.name, extra.state) == ("speed", "note")
-    assert extra.remedy == "pip install 'no-such-extra>=3'"
+    assert extra.remedy == "pip install 'germline[speed]'"  # as the documentation spells it
 
 
 def test_a_look_that_fails_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,6 +127,7 @@ def test_doctor_estimates_what_a_config_needs(monkeypatch: pytest.MonkeyPatch) -
     assert status == 0
     assert re.search(r"weights +device +always", shown)
     assert "a generation:" in shown
+    assert "times are computed from the data sheet" in shown  # measure_cpu is replaced
     assert "bytes per member on the wire" in shown
     assert shown.endswith("It fits.\n")
 

@@ -73,6 +73,7 @@ def test_a_dry_run_writes_nothing_and_uses_no_network(tmp_path, monkeypatch, no_
     assert (
         "strategy.sigma=auto: the memory includes the calibration before the first" in done.output
     )
+    assert "\n  times are " in done.output
     assert done.output.endswith("Nothing was written, and the network was not used.\n")
 
 

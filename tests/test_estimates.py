@@ -68,6 +68,14 @@ def test_published_shapes_have_the_numbers_of_their_models(source, billions):
     assert shape_of(source).numbers / 1e9 == pytest.approx(billions, rel=2e-3)
 
 
+@pytest.mark.parametrize(
+    ("source", "size"),
+    [("nano", "0.92 M"), ("Qwen/Qwen2.5-0.5B", "0.494 B"), ("Qwen/Qwen3-4B", "4.02 B")],
+)
+def test_the_number_of_weights_is_written_as_in_names_of_models(source, size):
+    assert shape_of(source).size == size
+
+
 def test_sizes_are_read_from_a_folder_without_loading_it(tmp_path):
     folder = save_tiny(tmp_path / "m", "qwen2")
     engine = loaded(load_config({"model": str(folder), "engine": CPU}))

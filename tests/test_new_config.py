@@ -36,6 +36,7 @@ def test_the_file_is_the_config_and_every_setting_has_its_reason(tmp_path):
     assert load_config(file) == found.config
     text = file.read_text()
     lines = text.splitlines()
+    assert found.estimate.machine.source_of_times in text.replace("\n# ", " ")
     for one in found.settings:
         name = one.setting.rpartition(".")[2]
         place = next(i for i, line in enumerate(lines) if line.strip().startswith(f"{name}:"))

@@ -139,6 +139,22 @@ def test_where_every_example_is_solved_no_larger_sigma_is_advised(changes):
     assert "a larger sigma" in sentence
 
 
+@pytest.mark.parametrize("changes", [{"informative_examples": 0.04}, {"agreement": 0.01}])
+def test_where_little_is_left_to_learn_no_larger_sigma_is_advised(changes):
+    def earning(mean, best):
+        return [
+            {**row, "fitness": {**row["fitness"], "mean": mean, "max": best}}
+            for row in rows(WINDOW, **changes)
+        ]
+
+    (sentence,) = advice(earning(0.97, 1.0)).values()
+    assert "a mean fitness of 0.97, where the best members have 1, little is left" in sentence
+    assert "sigma" not in sentence
+    for unsolved in (earning(0.6, 1.0), earning(0.97, 3.0)):  # rewards of up to 3, or more
+        (sentence,) = advice(unsolved).values()
+        assert "a larger sigma" in sentence
+
+
 def test_completions_that_are_not_graded_are_said_with_a_reason_made_harmless():
     found = advice(rows(2, failure="timeout \x1b[31m"))
     assert found == {"failed": "the grading of 100 % of the completions failed (timeout �[31m)"}
@@ -194,7 +210,7 @@ def test_the_live_view_sums_up_the_signal_in_one_line(run):
     view.console.print(view.render())
     shown = view.console.export_text()
     assert " ".join(shown.replace("│", " ").split()).count(
-        "members differ on 50 % of examples 75 % of pairs differ halves agree, cosine 0.5 75 % of "
+        "members differ on 50 % of examples 75 % of pairs differ agreement of halves 0.5 75 % of "
         "weights changed"
     )
     assert "germline probe" not in shown
@@ -208,7 +224,7 @@ def test_the_live_view_tells_of_empty_texts_and_weights_that_stay_where_there_ar
     view.console.print(view.render())
     shown = view.console.export_text()
     words = " ".join(shown.replace("│", " ").split())
-    assert "halves agree, cosine 0.5 25 % of completions empty" in words
+    assert "agreement of halves 0.5 25 % of completions empty" in words
     assert "weights changed" not in shown
 
 

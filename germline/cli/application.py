@@ -162,7 +162,7 @@ app = typer.Typer(
     # Plain help: brackets such as [key=value ...] are not markup, and rich is not imported.
     rich_markup_mode=None,
     epilog="\b\nA first run:\n" + "".join(f"  {line}\n" for line in FIRST_STEPS),
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["--help", "-h"]},
 )
 
 

@@ -119,7 +119,7 @@ def _batch(plan: "DryRun") -> list[str]:
 
 def _estimate(plan: "DryRun", runs: int) -> list[str]:
     from germline.cli.estimate import PLACES, gigabytes, verdict
-    from germline.cli.text_format import duration
+    from germline.report.text_format import duration, seconds
 
     found = plan.estimate
     if found is None:
@@ -134,8 +134,9 @@ def _estimate(plan: "DryRun", runs: int) -> list[str]:
     every = plan.config.generations * runs
     return [
         f"on {found.machine.name}: {needs}",
-        f"{one:.3g} s per generation, {duration(every * one)} for {every} generations; held-out "
+        f"{seconds(one)} per generation, {duration(every * one)} for {every} generations; held-out "
         "scores and snapshots come on top",
+        found.machine.source_of_times,
         *_calibration(plan.config),
         verdict(found, plan.fits_with),
     ]

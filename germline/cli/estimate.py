@@ -95,11 +95,6 @@ def estimate_values(found: "Estimate") -> dict[str, Any]:
     }
 
 
-def _in_words(weights: int) -> str:
-    """Write a number of weights in millions (M) or billions (B)."""
-    return f"{weights / 1e9:.3f} B" if weights >= 1e8 else f"{weights / 1e6:.3g} M"
-
-
 def _show(
     config: "Config", shape: "ModelShape", found: "Estimate", remedy: tuple[str, ...]
 ) -> None:
@@ -108,7 +103,7 @@ def _show(
     work, seconds, machine = found.work, found.seconds, found.machine
     typer.secho(f"{config.model} on {machine.name}", bold=True)
     typer.echo(
-        f"{_in_words(shape.numbers)} weights served in {str(work.dtype).removeprefix('torch.')}, "
+        f"{shape.size} weights served in {str(work.dtype).removeprefix('torch.')}, "
         f"{work.searched:,} numbers searched ({config.space.kind})\n"
         f"{work.members} members x {work.examples} examples, microbatches of {work.rows} rows; "
         f"prompts of {work.texts.prompt} tokens, {work.texts.new_tokens} new ones\n"
@@ -128,6 +123,7 @@ def _show(
         f"{shown(seconds.update)}, digest {shown(seconds.digest)})\n"
         f"  the config's {config.generations:,} generations: "
         f"{shown(config.generations * seconds.total)}, without held-out scores\n"
+        f"  {machine.source_of_times}\n"
         f"  a snapshot: {gigabytes(found.snapshot_bytes)}; bytes per member on the wire: "
         f"{found.wire_bytes:,.0f}\n"
     )

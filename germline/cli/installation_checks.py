@@ -86,10 +86,9 @@ def check_extras() -> Iterator[InstallationCheck]:
         packages = [needed for needed in requirements() if needed.extra == extra]
         missing = [needed for needed in packages if _version(needed.package) is None]
         if missing:
-            install = " ".join(f"'{needed.specifier}'" for needed in missing)
             without = ", ".join(needed.package for needed in missing)
             yield InstallationCheck(
-                extra, "note", f"not installed: {without}", f"pip install {install}"
+                extra, "note", f"not installed: {without}", f"pip install 'germline[{extra}]'"
             )
         else:
             versions = ", ".join(

@@ -287,7 +287,7 @@ def _signal(rows: Sequence[Row], edge: float | None, unit: str) -> Text:
     parts = [
         ("members differ on {} of examples", mean(latest[-1:], "informative_examples"), percent),
         ("{} of pairs differ", mean(latest[-1:], "informative_pairs"), percent),
-        ("halves agree, cosine {}", mean(latest, "agreement"), text_format.number),
+        ("agreement of halves {}", mean(latest, "agreement"), text_format.number),
         (f"walk {{}}{limit}", mean(latest[-1:], "walk") or None, text_format.number),
         # In most runs all weights change, which is not worth showing.
         ("{} of weights changed", None if moved is None or moved > NEARLY_ALL else moved, percent),

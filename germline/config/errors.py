@@ -21,7 +21,10 @@ LONGEST_VALUE = 80
 MEANINGS = {
     "bool_parsing": "must be true or false",
     "bool_type": "must be true or false",
-    "int_parsing_size": "must be a valid integer",
+    "int_parsing": "must be an integer",
+    "int_type": "must be an integer",
+    "int_from_float": "must be an integer",
+    "int_parsing_size": "must be an integer",
     "missing": "is missing",
     "tuple_type": "must be a list such as [a, b]",
     "dict_type": "must be a section of settings, such as {name: value}",
@@ -131,9 +134,19 @@ def _meaning(setting: str, error: dict[str, Any], message: str) -> str:
     if kinds and error["type"] == "float_parsing":  # a name in the place of a number
         hint = did_you_mean(str(error["input"]), kinds)
         return meaning + (hint or f", or one of {', '.join(map(repr, kinds))}")
-    if error["type"] == "greater_than":
-        return meaning + REMEDIES.get(setting, "")
+    if setting in REMEDIES and error["type"] == "greater_than":
+        return meaning + REMEDIES[setting]
+    if error["type"].startswith(("int_", "float_")):
+        return meaning + _default(setting)
     return meaning
+
+
+def _default(setting: str) -> str:
+    """Return the default of a setting as an example, if it is the same number for all kinds."""
+    defaults = {one.setting.default for one in override_names() if one.name == setting}
+    if len(defaults) != 1 or not re.fullmatch(r"[0-9.]+", default := defaults.pop()):
+        return ""
+    return f", such as the default {default}"
 
 
 def _file_hint(setting: str, kind: str) -> str:

@@ -80,6 +80,16 @@ class Hardware:
     hashed_per_s: float
     link_bandwidth: float = math.inf
 
+    @property
+    def source_of_times(self) -> str:
+        """Say where the times of an estimate come from, and how far they can be trusted."""
+        if self.on_gpu:
+            return "times are computed from the data sheet, and were not checked on a GPU"
+        return (
+            "times are from a measurement just now; on cores that other programs use, they are up "
+            "to five times as long"
+        )
+
     def flops(self, dtype: torch.dtype, rows: int | float) -> float:
         """Return the FLOP/s of a product with `rows` rows, interpolated on a logarithmic scale."""
         points = self.products[name_of(dtype)]

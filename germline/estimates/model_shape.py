@@ -62,6 +62,12 @@ class ModelShape:
         """Number of weights, tied ones counted once."""
         return sum(math.prod(tensor.shape) for tensor in self.tensors)
 
+    @property
+    def size(self) -> str:
+        """The number of weights in millions (M) or billions (B), as names of models have it."""
+        billions = self.numbers / 1e9
+        return f"{billions:.3g} B" if billions >= 0.1 else f"{1e3 * billions:.3g} M"
+
     @cached_property
     def linear(self) -> tuple[TensorInfo, ...]:
         """Weights of the linear layers in the decoder blocks, experts included."""

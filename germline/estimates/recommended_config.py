@@ -22,6 +22,7 @@ from germline.estimates.here import texts_here
 from germline.estimates.memory import Place
 from germline.estimates.model_shape import ModelShape
 from germline.evaluation.held_out import Z_95
+from germline.report import text_format
 from germline.tasks import make_task
 from germline.types import GermlineError
 
@@ -106,7 +107,8 @@ def config_text(found: RecommendedConfig, command: str, file: str) -> str:
     head = (
         f"Written by: {command}",
         f"Estimated for {need.machine.name}: {' and '.join(places)}; "
-        f"{seconds.total:.2g} s per generation if all texts run to their full length; a "
+        f"{text_format.seconds(seconds.total)} per generation if all texts run to their full "
+        f"length ({need.machine.source_of_times}); a "
         f"snapshot has {need.snapshot_bytes / GIGABYTE:.2g} GB. `germline train {file} --dry-run` "
         "says more.",
     )
@@ -120,13 +122,11 @@ def _first_choice(model: str, task: str, shape: ModelShape) -> Iterator[Recommen
     """Yield the settings to begin with, whatever fits."""
     made = make_task(load_config({"model": model, "task": task}).task)
     examples, held_out = len(made.examples("train")), len(made.examples("test"))
-    millions = shape.numbers / 1e6
-    size = f"{millions / 1e3:.2g} B weights" if millions >= 100 else f"{millions:.2g} M weights"
     is_tiny, is_large = shape.numbers < TINY_MODEL, shape.numbers >= LARGE_MODEL
     population = LARGE_POPULATION if is_large else TINY_POPULATION if is_tiny else USUAL_POPULATION
     generations = TINY_GENERATIONS if is_tiny else USUAL_GENERATIONS
     batch = min(examples, TINY_BATCH if is_tiny else USUAL_BATCH)
-    yield RecommendedSetting("model", model, f"{size}.")
+    yield RecommendedSetting("model", model, f"{shape.size} weights.")
     yield RecommendedSetting(
         "task",
         task,

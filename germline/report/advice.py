@@ -28,6 +28,9 @@ NEARLY_ALL = 0.99
 SOLVED = 1.0
 """Mean fitness from which on examples on which no member differs count as solved."""
 
+NEARLY_SOLVED = 0.9
+"""Mean fitness from which on little is left to learn, if no member earns more than `SOLVED`."""
+
 MAKE_MEMBERS_DIFFER = "More examples per batch, or a larger sigma, make members differ."
 
 TOO_HARD = (
@@ -145,6 +148,21 @@ def _solved(rows: Sequence[Row]) -> str:
     )
 
 
+def _nearly_solved(rows: Sequence[Row]) -> str:
+    """Return advice for examples that members seldom get wrong; empty where they do not.
+
+    Without wrong answers there is nothing to agree on, and neither sigma nor the batch helps.
+    """
+    means = [row["fitness"]["mean"] for row in rows if row["fitness"]["mean"] is not None]
+    best = max((row["fitness"]["max"] or 0.0 for row in rows), default=0.0)
+    if not means or best != SOLVED or sum(means) / len(means) < NEARLY_SOLVED:
+        return ""
+    return (
+        f"with a mean fitness of {number(sum(means) / len(means))}, where the best members have "
+        f"{number(best)}, little is left to learn: stop here, or train on harder examples"
+    )
+
+
 def _is_solved(row: Row) -> bool:
     """Whether the mean fitness of a generation suggests that its examples are solved."""
     fitness = row["fitness"]["mean"]
@@ -200,8 +218,10 @@ def _few_examples(rows: Sequence[Row]) -> str | None:
     share = mean(rows, "informative_examples")
     if share is None or share >= FEW_EXAMPLES or _no_signal(rows):
         return None
-    remedy = _solved(rows) or (
-        "use a larger sigma, or examples that the model solves some of the time"
+    remedy = (
+        _solved(rows)
+        or _nearly_solved(rows)
+        or "use a larger sigma, or examples that the model solves some of the time"
     )
     return f"members differ on {percent(share)} of the examples: {remedy}"
 
@@ -214,10 +234,13 @@ def _low_agreement(rows: Sequence[Row]) -> str | None:
     # A learning rate that differs between generations is automatic already, or scheduled.
     fixed = len({row.get("learning_rate") for row in known}) == 1
     shorter = "learning_rate=auto, " if fixed else ""
+    remedy = _nearly_solved(known) or (
+        f"use {shorter}more examples in a batch, or a larger sigma (with sigma=auto, a larger "
+        "strategy.sigma.target_kl)"
+    )
     return (
         f"the updates of the two halves of a batch hardly agree (cosine {agreement:.2f}), so an "
-        f"update is mostly noise: use {shorter}more examples in a batch, or a larger sigma "
-        "(with sigma=auto, a larger strategy.sigma.target_kl)"
+        f"update is mostly noise: {remedy}"
     )
 
 

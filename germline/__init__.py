@@ -8,6 +8,7 @@ The public names below are what a program may rely on (`tests/test_public.py` pi
 what they need on first use, so `import germline` stays light.
 """
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,12 @@ _HOMES = {
 }
 
 __all__ = sorted(_HOMES)
+
+# libgomp, which PyTorch uses on Linux, reads these variables when it is loaded. Its threads spin up
+# to 300,000 times before they sleep: beside other programs they hold the core that the thread needs
+# for which they wait. No bit of a result depends on it (docs/benchmarks.md, "Shared cores").
+if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
+    os.environ["GOMP_SPINCOUNT"] = "10000"
 
 
 def __getattr__(name: str) -> Any:

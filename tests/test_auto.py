@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import germline
-from germline.config import AutoLearningRate, AutoSigma, Nes, ZScore, load_config
+from germline.config import AutoLearningRate, Nes, ZScore, load_config
 from germline.engines.inprocess import InProcessEngine
 from germline.fleet.engine_queries import LogProbabilitiesQuery
 from germline.fleet.prompt_search_fleet import PromptSearchFleet
@@ -16,7 +16,6 @@ from germline.run.build_parts import build_run_parts, make_engine
 from germline.shaping import utilities
 from germline.signal_metrics import signal_power
 from germline.signal_types import SignalPower
-from germline.strategies.calibrated_sigma import CalibratedSigma
 from germline.strategies.nes import NaturalEvolution
 from germline.strategies.signal_learning_rate import SignalLearningRate
 from germline.tasks import make_task
@@ -164,113 +163,6 @@ def test_an_update_is_as_long_as_measured_whatever_the_shaping():
         told = fresh.tell(population, scale * np.arange(8.0), np.arange(8.0), None, CLEAR)
         lengths.append(told.learning_rate * np.linalg.norm(told.coefficients))
     assert lengths[0] == pytest.approx(lengths[1])
-
-
-# --- sigma
-
-
-def quadratic(sigma):
-    """Return the divergence of a model on which sigma 0.02 gives the default target."""
-    return 0.002 * (sigma / 0.02) ** 2
-
-
-@pytest.mark.parametrize("start", [1e-5, 0.02, 3.0])
-def test_sigma_goes_where_the_divergence_is_the_target(start):
-    sigma = CalibratedSigma(AutoSigma(), start)
-    sigma.calibrate(0, quadratic)
-    assert sigma.at(0) == pytest.approx(0.02, rel=0.01)
-
-
-@pytest.mark.parametrize(("found", "smaller"), [(math.nan, True), (math.inf, True), (-1e-9, False)])
-def test_members_that_cannot_be_compared_move_sigma_the_right_way(found, smaller):
-    tried = []
-
-    def divergence(sigma):
-        tried.append(sigma)
-        return found if len(tried) == 1 else quadratic(sigma)
-
-    sigma = CalibratedSigma(AutoSigma(), 0.1)
-    sigma.calibrate(0, divergence)
-    assert (tried[1] < 0.1) == smaller
-    assert sigma.at(0) == pytest.approx(0.02, rel=0.01)
-
-
-@pytest.mark.parametrize("found", [0.0, -1e-9])
-def test_members_that_never_differ_from_the_center_are_refused_and_sigma_stays_small(found):
-    tried = []
-
-    def divergence(sigma):
-        tried.append(sigma)
-        return found
-
-    with pytest.raises(GermlineError, match=r"KL 0 or below at sigma 0\.1 to 10.*space\.layers"):
-        CalibratedSigma(AutoSigma(), 0.1).calibrate(0, divergence)
-    assert max(tried) <= 10
-
-
-@pytest.mark.parametrize("found", [math.nan, math.inf])
-def test_members_without_a_finite_probability_are_refused(found):
-    with pytest.raises(GermlineError, match=r"finite probability.*engine\.dtype=float32"):
-        CalibratedSigma(AutoSigma(), 0.1).calibrate(0, lambda _sigma: found)
-
-
-def cliff(sigma):
-    """Return the divergence of members that are the center's, or garbage, with nothing between."""
-    return 0.0 if sigma < 0.017 else 3.0
-
-
-def test_a_cliff_is_enclosed_and_told(caplog):
-    # Eightfold steps up and down would go on between the same two sigmas.
-    sigma = CalibratedSigma(AutoSigma(), 0.1)
-    sigma.calibrate(0, cliff)
-    assert 0.002 < sigma.at(0) < 0.03
-    assert "the target is" in caplog.text
-
-
-def test_a_calibration_that_settled_is_quiet(caplog):
-    CalibratedSigma(AutoSigma(), 3.0).calibrate(0, quadratic)
-    assert not caplog.text
-
-
-def test_sigma_without_calibration_says_what_to_call():
-    strategy = NaturalEvolution(Nes(), 0, 10)
-    with pytest.raises(GermlineError, match=r"strategy\.calibrate\(0, divergence\).*number"):
-        strategy.ask(0)
-
-
-def test_sigma_grows_while_few_directions_tell_anything_and_shrinks_back():
-    sigma = CalibratedSigma(AutoSigma(target_kl=0.002, max_kl=0.05), 0.02)
-    sigma.calibrate(0, quadratic)
-    played = []
-    for generation in range(8):
-        played.append(sigma.at(generation))
-        sigma.tell(update(generation, 0.0, 0.0, 0.0, sigma=played[-1]))
-    assert played[:3] == pytest.approx([0.02, 0.03, 0.045])
-    assert quadratic(played[-1]) <= 0.05
-    for generation in range(8, 14):
-        sigma.tell(update(generation, 1.0, 1.0, 0.0, sigma=sigma.at(generation)))
-    assert sigma.at(14) == 0.02
-
-
-def test_a_hundred_generations_without_signal_leave_sigma_within_its_limit():
-    sigma = CalibratedSigma(AutoSigma(), 0.1)
-    sigma.calibrate(0, quadratic)
-    for generation in range(100):
-        sigma.tell(update(generation, 0.0, 0.0, sigma=sigma.at(generation)))
-    assert quadratic(sigma.at(100)) <= 0.05
-
-
-def test_a_resumed_search_has_the_sigma_it_would_have_had():
-    whole = CalibratedSigma(AutoSigma(every=3), 0.1)
-    told = []
-    for generation in range(7):
-        whole.calibrate(generation, quadratic)
-        told.append(update(generation, 0.0 if generation < 4 else 1.0, sigma=whole.at(generation)))
-        whole.tell(told[-1])
-    again = CalibratedSigma(AutoSigma(every=3), 0.1)
-    for one in told:
-        again.tell(one)
-    assert again.at(7) == whole.at(7)
 
 
 # --- whole runs

@@ -55,6 +55,14 @@ def test_options_are_passed_on_and_ctrl_c_ends_it(served):
     assert "secret" not in done.output
 
 
+def test_a_run_that_sent_its_prompts_as_they_are_is_served_with_a_word_about_it(
+    served, monkeypatch
+):
+    assert "/v1/completions" not in germline("nano").output
+    monkeypatch.setattr(ServedWeights, "sends_chats", False)
+    assert "The run sent its prompts as they are: ask /v1/completions." in germline("nano").output
+
+
 def test_the_defaults_of_the_command_are_those_of_the_settings(served):
     assert germline("nano").exit_code == 0
     assert served == [("nano", None, [], serve.ServeSettings())]

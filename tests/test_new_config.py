@@ -54,6 +54,24 @@ def test_the_reason_of_the_held_out_examples_counts_those_that_are_there(tmp_pat
     assert "over 8 examples is up to 69 points wide" in reason
 
 
+def test_settings_of_the_task_are_used_and_written(tmp_path, monkeypatch):
+    # Found by a reader: rows with other columns could not be described, so no file was written.
+    monkeypatch.chdir(tmp_path)
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(f'{{"query": "{i}?", "gold": "{i}"}}\n' for i in range(40)))
+    words = ["new", "config", "--model", "nano", "--task", "rows.jsonl", "--out", "c.yaml"]
+    given = ["task.columns={prompt: query, answer: gold}", "task.max_new_tokens=7"]
+    assert CliRunner().invoke(app, words).exit_code == 2
+    done = CliRunner().invoke(app, [*words, *given])
+    assert done.exit_code == 0, done.output
+    found = load_config("c.yaml")
+    assert found == load_config("c.yaml", given)
+    assert found.task.max_new_tokens == 7
+    assert "  # Given with the command.\n  columns:" in (tmp_path / "c.yaml").read_text()
+    refused = CliRunner().invoke(app, [*words[:-1], "d.yaml", "generations=3"])
+    assert "generations=3 has no effect here; settings of a task start with task." in refused.output
+
+
 def test_nano_is_searched_where_the_other_configs_search_it(tmp_path):
     done = CliRunner().invoke(app, ["new", "task", str(tmp_path / "riddles")])
     assert done.exit_code == 0, done.output

@@ -5,6 +5,7 @@ version.
 """
 
 import inspect
+import os
 import subprocess
 import sys
 from importlib.metadata import version
@@ -25,7 +26,7 @@ SIGNATURES = {
     "export": "(path, out, form=None, generation=None, *, model=None, tokenizer=None)",
     "fork": (f"(path, generation='best', overrides=(), out=None, *, {FROM_PYTHON}, callbacks=())"),
     "generate": (
-        "(source, prompts, *, chat=True, max_new_tokens=128, temperature=0.0, top_p=1.0, seed=0, "
+        "(source, prompts, *, chat=None, max_new_tokens=128, temperature=0.0, top_p=1.0, seed=0, "
         "engine=None, generation=None)"
     ),
     "load_config": "(source, overrides=())",
@@ -147,3 +148,21 @@ def test_help_imports_nothing_heavy(words):
 
 def test_a_run_begins_without_matplotlib():
     assert "matplotlib" not in imported_after("import germline; germline.train")
+
+
+@pytest.mark.parametrize(
+    ("given", "spins"),
+    [
+        ({}, "10000"),
+        ({"GOMP_SPINCOUNT": "7"}, "7"),
+        ({"OMP_WAIT_POLICY": "PASSIVE"}, "None"),
+    ],
+)
+def test_threads_soon_leave_a_core_to_others_unless_the_user_decides(given, spins):
+    ours = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+    environment = {name: value for name, value in os.environ.items() if name not in ours} | given
+    program = "import germline, os; print(os.environ.get('GOMP_SPINCOUNT'))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == spins

@@ -67,8 +67,9 @@ def evaluate(  # noqa: PLR0913 - the options of a command
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Output file of the completions; default: completions-TASK-SPLIT.jsonl in the run "
-            "directory, or for a model in the working directory.",
+            help="Output file of the completions; default: completions-TASK-SPLIT.jsonl (with "
+            "--generation, completions-TASK-SPLIT-generation-G.jsonl) in the run directory, or for "
+            "a model in the working directory.",
         ),
     ] = None,
     generation: Annotated[

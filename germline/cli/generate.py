@@ -20,9 +20,17 @@ def generate(  # noqa: PLR0913 - the options of the command
     source: Source,
     prompts: Annotated[list[str], typer.Argument(metavar="PROMPT", help="The prompts to answer.")],
     *,
-    raw: Annotated[
-        bool, typer.Option("--raw", help="Use the prompt as it is, without the chat template.")
-    ] = False,
+    chat: Annotated[
+        bool | None,
+        typer.Option(
+            "--chat/--raw",
+            help=(
+                "Send prompts through the chat template, or as they are. Default: as the task of "
+                "the run sends its own; through the template for a model."
+            ),
+            show_default=False,
+        ),
+    ] = None,
     max_new_tokens: Annotated[
         int, typer.Option(min=1, help="Longest completion, in tokens.")
     ] = 128,
@@ -50,7 +58,7 @@ def generate(  # noqa: PLR0913 - the options of the command
     completions = run.generate(
         source,
         prompts,
-        chat=not raw,
+        chat=chat,
         max_new_tokens=max_new_tokens,
         temperature=temperature,
         top_p=top_p,

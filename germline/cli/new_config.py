@@ -8,15 +8,27 @@ from typing import Annotated
 import typer
 
 from germline.cli import completion
+from germline.cli.arguments import check_prefixes
 from germline.cli.json_output import AsJson, print_json
 
 NEW_CONFIG_EXAMPLES = (
     "germline new config --model nano --task arithmetic",
     "germline new config --model Qwen/Qwen3-4B --task countdown --hardware 24gb",
+    "germline new config --model nano --task arithmetic task.max_new_tokens=8 --out short.yaml",
 )
+TASK_SETTINGS = ("task.",)
+"""Prefixes of settings that have an effect here; other settings are refused."""
 
 
 def new_config(
+    task_settings: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE",
+            help="Settings task.*, such as the columns of its rows; the file has them too.",
+            autocompletion=completion.complete_settings,
+        ),
+    ] = None,
     *,
     model: Annotated[
         str,
@@ -57,11 +69,13 @@ def new_config(
     from germline.record.atomic_files import check_writable
     from germline.types import GermlineError
 
+    given = task_settings or []
+    check_prefixes(given, TASK_SETTINGS, "new config", "a task")
     file = out or Path(f"{Path(task).stem}-{_file_name(model)}.yaml")
     if file.exists():
         raise GermlineError(f"new config: {file} already exists; choose another name (--out)")
     check_writable(file)
-    settings = load_config({"model": model, "task": task})
+    settings = load_config({"model": model, "task": task}, given)
 
     from germline.cli.estimate import estimate_values
     from germline.estimates.here import machine_here, machine_named
@@ -71,8 +85,8 @@ def new_config(
 
     shape = shape_of(model)
     machine = machine_named(hardware) if hardware else machine_here(settings, shape)
-    found = recommend(model, task, shape, machine)
-    command = ["germline", "new", "config", "--model", model, "--task", task]
+    found = recommend(model, task, shape, machine, given)
+    command = ["germline", "new", "config", "--model", model, "--task", task, *given]
     command += ["--hardware", hardware] if hardware else []
     name = shlex.quote(str(file))
     write_atomically(file, config_text(found, shlex.join(command), name).encode())

@@ -88,7 +88,13 @@ def serve(  # noqa: PLR0913 - the options of a command
             "models": names,
             "center": center,
             "needs_token": token is not None,
+            "chat": weights.sends_chats,
         }
         shown = ", ".join(names if len(names) <= 4 else [*names[:3], "...", names[-1]])
         lines = f"{source} at {server.url}/v1\nmodels: {shown}; center has digest {center[:16]}"
+        if not weights.sends_chats:
+            lines += (
+                "\nThe run sent its prompts as they are: ask /v1/completions. /v1/chat/completions "
+                "uses the chat template, which the run did not."
+            )
         run_until_interrupt(server, lines, values, as_json=as_json)

@@ -115,8 +115,11 @@ def _values(result: "IntrinsicDimension", runs: "list[DimensionRun]") -> dict[st
 
 def _line(run: "DimensionRun") -> str:
     name = "unchanged config" if run.dimension is None else f"dimension {run.dimension}"
-    scores = f"{run.start.metric} {run.start.mean:.3g} -> {run.end.mean:.3g}"
-    return f"... {name}, seed {run.seed}: {scores} ± {run.end.standard_error:.2g}"
+    from germline.cli.text_format import kind_of_error, number, score
+
+    scores = f"{run.start.metric} {number(run.start.mean)} -> {score(run.end)}"
+    scores += f" ({kind_of_error(run.end)})"
+    return f"... {name}, seed {run.seed}: {scores}"
 
 
 def _show(result: "IntrinsicDimension") -> None:

@@ -32,6 +32,11 @@ class TaskBase(KlPenalty, KindSection):
         """Settings of the task in a run of `--smoke`."""
         return ()
 
+    @property
+    def sends_chats(self) -> bool:
+        """Whether prompts go through the chat template; a Python file may decide otherwise."""
+        return self.chat is not False
+
     chat: bool | None = Field(
         None, description="Wrap prompts in the model's chat template; default: as the task wants."
     )
@@ -127,6 +132,11 @@ class Arithmetic(TaskBase):
 @register("task", "germline.tasks.countdown:CountdownTask")
 class Countdown(TaskBase):
     """Reach a target from given numbers: reward = 0.1 x format + answer."""
+
+    @property
+    def sends_chats(self) -> bool:
+        """Whether prompts go through the chat template: by default they are sent as they are."""
+        return self.chat is True
 
     kind: Literal["countdown"] = "countdown"
     path: Path | None = Field(

@@ -15,7 +15,8 @@ from typing import Any
 
 import yaml
 
-from germline.config import Config, load_config
+from germline.config import Config, TaskBase, load_config
+from germline.config.tasks import FileTask
 from germline.estimates.estimate import Estimate, estimate, what_fits
 from germline.estimates.hardware import Hardware
 from germline.estimates.here import texts_here
@@ -66,7 +67,13 @@ class RecommendedConfig:
     estimate: Estimate
 
 
-def recommend(model: str, task: str, shape: ModelShape, machine: Hardware) -> RecommendedConfig:
+def recommend(
+    model: str,
+    task: str,
+    shape: ModelShape,
+    machine: Hardware,
+    task_settings: Sequence[str] = (),
+) -> RecommendedConfig:
     """Return settings with which a model trains on a task on a machine.
 
     Args:
@@ -74,11 +81,12 @@ def recommend(model: str, task: str, shape: ModelShape, machine: Hardware) -> Re
         task: likewise.
         shape: of the model.
         machine: that the settings have to fit.
+        task_settings: overrides `task.*`, such as the columns of its rows.
 
     Raises:
         GermlineError: the task cannot be loaded, or no settings fit.
     """
-    settings = list(_first_choice(model, task, shape))
+    settings = list(_first_choice(model, task, shape, task_settings))
     config = load_config(_nested(settings))
     texts = texts_here(config)
     found = estimate(config, shape, texts, machine)
@@ -118,18 +126,22 @@ def config_text(found: RecommendedConfig, command: str, file: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _first_choice(model: str, task: str, shape: ModelShape) -> Iterator[RecommendedSetting]:
+def _first_choice(
+    model: str, task: str, shape: ModelShape, task_settings: Sequence[str]
+) -> Iterator[RecommendedSetting]:
     """Yield the settings to begin with, whatever fits."""
-    made = make_task(load_config({"model": model, "task": task}).task)
+    section = load_config({"model": model, "task": task}, task_settings).task
+    made = make_task(section)
     examples, held_out = len(made.examples("train")), len(made.examples("test"))
     is_tiny, is_large = shape.numbers < TINY_MODEL, shape.numbers >= LARGE_MODEL
     population = LARGE_POPULATION if is_large else TINY_POPULATION if is_tiny else USUAL_POPULATION
     generations = TINY_GENERATIONS if is_tiny else USUAL_GENERATIONS
     batch = min(examples, TINY_BATCH if is_tiny else USUAL_BATCH)
     yield RecommendedSetting("model", model, f"{shape.size} weights.")
-    yield RecommendedSetting(
-        "task",
+    yield from _task_settings(
         task,
+        section,
+        task_settings,
         f"{examples:,} training examples and {held_out:,} held-out ones; completions have at most "
         f"{made.max_new_tokens} tokens (task.max_new_tokens). The time of a generation is nearly "
         "proportional to that.",
@@ -191,6 +203,23 @@ def _first_choice(model: str, task: str, shape: ModelShape) -> Iterator[Recommen
     )
 
 
+def _task_settings(
+    task: str, section: TaskBase, given: Sequence[str], reason: str
+) -> Iterator[RecommendedSetting]:
+    """Yield the task in a line; with settings of its own as a section that has them."""
+    if not given:
+        yield RecommendedSetting("task", task, reason)
+        return
+    values = section.model_dump(mode="json")
+    yield RecommendedSetting("task.kind", values["kind"], reason)
+    if isinstance(section, FileTask):
+        yield RecommendedSetting("task.path", values["path"], "The file of the task.")
+    names = [setting.partition("=")[0].split(".")[1] for setting in given]
+    for name in dict.fromkeys(names):
+        if name not in ("kind", "path"):
+            yield RecommendedSetting(f"task.{name}", values[name], "Given with the command.")
+
+
 def _with_remedy(
     settings: Sequence[RecommendedSetting], remedy: Sequence[str], before: Estimate
 ) -> list[RecommendedSetting]:
@@ -237,4 +266,9 @@ def _comment(text: str, indent: str) -> list[str]:
 
 
 def _line(name: str, value: object, indent: str) -> str:
+    if isinstance(value, dict | list):  # in one line, as a setting is written
+        shown = yaml.safe_dump(
+            value, width=10_000, allow_unicode=True, default_flow_style=True
+        ).strip()
+        return f"{indent}{name}: {shown}"
     return indent + yaml.safe_dump({name: value}, width=10_000, allow_unicode=True).strip()

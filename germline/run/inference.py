@@ -35,6 +35,7 @@ from germline.run.load_run import (
     open_source,
 )
 from germline.run.loaded_model import with_model_folder
+from germline.run.prompt_form import sends_chats
 from germline.run.validate_args import (
     validate_choice,
     validate_limit,
@@ -193,7 +194,7 @@ def generate(  # noqa: PLR0913 - all that a completion depends on
     source: str,
     prompts: Sequence[str],
     *,
-    chat: bool = True,
+    chat: bool | None = None,
     max_new_tokens: int = 128,
     temperature: float = 0.0,
     top_p: float = 1.0,
@@ -202,6 +203,9 @@ def generate(  # noqa: PLR0913 - all that a completion depends on
     generation: int | Literal["best"] | None = None,
 ) -> list[Completion]:
     """Generate answers to prompts with the weights of a run or a model.
+
+    With `chat`, prompts go through the chat template, without it they are sent as they are. None:
+    as the task of the run sends its own, and through the template for a model.
 
     The engine is that of the run, or one of another kind with its defaults, such as `inprocess`.
     `generation` is the last update of the run to include, -1 for none, or `best`: that before the
@@ -218,6 +222,8 @@ def generate(  # noqa: PLR0913 - all that a completion depends on
     load_config({"task": sampling})
     asked = () if engine is None else (f"engine.kind={engine}",)
     directory, config = open_source(source, None, asked)
+    if chat is None:
+        chat = directory is None or _as_trained(directory.config)
     examples = [Example(i, prompt, "", chat) for i, prompt in enumerate(prompts)]
     settings = Decoding(max_new_tokens, temperature, top_p, noise_seed=seed)
     last = generation_of_source(source, directory, generation)
@@ -230,6 +236,18 @@ def generate(  # noqa: PLR0913 - all that a completion depends on
         return opened.generate([None], examples, settings)[0]
     finally:
         close_engine(opened)
+
+
+def _as_trained(config: Config) -> bool:
+    """Return whether prompts go through the chat template, as in a run; say so if they do not."""
+    chat = sends_chats(config)
+    if not chat:
+        log.warning(
+            "the prompt is sent as it is, as the task %s of this run sends its own; chat=True "
+            "(--chat) sends it through the chat template",
+            config.task.title,
+        )
+    return chat
 
 
 def engine_without_run(config: Config) -> Engine:

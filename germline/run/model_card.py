@@ -13,12 +13,14 @@ from typing import Any, Literal
 
 import yaml
 
+from germline.config import Config
 from germline.evaluation import confidence_interval
 from germline.record import RunDirectory
 from germline.record.atomic_files import write_atomically
 from germline.record.metrics_rows import batch_examples
 from germline.report.random_start import random_start
 from germline.report.text_format import number
+from germline.run.prompt_form import sends_chats
 from germline.types import GermlineError, HeldOutScore
 
 log = logging.getLogger(__name__)
@@ -99,11 +101,27 @@ def model_card(run: RunDirectory, name: str, form: Literal["adapter", "merged"],
         "\n## Scores\n",
         "\n".join(_scores(run, last)),
         f"\n## Loading\n\n```python\n{load}```\n",
+        f"{_prompts(config)}\n",
         f"## Config\n\n{_fenced(settings, 'yaml')}\n",
         "## License\n\nNo license is set here. The license of the base model and of the training "
         "data apply; add `license:` to the first lines of this file, and name it here.\n",
     )
     return "\n".join(parts)
+
+
+def _prompts(config: Config) -> str:
+    """Say how the run sent its prompts, with the line of Python that does the same."""
+    if not sends_chats(config):
+        return (
+            "The run sent its prompts as they are, without the chat template: "
+            '`tokenizer(prompt, return_tensors="pt")`.'
+        )
+    system = " after the system message of the config below" if config.task.system_prompt else ""
+    return (
+        f"The run sent its prompts as messages of the user{system}: "
+        '`tokenizer.apply_chat_template([{"role": "user", "content": prompt}], '
+        'add_generation_prompt=True, return_dict=True, return_tensors="pt")`.'
+    )
 
 
 def _method(run: RunDirectory) -> str:

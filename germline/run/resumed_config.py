@@ -56,9 +56,9 @@ def resumed_config(config: Config, overrides: Sequence[str]) -> Config:
             # One is a section and the other a value, so the settings differ as a whole.
             section = setting.rpartition(".")[0]
             was, asked = (_value_or_kind(one, section) for one in (config, changed))
-            _check_change(section, f"it was {was!r}, asked for is {asked!r}")
+            _check_change(section, _both(was, asked))
         else:
-            _check_change(setting, f"it was {was!r}, asked for is {asked!r}")
+            _check_change(setting, _both(was, asked))
     schedule = config.strategy.whole_run
     if schedule and changed.generations != config.generations:
         raise GermlineError(
@@ -116,6 +116,12 @@ def _value_or_kind(config: Config, setting: str) -> Any:
     for name in setting.split("."):
         value = value.get(name) if isinstance(value, Mapping) else None
     return value.get("kind", value) if isinstance(value, Mapping) else value
+
+
+def _both(was: object, asked: object) -> str:
+    """Write both values of a setting as a config spells them."""
+    shown = ["not set" if value is None else repr(value) for value in (was, asked)]
+    return f"it was {shown[0]}, asked for is {shown[1]}"
 
 
 def _check_change(setting: str, found: str) -> None:

@@ -32,6 +32,7 @@ def check_run(config: Config, task: Task | None) -> None:
     if task is not None:
         check_settings(config, task)
         _warn_of_small_splits(config, task)
+    _warn_of_patience(config)
     check_limits(config, config.batch_size if task is None else len(task.examples("train")))
     check_graders(config)
     _check_packages(config)
@@ -65,6 +66,19 @@ def _warn_of_small_splits(config: Config, task: Task) -> None:
                 "%s=%d: the split has %d examples, and all of them are used",
                 *(setting, asked, has),
             )
+
+
+def _warn_of_patience(config: Config) -> None:
+    """Warn where a run ends before so many held-out scores that it could stop early."""
+    held_out = config.held_out
+    if held_out.patience is None or held_out.patience * held_out.every < config.generations:
+        return
+    log.warning(
+        "held_out.patience=%d never stops this run early: a score every %d generations (held_out."
+        "every) makes that many scores in %d generations, and the run has %d",
+        *(held_out.patience, held_out.every, held_out.patience * held_out.every),
+        config.generations,
+    )
 
 
 def check_settings(config: Config, task: Task) -> None:

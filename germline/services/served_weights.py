@@ -37,6 +37,7 @@ from germline.run.load_run import (
     open_source,
     strategy_of_run,
 )
+from germline.run.prompt_form import sends_chats
 from germline.types import Perturbation, SeedPerturbation
 
 BASE, CENTER = "base", "center"
@@ -94,6 +95,11 @@ class ServedWeights:
             last = newest_generation(directory)
         engine = load_engine(directory, config, generation=last)
         return cls(engine, config, directory, last)
+
+    @property
+    def sends_chats(self) -> bool:
+        """Whether the run sent its prompts through the chat template; true for a model."""
+        return self._directory is None or sends_chats(self.config)
 
     @property
     def engine_kind(self) -> str:

@@ -8,8 +8,9 @@ divergence does not. For small sigma the divergence grows with its square, so ea
 until (1) changes sigma by less than the factor `CLOSE`. Where the divergence does not grow with the
 square of sigma (near the rounding of the weights, or where the texts are garbage), (1) may give a
 sigma beyond one that was tried: then the next trial is the geometric mean of the largest sigma
-below the target and the smallest above it. A sigma above `MOST_SIGMA` is not tried. If members
-equal the center even there, or have no finite divergence at any sigma, the run stops with an error.
+below the target and the smallest above it; if that mean is near both, and the divergences of both
+are near the target, it is the result. A sigma above `MOST_SIGMA` is not tried. If members equal the
+center even there, or have no finite divergence at any sigma, the run stops with an error.
 
 At that sigma the rewards of members may not differ: after a generation in which less than a tenth
 of the directions have a coefficient, sigma grows by half, up to sqrt(max_kl / target) times; it
@@ -36,6 +37,9 @@ FARTHEST = 8.0
 
 CLOSE = 1.25
 """The calibration ends when equation (1) changes sigma by less than this factor."""
+
+NEAR = 10.0
+"""Factor within which divergences on both sides of the target are near it."""
 
 MOST_SIGMA = 10.0
 """Largest sigma that is tried: in any unit, its noise is several times the weights."""
@@ -97,7 +101,7 @@ class CalibratedSigma(AdaptiveValue[float]):
             if is_close(factor):
                 break
         if not generation:
-            search.check()
+            search.check(sigma)
         self.replace(generation, sigma)
         self._calibrated = True
 
@@ -144,21 +148,22 @@ class _Search:
         enclosed = 0 < self._below < self._above < math.inf
         if enclosed and not (is_close(factor) or self._below < sigma * factor < self._above):
             middle = math.sqrt(self._below * self._above) / sigma
-            if not is_close(middle):
+            if not is_close(middle) or self._is_enclosed():
                 return middle
-            # No sigma is left between the two: the divergence of the other one was due to chance.
+            # No sigma is left between the two, and the divergence of one of them is far from the
+            # target: that of the other one was due to chance.
             low, high = (sigma, math.inf) if kl < self._target else (0.0, sigma)
             self._below, self._above = low, high
         return factor
 
-    def check(self) -> None:
-        """Warn, or raise an error, where the last trial was not close to the target.
+    def check(self, chosen: float) -> None:
+        """Warn, or raise an error, where no trial was close to the target.
 
         Raises:
             GermlineError: no divergence is above 0, or none is finite.
         """
         sigma, kl = self._trials[-1]
-        if is_close(self._factor(kl)):
+        if is_close(self._factor(kl)) or self._is_enclosed():
             return
         divergences = [kl for _, kl in self._trials]
         tried = f"sigma {self._trials[0][0]:g} to {sigma:g}"
@@ -176,11 +181,23 @@ class _Search:
                 "engine.dtype=float32, or give strategy.sigma as a number, such as 0.1"
             )
         log.warning(
-            "strategy.sigma=auto: after %d trials KL is %.2g per token at sigma %g; the target is "
-            "%.2g. The run continues near that sigma; to use another one, give strategy.sigma as a "
-            "number",
-            *(len(self._trials), kl, sigma, self._target),
+            "strategy.sigma=auto: %d trials found no sigma with a KL near the target of %g per "
+            "token (%s): the run begins with sigma %g; to use another one, give strategy.sigma as "
+            "a number",
+            *(len(self._trials), self._target, self._nearest(), chosen),
         )
+
+    def _is_enclosed(self) -> bool:
+        """Say whether two sigmas near each other enclose the target, and their KLs are near it."""
+        kls = dict(self._trials)
+        low, high = kls.get(self._below, 0.0), kls.get(self._above, math.inf)
+        near = self._below > 0 and is_close(math.sqrt(self._above / self._below))
+        return near and self._target / NEAR < low and high < NEAR * self._target
+
+    def _nearest(self) -> str:
+        """Return KL and sigma of the trials next to the target, or of the last trial."""
+        found = [(s, kl) for s, kl in self._trials if s in (self._below, self._above)]
+        return ", ".join(f"{kl:.2g} at sigma {s:g}" for s, kl in found or self._trials[-1:])
 
     def _factor(self, kl: float) -> float:
         """Return the factor of equation (1), limited to that of one trial."""

@@ -40,7 +40,7 @@ class ArithmeticTask:
         ]
         pairs = [(min(a, b), max(a, b)) for a, _, b in sums]
         train, test = seeded_split(sums, pairs, config.split_seed, self.name)
-        chat = config.chat is not False
+        chat = config.sends_chats
         self._examples: dict[Split, tuple[Example, ...]] = {
             "train": tuple(_example(index, *item, chat=chat) for index, item in enumerate(train)),
             "test": tuple(_example(index, *item, chat=chat) for index, item in enumerate(test)),

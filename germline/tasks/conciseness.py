@@ -40,7 +40,7 @@ class ConcisenessTask:
         self.max_new_tokens = config.max_new_tokens or MAX_NEW_TOKENS
         self.stop = config.stop or ()
         train, test = _split(config)
-        chat = config.chat is not False
+        chat = config.sends_chats
         self._examples: dict[Split, tuple[Example, ...]] = {
             "train": tuple(Example(i, q, a, chat) for i, (q, a) in enumerate(train)),
             "test": tuple(Example(i, q, a, chat) for i, (q, a) in enumerate(test)),

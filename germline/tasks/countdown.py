@@ -37,7 +37,7 @@ class CountdownTask:
         self.max_new_tokens = config.max_new_tokens or MAX_NEW_TOKENS
         self.stop = config.stop or ()
         train, test = _split(config)
-        chat = bool(config.chat)
+        chat = config.sends_chats
         self._examples: dict[Split, tuple[Example, ...]] = {
             "train": tuple(_example(index, row, chat=chat) for index, row in enumerate(train)),
             "test": tuple(_example(index, row, chat=chat) for index, row in enumerate(test)),

@@ -72,8 +72,9 @@ def row_prompt(row: Mapping[str, Any], place: str, template: str | None) -> str:
         if field is None:
             found = ", ".join(f"`{name}`" for name in row) or "none"
             raise GermlineError(
-                f"{place}: a row needs a `prompt` or a `question`, or a task.template with its "
-                f"fields; fields found: {found}"
+                f"{place}: a row needs a `prompt` or a `question`; fields found: {found}. Name the "
+                "column that holds the prompt, as in task.columns={prompt: NAME}, or give a "
+                "task.template with fields of a row"
             )
         text = (
             conversation(row[field], field, place).prompt

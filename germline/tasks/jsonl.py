@@ -107,7 +107,7 @@ def _examples(items: Sequence[tuple[str, PlacedRow]], config: RewardedRows) -> t
         weight = dataset_rows.sample_weight(row, config.sample_weight, place)
         facts.append({"pattern": gold, **weight} if own_pattern else weight)
     return dataset_rows.make_examples(
-        items, answers, facts, chat=config.chat is not False, template=config.template
+        items, answers, facts, chat=config.sends_chats, template=config.template
     )
 
 

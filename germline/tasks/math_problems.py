@@ -96,7 +96,7 @@ class MathProblemsTask:
             items,
             [completion for _, completion in golden],
             facts,
-            chat=config.chat is not False,
+            chat=config.sends_chats,
             template=config.template,
         )
 

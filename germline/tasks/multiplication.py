@@ -43,7 +43,7 @@ class MultiplicationTask:
         pairs = factor_pairs(config.digits, config.split_seed)
         keys = [(min(pair), max(pair)) for pair in pairs]
         train, test = seeded_split(pairs, keys, config.split_seed, self.name)
-        chat = config.chat is not False
+        chat = config.sends_chats
         self._examples: dict[Split, tuple[Example, ...]] = {
             "train": tuple(_example(index, *pair, chat=chat) for index, pair in enumerate(train)),
             "test": tuple(_example(index, *pair, chat=chat) for index, pair in enumerate(test)),

@@ -102,5 +102,5 @@ def _examples(
         for _, (place, row) in items
     ]
     return dataset_rows.make_examples(
-        items, [""] * len(items), facts, chat=config.chat is not False, template=config.template
+        items, [""] * len(items), facts, chat=config.sends_chats, template=config.template
     )

@@ -113,7 +113,7 @@ def _examples(
     config: EpisodeSettings, rows: Sequence[tuple[str, str, Mapping[str, object]]]
 ) -> tuple[Example, ...]:
     """Make examples of (prompt, gold reply, row)."""
-    chat = config.chat is not False
+    chat = config.sends_chats
     return tuple(
         Example(index, prompt, answer, chat, row)
         for index, (prompt, answer, row) in enumerate(rows)

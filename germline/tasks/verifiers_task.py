@@ -97,6 +97,4 @@ def _example(config: Verifiers, index: int, place: int, opening: Opening) -> Exa
             f"task.env={config.env}: the prompt of task {place} ends with a message of the role "
             f"{role!r}, and the model answers messages of the user"
         )
-    return Example(
-        index, prompt, "", config.chat is not False, {"task": place}, context=tuple(context)
-    )
+    return Example(index, prompt, "", config.sends_chats, {"task": place}, context=tuple(context))

@@ -1,0 +1,105 @@
+"""The prompts of `generate`, `serve` and a model card have the form that the run trained with."""
+
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import germline
+from germline.cli.application import app
+from germline.record import RunDirectory
+from germline.run.model_card import model_card
+from germline.services.served_weights import ServedWeights
+
+TINY: dict[str, Any] = {
+    "batch_size": 2,
+    "generations": 1,
+    "strategy": {"population": 2, "sigma": 0.01, "learning_rate": 0.01},
+    "held_out": {"examples": 2},
+    "record": {"tensorboard": False, "rollouts": 1},
+}
+PROMPT = "What is 3 + 5?"
+RAW_TASK = """
+settings = {"chat": False}
+train = [{"prompt": f"{i} and then", "answer": "x"} for i in range(8)]
+
+
+def reward(completion, example):
+    return float(example["answer"] in completion)
+"""
+
+
+def trained(folder, task):
+    germline.train({**TINY, "task": task}, folder).run()
+    return folder
+
+
+def texts(source, **options):
+    return [
+        one.text for one in germline.generate(str(source), [PROMPT], max_new_tokens=8, **options)
+    ]
+
+
+@pytest.fixture(scope="module")
+def countdown(tmp_path_factory):
+    task = {"kind": "countdown", "max_new_tokens": 4}
+    return trained(tmp_path_factory.mktemp("form") / "countdown", task)
+
+
+@pytest.fixture(scope="module")
+def arithmetic(tmp_path_factory):
+    task = {"kind": "arithmetic", "max_new_tokens": 4}
+    return trained(tmp_path_factory.mktemp("form") / "arithmetic", task)
+
+
+def test_a_run_that_sent_its_prompts_as_they_are_is_asked_so_and_says_so(countdown, caplog):
+    raw = texts(countdown, chat=False)
+    assert raw != texts(countdown, chat=True)  # else the next line shows nothing
+    assert not caplog.text
+    assert texts(countdown) == raw
+    assert "as the task countdown of this run sends its own; chat=True (--chat)" in caplog.text
+
+
+@pytest.mark.parametrize("source", ["arithmetic", "nano"])
+def test_a_run_of_chats_and_a_model_are_asked_through_the_template(arithmetic, caplog, source):
+    source = arithmetic if source == "arithmetic" else source
+    chat = texts(source, chat=True)
+    assert chat != texts(source, chat=False)
+    assert texts(source) == chat
+    assert not caplog.text
+
+
+def test_a_setting_is_stronger_than_the_task(tmp_path):
+    raw = trained(tmp_path / "raw", {"kind": "arithmetic", "chat": False, "max_new_tokens": 4})
+    assert texts(raw) == texts(raw, chat=False) != texts(raw, chat=True)
+
+
+def test_a_python_file_decides_and_its_absence_ends_nothing(tmp_path, caplog):
+    file = tmp_path / "task.py"
+    file.write_text(RAW_TASK)
+    run = trained(tmp_path / "run", {"kind": "python", "path": str(file), "max_new_tokens": 4})
+    assert texts(run) == texts(run, chat=False) != texts(run, chat=True)
+    file.unlink()
+    assert texts(run) == texts(run, chat=True)
+
+
+def test_the_command_follows_the_run_too(countdown):
+    def shown(*options):
+        words = ["generate", str(countdown), PROMPT, "--max-new-tokens", "8", *options]
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    assert shown() == shown("--raw") != shown("--chat")
+
+
+def test_the_card_says_how_prompts_were_sent(countdown, arithmetic):
+    raw = model_card(RunDirectory.open(countdown), "x", "merged", 0)
+    assert "as they are, without the chat template: `tokenizer(prompt, return_te" in raw
+    chat = model_card(RunDirectory.open(arithmetic), "x", "merged", 0)
+    assert "as messages of the user: `tokenizer.apply_chat_template([{" in chat
+
+
+def test_a_server_knows_how_prompts_were_sent(countdown, arithmetic):
+    served = {source: ServedWeights.open(str(source)) for source in (countdown, arithmetic, "nano")}
+    assert [one.sends_chats for one in served.values()] == [False, True, True]

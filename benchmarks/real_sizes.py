@@ -46,7 +46,6 @@ import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks.field_way import evaluate_one_at_a_time, linear_floor
-from benchmarks.machine_load import MachineLoad
 from benchmarks.memory import resident_peak
 from benchmarks.population import CLOCKS
 from benchmarks.published_shapes import SHAPES, save_random
@@ -58,6 +57,7 @@ from germline.protocols import Engine
 from germline.record import RunDirectory
 from germline.rollout import evaluate_members, members_per_microbatch
 from germline.run.build_parts import make_engine
+from germline.run.machine_load import MachineLoad
 from germline.run.peak_memory import peak_memory_mb
 from germline.shaping import utilities
 from germline.strategies import make_strategy

@@ -35,8 +35,8 @@ from typing import Any
 
 import germline
 from benchmarks.engines import endless
-from benchmarks.machine_load import MachineLoad
 from germline.endpoint.member_rows import generate_rows
+from germline.run.machine_load import MachineLoad
 from germline.services.served_weights import ServedWeights
 from germline.types import Decoding, Example
 

@@ -5,9 +5,9 @@
 
 A thread of OpenMP that waits for another one spins before it sleeps; libgomp's own number of spins
 is 300,000 (`GOMP_SPINCOUNT`), germline's is 10,000. Every run is the demo's config with fewer
-generations, in a process of its own; several of them train at once. The number is the median of
-the seconds that evaluating a population takes, over all runs of all rounds, without the first
-generation.
+generations, in a process of its own; several of them train at once. The numbers are the median
+and the largest of the seconds that evaluating a population takes, over all runs of all rounds,
+without the first generation.
 """
 
 import argparse
@@ -37,20 +37,24 @@ def main() -> None:
     parser.add_argument("--generations", type=int, default=4)
     arguments = parser.parse_args()
     print(f"{os.cpu_count()} cores, {arguments.rounds} rounds, Python {sys.version.split()[0]}\n")
-    heads = [f"{count} at once, s | times as fast" for count in arguments.runs]
-    print(f"| variant | {' | '.join(heads)} |\n|---{'|---|---' * len(heads)}|")
+    heads = [f"{count} at once, s | slowest, s | times as fast" for count in arguments.runs]
+    print(f"| variant | {' | '.join(heads)} |\n|---{'|---|---|---' * len(heads)}|")
     seconds = measured(arguments.runs, arguments.rounds, arguments.generations)
+    median = {key: statistics.median(values) for key, values in seconds.items()}
     first = next(iter(VARIANTS))
     for label in VARIANTS:
         cells = [
-            f"{seconds[label, count]:.2f} | {seconds[first, count] / seconds[label, count]:.2f}"
+            f"{median[label, count]:.2f} | {max(seconds[label, count]):.2f} | "
+            f"{median[first, count] / median[label, count]:.2f}"
             for count in arguments.runs
         ]
         print(f"| {label} | {' | '.join(cells)} |")
 
 
-def measured(counts: Sequence[int], rounds: int, generations: int) -> dict[tuple[str, int], float]:
-    """Return the median seconds of an evaluation by variant and number of runs at once.
+def measured(
+    counts: Sequence[int], rounds: int, generations: int
+) -> dict[tuple[str, int], list[float]]:
+    """Return the seconds of each evaluation by variant and number of runs at once.
 
     The variants take turns, so that other programs slow all of them.
     """
@@ -60,7 +64,7 @@ def measured(counts: Sequence[int], rounds: int, generations: int) -> dict[tuple
             for label, (threads, spins) in VARIANTS.items():
                 found = train_at_once(count, threads, spins, generations)
                 durations.setdefault((label, count), []).extend(found)
-    return {key: statistics.median(values) for key, values in durations.items()}
+    return durations
 
 
 def train_at_once(count: int, threads: int, spins: int, generations: int) -> list[float]:

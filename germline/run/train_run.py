@@ -37,7 +37,7 @@ from germline.run.resumed_config import (
 )
 from germline.run.snapshot_policy import SnapshotPolicy, snapshots_to_keep
 from germline.run.task_check import check_custom_reward, with_digest
-from germline.run.training_warnings import warn_of_held_out, warn_without_update
+from germline.run.training_warnings import SharedCores, warn_of_held_out, warn_without_update
 from germline.run.validate_args import validate_path
 from germline.signal_metrics import SignalMetrics
 from germline.signal_types import SigmaTrial
@@ -192,7 +192,7 @@ class Training:
             is_zero=parts.method.is_zero_signal,
         )
         diagnosis.recall([entry.update for entry in self.directory.journal.read()])
-        scores = [row.score for row in self.directory.held_out()]
+        scores, cores = [row.score for row in self.directory.held_out()], SharedCores(self.config)
         for one in generations(
             parts.strategy, parts.shape, parts.fleet, parts.batch, parts.decoding, span, diagnosis
         ):
@@ -204,6 +204,7 @@ class Training:
             early = early_stop(scores, self.config.held_out.patience) is not None
             last = final or self._stopping or early
             self.directory.write(one, parts.batch(one.generation), peak_memory_mb())
+            cores.tell()
             if tracker:
                 tracker.generation(one)
             saved = last or self._snapshots.is_due(done)

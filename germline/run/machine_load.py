@@ -22,13 +22,17 @@ class MachineLoad:
         self._begun = time.perf_counter()
         self._busy, self._own = _busy_s(), time.process_time()
 
+    @property
+    def seconds(self) -> float:
+        """Seconds since the construction."""
+        return time.perf_counter() - self._begun
+
     def share_of_others(self) -> float | None:
         """Return the share of all cores that other programs used; None if it is unknown."""
         if self._busy is None or (busy := _busy_s()) is None:
             return None
         others = (busy - self._busy) - (time.process_time() - self._own)
-        seconds = (time.perf_counter() - self._begun) * (os.cpu_count() or 1)
-        return max(0.0, others / seconds)
+        return max(0.0, others / (self.seconds * (os.cpu_count() or 1)))
 
 
 def _busy_s() -> float | None:

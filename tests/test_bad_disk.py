@@ -269,6 +269,8 @@ def test_a_journal_without_its_middle_line_is_told_by_every_verb(copy: Path) -> 
     file.write_bytes(b"".join(lines[:1] + lines[2:]))
     for words in (("resume", copy), ("replay", copy, "-g", 1), ("generate", copy, "hello")):
         assert "journal.jsonl, line 2: found generation 2 in place of 1" in told(*words)
+    file.write_bytes(lines[0] + b"hello\xff\n")
+    assert "line 2: it is no journal entry but 'hello\ufffd'" in told("replay", copy, "-g", 1)
     # The remedy it names: everything before the damage is kept.
     file.write_bytes(lines[0])
     assert journal(finish(germline.resume(copy))) == b"".join(lines)

@@ -10,6 +10,7 @@ from rich.console import Console
 import germline
 from germline.cli.line_view import LineView
 from germline.cli.live_view import LiveView, search
+from germline.cli.text_format import BARS
 from germline.config import load_config
 from germline.evaluation.member_kl import MemberKl
 from germline.protocols.wrappers import FleetWrapper
@@ -46,6 +47,11 @@ def run(tmp_path_factory):
     training.on_trial = trials.append
     records = list(training)
     return RunDirectory.open(training.directory.path), trials, records
+
+
+def rendered(view):
+    view.console.print(view.render())
+    return view.console.export_text()
 
 
 # --- while sigma is calibrated
@@ -105,6 +111,11 @@ def test_the_live_view_of_a_resumed_run_begins_where_the_run_is(run):
     done, total = len(records), directory.config.generations
     view = LiveView(terminal(), directory)
     view.start()
+    view.generation(replace(records[-1], generation=done))
+    assert sum(mark in BARS for mark in rendered(view)) == done + 1  # the earlier ones too
+    view.close()
+    view = LiveView(terminal(), directory)
+    view.start()
     view.close()
     shown = view.console.export_text()
     assert f"{done}/{total}" in shown
@@ -154,6 +165,14 @@ def test_the_model_card_has_the_values_that_the_config_leaves_to_the_run(run):
         "(`strategy.learning_rate=auto`) |" in text
     )
     assert "| sigma |" not in model_card(directory, "here", "merged", -1)
+
+
+def test_a_card_says_why_the_last_learning_rate_is_0(run, monkeypatch):
+    directory = run[0]
+    rows = [{**row, "learning_rate": 0.0} for row in directory.generations()]
+    monkeypatch.setattr(RunDirectory, "generations", lambda _self: rows)
+    text = model_card(directory, "here", "merged", 1)
+    assert "| 0 in the last generation, in which no member differed, measured (`stra" in text
 
 
 class Mute(FleetWrapper):

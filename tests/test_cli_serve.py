@@ -53,6 +53,7 @@ def test_options_are_passed_on_and_ctrl_c_ends_it(served):
     assert "http://127.0.0.1:1/v1" in done.output
     assert "models: base, center" in done.output
     assert "secret" not in done.output
+    assert done.output.endswith("The server has ended.\n")
 
 
 def test_a_run_that_sent_its_prompts_as_they_are_is_served_with_a_word_about_it(

@@ -93,6 +93,13 @@ def test_the_command_follows_the_run_too(countdown):
     assert shown() == shown("--raw") != shown("--chat")
 
 
+def test_a_setting_that_is_given_as_a_prompt_is_told(caplog):
+    words = ["generate", "nano", PROMPT, "task.chat=false", "x=1", "--max-new-tokens", "1"]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    assert "task.chat=false is answered as a prompt: generate takes no settings" in caplog.text
+    assert "x=1 is" not in caplog.text  # an equation is a prompt
+
+
 def test_the_card_says_how_prompts_were_sent(countdown, arithmetic):
     raw = model_card(RunDirectory.open(countdown), "x", "merged", 0)
     assert "as they are, without the chat template: `tokenizer(prompt, return_te" in raw

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from germline.cli.arguments import Generation, Source, generation_of
+from germline.cli.arguments import Generation, Source, generation_of, warn_of_settings
 from germline.cli.json_output import AsJson, print_json
 
 GENERATE_EXAMPLES = (
@@ -50,6 +50,7 @@ def generate(  # noqa: PLR0913 - the options of the command
     from germline.record.missing_run import check_source
 
     chosen = generation_of("generate", generation)
+    warn_of_settings(prompts)
     check_source(Path(source))
 
     from germline import run  # after the cheap checks, because it imports torch

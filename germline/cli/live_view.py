@@ -59,7 +59,6 @@ class LiveView:
     run: RunDirectory
     clock: RemainingTime = field(default_factory=RemainingTime)
     scores: list[HeldOutScore] = field(default_factory=list)
-    means: list[float | None] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     worse: ScoreDeclineAdvice | None = None
     divergences: list[ScoreDivergenceAdvice] = field(default_factory=list)
@@ -86,7 +85,6 @@ class LiveView:
         """Show a new generation."""
         self.clock.tick(record)
         self.record = record
-        self.means.append(fitness_summary(record.fitness)["mean"])
         self.rows.append(generation_row(record))
         if record.held_out is not None or not self.scores:
             self.scores = self._recorded_scores()
@@ -129,7 +127,8 @@ class LiveView:
             if self.rows:
                 grid.add_row("search", Text(search(self.rows, unit_of_sigma(self.run.config))))
             grid.add_row("fitness", _fitness(self.record))
-            grid.add_row("", Text(text_format.sparkline(self.means, min(width, 60)), style="blue"))
+            means = [row["fitness"]["mean"] for row in self.rows]
+            grid.add_row("", Text(text_format.sparkline(means, min(width, 60)), style="blue"))
             if self.record.signals:
                 unit = unit_of_sigma(self.run.config)
                 signal = _signal(self.rows, self.run.config.record.edge, unit)

@@ -41,3 +41,5 @@ def run_until_interrupt(
         typer.echo(f"{lines}\nCtrl-C ends the server.")
     with suppress(KeyboardInterrupt):
         server.run()
+    if not as_json:
+        typer.echo("The server has ended.")

@@ -144,6 +144,8 @@ def _adapted(run: RunDirectory, last: int) -> dict[str, str]:
     for name, words in ("sigma", "calibrated"), ("learning_rate", "measured"):
         if rows and getattr(getattr(strategy, name, None), "kind", None) == "auto":
             value = f"{number(rows[0][name])} in the last generation"
+            if not rows[0][name]:
+                value += ", in which no member differed"
             found[name.replace("_", " ")] = f"{value}, {words} (`strategy.{name}=auto`)"
     if "sigma" in found:
         found["sigma"] += f", in the unit `{run.config.search.unit}`"

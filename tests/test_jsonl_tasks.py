@@ -140,7 +140,7 @@ def test_json_without_answers_asks_for_any_json(tmp_path):
         ([""], [], r"rows\.jsonl: the file holds no rows"),
         ([ROW], [], "at least 2 different examples, found 1"),
         ([{"question": "?"}, ROW], [], "line 1: the field `answer` is missing; fields found: `qu"),
-        ([{"text": "?"}], [], r"line 1: a row needs a `prompt` or a `question`, or a task\.tem"),
+        ([{"text": "?"}], [], r"line 1: a row needs a `prompt`.*found: `text`\. .*task\.columns="),
         ([{**ROW, "question": 5}], [], "line 1: the field `question` must be str, found 5"),
         ([{**ROW, "question": " "}], [], "line 1: the prompt is empty: ' '"),
         (

@@ -14,7 +14,7 @@ from germline.cli.json_output import AsJson, print_json
 NEW_CONFIG_EXAMPLES = (
     "germline new config --model nano --task arithmetic",
     "germline new config --model Qwen/Qwen3-4B --task countdown --hardware 24gb",
-    "germline new config --model nano --task arithmetic task.max_new_tokens=8 --out short.yaml",
+    "germline new config --model nano --task conciseness task.few_shot=2",
 )
 TASK_SETTINGS = ("task.",)
 """Prefixes of settings that have an effect here; other settings are refused."""

@@ -139,6 +139,13 @@ def test_doctor_says_what_would_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "It does not fit. It fits with: engine.master_device=host" in shown
 
 
+def test_doctor_says_that_a_gpu_has_no_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ("--model", "Qwen/Qwen2.5-0.5B", "--hardware", "t4")
+    told = "T4, 16 GB does not compute in bfloat16: a run is refused there. Set engine.dtype=float1"
+    assert told in estimated(monkeypatch, *options)[1]
+    assert "does not compute" not in estimated(monkeypatch, *options[:3], "24gb")[1]
+
+
 def test_doctor_estimates_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
     options = ("--model", "Qwen/Qwen2.5-0.5B", "--hardware", "t4", "--json")
     status, shown = estimated(monkeypatch, *options)

@@ -107,6 +107,12 @@ def test_fewer_rows_of_a_microbatch_are_preferred_to_masters_on_the_host():
     assert found.config.engine.master_device == "device"
 
 
+@pytest.mark.parametrize(("hardware", "dtype"), [("t4", "float16"), ("24gb", "auto")])
+def test_a_gpu_without_bfloat16_gets_float16(hardware, dtype):
+    found = recommended("Qwen/Qwen2.5-0.5B", hardware=hardware)
+    assert found.config.engine.dtype == dtype
+
+
 def test_a_model_that_fits_nowhere_is_refused():
     with pytest.raises(GermlineError, match=r"Llama-3\.1-8B fits RTX 4060 .* neither in half"):
         recommended("meta-llama/Llama-3.1-8B", hardware="laptop-8gb")

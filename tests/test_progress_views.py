@@ -15,7 +15,7 @@ from rich.console import Console
 from germline.cli.line_view import LineView, generation_line
 from germline.cli.live_view import LOCAL_MODES, LiveView, hide_control_characters
 from germline.cli.progress_view import RemainingTime
-from germline.cli.text_format import one_line_excerpt, without_common_start
+from germline.cli.text_format import kind_of_error, one_line_excerpt, without_common_start
 from germline.cli.train_summary import print_result
 from germline.config import load_config
 from germline.record import RunDirectory
@@ -61,6 +61,22 @@ def test_plain_output_is_one_line_per_generation_whatever_the_width() -> None:
         view.generation(record(generation))
     view.close()
     assert len(console.export_text().splitlines()) == 3
+
+
+def test_scores_whose_errors_differ_in_kind_are_not_given_the_name_of_the_last(
+    run: RunDirectory,
+) -> None:
+    # A reward of 0, 0.5 and 1 that is 1 throughout in the end has an interval there.
+    ends = (score(0, 0.9), replace(score(1, 1.0), proportion=True))
+    for end in ends:
+        run.write_held_out(end, [], BATCH)
+    run.write(record(0), BATCH)
+    file = io.StringIO()
+    print_result(Console(file=file, width=200), run, quiet=True)
+    said = "(mean and ± standard error, or [95 % interval] where all values are 0 or 1, n 100)"
+    assert said in file.getvalue()
+    assert kind_of_error(ends[0]) == "standard error"
+    assert kind_of_error(ends[1], ends[1]) == "95 % interval"
 
 
 def test_the_live_view_shows_the_state_of_the_run(run: RunDirectory) -> None:

@@ -127,6 +127,12 @@ def _show(
         f"  a snapshot: {gigabytes(found.snapshot_bytes)}; bytes per member on the wire: "
         f"{found.wire_bytes:,.0f}\n"
     )
+    if str(work.dtype) == "torch.bfloat16" and not machine.has_bfloat16:
+        typer.secho(
+            f"A {machine.name} does not compute in bfloat16: a run is refused there. Set "
+            "engine.dtype=float16.",
+            fg="red",
+        )
     typer.secho(verdict(found, remedy), fg="green" if found.fits else "red")
 
 

@@ -107,7 +107,7 @@ def print_rows(rows: Sequence[EvaluationRow], *, as_json: bool) -> None:
             for row in rows
         ],
     )
-    kind = text_format.kind_of_error(rows[0].score)
+    kind = text_format.kind_of_error(*(row.score for row in rows))
     print_stdout(
         f"scores: mean and {kind}; differences: paired over examples, with 95 % intervals "
         "(of examples, not of run seeds)"

@@ -199,7 +199,7 @@ class LiveView:
         same = best is not None and signed_score(best) in map(signed_score, (first, last))
         if best is not None and not same:
             text += f", best {text_format.number(best.mean)} after {best.generation}"
-        error = text_format.kind_of_error(last)
+        error = text_format.kind_of_error(first, last)
         text += f"  ({error}, n {last.n}, {counted_by(self.run.config)} {last.generation})"
         scorers = (
             text_format.scorer_line(*dict.fromkeys((found[0], found[-1])))

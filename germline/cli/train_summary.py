@@ -220,7 +220,7 @@ def _scores(scores: list[HeldOutRow], done: int) -> list[str]:
     values = text_format.score(first)
     if last.generation != first.generation:
         values += f" -> {text_format.score(last)}"
-    error = text_format.kind_of_error(last)
+    error = text_format.kind_of_error(first, last)
     line = f"held-out {last.metric}: {values} (mean and {error}, n {last.n})"
     best = best_score([row.score for row in scores])
     if best is not None and last.generation != first.generation:

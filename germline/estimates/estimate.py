@@ -130,7 +130,7 @@ def _changes(config: Config, machine: Hardware) -> Iterator[list[tuple[str, ...]
     """Yield the alternatives of one setting after another, the smallest change first."""
     dtype = getattr(config.engine, "dtype", "auto")
     if dtype == "float32" or (dtype == "auto" and not machine.on_gpu):
-        yield [("engine.dtype=bfloat16",)]
+        yield [("engine.dtype=bfloat16" if machine.has_bfloat16 else "engine.dtype=float16",)]
     rows = _smaller_rows(config)
     many = [one for n, one in rows if n >= MANY_ROWS]
     if many:

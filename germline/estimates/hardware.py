@@ -15,7 +15,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -65,6 +65,7 @@ class Hardware:
             in the cache, by dtype name.
         hashed_per_s: bytes per second of SHA-256, with all threads.
         link_bandwidth: bytes per second between host and device.
+        has_bfloat16: whether the device computes in bfloat16; without it, float16 is the choice.
     """
 
     name: str
@@ -79,6 +80,7 @@ class Hardware:
     elementwise_per_s: Mapping[str, float]
     hashed_per_s: float
     link_bandwidth: float = math.inf
+    has_bfloat16: bool = True
 
     @property
     def source_of_times(self) -> str:
@@ -139,7 +141,7 @@ def _gpu(name: str, gigabytes: float, terabytes_per_s: float, half: float, link:
 
 GPUS = {
     "laptop-8gb": _gpu("RTX 4060 Laptop, 8 GB", 8.0, 0.256, 60.0, 16.0),
-    "t4": _gpu("T4, 16 GB", 15.8, 0.320, 65.0, 16.0),
+    "t4": replace(_gpu("T4, 16 GB", 15.8, 0.320, 65.0, 16.0), has_bfloat16=False),
     "24gb": _gpu("RTX 4090, 24 GB", 24.0, 1.008, 165.0, 32.0),
     "80gb": _gpu("H100 SXM, 80 GB", 80.0, 3.35, 989.0, 64.0),
 }

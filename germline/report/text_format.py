@@ -103,9 +103,12 @@ def error(value: HeldOutScore) -> str:
     return "[{}, {}]".format(*map(number, confidence_interval(value)))
 
 
-def kind_of_error(value: HeldOutScore) -> str:
-    """Name what `error` formats."""
-    return "95 % interval" if value.proportion else "standard error"
+def kind_of_error(*values: HeldOutScore) -> str:
+    """Name what `error` formats; scores of one metric differ where some have only 0 and 1."""
+    kinds = {value.proportion for value in values}
+    if len(kinds) > 1:
+        return "± standard error, or [95 % interval] where all values are 0 or 1"
+    return "95 % interval" if kinds == {True} else "standard error"
 
 
 def caution(value: HeldOutScore) -> str:

@@ -303,6 +303,19 @@ def test_no_setting_is_proposed_without_need(gigabytes, on_gpu):
         assert not fits([other for other in found if other != one]), found
 
 
+@pytest.mark.parametrize(
+    ("model", "hardware", "half"),
+    [
+        ("Qwen/Qwen3-4B", "t4", "float16"),
+        ("meta-llama/Llama-3.1-8B", "24gb", "bfloat16"),
+    ],
+)
+def test_the_half_precision_that_is_proposed_is_one_that_the_device_has(model, hardware, half):
+    config = load_config({"model": model, "engine": {"dtype": "float32"}})
+    found = what_fits(config, shape_of(model), TEXTS, GPUS[hardware])
+    assert f"engine.dtype={half}" in found
+
+
 def test_smaller_microbatches_are_the_largest_that_fit():
     config, shape = load_config({"microbatch": {"rows": 1024}}), shape_of(QWEN)
     texts = TextLengths(64, 200, 0, 800)

@@ -5,7 +5,7 @@ import torch
 
 from germline.config import load_config
 from germline.run.machine_load import MachineLoad
-from germline.run.training_warnings import SharedCores
+from germline.run.shared_cores import SharedCores
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Arguments that several commands share, and the examples under their help."""
 
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, overload
@@ -11,8 +10,6 @@ from germline.cli import completion
 
 if TYPE_CHECKING:
     from germline.config import TaskConfig
-
-log = logging.getLogger(__name__)
 
 Source = Annotated[
     str,
@@ -158,16 +155,6 @@ def check_prefixes(
                 f"{command}: {setting}{hint} has no effect here; settings of {purpose} start with "
                 f"{', '.join(prefixes)}"
             )
-
-
-def warn_of_settings(prompts: Sequence[str]) -> None:
-    """Warn of prompts that were probably meant as settings, such as `task.chat=false`."""
-    from germline.config.reference import override_names
-
-    known = {one.name for one in override_names() if "." in one.name}
-    for prompt in prompts:
-        if prompt.partition("=")[0] in known:
-            log.warning("%s is answered as a prompt: generate takes no settings", prompt)
 
 
 def runs_of_source(source: str) -> list[str]:

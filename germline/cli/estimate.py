@@ -98,12 +98,13 @@ def estimate_values(found: "Estimate") -> dict[str, Any]:
 def _show(
     config: "Config", shape: "ModelShape", found: "Estimate", remedy: tuple[str, ...]
 ) -> None:
+    from germline.estimates.hardware import name_of
     from germline.report.text_format import seconds as shown
 
     work, seconds, machine = found.work, found.seconds, found.machine
     typer.secho(f"{config.model} on {machine.name}", bold=True)
     typer.echo(
-        f"{shape.size} weights served in {str(work.dtype).removeprefix('torch.')}, "
+        f"{shape.size} weights served in {name_of(work.dtype)}, "
         f"{work.searched:,} numbers searched ({config.space.kind})\n"
         f"{work.members} members x {work.examples} examples, microbatches of {work.rows} rows; "
         f"prompts of {work.texts.prompt} tokens, {work.texts.new_tokens} new ones\n"
@@ -127,10 +128,10 @@ def _show(
         f"  a snapshot: {gigabytes(found.snapshot_bytes)}; bytes per member on the wire: "
         f"{found.wire_bytes:,.0f}\n"
     )
-    if str(work.dtype) == "torch.bfloat16" and not machine.has_bfloat16:
+    if machine.lacks(work.dtype):
         typer.secho(
-            f"A {machine.name} does not compute in bfloat16: a run is refused there. Set "
-            "engine.dtype=float16.",
+            f"A {machine.name} does not compute in {name_of(work.dtype)}: a run is refused there. "
+            "Set engine.dtype=float16.",
             fg="red",
         )
     typer.secho(verdict(found, remedy), fg="green" if found.fits else "red")

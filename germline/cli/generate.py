@@ -1,13 +1,17 @@
 """The command `germline generate`: generate answers to prompts."""
 
+import logging
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from germline.cli.arguments import Generation, Source, generation_of, warn_of_settings
+from germline.cli.arguments import Generation, Source, generation_of
 from germline.cli.json_output import AsJson, print_json
+
+log = logging.getLogger(__name__)
 
 GENERATE_EXAMPLES = (
     'germline generate runs/sums "What is 7 plus 8?"',
@@ -50,7 +54,7 @@ def generate(  # noqa: PLR0913 - the options of the command
     from germline.record.missing_run import check_source
 
     chosen = generation_of("generate", generation)
-    warn_of_settings(prompts)
+    _warn_of_settings(prompts)
     check_source(Path(source))
 
     from germline import run  # after the cheap checks, because it imports torch
@@ -89,3 +93,13 @@ def generate(  # noqa: PLR0913 - the options of the command
             if sys.stdout.isatty()
             else answer.text
         )
+
+
+def _warn_of_settings(prompts: Sequence[str]) -> None:
+    """Warn of prompts that were probably meant as settings, such as `task.chat=false`."""
+    from germline.config.reference import override_names
+
+    known = {one.name for one in override_names() if "." in one.name}
+    for prompt in prompts:
+        if prompt.partition("=")[0] in known:
+            log.warning("%s is answered as a prompt: generate takes no settings", prompt)

@@ -114,12 +114,11 @@ def _values(result: "IntrinsicDimension", runs: "list[DimensionRun]") -> dict[st
 
 
 def _line(run: "DimensionRun") -> str:
-    name = "unchanged config" if run.dimension is None else f"dimension {run.dimension}"
     from germline.cli.text_format import kind_of_error, number, score
 
+    name = "unchanged config" if run.dimension is None else f"dimension {run.dimension}"
     scores = f"{run.start.metric} {number(run.start.mean)} -> {score(run.end)}"
-    scores += f" ({kind_of_error(run.end)})"
-    return f"... {name}, seed {run.seed}: {scores}"
+    return f"... {name}, seed {run.seed}: {scores} ({kind_of_error(run.end)})"
 
 
 def _show(result: "IntrinsicDimension") -> None:

@@ -134,8 +134,8 @@ def _meaning(setting: str, error: dict[str, Any], message: str) -> str:
     if kinds and error["type"] == "float_parsing":  # a name in the place of a number
         hint = did_you_mean(str(error["input"]), kinds)
         return meaning + (hint or f", or one of {', '.join(map(repr, kinds))}")
-    if setting in REMEDIES and error["type"] == "greater_than":
-        return meaning + REMEDIES[setting]
+    if error["type"] == "greater_than":
+        return meaning + REMEDIES.get(setting, "")
     if error["type"].startswith(("int_", "float_")):
         return meaning + _default(setting)
     return meaning

@@ -92,6 +92,10 @@ class Hardware:
             "to five times as long"
         )
 
+    def lacks(self, dtype: torch.dtype) -> bool:
+        """Say whether the device does not compute in a dtype."""
+        return dtype == torch.bfloat16 and not self.has_bfloat16
+
     def flops(self, dtype: torch.dtype, rows: int | float) -> float:
         """Return the FLOP/s of a product with `rows` rows, interpolated on a logarithmic scale."""
         points = self.products[name_of(dtype)]

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-import torch
 import yaml
 
 from germline.config import Config, TaskBase, load_config
@@ -88,7 +87,7 @@ def recommend(
         GermlineError: the task cannot be loaded, or no settings fit.
     """
     settings = list(_first_choice(model, task, shape, task_settings))
-    if not machine.has_bfloat16 and shape.config_dtype == torch.bfloat16:
+    if machine.lacks(shape.config_dtype):
         reason = f"The model is stored in bfloat16, in which a {machine.name} does not compute."
         settings.append(RecommendedSetting("engine.dtype", "float16", reason))
     config = load_config(_nested(settings))

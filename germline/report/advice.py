@@ -155,11 +155,12 @@ def _nearly_solved(rows: Sequence[Row]) -> str:
     """
     means = [row["fitness"]["mean"] for row in rows if row["fitness"]["mean"] is not None]
     best = max((row["fitness"]["max"] or 0.0 for row in rows), default=0.0)
-    if not means or best != SOLVED or sum(means) / len(means) < NEARLY_SOLVED:
+    average = sum(means) / len(means) if means else 0.0
+    if best != SOLVED or average < NEARLY_SOLVED:
         return ""
     return (
-        f"with a mean fitness of {number(sum(means) / len(means))}, where the best members have "
-        f"{number(best)}, little is left to learn: stop here, or train on harder examples"
+        f"with a mean fitness of {number(average)}, where the best members have {number(best)}, "
+        "little is left to learn: stop here, or train on harder examples"
     )
 
 

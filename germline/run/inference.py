@@ -223,7 +223,7 @@ def generate(  # noqa: PLR0913 - all that a completion depends on
     asked = () if engine is None else (f"engine.kind={engine}",)
     directory, config = open_source(source, None, asked)
     if chat is None:
-        chat = directory is None or _as_trained(directory.config)
+        chat = directory is None or _as_trained(config)
     examples = [Example(i, prompt, "", chat) for i, prompt in enumerate(prompts)]
     settings = Decoding(max_new_tokens, temperature, top_p, noise_seed=seed)
     last = generation_of_source(source, directory, generation)

@@ -30,14 +30,11 @@ from germline.run.inputs_from_python import NOTHING_GIVEN, RunInputs, read_run_i
 from germline.run.loaded_model import with_model_folder
 from germline.run.peak_memory import peak_memory_mb
 from germline.run.resource_checks import check_disk
-from germline.run.resumed_config import (
-    entries_to_resume,
-    resumed_config,
-    warn_of_unasked_scorers,
-)
+from germline.run.resumed_config import entries_to_resume, resumed_config, warn_of_unasked_scorers
+from germline.run.shared_cores import SharedCores
 from germline.run.snapshot_policy import SnapshotPolicy, snapshots_to_keep
 from germline.run.task_check import check_custom_reward, with_digest
-from germline.run.training_warnings import SharedCores, warn_of_held_out, warn_without_update
+from germline.run.training_warnings import warn_of_held_out, warn_without_update
 from germline.run.validate_args import validate_path
 from germline.signal_metrics import SignalMetrics
 from germline.signal_types import SigmaTrial
@@ -192,7 +189,8 @@ class Training:
             is_zero=parts.method.is_zero_signal,
         )
         diagnosis.recall([entry.update for entry in self.directory.journal.read()])
-        scores, cores = [row.score for row in self.directory.held_out()], SharedCores(self.config)
+        scores = [row.score for row in self.directory.held_out()]
+        cores = SharedCores(self.config)
         for one in generations(
             parts.strategy, parts.shape, parts.fleet, parts.batch, parts.decoding, span, diagnosis
         ):

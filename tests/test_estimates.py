@@ -249,6 +249,7 @@ def test_a_machine_is_measured_with_any_clock():
     assert isinstance(machine, Hardware)
     assert machine.flops(torch.float32, 16) > 0
     assert machine.host_bytes > 0
+    assert machine.source_of_times.startswith("times are from a measurement just now")
 
 
 def test_more_rows_tokens_and_members_take_longer():

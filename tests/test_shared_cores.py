@@ -24,18 +24,18 @@ def told(caplog, *overrides):
     cores = SharedCores(load_config({}, overrides))
     for _ in range(3):
         cores.tell()
-    return caplog.text.count("so the 2 threads of this run wait for each other")
+    return caplog.text.count("threads of this run wait for each other")
 
 
 def test_cores_that_others_use_are_told_once(machine, caplog):
     assert told(caplog) == 1
-    assert "use 50 % of the cores" in caplog.text
+    assert "use 50 % of the cores, so the 2 threads" in caplog.text
     assert "engine.threads=1" in caplog.text
 
 
 @pytest.mark.parametrize(
     "changes",
-    [{"threads": 1}, {"others": 0.2}, {"others": None}, {"seconds": 5.0}],
+    [{"threads": 1, "others": 0.9}, {"others": 0.2}, {"others": None}, {"seconds": 5.0}],
     ids=["one thread", "enough cores", "unknown", "too short"],
 )
 def test_nothing_is_told_where_no_thread_waits(machine, caplog, changes):

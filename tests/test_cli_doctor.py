@@ -139,6 +139,20 @@ def test_doctor_says_what_would_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "It does not fit. It fits with: engine.master_device=host" in shown
 
 
+def test_doctor_takes_the_settings_that_it_proposes(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ("--model", "Qwen/Qwen3-4B", "--config", "papers/qiu-countdown-0.5b")
+    status, shown = estimated(monkeypatch, *options, "--hardware", "24gb", "--json")
+    proposed = json.loads(shown)["would_fit_with"]
+    assert (status, bool(proposed)) == (1, True)
+    status, shown = estimated(monkeypatch, *options, "--hardware", "24gb", *proposed)
+    assert (status, shown.endswith("It fits.\n")) == (0, True)
+
+
+def test_doctor_estimates_the_defaults_with_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    status, shown = estimated(monkeypatch, "space=lora")
+    assert (status, "numbers searched (lora)" in shown) == (0, True)
+
+
 def test_doctor_says_that_a_gpu_has_no_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
     options = ("--model", "Qwen/Qwen2.5-0.5B", "--hardware", "t4")
     told = "T4, 16 GB does not compute in bfloat16: a run is refused there. Set engine.dtype=float1"

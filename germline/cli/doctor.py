@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from germline.cli import completion
+from germline.cli.arguments import Overrides
 from germline.cli.json_output import AsJson, print_json
 from germline.cli.word_wrap import fits_stdout, print_stdout
 
@@ -18,6 +19,7 @@ DOCTOR_EXAMPLES = (
     "germline doctor --json > doctor.json      # for a bug report",
     "germline doctor --model Qwen/Qwen3-4B --config countdown",
     "germline doctor --config recipes/qwen3-4b-80gb --hardware 80gb",
+    "germline doctor --config countdown --hardware t4 engine.dtype=float16",
 )
 MARGIN = 8
 """Columns before the name of a check, in which its state stands."""
@@ -26,6 +28,7 @@ MARKS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "broken": ("BROKEN",
 
 
 def doctor(
+    overrides: Overrides = None,
     *,
     model: Annotated[
         str | None,
@@ -47,8 +50,8 @@ def doctor(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="With --model or --config: estimate for another machine (laptop-8gb, t4, 24gb, "
-            "80gb), from its data sheet; default: this one.",
+            help="Estimate for another machine (laptop-8gb, t4, 24gb, 80gb), from its data sheet; "
+            "default: this one.",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -58,14 +61,14 @@ def doctor(
     Draws noise, loads the nano model, applies an update, starts a grader, and compares digests with
     the expected ones, which are the same on every machine. Exits with status 1 if a check fails.
 
-    With --model or --config it prints instead how much memory and time a run would need here, from
-    the model's config.json and a short measurement of this machine; no weights are loaded. Exits
-    with status 1 if the run does not fit.
+    With --model, --config or settings it prints instead how much memory and time a run would need
+    here, from the model's config.json and a short measurement of this machine; no weights are
+    loaded. Exits with status 1 if the run does not fit.
     """
-    if model is not None or config is not None or hardware is not None:
+    if overrides or model is not None or config is not None or hardware is not None:
         from germline.cli.estimate import print_estimate
 
-        if not print_estimate(config, model, hardware, as_json=as_json):
+        if not print_estimate(config, overrides or [], model, hardware, as_json=as_json):
             raise typer.Exit(1)
         return
     from germline.cli.installation_checks import check_installation

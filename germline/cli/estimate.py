@@ -1,6 +1,7 @@
 """The estimate of `germline doctor --model M --config C`: memory, time, and settings that fit."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +20,18 @@ PLACES: tuple["Place", ...] = ("device", "host")
 
 
 def print_estimate(
-    config: Path | None, model: str | None, hardware: str | None, *, as_json: bool
+    config: Path | None,
+    overrides: Sequence[str],
+    model: str | None,
+    hardware: str | None,
+    *,
+    as_json: bool,
 ) -> bool:
     """Print what a config needs; return whether it fits.
 
     Args:
         config: a file or the name of a shipped config; None: the defaults.
+        overrides: settings that override the config.
         model: replaces the config's.
         hardware: the name of another machine; None: this one.
         as_json: print JSON.
@@ -39,8 +46,8 @@ def print_estimate(
     from germline.run.run_checks import check_settings
     from germline.tasks import make_task
 
-    overrides = [] if model is None else [f"model={model}"]
-    settings = load_config({} if config is None else config, overrides)
+    of_model = [] if model is None else [f"model={model}"]
+    settings = load_config({} if config is None else config, [*overrides, *of_model])
     shape = shape_of(settings.model)
     machine = machine_named(hardware) if hardware else machine_here(settings, shape)
     task = make_task(settings.task)

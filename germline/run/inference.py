@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from germline.config import Config, TaskBase, load_config
+from germline.config import Config, Rows, TaskBase, load_config
 from germline.evaluation import HELD_OUT_NOISE, score_center
 from germline.fleet import LocalFleet
 from germline.graders.reward_functions import Rewards
@@ -81,7 +81,8 @@ def evaluate(  # noqa: PLR0913 - all that a score depends on
 
     Args:
         source: a run directory, the folder of a PEFT adapter, or what `model` may be in a config.
-        task: a config section or a short name; None evaluates the run's own task.
+        task: a config section or a short name; None evaluates the run's own task, or the rows
+            that are given with a model.
         split: which examples.
         limit: only the first so many of them.
         overrides: settings of engine, microbatch and graders.
@@ -89,7 +90,7 @@ def evaluate(  # noqa: PLR0913 - all that a score depends on
         generation: of a run, the last update to include, -1 for none, or `best`: that before the
             best held-out score; default: the newest.
         reward: what was given to `train`, as for `data`, `model` and `tokenizer`; with
-            `task="rows"`, functions and rows to score on instead.
+            `task="rows"`, or with a model, functions and rows to score on instead.
         data: see `reward`.
         model: see `reward`.
         tokenizer: see `reward`.
@@ -107,6 +108,9 @@ def evaluate(  # noqa: PLR0913 - all that a score depends on
     if task is not None and not isinstance(task, TaskBase):
         task = load_config({"task": task}).task
     inputs = read_run_inputs(reward, data, model, tokenizer)
+    is_run = (validate_path("source", source) / "run.json").exists()
+    if task is None and inputs.task.rows is not None and not is_run:
+        task = Rows()
     if task is not None and inputs.task.rewards:
         task = task.model_copy(update={"reward_functions": inputs.task.weights})
     evaluated = open_evaluation(source, task, split, limit, overrides, generation, inputs)
@@ -182,7 +186,8 @@ def open_evaluation(
     directory, config = open_source(source, task, overrides)
     if directory is None and task is None:
         raise GermlineError(
-            f"evaluate: {source} is not a run directory, so name a task: task='countdown'"
+            f"evaluate: {source} is not a run directory, so name a task (task='countdown'), or "
+            "give rows of your own (data=rows)"
         )
     last = generation_of_source(source, directory, generation)
     config = with_model_folder(config, inputs.model)

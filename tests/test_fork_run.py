@@ -172,6 +172,22 @@ def test_what_says_what_the_weights_are_cannot_change(plain, override, setting, 
         germline.fork(plain, 1, [override], tmp_path / "new")
 
 
+def test_the_way_that_is_named_to_another_space_is_open(tmp_path):
+    runner, path, model = CliRunner(), str(tmp_path / "run"), str(tmp_path / "model")
+    small = ("generations=1", "batch_size=2", "strategy.population=2", "held_out.examples=2")
+    config = ("train", "arithmetic", *small, "--quiet", "--out")
+    assert runner.invoke(app, [*config, path, "space.kind=lora"]).exit_code == 0
+    refused = runner.invoke(app, ["resume", path, "space.rank=4"]).stderr
+    assert "--from" not in refused
+    assert "`germline export RUN --merged --out MODEL`" in refused
+    assert "`germline train CONFIG model=MODEL` with the changed settings" in refused
+    assert runner.invoke(app, ["export", path, "--merged", "--out", model]).exit_code == 0
+    begun = runner.invoke(
+        app, ["train", path, f"model={model}", "space.rank=4", "--out", f"{path}2"]
+    )
+    assert begun.exit_code == 0, begun.output
+
+
 def test_another_model_is_refused(tmp_path):
     config = load_config({"task": "arithmetic"})
     with pytest.raises(GermlineError, match=r"model cannot change.*'nano'.*'/other'"):

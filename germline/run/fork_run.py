@@ -15,6 +15,7 @@ from germline.report.diff import differing_settings
 from germline.run.callbacks import Callback
 from germline.run.inputs_from_python import read_run_inputs
 from germline.run.load_run import find_generation, settings_for
+from germline.run.resumed_config import DEFINES_WEIGHTS, EXPORT_FIRST
 from germline.run.train_run import Training, begin_run
 from germline.run.validate_args import validate_path
 from germline.tasks.python_inputs import RowsLike
@@ -22,9 +23,6 @@ from germline.types import GermlineError, Update
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-SAME = ("model", "space")
-"""Sections that define theta; they cannot change in the new run."""
 
 
 def fork(  # noqa: PLR0913 - what was given to `train` has to be given again
@@ -122,14 +120,12 @@ def _with_other_kinds(config: Config, overrides: Sequence[str]) -> dict[str, Any
 
 
 def _check_other_theta(setting: str, was: object, asked: object) -> None:
-    if setting.partition(".")[0] not in SAME:
+    if setting.partition(".")[0] not in DEFINES_WEIGHTS:
         return
     values = [("not set" if one is ... else repr(one)) for one in (was, asked)]
     raise GermlineError(
         f"resume: {setting} cannot change, as it defines the weights (it was {values[0]}, "
-        f"asked for is {values[1]}). For that, export the weights (`germline replay "
-        "RUN --generation 40 --out MODEL`) and train them anew (`germline train CONFIG "
-        "model=MODEL`)"
+        f"asked for is {values[1]}). {EXPORT_FIRST}"
     )
 
 

@@ -24,6 +24,13 @@ SERVER = (
     *("adapters", "gpu_memory_utilization", "kv_cache_gb"),
 )
 """Settings of an engine that a resumed run may change: its place and its memory."""
+DEFINES_WEIGHTS = ("model", "space")
+"""Sections that say what the weights are: no run that continues another one may change them."""
+EXPORT_FIRST = (
+    "To train its weights with another model or space, export them (`germline export RUN --merged "
+    "--out MODEL`) and begin a new run with them: `germline train CONFIG model=MODEL` with the "
+    "changed settings"
+)
 OF_SEVERAL = ("quorum", "send_offsets")
 """Settings of a fleet that have no effect with one engine."""
 
@@ -129,9 +136,13 @@ def _check_change(setting: str, found: str) -> None:
     if section in RESUMABLE or (section == "engine" and name in SERVER):
         return
     servers = ", ".join(f"engine.{one}" for one in SERVER)
+    way = (
+        f"germline train. {EXPORT_FIRST}"
+        if section in DEFINES_WEIGHTS
+        else "germline train, or, from a generation of this run, germline resume RUN --from "
+        "GENERATION --out NEW with the changed settings"
+    )
     raise GermlineError(
-        f"resume: {setting} cannot change within a run ({found}); start a new run for that: "
-        "germline train, or, from a generation of this run, germline resume RUN --from GENERATION "
-        "--out NEW with the changed settings. "
+        f"resume: {setting} cannot change within a run ({found}); start a new run for that: {way}. "
         f"A resumed run may change {', '.join(RESUMABLE)}, and of a served engine {servers}"
     )

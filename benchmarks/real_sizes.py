@@ -52,12 +52,12 @@ from benchmarks.published_shapes import SHAPES, save_random
 from benchmarks.shapes import prompts
 from germline.config import Config, MicrobatchSettings, load_config
 from germline.engines.prompt_batch import encode_prompt, pad_prompts
+from germline.estimates.machine_load import MachineLoad
 from germline.fleet import LocalFleet
 from germline.protocols import Engine
 from germline.record import RunDirectory
 from germline.rollout import evaluate_members, members_per_microbatch
 from germline.run.build_parts import make_engine
-from germline.run.machine_load import MachineLoad
 from germline.run.peak_memory import peak_memory_mb
 from germline.shaping import utilities
 from germline.strategies import make_strategy

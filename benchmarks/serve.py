@@ -36,7 +36,7 @@ from typing import Any
 import germline
 from benchmarks.engines import endless
 from germline.endpoint.member_rows import generate_rows
-from germline.run.machine_load import MachineLoad
+from germline.estimates.machine_load import MachineLoad
 from germline.services.served_weights import ServedWeights
 from germline.types import Decoding, Example
 

@@ -1,5 +1,6 @@
 """What a run needs, against what loading and generating then take: bytes are counted exactly."""
 
+import itertools
 import math
 import pickle
 from dataclasses import replace
@@ -249,7 +250,27 @@ def test_a_machine_is_measured_with_any_clock():
     assert isinstance(machine, Hardware)
     assert machine.flops(torch.float32, 16) > 0
     assert machine.host_bytes > 0
-    assert machine.source_of_times.startswith("times are from a measurement just now")
+    assert machine.source_of_times.startswith("times are for free cores, from a measurement just")
+
+
+def test_times_are_those_of_free_cores():
+    def clock(steps):
+        return map(float, itertools.accumulate(itertools.cycle(steps))).__next__
+
+    quiet = measure_cpu(torch.float32, 64, 96, clock([1e-3]))
+    beside_others = measure_cpu(torch.float32, 64, 96, clock([1e-3, 1.0, 1.0]))
+    assert beside_others.flops(torch.float32, 16) == pytest.approx(quiet.flops(torch.float32, 16))
+    assert beside_others.bandwidth == pytest.approx(quiet.bandwidth)
+
+
+def test_a_measurement_beside_other_programs_says_so():
+    machine = measure_cpu(torch.float32, 64, 96)
+    assert (
+        "other programs use 70% of the cores"
+        in replace(machine, used_by_others=0.7).source_of_times
+    )
+    assert "%" not in replace(machine, used_by_others=0.05).source_of_times
+    assert "%" not in replace(machine, used_by_others=None).source_of_times
 
 
 def test_more_rows_tokens_and_members_take_longer():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from germline.config import load_config
-from germline.run.machine_load import MachineLoad
+from germline.estimates.machine_load import MachineLoad
 from germline.run.shared_cores import SharedCores
 
 

@@ -7,22 +7,25 @@ weights are used in turn, so that none is in the cache.
 
 A GPU is assumed to reach 60 % of the bandwidth and 40 % of the arithmetic of its data sheet, as in
 docs/scaling.md. This was not checked on any GPU.
+
+On a CPU that other programs use too, most timings contain times at which a thread waited for a
+core. The shortest of many short timings hardly does, so it is the time on free cores; the share of
+the cores that others use is told beside it.
 """
 
 import hashlib
 import math
 import platform
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import cycle, pairwise
 from pathlib import Path
 
 import torch
-from torch.nn import functional
 
 from germline import noise
+from germline.estimates.machine_load import MachineLoad
 from germline.tensor_noise import NoiseStream, write_perturbed
 
 REACHED_BANDWIDTH, REACHED_PRODUCTS = 0.6, 0.4
@@ -38,13 +41,21 @@ ROWS = (16, 64, 256, 1024)
 OUT_OF_CACHE = 128e6
 """Bytes of the weights that are multiplied in turn: more than a last-level cache holds."""
 
-MEASURED_FLOPS = 3e9
-"""Arithmetic of one measurement of a product: a few hundredths of a second on one core."""
+TIMED_FLOPS = 5e8
+"""Arithmetic of a product that is timed: a few thousandths of a second, for which Linux may well
+give all cores to this process while others wait for them."""
+
+FEWEST_TIMINGS, MEASURED_S = 5, 0.2
+"""Timings of one operation, and the seconds over which they are spread at least: many times those
+for which Linux lets a thread wait for a core."""
+
+BUSY = 0.1
+"""Share of the cores that other programs use, above which it is told."""
 
 CALL_OPERATIONS = 200
-NUMBERS = 1 << 20
-HASHED_BYTES = 1 << 23
-COPIED_BYTES = 1 << 26
+NUMBERS = 1 << 18
+HASHED_BYTES = 1 << 21
+COPIED_BYTES = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -66,6 +77,8 @@ class Hardware:
         hashed_per_s: bytes per second of SHA-256, with all threads.
         link_bandwidth: bytes per second between host and device.
         has_bfloat16: whether the device computes in bfloat16; without it, float16 is the choice.
+        used_by_others: share of the cores that other programs used while this CPU was measured;
+            None if it is unknown.
     """
 
     name: str
@@ -81,15 +94,22 @@ class Hardware:
     hashed_per_s: float
     link_bandwidth: float = math.inf
     has_bfloat16: bool = True
+    used_by_others: float | None = None
 
     @property
     def source_of_times(self) -> str:
         """Say where the times of an estimate come from, and how far they can be trusted."""
         if self.on_gpu:
             return "times are computed from the data sheet, and were not checked on a GPU"
+        if self.used_by_others is not None and self.used_by_others >= BUSY:
+            return (
+                "times are for free cores, from a measurement just now; other programs use "
+                f"{self.used_by_others:.0%} of the cores, so a run takes up to five times as long "
+                "until they end"
+            )
         return (
-            "times are from a measurement just now; on cores that other programs use, they are up "
-            "to five times as long"
+            "times are for free cores, from a measurement just now; on cores that other programs "
+            "use, a run takes up to five times as long"
         )
 
     def lacks(self, dtype: torch.dtype) -> bool:
@@ -164,7 +184,7 @@ def measure_cpu(
         inner: number of outputs of the weights.
         clock: returns seconds since any fixed time.
     """
-    available = available_bytes()
+    available, load = available_bytes(), MachineLoad()
     drawn = _noise_rate(clock)
     # Drawing noise uses threads, and inference mode applies to the current thread only.
     perturbed = _perturbed_rate(dtype, clock)
@@ -182,6 +202,7 @@ def measure_cpu(
             perturbed_per_s=perturbed,
             elementwise_per_s={name_of(dtype): _elementwise_rate(dtype, inner, clock)},
             hashed_per_s=_hash_rate(clock),
+            used_by_others=load.share_of_others(),
         )
 
 
@@ -204,25 +225,18 @@ def memory_limits(*, on_gpu: bool, device_bytes: float, host_bytes: float) -> Ha
 
 def _product_rate(dtype: torch.dtype, rows: int, sizes: tuple[int, int], clock: Clock) -> float:
     hidden, inner = sizes
-    each = hidden * inner * dtype.itemsize
-    flops = 2 * rows * hidden * inner
-    # Products of many rows reuse a weight, so the time of reading it does not matter.
-    count = max(2, min(math.ceil(OUT_OF_CACHE / each), math.ceil(MEASURED_FLOPS / flops)))
-    weights = [torch.full((inner, hidden), 0.01, dtype=dtype) for _ in range(count)]
+    columns = max(1, min(inner, round(TIMED_FLOPS / (2 * rows * hidden))))
+    count = max(2, math.ceil(OUT_OF_CACHE / (hidden * columns * dtype.itemsize)))
+    weights = cycle([torch.full((columns, hidden), 0.01, dtype=dtype) for _ in range(count)])
     inputs = torch.full((rows, hidden), 0.01, dtype=dtype)
-
-    def products() -> None:
-        for weight in weights:
-            torch.mm(inputs, weight.t())
-
-    repeats = max(1, round(MEASURED_FLOPS / (flops * count)))
-    return repeats * flops * count / _seconds(products, clock, repeats)
+    timed = _shortest(lambda: torch.mm(inputs, next(weights).t()), clock)
+    return 2 * rows * hidden * columns / timed
 
 
 def _copy_rate(clock: Clock) -> float:
-    source = torch.zeros(COPIED_BYTES // 4)
-    target = torch.zeros_like(source)
-    return 2 * COPIED_BYTES / _seconds(lambda: target.copy_(source), clock)
+    count = math.ceil(OUT_OF_CACHE / COPIED_BYTES)
+    pieces = cycle([torch.zeros(COPIED_BYTES // 4) for _ in range(count)])
+    return 2 * COPIED_BYTES / _shortest(lambda: next(pieces).copy_(next(pieces)), clock)
 
 
 def _operation_s(clock: Clock) -> float:
@@ -232,48 +246,51 @@ def _operation_s(clock: Clock) -> float:
         for _ in range(CALL_OPERATIONS):
             torch.add(small, small)
 
-    return _seconds(operations, clock) / CALL_OPERATIONS
+    return _shortest(operations, clock) / CALL_OPERATIONS
 
 
 def _noise_rate(clock: Clock) -> float:
-    return NUMBERS / _seconds(lambda: noise.draw_noise_rows(0, 0, (0,), "estimate", NUMBERS), clock)
+    return NUMBERS / _shortest(
+        lambda: noise.draw_noise_rows(0, 0, (0,), "estimate", NUMBERS), clock
+    )
 
 
 def _perturbed_rate(dtype: torch.dtype, clock: Clock) -> float:
     center, out = torch.zeros(NUMBERS), torch.zeros(NUMBERS, dtype=dtype)
     stream = NoiseStream(0, 0, "estimate")
-    return NUMBERS / _seconds(lambda: write_perturbed(stream, 0, 0.1, center, out), clock)
+    return NUMBERS / _shortest(lambda: write_perturbed(stream, 0, 0.1, center, out), clock)
 
 
 def _elementwise_rate(dtype: torch.dtype, inner: int, clock: Clock) -> float:
     """Time one activation, one sum and one product of 64 rows."""
     left = torch.full((64, inner), 0.5, dtype=dtype)
-    right = left.clone()
+    right, out = left.clone(), left.clone()
 
     def operations() -> None:
-        functional.silu(left)
-        torch.add(left, right)
-        torch.mul(left, right)
+        # Into memory that is there: whether a new tensor of this size is a page fault for each 4 kB
+        # depends on the tensors that the process freed before.
+        torch.ops.aten.silu.out(left, out=out)
+        torch.add(left, right, out=out)
+        torch.mul(left, right, out=out)
 
-    repeats = max(1, NUMBERS // left.numel())
-    return 3 * repeats * left.numel() / _seconds(operations, clock, repeats)
+    return 3 * left.numel() / _shortest(operations, clock)
 
 
 def _hash_rate(clock: Clock) -> float:
     data = bytes(HASHED_BYTES)
-    return HASHED_BYTES / _seconds(lambda: hashlib.sha256(data).digest(), clock)
+    return HASHED_BYTES / _shortest(lambda: hashlib.sha256(data).digest(), clock)
 
 
-def _seconds(work: Callable[[], object], clock: Clock, repeats: int = 1) -> float:
-    """Return the median of three timings, after a call to warm up."""
+def _shortest(work: Callable[[], object], clock: Clock) -> float:
+    """Return the seconds of the shortest of many calls, after one to warm up."""
     work()
-    durations = []
-    for _ in range(3):
-        begun = clock()
-        for _ in range(repeats):
-            work()
-        durations.append(clock() - begun)
-    return max(statistics.median(durations), 1e-9)
+    begun = before = clock()
+    durations: list[float] = []
+    while len(durations) < FEWEST_TIMINGS or before - begun < MEASURED_S:
+        before = clock()
+        work()
+        durations.append(clock() - before)
+    return max(min(durations), 1e-9)
 
 
 def available_bytes() -> float:

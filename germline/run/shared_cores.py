@@ -6,7 +6,7 @@ import os
 import torch
 
 from germline.config import Config, InProcess, Local
-from germline.run.machine_load import MachineLoad
+from germline.estimates.machine_load import MachineLoad
 
 log = logging.getLogger(__name__)
 

@@ -91,10 +91,28 @@ def test_what_comes_next_after_no_improvement_is_a_probe(run: RunDirectory) -> N
     run.write_held_out(score(0, 0.5), [rollout(0, 7, 0.0)], BATCH)
     run.write_held_out(score(10, 0.5), [rollout(5, 7, 1.0)], BATCH)
     lines = printed_lines(run)
-    assert lines[1].startswith("  The held-out score did not improve: see the signals in the")
+    assert lines[1].startswith("  The held-out exact did not improve (0.5 -> 0.5): see the signals")
     assert f"  germline probe {run.path}" in lines
     assert f"  germline eval {run.path} -g -1 -g 9" in lines
     assert not [line for line in lines if "export" in line]
+
+
+@pytest.mark.parametrize(
+    ("reward", "said"),
+    [
+        (0.8, "(0 -> 0), but the reward of the same completions rose (mean reward 0.246 -> 0.8)"),
+        (0.2, "(0 -> 0), nor did the reward (mean reward 0.246 -> 0.2): see the signals"),
+    ],
+)
+def test_what_the_reward_did_is_said_where_its_metric_did_not_improve(
+    run: RunDirectory, reward: float, said: str
+) -> None:
+    for generation, mean_reward in ((0, 0.246), (10, reward)):
+        one = replace(score(generation, 0.0), reward=mean_reward, higher_is_better=True)
+        run.write_held_out(one, [rollout(0, 7, 0.0)], BATCH)
+    printed = " ".join(" ".join(printed_lines(run)).split())
+    assert f"The held-out exact did not improve {said}" in printed
+    assert "germline export" not in printed
 
 
 def test_a_run_without_an_update_is_said_to_have_none(run: RunDirectory) -> None:
@@ -105,7 +123,7 @@ def test_a_run_without_an_update_is_said_to_have_none(run: RunDirectory) -> None
     run.write_held_out(score(2, 0.5), [rollout(5, 7, 1.0)], BATCH)
     said = " ".join(" ".join(printed_lines(run)).split())
     assert "In every generation all members had the same fitness, so no update was made." in said
-    assert "The held-out score did not improve" in said
+    assert "The held-out exact did not improve" in said
     # All generations have the same weights, so neither an eval of two nor more of them helps.
     assert "germline eval" not in said
     assert "germline resume" not in said

@@ -162,7 +162,7 @@ def _doubt(score: HeldOutScore, start: HeldOutScore, *, has_random_reward: bool)
             "take harder examples."
         )
     if signed_score(score) <= signed_score(start):
-        return f"The held-out score did not improve: {more}."
+        return f"{_no_improvement(score, start)}: {more}."
     found = paired_difference(score, start)
     change = "the intervals of the scores before and after training overlap"
     if found:
@@ -175,8 +175,23 @@ def _doubt(score: HeldOutScore, start: HeldOutScore, *, has_random_reward: bool)
         else "More generations or more held-out examples decide it"
     )
     return (
-        f"The held-out score may have improved by chance ({change}), so exporting is not suggested "
-        f"yet. {decides}; {more}."
+        f"The held-out {score.metric} may have improved by chance ({change}), so exporting is not "
+        f"suggested yet. {decides}; {more}."
+    )
+
+
+def _no_improvement(score: HeldOutScore, start: HeldOutScore) -> str:
+    """Say that the metric did not improve, and what the reward did, where it is not the metric."""
+    values = f"{text_format.number(start.mean)} -> {text_format.number(score.mean)}"
+    sentence = f"The held-out {score.metric} did not improve ({values})"
+    rewards = text_format.mean_rewards(start, score)
+    if not rewards:
+        return sentence
+    if not score.reward > start.reward:
+        return f"{sentence}, nor did the reward ({rewards})"
+    return (
+        f"{sentence}, but the reward of the same completions rose ({rewards}), perhaps by parts "
+        f"that {score.metric} does not measure. Compare the answers before and after training"
     )
 
 

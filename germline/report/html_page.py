@@ -381,6 +381,7 @@ def _environment() -> Environment:
         "error": text_format.error,
         "difference_error": text_format.difference_error,
         "directions": text_format.directions,
+        "mean_rewards": text_format.mean_rewards,
         "kind_of_error": text_format.kind_of_error,
         "duration": text_format.duration,
         "seconds": text_format.seconds,

@@ -61,6 +61,15 @@ def score(value: HeldOutScore) -> str:
     return f"{number(value.mean)} {error(value)}" if value.n else "no score"
 
 
+def mean_rewards(*scores: HeldOutScore) -> str:
+    """Format the mean rewards of scores, first to last; empty where the metric is the reward."""
+    if not all(math.isfinite(one.reward) for one in scores):
+        return ""
+    if all(one.reward == one.mean for one in scores):
+        return ""
+    return f"mean reward {' -> '.join(number(one.reward) for one in scores)}"
+
+
 def difference(value: PairedDifference) -> str:
     """Format a paired difference with its 95 % interval, and on how many examples it is what."""
     return f"{value.mean:+.3g} {difference_error(value)}, {directions(value)}"

@@ -255,9 +255,24 @@ def test_without_a_signal_the_note_says_what_was_seen():
         return " ".join(probing._without_signal([replace(SANE, **changes)]))
 
     assert note() == ""
-    assert "all members earn the same reward" in note(informative=0.0, agreement=None)
     assert "on up to 56% of the examples" in note(informative=0.56, agreement=-0.2)
     assert "it needs a batch of two" in note(informative=0.56, agreement=None)
+
+
+def test_where_all_scores_are_equal_nothing_is_recommended(config, tmp_path, monkeypatch):
+    equal = replace(CENTER, reward=0.125)
+    monkeypatch.setattr(probing, "probe_center", lambda _bench: equal)
+    monkeypatch.setattr(probing, "probe_sigma", lambda _bench, sigma: replace(equal, sigma=sigma))
+    source = tmp_path / "toy.json.yaml"
+    source.write_text(config.model_dump_json())
+    out = tmp_path / "probe"
+    shown = CliRunner().invoke(app, ["probe", str(source), "--out", str(out)])
+    assert shown.exit_code != 0
+    assert "same reward on every example (0.125 on average)" in shown.stderr
+    assert "take another model" in shown.stderr
+    assert "next:" not in shown.output
+    assert "recommended" not in shown.output
+    assert not (out / "probe.yaml").exists()
 
 
 def tried(advice, *scores):

@@ -77,7 +77,8 @@ def probe(
         watch: is called with each step of the probe.
 
     Raises:
-        GermlineError: something cannot be loaded or probed, or time ran out in the sweep.
+        GermlineError: something cannot be loaded or probed, time ran out in the sweep, or members
+            earn the same reward at every sigma.
     """
     _refuse(config, minutes)
     unit = _unsaid_unit(config)
@@ -96,6 +97,7 @@ def probe(
                 f"{center.garbage:.0%} of those of the base model; inspect the latter with "
                 "`germline generate`"
             )
+        _check_signal(sane)
         edge = _edge(sigma_probes, center)
         sigmas = _best(sane)
         watch(f"one generation at sigma {sigmas[0]:g}")
@@ -288,15 +290,10 @@ def _notes(
 def _without_signal(sane: Sequence[SigmaProbe]) -> Iterator[str]:
     """Yield the likely reason when no sane sigma has a signal."""
     agreements = [probe.agreement for probe in sane if probe.agreement is not None]
-    differing = max(probe.informative for probe in sane)
     if any(agreement > 0 for agreement in agreements):
         return
-    if not differing:
-        yield (
-            "no sane sigma has a signal: all members earn the same reward; try a larger batch, a "
-            "reward in finer steps, or examples that the model sometimes solves"
-        )
-    elif agreements:
+    differing = max(probe.informative for probe in sane)
+    if agreements:
         yield (
             f"sane members differ on up to {differing:.0%} of the examples, but the updates of two "
             "halves of the examples never agree, so the differences may be noise; try a larger "
@@ -307,6 +304,24 @@ def _without_signal(sane: Sequence[SigmaProbe]) -> Iterator[str]:
             "the agreement of two halves of the examples could not be measured: it needs a batch "
             "of two or more"
         )
+
+
+def _check_signal(sane: Sequence[SigmaProbe]) -> None:
+    """Raise an error where members differ at no sane sigma: then no sigma is better than another.
+
+    Raises:
+        GermlineError: all members earn the same reward on every example.
+    """
+    if any(probe.informative for probe in sane):
+        return
+    sigmas = " to ".join(dict.fromkeys((f"{sane[0].sigma:g}", f"{sane[-1].sigma:g}")))
+    raise GermlineError(
+        f"probe: nothing to recommend: at sigma {sigmas} all members earn the same reward on every "
+        f"example ({sane[-1].reward:.3g} on average), so ES has no signal at any sigma. If that is "
+        "the highest reward, take harder examples. Otherwise the base model writes no answer that "
+        "earns more: take another model, examples in the prompt (task.few_shot), easier examples, "
+        "or a reward for parts of an answer; `germline generate` shows what it writes"
+    )
 
 
 def _unused_settings(config: Config) -> Iterator[str]:

@@ -77,7 +77,7 @@ class ProbeAdvice:
             yield (
                 f"The base model itself writes {self.center.garbage:.0%} degenerate texts, so "
                 "these numbers say little: take a model that answers some of the prompts, or check "
-                "the prompts (germline generate MODEL PROMPT; task.chat, task.system_prompt)."
+                "the prompts (`germline generate MODEL PROMPT`; task.chat, task.system_prompt)."
             )
         yield self._why_sigma()
         if self.learning_rate is not None and self.step is not None:

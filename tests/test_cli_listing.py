@@ -138,6 +138,17 @@ def test_a_table_that_a_terminal_is_too_narrow_for_is_a_paragraph_per_row() -> N
     assert re.split("  +", row.strip()) == [*line]
 
 
+@pytest.mark.parametrize("width", range(14, 40))
+def test_no_heading_and_no_cell_of_a_table_is_cut(width: int) -> None:
+    """A heading of several words takes the width of all of them."""
+    console = Console(width=width, force_terminal=True, color_system=None, file=io.StringIO())
+    columns, row = ("sigma", "examples differ", "reward"), ("0.001", "50%", "recommended")
+    tables.print_table(columns, [row], console)
+    said = " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]
+    assert "examples differ" in said
+    assert "recommended" in said
+
+
 def test_a_sentence_is_wrapped_between_words_and_no_path_is_cut() -> None:
     path = "a/long/path/of/a/model" * 3
     console = Console(width=40, force_terminal=True, color_system=None, file=io.StringIO())

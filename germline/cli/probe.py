@@ -11,6 +11,7 @@ import typer
 
 from germline.cli.arguments import ConfigFile, Force, Overrides
 from germline.cli.json_output import AsJson, print_json
+from germline.cli.word_wrap import print_stdout
 
 if TYPE_CHECKING:
     from germline.studies.probe_advice import ProbeAdvice
@@ -54,7 +55,7 @@ def probe(
 
     def watch(now: str) -> None:
         if not as_json:
-            typer.echo(f"... {now}")
+            print_stdout(f"... {now}")
 
     advice = run_probe(settings, minutes=minutes, seed=seed, watch=watch)
     command = ["germline", "probe", str(config), *(overrides or [])]
@@ -76,7 +77,7 @@ def _show(advice: "ProbeAdvice") -> None:
     from germline.cli import tables
 
     typer.echo("")
-    columns = ("sigma", "KL", "degenerate", "examples that differ", "agreement", "reward", "")
+    columns = ("sigma", "KL", "degenerate", "examples differ", "agreement", "reward", "")
     tables.print_table(columns, list(_sigma_rows(advice)))
     if advice.trials:
         typer.echo("")
@@ -84,7 +85,7 @@ def _show(advice: "ProbeAdvice") -> None:
             ("sigma", "learning rate", "score (after generations)"), list(_trial_rows(advice))
         )
     for paragraph in (*advice.reasons(), *(f"Note: {note}." for note in advice.notes)):
-        typer.echo(f"\n{paragraph}")
+        print_stdout(f"\n{paragraph}")
     typer.secho("\nrecommended:", bold=True)
     for name, value in advice.overrides["strategy"].items():
         shown = value if isinstance(value, str) else f"{value:g}"

@@ -53,7 +53,7 @@ def _layout_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Tabl
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     texts = [[Text(text_format.escape_control_characters(cell)) for cell in row] for row in rows]
     for place, name in enumerate(columns):
-        width = max((row[place].cell_len for row in texts), default=0)
+        width = max(Text(name).cell_len, *(row[place].cell_len for row in texts), 0)
         made.add_column(
             name,
             no_wrap=name not in PROSE,

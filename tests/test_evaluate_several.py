@@ -87,6 +87,9 @@ def test_export_best_writes_the_weights_with_the_best_score(trained: Path, tmp_p
         app, ["export", str(trained), "--best", "--merged", "--out", str(tmp_path / "best")]
     )
     assert result.exit_code == 0, result.output
+    which = "before training" if best == -1 else f"after generation {best}"
+    assert f"weights {which} of {trained}, which have the best held-out score\n" in result.stdout
+    assert result.stdout.endswith(f'next:\n  germline generate {tmp_path / "best"} "your prompt"\n')
     germline.replay(trained, best, tmp_path / "same", form="merged")
     weights = "model.safetensors"
     assert (tmp_path / "best" / weights).read_bytes() == (tmp_path / "same" / weights).read_bytes()

@@ -1,5 +1,6 @@
 """The command `germline export`: write the weights of a run."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -32,6 +33,8 @@ def export(
     a PEFT adapter, which plain peft loads. Both generate the same tokens.
     """
     from germline import run
+    from germline.record import RunDirectory
+    from germline.run.export_weights import generation_to_export
     from germline.types import GermlineError
 
     if best and generation not in (None, "best"):
@@ -40,7 +43,15 @@ def export(
         )
     chosen = generation_of("export", "best" if best else generation)
     run.export(path, out, form_of(merged=merged), chosen)
+    directory = RunDirectory.open(path)
+    number = generation_to_export(directory, chosen)
     if as_json:
-        print_json({"run": path, "out": out, "files": sorted(one.name for one in out.iterdir())})
+        files = sorted(one.name for one in out.iterdir())
+        print_json({"run": path, "out": out, "generation": number, "files": files})
         return
     typer.echo(f"written to {out}")
+    if directory.config.method.trains_center:
+        which = f"after generation {number}" if number >= 0 else "before training"
+        score = ", which have the best held-out score" if chosen == "best" else ""
+        typer.echo(f"weights {which} of {path}{score}")
+    typer.echo(f'next:\n  germline generate {shlex.quote(str(out))} "your prompt"')

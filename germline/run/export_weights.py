@@ -147,9 +147,20 @@ def export(
     config = with_model_folder(directory.config, loaded)
     engine = load_single_model(directory, config, generates=False, generation=last)
     _write_weights(engine, folder, form, loaded)
-    if last is None:
-        last = last_restorable_generation(directory.journal.read(), directory.snapshots)
-    write_model_card(directory, folder, form, last)
+    write_model_card(directory, folder, form, generation_to_export(directory, last))
+
+
+def generation_to_export(
+    directory: RunDirectory, generation: int | Literal["best"] | None = None
+) -> int:
+    """Return the number of the generation whose weights `export` writes, -1 for the start.
+
+    Raises:
+        GermlineError: the run has no such generation.
+    """
+    if generation is not None:
+        return find_generation(directory, generation)
+    return last_restorable_generation(directory.journal.read(), directory.snapshots)
 
 
 def _form(config: Config, form: Form | None) -> Form:

@@ -126,12 +126,20 @@ def test_the_list_of_runs_and_the_end_of_a_training_say_best_and_final(path):
     assert f"{said}best: 0.8 ± 0.05 after 2 updates" in file.getvalue()
 
 
-def test_a_later_score_that_equals_the_best_is_not_called_the_best(path):
+def test_of_equal_scores_none_is_called_the_best(path):
     rows = [json.dumps(held_out_row(replace(SCORES[0], generation=g))) + "\n" for g in (0, 1)]
     (path / "held_out.jsonl").write_text("".join(rows))
     file = io.StringIO()
     print_result(Console(file=file, width=200), RunDirectory.open(path), quiet=True)
-    assert "after 0 updates" in file.getvalue()
+    assert "n 100), all 2 scores are equal; scored last" in file.getvalue()
+    assert "best:" not in file.getvalue()
+    rewarded = (replace(SCORES[0], generation=g, reward=g / 4) for g in (0, 2, 1))
+    (path / "held_out.jsonl").write_text(
+        "".join(json.dumps(held_out_row(one)) + "\n" for one in rewarded)
+    )
+    print_result(Console(file=file, width=200), RunDirectory.open(path), quiet=True)
+    said = "all 3 scores are equal; the mean reward was highest, 0.5, after 2 updates"
+    assert said in file.getvalue()
 
 
 def test_where_the_final_score_is_the_best_it_is_said_so(path):

@@ -154,6 +154,21 @@ def test_where_all_was_right_before_training_nothing_is_left_to_learn(run: RunDi
     assert "nothing is left to learn there" in "".join(printed_lines(run))
 
 
+@pytest.mark.parametrize("before", [0.0, 1.0])
+def test_more_generations_are_not_suggested_where_all_is_right(
+    run: RunDirectory, before: float
+) -> None:
+    for generation, value in ((0, before), (10, 1.0)):
+        run.write_held_out(values_score(generation, [value] * 9), [rollout(0, 7, 0.0)], BATCH)
+    lines = printed_lines(run)
+    assert f"  germline eval {run.path}" in lines
+    assert "  germline new task NAME" in lines
+    assert any("germline export" in line for line in lines) is not bool(before)
+    assert not [line for line in lines if "germline resume" in line]
+    said = " ".join(" ".join(lines).split())
+    assert ("Every held-out example of the run is right now" in said) is not bool(before)
+
+
 def test_a_scorer_says_how_many_texts_it_could_not_score() -> None:
     nan = float("nan")
     few = replace(values_score(0, [1.0, nan, nan]), n=1, mean=1.0)
@@ -182,7 +197,9 @@ def test_export_is_suggested_where_the_improvement_is_clear(
     text = "\n".join(printed_lines(run))
     assert ("germline export" in text) is is_clear
     assert ("may have improved by chance" in text) is not is_clear
-    assert f"  germline resume {run.path} generations=20" in text
+    is_all_right = set(after) == {1.0}
+    assert (f"  germline resume {run.path} generations=20" in text) is not is_all_right
+    assert ("More generations or more held-out" in text) is not (is_clear or is_all_right)
 
 
 def test_without_values_the_intervals_of_both_scores_are_compared(run: RunDirectory) -> None:

@@ -42,6 +42,11 @@ from germline.types import HeldOutScore
 
 SHOWN_SAMPLES = 5
 
+SOLVED = (
+    "Every held-out example of the run is right now, so little is left to learn there: score all "
+    "of the task's, or take harder ones."
+)
+
 
 def print_result(console: Console, run: RunDirectory, *, quiet: bool) -> None:
     """Print held-out completions and scores before and after training, and the paths of files."""
@@ -123,7 +128,12 @@ def print_next_commands(console: Console, run: RunDirectory) -> None:
         lines += _commands_in_doubt(run, exported, is_updated=is_updated)
     elif not run.config.engine.has_own_model:  # It has no file format.
         lines.append(f"  germline export {path}{' --best' if takes_best else ''} --out my-model")
-    can_continue = not run.config.strategy.whole_run and not run.stopped_early
+    is_solved = exported is not None and len(known) > 1 and not rose and _is_solved(exported)
+    if is_solved:
+        if not _is_solved(known[0]):
+            tables.print_indented(SOLVED, console)
+        lines += [f"  germline eval {path}", "  germline new task NAME"]
+    can_continue = not (run.config.strategy.whole_run or run.stopped_early or is_solved)
     # After a decline the advice above continues from the best weights, and not from the last ones.
     if can_continue and is_updated and not score_decline_advice(run.config, run.path, rows, scores):
         lines.append(f"  germline resume {path} generations={2 * run.config.generations}")
@@ -169,10 +179,11 @@ def _doubt(score: HeldOutScore, start: HeldOutScore, *, has_random_reward: bool)
         change = f"the change is {text_format.difference(found)} examples"
         if found.higher + found.lower < FEW_CHANGED:
             change += f"; the sign test of so few has p = {found.sign_test:.2g}"
+    more_of = "More" if _is_solved(score) else "More generations or more"
     decides = (
         "Make the reward deterministic first"
         if has_random_reward
-        else "More generations or more held-out examples decide it"
+        else f"{more_of} held-out examples decide it"
     )
     return (
         f"The held-out {score.metric} may have improved by chance ({change}), so exporting is not "
@@ -237,10 +248,8 @@ def _scores(scores: list[HeldOutRow], done: int) -> list[str]:
         values += f" -> {text_format.score(last)}"
     error = text_format.kind_of_error(first, last)
     line = f"held-out {last.metric}: {values} (mean and {error}, n {last.n})"
-    best = best_score([row.score for row in scores])
-    if best is not None and last.generation != first.generation:
-        is_last = best.generation == last.generation
-        line += ", best: the last one" if is_last else f", best: {_best(best)}"
+    if last.generation != first.generation:
+        line += _best_of([row.score for row in scores])
     if last.generation < done:
         line += (
             f", before training; not scored after generation {done - 1}"
@@ -248,6 +257,21 @@ def _scores(scores: list[HeldOutRow], done: int) -> list[str]:
             else f"; scored last after {last.generation} of {done} updates"
         )
     return [line, *_by_scorers([row.score for row in scores])]
+
+
+def _best_of(scores: Sequence[HeldOutScore]) -> str:
+    """Name the best of the scores; begins with a comma. Where all are equal, none is the best."""
+    best = best_score(scores)
+    if best is None:
+        return ""
+    if len({score.mean for score in scores}) > 1:
+        is_last = best.generation == scores[-1].generation
+        return ", best: the last one" if is_last else f", best: {_best(best)}"
+    equal = f", all {len(scores)} scores are equal"
+    if len({score.reward for score in scores}) == 1:
+        return equal
+    reward = text_format.number(best.reward)
+    return f"{equal}; the mean reward was highest, {reward}, after {best.generation} updates"
 
 
 def _start(run: RunDirectory, scores: Sequence[HeldOutRow]) -> list[str]:

@@ -192,7 +192,11 @@ def test_numbers_have_about_three_digits(value: float | None, text: str) -> None
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0.2, "0:00 min"), (59.6, "1:00 min"), (75.0, "1:15 min"), (3661.0, "1:01:01 h")],
+    [
+        *((0.2, "0:00 min"), (59.6, "1:00 min"), (75.0, "1:15 min"), (3661.0, "1:01:01 h")),
+        *((172_799.0, "47:59:59 h"), (216_000.0, "2.5 days"), (17_702.9 * 3600, "2.02 years")),
+        *((8760.0 * 3600, "365 days"), (1e12, "31,710 years")),
+    ],
 )
 def test_durations_read_as_on_a_clock(seconds: float, text: str) -> None:
     assert text_format.duration(seconds) == text

@@ -20,6 +20,9 @@ ALL_EQUAL = "(all equal)"
 """Shown instead of a standard error of 0, which equal values do not justify: see `caution`."""
 
 
+DAY_S = 86_400
+YEAR_S = 365 * DAY_S
+
 FEW_EXAMPLES = 10
 """With fewer examples, a standard error is itself uncertain by a quarter or more."""
 
@@ -32,7 +35,11 @@ def number(value: float | None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Format seconds as m:ss min or h:mm:ss h."""
+    """Format seconds as m:ss min or h:mm:ss h; from two days on, as days, and then as years."""
+    if seconds >= 2 * YEAR_S:
+        return f"{number(seconds / YEAR_S)} years"
+    if seconds >= 2 * DAY_S:
+        return f"{number(seconds / DAY_S)} days"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02} h" if hours else f"{minutes}:{rest:02} min"

@@ -3,6 +3,7 @@
 import io
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -137,11 +138,23 @@ def test_the_page_says_what_sigma_was_calibrated_to_and_draws_the_steps(run):
     directory, _, records = run
     page = germline.write_report(directory.path).read_text()
     trials = records[0].calibration
-    assert f"Sigma was calibrated to {records[0].update.sigma:.3g} in {len(trials)} trial" in page
+    sigma = records[0].update.sigma
+    said = f"The members of generation 0 had sigma {sigma:.3g}, calibrated in {len(trials)} trial"
+    assert said in page
     assert "Root mean square of the steps, in sigmas" in page
     rows = directory.generations()
     length = math.hypot(*records[1].update.coefficients) * records[1].update.learning_rate
     assert rows[1]["step_in_sigmas"] == pytest.approx(length / records[1].update.sigma)
+
+
+def test_the_page_names_the_sigma_that_the_run_used_and_not_that_of_the_last_trial():
+    trials = [{"sigma": 0.1, "kl": 0.0001}, {"sigma": 0.3, "kl": 0.0015}]
+    rows = [{"generation": 0, "sigma": 0.36, "calibration": trials}]
+    said = curves.calibrated(SimpleNamespace(rows=rows))
+    assert said == (
+        " The members of generation 0 had sigma 0.36, calibrated in 2 trials to a KL divergence of "
+        "about 0.00216 nats per token."
+    )
 
 
 def test_the_time_of_the_calibration_is_a_part_of_its_own(run):

@@ -27,6 +27,7 @@ from germline.record import RunDirectory
 from germline.record.atomic_files import Row
 from germline.record.best_generation import best_score, signed_score
 from germline.record.metrics_rows import (
+    calibrated_kl,
     fitness_summary,
     generation_row,
     scores_by_scorer,
@@ -247,9 +248,7 @@ def search(rows: Sequence[Row], unit: str = "") -> str:
     latest = rows[-1]
     parts = [f"sigma {text_format.number(latest['sigma'])}{unit}"]
     calibrated = next((row for row in reversed(rows) if row.get("calibration")), None)
-    if calibrated and (trial := calibrated["calibration"][-1])["kl"] is not None:
-        # Near the sigma of the trial the divergence grows with the square of sigma.
-        kl = trial["kl"] * (latest["sigma"] / trial["sigma"]) ** 2
+    if calibrated and (kl := calibrated_kl(calibrated, latest["sigma"])) is not None:
         change = latest["sigma"] / calibrated["sigma"]
         first = text_format.number(calibrated["sigma"])
         since = f" to {first}, {'grown' if change > 1 else 'shrunk'} since" if change != 1 else ""

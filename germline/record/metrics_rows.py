@@ -107,6 +107,19 @@ def mean_sigma(record: GenerationRecord) -> float:
     return float(np.exp(np.log(list(record.sigmas.values())).mean()))
 
 
+def calibrated_kl(row: Mapping[str, Any], sigma: float) -> float | None:
+    """Return about the KL divergence of members with a sigma, from the last trial of a calibration.
+
+    Near the sigma of the trial the divergence grows with the square of sigma.
+
+    Args:
+        row: the generation before which sigma was calibrated.
+        sigma: near that of the trial.
+    """
+    trial = row["calibration"][-1]
+    return None if trial["kl"] is None else float(trial["kl"] * (sigma / trial["sigma"]) ** 2)
+
+
 def step_in_sigmas(update: Update | MeanUpdate) -> float | None:
     """Return the root mean square of a plain SGD step, in sigmas; None without directions."""
     if not isinstance(update, Update) or not update.coefficients or not update.sigma:

@@ -6,7 +6,7 @@ from itertools import pairwise
 from germline.config import AutoLearningRate, AutoSigma, Nes
 from germline.evaluation.held_out import Z_95, confidence_interval, score_of_values
 from germline.record.atomic_files import Row
-from germline.record.metrics_rows import scores_by_scorer
+from germline.record.metrics_rows import calibrated_kl, scores_by_scorer
 from germline.report.run_facts import LONGEST_NAME, RunFacts, bounded_text
 from germline.report.svg_charts import Band, Chart, Curve, Mark, Number, Points, thin_out
 from germline.report.text_format import counted_by, number, scored_as
@@ -163,9 +163,9 @@ def calibrated(run: RunFacts) -> str:
     first, trials = rows[0], rows[0]["calibration"]
     many = "s" if len(trials) > 1 else ""
     return (
-        f" Sigma was calibrated to {number(first['sigma'])} in {len(trials)} trial{many}, the last "
-        f"with a KL divergence of {number(trials[-1]['kl'])} nats per token at "
-        f"{number(trials[-1]['sigma'])}."
+        f" The members of generation {first['generation']} had sigma {number(first['sigma'])}, "
+        f"calibrated in {len(trials)} trial{many} to a KL divergence of about "
+        f"{number(calibrated_kl(first, first['sigma']))} nats per token."
     )
 
 

@@ -38,9 +38,9 @@ from germline.record.new_directory import choose_directory
 from germline.record.run_directory import run_facts
 from germline.run.build_parts import make_graders, with_population
 from germline.run.resource_checks import GUESSED_TOKENS, check_disk
+from germline.run.reward_check import check_custom_reward
 from germline.run.run_checks import check_fleet_memory, check_run
 from germline.run.snapshot_policy import snapshot_size, snapshots_to_keep
-from germline.run.task_check import check_custom_reward
 from germline.run.validate_args import validate_path
 from germline.spaces import make_space
 from germline.strategies import make_strategy

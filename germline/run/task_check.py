@@ -1,10 +1,9 @@
 """Check whether a task is fit for training: its reward on gold, empty and hostile answers.
 
-`check_task` runs all checks and returns prompts as a model sees them; `check_custom_reward` is the
-short check at the start of every run on a custom task.
+`check_task` runs all checks and returns prompts as a model sees them; the short check at the start
+of every run is in `germline.run.reward_check`.
 """
 
-import logging
 import math
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -13,9 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from germline.config import Config, CustomTask, TaskBase, load_config
+from germline.config import Config, TaskBase, load_config
 from germline.config.loader import read_task
-from germline.config.tasks import FileTask
 from germline.episodes import first_message
 from germline.graders.fuzz_texts import HOSTILE, fuzz_text
 from germline.nano import NANO_DIR
@@ -29,15 +27,14 @@ from germline.run.task_check_row import (
     short_text,
     warn_of_equal_rewards,
 )
+from germline.run.tried_answers import QUICK, places, spread
 from germline.scorers.scored_graders import Graders
 from germline.tasks import make_task
 from germline.tasks.environment_task import EnvironmentTask
-from germline.types import Example, GermlineError, Grade
+from germline.types import GermlineError, Grade
 
-log = logging.getLogger(__name__)
-
-GOLD, FUZZED, QUICK = 20, 30, 4
-"""Numbers of gold and empty answers, of mixed hostile texts, and of answers graded at run start."""
+GOLD, FUZZED = 20, 30
+"""Numbers of gold and empty answers, and of mixed hostile texts."""
 
 BROKEN = ("timeout", "the grader process died", "out of memory")
 """Beginnings of failures that no text should cause; by an exception a grader may refuse a text."""
@@ -106,7 +103,7 @@ def check_task(
     with make_graders(config, made) as graders:
         graders.redirect_output(printed)
         findings = [examples_row(made), *_rewards(made, graders)]
-        examples = _spread(made.examples("train"), QUICK)
+        examples = spread(made.examples("train"), QUICK)
         if problem := missing_reward(made, config, graders, examples):
             findings.append(TaskCheckRow("episodes", len(examples), (), "warning", problem))
         episode = _episode(made, graders) if prompts else None
@@ -119,90 +116,9 @@ def check_task(
     return TaskCheckReport(tuple(findings), shown, printed if wrote else None, episode)
 
 
-def check_custom_reward(config: Config, task: Task, graders: Graders) -> None:
-    """Refuse a custom task whose reward is broken.
-
-    A reward that is not deterministic gets a warning in the log, as does an environment that fails
-    on all replies that are tried, or gives no reward for them: the model may find better ones.
-
-    Raises:
-        GermlineError: no answer can be graded, or a reward is not a number.
-    """
-    section = config.task
-    if not (isinstance(section, CustomTask) or section.reward_functions or section.scorers):
-        return
-    place = f"task.path: {config.task.path}" if isinstance(config.task, FileTask) else "data"
-    place = f"reward {task.metric}()" if config.task.reward_functions else place
-    examples = _spread(task.examples("train"), QUICK)
-    texts = [example.answer or example.prompt for example in examples]
-    grades = graders.submit(texts, examples).result()
-    again = graders.submit(texts, examples).result()
-    for text, one, two in zip(texts, grades, again, strict=True):
-        if one.reward != two.reward and not math.isnan(one.reward + two.reward):
-            log.warning(
-                "%s: the reward of the completion %s was %g and then %g: a reward that "
-                "is not deterministic adds noise to the fitness, and a resumed run gets other "
-                "results; compute it from the completion and the row alone",
-                *(place, short_text(text), one.reward, two.reward),
-            )
-            break
-    _check_scorers(section, grades)
-    if all(grade.failure for grade in grades):
-        has_gold = any(example.answer for example in examples)
-        _report_failure(config, task, place, grades[0].failure or "", has_gold=has_gold)
-    if problem := missing_reward(task, config, graders, examples):
-        log.warning("%s: %s", place, problem)
-
-
-def with_digest(config: Config, task: Task) -> Config:
-    """Write the digest of the code and rows of a custom task into the config."""
-    digest: str | None = getattr(task, "digest", None)
-    if not isinstance(config.task, CustomTask) or digest is None:
-        return config
-    recorded = config.task.model_copy(update={"digest": digest})
-    return config.model_copy(update={"task": recorded})
-
-
-def _report_failure(
-    config: Config, task: Task, place: str, failure: str, *, has_gold: bool
-) -> None:
-    """Warn of an environment that fails on every reply, and refuse a reward that does.
-
-    Raises:
-        GermlineError: the task has no episodes.
-    """
-    section = config.task
-    gold = ", gold answers included" if has_gold else ""
-    more = (
-        f". `germline check task {section.path}` shows more"
-        if isinstance(section, FileTask) and not section.reward_functions
-        else ""
-    )
-    if not isinstance(task, EpisodeTask):
-        raise GermlineError(
-            f"{place}: the reward fails on every answer that was tried{gold}: {failure}{more}"
-        )
-    log.warning(
-        "%s: the environment fails on every reply that was tried%s, and an episode that fails "
-        "earns the floor: %s%s",
-        *(place, gold, failure, more),
-    )
-
-
-def _check_scorers(section: TaskBase, grades: Sequence[Grade]) -> None:
-    """Refuse to begin with a scorer that scored none of some completions."""
-    for name, scorer in section.scorers.items():
-        if all(math.isnan(grade.parts[name]) for grade in grades):
-            remedy = "; start its server, or correct its url" if hasattr(scorer, "url") else ""
-            raise GermlineError(
-                f"task.scorers.{name} (kind={scorer.kind}) scored none of the {len(grades)} "
-                f"completions that were tried: {grades[0].failure}{remedy}"
-            )
-
-
 def _rewards(task: Task, graders: Graders) -> list[TaskCheckRow]:
     """Grade gold, empty and hostile answers."""
-    some = [*_spread(task.examples("train"), GOLD // 2), *_spread(task.examples("test"), GOLD // 2)]
+    some = [*spread(task.examples("train"), GOLD // 2), *spread(task.examples("test"), GOLD // 2)]
     golden = [example for example in some if example.answer]
     hostile = [*HOSTILE, *fuzz_text(FUZZED)]
     answers = [example.answer for example in golden]
@@ -362,22 +278,12 @@ def _prompts(
         remark += (
             f", but the model's context has {context}: {context_remedy(max(lengths), context)}"
         )
-    places = _places(len(task.examples("train")), count)
+    shown_at = places(len(task.examples("train")), count)
     if episode is not None:
         first = first_message(everything[0], episode.begin)
-        encoded[0], places = encode_prompt(tokenizer, first), [0]
+        encoded[0], shown_at = encode_prompt(tokenizer, first), [0]
     shown = tuple(
         ShownPrompt(tokenizer.decode(encoded[place]), len(encoded[place]), everything[place].answer)
-        for place in places
+        for place in shown_at
     )
     return TaskCheckRow("prompts", len(everything), (), verdict, remark), shown
-
-
-def _spread(examples: Sequence[Example], count: int) -> list[Example]:
-    """Return `count` examples, evenly spaced over a split."""
-    return [examples[place] for place in _places(len(examples), count)]
-
-
-def _places(total: int, count: int) -> list[int]:
-    """Return `count` different numbers, evenly spaced over `range(total)`."""
-    return [place * total // min(count, total) for place in range(min(count, total))]

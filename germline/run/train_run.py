@@ -31,9 +31,9 @@ from germline.run.loaded_model import with_model_folder
 from germline.run.peak_memory import peak_memory_mb
 from germline.run.resource_checks import check_disk
 from germline.run.resumed_config import entries_to_resume, resumed_config, warn_of_unasked_scorers
+from germline.run.reward_check import check_custom_reward, with_digest
 from germline.run.shared_cores import SharedCores
 from germline.run.snapshot_policy import SnapshotPolicy, snapshots_to_keep
-from germline.run.task_check import check_custom_reward, with_digest
 from germline.run.training_warnings import warn_of_held_out, warn_without_update
 from germline.run.validate_args import validate_path
 from germline.signal_metrics import SignalMetrics

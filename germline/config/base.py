@@ -1,6 +1,7 @@
 """Base classes of config sections: frozen values, no unknown keys, kinds from the registry."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Union
@@ -61,6 +62,20 @@ class Section(BaseModel):
             for name in type(self).model_fields
             if dumped[name] not in (None, [], {}) or self.changed(name)
         }
+
+    def overrides(self, name: str, *, without: Collection[str] = ()) -> list[str]:
+        """Return the settings that are not at their default as `setting=value` of a command.
+
+        Args:
+            name: of the section.
+            without: settings to leave out.
+        """
+        values = self.without_unset()
+        return [
+            f"{name}.{setting}={json.dumps(values[setting], ensure_ascii=False)}"  # JSON is YAML
+            for setting in self.changed()
+            if setting not in without
+        ]
 
 
 def _without_unset(value: object, dumped: object) -> object:

@@ -2,9 +2,11 @@
 
 import logging
 import math
+import shlex
 from collections.abc import Sequence
 
 from germline.config import Config, CustomTask, TaskBase
+from germline.config.config_files import kind_of_file
 from germline.config.tasks import FileTask
 from germline.protocols import EpisodeTask, Task
 from germline.run.episode_checks import missing_reward
@@ -71,7 +73,7 @@ def _report_failure(
     section = config.task
     gold = ", gold answers included" if has_gold else ""
     more = (
-        f". `germline check task {section.path}` shows more"
+        f". `{check_command(section, config)}` shows more"
         if isinstance(section, FileTask) and not section.reward_functions
         else ""
     )
@@ -84,6 +86,15 @@ def _report_failure(
         "earns the floor: %s%s",
         *(place, gold, failure, more),
     )
+
+
+def check_command(section: FileTask, config: Config) -> str:
+    """Return the command that checks a task with the settings that were given."""
+    is_file = kind_of_file(section.path) == section.kind
+    task = str(section.path) if is_file else section.kind
+    known = ("kind", "digest", "path") if is_file else ("kind", "digest")
+    settings = section.overrides("task", without=known) + config.graders.overrides("graders")
+    return shlex.join(["germline", "check", "task", task, *settings])
 
 
 def _check_scorers(section: TaskBase, grades: Sequence[Grade]) -> None:

@@ -1,0 +1,49 @@
+"""What the start of a run finds wrong with a custom reward, and what it recommends."""
+
+import re
+import shlex
+
+import pytest
+from typer.testing import CliRunner
+
+import germline
+from germline.cli.application import app
+from germline.config import load_config
+from germline.config.tasks import FileTask
+from germline.run.reward_check import check_command
+from germline.types import GermlineError
+from tests.toy_runs import settings
+
+
+def written(folder, name, text):
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_the_check_that_a_refused_run_recommends_has_the_settings_of_the_task(tmp_path):
+    rows = "train = [{'the question': f'{n}?', 'solution': str(n)} for n in range(10)]\n"
+    reward = "def reward(completion, example):\n    return example['gold']\n"
+    path = written(tmp_path, "digits.py", rows + reward)
+    given = ["task.columns={prompt: the question, answer: solution}", "graders.timeout_s=7"]
+    config = settings(f"task={path}", *given, "task.template={prompt} It's?")
+    with pytest.raises(GermlineError, match="KeyError: 'gold'") as refused:
+        germline.train(config)
+    printed = re.search("`(germline check task .*)` shows more", str(refused.value))
+    assert printed
+    command = shlex.split(printed[1])
+    assert "graders.timeout_s=7.0" in command
+    shown = CliRunner().invoke(app, command[1:])
+    assert shown.exit_code == 1, shown.output
+    assert "gold answers\t10\t0\twrong\t10 cannot be graded: KeyError: 'gold'" in shown.stdout
+    assert "7? It's?" in shown.stdout
+
+
+def test_the_check_of_a_task_that_is_not_told_by_its_file_names_the_kind(tmp_path):
+    path = written(tmp_path, "sums.jsonl", '{"problem": "1 + 1?", "answer": "2"}\n' * 5)
+    config = load_config({"task": {"kind": "math", "path": str(path), "few_shot": 1}})
+    assert isinstance(config.task, FileTask)
+    assert shlex.split(check_command(config.task, config)) == [
+        *("germline", "check", "task", "math"),
+        *("task.few_shot=1", f'task.path="{path}"'),
+    ]

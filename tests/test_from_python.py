@@ -196,8 +196,26 @@ def test_what_cannot_be_imported_runs_in_this_process_and_the_log_says_so(tmp_pa
     with caplog.at_level(logging.WARNING):
         germline.train(ON_ROWS, tmp_path, reward=lambda text, row: 1.0, data=ROWS)
     assert "reward: reward cannot be imported by grader processes" in caplog.text
+    assert "so it runs in this process" in caplog.text
     assert can_be_imported(right_part)
     assert not can_be_imported(lambda text, example: {"right": 1.0})
+
+
+def test_the_warning_names_the_function_that_takes_the_others_here_once(tmp_path, caplog):
+    def local(completion, example):
+        return 0.5
+
+    given: dict[str, Any] = {"reward": [length, local], "data": ROWS}
+    with caplog.at_level(logging.WARNING):
+        run = germline.train({**ON_ROWS, "generations": 1}, tmp_path / "run", **given).run()
+        germline.evaluate(str(run.directory.path), **given)
+    (warning,) = [one.getMessage() for one in caplog.records if "imported" in one.getMessage()]
+    assert warning.startswith("reward: local cannot be imported by grader processes (a lambda")
+    assert "so all reward functions (length, local) run in this process" in warning
+    assert warning.endswith("Put local into a module to have them")
+    caplog.clear()
+    germline.train(ON_ROWS, tmp_path / "other", reward=lambda text, row: 1.0, data=ROWS)
+    assert "reward: reward cannot be imported by grader processes" in caplog.text
 
 
 def right_part(text, example):

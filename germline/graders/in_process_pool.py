@@ -10,19 +10,24 @@ for the grading; one long call into C is not interrupted.
 """
 
 import contextlib
+import logging
 import pickle
 import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from functools import cache
 from pathlib import Path
 
 from germline.episode_types import Transcript
-from germline.graders.pool import GraderPool
+from germline.graders.pool import GraderPool, qualified_name
+from germline.graders.reward_functions import RewardFunction
 from germline.graders.worker_process import GradingLoop
 from germline.protocols import EpisodeGrader, Grader
 from germline.types import Example, GermlineError, Grade
+
+log = logging.getLogger(__name__)
 
 
 def can_be_imported(grader: Grader | EpisodeGrader) -> bool:
@@ -31,6 +36,25 @@ def can_be_imported(grader: Grader | EpisodeGrader) -> bool:
         return b"__main__" not in pickle.dumps(grader)
     except (pickle.PicklingError, AttributeError, TypeError):
         return False
+
+
+def warn_of_local_functions(functions: Mapping[str, RewardFunction]) -> None:
+    """Warn that reward functions run in this process, and name those that no worker can import."""
+    local = [name for name, function in functions.items() if not can_be_imported(function)]
+    run = "it runs" if len(functions) == 1 else f"all reward functions ({', '.join(functions)}) run"
+    _warn_once(", ".join(local), run, tuple(map(qualified_name, functions.values())))
+
+
+@cache
+def _warn_once(local: str, run: str, _functions: tuple[str, ...]) -> None:
+    """Warn once in a process for the same functions: resume and evaluate make graders again."""
+    log.warning(
+        "reward: %s cannot be imported by grader processes (a lambda, a function inside a "
+        "function, or of a script or notebook), so %s in this process: graders.timeout_s holds in "
+        "the main thread only, graders.workers and graders.memory_gb do not act. Put %s into a "
+        "module to have them",
+        *(local, run, local),
+    )
 
 
 class InProcessPool(GraderPool):

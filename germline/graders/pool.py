@@ -21,7 +21,7 @@ import contextlib
 import math
 import pickle
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -284,7 +284,12 @@ def _seen(asked: str | Transcript | EpisodeBatch) -> str:
 def _name(grader: Grader | EpisodeGrader) -> str:
     if described := getattr(grader, "described", None):
         return str(described)
-    named = grader if hasattr(grader, "__qualname__") else type(grader)
+    return qualified_name(grader)
+
+
+def qualified_name(function: Callable[..., object]) -> str:
+    """Name a function, or the class of an object, with its module."""
+    named = function if hasattr(function, "__qualname__") else type(function)
     return f"{named.__module__}.{getattr(named, '__qualname__', '?')}"
 
 

@@ -20,7 +20,7 @@ from germline.endpoint.serve_extra import serve_extra
 from germline.evaluation.held_out import HeldOutScorers
 from germline.fleet.engine_queries import DimensionQuery
 from germline.fleet.kl_penalty import KlPenaltyFleet
-from germline.graders.in_process_pool import InProcessPool, can_be_imported
+from germline.graders.in_process_pool import InProcessPool, can_be_imported, warn_of_local_functions
 from germline.graders.pool import GraderPool, GraderSettings
 from germline.graders.reward_functions import FunctionRubric
 from germline.nano import NANO_DIR
@@ -215,17 +215,9 @@ def _make_pool(config: Config, task: Task) -> GraderPool:
     if isinstance(grader, FunctionRubric):
         has_scores = any(scorer.weight for scorer in config.task.scorers.values())
         grader = replace(grader, is_only_reward=not has_scores)
-    max_turns = episodes.max_turns if episodes else None
-    functions = config.task.reward_functions
-    if functions and not can_be_imported(grader):
-        log.warning(
-            "reward: %s cannot be imported by grader processes (a lambda, a function inside a "
-            "function, or of a script or notebook), so it runs in this process: graders.timeout_s "
-            "holds in the main thread only, graders.workers and graders.memory_gb do not act. Put "
-            "it into a module to have them",
-            ", ".join(functions),
-        )
-        return InProcessPool(grader, rubric, task.floor, section.timeout_s, max_turns)
+        if config.task.reward_functions and not can_be_imported(grader):
+            warn_of_local_functions(grader.functions)
+            return InProcessPool(grader, rubric, task.floor, section.timeout_s)
     settings = GraderSettings(
         grader,
         rubric,
@@ -233,7 +225,7 @@ def _make_pool(config: Config, task: Task) -> GraderPool:
         workers=section.workers,
         timeout_s=section.timeout_s,
         memory_gb=section.memory_gb,
-        max_turns=max_turns,
+        max_turns=episodes.max_turns if episodes else None,
     )
     if getattr(task, "client", "direct") == "http":
         return _endpoint_graders(settings)

@@ -60,7 +60,7 @@ def check_task(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Grade gold, empty and hostile answers with a task's reward, and show prompts.
+    """Grade gold, wrong, empty and hostile answers with a task's reward, and show prompts.
 
     Prompts are shown as the model sees them; an environment is played for one episode. Exits with
     status 1 when something is wrong.

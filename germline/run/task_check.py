@@ -1,4 +1,4 @@
-"""Check whether a task is fit for training: its reward on gold, empty and hostile answers.
+"""Check whether a task is fit for training: its reward on gold, wrong, empty and hostile answers.
 
 `check_task` runs all checks and returns prompts as a model sees them; the short check at the start
 of every run is in `germline.run.reward_check`.
@@ -27,7 +27,7 @@ from germline.run.task_check_row import (
     short_text,
     warn_of_equal_rewards,
 )
-from germline.run.tried_answers import QUICK, places, spread
+from germline.run.tried_answers import QUICK, places, spread, wrong_answers
 from germline.scorers.scored_graders import Graders
 from germline.tasks import make_task
 from germline.tasks.environment_task import EnvironmentTask
@@ -83,7 +83,7 @@ def check_task(
     model: str = "nano",
     prompts: int = 3,
 ) -> TaskCheckReport:
-    """Try a task's reward on gold, empty and hostile answers, and make prompts for a model.
+    """Try a task's reward on gold, wrong, empty and hostile answers, and make prompts for a model.
 
     Args:
         task: a task file, a short name, a section of a config, or the config itself.
@@ -117,30 +117,35 @@ def check_task(
 
 
 def _rewards(task: Task, graders: Graders) -> list[TaskCheckRow]:
-    """Grade gold, empty and hostile answers."""
+    """Grade gold, wrong, empty and hostile answers."""
     some = [*spread(task.examples("train"), GOLD // 2), *spread(task.examples("test"), GOLD // 2)]
     golden = [example for example in some if example.answer]
     hostile = [*HOSTILE, *fuzz_text(FUZZED)]
     answers = [example.answer for example in golden]
-    first, again, empty, strange = (
+    wrong = wrong_answers(answers)
+    mistaken = [text for text, _ in wrong]
+    first, again, empty, other, strange = (
         # One text per call, so that an error names its text and the other texts are still graded.
         [graders.submit([text], [example]) for text, example in zip(texts, examples, strict=True)]
         for texts, examples in (
             (answers, golden),
             (answers, golden),
             ([""] * len(some), some),
+            (mistaken, [golden[place] for _, place in wrong]),
             (hostile, (some * len(hostile))[: len(hostile)]),
         )
     )
     has_tools = isinstance(task, EnvironmentTask) and task.has_tools
     gold = _judged("gold answers", first, answers, may_raise=False)
     nothing = _judged("empty answers", empty, [""] * len(some), told=gold.remark)
+    false = _judged("wrong answers", other, mistaken, told=gold.remark)
     # With no gold answer, nothing else shows that some answer can be graded; training refuses it.
     needs_one = not golden and not isinstance(task, EpisodeTask)
     tried = _judged("hostile answers", strange, hostile, needs_one=needs_one, told=gold.remark)
     rows = [
         _compared(gold, _judged("", again, answers), nothing, has_tools=has_tools),
         nothing,
+        *([_exceeding(gold, false, wrong)] if wrong else []),
         # As the only reply, a gold answer earns nothing where a tool must be called.
         tried if has_tools and not _is_better(gold, nothing) else _tempting(gold, tried, hostile),
     ]
@@ -225,6 +230,26 @@ def _compared(
 def _is_better(gold: TaskCheckRow, empty: TaskCheckRow) -> bool:
     """Whether some gold answer earns more than every empty one."""
     return not empty.rewards or max(gold.rewards, default=0.0) > max(empty.rewards)
+
+
+def _exceeding(
+    gold: TaskCheckRow, wrong: TaskCheckRow, tried: Sequence[tuple[str, int]]
+) -> TaskCheckRow:
+    """Warn of wrong answers that earn more than the gold answers of their examples."""
+    if "wrong" in (gold.verdict, wrong.verdict):
+        return wrong
+    better = [
+        f"{short_text(text)} ({reward:g} instead of {gold.rewards[place]:g})"
+        for (text, place), reward in zip(tried, wrong.rewards, strict=True)
+        if reward > gold.rewards[place]
+    ]
+    if not better:
+        return wrong
+    remark = (
+        f"{len(better)} of {len(tried)} earn more than the gold answer of their example, such as "
+        f"{better[0]}: members learn to write such answers"
+    )
+    return replace(wrong, verdict="warning", remark=remark)
 
 
 def _tempting(gold: TaskCheckRow, hostile: TaskCheckRow, texts: Sequence[str]) -> TaskCheckRow:

@@ -1,5 +1,6 @@
-"""The examples that the checks of a task grade answers to."""
+"""The examples that the checks of a task grade answers to, and wrong answers to them."""
 
+import itertools
 from collections.abc import Sequence
 
 from germline.types import Example
@@ -16,3 +17,25 @@ def spread(examples: Sequence[Example], count: int) -> list[Example]:
 def places(total: int, count: int) -> list[int]:
     """Return `count` different numbers, evenly spaced over `range(total)`."""
     return [place * total // min(count, total) for place in range(min(count, total))]
+
+
+def wrong_answers(gold: Sequence[str]) -> list[tuple[str, int]]:
+    """Return plain wrong answers of the right kind, each with the place of the gold answer.
+
+    An answer is the gold one of another example, and 0 where the gold answer is a number.
+    """
+    wrong: list[tuple[str, int]] = []
+    for place, answer in enumerate(gold):
+        others = (other for other in (*gold[place + 1 :], *gold[:place]) if other != answer)
+        wrong += [(other, place) for other in itertools.islice(others, 1)]
+        if _number(answer):
+            wrong.append(("0", place))
+    return wrong
+
+
+def _number(answer: str) -> float | None:
+    """Return the number that an answer is; None for any other answer."""
+    try:
+        return float(answer.replace(",", ""))
+    except ValueError:
+        return None

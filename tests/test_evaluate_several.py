@@ -15,6 +15,8 @@ from germline.cli.application import app
 from germline.record import RunDirectory
 from germline.run import generate
 from germline.run.load_run import find_generation
+from germline.types import GermlineError
+from tests.python_rewards import length
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
 
@@ -191,3 +193,16 @@ def test_runs_of_another_task_are_named_where_they_are_scored(
     same = CliRunner().invoke(app, ["eval", str(trained), str(trained), "--limit", "2"])
     assert same.exit_code == 0, same.output
     assert "was trained on" not in same.stderr
+
+
+def test_a_model_is_scored_on_the_rows_that_are_given(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [{"prompt": f"Say {number}"} for number in range(4)]
+    score, file = germline.evaluate(
+        "nano", reward=length, data={"train": rows[:1], "test": rows[1:]}, overrides=["engine=toy"]
+    )
+    assert (score.metric, score.n, file.name) == ("length", 3, "completions-rows-test.jsonl")
+    with pytest.raises(
+        GermlineError, match=r"name a task .*or give rows of your own \(data=rows\)"
+    ):
+        germline.evaluate("nano", reward=length)

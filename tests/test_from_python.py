@@ -327,17 +327,6 @@ def test_a_loaded_model_trains_to_the_bits_of_its_folder_and_stays_as_it_is(tiny
     assert not copies.exists()
 
 
-def test_a_model_is_scored_on_the_rows_that_are_given(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    rows = {"train": ROWS[:1], "test": ROWS[1:4]}
-    score, file = germline.evaluate("nano", reward=length, data=rows, overrides=["engine=toy"])
-    assert (score.metric, score.n, file.name) == ("length", 3, "completions-rows-test.jsonl")
-    with pytest.raises(
-        GermlineError, match=r"name a task .*or give rows of your own \(data=rows\)"
-    ):
-        germline.evaluate("nano", reward=length)
-
-
 def test_a_run_of_a_loaded_model_asks_for_it_or_for_a_folder(tiny, tmp_path):
     folder, loaded = tiny
     path = stopped_after(germline.train(SMALL, tmp_path / "run", **loaded), 1)

@@ -71,6 +71,9 @@ def show(
     Names that installed plugins add are included. In a pipe, each row is a line and its columns are
     separated by tabs; settings and runs have a first line with headings. The comments of the
     shipped configs are shortened; --json prints the whole of them.
+
+    A run is stopped if it has generations left and no process trains it: its files do not tell
+    whether it was interrupted or ended with an error. Resume it, which shows an error again.
     """
     from germline.registry import did_you_mean
     from germline.types import GermlineError

@@ -8,9 +8,9 @@ weights are used in turn, so that none is in the cache.
 A GPU is assumed to reach 60 % of the bandwidth and 40 % of the arithmetic of its data sheet, as in
 docs/scaling.md. This was not checked on any GPU.
 
-On a CPU that other programs use too, most timings contain times at which a thread waited for a
-core. The shortest of many short timings hardly does, so it is the time on free cores; the share of
-the cores that others use is told beside it.
+On a CPU that other programs use too, a thread waits for a core now and then, for a few thousandths
+of a second. So an operation is timed over many of these times: its mean is what a run sees beside
+the same programs. The share of the cores that they used is told beside it.
 """
 
 import hashlib
@@ -19,10 +19,11 @@ import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import cycle, pairwise
+from itertools import pairwise
 from pathlib import Path
 
 import torch
+from torch.nn import functional
 
 from germline import noise
 from germline.estimates.machine_load import MachineLoad
@@ -41,21 +42,19 @@ ROWS = (16, 64, 256, 1024)
 OUT_OF_CACHE = 128e6
 """Bytes of the weights that are multiplied in turn: more than a last-level cache holds."""
 
-TIMED_FLOPS = 5e8
-"""Arithmetic of a product that is timed: a few thousandths of a second, for which Linux may well
-give all cores to this process while others wait for them."""
+MEASURED_FLOPS = 3e9
+"""Arithmetic of one measurement of a product: a few hundredths of a second on one core."""
 
-FEWEST_TIMINGS, MEASURED_S = 5, 0.2
-"""Timings of one operation, and the seconds over which they are spread at least: many times those
-for which Linux lets a thread wait for a core."""
+FEWEST_CALLS, MEASURED_S = 3, 0.3
+"""Calls of an operation that are timed, and for how many seconds at least."""
 
 BUSY = 0.1
 """Share of the cores that other programs use, above which it is told."""
 
 CALL_OPERATIONS = 200
-NUMBERS = 1 << 18
-HASHED_BYTES = 1 << 21
-COPIED_BYTES = 1 << 22
+NUMBERS = 1 << 20
+HASHED_BYTES = 1 << 23
+COPIED_BYTES = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -103,13 +102,12 @@ class Hardware:
             return "times are computed from the data sheet, and were not checked on a GPU"
         if self.used_by_others is not None and self.used_by_others >= BUSY:
             return (
-                "times are for free cores, from a measurement just now; other programs use "
-                f"{self.used_by_others:.0%} of the cores, so a run takes up to five times as long "
-                "until they end"
+                f"times are from a measurement just now, beside other programs that used "
+                f"{self.used_by_others:.0%} of the cores; without these they are shorter"
             )
         return (
-            "times are for free cores, from a measurement just now; on cores that other programs "
-            "use, a run takes up to five times as long"
+            "times are from a measurement just now; on cores that other programs use, they are up "
+            "to five times as long"
         )
 
     def lacks(self, dtype: torch.dtype) -> bool:
@@ -225,18 +223,25 @@ def memory_limits(*, on_gpu: bool, device_bytes: float, host_bytes: float) -> Ha
 
 def _product_rate(dtype: torch.dtype, rows: int, sizes: tuple[int, int], clock: Clock) -> float:
     hidden, inner = sizes
-    columns = max(1, min(inner, round(TIMED_FLOPS / (2 * rows * hidden))))
-    count = max(2, math.ceil(OUT_OF_CACHE / (hidden * columns * dtype.itemsize)))
-    weights = cycle([torch.full((columns, hidden), 0.01, dtype=dtype) for _ in range(count)])
+    each = hidden * inner * dtype.itemsize
+    flops = 2 * rows * hidden * inner
+    # Products of many rows reuse a weight, so the time of reading it does not matter.
+    count = max(2, min(math.ceil(OUT_OF_CACHE / each), math.ceil(MEASURED_FLOPS / flops)))
+    weights = [torch.full((inner, hidden), 0.01, dtype=dtype) for _ in range(count)]
     inputs = torch.full((rows, hidden), 0.01, dtype=dtype)
-    timed = _shortest(lambda: torch.mm(inputs, next(weights).t()), clock)
-    return 2 * rows * hidden * columns / timed
+
+    def products() -> None:
+        for weight in weights:
+            torch.mm(inputs, weight.t())
+
+    repeats = max(1, round(MEASURED_FLOPS / (flops * count)))
+    return repeats * flops * count / _seconds(products, clock, repeats)
 
 
 def _copy_rate(clock: Clock) -> float:
-    count = math.ceil(OUT_OF_CACHE / COPIED_BYTES)
-    pieces = cycle([torch.zeros(COPIED_BYTES // 4) for _ in range(count)])
-    return 2 * COPIED_BYTES / _shortest(lambda: next(pieces).copy_(next(pieces)), clock)
+    source = torch.zeros(COPIED_BYTES // 4)
+    target = torch.zeros_like(source)
+    return 2 * COPIED_BYTES / _seconds(lambda: target.copy_(source), clock)
 
 
 def _operation_s(clock: Clock) -> float:
@@ -246,51 +251,47 @@ def _operation_s(clock: Clock) -> float:
         for _ in range(CALL_OPERATIONS):
             torch.add(small, small)
 
-    return _shortest(operations, clock) / CALL_OPERATIONS
+    return _seconds(operations, clock) / CALL_OPERATIONS
 
 
 def _noise_rate(clock: Clock) -> float:
-    return NUMBERS / _shortest(
-        lambda: noise.draw_noise_rows(0, 0, (0,), "estimate", NUMBERS), clock
-    )
+    return NUMBERS / _seconds(lambda: noise.draw_noise_rows(0, 0, (0,), "estimate", NUMBERS), clock)
 
 
 def _perturbed_rate(dtype: torch.dtype, clock: Clock) -> float:
     center, out = torch.zeros(NUMBERS), torch.zeros(NUMBERS, dtype=dtype)
     stream = NoiseStream(0, 0, "estimate")
-    return NUMBERS / _shortest(lambda: write_perturbed(stream, 0, 0.1, center, out), clock)
+    return NUMBERS / _seconds(lambda: write_perturbed(stream, 0, 0.1, center, out), clock)
 
 
 def _elementwise_rate(dtype: torch.dtype, inner: int, clock: Clock) -> float:
     """Time one activation, one sum and one product of 64 rows."""
     left = torch.full((64, inner), 0.5, dtype=dtype)
-    right, out = left.clone(), left.clone()
+    right = left.clone()
 
     def operations() -> None:
-        # Into memory that is there: whether a new tensor of this size is a page fault for each 4 kB
-        # depends on the tensors that the process freed before.
-        torch.ops.aten.silu.out(left, out=out)
-        torch.add(left, right, out=out)
-        torch.mul(left, right, out=out)
+        functional.silu(left)
+        torch.add(left, right)
+        torch.mul(left, right)
 
-    return 3 * left.numel() / _shortest(operations, clock)
+    repeats = max(1, NUMBERS // left.numel())
+    return 3 * repeats * left.numel() / _seconds(operations, clock, repeats)
 
 
 def _hash_rate(clock: Clock) -> float:
     data = bytes(HASHED_BYTES)
-    return HASHED_BYTES / _shortest(lambda: hashlib.sha256(data).digest(), clock)
+    return HASHED_BYTES / _seconds(lambda: hashlib.sha256(data).digest(), clock)
 
 
-def _shortest(work: Callable[[], object], clock: Clock) -> float:
-    """Return the seconds of the shortest of many calls, after one to warm up."""
+def _seconds(work: Callable[[], object], clock: Clock, repeats: int = 1) -> float:
+    """Return the mean seconds of `repeats` calls, after a call to warm up."""
     work()
-    begun = before = clock()
-    durations: list[float] = []
-    while len(durations) < FEWEST_TIMINGS or before - begun < MEASURED_S:
-        before = clock()
-        work()
-        durations.append(clock() - before)
-    return max(min(durations), 1e-9)
+    begun, done = clock(), 0
+    while (passed := clock() - begun) < MEASURED_S or done < FEWEST_CALLS:
+        for _ in range(repeats):
+            work()
+        done += 1
+    return max(passed / done, 1e-9)
 
 
 def available_bytes() -> float:

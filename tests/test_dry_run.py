@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 import germline
 from germline.cli.application import app
+from germline.cli.estimate import gigabytes
 from germline.config import load_config
 from germline.estimates.hardware import GPUS
 from germline.run import dry_run as module
@@ -69,7 +70,8 @@ def test_a_dry_run_writes_nothing_and_uses_no_network(tmp_path, monkeypatch, no_
     assert list(tmp_path.iterdir()) == []
     assert f"model {QWEN}: would be downloaded, 988 MB" in done.output
     assert "32 members x 64 examples of 200, in each of 200 generations" in done.output
-    assert "population: 32" in done.output
+    assert "generations: 200" in done.output
+    assert "population: 32" not in done.output  # the default
     assert (
         "strategy.sigma=auto: the memory includes the calibration before the first" in done.output
     )
@@ -163,6 +165,13 @@ def test_a_run_that_does_not_fit_ends_with_status_1(tmp_path, monkeypatch):
     found = json.loads(done.stdout)
     assert (done.exit_code, found["fits"]) == (1, False)
     assert found["would_fit_with"]
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(25_165_824_000, "25.17 GB"), (3_400_000, "3.4 MB"), (912, "912 bytes")]
+)
+def test_little_memory_is_in_a_small_unit(count, text):
+    assert gigabytes(count) == text
 
 
 def test_seeds_are_counted(tmp_path, monkeypatch):

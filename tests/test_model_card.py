@@ -96,6 +96,8 @@ def test_the_config_is_that_of_the_run_without_local_folders(tmp_path):
     assert "/home/someone" not in text
     settings = yaml.safe_load(re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)[0])
     assert settings.pop("model") == "my-model"
+    assert "optimizer" not in settings["strategy"]  # the default
+    assert "`run.json` in the run directory has all of them" in text
     assert load_config(settings).model_copy(update={"model": config.model}) == config
     assert "null" not in text
     assert "base_model" not in header(text)

@@ -78,9 +78,10 @@ def _show(plan: "DryRun", runs: int) -> None:
     import yaml
 
     from germline.cli.tables import print_indented
+    from germline.report.diff import changed_settings
 
-    typer.secho("config", bold=True)
-    typer.echo(yaml.safe_dump(plan.config.without_unset(), sort_keys=False))
+    typer.secho("config (what differs from the defaults; --json has all settings)", bold=True)
+    typer.echo(yaml.safe_dump(changed_settings(plan.config), sort_keys=False))
     for title, lines in (
         ("batch", _batch(plan)),
         ("memory and time", _estimate(plan, runs)),

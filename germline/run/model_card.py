@@ -18,6 +18,7 @@ from germline.evaluation import confidence_interval
 from germline.record import RunDirectory
 from germline.record.atomic_files import write_atomically
 from germline.record.metrics_rows import batch_examples
+from germline.report.diff import changed_settings
 from germline.report.random_start import random_start
 from germline.report.text_format import number
 from germline.run.prompt_form import sends_chats
@@ -91,7 +92,7 @@ def model_card(run: RunDirectory, name: str, form: Literal["adapter", "merged"],
     )
     if form == "adapter" and base == "nano":
         load = f"from germline.nano import NANO_DIR\n{load}"
-    settings = yaml.safe_dump(_shortened(config.without_unset()), sort_keys=False)
+    settings = yaml.safe_dump(_shortened(changed_settings(config)), sort_keys=False)
     parts = (
         f"---\n{yaml.safe_dump(header, sort_keys=False)}---\n",
         f"# {base}, trained on {config.task.title}\n",
@@ -102,7 +103,8 @@ def model_card(run: RunDirectory, name: str, form: Literal["adapter", "merged"],
         "\n".join(_scores(run, last)),
         f"\n## Loading\n\n```python\n{load}```\n",
         f"{_prompts(config)}\n",
-        f"## Config\n\n{_fenced(settings, 'yaml')}\n",
+        "## Config\n\nThe settings that differ from the defaults; `run.json` in the run directory "
+        f"has all of them.\n\n{_fenced(settings, 'yaml')}\n",
         "## License\n\nNo license is set here. The license of the base model and of the training "
         "data apply; add `license:` to the first lines of this file, and name it here.\n",
     )

@@ -16,6 +16,8 @@ from germline.evaluation.held_out import score_of_values
 from germline.evaluation.seed_statistics import seed_difference, student_t_95
 from germline.record import RunDirectory
 from germline.record.seed_study import counted_seeds
+from germline.report.run_facts import RunFacts
+from germline.report.seed_curves import seed_charts, seed_groups
 from tests.documented_fields import field_tables, undocumented
 from tests.synthetic_runs import BATCH, DIGEST, record
 
@@ -175,6 +177,21 @@ def test_configs_with_other_examples_are_not_compared_over_seeds(tmp_path: Path)
     )
     assert why in report(*words).replace("\n", " ")
     assert json.loads(report(*words, "--json"))["seed_groups"][1]["difference_to_first"] is None
+
+
+def test_the_caption_says_where_a_mean_ends_before_the_last_score(tmp_path: Path) -> None:
+    folder = train(tmp_path / "a", {0: 0.3, 1: 0.4}, 2)
+    captions = []
+    for later in (False, True):
+        if later:
+            run = RunDirectory.open(folder / "seed-1")
+            run.write(record(1), BATCH)
+            score = score_of_values(2, "exact", [0.5] * 2, higher_is_better=True)
+            run.write_held_out(score, [], BATCH)
+        (group,) = seed_groups([RunFacts(folder / f"seed-{seed}") for seed in (0, 1)])
+        captions.append(seed_charts([group])[0].caption)
+    assert "A mean ends" not in captions[0]
+    assert captions[1].endswith("A mean ends where a seed has no later score: a after 1 updates.")
 
 
 def test_a_seed_that_was_stopped_early_does_not_count(tmp_path: Path) -> None:

@@ -139,12 +139,27 @@ def _chart(toned: Sequence[tuple[SeedGroup, str]], metric: str, place: int) -> C
     return Chart(
         name=f"seeds-{place}",
         caption=f"Held-out {metric} of {names}: the mean over run seeds, and the band from the "
-        "worst to the best seed.",
+        f"worst to the best seed.{_cut(groups, lines)}",
         alt=f"Line chart of held-out {metric} over run seeds: {ends}.",
         x_label="updates",
         y_label=metric,
         marks=marks,
     )
+
+
+def _cut(
+    groups: Sequence[SeedGroup],
+    lines: Sequence[tuple[list[float], Float64[np.ndarray, "updates seeds"]]],
+) -> str:
+    """Say which curves end before the last score of a seed; begins with a space."""
+    ends = [
+        f"{group.name} after {updates[-1]:g} updates"
+        for group, (updates, _) in zip(groups, lines, strict=True)
+        if any(run.scores[-1].generation > updates[-1] for run in group.counted)
+    ]
+    if not ends:
+        return ""
+    return f" A mean ends where a seed has no later score: {', '.join(ends)}."
 
 
 def _over_updates(group: SeedGroup) -> tuple[list[float], Float64[np.ndarray, "updates seeds"]]:

@@ -261,7 +261,9 @@ def test_a_score_of_few_or_equal_values_says_how_little_it_shows(changes, said):
 
 
 def test_equal_values_are_not_given_a_standard_error_of_zero():
-    assert score(replace(SCORE, standard_error=0.0, n=3)) == "3 (all equal)"
+    assert score(replace(SCORE, standard_error=0.0, n=3)) == "3 (all values equal)"
+    one = replace(SCORE, standard_error=math.nan, n=1)
+    assert score(one) == "3 (one example: no standard error)"
     assert score(SCORE) == "3 ± 0.5"
 
 

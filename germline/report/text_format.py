@@ -16,7 +16,7 @@ JOINERS = "\u200c\u200d"
 """Invisible characters that are kept: Persian words and family emoji need them."""
 
 
-ALL_EQUAL = "(all equal)"
+ALL_EQUAL = "(all values equal)"
 """Shown instead of a standard error of 0, which equal values do not justify: see `caution`."""
 
 
@@ -115,6 +115,8 @@ def scorer_line(*scores: HeldOutScore) -> str:
 def error(value: HeldOutScore) -> str:
     """Format the standard error or the interval of a held-out score; see `kind_of_error`."""
     if not value.proportion:
+        if value.n == 1:
+            return "(one example: no standard error)"
         return f"± {number(value.standard_error)}" if value.standard_error else ALL_EQUAL
     return "[{}, {}]".format(*map(number, confidence_interval(value)))
 

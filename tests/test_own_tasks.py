@@ -286,7 +286,7 @@ def test_a_run_keeps_what_rewards_print_in_a_file(tmp_path, capfd):
     run = trained(written(tmp_path, ROWS, misbehaving(body)), tmp_path / "loud")
     lines = (run / "graders.log").read_text(encoding="utf-8").splitlines()
     assert set(lines) == {"seen \\ud800", "also"}
-    assert capfd.readouterr().err.count("seen") <= 8  # the check before the run begins
+    assert capfd.readouterr().err.count("seen") <= 16  # the check before the run begins
     run = trained(written(tmp_path, ROWS, misbehaving("return 1")), tmp_path / "quiet")
     assert not (run / "graders.log").exists()
 

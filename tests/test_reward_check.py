@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from unittest import mock
 
 import pytest
 from typer.testing import CliRunner
@@ -10,9 +11,11 @@ import germline
 from germline.cli.application import app
 from germline.config import load_config
 from germline.config.tasks import FileTask
-from germline.run.reward_check import check_command
+from germline.run.build_parts import make_graders
+from germline.run.reward_check import check_command, check_custom_reward
+from germline.tasks import make_task
 from germline.types import GermlineError
-from tests.toy_runs import settings
+from tests.toy_runs import SETTINGS, settings
 
 
 def written(folder, name, text):
@@ -47,3 +50,41 @@ def test_the_check_of_a_task_that_is_not_told_by_its_file_names_the_kind(tmp_pat
         *("germline", "check", "task", "math"),
         *("task.few_shot=1", f'task.path="{path}"'),
     ]
+
+
+def test_a_reward_below_its_floor_for_a_wrong_number_is_refused_before_the_run(tmp_path):
+    reward = (
+        "def reward(completion, example):\n    return 1 - abs(int(completion) - example['n'])\n"
+    )
+    rows = "train = [{'prompt': f'{n}?', 'answer': str(n), 'n': n} for n in range(9)]\n"
+    path = written(tmp_path, "digits.py", rows + reward)
+    with pytest.raises(GermlineError, match=r"from reward\(\), worse than its floor 0\. .*'floor'"):
+        germline.train(settings(f"task={path}"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_function_below_its_floor_for_a_wrong_number_is_refused_before_the_run(tmp_path):
+    def near(completion, example):
+        return 1 - abs(int(completion) - example["n"])
+
+    rows = [{"prompt": f"{n}?", "answer": str(n), "n": n} for n in range(9)]
+    config = {**SETTINGS, "task": {"max_new_tokens": 4}}
+    with pytest.raises(
+        GermlineError, match=r"worse than its floor 0\. .*task\.reward_floor=\{near"
+    ):
+        germline.train(config, tmp_path / "run", reward=near, data=rows)
+    assert not (tmp_path / "run").exists()
+
+
+def test_wrong_answers_are_not_sent_to_scorers_before_the_run(tmp_path):
+    rows = "".join(f'{{"prompt": "{n}?", "answer": "{n}"}}\n' for n in range(9))
+    path = written(tmp_path, "digits.jsonl", rows)
+    for scorers, tried in ("{}", [4, 4, 8]), ("{loops: repetition}", [4, 4]):
+        config = settings(f"task={path}", f"task.scorers={scorers}")
+        task = make_task(config.task)
+        with (
+            make_graders(config, task) as graders,
+            mock.patch.object(graders, "submit", side_effect=graders.submit) as submit,
+        ):
+            check_custom_reward(config, task, graders)
+        assert [len(call.args[0]) for call in submit.call_args_list] == tried

@@ -11,9 +11,9 @@ from germline.config.tasks import FileTask
 from germline.protocols import EpisodeTask, Task
 from germline.run.episode_checks import missing_reward
 from germline.run.task_check_row import short_text
-from germline.run.tried_answers import QUICK, spread
+from germline.run.tried_answers import QUICK, spread, wrong_answers
 from germline.scorers.scored_graders import Graders
-from germline.types import GermlineError, Grade
+from germline.types import Example, GermlineError, Grade
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +49,8 @@ def check_custom_reward(config: Config, task: Task, graders: Graders) -> None:
     if all(grade.failure for grade in grades):
         has_gold = any(example.answer for example in examples)
         _report_failure(config, task, place, grades[0].failure or "", has_gold=has_gold)
+    elif not isinstance(task, EpisodeTask) and not section.scorers:  # they may cost money
+        _grade_wrong_answers(examples, graders)
     if problem := missing_reward(task, config, graders, examples):
         log.warning("%s: %s", place, problem)
 
@@ -86,6 +88,17 @@ def _report_failure(
         "earns the floor: %s%s",
         *(place, gold, failure, more),
     )
+
+
+def _grade_wrong_answers(examples: Sequence[Example], graders: Graders) -> None:
+    """Refuse a reward that is below its floor for a plain wrong answer.
+
+    Raises:
+        GermlineError: a reward is below its floor, or no number.
+    """
+    golden = [example for example in examples if example.answer]
+    wrong = wrong_answers([example.answer for example in golden])
+    graders.submit([text for text, _ in wrong], [golden[place] for _, place in wrong]).result()
 
 
 def check_command(section: FileTask, config: Config) -> str:

@@ -59,7 +59,9 @@ def new_task(
         return
     for file in files.values():
         typer.echo(f"wrote {file}")
-    typer.echo("\nNext:\n" + "\n".join(f"  {line}" for line in commands))
+    notes = ("", "  # pip install pytest installs it", "")
+    lines = (f"  {command}{note}" for command, note in zip(commands, notes, strict=True))
+    typer.echo("\nNext:\n" + "\n".join(lines))
 
 
 new.command("config", epilog=examples_epilog(NEW_CONFIG_EXAMPLES))(new_config)

@@ -75,7 +75,7 @@ def test_prompts_are_shown_as_the_model_sees_them(tmp_path):
         ("    return 0.0\n", "gold answers", "earn no more than empty ones"),
         ("    return random.random()\n", "gold answers", "the reward is not deterministic: 0."),
         ("    return 1 / len(completion) - 1\n", "hostile answers", "worse than its floor 0"),
-        ("    return -len(completion)\n", "hostile answers", "returns to one, such as max(-"),
+        ("    return -len(completion)\n", "gold answers", "returns to one, such as max(-"),
         (
             "    if '(' in completion[:9]: time.sleep(60)\n" + RIGHT,
             "hostile answers",
@@ -134,7 +134,7 @@ def test_a_long_hostile_text_that_wins_is_shown_below_the_table(tmp_path):
     assert len(row.text) > 5_000
     shown = called("check", "task", tmp_path / "numbers.py").output
     assert "the text of the row `hostile answers`" in shown
-    assert f"({len(row.text) - 1000:,} more characters: --json prints them)" in shown
+    assert f"({len(row.text) - 200:,} more characters: --json prints them)" in shown
 
 
 def test_what_is_suspicious_is_a_warning(tmp_path):

@@ -47,3 +47,11 @@ def test_a_wrong_answer_that_earns_more_than_the_gold_one_is_a_warning(tmp_path)
 def test_rows_without_another_answer_have_no_row_of_wrong_answers(tmp_path):
     rows = "train = [{'prompt': f'Number {n}?', 'answer': '0'} for n in range(10)]\n"
     assert "wrong answers" not in findings(tmp_path, "1 + (n == gold)", rows)
+
+
+def test_the_advice_about_the_floor_is_given_once(tmp_path):
+    rows = findings(tmp_path, "-1 - n % 3")
+    assert "limit what the function returns to one" in rows["gold answers"].remark
+    assert rows["wrong answers"].remark.endswith("from reward(), worse than its floor, as above")
+    rows = findings(tmp_path, "1 - abs(n - gold)")
+    assert "limit what the function returns to one" in rows["wrong answers"].remark

@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 CHECK_EXAMPLES = (
     "germline check task riddles.py",
     "germline check task rows.jsonl task.reward=numeric",
+    "germline check task dataset task.path=openai/gsm8k task.subset=main",
     "germline check task riddles.py --model Qwen/Qwen2.5-0.5B-Instruct",
 )
 
-LONGEST_PRINTED = 1000
+LONGEST_PRINTED = 200
 """Characters of a hostile text below the table."""
 
 check = typer.Typer(
@@ -35,7 +36,8 @@ def check_task(
         str,
         typer.Argument(
             metavar="FILE|NAME",
-            help="A task file (.py or .jsonl), or the short name of a task.",
+            help="A task file (.py, .jsonl, .json, .csv, .parquet or .arrow), a config, or the "
+            "short name of a task (for the hub: dataset task.path=ORG/NAME).",
             autocompletion=completion.complete_tasks,
         ),
     ],

@@ -25,7 +25,7 @@ def load_config(source: Path | str | Mapping[str, Any], overrides: Sequence[str]
     """Read a YAML file or mapping, apply dotted overrides, and validate.
 
     A run directory, or the run.json in it, gives the config of that run, to repeat the run.
-    A task file (.py, .jsonl) gives a config with that task and the defaults of all else.
+    A task file (.py, .jsonl, .csv, ...) gives a config with that task and the defaults of all else.
     Relative paths inside a config are relative to the working directory, as in every other command;
     a file that does not exist there is taken from the folder of the config.
     The configs that come with germline go by name as well, such as `demo`.

@@ -39,6 +39,9 @@ GOLD, FUZZED = 20, 30
 BROKEN = ("timeout", "the grader process died", "out of memory")
 """Beginnings of failures that no text should cause; by an exception a grader may refuse a text."""
 
+BELOW_FLOOR = "worse than its floor"
+"""Words of the error about a reward below its floor."""
+
 
 @dataclass(frozen=True)
 class ShownPrompt:
@@ -138,10 +141,13 @@ def _rewards(task: Task, graders: Graders) -> list[TaskCheckRow]:
     has_tools = isinstance(task, EnvironmentTask) and task.has_tools
     gold = _judged("gold answers", first, answers, may_raise=False)
     nothing = _judged("empty answers", empty, [""] * len(some), told=gold.remark)
-    false = _judged("wrong answers", other, mistaken, told=gold.remark)
+    told = gold.remark + nothing.remark * (nothing.verdict == "wrong")
+    false = _judged("wrong answers", other, mistaken, told=told)
     # With no gold answer, nothing else shows that some answer can be graded; training refuses it.
     needs_one = not golden and not isinstance(task, EpisodeTask)
-    tried = _judged("hostile answers", strange, hostile, needs_one=needs_one, told=gold.remark)
+    tried = _judged(
+        "hostile answers", strange, hostile, needs_one=needs_one, told=told + false.remark
+    )
     rows = [
         _compared(gold, _judged("", again, answers), nothing, has_tools=has_tools),
         nothing,
@@ -182,7 +188,10 @@ def _judged(
     remark = ""
     if errors:
         remark = errors[0].removeprefix("graders: ")
-        remark = "as above" if remark in told else remark
+        if remark in told:
+            remark = "as above"
+        elif BELOW_FLOOR in remark and BELOW_FLOOR in told:  # the advice is long, and the same
+            remark = f"{remark.partition(BELOW_FLOOR)[0]}{BELOW_FLOOR}, as above"
     elif broken:
         remark = f"{len(broken)} cannot be graded: {broken[0]}"
     elif refused and needs_one and len(refused) == len(texts):

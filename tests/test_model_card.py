@@ -5,12 +5,15 @@ from typing import Any
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 import germline
+from germline.cli.application import app
 from germline.config import load_config
 from germline.record import RunDirectory
 from germline.run import model_card as module
-from germline.run.model_card import model_card
+from germline.run.model_card import model_card, task_of_card
+from germline.types import GermlineError
 from tests.toy_runs import run
 
 TINY = {
@@ -127,3 +130,29 @@ def test_a_card_that_cannot_be_written_is_a_warning(adapter, tmp_path, caplog, m
     germline.export(adapter, tmp_path / "out")
     assert "the model card was not written: no space left" in caplog.text
     assert (tmp_path / "out" / "adapter_config.json").exists()
+
+
+def test_an_adapter_without_a_task_is_evaluated_on_the_task_of_its_card(adapter, tmp_path):
+    germline.export(adapter, tmp_path / "adapter")
+    shown = CliRunner().invoke(app, ["eval", str(tmp_path / "adapter")])
+    assert "so a task is needed: --task arithmetic" in " ".join(shown.stderr.split())
+    with pytest.raises(GermlineError, match="so name a task: task='arithmetic'"):
+        germline.evaluate(str(tmp_path / "adapter"))
+
+
+@pytest.mark.parametrize(
+    ("task", "named"),
+    [
+        ("{kind: python, path: sums.py}", "sums.py"),
+        ("{kind: environment, path: shelf.py}", "shelf.py"),
+        ("{kind: math, path: rows.jsonl}", None),
+        ("{kind: dataset, path: openai/gsm8k}", None),
+        ("{kind: rows}", None),
+        ("arithmetic", None),
+    ],
+)
+def test_a_card_names_a_task_that_can_be_given_by_name(tmp_path, task, named):
+    (tmp_path / "README.md").write_text(f"# Card\n\n## Config\n\n```yaml\ntask: {task}\n```\n")
+    assert task_of_card(tmp_path) == named
+    (tmp_path / "README.md").write_text("# Card of somebody else\n")
+    assert task_of_card(tmp_path) is None

@@ -35,6 +35,7 @@ from germline.run.load_run import (
     open_source,
 )
 from germline.run.loaded_model import with_model_folder
+from germline.run.model_card import task_of_card
 from germline.run.prompt_form import sends_chats
 from germline.run.validate_args import (
     validate_choice,
@@ -186,8 +187,9 @@ def open_evaluation(
     directory, config = open_source(source, task, overrides)
     if directory is None and task is None:
         raise GermlineError(
-            f"evaluate: {source} is not a run directory, so name a task (task='countdown'), or "
-            "give rows of your own (data=rows)"
+            f"evaluate: {source} is not a run directory, so name a task "
+            f"(task={task_of_card(Path(source)) or 'countdown'!r}), or give rows of your own "
+            "(data=rows)"
         )
     last = generation_of_source(source, directory, generation)
     config = with_model_folder(config, inputs.model)

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import yaml
 
 from germline.config import Config
+from germline.config.config_files import TASK_SUFFIXES
 from germline.evaluation import confidence_interval
 from germline.record import RunDirectory
 from germline.record.atomic_files import write_atomically
@@ -27,6 +28,9 @@ from germline.types import GermlineError, HeldOutScore
 log = logging.getLogger(__name__)
 
 FILE = "README.md"
+CONFIG = re.compile(r"^## Config\n\n(`{3,})yaml\n(.*?\n)\1$", re.DOTALL | re.MULTILINE)
+"""The config in a card; a longer fence holds a shorter one."""
+
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 LOAD_MERGED = """\
@@ -109,6 +113,22 @@ def model_card(run: RunDirectory, name: str, form: Literal["adapter", "merged"],
         "data apply; add `license:` to the first lines of this file, and name it here.\n",
     )
     return "\n".join(parts)
+
+
+def task_of_card(folder: Path) -> str | None:
+    """Return the short name or the file of the task that trained exported weights.
+
+    None where the folder has no card of germline, or the task needs more than a name.
+    """
+    try:
+        found = CONFIG.search((folder / FILE).read_text(encoding="utf-8"))
+        task = yaml.safe_load(found[2])["task"] if found else {}
+        kind, path = task.get("kind"), task.get("path")
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, yaml.YAMLError):
+        return None
+    if path is None:
+        return None if kind == "rows" else kind
+    return path if kind in (TASK_SUFFIXES.get(Path(path).suffix), "environment") else None
 
 
 def _prompts(config: Config) -> str:

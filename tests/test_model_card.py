@@ -136,7 +136,7 @@ def test_an_adapter_without_a_task_is_evaluated_on_the_task_of_its_card(adapter,
     germline.export(adapter, tmp_path / "adapter")
     shown = CliRunner().invoke(app, ["eval", str(tmp_path / "adapter")])
     assert "so a task is needed: --task arithmetic" in " ".join(shown.stderr.split())
-    with pytest.raises(GermlineError, match="so name a task: task='arithmetic'"):
+    with pytest.raises(GermlineError, match=r"so name a task \(task='arithmetic'\)"):
         germline.evaluate(str(tmp_path / "adapter"))
 
 
@@ -148,11 +148,14 @@ def test_an_adapter_without_a_task_is_evaluated_on_the_task_of_its_card(adapter,
         ("{kind: math, path: rows.jsonl}", None),
         ("{kind: dataset, path: openai/gsm8k}", None),
         ("{kind: rows}", None),
-        ("arithmetic", None),
+        ("arithmetic", "arithmetic"),
+        ("3", None),
     ],
 )
 def test_a_card_names_a_task_that_can_be_given_by_name(tmp_path, task, named):
-    (tmp_path / "README.md").write_text(f"# Card\n\n## Config\n\n```yaml\ntask: {task}\n```\n")
+    (tmp_path / "README.md").write_text(
+        f"# Card\n\n## Config\n\nThe settings.\n\n```yaml\ntask: {task}\n```\n"
+    )
     assert task_of_card(tmp_path) == named
     (tmp_path / "README.md").write_text("# Card of somebody else\n")
     assert task_of_card(tmp_path) is None

@@ -57,7 +57,14 @@ def test_a_run_that_sent_its_prompts_as_they_are_is_asked_so_and_says_so(countdo
     assert raw != texts(countdown, chat=True)  # else the next line shows nothing
     assert not caplog.text
     assert texts(countdown) == raw
-    assert "as the task countdown of this run sends its own; chat=True (--chat)" in caplog.text
+    assert "as the task of this run, countdown, sends its own; chat=True (--chat)" in caplog.text
+
+
+def test_a_model_that_was_exported_from_such_a_run_is_asked_so_too(countdown, tmp_path, caplog):
+    germline.export(countdown, tmp_path / "model", form="merged")
+    assert texts(tmp_path / "model") == texts(countdown, chat=False)
+    assert "as the task of the run that trained this model sends its own" in caplog.text
+    assert not ServedWeights.open(str(tmp_path / "model")).sends_chats
 
 
 @pytest.mark.parametrize("source", ["arithmetic", "nano"])

@@ -30,7 +30,8 @@ def generate(  # noqa: PLR0913 - the options of the command
             "--chat/--raw",
             help=(
                 "Send prompts through the chat template, or as they are. Default: as the task of "
-                "the run sends its own; through the template for a model."
+                "the run sends its own, also for a model exported from it; through the template "
+                "for any other model."
             ),
             show_default=False,
         ),

@@ -35,7 +35,7 @@ from germline.run.load_run import (
     open_source,
 )
 from germline.run.loaded_model import with_model_folder
-from germline.run.model_card import task_of_card
+from germline.run.model_card import sends_chats_by_card, task_of_card
 from germline.run.prompt_form import sends_chats
 from germline.run.validate_args import (
     validate_choice,
@@ -212,7 +212,8 @@ def generate(  # noqa: PLR0913 - all that a completion depends on
     """Generate answers to prompts with the weights of a run or a model.
 
     With `chat`, prompts go through the chat template, without it they are sent as they are. None:
-    as the task of the run sends its own, and through the template for a model.
+    as the task of the run sends its own, also for a model that was exported from a run; through the
+    template for any other model.
 
     The engine is that of the run, or one of another kind with its defaults, such as `inprocess`.
     `generation` is the last update of the run to include, -1 for none, or `best`: that before the
@@ -230,7 +231,18 @@ def generate(  # noqa: PLR0913 - all that a completion depends on
     asked = () if engine is None else (f"engine.kind={engine}",)
     directory, config = open_source(source, None, asked)
     if chat is None:
-        chat = directory is None or _as_trained(config)
+        chat = sends_chats(config) if directory else sends_chats_by_card(config)
+        if not chat:
+            run = (
+                f"this run, {config.task.title},"
+                if directory
+                else "the run that trained this model"
+            )
+            log.warning(
+                "the prompt is sent as it is, as the task of %s sends its own; chat=True (--chat) "
+                "sends it through the chat template",
+                run,
+            )
     examples = [Example(i, prompt, "", chat) for i, prompt in enumerate(prompts)]
     settings = Decoding(max_new_tokens, temperature, top_p, noise_seed=seed)
     last = generation_of_source(source, directory, generation)
@@ -243,18 +255,6 @@ def generate(  # noqa: PLR0913 - all that a completion depends on
         return opened.generate([None], examples, settings)[0]
     finally:
         close_engine(opened)
-
-
-def _as_trained(config: Config) -> bool:
-    """Return whether prompts go through the chat template, as in a run; say so if they do not."""
-    chat = sends_chats(config)
-    if not chat:
-        log.warning(
-            "the prompt is sent as it is, as the task %s of this run sends its own; chat=True "
-            "(--chat) sends it through the chat template",
-            config.task.title,
-        )
-    return chat
 
 
 def engine_without_run(config: Config) -> Engine:

@@ -28,8 +28,10 @@ from germline.types import GermlineError, HeldOutScore
 log = logging.getLogger(__name__)
 
 FILE = "README.md"
-CONFIG = re.compile(r"^## Config\n\n(`{3,})yaml\n(.*?\n)\1$", re.DOTALL | re.MULTILINE)
+CONFIG = re.compile(r"^## Config\n.*?^(`{3,})yaml\n(.*?\n)\1$", re.DOTALL | re.MULTILINE)
 """The config in a card; a longer fence holds a shorter one."""
+
+SENT_RAW = "The run sent its prompts as they are, without the chat template"
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -123,6 +125,7 @@ def task_of_card(folder: Path) -> str | None:
     try:
         found = CONFIG.search((folder / FILE).read_text(encoding="utf-8"))
         task = yaml.safe_load(found[2])["task"] if found else {}
+        task = {"kind": task} if isinstance(task, str) else task
         kind, path = task.get("kind"), task.get("path")
     except (OSError, ValueError, LookupError, TypeError, AttributeError, yaml.YAMLError):
         return None
@@ -131,13 +134,22 @@ def task_of_card(folder: Path) -> str | None:
     return path if kind in (TASK_SUFFIXES.get(Path(path).suffix), "environment") else None
 
 
+def sends_chats_by_card(config: Config) -> bool:
+    """Return whether the prompts of a model or a PEFT adapter go through the chat template.
+
+    They do unless it is a folder with a card of germline that says otherwise.
+    """
+    folder = Path(getattr(config.space, "init_adapter", None) or config.model)
+    try:
+        return SENT_RAW not in (folder / FILE).read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return True
+
+
 def _prompts(config: Config) -> str:
     """Say how the run sent its prompts, with the line of Python that does the same."""
     if not sends_chats(config):
-        return (
-            "The run sent its prompts as they are, without the chat template: "
-            '`tokenizer(prompt, return_tensors="pt")`.'
-        )
+        return f'{SENT_RAW}: `tokenizer(prompt, return_tensors="pt")`.'
     system = " after the system message of the config below" if config.task.system_prompt else ""
     return (
         f"The run sent its prompts as messages of the user{system}: "

@@ -37,6 +37,7 @@ from germline.run.load_run import (
     open_source,
     strategy_of_run,
 )
+from germline.run.model_card import sends_chats_by_card
 from germline.run.prompt_form import sends_chats
 from germline.types import Perturbation, SeedPerturbation
 
@@ -98,8 +99,8 @@ class ServedWeights:
 
     @property
     def sends_chats(self) -> bool:
-        """Whether the run sent its prompts through the chat template; true for a model."""
-        return self._directory is None or sends_chats(self.config)
+        """Whether prompts go through the chat template, as in the run that trained the weights."""
+        return (sends_chats if self._directory else sends_chats_by_card)(self.config)
 
     @property
     def engine_kind(self) -> str:

@@ -152,9 +152,9 @@ def _only_the_reward_rose(score: HeldOutScore, start: HeldOutScore) -> str:
     )
 
 
-def _is_solved(start: HeldOutScore) -> bool:
-    """Whether every held-out example was right before training."""
-    return start.proportion and start.mean == (start.higher_is_better is not False)
+def _is_solved(score: HeldOutScore) -> bool:
+    """Whether every held-out example was right."""
+    return score.proportion and score.mean == (score.higher_is_better is not False)
 
 
 def _without_update(run: RunDirectory) -> str:

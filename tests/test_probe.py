@@ -262,14 +262,18 @@ def test_without_a_signal_the_note_says_what_was_seen():
 def test_where_all_scores_are_equal_nothing_is_recommended(config, tmp_path, monkeypatch):
     equal = replace(CENTER, reward=0.125)
     monkeypatch.setattr(probing, "probe_center", lambda _bench: equal)
-    monkeypatch.setattr(probing, "probe_sigma", lambda _bench, sigma: replace(equal, sigma=sigma))
+    other = replace(equal, informative=0.5, divergence=9.0)
+    found = lambda _bench, sigma: replace(equal if sigma < 0.5 else other, sigma=sigma)  # noqa: E731
+    monkeypatch.setattr(probing, "probe_sigma", found)
     source = tmp_path / "toy.json.yaml"
     source.write_text(config.model_dump_json())
     out = tmp_path / "probe"
     shown = CliRunner().invoke(app, ["probe", str(source), "--out", str(out)])
     assert shown.exit_code != 0
     assert "same reward on every example (0.125 on average)" in shown.stderr
-    assert "take another model" in shown.stderr
+    assert re.search(
+        r"no signal there \(at \S+ they differ, but .*take another model", shown.stderr
+    )
     assert "next:" not in shown.output
     assert "recommended" not in shown.output
     assert not (out / "probe.yaml").exists()

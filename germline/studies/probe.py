@@ -97,7 +97,7 @@ def probe(
                 f"{center.garbage:.0%} of those of the base model; inspect the latter with "
                 "`germline generate`"
             )
-        _check_signal(sane)
+        _check_signal(sigma_probes, sane)
         edge = _edge(sigma_probes, center)
         sigmas = _best(sane)
         watch(f"one generation at sigma {sigmas[0]:g}")
@@ -306,7 +306,7 @@ def _without_signal(sane: Sequence[SigmaProbe]) -> Iterator[str]:
         )
 
 
-def _check_signal(sane: Sequence[SigmaProbe]) -> None:
+def _check_signal(sigma_probes: Sequence[SigmaProbe], sane: Sequence[SigmaProbe]) -> None:
     """Raise an error where members differ at no sane sigma: then no sigma is better than another.
 
     Raises:
@@ -315,12 +315,14 @@ def _check_signal(sane: Sequence[SigmaProbe]) -> None:
     if any(probe.informative for probe in sane):
         return
     sigmas = " to ".join(dict.fromkeys((f"{sane[0].sigma:g}", f"{sane[-1].sigma:g}")))
+    first = next((f"{probe.sigma:g}" for probe in sigma_probes if probe.informative), None)
+    more = f" (at {first} they differ, but write otherwise than the base model)" if first else ""
     raise GermlineError(
         f"probe: nothing to recommend: at sigma {sigmas} all members earn the same reward on every "
-        f"example ({sane[-1].reward:.3g} on average), so ES has no signal at any sigma. If that is "
+        f"example ({sane[-1].reward:.3g} on average), so ES has no signal there{more}. If that is "
         "the highest reward, take harder examples. Otherwise the base model writes no answer that "
-        "earns more: take another model, examples in the prompt (task.few_shot), easier examples, "
-        "or a reward for parts of an answer; `germline generate` shows what it writes"
+        "earns more: take another model, examples in the prompt (task.few_shot), easier or more "
+        "examples, or a reward for parts of an answer; `germline generate` shows what it writes"
     )
 
 

@@ -17,6 +17,7 @@ from germline.config import load_config
 from germline.evaluation.member_kl import MemberKl
 from germline.protocols.wrappers import FleetWrapper
 from germline.record import RunDirectory
+from germline.record.metrics_rows import calibrated_kl
 from germline.report import curves
 from germline.report.run_facts import RunFacts
 from germline.report.text_format import caution, score
@@ -151,12 +152,23 @@ def test_the_page_says_what_sigma_was_calibrated_to_and_draws_the_steps(run):
 def test_the_page_names_the_sigma_that_the_run_used_and_not_that_of_the_last_trial():
     trials = [{"sigma": 0.1, "kl": 0.0001}, {"sigma": 0.3, "kl": 0.0015}]
     rows = [{"generation": 0, "sigma": 0.36, "calibration": trials}]
-    run: Any = SimpleNamespace(rows=rows)
-    said = curves.calibrated(run)
-    assert said == (
+    run: Any = SimpleNamespace(rows=rows, config=load_config({}))
+    assert curves.calibrated(run) == (
         " The members of generation 0 had sigma 0.36, calibrated in 2 trials to a KL divergence of "
-        "about 0.00216 nats per token."
+        "about 0.00216 nats per token (target 0.002)."
     )
+
+
+@pytest.mark.parametrize(
+    ("sigma", "kl"),
+    [(0.108, 0.00050), (0.16, 0.00239), (0.218, 0.0082), (0.109, 0.00052), (0.0535, 0.00012)],
+)
+def test_the_divergence_of_a_sigma_is_that_of_the_trials_beside_it(sigma, kl):
+    # From the last trial by the square of sigma, 0.108 had the target for its divergence.
+    trials = [{"sigma": 0.107, "kl": 0.00048}, {"sigma": 0.218, "kl": 0.0082}]
+    assert calibrated_kl({"calibration": trials}, sigma) == pytest.approx(kl, rel=0.02)
+    nothing = [{"sigma": 0.1, "kl": 0.0}, {"sigma": 0.2, "kl": None}]
+    assert calibrated_kl({"calibration": nothing}, sigma) is None
 
 
 def test_the_time_of_the_calibration_is_a_part_of_its_own(run):

@@ -108,16 +108,25 @@ def mean_sigma(record: GenerationRecord) -> float:
 
 
 def calibrated_kl(row: Mapping[str, Any], sigma: float) -> float | None:
-    """Return about the KL divergence of members with a sigma, from the last trial of a calibration.
+    """Return about the KL divergence of members with a sigma, from the trials of a calibration.
 
-    Near the sigma of the trial the divergence grows with the square of sigma.
+    Between two trials the logarithm of the divergence is interpolated over that of sigma; beyond
+    all of them, the divergence grows with the square of sigma. None if no trial has one above 0.
 
     Args:
         row: the generation before which sigma was calibrated.
-        sigma: near that of the trial.
+        sigma: of the members.
     """
-    trial = row["calibration"][-1]
-    return None if trial["kl"] is None else float(trial["kl"] * (sigma / trial["sigma"]) ** 2)
+    known = sorted((one["sigma"], one["kl"]) for one in row["calibration"] if one["kl"])
+    known = [(tried, kl) for tried, kl in known if kl > 0]
+    if not known:
+        return None
+    low, kl_low = max((one for one in known if one[0] <= sigma), default=known[0])
+    high, kl_high = min((one for one in known if one[0] >= sigma), default=known[-1])
+    if low == high:
+        return float(kl_low * (sigma / low) ** 2)
+    share = math.log(sigma / low) / math.log(high / low)
+    return float(kl_low ** (1 - share) * kl_high**share)
 
 
 def step_in_sigmas(update: Update | MeanUpdate) -> float | None:

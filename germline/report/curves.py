@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
-from germline.config import AutoLearningRate, AutoSigma, Nes
+from germline.config import AutoLearningRate, AutoSigma, Config, Nes
 from germline.evaluation.held_out import Z_95, confidence_interval, score_of_values
 from germline.record.atomic_files import Row
 from germline.record.metrics_rows import calibrated_kl, scores_by_scorer
@@ -165,8 +165,14 @@ def calibrated(run: RunFacts) -> str:
     return (
         f" The members of generation {first['generation']} had sigma {number(first['sigma'])}, "
         f"calibrated in {len(trials)} trial{many} to a KL divergence of about "
-        f"{number(calibrated_kl(first, first['sigma']))} nats per token."
+        f"{number(calibrated_kl(first, first['sigma']))} nats per token{_target(run.config)}."
     )
+
+
+def _target(config: Config) -> str:
+    """Name the divergence to which sigma is calibrated."""
+    sigma = getattr(config.strategy, "sigma", None)
+    return f" (target {number(sigma.target_kl)})" if isinstance(sigma, AutoSigma) else ""
 
 
 def _sigma_changes(run: RunFacts) -> str:

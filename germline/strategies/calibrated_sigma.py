@@ -6,11 +6,12 @@ divergence does not. For small sigma the divergence grows with its square, so ea
     (1)  sigma <- sigma sqrt(target / KL(sigma))        rounded to three digits
 
 until (1) changes sigma by less than the factor `CLOSE`. Where the divergence does not grow with the
-square of sigma (near the rounding of the weights, or where the texts are garbage), (1) may give a
-sigma beyond one that was tried: then the next trial is the geometric mean of the largest sigma
-below the target and the smallest above it; if that mean is near both, and the divergences of both
-are near the target, it is the result. A sigma above `MOST_SIGMA` is not tried. If members equal the
-center even there, or have no finite divergence at any sigma, the run stops with an error.
+square of sigma (with two perturbed factors, near the rounding of the weights, or where the texts
+are garbage), (1) may give a sigma beyond one that was tried, or near it: then the next trial is the
+geometric mean of the largest sigma below the target and the smallest above it; if that mean is near
+both, and the divergences of both are near the target, it is the result. A sigma above `MOST_SIGMA`
+is not tried. If members equal the center even there, or have no finite divergence at any sigma, the
+run stops with an error.
 
 At that sigma the rewards of members may not differ: after a generation in which less than a tenth
 of the directions have a coefficient, sigma grows by half, up to sqrt(max_kl / target) times; it
@@ -146,7 +147,8 @@ class _Search:
             self._above = min(self._above, sigma)
         factor = min(self._factor(kl), max(MOST_SIGMA / sigma, 1.0))
         enclosed = 0 < self._below < self._above < math.inf
-        if enclosed and not (is_close(factor) or self._below < sigma * factor < self._above):
+        is_new = self._below * CLOSE < sigma * factor < self._above / CLOSE
+        if enclosed and not (is_close(factor) or is_new):
             middle = math.sqrt(self._below * self._above) / sigma
             if not is_close(middle) or self._is_enclosed():
                 return middle

@@ -41,6 +41,16 @@ def cut(request: pytest.FixtureRequest, trained: Path, tmp_path: Path) -> tuple[
     return copy, request.param
 
 
+def test_a_resumed_run_says_which_generations_it_trains_again(cut, trained, caplog):
+    path, kept = cut
+    germline.resume(path).run()
+    assert f"journal lines of generations {kept} to 3 are missing: they are trained" in caplog.text
+    assert journal(path) == journal(trained)
+    caplog.clear()
+    germline.resume(path)
+    assert not caplog.text
+
+
 @pytest.mark.parametrize(
     "use",
     [

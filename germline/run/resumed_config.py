@@ -10,6 +10,7 @@ from germline.checkpoint import newest_snapshot
 from germline.config import Config, load_config
 from germline.record import JournalEntry, RunDirectory
 from germline.record.best_generation import early_stop
+from germline.record.journal_check import warn_of_lost_lines
 from germline.report.diff import differing_settings
 from germline.run.load_run import settings_for
 from germline.run.loaded_model import is_from_python
@@ -99,6 +100,7 @@ def entries_to_resume(directory: RunDirectory, config: Config) -> list[JournalEn
         GermlineError: the run has more generations than the config, or stopped early.
     """
     entries = directory.journal.read()
+    warn_of_lost_lines(directory)
     if len(entries) > config.generations:
         raise GermlineError(
             f"generations={config.generations}, but the run already has {len(entries)}: "

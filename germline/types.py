@@ -320,6 +320,8 @@ class HeldOutScore:
     """A held-out result: mean of the task's metric with its standard error over examples.
 
     Attributes:
+        generation: number of updates before it, 0 for the starting weights. These are the weights
+            after generation `generation - 1`, which `export` and `replay` take.
         proportion: whether the metric of an example is 0 or 1, and the mean a proportion.
         higher_is_better: direction of the metric; None: not recorded, by an older germline.
         values: the metric of each example (NaN: missing); empty where it was not recorded.

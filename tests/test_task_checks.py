@@ -140,7 +140,7 @@ def test_a_long_hostile_text_that_wins_is_shown_below_the_table(tmp_path):
 def test_what_is_suspicious_is_a_warning(tmp_path):
     found = findings(tmp_path, "    return float(example['answer'] in completion)\n")
     assert found["hostile answers"].verdict == "warning"
-    assert found["hostile answers"].remark.startswith("9 of 49 earn 1, as much as a gold answer")
+    assert found["hostile answers"].remark.startswith("5 of 49 earn 1, as much as a gold answer")
     assert ", such as '\\x1b[31m" in found["hostile answers"].remark
     rows = "train = test = [{'prompt': 'Why?'}]\n"
     found = findings(tmp_path, "    return len(completion)\n", rows)

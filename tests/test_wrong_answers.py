@@ -55,3 +55,14 @@ def test_the_advice_about_the_floor_is_given_once(tmp_path):
     assert rows["wrong answers"].remark.endswith("from reward(), worse than its floor, as above")
     rows = findings(tmp_path, "1 - abs(n - gold)")
     assert "limit what the function returns to one" in rows["wrong answers"].remark
+
+
+def test_a_hostile_text_that_is_right_by_chance_tempts_nobody(tmp_path):
+    rows = "train = [{'prompt': 'One?', 'answer': '1'}, {'prompt': 'Two?', 'answer': '2'}] * 5\n"
+    last = (
+        "import re\ndef reward(completion, example):\n    found = re.findall(r'\\d+', completion)\n"
+    )
+    path = tmp_path / "numbers.py"
+    path.write_text(f"{rows}{last}    return float(found[-1:] == [example['answer']])\n")
+    found = {row.tried: row for row in germline.check_task(path, prompts=0).findings}
+    assert (found["hostile answers"].verdict, max(found["hostile answers"].rewards)) == ("ok", 1)

@@ -5,6 +5,7 @@ of every run is in `germline.run.reward_check`.
 """
 
 import math
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -32,6 +33,8 @@ from germline.scorers.scored_graders import Graders
 from germline.tasks import make_task
 from germline.tasks.environment_task import EnvironmentTask
 from germline.types import GermlineError, Grade
+
+NUMBER = re.compile(r"\d+")
 
 GOLD, FUZZED = 20, 30
 """Numbers of gold and empty answers, and of mixed hostile texts."""
@@ -124,6 +127,7 @@ def _rewards(task: Task, graders: Graders) -> list[TaskCheckRow]:
     some = [*spread(task.examples("train"), GOLD // 2), *spread(task.examples("test"), GOLD // 2)]
     golden = [example for example in some if example.answer]
     hostile = [*HOSTILE, *fuzz_text(FUZZED)]
+    targets = (some * len(hostile))[: len(hostile)]
     answers = [example.answer for example in golden]
     wrong = wrong_answers(answers)
     mistaken = [text for text, _ in wrong]
@@ -135,7 +139,7 @@ def _rewards(task: Task, graders: Graders) -> list[TaskCheckRow]:
             (answers, golden),
             ([""] * len(some), some),
             (mistaken, [golden[place] for _, place in wrong]),
-            (hostile, (some * len(hostile))[: len(hostile)]),
+            (hostile, targets),
         )
     )
     has_tools = isinstance(task, EnvironmentTask) and task.has_tools
@@ -153,7 +157,9 @@ def _rewards(task: Task, graders: Graders) -> list[TaskCheckRow]:
         nothing,
         *([_exceeding(gold, false, wrong)] if wrong else []),
         # As the only reply, a gold answer earns nothing where a tool must be called.
-        tried if has_tools and not _is_better(gold, nothing) else _tempting(gold, tried, hostile),
+        tried
+        if has_tools and not _is_better(gold, nothing)
+        else _tempting(gold, tried, hostile, [one.answer for one in targets]),
     ]
     return rows if isinstance(task, EpisodeTask) else warn_of_equal_rewards(rows)
 
@@ -261,14 +267,25 @@ def _exceeding(
     return replace(wrong, verdict="warning", remark=remark)
 
 
-def _tempting(gold: TaskCheckRow, hostile: TaskCheckRow, texts: Sequence[str]) -> TaskCheckRow:
-    """Warn when a hostile text earns as much as a right answer, and name the text."""
+def _tempting(
+    gold: TaskCheckRow, hostile: TaskCheckRow, texts: Sequence[str], answers: Sequence[str]
+) -> TaskCheckRow:
+    """Warn when a hostile text earns as much as a right answer, and name the text.
+
+    A text whose last number is the gold answer of its example may be right by chance.
+    """
     if "wrong" in (gold.verdict, hostile.verdict) or not gold.rewards or not hostile.rewards:
         return hostile
     best = max(hostile.rewards)
     if best < min(gold.rewards):
         return hostile
-    winners = [text for text, reward in zip(texts, hostile.rewards, strict=True) if reward == best]
+    winners = [
+        text
+        for text, reward, answer in zip(texts, hostile.rewards, answers, strict=True)
+        if reward == best and NUMBER.findall(text)[-1:] != [answer]
+    ]
+    if not winners:
+        return hostile
     shortest = min(winners, key=len)
     remark = (
         f"{len(winners)} of {len(texts)} earn {best:g}, as much as a gold answer, such as "

@@ -201,7 +201,7 @@ def test_a_model_is_scored_on_the_rows_that_are_given(tmp_path, monkeypatch):
     score, file = germline.evaluate(
         "nano", reward=length, data={"train": rows[:1], "test": rows[1:]}, overrides=["engine=toy"]
     )
-    assert (score.metric, score.n, file.name) == ("length", 3, "completions-rows-test.jsonl")
+    assert (score.metric, score.n, file.name) == ("length", 3, "completions-nano-rows-test.jsonl")
     with pytest.raises(
         GermlineError, match=r"name a task .*or give rows of your own \(data=rows\)"
     ):

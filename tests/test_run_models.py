@@ -245,7 +245,8 @@ def test_completions_that_replace_others_are_named_in_a_warning(one_run, tmp_pat
     evaluate(str(one_run), limit=2, out=file)
     assert caplog.messages == [
         "out: the 2 completions of this evaluation replace the 3 of an earlier one in "
-        f"{file}: to keep both, name another file (--out)"
+        f"{file}: to keep such a file, move it away first, or name another one (--out, for one "
+        "source at a time)"
     ]
 
 

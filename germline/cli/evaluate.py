@@ -68,8 +68,8 @@ def evaluate(  # noqa: PLR0913 - the options of a command
         typer.Option(
             metavar="FILE",
             help="Output file of the completions; default: completions-TASK-SPLIT.jsonl (with "
-            "--generation, completions-TASK-SPLIT-generation-G.jsonl) in the run directory, or for "
-            "a model in the working directory.",
+            "--generation, completions-TASK-SPLIT-generation-G.jsonl) in the run directory, or "
+            "completions-MODEL-TASK-SPLIT.jsonl in the working directory.",
         ),
     ] = None,
     generation: Annotated[

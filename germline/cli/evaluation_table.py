@@ -70,7 +70,7 @@ def score_sources(
                 split=split,
                 limit=limit,
                 overrides=overrides,
-                out=out or (None if len(sources) == 1 else _file_beside(source, split, generation)),
+                out=out,
                 generation=generation,
             )
             difference = paired_difference(score, rows[0].score) if rows else None
@@ -156,13 +156,6 @@ def _to_the_first(found: SeedDifference) -> str:
         low, high = found.interval
         interval = f" (95 % interval {low:+.3g} to {high:+.3g}, {found.pairing})"
     return f"{found.mean:+.3g}{interval} to the first of these means"
-
-
-def _file_beside(source: str, split: Split, generation: object) -> Path | None:
-    """Name a file for the completions of a model, which has no folder of its own to keep them."""
-    if (Path(source) / "run.json").exists():
-        return None
-    return Path(f"completions-{Path(source).name}-{split}.jsonl")
 
 
 def _by_scorer(score: HeldOutScore, name: str) -> str:

@@ -87,7 +87,8 @@ def evaluate(  # noqa: PLR0913 - all that a score depends on
         split: which examples.
         limit: only the first so many of them.
         overrides: settings of engine, microbatch and graders.
-        out: file for the completions; default: in the run directory or the working directory.
+        out: file for the completions; default: `completions-TASK-SPLIT.jsonl` in the run directory,
+            or `completions-MODEL-TASK-SPLIT.jsonl` in the working directory.
         generation: of a run, the last update to include, -1 for none, or `best`: that before the
             best held-out score; default: the newest.
         reward: what was given to `train`, as for `data`, `model` and `tokenizer`; with
@@ -116,10 +117,13 @@ def evaluate(  # noqa: PLR0913 - all that a score depends on
         task = task.model_copy(update={"reward_functions": inputs.task.weights})
     evaluated = open_evaluation(source, task, split, limit, overrides, generation, inputs)
     directory, last = evaluated.directory, evaluated.generation
-    folder = directory.path if directory else Path()
+    of_task = f"{evaluated.task.name}-{split}"
     after = "start" if last == -1 else last
     ending = "" if last is None else f"-generation-{after}"
-    file = file or folder / f"completions-{evaluated.task.name}-{split}{ending}.jsonl"
+    if file is None and directory:
+        file = directory.path / f"completions-{of_task}{ending}.jsonl"
+    elif file is None:
+        file = Path(f"completions-{Path(source).name}-{of_task}.jsonl")
     check_writable(file)
     score, evaluation = evaluated.run()
     _write_completions(file, evaluation, evaluated.examples)
@@ -322,7 +326,8 @@ def _write_completions(path: Path, evaluation: Evaluation, examples: Sequence[Ex
         if path.is_file() and (earlier := path.read_bytes()) != content:
             log.warning(
                 "out: the %d completions of this evaluation replace the %d of an earlier one in "
-                "%s: to keep both, name another file (--out)",
+                "%s: to keep such a file, move it away first, or name another one (--out, for one "
+                "source at a time)",
                 *(len(rows), earlier.count(b"\n"), path),
             )
     write_atomically(path, content)

@@ -351,8 +351,8 @@ def test_train_takes_the_file_by_the_command_that_is_printed(config, tmp_path):
     assert run.exit_code == 0, run.output
     used = json.loads((tmp_path / "run" / "run.json").read_text())["config"]["strategy"]
     advised = json.loads((tmp_path / "probe" / "probe.json").read_text())
-    assert used["sigma"] == advised["sigma"]
-    assert used["learning_rate"] == advised["learning_rate"]
+    assert [used[name] == advised[name] for name in ("sigma", "learning_rate")] == [True, True]
+    assert re.search(rf"untrained\s.*{advised['untrained_score']:.3g} \(0\)", shown.stdout)
 
 
 def test_a_strategy_without_a_learning_rate_gets_a_sigma_alone():

@@ -108,6 +108,7 @@ def _values(advice: "ProbeAdvice") -> dict[str, object]:
             }
             for one in advice.trials
         ],
+        "untrained_score": advice.untrained_score,
         "reasons": list(advice.reasons()),
         "notes": list(advice.notes),
         "seconds": advice.seconds,
@@ -130,6 +131,7 @@ def _sigma_rows(advice: "ProbeAdvice") -> Iterator[Sequence[str]]:
 
 
 def _trial_rows(advice: "ProbeAdvice") -> Iterator[Sequence[str]]:
+    yield "untrained", "", f"{advice.untrained_score:.3g} (0)"
     for trial in advice.trials:
         rate = "" if trial.learning_rate is None else f"{trial.learning_rate:g}"
         scores = ", ".join(f"{score:.3g} ({done})" for done, score in trial.scores)

@@ -88,6 +88,7 @@ def probe(
         watch("base model")
         center = probe_center(bench)
         watch(f"base model: {_measured_values(center)}")
+        untrained_score = bench.score(bench.fresh)
         sigma_probes = _probe_sigmas(bench, center, clock, watch)
         sane = [sigma_probe for sigma_probe in sigma_probes if is_sane(sigma_probe, center)]
         if not sane:
@@ -121,6 +122,7 @@ def probe(
         center=center,
         sigma_probes=tuple(sigma_probes),
         trials=tuple(trials) if best.scores else (),
+        untrained_score=untrained_score,
         notes=(*_unused_settings(config), *_notes(sigma_probes, center, best, rounds, enough)),
         seconds=clock.elapsed_s,
         sigma_unit=unit,

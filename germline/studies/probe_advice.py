@@ -31,6 +31,7 @@ class ProbeAdvice:
         center: measurements of the base model on the same batches.
         sigma_probes: measurements of members, by rising sigma.
         trials: in order of preference, with their scores; empty when there was no time.
+        untrained_score: score of the base model on the examples that score the trials.
         notes: limits of the advice, such as that time ran out.
         seconds: duration of the probe.
         sigma_unit: unit of the recommended settings, if the config does not set it.
@@ -44,6 +45,7 @@ class ProbeAdvice:
     center: SigmaProbe
     sigma_probes: tuple[SigmaProbe, ...]
     trials: tuple[Trial, ...]
+    untrained_score: float
     notes: tuple[str, ...]
     seconds: float
     sigma_unit: str | None = None
@@ -183,6 +185,7 @@ def _numbers(advice: ProbeAdvice) -> str:
             {"sigma": trial.sigma, "learning_rate": trial.learning_rate, "scores": trial.scores}
             for trial in advice.trials
         ],
+        "untrained_score": advice.untrained_score,
         "notes": list(advice.notes),
         "seconds": round(advice.seconds, 1),
     }

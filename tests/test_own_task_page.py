@@ -1,7 +1,10 @@
 """docs/own-task.md as a reader follows it: its files are written, its commands are called."""
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +15,8 @@ from germline.cli.application import app
 from germline.graders.builtin_rewards import rewards
 from germline.tasks.python_file import FileSettings
 
-PAGE = Path(__file__).parents[1] / "docs" / "own-task.md"
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "own-task.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 BLOCKS = re.findall(r"(?:^`([\w.]+)`:\n)?^```(\w*)\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
 
@@ -49,3 +53,19 @@ def test_the_python_file_of_the_page_is_a_task(folder):
 def test_the_tables_name_every_reward_and_setting():
     rows = re.findall(r"^\| `(\w+)", TEXT, re.MULTILINE)
     assert {*rewards(), *FileSettings.model_fields} <= set(rows)
+
+
+def test_the_tests_of_a_new_task_need_pytest_alone_in_a_clone(folder):
+    """`make demo` installs none of the tools that the conftest.py of the clone uses."""
+    assert CliRunner().invoke(app, ["new", "task", "sums"]).exit_code == 0
+    lacking = ("sybil", "xdist", "beartype", "hypothesis")
+    options = ["-c", str(ROOT / "pyproject.toml"), "-p", "conftest", "test_sums.py"]
+    code = (
+        f"import sys; sys.modules |= dict.fromkeys({lacking}); sys.path[:0] = ['', {str(ROOT)!r}]\n"
+        f"import pytest; sys.exit(pytest.main({options}))"
+    )
+    clean = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=clean, capture_output=True, text=True, check=False
+    )
+    assert "3 passed" in done.stdout, done.stdout + done.stderr

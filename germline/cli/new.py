@@ -53,7 +53,8 @@ def new_task(
         text = (STARTING_POINT / template).read_text(encoding="utf-8")
         file.write_text(text.replace("NAME", name.name), encoding="utf-8")
     task, test, config = (str(file) for file in files.values())
-    commands = (f"germline check task {task}", f"pytest {test}", f"germline train {config}")
+    tests = f"python -m pytest {test}"
+    commands = (f"germline check task {task}", tests, f"germline train {config}")
     if as_json:
         print_json({"files": [task, test, config], "next": commands})
         return

@@ -162,7 +162,7 @@ def test_more_generations_are_not_suggested_where_all_is_right(
         run.write_held_out(values_score(generation, [value] * 9), [rollout(0, 7, 0.0)], BATCH)
     lines = printed_lines(run)
     assert f"  germline eval {run.path}" in lines
-    assert "  germline new task NAME" in lines
+    assert "  germline new task my_task" in lines
     assert any("germline export" in line for line in lines) is not bool(before)
     assert not [line for line in lines if "germline resume" in line]
     said = " ".join(" ".join(lines).split())

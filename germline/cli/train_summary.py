@@ -132,7 +132,7 @@ def print_next_commands(console: Console, run: RunDirectory) -> None:
     if is_solved:
         if not _is_solved(known[0]):
             tables.print_indented(SOLVED, console)
-        lines += [f"  germline eval {path}", "  germline new task NAME"]
+        lines += [f"  germline eval {path}", "  germline new task my_task"]
     can_continue = not (run.config.strategy.whole_run or run.stopped_early or is_solved)
     # After a decline the advice above continues from the best weights, and not from the last ones.
     if can_continue and is_updated and not score_decline_advice(run.config, run.path, rows, scores):

@@ -3,8 +3,6 @@
 import io
 import math
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -152,7 +150,8 @@ def test_the_page_says_what_sigma_was_calibrated_to_and_draws_the_steps(run):
 def test_the_page_names_the_sigma_that_the_run_used_and_not_that_of_the_last_trial():
     trials = [{"sigma": 0.1, "kl": 0.0001}, {"sigma": 0.3, "kl": 0.0015}]
     rows = [{"generation": 0, "sigma": 0.36, "calibration": trials}]
-    run: Any = SimpleNamespace(rows=rows, config=load_config({}))
+    run = RunFacts.__new__(RunFacts)
+    vars(run).update(rows=rows, config=load_config({}))
     assert curves.calibrated(run) == (
         " The members of generation 0 had sigma 0.36, calibrated in 2 trials to a KL divergence of "
         "about 0.00216 nats per token (target 0.002)."

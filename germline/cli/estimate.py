@@ -160,4 +160,4 @@ def gigabytes(size: int | float) -> str:
     """Format bytes in GB (10^9 bytes), and less than 0.1 GB in a smaller unit."""
     from germline.report import text_format
 
-    return f"{size / GIGABYTE:.2f} GB" if size >= GIGABYTE / 10 else text_format.size(size)
+    return f"{size / GIGABYTE:.2f} GB" if size >= GIGABYTE / 10 else text_format.size(float(size))

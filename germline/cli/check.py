@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 CHECK_EXAMPLES = (
     "germline check task riddles.py",
     "germline check task rows.jsonl task.reward=numeric",
-    "germline check task dataset task.path=openai/gsm8k task.subset=main",
     "germline check task riddles.py --model Qwen/Qwen2.5-0.5B-Instruct",
 )
 

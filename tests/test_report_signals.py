@@ -293,6 +293,15 @@ def test_generations_without_an_update_have_a_remedy_where_no_other_advice_helps
     assert without_update(rows(WINDOW), CONFIG) == ""
 
 
+def test_pairs_that_tie_are_not_said_to_be_members_that_do_not_differ():
+    tied = [{**generation_row(one), "informative_examples": 0.5} for one in silent(2)]
+    sentence = without_update(tied, CONFIG)
+    assert sentence.startswith(
+        "In every generation the two members of every antithetic pair had the same fitness, so no "
+    )
+    assert "the reward does not tell them apart" not in sentence
+
+
 def test_no_remedy_is_named_for_generations_without_an_update_that_are_solved():
     last = [generation_row(one) for one in silent(2)]
     found = without_update([*rows(WINDOW), *map(solved, last)], CONFIG)

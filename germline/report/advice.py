@@ -96,9 +96,12 @@ def without_update(rows: Sequence[Row], config: Config) -> str:
     solved = sum(_is_solved(row) for row in silent)
     some = f"{len(silent)} of {len(rows)} generations"
     which = "every generation" if len(silent) == len(rows) else some
-    sentence = f"In {which} all members had the same fitness, so no update was made."
+    # Only the two members of a pair are compared: with equal ones, other members may differ.
+    differ = any(row.get("informative_examples") for row in silent)
+    who = "the two members of every antithetic pair" if differ else "all members"
+    sentence = f"In {which} {who} had the same fitness, so no update was made."
     means = {row["fitness"]["mean"] for row in rows}
-    if len(silent) == len(rows) and len(means) == 1:
+    if len(silent) == len(rows) and len(means) == 1 and not differ:
         return (
             f"{sentence} The fitness was {number(means.pop())} throughout: if the answers differ, "
             "the reward does not tell them apart (`germline check task` tries it); if it does, the "

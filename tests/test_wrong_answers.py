@@ -57,6 +57,13 @@ def test_the_advice_about_the_floor_is_given_once(tmp_path):
     assert "limit what the function returns to one" in rows["wrong answers"].remark
 
 
+def test_a_floor_that_is_given_is_the_limit_that_is_advised(tmp_path):
+    path = tmp_path / "numbers.py"
+    path.write_text(f"settings = {{'floor': -1}}\n{ROWS}{HEAD}    return -n\n")
+    found = {row.tried: row.remark for row in germline.check_task(path, prompts=0).findings}
+    assert "such as max(-1, value), and give that as the floor" in found["gold answers"]
+
+
 def test_a_hostile_text_that_is_right_by_chance_tempts_nobody(tmp_path):
     rows = "train = [{'prompt': 'One?', 'answer': '1'}, {'prompt': 'Two?', 'answer': '2'}] * 5\n"
     last = (

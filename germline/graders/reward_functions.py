@@ -135,7 +135,7 @@ class FunctionRubric:
             )
         weight, floor = self.weights[name], self.floors[name]
         if weight * number < weight * floor:
-            limit = _limit_beyond(number)
+            limit = floor or _limit_beyond(number)
             raise InvalidGradeError(
                 f"returned {number:g} from {name}(), worse than its floor {floor:g}. A completion "
                 "that cannot be graded earns the floor, so the floor must be the worst value that "

@@ -57,7 +57,8 @@ def check_unused(path: Path) -> None:
     is_used = path.is_dir() and any(not file.name.startswith(".") for file in path.iterdir())
     if is_used and not _is_unbegun(path):
         remedy = (
-            f"continue that run with `germline resume {path}` or choose another folder"
+            f"continue that run with `germline resume {path}` (from Python: germline.resume, with "
+            "the rewards, rows and model that were given), or choose another folder"
             if (path / "run.json").exists()
             else "choose a new or an empty folder"
         )

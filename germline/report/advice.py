@@ -97,7 +97,7 @@ def without_update(rows: Sequence[Row], config: Config) -> str:
     some = f"{len(silent)} of {len(rows)} generations"
     which = "every generation" if len(silent) == len(rows) else some
     # Only the two members of a pair are compared: with equal ones, other members may differ.
-    differ = any(row.get("informative_examples") for row in silent)
+    differ = any(signal(row, "informative_examples") for row in silent)
     who = "the two members of every antithetic pair" if differ else "all members"
     sentence = f"In {which} {who} had the same fitness, so no update was made."
     means = {row["fitness"]["mean"] for row in rows}
@@ -182,8 +182,11 @@ def _no_signal(rows: Sequence[Row], zero_because: str = TOO_HARD) -> str | None:
     count = int(signal(rows[-1], "zeros_in_a_row") or 0)
     if count < QUIET:
         return None
-    alone = signal(rows[-1], "informative_examples") is None
+    differing = signal(rows[-1], "informative_examples")
+    alone = differing is None
     why = "each equals the running mean" if alone else "all members have the same fitness"
+    if differing:
+        why = "the two members of every antithetic pair have the same fitness"
     if not alone and all(_is_fitness_zero(row) for row in rows[-count:]):
         return f"no signal for {count} generations, every member has a fitness of 0: {zero_because}"
     remedy = _solved(rows) or (

@@ -90,7 +90,10 @@ def read_rows(data: Any) -> GivenRows:
                 "splits, as in {'train': dataset['train'], 'test': dataset['validation']}"
             )
     if "train" not in data:
-        raise GermlineError("data: there is no split 'train'; give data={'train': rows}")
+        raise GermlineError(
+            "data: there is no split 'train'; give data={'train': rows}. To score a model on all "
+            "rows, give them as both splits: data={'train': rows, 'test': rows}"
+        )
     test = _placed(data["test"], "test") if "test" in data else None
     return GivenRows(_placed(data["train"], "train"), test)
 

@@ -137,7 +137,7 @@ def test_a_run_without_failures_says_so(run):
 
 
 def test_generations_without_a_signal_are_reported(run):
-    run.write(replace(record(0), utilities=(0.0, 0.0)), BATCH)
+    run.write(replace(record(0), utilities=(0.0, 0.0), fitness=(0.5, 0.5)), BATCH)
     run.write(record(1), BATCH)
     assert "In 1 of 2 generations all members had the same fitness" in page(run).text
 

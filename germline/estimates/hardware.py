@@ -43,7 +43,7 @@ OUT_OF_CACHE = 128e6
 """Bytes of the weights that are multiplied in turn: more than a last-level cache holds."""
 
 MEASURED_FLOPS = 3e9
-"""Arithmetic of one measurement of a product: a few hundredths of a second on one core."""
+"""Arithmetic of the products that are timed together: a few hundredths of a second on one core."""
 
 FEWEST_CALLS, MEASURED_S = 3, 0.3
 """Calls of an operation that are timed, and for how many seconds at least."""
@@ -102,7 +102,7 @@ class Hardware:
             return "times are computed from the data sheet, and were not checked on a GPU"
         if self.used_by_others is not None and self.used_by_others >= BUSY:
             return (
-                f"times are from a measurement just now, beside other programs that used "
+                "times are from a measurement just now, beside other programs that used "
                 f"{self.used_by_others:.0%} of the cores; without these they are shorter"
             )
         return (
@@ -234,8 +234,7 @@ def _product_rate(dtype: torch.dtype, rows: int, sizes: tuple[int, int], clock: 
         for weight in weights:
             torch.mm(inputs, weight.t())
 
-    repeats = max(1, round(MEASURED_FLOPS / (flops * count)))
-    return repeats * flops * count / _seconds(products, clock, repeats)
+    return flops * count / _seconds(products, clock)
 
 
 def _copy_rate(clock: Clock) -> float:
@@ -274,8 +273,7 @@ def _elementwise_rate(dtype: torch.dtype, inner: int, clock: Clock) -> float:
         torch.add(left, right)
         torch.mul(left, right)
 
-    repeats = max(1, NUMBERS // left.numel())
-    return 3 * repeats * left.numel() / _seconds(operations, clock, repeats)
+    return 3 * left.numel() / _seconds(operations, clock)
 
 
 def _hash_rate(clock: Clock) -> float:
@@ -283,13 +281,12 @@ def _hash_rate(clock: Clock) -> float:
     return HASHED_BYTES / _seconds(lambda: hashlib.sha256(data).digest(), clock)
 
 
-def _seconds(work: Callable[[], object], clock: Clock, repeats: int = 1) -> float:
-    """Return the mean seconds of `repeats` calls, after a call to warm up."""
+def _seconds(work: Callable[[], object], clock: Clock) -> float:
+    """Return the mean seconds of a call, after a call to warm up."""
     work()
     begun, done = clock(), 0
     while (passed := clock() - begun) < MEASURED_S or done < FEWEST_CALLS:
-        for _ in range(repeats):
-            work()
+        work()
         done += 1
     return max(passed / done, 1e-9)
 

@@ -111,14 +111,15 @@ def calibrated_kl(row: Mapping[str, Any], sigma: float) -> float | None:
     """Return about the KL divergence of members with a sigma, from the trials of a calibration.
 
     Between two trials the logarithm of the divergence is interpolated over that of sigma; beyond
-    all of them, the divergence grows with the square of sigma. None if no trial has one above 0.
+    all of them, the divergence grows with the square of sigma. None if no trial has a finite
+    one above 0.
 
     Args:
         row: the generation before which sigma was calibrated.
         sigma: of the members.
     """
-    known = sorted((one["sigma"], one["kl"]) for one in row["calibration"] if one["kl"])
-    known = [(tried, kl) for tried, kl in known if kl > 0]
+    trials = ((one["sigma"], one["kl"]) for one in row["calibration"])
+    known = sorted((tried, kl) for tried, kl in trials if kl is not None and 0 < kl < math.inf)
     if not known:
         return None
     low, kl_low = max((one for one in known if one[0] <= sigma), default=known[0])

@@ -31,6 +31,8 @@ SOLVED = 1.0
 NEARLY_SOLVED = 0.9
 """Mean fitness from which on little is left to learn, if no member earns more than `SOLVED`."""
 
+ALL = "all members"
+
 MAKE_MEMBERS_DIFFER = "More examples per batch, or a larger sigma, make members differ."
 
 TOO_HARD = (
@@ -96,12 +98,9 @@ def without_update(rows: Sequence[Row], config: Config) -> str:
     solved = sum(_is_solved(row) for row in silent)
     some = f"{len(silent)} of {len(rows)} generations"
     which = "every generation" if len(silent) == len(rows) else some
-    # Only the two members of a pair are compared: with equal ones, other members may differ.
-    differ = any(signal(row, "informative_examples") for row in silent)
-    who = "the two members of every antithetic pair" if differ else "all members"
-    sentence = f"In {which} {who} had the same fitness, so no update was made."
+    sentence = f"In {which} {_equal_members(silent)} had the same fitness, so no update was made."
     means = {row["fitness"]["mean"] for row in rows}
-    if len(silent) == len(rows) and len(means) == 1 and not differ:
+    if len(silent) == len(rows) and len(means) == 1 and _equal_members(silent) == ALL:
         return (
             f"{sentence} The fitness was {number(means.pop())} throughout: if the answers differ, "
             "the reward does not tell them apart (`germline check task` tries it); if it does, the "
@@ -115,6 +114,15 @@ def without_update(rows: Sequence[Row], config: Config) -> str:
         f"{sentence} Members did not differ{share} because the examples were solved: the mean "
         f"fitness was {number(SOLVED)} or more."
     )
+
+
+def _equal_members(silent: Sequence[Row]) -> str:
+    """Say which members have the same fitness in generations without an update.
+
+    Only the two members of an antithetic pair are compared: where they are equal, pairs may differ.
+    """
+    differ = any(row["fitness"]["min"] != row["fitness"]["max"] for row in silent)
+    return "the two members of every antithetic pair" if differ else ALL
 
 
 def compares_members(config: Config) -> bool:
@@ -182,11 +190,9 @@ def _no_signal(rows: Sequence[Row], zero_because: str = TOO_HARD) -> str | None:
     count = int(signal(rows[-1], "zeros_in_a_row") or 0)
     if count < QUIET:
         return None
-    differing = signal(rows[-1], "informative_examples")
-    alone = differing is None
-    why = "each equals the running mean" if alone else "all members have the same fitness"
-    if differing:
-        why = "the two members of every antithetic pair have the same fitness"
+    alone = signal(rows[-1], "informative_examples") is None
+    equal = f"{_equal_members(rows[-1:])} have the same fitness"
+    why = "each equals the running mean" if alone else equal
     if not alone and all(_is_fitness_zero(row) for row in rows[-count:]):
         return f"no signal for {count} generations, every member has a fitness of 0: {zero_because}"
     remedy = _solved(rows) or (

@@ -35,8 +35,8 @@ from germline.run.load_run import (
     open_source,
 )
 from germline.run.loaded_model import with_model_folder
-from germline.run.model_card import sends_chats_by_card, task_of_card
-from germline.run.prompt_form import sends_chats
+from germline.run.model_card import task_of_card
+from germline.run.prompt_form import asks_chats
 from germline.run.validate_args import (
     validate_choice,
     validate_limit,
@@ -116,14 +116,7 @@ def evaluate(  # noqa: PLR0913 - all that a score depends on
     if task is not None and inputs.task.rewards:
         task = task.model_copy(update={"reward_functions": inputs.task.weights})
     evaluated = open_evaluation(source, task, split, limit, overrides, generation, inputs)
-    directory, last = evaluated.directory, evaluated.generation
-    of_task = f"{evaluated.task.name}-{split}"
-    after = "start" if last == -1 else last
-    ending = "" if last is None else f"-generation-{after}"
-    if file is None and directory:
-        file = directory.path / f"completions-{of_task}{ending}.jsonl"
-    elif file is None:
-        file = Path(f"completions-{Path(source).name}-{of_task}.jsonl")
+    file = file or _completions_file(source, split, evaluated)
     check_writable(file)
     score, evaluation = evaluated.run()
     _write_completions(file, evaluation, evaluated.examples)
@@ -235,18 +228,7 @@ def generate(  # noqa: PLR0913 - all that a completion depends on
     asked = () if engine is None else (f"engine.kind={engine}",)
     directory, config = open_source(source, None, asked)
     if chat is None:
-        chat = sends_chats(config) if directory else sends_chats_by_card(config)
-        if not chat:
-            run = (
-                f"this run, {config.task.title},"
-                if directory
-                else "the run that trained this model"
-            )
-            log.warning(
-                "the prompt is sent as it is, as the task of %s sends its own; chat=True (--chat) "
-                "sends it through the chat template",
-                run,
-            )
+        chat = _as_trained(directory, config)
     examples = [Example(i, prompt, "", chat) for i, prompt in enumerate(prompts)]
     settings = Decoding(max_new_tokens, temperature, top_p, noise_seed=seed)
     last = generation_of_source(source, directory, generation)
@@ -259,6 +241,18 @@ def generate(  # noqa: PLR0913 - all that a completion depends on
         return opened.generate([None], examples, settings)[0]
     finally:
         close_engine(opened)
+
+
+def _as_trained(directory: RunDirectory | None, config: Config) -> bool:
+    """Return whether prompts go through the chat template, as in the run; say so if they do not."""
+    chat = asks_chats(directory, config)
+    if not chat:
+        log.warning(
+            "the prompt is sent as it is, as the task of %s sends its own; chat=True (--chat) "
+            "sends it through the chat template",
+            f"this run, {config.task.title}," if directory else "the run that trained this model",
+        )
+    return chat
 
 
 def engine_without_run(config: Config) -> Engine:
@@ -287,6 +281,17 @@ def generation_of_source(
             "generations: leave the generation out"
         )
     return find_generation(directory, generation)
+
+
+def _completions_file(source: str, split: Split, evaluated: SourceEvaluation) -> Path:
+    """Name the file of completions: in the run directory, or of a model, which has none."""
+    of_task = f"{evaluated.task.name}-{split}"
+    if evaluated.directory is None:
+        return Path(f"completions-{Path(source).name}-{of_task}.jsonl")
+    last = evaluated.generation
+    after = "start" if last == -1 else last
+    ending = "" if last is None else f"-generation-{after}"
+    return evaluated.directory.path / f"completions-{of_task}{ending}.jsonl"
 
 
 def _check_completions(file: Path) -> None:

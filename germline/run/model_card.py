@@ -22,16 +22,13 @@ from germline.record.metrics_rows import batch_examples
 from germline.report.diff import changed_settings
 from germline.report.random_start import random_start
 from germline.report.text_format import number
-from germline.run.prompt_form import sends_chats
+from germline.run.prompt_form import CARD, SENT_RAW, sends_chats
 from germline.types import GermlineError, HeldOutScore
 
 log = logging.getLogger(__name__)
 
-FILE = "README.md"
 CONFIG = re.compile(r"^## Config\n.*?^(`{3,})yaml\n(.*?\n)\1$", re.DOTALL | re.MULTILINE)
 """The config in a card; a longer fence holds a shorter one."""
-
-SENT_RAW = "The run sent its prompts as they are, without the chat template"
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -64,7 +61,7 @@ def write_model_card(
     """
     try:
         text = model_card(run, folder.name, form, last)
-        write_atomically(folder / FILE, text.encode("utf-8", "backslashreplace"))
+        write_atomically(folder / CARD, text.encode("utf-8", "backslashreplace"))
     except (GermlineError, OSError) as error:
         log.warning("%s: the model card was not written: %s", folder, error)
 
@@ -123,7 +120,7 @@ def task_of_card(folder: Path) -> str | None:
     None where the folder has no card of germline, or the task needs more than a name.
     """
     try:
-        found = CONFIG.search((folder / FILE).read_text(encoding="utf-8"))
+        found = CONFIG.search((folder / CARD).read_text(encoding="utf-8"))
         task = yaml.safe_load(found[2])["task"] if found else {}
         task = {"kind": task} if isinstance(task, str) else task
         kind, path = task.get("kind"), task.get("path")
@@ -132,18 +129,6 @@ def task_of_card(folder: Path) -> str | None:
     if path is None:
         return None if kind == "rows" else kind
     return path if kind in (TASK_SUFFIXES.get(Path(path).suffix), "environment") else None
-
-
-def sends_chats_by_card(config: Config) -> bool:
-    """Return whether the prompts of a model or a PEFT adapter go through the chat template.
-
-    They do unless it is a folder with a card of germline that says otherwise.
-    """
-    folder = Path(getattr(config.space, "init_adapter", None) or config.model)
-    try:
-        return SENT_RAW not in (folder / FILE).read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        return True
 
 
 def _prompts(config: Config) -> str:

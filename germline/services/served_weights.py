@@ -37,8 +37,7 @@ from germline.run.load_run import (
     open_source,
     strategy_of_run,
 )
-from germline.run.model_card import sends_chats_by_card
-from germline.run.prompt_form import sends_chats
+from germline.run.prompt_form import asks_chats
 from germline.types import Perturbation, SeedPerturbation
 
 BASE, CENTER = "base", "center"
@@ -100,7 +99,7 @@ class ServedWeights:
     @property
     def sends_chats(self) -> bool:
         """Whether prompts go through the chat template, as in the run that trained the weights."""
-        return (sends_chats if self._directory else sends_chats_by_card)(self.config)
+        return asks_chats(self._directory, self.config)
 
     @property
     def engine_kind(self) -> str:

@@ -88,7 +88,6 @@ def probe(
         watch("base model")
         center = probe_center(bench)
         watch(f"base model: {_measured_values(center)}")
-        untrained_score = bench.score(bench.fresh)
         sigma_probes = _probe_sigmas(bench, center, clock, watch)
         sane = [sigma_probe for sigma_probe in sigma_probes if is_sane(sigma_probe, center)]
         if not sane:
@@ -113,6 +112,7 @@ def probe(
         rounds = sorted({min(done, config.generations) for done in ROUNDS})
         enough = clock.minutes_for(_generations_of(len(trials), rounds))
         best = successive_halving(bench, trials, rounds, clock.allows)
+        untrained_score = bench.score(bench.fresh)  # of the weights to which it returns
     return ProbeAdvice(
         sigma=best.sigma,
         learning_rate=best.learning_rate,

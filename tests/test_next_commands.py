@@ -2,6 +2,7 @@
 
 import io
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -91,7 +92,7 @@ def test_what_comes_next_after_no_improvement_is_a_probe(run: RunDirectory) -> N
     run.write_held_out(score(0, 0.5), [rollout(0, 7, 0.0)], BATCH)
     run.write_held_out(score(10, 0.5), [rollout(5, 7, 1.0)], BATCH)
     lines = printed_lines(run)
-    assert lines[1].startswith("  The held-out exact did not improve (0.5 -> 0.5): see the signals")
+    assert lines[0].startswith("The held-out exact did not improve (0.5 -> 0.5): see the signals")
     assert f"  germline probe {run.path}" in lines
     assert f"  germline eval {run.path} -g -1 -g 9" in lines
     assert not [line for line in lines if "export" in line]
@@ -122,12 +123,17 @@ def test_a_run_without_an_update_is_said_to_have_none(run: RunDirectory) -> None
         run.write(replace(same, utilities=(0.0, 0.0)), BATCH)
     run.write_held_out(score(2, 0.5), [rollout(5, 7, 1.0)], BATCH)
     said = " ".join(" ".join(printed_lines(run)).split())
-    assert "In every generation all members had the same fitness, so no update was made." in said
+    assert "had the same fitness" not in said  # The run's warning has said so.
     assert "The held-out exact did not improve" in said
     # All generations have the same weights, so neither an eval of two nor more of them helps.
     assert "germline eval" not in said
     assert "germline resume" not in said
     run.write(record(2), BATCH)
+    lines = printed_lines(run)
+    *sentences, heading = takewhile(lambda line: not line.startswith(" "), lines)
+    assert sentences
+    assert heading == "next:"
+    assert all(line.startswith("  germline ") for line in lines[len(sentences) + 1 :])
     said = " ".join(" ".join(printed_lines(run)).split())
     assert "In 2 of 3 generations all members had the same fitness" in said
     assert "germline eval" in said

@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from germline.cli import tables, text_format
+from germline.cli import text_format
 from germline.cli.word_wrap import wrap_words
 from germline.comm_bytes import CommBytes
-from germline.config import Nes
+from germline.config import Config, Nes
 from germline.evaluation.paired_difference import (
     FEW_CHANGED,
     is_clearly_better,
@@ -117,28 +117,29 @@ def print_next_commands(console: Console, run: RunDirectory) -> None:
     rows = run.generations()
     # Members that never differed made no update: all generations have the same weights.
     is_updated = not without_update(rows, run.config) or bool(with_update(rows))
-    _print_whole(console, "next:")
-    lines = [f'  germline generate {path} "your prompt"']
-    rose = _only_the_reward_rose(exported, known[0]) if exported else ""
-    if rose:
-        tables.print_indented(rose, console)
+    sentences, commands = [], [f'generate {path} "your prompt"']
+    if rose := _only_the_reward_rose(exported, known[0]) if exported else "":
+        sentences.append(rose)
     if exported and len(known) > 1 and not rose and not is_clearly_better(exported, known[0]):
         doubt = _doubt(exported, known[0], has_random_reward=bool(_random_reward(run)))
-        tables.print_indented(_without_update(run) + doubt, console)
-        lines += _commands_in_doubt(run, exported, is_updated=is_updated)
+        sentences.append(_without_some_updates(rows, run.config) + doubt)
+        commands += _commands_in_doubt(run, exported, is_updated=is_updated)
     elif not run.config.engine.has_own_model:  # It has no file format.
-        lines.append(f"  germline export {path}{' --best' if takes_best else ''} --out my-model")
+        commands.append(f"export {path}{' --best' if takes_best else ''} --out my-model")
     is_solved = exported is not None and len(known) > 1 and not rose and _is_solved(exported)
     if is_solved:
         if not _is_solved(known[0]):
-            tables.print_indented(SOLVED, console)
-        lines += [f"  germline eval {path}", "  germline new task my_task"]
+            sentences.append(SOLVED)
+        commands += [f"eval {path}", "new task my_task"]
     can_continue = not (run.config.strategy.whole_run or run.stopped_early or is_solved)
     # After a decline the advice above continues from the best weights, and not from the last ones.
     if can_continue and is_updated and not score_decline_advice(run.config, run.path, rows, scores):
-        lines.append(f"  germline resume {path} generations={2 * run.config.generations}")
-    for line in lines:
-        _print_whole(console, line)
+        commands.append(f"resume {path} generations={2 * run.config.generations}")
+    for sentence in sentences:
+        print_sentence(console, sentence)
+    _print_whole(console, "next:")
+    for command in commands:
+        _print_whole(console, f"  germline {command}")
 
 
 def _only_the_reward_rose(score: HeldOutScore, start: HeldOutScore) -> str:
@@ -157,9 +158,12 @@ def _is_solved(score: HeldOutScore) -> bool:
     return score.proportion and score.mean == (score.higher_is_better is not False)
 
 
-def _without_update(run: RunDirectory) -> str:
-    """Say in how many generations members did not differ, and end with a space; empty for none."""
-    sentence = without_update(run.generations(), run.config)
+def _without_some_updates(rows: Sequence[Row], config: Config) -> str:
+    """Say in how many generations members did not differ, and end with a space; empty for none.
+
+    That no generation made an update is in the warning of the run above.
+    """
+    sentence = without_update(rows, config) if with_update(rows) else ""
     return f"{sentence} " if sentence else ""
 
 
@@ -212,10 +216,10 @@ def _commands_in_doubt(run: RunDirectory, score: HeldOutScore, *, is_updated: bo
     commands = []
     if method.trains_center and score.generation and is_updated:
         # All held-out examples of the task, and not the `held_out.examples` of the run.
-        commands.append(f"  germline eval {path} -g -1 -g {score.generation - 1}")
+        commands.append(f"eval {path} -g -1 -g {score.generation - 1}")
     can_probe = isinstance(strategy, Nes) and strategy.population > 1 and not run.ancestors
     if can_probe and method.kind == "es":
-        commands.append(f"  germline probe {path}")
+        commands.append(f"probe {path}")
     return commands
 
 

@@ -79,7 +79,7 @@ def test_prompts_are_shown_as_the_model_sees_them(tmp_path):
         (
             "    if '(' in completion[:9]: time.sleep(60)\n" + RIGHT,
             "hostile answers",
-            "cannot be graded: timeout after 2.0 s on '9**9",
+            "timeout after 2.0 s on '9**9**9'; graders.timeout_s allows more time",
         ),
     ],
 )

@@ -10,6 +10,7 @@ from germline.record import RunDirectory
 from germline.report import diff, html_page, text_format
 from germline.report.diff import DiffPiece
 from germline.report.run_facts import RunFacts
+from germline.report.suggested_commands import suggested_commands
 from germline.report.svg_charts import (
     MOST_POINTS,
     Band,
@@ -162,7 +163,7 @@ def test_an_adapter_is_said_to_be_exported_for_peft(tmp_path):
     for space, library in (("low_rank", "transformers"), ("lora", "peft")):
         config = load_config({"space": space})
         run = RunFacts(RunDirectory.create(tmp_path / space, config, DIGEST, 1).path)
-        purposes = [command.purpose for command in html_page.suggested_commands(run)]
+        purposes = [command.purpose for command in suggested_commands(run)]
         assert f"Export the weights for plain {library}" in purposes
 
 

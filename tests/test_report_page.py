@@ -14,8 +14,9 @@ import yaml
 import germline
 from germline.config import load_config
 from germline.record import RunDirectory
-from germline.report.html_page import suggested_commands, write_report
+from germline.report.html_page import write_report
 from germline.report.run_facts import RunFacts
+from germline.report.suggested_commands import suggested_commands
 from germline.signal_types import SigmaTrial
 from germline.types import Completion, GermlineError
 from tests.synthetic_runs import BATCH, DIGEST, record, rollout, score

@@ -88,6 +88,7 @@ def _print_comparison(runs: "Sequence[RunFacts]", groups: "Sequence[SeedGroup]")
     from germline.cli import tables, text_format
     from germline.report.random_start import random_start
     from germline.report.run_comparison import compared_runs, compared_with
+    from germline.report.seed_curves import split_seeds
 
     tables.print_table(
         ("run", "metric", "before", "after", "n", f"difference to {compared_with(groups)}"),
@@ -110,6 +111,8 @@ def _print_comparison(runs: "Sequence[RunFacts]", groups: "Sequence[SeedGroup]")
     for sentence in dict.fromkeys(random_start(run.run) for run in runs):
         if sentence:
             print_stdout(sentence)
+    for sentence in split_seeds(runs):
+        print_stdout(sentence)
     _print_seed_groups(groups)
 
 

@@ -17,6 +17,7 @@ from germline.cli.progress_view import ProgressView, SilentView
 from germline.cli.run_values import run_values, seeds_values
 from germline.cli.word_wrap import print_stdout
 from germline.record import RunDirectory
+from germline.record.seed_study import folder_to_resume
 
 if TYPE_CHECKING:
     from germline.evaluation.seed_statistics import SeedStatistics
@@ -158,7 +159,8 @@ def _print_position(console: Console, directory: RunDirectory, *, quiet: bool) -
         train_summary.print_sentence(
             console,
             f"This run is finished ({done} of {total} generations): nothing is trained. For more, "
-            f"germline resume {directory.path} generations={2 * total}",
+            f"germline resume {shlex.quote(str(folder_to_resume(directory.path)))} "
+            f"generations={2 * total}",
         )
     elif done:
         console.print(f"Continuing after {done} of {total} generations.", highlight=False)

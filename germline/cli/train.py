@@ -134,7 +134,8 @@ def resume(
 ) -> None:
     """Continue a stopped or killed run, or begin a new run from one of its generations.
 
-    A folder of several run seeds (train seeds=0..4) continues with the unfinished seeds.
+    A folder of several run seeds (train seeds=0..4) continues with the unfinished seeds, and with
+    all of them if it is given more generations.
 
     A finished run continues if it is given more generations. The final weights are the same, bit
     for bit, as those of a run that was never interrupted.
@@ -145,30 +146,28 @@ def resume(
     run; run.json says the seed, and under `ancestry` the runs that it began from.
     """
     from germline.cli.run_loop import run_seeds_with_view, run_with_view
-    from germline.record.seed_study import is_seed_study
+    from germline.record.seed_study import check_single_run, is_seed_study
     from germline.types import GermlineError
 
-    if is_seed_study(path):
-        if overrides or start is not None:
-            if any(override.startswith("seeds=") for override in overrides or []):
-                raise GermlineError(
-                    f"resume: {path} goes on with the seeds it was begun with; to add some, repeat "
-                    f"its germline train with more seeds and --out {path}, which keeps the seeds "
-                    "that are trained"
-                )
-            raise GermlineError(
-                f"resume: {path} holds several run seeds of one config, which go on as they are: "
-                "drop the settings and --from, or resume one of its runs"
-            )
-        from germline.studies.run_seeds import SeedStudy
-
-        run_seeds_with_view(SeedStudy.open(path), quiet=quiet, as_json=as_json)
-        return
     if out is not None and start is None:
         raise GermlineError(
             f"resume: --out={out} needs --from, because a run is continued in its own directory: "
             "drop it, or give the generation to start from (--from best)"
         )
+    if is_seed_study(path):
+        if any(override.startswith("seeds=") for override in overrides or []):
+            raise GermlineError(
+                f"resume: {path} goes on with the seeds it was begun with; to add some, repeat "
+                f"its germline train with more seeds and --out {path}, which keeps the seeds "
+                "that are trained"
+            )
+        if start is not None:
+            check_single_run(path)
+        from germline.studies.run_seeds import SeedStudy
+
+        study = SeedStudy.open(path, overrides or [])
+        run_seeds_with_view(study, quiet=quiet, as_json=as_json)
+        return
 
     def begin() -> "Training":
         from germline import run

@@ -23,6 +23,7 @@ from germline.record import HeldOutRow, RunDirectory
 from germline.record.atomic_files import Row
 from germline.record.best_generation import best_score, rank, signed_score
 from germline.record.metrics_rows import paired_samples, scores_by_scorer
+from germline.record.seed_study import folder_to_resume
 from germline.report.advice import (
     MANY_FAILED,
     failed_share,
@@ -100,7 +101,8 @@ def print_stopped_early(console: Console, run: RunDirectory) -> None:
         f"Stopped early after {done} of {run.config.generations} generations: the last {patience} "
         f"held-out scores were not better than the best one, {_best(best)} "
         f"(held_out.patience={patience}). To train on: "
-        f"germline resume {_quoted(run)} held_out.patience={2 * (patience or 1)}",
+        f"germline resume {shlex.quote(str(folder_to_resume(run.path)))} "
+        f"held_out.patience={2 * (patience or 1)}",
     )
 
 

@@ -16,6 +16,15 @@ def is_seed_study(folder: Path) -> bool:
     return (folder / SEEDS_FILE).exists() and not (folder / "run.json").exists()
 
 
+def folder_to_resume(run: Path) -> Path:
+    """Return the folder of all seeds for the run of one of them, else the run directory itself.
+
+    Training one seed on alone would leave the seeds with different numbers of generations.
+    """
+    parent = run.parent if run.parent.name else run.resolve().parent
+    return parent if is_seed_study(parent) else run
+
+
 def seed_run(folder: Path, seed: int) -> Path:
     """Return the run directory of a run seed in a folder of several."""
     return folder / f"{SEED_PREFIX}{seed}"

@@ -5,7 +5,6 @@ security policy forbids scripts and requests, in case model text gets around the
 the only module that imports Jinja2, which escapes every value that a template inserts.
 """
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -36,7 +35,14 @@ from germline.report.random_start import random_start
 from germline.report.run_comparison import compared_runs, compared_with, headline, seed_verdict
 from germline.report.run_facts import RunFacts, bounded_text
 from germline.report.score_divergence_advice import score_divergence_advice
-from germline.report.seed_curves import SeedGroup, run_tones, seed_charts, seed_groups
+from germline.report.seed_curves import (
+    SeedGroup,
+    run_tones,
+    seed_charts,
+    seed_groups,
+    split_seeds,
+)
+from germline.report.suggested_commands import suggested_commands
 from germline.report.svg_charts import Chart, Drawing
 from germline.types import GermlineError
 
@@ -61,14 +67,6 @@ class PageFigure:
     number: int
     chart: Chart
     drawings: dict[str, Drawing]
-
-
-@dataclass(frozen=True)
-class SuggestedCommand:
-    """A command line and its purpose."""
-
-    purpose: str
-    line: str
 
 
 @dataclass(frozen=True)
@@ -204,6 +202,7 @@ def render_page(runs: Sequence[RunFacts]) -> str:
             headline=headline(runs, groups),
             compared_with=compared_with(groups),
             over_seeds=over_seeds,
+            split_seeds=split_seeds(runs),
             seed_verdicts=[seed_verdict(group, groups[0]) for group in groups[1:]],
             compared=compared,
             different=_between(runs, groups),
@@ -212,44 +211,6 @@ def render_page(runs: Sequence[RunFacts]) -> str:
             germline=installed_version("germline") or "unknown",
         )
     )
-
-
-def suggested_commands(run: RunFacts) -> list[SuggestedCommand]:
-    """Return the commands that repeat, continue and use a run."""
-    # `.` and `..` would not mean the run in another working directory.
-    folder = run.path if run.path.name not in ("", "..") else run.path.resolve()
-    path = _quoted(folder)
-    threads = run.run.environment["threads"]
-    engine = run.config.engine.model_dump()
-    # The run used the machine's number of threads; the same bits need the same number.
-    same = f" engine.threads={threads}" if engine.get("threads", threads) is None else ""
-    repeat = f"germline train {_quoted(folder / 'run.json')}{same} --out {path}-again"
-    if run.ancestors:  # The config alone does not contain the starting weights of a fork.
-        seed = run.config.seed
-        repeat = f"germline resume {path} --from -1 --out {path}-again seed={seed}{same}"
-    commands = [
-        SuggestedCommand("Repeat the run: the same bits on the same kind of processor", repeat)
-    ]
-    if run.done < run.config.generations:
-        commands.append(SuggestedCommand("Continue the stopped run", f"germline resume {path}"))
-    elif not run.config.strategy.whole_run:
-        more = f"germline resume {path} generations={2 * run.config.generations}"
-        commands.append(SuggestedCommand("Train for more generations", more))
-    if run.done and run.config.method.replayable:
-        middle = (run.done - 1) // 2
-        replay = f"germline replay {path} --generation {middle} --out generation-{middle}"
-        commands.append(SuggestedCommand("Rebuild any generation and verify its digest", replay))
-    library = "peft" if run.config.space.trains_an_adapter else "transformers"
-    return [
-        *commands,
-        SuggestedCommand(
-            f"Export the weights for plain {library}", f"germline export {path} --out my-model"
-        ),
-        SuggestedCommand("Score every held-out example", f"germline eval {path}"),
-        SuggestedCommand(
-            "Generate an answer to a prompt", f'germline generate {path} "your prompt"'
-        ),
-    ]
 
 
 def _default_path(runs: Sequence[RunFacts]) -> Path:
@@ -360,10 +321,6 @@ def _yaml(value: object, *, flow: bool = False) -> str:
 
 def _number(value: float | int | None) -> str:
     return text_format.number(None if value is None else float(value)).replace("-", "−")
-
-
-def _quoted(path: Path) -> str:
-    return text_format.escape_control_characters(shlex.quote(str(path)))
 
 
 @cache

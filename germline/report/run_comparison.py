@@ -42,7 +42,8 @@ def compared_runs(runs: Sequence[RunFacts], groups: Sequence[SeedGroup]) -> list
     if len(groups) < FEWEST_CONFIGS:
         return [_compared(run, runs[0]) for run in runs]
     by_seed = {run.config.seed: run for run in groups[0].runs}
-    return [_compared(run, by_seed.get(run.config.seed)) for run in runs]
+    why = f"none: {groups[0].name} has no run of this seed with its settings"
+    return [_compared(run, by_seed.get(run.config.seed), why) for run in runs]
 
 
 def compared_with(groups: Sequence[SeedGroup]) -> str:
@@ -61,10 +62,10 @@ def headline(runs: Sequence[RunFacts], groups: Sequence[SeedGroup]) -> str:
     return f"{len(groups)} configs side by side, {seeds}"
 
 
-def _compared(run: RunFacts, other: RunFacts | None) -> ComparedRun:
+def _compared(run: RunFacts, other: RunFacts | None, why_no_other: str = "") -> ComparedRun:
     if run is other:
         return ComparedRun(None, "")
-    why = _why_no_difference(run, other) if other else "none: no run there has this seed"
+    why = _why_no_difference(run, other) if other else why_no_other
     found = paired_difference(run.scores[-1], other.scores[-1]) if other and not why else None
     return ComparedRun(found, why)
 

@@ -1,21 +1,30 @@
 """Several run seeds of one config in a comparison: mean, range and interval of their scores."""
 
 import itertools
+import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float64
 
 from germline.evaluation.seed_statistics import SeedStatistics, seed_statistics
-from germline.record.seed_study import counted_seeds
+from germline.record.seed_study import counted_seeds, folder_to_resume, is_seed_study
 from germline.report.curves import metric_words, run_style
-from germline.report.diff import flatten_settings
+from germline.report.diff import differing_settings, flatten_settings
 from germline.report.run_facts import RunFacts
 from germline.report.svg_charts import Band, Chart, Curve, Mark
 from germline.report.text_format import number
 
 FEWEST_SEEDS, FEWEST_CONFIGS = 2, 2
+
+OF_NO_SCORE = re.compile(r"seed|held_out\.patience|(record|graders|fleet)\b.*")
+"""Settings that runs of one config may differ in: the run seed, and what no held-out score tells.
+
+`held_out.patience` says when a run stops, and seeds that it stops have different lengths anyway.
+"""
 
 
 @dataclass(frozen=True)
@@ -52,20 +61,48 @@ class SeedGroup:
 
 
 def seed_groups(runs: Sequence[RunFacts]) -> list[SeedGroup]:
-    """Group runs whose settings differ in the seed alone.
+    """Group runs whose settings differ in the seed alone, or besides it in `OF_NO_SCORE`.
 
     Groups of one seed, and groups without a score after training, are left out. Of two
     runs of the same seed, which have the same bits, the later one counts.
     """
     groups: dict[str, dict[int, RunFacts]] = {}
     for run in runs:
-        settings = flatten_settings(run.config.model_dump(mode="json"))
-        settings.pop("seed")
+        settings = flatten_settings(run.config.model_dump(mode="json")).items()
+        scored = [one for one in settings if not OF_NO_SCORE.fullmatch(one[0])]
         if run.scores and not run.ancestors:
-            by_seed = groups.setdefault(repr(sorted(settings.items(), key=str)), {})
+            by_seed = groups.setdefault(repr(sorted(scored, key=str)), {})
             by_seed[run.config.seed] = run
     several = [[*one.values()] for one in groups.values() if len(one) >= FEWEST_SEEDS]
     return [_group(runs, counted) for runs in several if (counted := _counted(runs))]
+
+
+def split_seeds(runs: Sequence[RunFacts]) -> list[str]:
+    """Name the folders whose seeds have other settings than each other, so they are no group."""
+    folders: dict[Path, list[RunFacts]] = {}
+    for run in runs:
+        if is_seed_study(folder := folder_to_resume(run.path)):
+            folders.setdefault(folder, []).append(run)
+    return [
+        sentence for folder, seeds in folders.items() if (sentence := _split_seed(folder, seeds))
+    ]
+
+
+def _split_seed(folder: Path, runs: Sequence[RunFacts]) -> str:
+    found = {
+        name: list(dict.fromkeys(map(repr, values)))
+        for name, values in differing_settings([run.config for run in runs]).items()
+        if not OF_NO_SCORE.fullmatch(name)
+    }
+    if not found:
+        return ""
+    values = "; ".join(f"{name} is {' or '.join(values)}" for name, values in found.items())
+    sentence = f"Seeds in {folder} do not have the same settings, so they are grouped by them"
+    if [*found] != ["generations"]:
+        return f"{sentence}: {values}."
+    most = max(run.config.generations for run in runs)
+    command = f"germline resume {shlex.quote(str(folder))} generations={most}"
+    return f"{sentence}: {values}. {command} trains all of them on."
 
 
 def _counted(runs: Sequence[RunFacts]) -> list[RunFacts]:

@@ -199,9 +199,8 @@ def _judged(
         elif BELOW_FLOOR in remark and BELOW_FLOOR in told:  # the advice is long, and the same
             remark = f"{remark.partition(BELOW_FLOOR)[0]}{BELOW_FLOOR}, as above"
     elif broken:
-        remark = f"{len(broken)} cannot be graded: {broken[0]}"
-        if broken[0].startswith("timeout"):
-            remark += "; graders.timeout_s allows more time"
+        more_time = "; graders.timeout_s allows more time" * broken[0].startswith("timeout")
+        remark = f"{len(broken)} cannot be graded: {broken[0]}{more_time}"
     elif refused and needs_one and len(refused) == len(texts):
         verdict = "wrong"
         remark = f"the reward fails on every answer that was tried: {refused[0]}"

@@ -1,14 +1,23 @@
 """The runs of a study in one folder: each is trained once, and the same command continues it."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 from germline.config import Config, CustomTask
 from germline.config.file_paths import with_absolute_paths
 from germline.record import RunDirectory
+from germline.record.best_generation import early_stop
 from germline.report.diff import differing_settings
 from germline.run import Training, resume, train
 from germline.tasks import make_task
 from germline.types import GermlineError
+
+TRAINS_ON = ("generations", "held_out.patience", "record", "graders", "fleet")
+"""Settings that a run in the folder is trained on with: its scores stay those of the others' kind.
+
+Other settings that `resume` may change, such as `held_out.examples`, would make them another kind.
+"""
 
 
 def as_recorded(config: Config) -> Config:
@@ -22,19 +31,24 @@ def as_recorded(config: Config) -> Config:
 
 
 def check_same_config(planned: Config, path: Path) -> None:
-    """Check that a run directory holds a run of the planned config.
+    """Check that a run directory holds a run of the planned config, or one that leads to it.
 
     Raises:
-        GermlineError: the config of the run there is not the planned one.
+        GermlineError: the config of the run there is another one, or the run is longer.
     """
     if not (path / "run.json").exists():
         return
-    differing = differing_settings([RunDirectory.open(path).config, planned])
-    if planned.strategy.population is None:
-        differing.pop("strategy.population", None)  # The strategy chose the number of members.
-    if differing:
+    differing = _differing(planned, path)
+    was, asked = differing.get("generations", (0, 0))
+    if was > asked:
+        raise GermlineError(
+            f"{path} has generations={was}, and asked for are {asked}: ask for generations={was}, "
+            "which trains the other runs on, or choose another folder (--out)"
+        )
+    others = [name for name in differing if not _trains_on(name)]
+    if others:
         # held_out.every follows the generations in a study of dimensions
-        name = "generations" if "generations" in differing else next(iter(differing))
+        name = "generations" if "generations" in differing else others[0]
         was, asked = differing[name]
         raise GermlineError(
             f"{path} was run with another {name} ({was!r}, not {asked!r}): choose another "
@@ -43,7 +57,25 @@ def check_same_config(planned: Config, path: Path) -> None:
 
 
 def begin_or_resume(planned: Config, path: Path) -> Training | None:
-    """Begin a run, resume one that was interrupted; None for a run that has ended."""
+    """Begin a run, or resume one that is not at the end of the planned config; else None."""
     if not (path / "run.json").exists():
         return train(planned, path)
-    return None if RunDirectory.open(path).has_ended else resume(path)
+    run = RunDirectory.open(path)
+    scores = [row.score for row in run.held_out()]
+    is_long_enough = run.journal.last_generation() + 1 >= planned.generations
+    if is_long_enough or early_stop(scores, planned.held_out.patience):
+        return None
+    asked = {name: value for name, (_, value) in _differing(planned, path).items()}
+    return resume(path, [f"{name}={json.dumps(value)}" for name, value in asked.items()])
+
+
+def _differing(planned: Config, path: Path) -> dict[str, list[Any]]:
+    """Return the settings of a run that are not as planned, each as it was and as it is asked."""
+    differing = differing_settings([RunDirectory.open(path).config, planned])
+    if planned.strategy.population is None:
+        differing.pop("strategy.population", None)  # The strategy chose the number of members.
+    return differing
+
+
+def _trains_on(setting: str) -> bool:
+    return setting in TRAINS_ON or setting.partition(".")[0] in TRAINS_ON

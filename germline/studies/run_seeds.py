@@ -22,6 +22,7 @@ from germline.record.best_generation import best_score
 from germline.record.seed_study import SEEDS_FILE, read_seeds_file, seed_run
 from germline.report.html_page import write_report
 from germline.run import Training
+from germline.run.resumed_config import resumed_config
 from germline.studies.run_folder import as_recorded, begin_or_resume, check_same_config
 from germline.types import GermlineError, HeldOutScore
 
@@ -95,21 +96,25 @@ class SeedStudy:
         self.out = out
 
     @classmethod
-    def open(cls, out: Path) -> "SeedStudy":
+    def open(cls, out: Path, overrides: Sequence[str] = ()) -> "SeedStudy":
         """Open the folder of a study that was begun earlier.
 
+        Args:
+            out: the folder.
+            overrides: settings with which all its runs are trained on, such as `generations=100`.
+
         Raises:
-            GermlineError: its `seeds.json` is damaged.
+            GermlineError: its `seeds.json` is damaged, or a resumed run may not change a setting.
         """
         seeds, config = read_seeds_file(out)
-        return cls(load_config(migrate(config)), seeds, out)
+        return cls(resumed_config(load_config(migrate(config)), overrides), seeds, out)
 
     def path(self, seed: int) -> Path:
         """Return the run directory of a seed."""
         return seed_run(self.out, seed)
 
     def trainings(self) -> Iterator[Training]:
-        """Begin or resume the run of every seed that is not trained yet, in order.
+        """Begin or resume the run of every seed that is not at the end of the config, in order.
 
         Each training has to be iterated to its end before the next one is asked for.
 

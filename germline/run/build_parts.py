@@ -38,7 +38,7 @@ from germline.spaces import make_space
 from germline.strategies import make_strategy
 from germline.strategies.lagrange_multiplier import LagrangianStrategy
 from germline.tasks import make_task
-from germline.tasks.prompt_settings import without_thinking
+from germline.tasks.prompt_settings import ThinkingStripper, own_grader, without_thinking
 from germline.tasks.python_inputs import NO_INPUTS, PythonInputs
 from germline.training import batches
 from germline.types import Decoding, Example
@@ -212,11 +212,15 @@ def _make_pool(config: Config, task: Task) -> GraderPool:
         return InProcessPool(task.grader, {}, {}, section.timeout_s)
     episodes = task if isinstance(task, EpisodeTask) else None
     grader = episodes.episode_grader if episodes else task.grader
-    if isinstance(grader, FunctionRubric):
+    if isinstance(functions := own_grader(grader), FunctionRubric):
         has_scores = any(scorer.weight for scorer in config.task.scorers.values())
-        grader = replace(grader, is_only_reward=not has_scores)
+        functions = replace(functions, is_only_reward=not has_scores)
+        if isinstance(grader, ThinkingStripper):
+            grader = replace(grader, function=functions)
+        else:
+            grader = functions
         if config.task.reward_functions and not can_be_imported(grader):
-            warn_of_local_functions(grader.functions)
+            warn_of_local_functions(functions.functions)
             return InProcessPool(grader, rubric, task.floor, section.timeout_s)
     settings = GraderSettings(
         grader,

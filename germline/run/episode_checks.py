@@ -19,6 +19,7 @@ from germline.protocols import GraderProtocol, Task
 from germline.run.task_check_row import TaskCheckRow
 from germline.scorers.scored_graders import Graders
 from germline.tasks.environment_task import EnvironmentTask
+from germline.tasks.prompt_settings import own_grader
 from germline.types import Example, GermlineError, Grade
 
 NEVER_GIVEN = -1e300
@@ -98,7 +99,7 @@ def missing_reward(
     """
     if not isinstance(task, EnvironmentTask):
         return None
-    grader = task.episode_grader
+    grader = own_grader(task.episode_grader)
     if not isinstance(grader, EnvironmentGrader):
         return None
     limits, turns = config.graders, task.max_turns
@@ -146,7 +147,7 @@ def check_tools(task: Task, config: Config, printed: Path) -> list[TaskCheckRow]
     """
     if not isinstance(task, EnvironmentTask) or not task.has_tools:
         return []
-    grader = task.episode_grader
+    grader = own_grader(task.episode_grader)
     if not isinstance(grader, EnvironmentGrader):
         return []
     example = task.examples("train")[0]

@@ -9,7 +9,7 @@ from germline.config.tasks import TaskBase
 from germline.environments.tool_calls import TOOLS_TITLE
 from germline.episode_types import Transcript
 from germline.prompt_variant import PromptVariant
-from germline.protocols import EpisodeGrader, EpisodeTask, Task
+from germline.protocols import EpisodeGrader, EpisodeTask, Grader, Task
 from germline.tasks.prompt_format import PromptFormatter
 from germline.types import Example, GermlineError, Split
 
@@ -36,6 +36,13 @@ def apply_prompt_settings(task: Task, config: TaskBase) -> Task:
         if hasattr(task, "answer_of"):
             changed.answer_of = ThinkingStripper(task.answer_of, config.thinking_tag)  # type: ignore[attr-defined]
     return changed
+
+
+def own_grader(grader: Grader | EpisodeGrader) -> Grader | EpisodeGrader:
+    """Return the grader of a task as it was before thinking was taken out of what it gets."""
+    if isinstance(grader, ThinkingStripper):
+        return grader.function
+    return grader.grader if isinstance(grader, TranscriptThinkingStripper) else grader
 
 
 class PromptedExamples:
@@ -68,6 +75,11 @@ class ThinkingStripper(Generic[Result]):
 
     function: Callable[[str, Example], Result]
     tag: str
+
+    @property
+    def described(self) -> str | None:
+        """The name of the function in messages, if it has one for them."""
+        return getattr(self.function, "described", None)
 
     def __call__(self, text: str, example: Example) -> Result:
         """Call the function with the text outside the thinking block."""

@@ -45,6 +45,17 @@ def test_the_file_is_the_config_and_every_setting_has_its_reason(tmp_path):
     assert yaml.safe_load(text)["strategy"]["learning_rate"] == "auto"
 
 
+def test_the_reason_of_the_held_out_scores_counts_them(tmp_path):
+    found = recommended("nano", "arithmetic")
+    (reason,) = [one.reason for one in found.settings if one.setting == "held_out.every"]
+    small = {"strategy": {"population": 2, "sigma": 1e-3, "learning_rate": 1e-3}, "batch_size": 2}
+    held_out = {"every": found.config.held_out.every, "examples": 2}
+    config = {"engine": "toy", "task": "conciseness", "held_out": held_out, **small}
+    config["generations"] = found.config.generations
+    run = germline.train(config, tmp_path / "run").run().directory
+    assert reason == f"{len(run.held_out())} scores in all, with those before and after the run."
+
+
 def test_the_reason_of_the_held_out_examples_counts_those_that_are_there(tmp_path):
     rows = tmp_path / "rows.jsonl"
     rows.write_text("".join(f'{{"prompt": "{i}?", "answer": "{i}"}}\n' for i in range(40)))

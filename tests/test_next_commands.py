@@ -79,6 +79,20 @@ def test_a_reward_that_rose_where_its_metric_could_not_is_exported(run: RunDirec
     assert f"germline export {run.path} --best --out my-model" in printed
 
 
+@pytest.mark.parametrize(("count", "has_more"), [(100, True), (26, False)])
+def test_all_examples_are_suggested_only_where_the_run_scored_a_part(
+    run: RunDirectory, count: int, *, has_more: bool
+) -> None:
+    for generation, value in ((0, 0.0), (10, 1.0)):
+        one = score_of_values(generation, "right", [value] * count, higher_is_better=True)
+        run.write_held_out(one, [rollout(0, 7, one.reward)], BATCH)
+    printed = printed_lines(run)
+    said = " ".join(" ".join(printed).split())
+    assert (f"  germline eval {run.path}" in printed) == has_more
+    assert ("learn there: score all of the task's, or take" in said) == has_more
+    assert ("learn there: take harder examples." in said) != has_more
+
+
 def test_a_doubt_that_a_sign_test_decides_names_its_p_value(run: RunDirectory) -> None:
     before = [*([0.0] * 3), *([1.0] * 7)]
     for generation, values in ((0, before), (10, [1.0] * 10)):
@@ -167,7 +181,6 @@ def test_more_generations_are_not_suggested_where_all_is_right(
     for generation, value in ((0, before), (10, 1.0)):
         run.write_held_out(values_score(generation, [value] * 9), [rollout(0, 7, 0.0)], BATCH)
     lines = printed_lines(run)
-    assert f"  germline eval {run.path}" in lines
     assert "  germline new task my_task" in lines
     assert any("germline export" in line for line in lines) is not bool(before)
     assert not [line for line in lines if "germline resume" in line]

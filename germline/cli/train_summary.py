@@ -43,11 +43,6 @@ from germline.types import HeldOutScore
 
 SHOWN_SAMPLES = 5
 
-SOLVED = (
-    "Every held-out example of the run is right now, so little is left to learn there: score all "
-    "of the task's, or take harder ones."
-)
-
 
 def print_result(console: Console, run: RunDirectory, *, quiet: bool) -> None:
     """Print held-out completions and scores before and after training, and the paths of files."""
@@ -129,10 +124,12 @@ def print_next_commands(console: Console, run: RunDirectory) -> None:
     elif not run.config.engine.has_own_model:  # It has no file format.
         commands.append(f"export {path}{' --best' if takes_best else ''} --out my-model")
     is_solved = exported is not None and len(known) > 1 and not rose and _is_solved(exported)
-    if is_solved:
+    if exported and is_solved:
+        # Of a task with fewer examples than the run asked for, all were scored.
+        has_more = exported.n == run.config.held_out.examples
         if not _is_solved(known[0]):
-            sentences.append(SOLVED)
-        commands += [f"eval {path}", "new task my_task"]
+            sentences.append(_solved(has_more=has_more))
+        commands += [*[f"eval {path}"] * has_more, "new task my_task"]
     can_continue = not (run.config.strategy.whole_run or run.stopped_early or is_solved)
     # After a decline the advice above continues from the best weights, and not from the last ones.
     if can_continue and is_updated and not score_decline_advice(run.config, run.path, rows, scores):
@@ -158,6 +155,15 @@ def _only_the_reward_rose(score: HeldOutScore, start: HeldOutScore) -> str:
 def _is_solved(score: HeldOutScore) -> bool:
     """Whether every held-out example was right."""
     return score.proportion and score.mean == (score.higher_is_better is not False)
+
+
+def _solved(*, has_more: bool) -> str:
+    """Say what to do once every held-out example of a run is right."""
+    remedy = "score all of the task's, or take harder ones" if has_more else "take harder examples"
+    return (
+        "Every held-out example of the run is right now, so little is left to learn there: "
+        f"{remedy}."
+    )
 
 
 def _without_some_updates(rows: Sequence[Row], config: Config) -> str:

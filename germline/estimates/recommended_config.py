@@ -195,8 +195,8 @@ def _first_choice(
     )
     yield RecommendedSetting(
         "held_out.every",
-        max(1, generations // SCORES),
-        f"{SCORES} scores in the run, beside those before and after it.",
+        every := max(1, generations // SCORES),
+        f"{math.ceil(generations / every) + 1} scores in all, with those before and after the run.",
     )
     yield RecommendedSetting(
         "held_out.examples",

@@ -246,6 +246,11 @@ def test_wrong_columns_and_splits_name_what_is_there(
             "cannot be read as csv .*utf-8.*: a CSV file",
         ),
         ("rows.csv", b"question,answer\na,b\nc,d,e\n", "Expected 2 fields in line 3, saw 3.*cells"),
+        (
+            "rows.csv",
+            b"prompt;answer\nx;1\ny;2\n",
+            r"separated by ';': write it with commas, as pandas\.read_csv\('.*s\.csv', sep=';'\)",
+        ),
         ("rows.csv", b"question,answer\n", "holds no rows.*put rows into it"),
         ("rows.csv", b"", "is empty: put rows into it"),
         ("rows.json", b'{"question": ', "cannot be read as json .*one object per line"),

@@ -191,3 +191,5 @@ def test_a_task_file_named_without_its_ending_is_hinted(tmp_path, monkeypatch):
     with pytest.raises(GermlineError) as shown:
         load_config({"task": "minus"})
     assert "for the file" not in str(shown.value)
+    with pytest.raises(GermlineError, match=r"; the file of a task ends in one of \.py, \.jsonl, "):
+        load_config({"task": "rows.tsv"})

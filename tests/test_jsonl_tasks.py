@@ -139,7 +139,12 @@ def test_json_without_answers_asks_for_any_json(tmp_path):
         ([ROW, "", [1]], [], r"line 3: a row must be a JSON object, found \[1\]"),
         ([""], [], r"rows\.jsonl: the file holds no rows"),
         ([ROW], [], "at least 2 different examples, found 1"),
-        ([{"question": "?"}, ROW], [], "line 1: the field `answer` is missing; fields found: `qu"),
+        (
+            [{"question": f"{n}?", "gold": "1"} for n in range(30)],
+            [],
+            r"line 1: the field `answer` is missing \(in 30 of 30 rows\); fields found: "
+            r"`question`, `gold`\. .*task\.answer=NAME",
+        ),
         ([{"text": "?"}], [], r"line 1: a row needs a `prompt`.*found: `text`\. .*task\.columns="),
         ([{**ROW, "question": 5}], [], "line 1: the field `question` must be str, found 5"),
         ([{**ROW, "question": " "}], [], "line 1: the prompt is empty: ' '"),

@@ -150,7 +150,9 @@ def _default(setting: str) -> str:
 
 
 def _file_hint(setting: str, kind: str) -> str:
-    """Name the file of this folder that a task was given as without its ending."""
+    """Name the file that a task was given as without its ending, or the endings it may have."""
+    if setting == "task" and Path(kind).suffix:
+        return f"; the file of a task ends in one of {', '.join(TASK_SUFFIXES)}"
     files = [kind + suffix for suffix in TASK_SUFFIXES if Path(kind + suffix).is_file()]
     return f"; for the file {files[0]} give {files[0]}" if setting == "task" and files else ""
 

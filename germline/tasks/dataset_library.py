@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,13 +23,16 @@ BUILDERS = {
 
 FORMS = {
     "csv": "a CSV file is UTF-8 text; its first line names the columns, all lines have as many "
-    "cells, and a cell with a comma or a line break stands in double quotes",
+    "cells, separated by commas, and a cell with a comma or a line break stands in double quotes",
     "json": "a JSON file has one object per line, or one list of objects, in UTF-8; a column has "
     "values of one type",
     "parquet": "the file is damaged, or was not written to its end: write it again",
     "arrow": "the file is damaged, or was not written to its end: write it again",
 }
 """Builder of `datasets` -> what a file has to be for it."""
+
+SEPARATORS = (";", "\t", "|")
+"""What other programs than `datasets` write between the cells of a CSV file."""
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 """`name` or `owner/name`; any other path is a path of this machine."""
@@ -127,13 +130,31 @@ def _load_file(datasets: Any, path: Path, split: str) -> Any:
     try:
         loaded = datasets.load_dataset_builder(builder, data_files=str(path))
         loaded.download_and_prepare()
+        _check_separator(path, builder, [*loaded.info.features])
         if not any(part.num_examples for part in loaded.info.splits.values()):
             return []  # a table with columns and without rows
         return loaded.as_dataset(split=split)
+    except GermlineError:
+        raise
     except Exception as error:  # noqa: BLE001 - of many kinds, some of them of other libraries
         raise GermlineError(
             f"task.path: {path} cannot be read as {builder}{_reason(error)}: {FORMS[builder]}"
         ) from None
+
+
+def _check_separator(path: Path, builder: str, columns: Sequence[str]) -> None:
+    """Check that the columns of a CSV file are separated by commas.
+
+    Raises:
+        GermlineError: its one column has a name with another separator.
+    """
+    mark = next((one for one in SEPARATORS if one in columns[0]), None) if columns else None
+    if builder == "csv" and len(columns) == 1 and mark:
+        raise GermlineError(
+            f"task.path: {path} has one column, named {columns[0]!r}, so its cells are separated "
+            f"by {mark!r}: write it with commas, as pandas.read_csv({str(path)!r}, sep={mark!r})"
+            f".to_csv({f'{path.stem}-commas.csv'!r}, index=False) does"
+        )
 
 
 def _remedy(config: DatasetSource) -> str:

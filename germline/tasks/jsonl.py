@@ -51,6 +51,7 @@ class RowsTask:
         sides = dataset_rows.split_rows(
             train, test, config.template, config.split_seed, config.place
         )
+        _check_answers([*train, *(test or ())], config)
         self._examples: dict[Split, tuple[Example, ...]] = {
             split: _examples(items, config) for split, items in sides.items()
         }
@@ -118,13 +119,36 @@ def _optional_answer(row: Mapping[str, object], config: RewardedRows, place: str
     return dataset_rows.last_answer(row, place) or ""
 
 
+def _check_answers(rows: Sequence[PlacedRow], config: RewardedRows) -> None:
+    """Check that every row has a gold answer, if a reward needs it.
+
+    Raises:
+        GermlineError: naming the first row without one, and how many there are.
+    """
+    optional = {"json"} | ({"regex"} if config.pattern is not None else set())
+    if config.reward_functions or optional.issuperset(config.reward):
+        return
+    lacking = [(place, row) for place, row in rows if not _has_answer(row, config, place)]
+    if lacking:
+        place, row = lacking[0]
+        found = ", ".join(f"`{name}`" for name in row)
+        raise GermlineError(
+            f"{place}: the field `{config.answer}` is missing (in {len(lacking)} of {len(rows)} "
+            f"rows); fields found: {found}. Name the field that holds the gold answer, as in "
+            "task.answer=NAME"
+        )
+
+
+def _has_answer(row: Mapping[str, object], config: RewardedRows, place: str) -> bool:
+    return config.answer in row or dataset_rows.last_answer(row, place) is not None
+
+
 def _answer(row: Mapping[str, object], config: RewardedRows, place: str) -> str:
     """Return the gold answer; "" if the row has none and no reward needs it."""
-    if config.answer not in row and (last := dataset_rows.last_answer(row, place)) is not None:
-        row = {**row, config.answer: last}
-    optional = {"json"} | ({"regex"} if config.pattern is not None else set())
-    if config.answer not in row and optional.issuperset(config.reward):
+    if not _has_answer(row, config, place):
         return ""
+    if config.answer not in row:
+        row = {**row, config.answer: dataset_rows.last_answer(row, place)}
     gold = dataset_rows.row_answer(row, config.answer, place)
     known, settings = rewards(), config.model_dump()
     for name in config.reward:

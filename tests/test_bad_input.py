@@ -314,6 +314,8 @@ CALLS = {
     "resume(None)": "path must be the path of a file or folder, found None (NoneType)",
     "replay(3, 0)": "path must be the path of a file or folder, found 3 (int)",
     "export('run', None)": "out must be the path of a file or folder, found None",
+    "export('run', 'out', form='peft')": "form must be 'adapter' or 'merged' or None, found 'peft'",
+    "replay('run', 0, form='Merged')": "or None (did you mean 'merged'?), found 'Merged' (str)",
     "evaluate('nano', 'arithmetic', split='dev')": "split must be 'train' or 'test', found 'dev'",
     "evaluate('nano', 'arithmetic', split='tets')": "'test' (did you mean 'test'?), found 'tets'",
     "evaluate('nano', 'arithmetic', limit='3')": "limit must be a whole number, or None for all",

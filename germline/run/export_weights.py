@@ -4,7 +4,7 @@ from __future__ import annotations  # help() shows the names of types as they ar
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from germline.checkpoint import last_restorable_generation, restore
 from germline.config import Config
@@ -17,7 +17,7 @@ from germline.run.inputs_from_python import read_run_inputs
 from germline.run.load_run import find_generation, load_single_model, strategy_of_run
 from germline.run.loaded_model import LoadedModel, with_model_folder
 from germline.run.model_card import write_model_card
-from germline.run.validate_args import validate_path
+from germline.run.validate_args import validate_choice, validate_path
 from germline.spaces.peft_files import rename_base
 from germline.types import GermlineError
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Form = Literal["adapter", "merged"]
+FORMS = (*get_args(Form), None)
 """Form of exported weights: a PEFT adapter (if one was trained), or a Hugging Face folder."""
 
 
@@ -53,6 +54,7 @@ def replay(
     Raises:
         GermlineError: the digest is not the one the journal recorded.
     """
+    validate_choice("form", form, FORMS)
     directory = RunDirectory.open(validate_path("path", path))
     generation = generation_to_replay(directory, generation)
     if form is not None and out is None:
@@ -127,6 +129,7 @@ def export(
         GermlineError: the folder is not empty, there is no adapter to write, or the run has no such
             generation.
     """
+    validate_choice("form", form, FORMS)
     folder = _free(validate_path("out", out))
     directory = RunDirectory.open(validate_path("path", path))
     form = _form(directory.config, form)

@@ -39,14 +39,15 @@ def validate_texts(name: str, values: object) -> list[str]:
     return list(values)
 
 
-def validate_choice(name: str, value: object, choices: Sequence[str]) -> None:
-    """Check that an argument is one of the choices.
+def validate_choice(name: str, value: object, choices: Sequence[str | None]) -> None:
+    """Check that an argument is one of the choices, of which None is the default.
 
     Raises:
         GermlineError: it is not.
     """
     if value not in choices:
-        hint = did_you_mean(value, choices) if isinstance(value, str) else ""
+        words = [choice for choice in choices if choice is not None]
+        hint = did_you_mean(value, words) if isinstance(value, str) else ""
         raise _wrong(name, f"{' or '.join(map(repr, choices))}{hint}", value)
 
 

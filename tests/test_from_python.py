@@ -6,14 +6,12 @@ import time
 from typing import Any
 
 import pytest
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import germline
 from germline.graders.in_process_pool import InProcessPool, can_be_imported
 from germline.tasks.python_inputs import read_rows
 from germline.types import Example, GermlineError
 from tests.python_rewards import length, only_of_gold, trl_length, vowels, wrong
-from tests.tiny import save_tiny
 from tests.toy_runs import LETTERS, SETTINGS, journal, stopped_after
 
 ROWS = [{"prompt": f"Say {number}", "answer": str(number), "level": number} for number in range(12)]
@@ -285,94 +283,6 @@ def test_a_reward_for_a_run_that_has_its_own_is_refused(tmp_path):
     path = germline.train(config, tmp_path).run().directory.path
     with pytest.raises(GermlineError, match="the run has the rewards of its task"):
         germline.resume(path, reward=length)
-
-
-# --- a loaded model
-
-
-SMALL = {
-    "task": {"kind": "arithmetic", "max_new_tokens": 2},
-    "batch_size": 2,
-    "generations": 2,
-    "strategy": {"population": 2, "sigma": 0.01, "learning_rate": 0.01},
-    "held_out": {"every": 9, "examples": 2},
-    "graders": {"workers": 1},
-    "record": {"tensorboard": False, "snapshot_every": 1},
-}
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory):
-    folder = save_tiny(tmp_path_factory.mktemp("model"))
-    loaded = {
-        "model": AutoModelForCausalLM.from_pretrained(folder),
-        "tokenizer": AutoTokenizer.from_pretrained(folder),
-    }
-    return folder, loaded
-
-
-def test_a_loaded_model_trains_to_the_bits_of_its_folder_and_stays_as_it_is(tiny, tmp_path):
-    folder, loaded = tiny
-    before = {name: tensor.clone() for name, tensor in loaded["model"].state_dict().items()}
-    of_folder = germline.train({**SMALL, "model": str(folder)}, tmp_path / "folder").run()
-    training = germline.train(SMALL, tmp_path / "loaded", **loaded)
-    assert training._inputs
-    assert training._inputs.model
-    copies = training._inputs.model.folder
-    path = training.run().directory.path
-    assert journal(path) == journal(of_folder.directory.path)
-    assert all(tensor.equal(before[name]) for name, tensor in loaded["model"].state_dict().items())
-    assert training.config.model == f"python:{type(loaded['model']).__name__}"
-    del training
-    assert not copies.exists()
-
-
-def test_a_run_of_a_loaded_model_asks_for_it_or_for_a_folder(tiny, tmp_path):
-    folder, loaded = tiny
-    path = stopped_after(germline.train(SMALL, tmp_path / "run", **loaded), 1)
-    for use in (
-        lambda: germline.resume(path),
-        lambda: germline.export(path, tmp_path / "out"),
-        lambda: germline.replay(path, 0),
-        lambda: germline.evaluate(str(path)),
-        lambda: germline.generate(str(path), ["1 + 1 ="]),
-    ):
-        with pytest.raises(GermlineError, match=r"germline resume RUN model=FOLDER"):
-            use()
-    digest = germline.replay(path, 0, **loaded)
-    germline.export(path, tmp_path / "out", **loaded)
-    assert germline.evaluate(str(path), limit=2, **loaded)[0].n == 2
-    germline.resume(path, [f"model={folder}"]).run()
-    assert germline.replay(path, 0) == digest
-
-
-@pytest.mark.parametrize(
-    ("given", "complaint"),
-    [
-        ({"model": "nano"}, "found 'nano': a folder or a Hugging Face id goes into the config"),
-        ({"tokenizer": 5}, "tokenizer: it belongs to a loaded model"),
-    ],
-)
-def test_what_is_no_loaded_model_is_refused(given, complaint, tmp_path):
-    with pytest.raises(GermlineError, match=complaint):
-        germline.train(SMALL, tmp_path, **given)
-
-
-def test_a_loaded_model_needs_its_tokenizer_and_no_other_model(tiny, tmp_path):
-    _, loaded = tiny
-    with pytest.raises(GermlineError, match="a loaded model needs its tokenizer"):
-        germline.train(SMALL, tmp_path, model=loaded["model"])
-    with pytest.raises(GermlineError, match="and the config has model=gpt2: drop one of them"):
-        germline.train({**SMALL, "model": "gpt2"}, tmp_path, **loaded)
-
-
-def test_an_adapter_names_where_the_model_came_from(tiny, tmp_path):
-    folder, loaded = tiny
-    config = {**SMALL, "space": "lora", "generations": 1}
-    path = germline.train(config, tmp_path / "run", **loaded).run().directory.path
-    germline.export(path, tmp_path / "adapter", **loaded)
-    settings = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
-    assert settings["base_model_name_or_path"] == str(folder)
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from germline.config import Config
+from germline.config.tasks import Rows
 from germline.types import GermlineError
 
 PREFIX = "python:"
@@ -77,12 +78,18 @@ def check_model_is_named(config: Config) -> None:
         GermlineError: the model was given from Python.
     """
     if is_from_python(config):
+        given = [
+            *(["reward=reward"] if config.task.reward_functions else []),
+            *(["data=rows"] if isinstance(config.task, Rows) else []),
+        ]
+        # The command line has neither the rows nor the functions that a resumed run needs.
+        once = f"germline.resume(path, ['model=FOLDER'], {', '.join(given)})"
         raise GermlineError(
             f"model={config.model}: this model was given from Python and is not in the run: give "
             "it again, as in germline.resume(path, model=model, tokenizer=tokenizer), "
             "germline.evaluate or germline.export; or save it with "
             "model.save_pretrained('FOLDER') and tokenizer.save_pretrained('FOLDER'), and name "
-            "the folder once: `germline resume RUN model=FOLDER`"
+            f"the folder once: {once if given else '`germline resume RUN model=FOLDER`'}"
         )
 
 

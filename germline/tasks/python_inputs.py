@@ -140,7 +140,7 @@ def check_rows_are_given(config: TaskBase, inputs: PythonInputs) -> None:
             f"task.kind=rows: the rows of this task{which} were given from Python and are not in "
             "the config: give them again, as in germline.train(config, data=rows), "
             "germline.resume(path, data=rows) or germline.evaluate(path, data=rows); or save them "
-            "as JSONL and use task=rows.jsonl"
+            "as JSONL, and begin a run with task=rows.jsonl"
         )
     if not needed and inputs.rows is not None:
         raise GermlineError(

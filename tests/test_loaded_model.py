@@ -1,0 +1,111 @@
+"""A model and tokenizer given from Python: the bits of their folder, and what asks for them."""
+
+import json
+from typing import Any
+
+import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import germline
+from germline.types import GermlineError
+from tests.python_rewards import length
+from tests.test_from_python import ON_ROWS, ROWS
+from tests.tiny import save_tiny
+from tests.toy_runs import journal, stopped_after
+
+SMALL = {
+    "task": {"kind": "arithmetic", "max_new_tokens": 2},
+    "batch_size": 2,
+    "generations": 2,
+    "strategy": {"population": 2, "sigma": 0.01, "learning_rate": 0.01},
+    "held_out": {"every": 9, "examples": 2},
+    "graders": {"workers": 1},
+    "record": {"tensorboard": False, "snapshot_every": 1},
+}
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    folder = save_tiny(tmp_path_factory.mktemp("model"))
+    loaded = {
+        "model": AutoModelForCausalLM.from_pretrained(folder),
+        "tokenizer": AutoTokenizer.from_pretrained(folder),
+    }
+    return folder, loaded
+
+
+def test_a_loaded_model_trains_to_the_bits_of_its_folder_and_stays_as_it_is(tiny, tmp_path):
+    folder, loaded = tiny
+    before = {name: tensor.clone() for name, tensor in loaded["model"].state_dict().items()}
+    of_folder = germline.train({**SMALL, "model": str(folder)}, tmp_path / "folder").run()
+    training = germline.train(SMALL, tmp_path / "loaded", **loaded)
+    assert training._inputs
+    assert training._inputs.model
+    copies = training._inputs.model.folder
+    path = training.run().directory.path
+    assert journal(path) == journal(of_folder.directory.path)
+    assert all(tensor.equal(before[name]) for name, tensor in loaded["model"].state_dict().items())
+    assert training.config.model == f"python:{type(loaded['model']).__name__}"
+    del training
+    assert not copies.exists()
+
+
+def test_a_run_of_a_loaded_model_asks_for_it_or_for_a_folder(tiny, tmp_path):
+    folder, loaded = tiny
+    path = stopped_after(germline.train(SMALL, tmp_path / "run", **loaded), 1)
+    for use in (
+        lambda: germline.resume(path),
+        lambda: germline.export(path, tmp_path / "out"),
+        lambda: germline.replay(path, 0),
+        lambda: germline.evaluate(str(path)),
+        lambda: germline.generate(str(path), ["1 + 1 ="]),
+    ):
+        with pytest.raises(GermlineError, match=r"germline resume RUN model=FOLDER"):
+            use()
+    digest = germline.replay(path, 0, **loaded)
+    germline.export(path, tmp_path / "out", **loaded)
+    assert germline.evaluate(str(path), limit=2, **loaded)[0].n == 2
+    germline.resume(path, [f"model={folder}"]).run()
+    assert germline.replay(path, 0) == digest
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"model": "nano"}, "found 'nano': a folder or a Hugging Face id goes into the config"),
+        ({"tokenizer": 5}, "tokenizer: it belongs to a loaded model"),
+    ],
+)
+def test_what_is_no_loaded_model_is_refused(given, complaint, tmp_path):
+    with pytest.raises(GermlineError, match=complaint):
+        germline.train(SMALL, tmp_path, **given)
+
+
+def test_a_loaded_model_needs_its_tokenizer_and_no_other_model(tiny, tmp_path):
+    _, loaded = tiny
+    with pytest.raises(GermlineError, match="a loaded model needs its tokenizer"):
+        germline.train(SMALL, tmp_path, model=loaded["model"])
+    with pytest.raises(GermlineError, match="and the config has model=gpt2: drop one of them"):
+        germline.train({**SMALL, "model": "gpt2"}, tmp_path, **loaded)
+
+
+def test_an_adapter_names_where_the_model_came_from(tiny, tmp_path):
+    folder, loaded = tiny
+    config = {**SMALL, "space": "lora", "generations": 1}
+    path = germline.train(config, tmp_path / "run", **loaded).run().directory.path
+    germline.export(path, tmp_path / "adapter", **loaded)
+    settings = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+    assert settings["base_model_name_or_path"] == str(folder)
+
+
+def test_the_folder_of_the_model_is_named_once_with_the_rows_of_the_run(tiny, tmp_path):
+    folder, loaded = tiny
+    given: dict[str, Any] = {"reward": length, "data": ROWS}
+    config = {**ON_ROWS, "engine": "inprocess", "space": "low_rank", "generations": 1}
+    path = germline.train(config, tmp_path / "run", **given, **loaded).run().directory.path
+    way = r"germline\.resume\(path, \['model=FOLDER'\], reward=reward, data=rows\)"
+    with pytest.raises(GermlineError, match=way):
+        germline.export(path, tmp_path / "out")
+    germline.resume(path, [f"model={folder}"], **given)
+    germline.export(path, tmp_path / "out")
+    assert (tmp_path / "out" / "model.safetensors").exists()

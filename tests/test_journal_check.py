@@ -1,5 +1,6 @@
 """A journal that lost lines is refused where it would give older weights without a word."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -126,3 +127,22 @@ def test_a_run_that_lost_lines_is_listed_as_damaged(cut: tuple[Path, int]) -> No
     assert isinstance(found, UnreadableRun)
     assert found.state == "damaged"
     assert LOST.format(kept) in found.reason
+
+
+@pytest.mark.parametrize(
+    ("setting", "old", "new"),
+    [("seed", '"seed": 0', '"seed": 9'), ("strategy.population", '"population": 6', '"population": 8')],
+)
+def test_a_run_is_not_resumed_with_settings_that_its_journal_was_not_written_with(
+    trained: Path, tmp_path: Path, setting: str, old: str, new: str
+) -> None:
+    shutil.copytree(trained, tmp_path / "run")
+    file = tmp_path / "run" / "run.json"
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+    message = rf"run\.json has {setting}=\d, but the journal was written with {setting}=\d, which"
+    with pytest.raises(GermlineError, match=message):
+        germline.resume(tmp_path / "run", ["generations=6"])
+    file.write_text(text)
+    germline.resume(tmp_path / "run", ["generations=6"])

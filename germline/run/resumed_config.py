@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from germline.checkpoint import newest_snapshot
-from germline.config import Config, load_config
+from germline.config import Config, Nes, load_config
 from germline.record import JournalEntry, RunDirectory
 from germline.record.best_generation import early_stop
 from germline.record.journal_check import warn_of_lost_lines
 from germline.report.diff import differing_settings
 from germline.run.load_run import settings_for
 from germline.run.loaded_model import is_from_python
-from germline.types import GermlineError
+from germline.types import GermlineError, Update
 
 log = logging.getLogger(__name__)
 
@@ -100,6 +100,7 @@ def entries_to_resume(directory: RunDirectory, config: Config) -> list[JournalEn
         GermlineError: the run has more generations than the config, or stopped early.
     """
     entries = directory.journal.read()
+    _check_recorded(directory.path, config, entries)
     warn_of_lost_lines(directory)
     if len(entries) > config.generations:
         raise GermlineError(
@@ -117,6 +118,29 @@ def entries_to_resume(directory: RunDirectory, config: Config) -> list[JournalEn
             "go on, set a larger number or null (germline resume RUN held_out.patience=null)"
         )
     return entries
+
+
+def _check_recorded(path: Path, config: Config, entries: Sequence[JournalEntry]) -> None:
+    """Check that the config is the one that the journal was written with.
+
+    Raises:
+        GermlineError: run.json has another seed or population, so it was edited.
+    """
+    strategy, update = config.strategy, entries[-1].update if entries else None
+    if not isinstance(update, Update):
+        return
+    trained: dict[str, tuple[int, object]] = {"seed": (update.run_seed, config.seed)}
+    if isinstance(strategy, Nes) and config.method.kind == "es":
+        members = len(update.coefficients) * (2 if strategy.antithetic else 1)
+        trained["strategy.population"] = members, strategy.population
+    for name, (was, now) in trained.items():
+        if was != now:
+            raise GermlineError(
+                f"resume: {path / 'run.json'} has {name}={now}, but the journal was written with "
+                f"{name}={was}, which cannot change within a run: write {was} into run.json again, "
+                "or begin another run with the changed setting (germline resume RUN --from "
+                "GENERATION --out NEW)"
+            )
 
 
 def _value_or_kind(config: Config, setting: str) -> Any:

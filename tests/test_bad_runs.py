@@ -23,6 +23,8 @@ from germline.run import replay
 from germline.shaping import utilities
 from germline.tasks.conciseness import ConcisenessTask
 from germline.types import Evaluation, GermlineError
+from tests.python_rewards import length
+from tests.test_from_python import ON_ROWS
 from tests.toy_runs import journal, run, settings
 
 ROWS = 'train = [{"prompt": f"p{i}", "answer": "a", "place": i} for i in range(12)]\n'
@@ -248,3 +250,26 @@ def test_the_path_of_a_missing_run_is_not_taken_for_a_hub_id(command, tmp_path, 
         shown = CliRunner().invoke(app, [command, source, *words])
         assert shown.exit_code == 2
         assert said in shown.stderr
+
+
+def test_an_error_in_the_middle_of_a_run_says_how_to_resume_it(tmp_path):
+    broken, path = tmp_path / "broken", tmp_path / "run"
+    body = f"None if __import__('os').path.exists({str(broken)!r}) else len(completion) % 3 / 2"
+    run(path, task(tmp_path, body), "generations=1")
+    broken.touch()
+    shown = CliRunner().invoke(app, ["resume", str(path), "generations=3", "-q"])
+    assert shown.exit_code == 2
+    way = f"Stopped after generation 0 (1 of 3 done). Resume with: germline resume {path}"
+    assert way in shown.output
+    broken.unlink()
+    assert CliRunner().invoke(app, ["resume", str(path), "-q"]).exit_code == 0
+
+
+def test_held_out_prompts_that_are_trained_on_are_told(tmp_path, caplog):
+    rows = [{"prompt": f"{n}?", "answer": str(n)} for n in range(6)]
+    given = {"train": rows, "test": rows[4:]}
+    germline.train(ON_ROWS, tmp_path / "both", reward=length, data=given)
+    assert "2 of the held-out prompts are also trained on, such as '4?', so the" in caplog.text
+    caplog.clear()
+    germline.train(ON_ROWS, tmp_path / "one", reward=length, data=rows)
+    assert "also trained on" not in caplog.text

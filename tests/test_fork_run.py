@@ -256,7 +256,10 @@ def test_the_command_begins_a_new_run_and_leaves_the_old_one(plain, tmp_path):
     ("options", "message"),
     [
         (["--out", "new"], "--out=new needs --from"),
-        (["--from", "last"], "resume: --from=last is neither a number nor best: use --from 40"),
+        (
+            ["--from", "last"],
+            "resume: --from=last is neither a number nor best: use --fr",
+        ),
     ],
 )
 def test_options_that_do_not_fit_are_refused(plain, options, message):

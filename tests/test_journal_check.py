@@ -131,7 +131,10 @@ def test_a_run_that_lost_lines_is_listed_as_damaged(cut: tuple[Path, int]) -> No
 
 @pytest.mark.parametrize(
     ("setting", "old", "new"),
-    [("seed", '"seed": 0', '"seed": 9'), ("strategy.population", '"population": 6', '"population": 8')],
+    [
+        ("seed", '"seed": 0', '"seed": 9'),
+        ("strategy.population", '"population": 6', '"population": 8'),
+    ],
 )
 def test_a_run_is_not_resumed_with_settings_that_its_journal_was_not_written_with(
     trained: Path, tmp_path: Path, setting: str, old: str, new: str

@@ -135,7 +135,11 @@ def test_json_without_answers_asks_for_any_json(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "overrides", "complaint"),
     [
-        ([ROW, '{"question": '], [], r"rows\.jsonl, line 2: not valid JSON"),
+        (
+            [ROW, '{"question": '],
+            [],
+            r"rows\.jsonl, line 2, column 14: not valid JSON: Exp",
+        ),
         ([ROW, "", [1]], [], r"line 3: a row must be a JSON object, found \[1\]"),
         ([""], [], r"rows\.jsonl: the file holds no rows"),
         ([ROW], [], "at least 2 different examples, found 1"),

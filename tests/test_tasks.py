@@ -143,7 +143,7 @@ def test_held_out_pairs_without_training_pairs_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "complaint"),
     [
-        ([PAIR, '{"question": '], r"pairs\.jsonl, line 2: not valid JSON"),
+        ([PAIR, '{"question": '], r"pairs\.jsonl, line 2, column 14: not valid JSON"),
         ([PAIR, "", [1]], r"pairs\.jsonl, line 3: a row must be a JSON object, found \[1\]"),
         ([{"question": "?"}], "line 1: the field `answer` is missing; fields found: `question`"),
         ([{**PAIR, "answer": 8}], r"line 1: the field `answer` must be str, found 8 \(int\)"),

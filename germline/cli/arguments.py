@@ -126,8 +126,8 @@ def generation_of(
         return int(text)
     except ValueError:
         raise GermlineError(
-            f"{command}: {option}={text} is neither a number nor best: use {option} 40, or "
-            f"{option} best"
+            f"{command}: {option}={text} is neither a number nor best: use {option} best, the "
+            f"number of a generation from 0 on, or {option} -1, the start"
         ) from None
 
 

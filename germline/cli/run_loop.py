@@ -18,6 +18,7 @@ from germline.cli.run_values import run_values, seeds_values
 from germline.cli.word_wrap import print_stdout
 from germline.record import RunDirectory
 from germline.record.seed_study import folder_to_resume
+from germline.types import GermlineError
 
 if TYPE_CHECKING:
     from germline.evaluation.seed_statistics import SeedStatistics
@@ -40,27 +41,18 @@ def run_with_view(
     with nullcontext() if quiet or not console.is_terminal else console.status("loading ..."):
         training = begin()
     _print_position(console, training.directory, quiet=quiet)
-    view = _view(console, training.directory, quiet=quiet)
-
-    def stop() -> None:
-        training.stop()
-        view.stopping()
-
-    training.on_trial = view.trial
-    view.start()
     try:
-        with stop_on_interrupt(stop):
-            for record in training:
-                view.generation(record)
+        _follow(training, _view(console, training.directory, quiet=quiet))
     except KeyboardInterrupt:
-        view.close()  # before anything is printed, because the next frame would overwrite it
         if as_json:
             print_json(run_values(training.directory))
         else:
             train_summary.print_stopped(console, training.directory)
         raise typer.Exit(INTERRUPTED) from None
-    finally:
-        view.close()
+    except GermlineError:
+        if not as_json and training.directory.journal.last_generation() >= 0:
+            train_summary.print_stopped(console, training.directory)
+        raise
     if as_json:
         print_json(run_values(training.directory))
         if not training.directory.has_ended:
@@ -74,6 +66,23 @@ def run_with_view(
         raise typer.Exit(INTERRUPTED)
     if not quiet and not of_several:
         train_summary.print_next_commands(console, training.directory)
+
+
+def _follow(training: "Training", view: ProgressView) -> None:
+    """Run a training to its end or until Ctrl-C, and show every generation."""
+
+    def stop() -> None:
+        training.stop()
+        view.stopping()
+
+    training.on_trial = view.trial
+    view.start()
+    try:
+        with stop_on_interrupt(stop):
+            for record in training:
+                view.generation(record)
+    finally:
+        view.close()  # before anything is printed, because the next frame would overwrite it
 
 
 def run_seeds_with_view(study: "SeedStudy", *, quiet: bool, as_json: bool = False) -> None:

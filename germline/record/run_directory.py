@@ -136,11 +136,7 @@ class RunDirectory:
         try:
             return cls(path, facts, validate_config(migrate(facts["config"])))
         except GermlineError as error:
-            raise GermlineError(
-                f"{file}: the config was written by germline {_writer(facts)} and does not fit "
-                f"this one ({installed_version('germline')}): {error}. Use the version that "
-                "wrote it, or rename those settings in run.json"
-            ) from None
+            raise GermlineError(f"{file}: {_unfit(facts, error)}") from None
 
     @property
     def base_digest(self) -> str:
@@ -338,6 +334,17 @@ def _foreign(version: object, facts: Any) -> str:
     return (
         f"format_version is {version!r}, but every germline has written a number from "
         f"{FORMAT_VERSION} on: the file was changed; restore it from a copy"
+    )
+
+
+def _unfit(facts: Mapping[str, Any], error: GermlineError) -> str:
+    """Return why the config of a run directory cannot be read, and a remedy."""
+    writer, reader = _writer(facts), installed_version("germline")
+    if writer == reader:
+        return f"{error}. The file was edited: restore it from a copy, or correct that setting"
+    return (
+        f"the config was written by germline {writer} and does not fit this one ({reader}): "
+        f"{error}. Use the version that wrote it, or rename those settings in run.json"
     )
 
 

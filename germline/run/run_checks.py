@@ -13,6 +13,7 @@ from germline.protocols import EpisodeTask, Task
 from germline.run.build_fleet import check_ray_installed
 from germline.run.prompt_lengths import check_prompt_lengths
 from germline.run.resource_checks import check_graders, check_limits, check_memory
+from germline.run.task_check_row import prompts_in_both, short_text
 from germline.scorers.http_service import request_headers
 from germline.types import GermlineError
 
@@ -32,6 +33,7 @@ def check_run(config: Config, task: Task | None) -> None:
     if task is not None:
         check_settings(config, task)
         _warn_of_small_splits(config, task)
+        _warn_of_trained_prompts(task)
     _warn_of_patience(config)
     check_limits(config, config.batch_size if task is None else len(task.examples("train")))
     check_graders(config)
@@ -66,6 +68,16 @@ def _warn_of_small_splits(config: Config, task: Task) -> None:
                 "%s=%d: the split has %d examples, and all of them are used",
                 *(setting, asked, has),
             )
+
+
+def _warn_of_trained_prompts(task: Task) -> None:
+    """Warn where the held-out score is partly one of prompts that are trained on."""
+    if both := prompts_in_both(task):
+        log.warning(
+            "%d of the held-out prompts are also trained on, such as %s, so the held-out score "
+            "tells less of new prompts: hold others out",
+            *(len(both), short_text(both[0])),
+        )
 
 
 def _warn_of_patience(config: Config) -> None:

@@ -47,23 +47,31 @@ def warn_of_equal_rewards(rows: list[TaskCheckRow]) -> list[TaskCheckRow]:
 def examples_row(task: Task) -> TaskCheckRow:
     """Count the examples of a task, and warn of prompts that are in both splits."""
     train, test = task.examples("train"), task.examples("test")
-    # The prompt of an environment may say less than the row.
-    has_episodes = isinstance(task, EpisodeTask)
-
-    def content(example: Example) -> str:
-        return repr((example.prompt, example.facts)) if has_episodes else example.prompt
 
     def counted(split: Sequence[Example], name: str) -> str:
-        different = len({content(one) for one in split})
+        different = len(_contents(task, split))
         some = "" if different == len(split) else f" (different prompts: {different})"
         return f"{len(split)} {name}{some}"
 
-    asked = {content(one) for one in train}
-    both = {one.prompt for one in test if content(one) in asked}
+    both = prompts_in_both(task)
     remark = f"{counted(train, 'to train')}, {counted(test, 'held out')}"
     if both:
-        remark += f"; {len(both)} prompts are in both, such as {short_text(min(both))}"
+        remark += f"; {len(both)} prompts are in both, such as {short_text(both[0])}"
     return TaskCheckRow("examples", len(train) + len(test), (), "warning" if both else "ok", remark)
+
+
+def prompts_in_both(task: Task) -> list[str]:
+    """Return the held-out prompts that are also trained on, each once and sorted."""
+    trained = _contents(task, task.examples("train"))
+    held_out = _contents(task, task.examples("test"))
+    return sorted({held_out[content].prompt for content in held_out.keys() & trained.keys()})
+
+
+def _contents(task: Task, examples: Sequence[Example]) -> dict[str, Example]:
+    """Return different examples by prompt; those of an environment, whose rows say more, by row."""
+    if isinstance(task, EpisodeTask):
+        return {repr((one.prompt, one.facts)): one for one in examples}
+    return {one.prompt: one for one in examples}
 
 
 def short_text(text: str) -> str:

@@ -56,6 +56,11 @@ def read_json_lines(path: Path, setting: str) -> list[PlacedRow]:
             place = f"{path}, line {number}"
             try:
                 rows.append((place, json.loads(line)))
+            except json.JSONDecodeError as error:  # it counts lines of the text that it was given
+                raise GermlineError(
+                    f"{place}, column {error.colno}: not valid JSON: {error.msg}; every line must "
+                    "be one JSON object"
+                ) from None
             except (ValueError, RecursionError) as error:
                 raise GermlineError(
                     f"{place}: not valid JSON: {error}; every line must be one JSON object"
@@ -96,7 +101,10 @@ def _text(path: Path, setting: str) -> str:
             f"{setting}: there is no file {str(path)!r} (relative paths start at {Path.cwd()})"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise GermlineError(f"{setting}: {path} cannot be read as UTF-8 text: {error}") from None
+        raise GermlineError(
+            f"{setting}: {path} cannot be read as UTF-8 text: {error}; write it as such, or, where "
+            "it is of another kind, with the ending of that kind, such as .parquet"
+        ) from None
 
 
 def _objects(rows: list[tuple[str, object]], path: Path) -> list[PlacedRow]:

@@ -100,6 +100,11 @@ def test_seeds_that_stopped_early_train_on_together(tmp_path: Path) -> None:
     assert again.exit_code == 0, again.output
 
 
+def test_another_kind_of_fleet_trains_the_seeds_on(seeds: Path) -> None:
+    training = next(SeedStudy.open(seeds, ["generations=4", "fleet.kind=ray"]).trainings())
+    assert (training.config.fleet.kind, training.config.generations) == ("ray", 4)
+
+
 def test_settings_of_the_scores_cannot_change(seeds: Path) -> None:
     shown = command("resume", seeds, "held_out.examples=3")
     assert shown.exit_code == 2

@@ -27,8 +27,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Form = Literal["adapter", "merged"]
-FORMS = (*get_args(Form), None)
 """Form of exported weights: a PEFT adapter (if one was trained), or a Hugging Face folder."""
+
+FORMS = (*get_args(Form), None)
+"""Forms that may be asked for; None is that of the space."""
 
 
 def replay(

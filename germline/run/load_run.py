@@ -75,7 +75,7 @@ def settings_for(config: Config, overrides: Sequence[str], section: str) -> dict
     """
     values = config.model_dump()
     asked = dict(override.split("=", 1) for override in overrides if "=" in override)
-    kind = asked.get(f"{section}.kind", values[section]["kind"])
+    kind = asked.get(f"{section}.kind", values[section]["kind"]).strip("\"'")
     if kind != values[section]["kind"] and kind in sections(section):
         known = sections(section)[kind].model_fields
         kept = {name: value for name, value in values[section].items() if name in known}

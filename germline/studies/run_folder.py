@@ -66,7 +66,9 @@ def begin_or_resume(planned: Config, path: Path) -> Training | None:
     if is_long_enough or early_stop(scores, planned.held_out.patience):
         return None
     asked = {name: value for name, (_, value) in _differing(planned, path).items()}
-    return resume(path, [f"{name}={json.dumps(value)}" for name, value in asked.items()])
+    # Of another kind of fleet, the settings that it does not have go with the old kind.
+    kept = {name: value for name, value in asked.items() if value is not ...}
+    return resume(path, [f"{name}={json.dumps(value)}" for name, value in kept.items()])
 
 
 def _differing(planned: Config, path: Path) -> dict[str, list[Any]]:

@@ -143,8 +143,8 @@ def test_a_folder_with_runs_of_another_config_is_refused(study):
 
 
 def test_other_generations_are_named_and_not_what_follows_from_them(study):
-    with pytest.raises(GermlineError, match=r"run with another generations \(3, not 2\): "):
-        list(run_dimensions(settings(*SMALL, "generations=2"), [3], [0], study[0]))
+    with pytest.raises(GermlineError, match=r"run with another generations \(3, not 4\): "):
+        list(run_dimensions(settings(*SMALL, "generations=4"), [3], [0], study[0]))
 
 
 def test_a_study_of_an_own_task_takes_its_finished_runs_as_they_are(tmp_path):

@@ -6,11 +6,15 @@ from pathlib import Path
 import pytest
 
 import germline
+from germline.config import Config
 from germline.record import RunDirectory
 from germline.report.html_page import write_report
 from germline.report.run_facts import RunFacts
 from germline.report.seed_curves import seed_groups, split_seeds
 from germline.report.suggested_commands import suggested_commands
+from germline.run.resumed_config import resumed_config
+from germline.studies import run_folder
+from germline.studies.run_folder import begin_or_resume
 from germline.studies.run_seeds import SeedStudy, train_seeds
 from germline.types import GermlineError
 from tests.test_run_seeds import CONFIG, command, finish, journal
@@ -100,9 +104,17 @@ def test_seeds_that_stopped_early_train_on_together(tmp_path: Path) -> None:
     assert again.exit_code == 0, again.output
 
 
-def test_another_kind_of_fleet_trains_the_seeds_on(seeds: Path) -> None:
-    training = next(SeedStudy.open(seeds, ["generations=4", "fleet.kind=ray"]).trainings())
-    assert (training.config.fleet.kind, training.config.generations) == ("ray", 4)
+def test_another_kind_of_fleet_trains_the_seeds_on(
+    seeds: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def planned(path: Path, overrides: list[str]) -> Config:  # instead of starting Ray
+        return resumed_config(RunDirectory.open(path).config, overrides)
+
+    monkeypatch.setattr(run_folder, "resume", planned)
+    study = SeedStudy.open(seeds, ["generations=4", "fleet.kind=ray"])
+    wanted = study.config.model_copy(update={"seed": 1})
+    config: object = begin_or_resume(wanted, seeds / "seed-1")
+    assert config == wanted
 
 
 def test_settings_of_the_scores_cannot_change(seeds: Path) -> None:

@@ -85,7 +85,7 @@ def restore(
         raise GermlineError(
             f"the base model is not the one this run began with: its digest is {base[:16]}, "
             f"the run recorded {base_digest[:16]}. Give the original model (and the adapter of "
-            "space.init_adapter, if the run has one) its old path"
+            "space.init_adapter, if the run has one)"
         )
     start = _load_newest(weights, entries, folder, generation) if folder else -1
     included = entries[: generation + 1]

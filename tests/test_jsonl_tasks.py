@@ -167,6 +167,12 @@ def test_json_without_answers_asks_for_any_json(tmp_path):
         ([{**ROW, "answer": ""}, OTHER], ["reward=contains"], "line 1: .* must not be empty"),
         ([ROW, "[" * 100_000], [], "line 2: not valid JSON: maximum recursion depth"),
         (
+            [{**ROW, "question": f"{n}?"} for n in range(30)],
+            ["sample_weight=w"],
+            r"line 1: the field `w`, which task\.sample_weight names, is missing; fields found: .*"
+            r"sample_weight=NAME",
+        ),
+        (
             [{**ROW, "w": 10**400}, {**OTHER, "w": 10**400}],
             ["sample_weight=w"],
             "`w`, which .* a number from 0 on",

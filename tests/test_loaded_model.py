@@ -1,12 +1,14 @@
 """A model and tokenizer given from Python: the bits of their folder, and what asks for them."""
 
 import json
+import shutil
 from typing import Any
 
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import germline
+from germline.record import RunDirectory
 from germline.types import GermlineError
 from tests.python_rewards import length
 from tests.test_from_python import ON_ROWS, ROWS
@@ -67,6 +69,36 @@ def test_a_run_of_a_loaded_model_asks_for_it_or_for_a_folder(tiny, tmp_path):
     assert germline.evaluate(str(path), limit=2, **loaded)[0].n == 2
     germline.resume(path, [f"model={folder}"]).run()
     assert germline.replay(path, 0) == digest
+
+
+def test_a_folder_of_the_model_that_is_named_holds_in_any_working_directory(
+    tiny, tmp_path, monkeypatch
+):
+    folder, loaded = tiny
+    path = germline.train({**SMALL, "generations": 1}, tmp_path / "run", **loaded).run()
+    monkeypatch.chdir(folder.parent)
+    germline.resume(path.directory.path, [f"model={folder.name}"])
+    assert RunDirectory.open(path.directory.path).config.model == str(folder)
+    germline.resume(path.directory.path, [f"model=./{folder.name}"])  # the same folder
+
+
+def test_a_folder_of_the_model_that_was_moved_is_named_again(tiny, tmp_path):
+    folder, _ = tiny
+    old, new = tmp_path / "old", tmp_path / "new"
+    shutil.copytree(folder, old)
+    config = {**SMALL, "generations": 1, "model": str(old)}
+    path = germline.train(config, tmp_path / "run").run().directory.path
+    with pytest.raises(GermlineError, match="model cannot change within a run"):
+        germline.resume(path, [f"model={folder}"])
+    old.rename(new)
+    way = "a run whose model was moved: `germline resume RUN model=FOLDER`"
+    with pytest.raises(GermlineError, match=way):
+        germline.export(path, tmp_path / "out")
+    other = save_tiny(tmp_path / "other", seed=1)
+    with pytest.raises(GermlineError, match="the base model is not the one this run began with"):
+        germline.resume(path, [f"model={other}"])
+    germline.resume(path, [f"model={new}"])
+    germline.export(path, tmp_path / "out")
 
 
 @pytest.mark.parametrize(

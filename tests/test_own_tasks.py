@@ -353,7 +353,7 @@ def test_a_file_that_has_changed_is_refused(tmp_path, change):
     path.write_text(change)
     for go_on in (germline.resume, germline.evaluate):
         with pytest.raises(
-            GermlineError, match=r"have changed since .*germline export RUN --out FOLDER`"
+            GermlineError, match=r"have changed since .*germline export RUN --merged --out FOLDER`"
         ):
             go_on(str(run))
     score, _ = germline.evaluate(str(run), load_config({"task": str(path)}).task)

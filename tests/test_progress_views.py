@@ -19,6 +19,7 @@ from germline.cli.text_format import kind_of_error, one_line_excerpt, without_co
 from germline.cli.train_summary import print_result
 from germline.config import load_config
 from germline.record import RunDirectory
+from germline.run.training_warnings import warn_after_training
 from germline.types import Grade
 from tests.synthetic_runs import BATCH, DIGEST, record, rollout, score
 
@@ -184,16 +185,17 @@ def test_the_terminal_does_not_echo_control_characters_while_the_view_is_shown()
         hide_control_characters(file)()
 
 
-def test_a_run_whose_every_grading_failed_says_so(run: RunDirectory) -> None:
+def test_a_run_whose_every_grading_failed_says_so(
+    run: RunDirectory, caplog: pytest.LogCaptureFixture
+) -> None:
     grade = Grade(0.0, {"exact": 0.0}, "ValueError: boom")
     one = record(0)
     failed = tuple(replace(rollout, grade=grade) for rollout in one.evaluation.rollouts)
     run.write(replace(one, evaluation=replace(one.evaluation, rollouts=failed)), BATCH)
-    console = terminal()
-    print_result(console, run, quiet=True)
+    warn_after_training(run)
     assert (
-        "the grading of 100 % of the completions failed, most often by: ValueError: boom"
-        in console.export_text()
+        "the grading of 100 % of the completions failed, most often by: ValueError: boom; "
+        f"{run.report} lists every reason" in caplog.text
     )
 
 

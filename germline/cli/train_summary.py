@@ -25,9 +25,6 @@ from germline.record.best_generation import best_score, rank, signed_score
 from germline.record.metrics_rows import paired_samples, scores_by_scorer
 from germline.record.seed_study import folder_to_resume
 from germline.report.advice import (
-    MANY_FAILED,
-    failed_share,
-    percent,
     with_update,
     without_update,
 )
@@ -53,7 +50,6 @@ def print_result(console: Console, run: RunDirectory, *, quiet: bool) -> None:
     for line in (
         *_scores(scores, run.journal.last_generation() + 1),
         *_start(run, scores),
-        *_failures(rows),
         *_random_reward(run),
         *_voters(run),
         *_options(rows),
@@ -297,17 +293,6 @@ def _by_scorers(scores: Sequence[HeldOutScore]) -> list[str]:
     return [
         text_format.scorer_line(*dict.fromkeys((found[0], found[-1])))
         for found in scores_by_scorer(scores).values()
-    ]
-
-
-def _failures(rows: Sequence[Row]) -> list[str]:
-    """Return a line when the grading of many completions of the run failed."""
-    share, reason = failed_share(rows)
-    if share <= MANY_FAILED:
-        return []
-    return [
-        f"the grading of {percent(share)} of the completions failed, most often by: {reason}; the "
-        "report lists every reason"
     ]
 
 

@@ -120,10 +120,12 @@ def _config_and_tokenizer(source: str) -> tuple[PreTrainedConfig, PreTrainedToke
                 "export that with --merged; to train on from it, set space.kind=lora and "
                 f"space.init_adapter={source}"
             )
-        found = "has no config.json" + ("" if path.is_dir() else ", as there is no such folder")
-        raise GermlineError(
-            f"model: {source!r} {found}: give a Hugging Face model folder, a hub id, or 'nano'"
-        )
+        found = "has no config.json"
+        remedy = "give a Hugging Face model folder, a hub id, or 'nano'"
+        if not path.is_dir():
+            found += ", as there is no such folder"
+            remedy += "; a run whose model was moved: `germline resume RUN model=FOLDER` names it"
+        raise GermlineError(f"model: {source!r} {found}: {remedy}")
     if hint := did_you_mean(source, ["nano"]):
         raise GermlineError(f"model: there is no model {source!r} here{hint}")
     with loading_errors(source):

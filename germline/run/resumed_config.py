@@ -57,9 +57,10 @@ def resumed_config(config: Config, overrides: Sequence[str]) -> Config:
             if setting.endswith(".kind"):
                 _check_change(setting, f"asked for is {kind!r}")
         raise
+    changed = _with_absolute_model(config, changed)
     for setting, (was, asked) in differing_settings([config, changed]).items():
-        if setting == "model" and is_from_python(config):
-            continue  # The folder it was saved in; its digest is compared.
+        if setting == "model" and (is_from_python(config) or _was_moved(was, asked)):
+            continue  # The folder that it is in now; its digest is compared.
         if was is ... or asked is ...:
             # One is a section and the other a value, so the settings differ as a whole.
             section = setting.rpartition(".")[0]
@@ -118,6 +119,19 @@ def entries_to_resume(directory: RunDirectory, config: Config) -> list[JournalEn
             "go on, set a larger number or null (germline resume RUN held_out.patience=null)"
         )
     return entries
+
+
+def _with_absolute_model(config: Config, changed: Config) -> Config:
+    """Write an overridden model's folder as every run does, so that any working directory works."""
+    folder = Path(changed.model).expanduser()
+    if changed.model in (config.model, "nano") or not folder.is_dir():
+        return changed
+    return changed.model_copy(update={"model": str(folder.resolve())})
+
+
+def _was_moved(was: str, asked: str) -> bool:
+    """Whether the folder of a model is gone, and another one is given in its place."""
+    return Path(was).is_absolute() and not Path(was).exists() and Path(asked).is_dir()
 
 
 def _check_recorded(path: Path, config: Config, entries: Sequence[JournalEntry]) -> None:

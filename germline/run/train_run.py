@@ -34,7 +34,7 @@ from germline.run.resumed_config import entries_to_resume, resumed_config, warn_
 from germline.run.reward_check import check_custom_reward, with_digest
 from germline.run.shared_cores import SharedCores
 from germline.run.snapshot_policy import SnapshotPolicy, snapshots_to_keep
-from germline.run.training_warnings import warn_of_held_out, warn_without_update
+from germline.run.training_warnings import warn_after_training, warn_of_held_out
 from germline.run.validate_args import validate_path
 from germline.signal_metrics import SignalMetrics
 from germline.signal_types import SigmaTrial
@@ -170,7 +170,7 @@ class Training:
             draw_evolution(self.directory)
         # After the lock is released, as the report states whether the run is active.
         write_report(self.directory.path)
-        warn_without_update(self.directory)
+        warn_after_training(self.directory)
         self._callbacks.call("on_end", self)
 
     def _write_held_out(self, done: int) -> None:

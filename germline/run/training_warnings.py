@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from germline.environments.tool_calls import find_calls
 from germline.protocols import Task
 from germline.record import RunDirectory
-from germline.report.advice import MANY_FAILED, with_update, without_update
+from germline.report.advice import MANY_FAILED, failed_share, percent, with_update, without_update
 from germline.tasks.environment_task import EnvironmentTask
 from germline.types import Rollout
 
@@ -26,9 +26,15 @@ def warn_of_held_out(task: Task, rollouts: Sequence[Rollout], updates: int) -> N
     _warn_of_unused_tools(task, rollouts, updates)
 
 
-def warn_without_update(directory: RunDirectory) -> None:
-    """Log that no generation made an update; who trains from Python sees no other summary."""
+def warn_after_training(directory: RunDirectory) -> None:
+    """Log that many gradings failed, or no update was made; Python has no other summary."""
     rows = directory.generations()
+    share, reason = failed_share(rows)
+    if share > MANY_FAILED:
+        log.warning(
+            "the grading of %s of the completions failed, most often by: %s; %s lists every reason",
+            *(percent(share), reason, directory.report),
+        )
     if not with_update(rows) and (sentence := without_update(rows, directory.config)):
         log.warning("%s %s says more.", sentence, directory.report)
 

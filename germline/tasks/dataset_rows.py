@@ -179,7 +179,13 @@ def sample_weight(row: Mapping[str, Any], field: str | None, place: str) -> dict
     """
     if field is None:
         return {}
-    value = row_field(row, field, object, place)
+    if field not in row:
+        found = ", ".join(f"`{name}`" for name in row) or "none"
+        raise GermlineError(
+            f"{place}: the field `{field}`, which task.sample_weight names, is missing; fields "
+            f"found: {found}. Name a field that every row has, as in task.sample_weight=NAME"
+        )
+    value = row[field]
     # Python has whole numbers that no float holds.
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= LARGEST:
         raise GermlineError(
@@ -227,15 +233,15 @@ def check_unchanged(config: CustomTask, found: str) -> None:
     if config.kind == "rows":
         raise GermlineError(
             f"data: the rows are not those this run began with {digests}. Give the old rows; or, "
-            "to continue with the new ones, germline.export(path, FOLDER) and start a new run "
-            "with model=FOLDER; or, to score the run on them, germline.evaluate(path, "
+            "to continue with the new ones, germline.export(path, FOLDER, 'merged') and start a "
+            "new run with model=FOLDER; or, to score the run on them, germline.evaluate(path, "
             "task='rows', data=rows, reward=REWARD, out=FILE)"
         )
     raise GermlineError(
         f"task.path: {config.place} or its rows have changed since this run began {digests}. "
-        "Restore the old file; or, to continue with the new one, `germline export RUN --out "
-        "FOLDER` and start a new run with model=FOLDER; or, to score the run on it, `germline "
-        f"eval RUN --task {config.place}`"
+        "Restore the old file; or, to continue with the new one, `germline export RUN --merged "
+        "--out FOLDER` and start a new run with model=FOLDER; or, to score the run on it, "
+        f"`germline eval RUN --task {config.place}`"
     )
 
 

@@ -51,7 +51,10 @@ class RowsTask:
         sides = dataset_rows.split_rows(
             train, test, config.template, config.split_seed, config.place
         )
-        _check_answers([*train, *(test or ())], config)
+        rows = [*train, *(test or ())]
+        _check_answers(rows, config)
+        for place, row in rows:
+            dataset_rows.sample_weight(row, config.sample_weight, place)
         self._examples: dict[Split, tuple[Example, ...]] = {
             split: _examples(items, config) for split, items in sides.items()
         }

@@ -150,7 +150,7 @@ def test_a_value_below_the_floor_names_the_setting():
         ([], "found no reward function"),
         ([right, 5], "must be a function, found 5"),
         (lambda completion: 1.0, r"\(completion\) must take \(completion, example\)"),
-        ([lambda c, e: 1, lambda c, e: 2], "different names, found reward, reward"),
+        ([lambda c, e: 1, lambda c, e: 2], r"reward, reward \(a lambda is named reward\): write"),
         ({right: 0}, "every weight is 0"),
         ({right: "1"}, "the weight of right must be a number, found '1'"),
         ({right: float("inf")}, "the weight of right must be a number, found inf"),

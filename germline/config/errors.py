@@ -43,6 +43,7 @@ OTHER_NAMES = {
     "pop_size": "strategy.population",
     "popsize": "strategy.population",
     "population_size": "strategy.population",
+    "num_generations": "strategy.population",
     "per_device_train_batch_size": "batch_size",
     "train_batch_size": "batch_size",
     "max_tokens": "task.max_new_tokens",

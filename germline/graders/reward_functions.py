@@ -235,7 +235,8 @@ def weighted_functions(given: Any, place: str) -> dict[str, tuple[RewardFunction
     names = [_check(place, function, weight) for function, weight in weighted]
     if len(set(names)) < len(names):
         raise GermlineError(
-            f"{place}: the reward functions must have different names, found {', '.join(names)}"
+            f"{place}: the reward functions must have different names, found {', '.join(names)} "
+            "(a lambda is named reward): write them with def, under names of their own"
         )
     if not any(weight for _, weight in weighted):
         raise GermlineError(f"{place}: every weight is 0: give a function a weight")

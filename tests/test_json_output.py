@@ -148,6 +148,21 @@ def test_numbers_that_json_lacks_are_null(capsys):
     assert json.loads(capsys.readouterr().out) == {"a": None, "b": [None, 1.0]}
 
 
+def test_half_a_character_is_written_as_json_does(capsys):
+    print_json({"text": "a\ud800b\u00e9"})
+    assert json.loads(capsys.readouterr().out) == {"text": "a\ud800b\u00e9"}
+
+
+def test_a_hostile_text_that_wins_is_in_the_document_of_a_check(tmp_path):
+    rows = [{"question": f"What is {n} + 3?", "answer": n + 3} for n in range(40)]
+    file = tmp_path / "sums.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command = ["check", "task", str(file), "task.reward=numeric", "--json"]
+    shown = CliRunner().invoke(app, command)
+    assert shown.exit_code == 0, shown.output
+    assert any("\ud800" in (row["text"] or "") for row in json.loads(shown.stdout)["checks"])
+
+
 def test_a_level_that_does_not_exist_is_refused(monkeypatch):
     done = CliRunner().invoke(app, ["--log-level", "loud", "list", "tasks"])
     assert done.exit_code == 2

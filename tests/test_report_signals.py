@@ -162,8 +162,31 @@ def test_where_little_is_left_to_learn_no_larger_sigma_is_advised(changes):
 
 
 def test_completions_that_are_not_graded_are_said_with_a_reason_made_harmless():
-    found = advice(rows(2, failure="timeout \x1b[31m"))
-    assert found == {"failed": "the grading of 100 % of the completions failed (timeout �[31m)"}
+    failed = "the grading of 100 % of the completions of the last generation failed"
+    assert advice(rows(2, failure="timeout \x1b[31m")) == {"failed": f"{failed} (timeout �[31m)"}
+
+
+def test_failed_gradings_are_no_lack_of_signal_and_sigma_that_grew_by_them_is_told():
+    sound = rows(4)
+    broken = [
+        generation_row(
+            replace(
+                made(4 + g, NOTHING, "service down", zeros=g + 1, zeros_in_a_row=g + 1),
+                fitness=(0.0, 0.0),
+            )
+        )
+        for g in range(4)
+    ]
+    for one, sigma in zip([*sound, *broken], [0.1] * 5 + [0.15, 0.225, 0.34], strict=True):
+        one["sigma"] = sigma
+    assert advice([*sound, *broken]) == {
+        "failed": "the grading of 100 % of the completions of the last generation failed (service "
+        "down); sigma grew from 0.1 to 0.34 meanwhile, as members whose grading fails do not "
+        "differ: germline resume RUN --from 3 goes back to before that"
+    }
+    (mended,) = advice([*sound, *broken, *rows(1)]).values()
+    assert mended.startswith("the grading of 44 % of the completions of the last 9 generations")
+    assert "sigma" not in mended
 
 
 def test_a_few_generations_say_nothing_about_agreement():

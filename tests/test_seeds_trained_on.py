@@ -94,6 +94,11 @@ def test_seeds_that_stopped_early_train_on_together(tmp_path: Path) -> None:
     assert early.stopped_early
     way = f"germline resume {tmp_path / 'two'} held_out.patience=2"
     assert way in [one.line for one in suggested_commands(RunFacts(early.path))]
+    more = command("resume", tmp_path / "two", "generations=30")
+    assert more.exit_code == 2
+    remedy = f"germline resume {tmp_path / 'two'} generations=30 held_out.patience=null"
+    assert "stops early, so generations=30 would not train it on: set a larger" in more.stderr
+    assert remedy in more.stderr
     list(germline.resume(other.path, ["held_out.patience=2"]))
     assert groups(tmp_path / "two") == [[0, 1]]
     result = command(*way.split()[1:])
@@ -107,14 +112,16 @@ def test_seeds_that_stopped_early_train_on_together(tmp_path: Path) -> None:
 def test_another_kind_of_fleet_trains_the_seeds_on(
     seeds: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def planned(path: Path, overrides: list[str]) -> Config:  # instead of starting Ray
-        return resumed_config(RunDirectory.open(path).config, overrides)
+    made: list[Config] = []
+
+    def planned(path: Path, overrides: list[str]) -> None:  # instead of starting Ray
+        made.append(resumed_config(RunDirectory.open(path).config, overrides))
 
     monkeypatch.setattr(run_folder, "resume", planned)
     study = SeedStudy.open(seeds, ["generations=4", "fleet.kind=ray"])
     wanted = study.config.model_copy(update={"seed": 1})
-    config: object = begin_or_resume(wanted, seeds / "seed-1")
-    assert config == wanted
+    begin_or_resume(wanted, seeds / "seed-1")
+    assert made == [wanted]
 
 
 def test_settings_of_the_scores_cannot_change(seeds: Path) -> None:

@@ -19,7 +19,9 @@ AsJson = Annotated[bool, typer.Option(FLAG, help="Print one JSON document instea
 
 def print_json(document: object) -> None:
     """Print a document; numbers that are not finite become null, which JSON has no word for."""
-    typer.echo(json.dumps(_plain(document), indent=2, ensure_ascii=False, allow_nan=False))
+    text = json.dumps(_plain(document), indent=2, ensure_ascii=False, allow_nan=False)
+    # A hostile text that `check task` quotes may hold a lone surrogate, which UTF-8 has not.
+    typer.echo(text.encode("utf-8", "backslashreplace").decode("utf-8"))
 
 
 def print_error(kind: str, message: str, status: int) -> None:

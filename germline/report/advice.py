@@ -50,7 +50,7 @@ ROSE_TO_ZERO = (
 )
 
 FEW_EXAMPLES, LOW_AGREEMENT, FEW_CHANGED = 0.1, 0.05, 0.01
-MOSTLY_EMPTY, MANY_FAILED = 0.5, 0.1
+MOSTLY_EMPTY, MOSTLY_FAILED, MANY_FAILED = 0.5, 0.5, 0.1
 
 
 def advice(rows: Sequence[Row]) -> dict[str, str]:
@@ -188,7 +188,7 @@ def _is_fitness_zero(row: Row) -> bool:
 
 def _no_signal(rows: Sequence[Row], zero_because: str = TOO_HARD) -> str | None:
     count = int(signal(rows[-1], "zeros_in_a_row") or 0)
-    if count < QUIET:
+    if count < QUIET or _mostly_failed(rows[-count:]):
         return None
     alone = signal(rows[-1], "informative_examples") is None
     equal = f"{_equal_members(rows[-1:])} have the same fitness"
@@ -196,7 +196,7 @@ def _no_signal(rows: Sequence[Row], zero_because: str = TOO_HARD) -> str | None:
     if not alone and all(_is_fitness_zero(row) for row in rows[-count:]):
         return f"no signal for {count} generations, every member has a fitness of 0: {zero_because}"
     remedy = _solved(rows) or (
-        "use a larger sigma (with sigma=auto, a larger strategy.sigma.max_kl), or more or other "
+        "use a larger sigma (with sigma=auto, a larger strategy.sigma.target_kl), or more or other "
         "examples; see germline probe"
     )
     return f"no signal for {count} generations, {why}: {remedy}"
@@ -221,15 +221,38 @@ def _empty(rows: Sequence[Row]) -> str | None:
 
 
 def _failed(rows: Sequence[Row]) -> str | None:
-    share, reason = failed_share(rows)
+    share, reason = failed_share(rows[-1:])
+    which = "the last generation"
+    if share <= MANY_FAILED:
+        share, reason = failed_share(rows)
+        which = f"the last {len(rows)} generations"
     if share <= MANY_FAILED:
         return None
-    return f"the grading of {percent(share)} of the completions failed ({reason[:LONGEST_REASON]})"
+    failed = f"the grading of {percent(share)} of the completions of {which} failed"
+    return f"{failed} ({reason[:LONGEST_REASON]}){_grown_sigma(rows)}"
+
+
+def _mostly_failed(rows: Sequence[Row]) -> bool:
+    """Whether most gradings of generations failed, which is why their members do not differ."""
+    return failed_share(rows)[0] > MOSTLY_FAILED
+
+
+def _grown_sigma(rows: Sequence[Row]) -> str:
+    """Say that an automatic sigma grew as gradings failed; empty where it did not."""
+    failed = [row for row in rows if _mostly_failed([row])]
+    if not failed or not _mostly_failed(rows[-1:]) or rows[-1]["sigma"] <= failed[0]["sigma"]:
+        return ""
+    first, grown = failed[0], number(rows[-1]["sigma"])
+    return (
+        f"; sigma grew from {number(first['sigma'])} to {grown} meanwhile, as members whose "
+        f"grading fails do not differ: germline resume RUN --from {first['generation'] - 1} goes "
+        "back to before that"
+    )
 
 
 def _few_examples(rows: Sequence[Row]) -> str | None:
     share = mean(rows, "informative_examples")
-    if share is None or share >= FEW_EXAMPLES or _no_signal(rows):
+    if share is None or share >= FEW_EXAMPLES or _no_signal(rows) or _mostly_failed(rows[-1:]):
         return None
     remedy = (
         _solved(rows)

@@ -1,6 +1,7 @@
 """The runs of a study in one folder: each is trained once, and the same command continues it."""
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,13 @@ def check_same_config(planned: Config, path: Path) -> None:
             f"{path} has generations={was}, and asked for are {asked}: ask for generations={was}, "
             "which trains the other runs on, or choose another folder (--out)"
         )
+    if asked > was and _stops_early(planned, path):
+        raise GermlineError(
+            f"held_out.patience={planned.held_out.patience}: the run {path} stops early, so "
+            f"generations={asked} would not train it on: set a larger number or null, as in "
+            f"`germline resume {shlex.quote(str(path.parent))} generations={asked} "
+            "held_out.patience=null`"
+        )
     others = [name for name in differing if not _trains_on(name)]
     if others:
         # held_out.every follows the generations in a study of dimensions
@@ -60,10 +68,8 @@ def begin_or_resume(planned: Config, path: Path) -> Training | None:
     """Begin a run, or resume one that is not at the end of the planned config; else None."""
     if not (path / "run.json").exists():
         return train(planned, path)
-    run = RunDirectory.open(path)
-    scores = [row.score for row in run.held_out()]
-    is_long_enough = run.journal.last_generation() + 1 >= planned.generations
-    if is_long_enough or early_stop(scores, planned.held_out.patience):
+    done = RunDirectory.open(path).journal.last_generation() + 1
+    if done >= planned.generations or _stops_early(planned, path):
         return None
     asked = {name: value for name, (_, value) in _differing(planned, path).items()}
     # Of another kind of fleet, the settings that it does not have go with the old kind.
@@ -77,6 +83,12 @@ def _differing(planned: Config, path: Path) -> dict[str, list[Any]]:
     if planned.strategy.population is None:
         differing.pop("strategy.population", None)  # The strategy chose the number of members.
     return differing
+
+
+def _stops_early(planned: Config, path: Path) -> bool:
+    """Whether the scores of a run end it early by the patience that is planned."""
+    scores = [row.score for row in RunDirectory.open(path).held_out()]
+    return early_stop(scores, planned.held_out.patience) is not None
 
 
 def _trains_on(setting: str) -> bool:

@@ -68,6 +68,8 @@ def test_a_run_stops_early_and_says_so(tmp_path: Path) -> None:
     assert directory.held_out()[-1].samples  # the report shows the answers of the last weights
     (summary,) = list_runs(tmp_path)
     assert getattr(summary, "state", None) == "finished"
+    shown = CliRunner().invoke(app, ["list", "runs", str(tmp_path)])
+    assert "\tstopped early\t" in shown.output
     assert "stopped early" in directory.report.read_text()
 
 

@@ -125,7 +125,7 @@ def _run_values(run: "RunSummary | SeedStudySummary | UnreadableRun") -> dict[st
     scores = {"start": run.start, "newest": run.newest, "best": run.best}
     return {
         "run": run.path,
-        "state": run.state,
+        "state": run.shown_state,
         "task": run.task,
         "model": run.model,
         "done": run.done,
@@ -230,7 +230,7 @@ def _run(run: "RunSummary | SeedStudySummary | UnreadableRun") -> tuple[str, ...
         run.model,
         f"{run.done}/{run.total}",
         _scores(run.start, run.newest, run.best),
-        run.state,
+        run.shown_state,
         _age(run.age_s),
     )
 

@@ -43,6 +43,12 @@ class RunSummary:
     has_ended: bool
     age_s: float
 
+    @property
+    def shown_state(self) -> str:
+        """The state, or `stopped early` for a run that `held_out.patience` has finished."""
+        is_early = self.state == "finished" and self.done < self.total
+        return "stopped early" if is_early else self.state
+
 
 @dataclass(frozen=True, slots=True)
 class UnreadableRun:

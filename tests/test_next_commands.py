@@ -23,6 +23,12 @@ def run(tmp_path: Path) -> RunDirectory:
     return RunDirectory.create(tmp_path / "run", load_config({"generations": 10}), DIGEST, 1)
 
 
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")  # a clone may have an exported my-model
+
+
 def terminal() -> Console:
     return Console(width=90, force_terminal=True, record=True, file=io.StringIO())
 
@@ -53,6 +59,13 @@ def test_the_next_commands_can_be_pasted(tmp_path: Path) -> None:
     printed = console.export_text()
     assert f"  germline export '{run.path}' --out my-model" in printed
     assert "did not improve" not in printed
+
+
+def test_a_folder_that_exists_is_not_suggested_for_an_export(
+    run: RunDirectory,
+) -> None:
+    Path("my-model").mkdir()
+    assert f"  germline export {run.path} --out my-model-2" in printed_lines(run)
 
 
 def test_the_best_generation_is_exported_where_it_is_clearly_better(run: RunDirectory) -> None:

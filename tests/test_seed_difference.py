@@ -266,3 +266,10 @@ def test_a_run_beside_a_config_of_several_seeds_has_a_column_with_its_seed(tmp_p
         *("batch_size", "4", "8"),
         *("seed", "[0, 2]", "7"),
     ]
+
+
+@pytest.mark.parametrize("seeds", [(0, 1), (5, 6)])
+def test_equal_means_differ_by_nothing_and_not_by_rounding(seeds: tuple[int, int]) -> None:
+    one, other = {0: 0.34, 1: 0.34}, dict(zip(seeds, (0.36, 0.32), strict=True))
+    assert seed_difference(one, other).mean == 0
+    assert seed_difference(one, {seed: value - 1e-9 for seed, value in other.items()}).mean > 0

@@ -98,9 +98,8 @@ def run_seeds_with_view(study: "SeedStudy", *, quiet: bool, as_json: bool = Fals
             _run_one_seed(training, quiet=quiet, as_json=as_json)
         except typer.Exit:
             if not as_json:
-                print_stdout(
-                    f"The other seeds were not trained. Resume with: germline resume {study.out}"
-                )
+                folder = shlex.quote(str(study.out))
+                print_stdout(f"To train all seeds to their end: germline resume {folder}")
             raise
     summary = study.summary()
     report = study.write_results(summary)

@@ -4,7 +4,8 @@ import math
 import shlex
 import statistics
 from collections.abc import Sequence
-from itertools import takewhile
+from itertools import chain, count, takewhile
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -118,7 +119,7 @@ def print_next_commands(console: Console, run: RunDirectory) -> None:
         sentences.append(_without_some_updates(rows, run.config) + doubt)
         commands += _commands_in_doubt(run, exported, is_updated=is_updated)
     elif not run.config.engine.has_own_model:  # It has no file format.
-        commands.append(f"export {path}{' --best' if takes_best else ''} --out my-model")
+        commands.append(f"export {path}{' --best' if takes_best else ''} --out {_free_name()}")
     is_solved = exported is not None and len(known) > 1 and not rose and _is_solved(exported)
     if exported and is_solved:
         # Of a task with fewer examples than the run asked for, all were scored.
@@ -135,6 +136,12 @@ def print_next_commands(console: Console, run: RunDirectory) -> None:
     _print_whole(console, "next:")
     for command in commands:
         _print_whole(console, f"  germline {command}")
+
+
+def _free_name() -> str:
+    """Name a folder to export to that this working directory does not have yet."""
+    names = chain(["my-model"], (f"my-model-{number}" for number in count(2)))
+    return next(name for name in names if not Path(name).exists())
 
 
 def _only_the_reward_rose(score: HeldOutScore, start: HeldOutScore) -> str:

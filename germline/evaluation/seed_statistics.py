@@ -100,13 +100,20 @@ def seed_difference(one: Mapping[int, float], other: Mapping[int, float]) -> See
     if one.keys() == other.keys():
         pairs = np.array([one[seed] - other[seed] for seed in one])
         error = _error_of_mean(pairs)
-        return SeedDifference(float(pairs.mean()), error, len(pairs) - 1.0, seeds, paired=True)
+        mean = _rounded(float(pairs.mean()), one, other)
+        return SeedDifference(mean, error, len(pairs) - 1.0, seeds, paired=True)
     values = [np.array([*some.values()], dtype=np.float64) for some in (one, other)]
     squares = [_error_of_mean(some) ** 2 for some in values]
     parts = [square**2 / (len(some) - 1) for square, some in zip(squares, values, strict=True)]
     dof = sum(squares) ** 2 / sum(parts) if sum(parts) else float(sum(seeds) - 2)
-    mean = float(values[0].mean() - values[1].mean())
+    mean = _rounded(float(values[0].mean() - values[1].mean()), one, other)
     return SeedDifference(mean, math.sqrt(sum(squares)), dof, seeds, paired=False)
+
+
+def _rounded(difference: float, *values: Mapping[int, float]) -> float:
+    """Return 0 for a difference that is no more than the rounding of the values it is of."""
+    largest = max(abs(value) for some in values for value in some.values())
+    return 0.0 if abs(difference) <= ROUNDING * largest else difference
 
 
 @cache  # a verdict asks several times for the interval, and the integral takes milliseconds

@@ -15,6 +15,8 @@ class Example:
         facts: further inputs of the grader, such as numbers and a target.
         context: (role, content) of each message before the prompt.
         token_ids: the prompt as token ids, which then take the place of the other fields.
+        sample: which of several completions of its prompt this is; each has sampling noise of its
+            own.
     """
 
     index: int
@@ -24,3 +26,4 @@ class Example:
     facts: Mapping[str, object] = field(default_factory=dict)
     context: tuple[tuple[str, str], ...] = ()
     token_ids: tuple[int, ...] = ()
+    sample: int = 0

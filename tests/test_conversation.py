@@ -133,6 +133,17 @@ def test_one_turn_is_what_generate_writes():
     }
 
 
+def test_samples_of_one_prompt_are_drawn_as_by_generate():
+    made = inprocess("qwen2", SPACES["rank 1"])
+    (one,) = examples(FIRST[:1])
+    samples = [replace(one, sample=number) for number in range(4)]
+    sampled = Decoding(max_new_tokens=12, temperature=1.0, noise_seed=3)
+    (alone,) = made.generate([None], samples, sampled)
+    said = talk(made, [None], [samples], sampled, turns=1)
+    assert [said[0, row][0] for row in range(4)] == [[one] for one in alone]
+    assert len({one.tokens for one in alone}) == 4
+
+
 def test_turns_have_sampling_noise_of_their_own_and_members_share_it(monkeypatch):
     made = inprocess("qwen2", SPACES["rank 1"])
     hot = Decoding(max_new_tokens=8, temperature=3.0, noise_seed=3)

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from germline.engines.sampling import choose_tokens, sort_descending
-from germline.types import Decoding
+from germline import noise
+from germline.engines.sampling import choose_tokens, draw_sampling_noise, sort_descending
+from germline.types import Decoding, Example
 
 NAN, INF = float("nan"), float("inf")
 STRANGE = [
@@ -57,3 +58,16 @@ def test_sampled_tokens_are_those_of_a_stable_sort(top_p: float) -> None:
     place = torch.minimum((mass < target).sum(-1), kept.sum(-1) - 1)
     found = choose_tokens(logits, sampling_noise, Decoding(1, 0.7, top_p))
     assert found.equal(tokens.gather(-1, place[:, None])[:, 0])
+
+
+@pytest.mark.parametrize("turn", [0, 2])
+def test_each_sample_of_an_example_has_noise_of_its_own(turn: int) -> None:
+    decoding = Decoding(5, noise_seed=3, noise_generation=1)
+    places = [(4, 1), (7, 0), (4, 0), (7, 2), (4, 2)]
+    examples = [Example(index, "", "", chat=False, sample=sample) for index, sample in places]
+    drawn = draw_sampling_noise(examples, decoding, turn)
+    assert len(drawn.unique(dim=0)) == len(places)
+    for row, (index, sample) in zip(drawn, places, strict=True):
+        stream = "train" if sample == 0 else f"train sample {sample}"
+        expected = noise.sampling_uniforms(3, 1, stream, [index], 5, start=5 * turn)
+        assert row.tolist() == expected[0].tolist()

@@ -1,5 +1,6 @@
 """What vLLM and SGLang engines share: adapters, written tensors, completions, sampling seeds."""
 
+import hashlib
 import json
 
 import pytest
@@ -111,3 +112,14 @@ def test_sampling_seeds_differ_between_examples_generations_streams_and_runs():
     ]
     assert len(set(seeds)) == len(seeds) == 400
     assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_each_sample_of_an_example_has_a_seed_of_its_own():
+    examples = [
+        Example(index, "", "", chat=False, sample=n) for n in (0, 1, 11) for index in (1, 2)
+    ]
+    decoding = Decoding(1, noise_seed=4)
+    first, later = (example_sampling_seeds(examples, decoding, turn) for turn in (0, 1))
+    assert len({*first, *later}) == 12
+    digest = hashlib.sha256(b"germline sampling/4/0/train/1").digest()
+    assert first[0] == int.from_bytes(digest[:8], "little") >> 1

@@ -76,4 +76,11 @@ def _of_similar_length(lists: Places) -> list[Places]:
 
 def _key(example: Example) -> tuple[object, ...]:
     """Return what a completion of the example depends on."""
-    return (example.token_ids, example.prompt, example.chat, example.context, example.index)
+    return (
+        example.token_ids,
+        example.prompt,
+        example.chat,
+        example.context,
+        example.index,
+        example.sample,
+    )

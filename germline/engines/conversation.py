@@ -100,12 +100,13 @@ class ConversationBatch:
         return batch.go_on(stay, slots.shape[1], read, answers, self._noise(rows, turn))
 
     def _noise(self, rows: Sequence[int], turn: int) -> Tensor:
-        """Draw the sampling noise of rows; those of one example have the same."""
+        """Draw the sampling noise of rows; those of one sample of an example have the same."""
         examples = [self._example(row) for row in rows]
-        by_index = {example.index: example for example in examples}
-        drawn = draw_sampling_noise([*by_index.values()], self.turns.decoding, turn)
-        number = {index: place for place, index in enumerate(by_index)}
-        return drawn[torch.tensor([number[example.index] for example in examples])]
+        keys = [(example.index, example.sample) for example in examples]
+        distinct = dict(zip(keys, examples, strict=True))
+        drawn = draw_sampling_noise([*distinct.values()], self.turns.decoding, turn)
+        number = {key: place for place, key in enumerate(distinct)}
+        return drawn[torch.tensor([number[key] for key in keys])]
 
     def _example(self, row: int) -> Example:
         """Return the example of a row; rows that fill the batch have the first one."""

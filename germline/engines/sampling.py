@@ -28,18 +28,24 @@ several bit patterns arithmetic gave it."""
 def draw_sampling_noise(examples: Sequence[Example], decoding: Decoding, turn: int = 0) -> Tensor:
     """Draw the uniforms of seeded sampling, `[examples, max_new_tokens]`, same for all members.
 
-    Every turn of a conversation has uniforms of its own.
+    Every turn of a conversation has uniforms of its own, and so has every sample of an example:
+    sample n > 0 has the stream `<noise_stream> sample <n>`.
     """
-    return torch.from_numpy(
-        noise.sampling_uniforms(
+    rows_of: dict[int, list[int]] = {}
+    for row, example in enumerate(examples):
+        rows_of.setdefault(example.sample, []).append(row)
+    drawn = np.empty((len(examples), decoding.max_new_tokens))
+    for sample, rows in rows_of.items():
+        stream = f"{decoding.noise_stream} sample {sample}" if sample else decoding.noise_stream
+        drawn[rows] = noise.sampling_uniforms(
             decoding.noise_seed,
             decoding.noise_generation,
-            decoding.noise_stream,
-            [example.index for example in examples],
+            stream,
+            [examples[row].index for row in rows],
             decoding.max_new_tokens,
             start=turn * decoding.max_new_tokens,
         )
-    )
+    return torch.from_numpy(drawn)
 
 
 def choose_tokens(logits: Tensor, sampling_noise: Tensor, decoding: Decoding) -> Tensor:

@@ -314,11 +314,12 @@ def example_sampling_seeds(
 ) -> tuple[int, ...]:
     """Return the sampling seed of each example in a turn: the same for all members.
 
-    A hash of run seed, generation, stream, example and turn, so that neighboring runs and
+    A hash of run seed, generation, stream, example, sample and turn, so that neighboring runs and
     generations share nothing; below 2^63, the range that inference engines accept.
     """
     where = f"{decoding.noise_seed}/{decoding.noise_generation}/{decoding.noise_stream}"
     later = f"/turn {turn}" if turn else ""
-    names = (f"germline sampling/{where}/{example.index}{later}".encode() for example in examples)
+    rows = (f"{one.index}/sample {one.sample}" if one.sample else one.index for one in examples)
+    names = (f"germline sampling/{where}/{row}{later}".encode() for row in rows)
     digests = (hashlib.sha256(name).digest() for name in names)
     return tuple(int.from_bytes(digest[:8], "little") >> 1 for digest in digests)

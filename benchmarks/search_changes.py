@@ -114,11 +114,13 @@ class Average(CenterFleet):
             self._average[name].lerp_(value, 1 - REMEMBERED)
         return size
 
-    def evaluate_center(self, examples: Sequence[Example], decoding: Decoding) -> Evaluation:
+    def evaluate_center(
+        self, examples: Sequence[Example], decoding: Decoding, samples: int = 1
+    ) -> Evaluation:
         """Evaluate the average."""
         center = self.copy()
         self.set(self._average)
-        evaluation = self.inner.evaluate_center(examples, decoding)
+        evaluation = self.inner.evaluate_center(examples, decoding, samples)
         self.set(center)
         return evaluation
 

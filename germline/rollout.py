@@ -150,6 +150,27 @@ def center_microbatch(size: MicrobatchSettings) -> MicrobatchSettings:
     )
 
 
+def repeat_examples(examples: Sequence[Example], samples: int) -> list[Example]:
+    """Return every example as often as it is sampled, the samples of one next to each other."""
+    return [replace(example, sample=k) for example in examples for k in range(samples)]
+
+
+def rewards_by_sample(evaluation: Evaluation, samples: int) -> Evaluation:
+    """Return an evaluation of one member on repeated examples as `rewards[sample, example]`.
+
+    The samples take the place of the members, in the rollouts too.
+    """
+    if samples == 1:
+        return evaluation
+    rollouts = [
+        replace(rollout, member=place % samples)
+        for place, rollout in enumerate(evaluation.rollouts)
+    ]
+    rollouts.sort(key=lambda rollout: rollout.member)
+    rewards = np.ascontiguousarray(evaluation.rewards.reshape(-1, samples).T)
+    return replace(evaluation, rewards=rewards, rollouts=tuple(rollouts))
+
+
 def members_per_microbatch(microbatch: MicrobatchSettings, examples: int) -> int:
     """Return how many members one microbatch holds, for a batch of so many examples.
 

@@ -1,45 +1,23 @@
-"""The training loop: ask, evaluate, shape, tell, apply, and yield a record of the generation.
+"""The training loop: ask, evaluate, learn, apply, and yield a record of the generation.
 
 Recording, snapshots, held-out scores and stopping are done by the caller of this generator
 (`germline.run`); a script can do the same.
 """
 
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-import numpy as np
-from jaxtyping import Float64
-
 from germline import noise
 from germline.evaluation.member_kl import MemberKl
 from germline.fleet.engine_queries import ScalesQuery
-from germline.protocols import (
-    CalibratedStrategy,
-    ConstrainedStrategy,
-    Fleet,
-    ReportingStrategy,
-    Shaping,
-    Strategy,
-)
-from germline.shaping import fitness
-from germline.signal_metrics import SignalMetrics, signal_power
-from germline.types import (
-    Decoding,
-    Evaluation,
-    Example,
-    GenerationRecord,
-    GermlineError,
-    Population,
-    Update,
-)
-
-TOO_MUCH_MISSING = 0.5
-"""Share of missing rewards above which a generation is evaluated again; then the run stops."""
+from germline.methods.method import Method
+from germline.protocols import CalibratedStrategy, Fleet, ReportingStrategy, Shaping, Strategy
+from germline.signal_metrics import SignalMetrics
+from germline.types import Decoding, Example, GenerationRecord, Update
 
 
-def generations(
+def generations(  # noqa: PLR0913 - strategy and shape become parts of the method
     strategy: Strategy,
     shape: Shaping,
     fleet: Fleet,
@@ -47,8 +25,11 @@ def generations(
     decoding: Decoding,
     span: range,
     diagnosis: SignalMetrics | None = None,
+    method: Method | None = None,
 ) -> Iterator[GenerationRecord]:
     """Run the generations of `span`, yielding one record after each update.
+
+    Without a method, members generate and the strategy learns from their fitness.
 
     A generation depends on run seed, generation and the state of the strategy. So a strategy and a
     diagnosis that recalled the updates of a stopped run continue it.
@@ -56,7 +37,7 @@ def generations(
     Raises:
         GermlineError: too many rewards of a generation are missing, twice in a row.
     """
-    diagnosis = diagnosis or SignalMetrics()
+    diagnosis, method = diagnosis or SignalMetrics(), method or Method()
     for generation in span:
         clock = _Clock()
         fleet.traffic()  # drops the bytes of what was done between generations
@@ -69,23 +50,14 @@ def generations(
                 clock.lap("calibrate_s")
         population = strategy.ask(generation)
         clock.lap("ask_s")
-        evaluation = _evaluate(fleet, population, batch, sampling_noise)
-        of_center = (
-            fleet.evaluate_center(batch, sampling_noise) if population.evaluate_center else None
-        )
-        if isinstance(strategy, ConstrainedStrategy):
-            evaluation, of_center = strategy.weigh(population, batch, evaluation, of_center)
+        evaluated = method.evaluate(strategy, fleet, population, batch, sampling_noise)
         clock.lap("evaluate_s")
-        fit, center = _fitness(evaluation, of_center)
-        utilities = shape(
-            evaluation, antithetic=population.antithetic, baseline=population.baseline
-        )
-        power = signal_power(population, evaluation, shape)
-        update = strategy.tell(population, utilities, fit, center, power)
+        learned = method.learn(strategy, shape, population, evaluated)
+        update, power = learned.update, learned.power
         clock.lap("tell_s")
         sigmas_differ = isinstance(update, Update) and update.sigma_update is not None
         scales = fleet.query(ScalesQuery()) if sigmas_differ else {}
-        signals = diagnosis.of(population, evaluation, fit, update, shape)
+        signals = diagnosis.of(population, evaluated.members, learned.fitness, update, shape)
         signals = replace(signals, signal_share=power.share if power else None)
         clock.lap("signals_s")
         step = fleet.apply(update)
@@ -95,20 +67,21 @@ def generations(
         yield GenerationRecord(
             generation=generation,
             generations=span.stop,
-            fitness=tuple(fit.tolist()),
-            utilities=tuple(utilities.tolist()),
+            fitness=tuple(learned.mean_rewards.tolist()),
+            utilities=tuple(learned.utilities.tolist()),
             update=update,
             digest=digest,
-            evaluation=evaluation,
+            evaluation=evaluated.rollouts,
             held_out=None,
-            timing={**clock.laps, "generate_s": evaluation.decode_seconds},
+            timing={**clock.laps, "generate_s": evaluated.rollouts.decode_seconds},
             signals=replace(signals, step=step),
             sigmas={name: update.sigma * scale for name, scale in scales.items()},
             traffic=fleet.traffic(),
             calibration=tuple(divergence.trials),
-            strategy_metrics=(
-                strategy.metrics(update) if isinstance(strategy, ReportingStrategy) else {}
-            ),
+            strategy_metrics={
+                **(strategy.metrics(update) if isinstance(strategy, ReportingStrategy) else {}),
+                **learned.metrics,
+            },
         )
 
 
@@ -131,37 +104,6 @@ def batches(
         ]
 
     return batch_of
-
-
-def _fitness(
-    evaluation: Evaluation, of_center: Evaluation | None
-) -> tuple[Float64[np.ndarray, " members"], float | None]:
-    """Return the fitness of the members, and of the center if it was evaluated; NaN: missing.
-
-    They are fitted together, so that missing rewards do not shift the center against the members.
-    """
-    if of_center is None:
-        return fitness(evaluation.rewards), None
-    together = fitness(np.concatenate([evaluation.rewards, of_center.rewards]))
-    return together[:-1], float(together[-1])
-
-
-def _evaluate(
-    fleet: Fleet, population: Population, batch: Sequence[Example], decoding: Decoding
-) -> Evaluation:
-    for _attempt in range(2):
-        evaluation = fleet.evaluate(population, batch, decoding)
-        missing = float(np.isnan(evaluation.rewards).mean())
-        if missing <= TOO_MUCH_MISSING:
-            return evaluation
-    lost = [rollout.grade for rollout in evaluation.rollouts if math.isnan(rollout.grade.reward)]
-    reasons = sorted({grade.failure or "no reason given" for grade in lost}) or ["no rollouts"]
-    kept = "Earlier generations are recorded: remove" if population.generation else "Remove"
-    raise GermlineError(
-        f"generation {population.generation}: {missing:.0%} of the rewards are "
-        f"missing, twice in a row "
-        f"({'; '.join(reasons[:3])}). {kept} the cause, then resume the run"
-    )
 
 
 class _Clock:

@@ -349,6 +349,8 @@ class GenerationRecord:
     """What the loop yields after each generation; `held_out` is set when an evaluation was due.
 
     Attributes:
+        fitness: of the members; the mean rewards of the center's samples, where these are graded
+            in the place of members.
         signals: how much signal the rewards carried, and how far theta went.
         sigmas: sigma of each tensor, by name, where they differ; in `sigma_unit`.
         traffic: bytes sent and received, where engines run in other processes.

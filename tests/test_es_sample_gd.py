@@ -9,11 +9,11 @@ import pytest
 import torch
 
 import germline
-from germline.baselines.es_sample_gd import GradientFleet
-from germline.baselines.policy_gradient import AdvantageRow, PolicyGradient
 from germline.checkpoint import list_snapshots
 from germline.config import load_config
 from germline.engines.inprocess import InProcessEngine
+from germline.methods.es_sample_gd import GradientFleet
+from germline.methods.policy_gradient import AdvantageRow, PolicyGradient
 from germline.record import RunDirectory
 from germline.run import build_run_parts
 from germline.types import Evaluation, GermlineError

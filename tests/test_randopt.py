@@ -8,17 +8,17 @@ import pytest
 from typer.testing import CliRunner
 
 import germline
-from germline.baselines.majority_vote import answer_function, majority_rollout
-from germline.baselines.method import make_method
-from germline.baselines.randopt import (
+from germline.cli.application import app
+from germline.config import Nes, RandOpt, load_config, smoke_config
+from germline.fleet import LocalFleet
+from germline.methods.majority_vote import answer_function, majority_rollout
+from germline.methods.method import make_method
+from germline.methods.randopt import (
     Ensemble,
     RandomSearch,
     VotingFleet,
     recorded_fitness,
 )
-from germline.cli.application import app
-from germline.config import Nes, RandOpt, load_config, smoke_config
-from germline.fleet import LocalFleet
 from germline.protocols import VotableTask
 from germline.record import RunDirectory
 from germline.report.advice import advice

@@ -23,6 +23,7 @@ from germline.config.methods import (
     EvolutionStrategy,
     MethodConfig,
     RandOpt,
+    ZerothOrderGrpo,
 )
 from germline.config.optimizers import Adam, OptimizerBase, OptimizerConfig, Sgd
 from germline.config.prompt_search import PromptSearch
@@ -157,6 +158,7 @@ __all__ = [
     "Vllm",
     "Wordle",
     "ZScore",
+    "ZerothOrderGrpo",
     "load_config",
     "smoke_config",
     "validate_config",

@@ -1,15 +1,29 @@
 """Settings of methods: how a run uses the rollouts of perturbed members."""
 
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from germline.config.base import KindOf, KindSection
+from germline.config.safe_alignment import SafeAlignment
 from germline.config.schedules import (
     LARGEST_SIGMA,
     Adaptive,
+    AutoLearningRate,
+    AutoSigma,
+    NaturalGradientSigma,
+    PlateauSchedule,
+    SuccessRateSigma,
 )
+from germline.config.strategies import Nes
 from germline.registry import register
+
+if TYPE_CHECKING:
+    from germline.config.run_config import Config
+
+GRADIENTS_OF = ("full", "low_rank")
+"""Spaces whose tensors belong to the model, which backpropagation reaches."""
 
 
 class MethodSection(KindSection):
@@ -20,11 +34,13 @@ class MethodSection(KindSection):
         replayable: whether seeds and coefficients rebuild every generation; if not, only snapshots
             do.
         smoke_overrides: settings of the method in a run of `--smoke`.
+        other_defaults: defaults of settings of other sections, as `section.setting`.
     """
 
     trains_center: ClassVar[bool] = True
     replayable: ClassVar[bool] = True
     smoke_overrides: ClassVar[tuple[str, ...]] = ()
+    other_defaults: ClassVar[Mapping[str, object]] = {}
 
     def member_sigmas(self, sigma: Adaptive) -> tuple[Adaptive, ...]:
         """Return the sigmas of members, given `strategy.sigma`; none if they equal the center."""
@@ -34,8 +50,36 @@ class MethodSection(KindSection):
         """Name the method in the title of a run, given the kind of the strategy."""
         return self.kind
 
+    def check(self, config: "Config") -> None:
+        """Refuse settings of other sections that the method cannot use.
 
-@register("method", "germline.baselines.method:EvolutionStrategyMethod")
+        A method that does not say otherwise learns from members that are seeds, and neither
+        searches prompt options nor compares rewards whose weights change over a run.
+
+        Raises:
+            ValueError: names the settings and a remedy.
+        """
+        strategy, task = config.strategy, config.task
+        if not isinstance(strategy, Nes):
+            raise ValueError(
+                f"strategy.kind={strategy.kind} cannot be used by method.kind={self.kind}, whose "
+                "members are seeds: use strategy.kind=nes"
+            )
+        if config.prompt_search.options:
+            names = ", ".join(config.prompt_search.options)
+            raise ValueError(
+                f"the options of prompt_search ({names}) cannot be searched by method.kind="
+                f"{self.kind}: use method.kind=es, or drop them"
+            )
+        if isinstance(task, SafeAlignment) and task.adapts:
+            raise ValueError(
+                f"task.lambda_lr={task.lambda_lr:g} and task.safe_first={task.safe_first} change "
+                f"rewards over a run, which needs method.kind=es, found {self.kind}: set "
+                "task.lambda_lr=0 and task.safe_first=null to keep lambda as it is"
+            )
+
+
+@register("method", "germline.methods.method:EvolutionStrategyMethod")
 class EvolutionStrategy(MethodSection):
     """Evolution strategy: the members, utilities and updates of `strategy`."""
 
@@ -45,8 +89,16 @@ class EvolutionStrategy(MethodSection):
         """Name the strategy."""
         return strategy
 
+    def check(self, config: "Config") -> None:
+        """Refuse a measured learning rate where there are no examples to compare.
 
-@register("method", "germline.baselines.randopt:RandOptMethod")
+        Raises:
+            ValueError: the batch has one example.
+        """
+        _check_measured_rate(config)
+
+
+@register("method", "germline.methods.randopt:RandOptMethod")
 class RandOpt(MethodSection):
     """RandOpt: keep the best of many random members and let them vote; theta never changes."""
 
@@ -69,8 +121,29 @@ class RandOpt(MethodSection):
         """Return the sigmas of the list, or that of the strategy."""
         return self.sigmas or (sigma,)
 
+    def check(self, config: "Config") -> None:
+        """Refuse a sigma that changes, and a larger ensemble than there are members.
 
-@register("method", "germline.baselines.es_sample_gd:EsSampleGradientDescentMethod")
+        Raises:
+            ValueError: names the settings and a remedy.
+        """
+        super().check(config)
+        nes = config.strategy
+        assert isinstance(nes, Nes)
+        if not isinstance(nes.sigma, float | AutoSigma):
+            raise ValueError(
+                f"strategy.sigma.kind={nes.sigma.kind} cannot be used by method.kind={self.kind}: "
+                "give a number or auto, or method.sigmas=[...] for several"
+            )
+        if self.ensemble_size > nes.population * config.generations:
+            raise ValueError(
+                f"method.ensemble_size={self.ensemble_size} is more than the "
+                f"{nes.population * config.generations} members of strategy.population times "
+                "generations: keep fewer or evaluate more"
+            )
+
+
+@register("method", "germline.methods.es_sample_gd:EsSampleGradientDescentMethod")
 class EsSampleGradientDescent(MethodSection):
     """Sample with ES, optimize with gradients: backpropagation on completions of the members."""
 
@@ -112,7 +185,143 @@ class EsSampleGradientDescent(MethodSection):
         """Return no sigma if the center itself samples the completions."""
         return () if self.exploration == "temperature" else (sigma,)
 
+    def check(self, config: "Config") -> None:
+        """Refuse what has no gradient: other engines and spaces, a measured rate.
+
+        Raises:
+            ValueError: names the settings and a remedy.
+        """
+        super().check(config)
+        nes = config.strategy
+        assert isinstance(nes, Nes)
+        why = f"by method.kind={self.kind}"
+        if isinstance(nes.sigma, NaturalGradientSigma):
+            raise ValueError(
+                f"strategy.sigma.kind=natural cannot be used {why}, whose gradient does not "
+                "contain sigma: give a number or another schedule"
+            )
+        if isinstance(nes.learning_rate, AutoLearningRate):
+            raise ValueError(
+                f"strategy.learning_rate=auto cannot be used {why}, which follows a gradient and "
+                "not the differences between members: give a number, such as 0.0005"
+            )
+        self._check_model(config)
+
+    def _check_model(self, config: "Config") -> None:
+        space, fleet = config.space, config.fleet
+        refusal = f"cannot be used by method.kind={self.kind}"
+        if space.kind not in GRADIENTS_OF:
+            raise ValueError(
+                f"space.kind={space.kind} {refusal}, whose gradient moves whole tensors of the "
+                f"model: use space.kind={' or '.join(GRADIENTS_OF)}"
+            )
+        if config.engine.kind != "inprocess":
+            raise ValueError(
+                f"engine.kind={config.engine.kind} {refusal}, as it has no gradients: use inprocess"
+            )
+        if fleet.kind != "local":
+            raise ValueError(
+                f"fleet.kind={fleet.kind} {refusal}, which runs one model here: use local"
+            )
+        if fleet.engines > 1:
+            raise ValueError(
+                f"fleet.engines={fleet.engines} {refusal}, which runs one model: use 1"
+            )
+        if self.exploration == "temperature" and config.task.temperature == 0:
+            raise ValueError(
+                "task.temperature=0 writes the same completion every time, so method.exploration="
+                "temperature has nothing to compare: set task.temperature=1"
+            )
+        if config.task.kl_coef is not None:
+            raise ValueError(
+                f"task.kl_coef={config.task.kl_coef:g} loads the start model beside the trained "
+                "one, and method.kind=es_sample_gd has gradients of one model: drop kl_coef"
+            )
+
+
+@register("method", "germline.methods.zo_grpo:ZerothOrderGrpoMethod")
+class ZerothOrderGrpo(MethodSection):
+    """Zeroth-order GRPO: the center samples completions, and the members score them."""
+
+    kind: Literal["zo_grpo"] = "zo_grpo"
+    other_defaults: ClassVar[Mapping[str, object]] = {"strategy.population": 128}
+    smoke_overrides = ("method.group_size=2", "method.rows_per_pair=4")
+    group_size: int = Field(
+        8, ge=2, description="Completions that the center samples for each example."
+    )
+    temperature: float = Field(
+        1.0,
+        gt=0,
+        description=(
+            "Temperature of these samples; `task.temperature` is that of held-out completions."
+        ),
+    )
+    scale_rewards: Literal["group", "batch", "none"] = Field(
+        "group",
+        description=(
+            "Standard deviation by which advantages are divided: of the rewards of an example, of "
+            "the whole batch, or none."
+        ),
+    )
+    rows_per_pair: int = Field(
+        64,
+        ge=1,
+        description=(
+            "Completions that every member scores, drawn in proportion to the size of their "
+            "advantage."
+        ),
+    )
+    step_kl: float = Field(
+        0.01,
+        gt=0,
+        description=(
+            "KL divergence of the center after an update from the center before it, in nats per "
+            "token, that `strategy.learning_rate=auto` aims at."
+        ),
+    )
+    mask_truncated_completions: bool = Field(
+        default=False,
+        description="Leave out completions that were cut by the length limit, as in TRL.",
+    )
+
+    def check(self, config: "Config") -> None:
+        """Refuse a sigma that follows the fitness of members, and a quorum of engines.
+
+        Raises:
+            ValueError: names the settings and a remedy.
+        """
+        super().check(config)
+        nes = config.strategy
+        assert isinstance(nes, Nes)
+        if isinstance(nes.sigma, NaturalGradientSigma | PlateauSchedule | SuccessRateSigma):
+            raise ValueError(
+                f"strategy.sigma.kind={nes.sigma.kind} cannot be used by method.kind={self.kind}, "
+                "whose members have no rewards of their own: give a number or auto"
+            )
+        if config.fleet.quorum < 1:
+            raise ValueError(
+                f"fleet.quorum={config.fleet.quorum:g} cannot be used by method.kind={self.kind}, "
+                "which needs the scores of all members: drop it"
+            )
+        _check_measured_rate(config)
+
+
+def _check_measured_rate(config: "Config") -> None:
+    """Refuse a measured learning rate where there are no examples to compare.
+
+    Raises:
+        ValueError: the batch has one example.
+    """
+    measured = isinstance(getattr(config.strategy, "learning_rate", None), AutoLearningRate)
+    if measured and config.batch_size == 1:
+        raise ValueError(
+            "strategy.learning_rate=auto measures signal and noise by how examples differ, "
+            "and batch_size=1 has one: use batch_size=2 or more, or give learning_rate as a "
+            "number, such as 0.01"
+        )
+
 
 MethodConfig = Annotated[
-    EvolutionStrategy | RandOpt | EsSampleGradientDescent, KindOf("method", default="es")
+    EvolutionStrategy | RandOpt | EsSampleGradientDescent | ZerothOrderGrpo,
+    KindOf("method", default="es"),
 ]

@@ -4,10 +4,12 @@ A section may be given as its short name alone: `space: full` means `space: {kin
 sections that have kinds are in other modules of this package.
 """
 
+from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from germline import registry
 from germline.config.base import Section, path_as_text
 from germline.config.engines import EngineConfig, InProcess
 from germline.config.fleets import FleetConfig, Local, MicrobatchSettings
@@ -177,6 +179,22 @@ class Config(Section):
             return self.strategy
         first = next(iter(self.method.member_sigmas(sigma)), UNPERTURBED)
         return self.strategy.model_copy(update={"sigma": first})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _the_method_has_defaults(cls, values: object) -> object:
+        """Fill in the defaults that the method has for settings of other sections."""
+        method = values.get("method") if isinstance(values, Mapping) else None
+        kind = method.get("kind") if isinstance(method, Mapping) else method
+        section = registry.sections("method").get(kind) if isinstance(kind, str) else None
+        filled = dict(values) if isinstance(values, Mapping) else {}
+        for setting, value in section.other_defaults.items() if section else ():
+            name, _, key = setting.partition(".")
+            given = filled.get(name, {})
+            given = {"kind": given} if isinstance(given, str) else given
+            if isinstance(given, Mapping) and key not in given:
+                filled[name] = {**given, key: value}
+        return filled if section else values
 
     @model_validator(mode="after")
     def _sections_fit_together(self) -> "Config":

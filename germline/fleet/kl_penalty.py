@@ -58,10 +58,12 @@ class KlPenaltyFleet(FleetWrapper):
         evaluation = self.inner.evaluate(population, batch, decoding)
         return self._penalized(evaluation, population.members, batch)
 
-    def evaluate_center(self, examples: Sequence[Example], decoding: Decoding) -> Evaluation:
+    def evaluate_center(
+        self, examples: Sequence[Example], decoding: Decoding, samples: int = 1
+    ) -> Evaluation:
         """Evaluate the center on the examples, and penalize its distance likewise."""
-        evaluation = self.inner.evaluate_center(examples, decoding)
-        return self._penalized(evaluation, [None], examples)
+        evaluation = self.inner.evaluate_center(examples, decoding, samples)
+        return self._penalized(evaluation, [None] * samples, examples)
 
     def close(self) -> None:
         """Close the fleet and the start model."""

@@ -6,11 +6,18 @@ from pathlib import Path
 from germline.checkpoint import restore, save_snapshot
 from germline.comm_bytes import CommBytes
 from germline.config import MicrobatchSettings
-from germline.protocols import Answer, Closable, Engine, EngineQuery, GraderProtocol
+from germline.fleet.scoring_jobs import joined_scores, scoring_jobs
+from germline.protocols import Answer, Closable, Engine, EngineQuery, GraderProtocol, Members
 from germline.record import JournalEntry
-from germline.rollout import center_microbatch, evaluate_members
+from germline.rollout import (
+    center_microbatch,
+    evaluate_members,
+    repeat_examples,
+    rewards_by_sample,
+)
 from germline.signal_types import UpdateSize
 from germline.types import (
+    Completion,
     Decoding,
     Evaluation,
     Example,
@@ -38,10 +45,25 @@ class LocalFleet:
             self.engine, self.graders, population.members, batch, self.microbatch, decoding
         )
 
-    def evaluate_center(self, examples: Sequence[Example], decoding: Decoding) -> Evaluation:
+    def evaluate_center(
+        self, examples: Sequence[Example], decoding: Decoding, samples: int = 1
+    ) -> Evaluation:
         """Evaluate the center alone: one member, so a microbatch holds as many rows in examples."""
-        microbatch = center_microbatch(self.microbatch)
-        return evaluate_members(self.engine, self.graders, [None], examples, microbatch, decoding)
+        microbatch, repeated = (
+            center_microbatch(self.microbatch),
+            repeat_examples(examples, samples),
+        )
+        evaluation = evaluate_members(
+            self.engine, self.graders, [None], repeated, microbatch, decoding
+        )
+        return rewards_by_sample(evaluation, samples)
+
+    def score(
+        self, members: Members, examples: Sequence[Example], completions: Sequence[Completion]
+    ) -> list[list[Sequence[float]]]:
+        """Return each member's log-probabilities of the completions, microbatch by microbatch."""
+        jobs = scoring_jobs(members, examples, completions, self.microbatch)
+        return joined_scores({place: job(self.engine) for place, job in jobs.items()})
 
     def query(self, query: EngineQuery[Answer]) -> Answer:
         """Return the engine's answer to a read-only question."""

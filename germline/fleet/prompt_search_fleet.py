@@ -68,9 +68,12 @@ class PromptSearchFleet(FleetWrapper):
             decode_seconds=sum(part.decode_seconds for part in parts),
         )
 
-    def evaluate_center(self, examples: Sequence[Example], decoding: Decoding) -> Evaluation:
+    def evaluate_center(
+        self, examples: Sequence[Example], decoding: Decoding, samples: int = 1
+    ) -> Evaluation:
         """Evaluate the center on the examples with the most probable variant."""
-        return self.inner.evaluate_center(*self._prompted(examples, decoding, self._likeliest()))
+        prompted, variant_decoding = self._prompted(examples, decoding, self._likeliest())
+        return self.inner.evaluate_center(prompted, variant_decoding, samples)
 
     def query(self, query: EngineQuery[Answer]) -> Answer:
         """Ask about the examples of a question with the most probable variant."""

@@ -28,6 +28,7 @@ from germline.fleet.engine_queries import with_each
 from germline.fleet.mirrored_search import Member, as_member_ref, strip_offsets
 from germline.fleet.quorum import Place, Quorum
 from germline.fleet.remote_engine import EngineFault
+from germline.fleet.scoring_jobs import joined_scores, scoring_jobs
 from germline.fleet.state_transfer import SharedDiskTransfer, StateTransfer
 from germline.fleet.worker_jobs import (
     ApplyJob,
@@ -43,7 +44,7 @@ from germline.fleet.worker_pool import WorkerPool
 from germline.fleet.worker_slot import WorkerSlot, WorkerState
 from germline.graders.pool import GraderPool
 from germline.noise import NOISE_VERSION
-from germline.protocols import Answer, EngineQuery, GraderProtocol
+from germline.protocols import Answer, EngineQuery, GraderProtocol, Members
 from germline.record import JournalEntry
 from germline.rollout import (
     EvaluatedMicrobatch,
@@ -51,9 +52,12 @@ from germline.rollout import (
     center_microbatch,
     cut_microbatches,
     gather_rewards,
+    repeat_examples,
+    rewards_by_sample,
 )
 from germline.signal_types import UpdateSize
 from germline.types import (
+    Completion,
     Decoding,
     Evaluation,
     Example,
@@ -121,11 +125,28 @@ class RemoteFleet:
             population.members, batch, self.microbatch, decoding, paired=paired
         )
 
-    def evaluate_center(self, examples: Sequence[Example], decoding: Decoding) -> Evaluation:
+    def evaluate_center(
+        self, examples: Sequence[Example], decoding: Decoding, samples: int = 1
+    ) -> Evaluation:
         """Evaluate the center alone: one member, so a microbatch holds as many rows in examples."""
-        return self._evaluate_members(
-            [None], examples, center_microbatch(self.microbatch), decoding
+        repeated = repeat_examples(examples, samples)
+        evaluation = self._evaluate_members(
+            [None], repeated, center_microbatch(self.microbatch), decoding
         )
+        return rewards_by_sample(evaluation, samples)
+
+    def score(
+        self, members: Members, examples: Sequence[Example], completions: Sequence[Completion]
+    ) -> list[list[Sequence[float]]]:
+        """Return each member's log-probabilities of the completions, from all engines."""
+        self._agree()
+        sent = [_without_answer(example) for example in examples]
+        jobs = scoring_jobs(members, sent, completions, self.microbatch)
+        scored: dict[Place, list[list[Sequence[float]]]] = {}
+        while unscored := {place: job for place, job in jobs.items() if place not in scored}:
+            self._resync_newcomers()
+            scored |= {place: answer for place, _, answer in self.pool.dispatch(unscored)}
+        return joined_scores(scored)
 
     def query(self, query: EngineQuery[Answer]) -> Answer:
         """Return one engine's answer to a read-only question: all have the same weights."""

@@ -245,8 +245,21 @@ class Fleet(Protocol):
     ) -> Evaluation:
         """Generate the completions of all members for the batch, and grade them."""
 
-    def evaluate_center(self, examples: Sequence[Example], decoding: Decoding) -> Evaluation:
-        """Evaluate the unperturbed weights on the examples: one row of rewards."""
+    def evaluate_center(
+        self, examples: Sequence[Example], decoding: Decoding, samples: int = 1
+    ) -> Evaluation:
+        """Evaluate the unperturbed weights: `rewards[samples, examples]`.
+
+        Every sample of an example has sampling noise of its own.
+        """
+
+    def score(
+        self, members: Members, examples: Sequence[Example], completions: Sequence[Completion]
+    ) -> list[list[Sequence[float]]]:
+        """Return each member's log-probabilities of the tokens of one completion per example.
+
+        They are at temperature 1, `[members][examples][tokens]`; None is the center.
+        """
 
     def query(self, query: "EngineQuery[Answer]") -> Answer:
         """Return the answer of one engine to a read-only question: all have the same weights."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from germline import registry
-from germline.baselines.method import Method, make_method
 from germline.config import (
     AutoLearningRate,
     Config,
@@ -23,6 +22,7 @@ from germline.fleet.kl_penalty import KlPenaltyFleet
 from germline.graders.in_process_pool import InProcessPool, can_be_imported, warn_of_local_functions
 from germline.graders.pool import GraderPool, GraderSettings
 from germline.graders.reward_functions import FunctionRubric
+from germline.methods.method import Method, make_method
 from germline.nano import NANO_DIR
 from germline.optimizers import make_optimizer
 from germline.protocols import Engine, EpisodeTask, Fleet, Shaping, Strategy, Task

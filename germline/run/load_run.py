@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from germline.baselines.method import Method, make_method
 from germline.checkpoint import last_restorable_generation, restore
 from germline.config import Config, TaskConfig, load_config
 from germline.fleet.engine_queries import DimensionQuery
+from germline.methods.method import Method, make_method
 from germline.nano import NANO_DIR
 from germline.protocols import Closable, Engine, Fleet, Strategy, Task
 from germline.record import RunDirectory

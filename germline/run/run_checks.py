@@ -6,9 +6,9 @@
 
 import logging
 
-from germline.baselines.method import make_method
 from germline.config import Config, CustomTask, Local, Ray, Vllm
 from germline.config.scorers import HttpScorer
+from germline.methods.method import make_method
 from germline.protocols import EpisodeTask, Task
 from germline.run.build_fleet import check_ray_installed
 from germline.run.prompt_lengths import check_prompt_lengths

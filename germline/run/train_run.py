@@ -192,7 +192,14 @@ class Training:
         scores = [row.score for row in self.directory.held_out()]
         cores = SharedCores(self.config)
         for one in generations(
-            parts.strategy, parts.shape, parts.fleet, parts.batch, parts.decoding, span, diagnosis
+            parts.strategy,
+            parts.shape,
+            parts.fleet,
+            parts.batch,
+            parts.decoding,
+            span,
+            diagnosis,
+            parts.method,
         ):
             done = one.generation + 1
             final = done == span.stop

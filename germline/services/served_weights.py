@@ -21,10 +21,10 @@ from typing import Literal
 
 from torch import Tensor
 
-from germline.baselines.method import make_method
 from germline.config import AutoSigma, Config
 from germline.endpoint.http_app import RequestError
 from germline.endpoint.named_weights import SelectedWeights
+from germline.methods.method import make_method
 from germline.protocols import Engine
 from germline.record import JournalEntry, RunDirectory
 from germline.record.journal_check import check_journal

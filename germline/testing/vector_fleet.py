@@ -17,13 +17,14 @@ from germline.config import Full, ShapingConfig, ZScore
 from germline.engines.master_weights import Masters
 from germline.fleet.engine_queries import LogProbabilitiesQuery
 from germline.optimizers import AscentOptimizer, Sgd
-from germline.protocols import Answer, Engine, EngineQuery, Strategy
+from germline.protocols import Answer, Engine, EngineQuery, Members, Strategy
 from germline.record import JournalEntry
 from germline.shaping import utilities
 from germline.spaces import make_space
 from germline.testing.benchmark_functions import ObjectiveFunction
 from germline.training import generations
 from germline.types import (
+    Completion,
     Decoding,
     Evaluation,
     Example,
@@ -84,9 +85,21 @@ class VectorFleet:
         """Compute the rewards of every member."""
         return self._evaluation(population.members, decoding)
 
-    def evaluate_center(self, examples: Sequence[Example], decoding: Decoding) -> Evaluation:
+    def evaluate_center(
+        self, examples: Sequence[Example], decoding: Decoding, samples: int = 1
+    ) -> Evaluation:
         """Compute the rewards of the center."""
-        return self._evaluation([None], decoding)
+        return self._evaluation([None] * samples, decoding)
+
+    def score(
+        self, members: Members, examples: Sequence[Example], completions: Sequence[Completion]
+    ) -> list[list[Sequence[float]]]:
+        """Raise an error.
+
+        Raises:
+            GermlineError: always, as vectors write no texts.
+        """
+        raise GermlineError("vectors have no log-probabilities: use method.kind=es")
 
     def query(self, query: EngineQuery[Answer]) -> Answer:
         """Answer a question about the masters.

@@ -27,10 +27,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from germline.baselines.majority_vote import answer_function, majority_rollout
-from germline.baselines.method import Method
 from germline.config import Config, RandOpt
 from germline.evaluation import mean_and_error
+from germline.methods.majority_vote import answer_function, majority_rollout
+from germline.methods.method import Method
 from germline.protocols import Fleet, Strategy, Task
 from germline.protocols.wrappers import FleetWrapper, StrategyWrapper
 from germline.signal_types import SignalPower
@@ -188,7 +188,7 @@ class RandOptMethod(Method):
     """Members vote for the center: the result of a run is its ensemble."""
 
     def __init__(self, config: Config) -> None:
-        super().__init__(config)
+        self.config = config
         assert isinstance(config.method, RandOpt)
         self.section = config.method
         self.ensemble = Ensemble(config.method.ensemble_size)
@@ -235,11 +235,13 @@ class VotingFleet(FleetWrapper):
         self.task = task
         self._answer = answer_function(task)
 
-    def evaluate_center(self, examples: Sequence[Example], decoding: Decoding) -> Evaluation:
+    def evaluate_center(
+        self, examples: Sequence[Example], decoding: Decoding, samples: int = 1
+    ) -> Evaluation:
         """Evaluate every kept member, and return the completions that the votes elect."""
         ensemble = self.ensemble
         if not ensemble.kept:
-            return self.inner.evaluate_center(examples, decoding)
+            return self.inner.evaluate_center(examples, decoding, samples)
         parts = self._evaluate_kept(examples, decoding)
         by_member = [rollouts for _, rollouts in sorted(parts.by_place.items())]
         ensemble.kept = tuple(

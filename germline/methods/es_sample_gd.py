@@ -26,11 +26,11 @@ from functools import partial
 import numpy as np
 from jaxtyping import Float
 
-from germline.baselines.method import Method
-from germline.baselines.policy_gradient import AdvantageRow, PolicyGradient
 from germline.config import Config, EsSampleGradientDescent
 from germline.engines.inprocess import InProcessEngine
 from germline.fleet import LocalFleet
+from germline.methods.method import Method
+from germline.methods.policy_gradient import AdvantageRow, PolicyGradient
 from germline.protocols import EpisodeTask, Fleet, Shaping, Strategy, Task
 from germline.protocols.wrappers import FleetWrapper, StrategyWrapper
 from germline.shaping import utilities
@@ -79,7 +79,7 @@ class EsSampleGradientDescentMethod(Method):
     """Theta follows the policy gradient of the members' rollouts."""
 
     def __init__(self, config: Config) -> None:
-        super().__init__(config)
+        self.config = config
         assert isinstance(config.method, EsSampleGradientDescent)
         self.section = config.method
 
@@ -123,7 +123,7 @@ class GradientFleet(FleetWrapper):
         if self.config.exploration == "weights":
             evaluation = self.inner.evaluate(population, batch, decoding)
         else:
-            evaluation = self._sampled(len(population), batch, decoding)
+            evaluation = self.inner.evaluate_center(batch, decoding, len(population))
         self._played = population, batch, evaluation, decoding
         return evaluation
 
@@ -161,26 +161,6 @@ class GradientFleet(FleetWrapper):
         engine.refresh()
         self._played = None
         return None
-
-    def _sampled(self, count: int, batch: Sequence[Example], decoding: Decoding) -> Evaluation:
-        """Generate `count` completions of the center for every example."""
-        parts = [
-            self.inner.evaluate_center(
-                batch, replace(decoding, noise_stream=f"{decoding.noise_stream} {number}")
-            )
-            for number in range(count)
-        ]
-        rollouts = [
-            replace(rollout, member=number)
-            for number, part in enumerate(parts)
-            for rollout in part.rollouts
-        ]
-        return Evaluation(
-            np.concatenate([part.rewards for part in parts]),
-            tuple(rollouts),
-            tokens=sum(part.tokens for part in parts),
-            decode_seconds=sum(part.decode_seconds for part in parts),
-        )
 
     def _weighed(
         self, population: Population, batch: Sequence[Example], evaluation: Evaluation

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import torch
 from gguf import GGMLQuantizationType, GGUFWriter
 from gguf.quants import quantize
@@ -37,6 +38,7 @@ def write_gguf(
     template: str | None = CHAT_TEMPLATE,
     weights: bool = True,
     end_of_turn: int | None = None,
+    rope_factors: bool = False,
 ) -> Path:
     """Write a folder of `save_tiny` as a GGUF file; matrices are quantized, norms are not.
 
@@ -47,6 +49,7 @@ def write_gguf(
         template: of chats; None leaves it out.
         weights: whether the file has tensors.
         end_of_turn: a token that ends a turn besides the end of the text.
+        rope_factors: whether the file scales its rotary embedding as Llama 3.1 does.
     """
     config = json.loads((model / "config.json").read_text())
     writer = GGUFWriter(file, architecture)
@@ -67,6 +70,8 @@ def write_gguf(
         values = _permuted(name, tensor, config).numpy()
         stored = kind if tensor.dim() > 1 else GGMLQuantizationType.F32
         writer.add_tensor(_name(name), quantize(values, stored), raw_dtype=stored)
+    if rope_factors:
+        writer.add_tensor("rope_freqs.weight", np.ones(config["head_dim"] // 2, np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -46,6 +46,9 @@ log = logging.getLogger(__name__)
 WITHOUT_WEIGHTS = "without-weights"
 """Name of a folder with config and tokenizer alone."""
 
+ROPE_FACTORS = "rope_freqs.weight"
+"""The only place where a file has the scaling of its rotary embedding."""
+
 
 def unpacked_folder(source: str, *, weights: bool = True) -> Path:
     """Return the folder of a GGUF file in the cache; the first call for a file writes it.
@@ -72,6 +75,13 @@ def unpacked_folder(source: str, *, weights: bool = True) -> Path:
                 size = 4 * sum(tensor.numbers for tensor in header.tensors) / 1e9
                 log.warning("model: unpacking %s into %s: %.1f GB, once", file, whole, size)
                 _write_model(file, light, whole)
+                if any(tensor.name == ROPE_FACTORS for tensor in header.tensors):
+                    log.warning(
+                        "model: transformers ignores %s of %s, which scales the rotary embedding "
+                        "(Llama 3.1 and later), so the model differs from the original one: prefer "
+                        "its Hugging Face folder",
+                        *(ROPE_FACTORS, file),
+                    )
     return whole if whole.exists() else light
 
 
